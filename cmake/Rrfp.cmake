@@ -1,0 +1,50 @@
+# Helpers that keep the CMakeLists of the layers down to their file lists.
+include_guard()
+
+add_library(rrfp_options INTERFACE)
+target_compile_features(rrfp_options INTERFACE cxx_std_20)
+target_compile_options(rrfp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  -Wno-sign-conversion -Wnon-virtual-dtor $<$<BOOL:${RRFP_WERROR}>:-Werror>)
+if(RRFP_SANITIZE)
+  add_compile_options(-fsanitize=${RRFP_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${RRFP_SANITIZE})
+  if(RRFP_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+# rrfp_add_library(NAME SOURCES file... [DEPENDS lib...] [PRIVATE_DEPENDS lib...])
+# A layer: public headers in include/ beside its CMakeLists, alias rrfp::NAME.
+function(rrfp_add_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  add_library(rrfp_${name} STATIC ${arg_SOURCES})
+  add_library(rrfp::${name} ALIAS rrfp_${name})
+  target_include_directories(rrfp_${name} PUBLIC include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(rrfp_${name} PUBLIC ${arg_DEPENDS} PRIVATE rrfp_options
+    ${arg_PRIVATE_DEPENDS})
+endfunction()
+
+# rrfp_add_program(NAME SOURCES file... DEPENDS lib...)   a program in build/PRESET/bin
+function(rrfp_add_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE rrfp_options ${arg_DEPENDS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# rrfp_add_test(NAME SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
+# One Catch2 program is one ctest entry; label "unit" means: runs under the sanitizer presets too.
+function(rrfp_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE rrfp_options rrfp_catch_main ${arg_DEPENDS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()

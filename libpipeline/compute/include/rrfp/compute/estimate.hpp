@@ -1,0 +1,52 @@
+/// What a GPT chunk costs, from its sizes alone: for planning, for slot sizes and for virtual devices
+/// that only pretend to compute. Counts what make_gpt_chunk() builds, in float32; needs no torch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <rrfp/job/options.hpp>
+#include <rrfp/schedule/placement.hpp>
+
+namespace rrfp::compute {
+
+/// Layers first, first + 1, ..., first + count - 1.
+struct layer_range {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+
+  bool operator==(const layer_range&) const = default;
+};
+
+/// Which layers chunk `vs` holds: contiguous, evenly cut, the remainder to the earlier chunks.
+layer_range layers_of(std::uint32_t layers, virtual_stage_id vs, std::uint32_t virtual_stages);
+
+/// One virtual stage; work and bytes are those of one microbatch.
+struct chunk_estimate {
+  virtual_stage_id vs;
+  layer_range layers;
+  std::uint64_t parameters = 0;  ///< elements; the copy of a tied head counts with its owner
+  /// Floating-point operations of the matrix products (a multiply-add is two); the causal half of
+  /// attention alone is counted, and its recomputation in B.
+  double forward_flops = 0;
+  double backward_flops = 0;
+  double weight_flops = 0;
+  /// Held between F and B, the chunk's input included.
+  std::uint64_t activation_bytes = 0;
+  /// Held between B and W where W is split off.
+  std::uint64_t pending_weight_bytes = 0;
+  /// The activation that goes on to the next virtual stage, and the gradient that comes back; 0 on
+  /// the last one.
+  std::uint64_t boundary_bytes = 0;
+};
+
+/// Indexed by virtual stage. `shape` and `model` are valid and fit each other.
+std::vector<chunk_estimate> estimate(const job::model_options& model, const job::data_options& data,
+                                     const pipeline_shape& shape);
+
+/// Bytes that a microbatch holds on a stage at most: the slot_bytes of memory slots. Sum over the
+/// stage's chunks of the larger of activation_bytes and pending_weight_bytes.
+std::uint64_t slot_bytes(const std::vector<chunk_estimate>& chunks, const pipeline_shape& shape,
+                         stage_id stage);
+
+}  // namespace rrfp::compute

@@ -1,0 +1,135 @@
+/// The tensors of one stage: what a rank's compute thread drives, launch by launch.
+///
+/// The intuition: F keeps the graph of a microbatch, B runs it backwards and keeps what the weight
+/// gradient needs, W turns that into gradients. No gradient reaches its sum but by folding, and
+/// folding follows the numbers of the microbatches (launch.folds), so the result of a step does not
+/// depend on the order in which its tasks ran: same bits as an ordinary loop over the microbatches.
+///
+/// The loss of a step is the mean over all its tokens, so uneven microbatches weigh as they should.
+///
+/// The life of a step:
+///   begin_step, run for every launch of the stage core, tied_gradient/join_tied if there is a tie
+///   across stages, squared_norms -> (job: clip_gradients over all stages) -> apply.
+/// An abandoned step ends with abort_step.
+///
+/// Not thread-safe: one thread, which has called prepare_compute_thread(), drives an object; only
+/// meter() may be read from others. Launches of a step that break the protocol (a B without its F,
+/// folds out of turn) abort the process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/compute/compute_error.hpp>
+#include <rrfp/compute/memory_meter.hpp>
+#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/stage_module.hpp>
+#include <rrfp/job/options.hpp>
+#include <rrfp/schedule/event.hpp>
+#include <rrfp/schedule/placement.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::compute {
+
+/// One libtorch thread for this compute thread: parallel kernels would split sums differently from
+/// machine to machine, and ranks that share a machine would fight for its cores.
+void prepare_compute_thread();
+
+struct stage_compute_config {
+  pipeline_shape shape;
+  stage_id stage;
+  job::train_options train;
+};
+
+struct microbatch_loss {
+  microbatch_id mb;
+  double mean = 0;          ///< over the tokens that count, in nats
+  std::int64_t tokens = 0;  ///< tokens that count
+};
+
+/// A tensor of a checkpoint.
+struct named_tensor {
+  std::string name;
+  at::Tensor value;
+};
+
+class stage_compute {
+ public:
+  /// `chunks` is indexed by chunk. Errors: a shape that is impossible, a number of chunks that is not
+  /// that of the shape, a missing batch source, two parameters of one name.
+  static result<std::unique_ptr<stage_compute>> make(
+      const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
+      std::shared_ptr<const batch_source> data);
+  stage_compute(const stage_compute&) = delete;
+  stage_compute& operator=(const stage_compute&) = delete;
+  ~stage_compute();
+
+  /// Legal before the first step, after apply() and after abort_step(). Throws compute_error when
+  /// the batch source does.
+  void begin_step(step_id step);
+
+  /// Runs one launch, then folds launch.folds. `input` is the activation for F (undefined on the
+  /// first virtual stage, which loads its data) or the output gradient for B and BW (undefined on
+  /// the last one); its memory is shared, must not change while the microbatch is in flight, and
+  /// should be aligned to 64 bytes (it is copied otherwise: the bits of a matrix product may depend
+  /// on alignment). Returns what goes on to a neighbour: the activation (F, not on the last virtual
+  /// stage), the input gradient (B and BW, not on the first one), undefined otherwise; contiguous.
+  ///
+  /// A BW whose folds begin with its own microbatch computes weight gradients inside the backward,
+  /// layer by layer; any other leaves them in the stash like a B. Throws compute_error.
+  at::Tensor run(const launch& l, at::Tensor input);
+
+  /// The microbatches of this step whose F on the last virtual stage is done, by number. Empty on
+  /// other stages. Valid until the next begin_step.
+  std::vector<microbatch_loss> losses() const;
+
+  /// The gradient of the tied parameter's side that this stage holds, when the other side lives on
+  /// another stage: to be sent there and joined. Nothing when there is no tie across stages. Legal
+  /// once every microbatch is folded.
+  std::optional<at::Tensor> tied_gradient() const;
+  /// Which side that is.
+  tie tied_side() const;
+  /// `partner` is what the other side's tied_gradient() gave.
+  void join_tied(const at::Tensor& partner);
+
+  /// One entry a parameter, without frozen ones and copies, in model order. Legal once every
+  /// microbatch is folded and the tie is joined. The computation is in double.
+  std::vector<parameter_norm> squared_norms();
+
+  /// Scales the gradients (unless `scale` is 1), takes an optimizer step with the learning rate `lr`
+  /// and frees the gradients: the step is over. Throws compute_error.
+  void apply(double scale, double lr);
+
+  /// Forgets the step: saved activations and gradients are freed, weights stay as they were.
+  void abort_step();
+
+  /// One entry a parameter, without copies, in model order.
+  std::vector<parameter_hash> hashes() const;
+  /// The parameters of this stage, without copies, in model order. They share memory with the model.
+  std::vector<named_tensor> weights() const;
+  /// weights() and the optimizer's state ("optimizer.NAME.exp_avg", ...): with restore() everything
+  /// that a run needs to go on with the same bits. Legal between steps.
+  std::vector<named_tensor> snapshot() const;
+  /// Copies what this stage needs (copies of tied parameters included) out of `state`, the
+  /// snapshots of all stages of a model, maybe cut differently; other entries are ignored. Error: a
+  /// tensor is missing or has another shape or type; the state is then partly restored.
+  status restore(std::span<const named_tensor> state);
+
+  /// Activations and all other memory of this stage's launches; not weights, their gradients and the
+  /// optimizer's state. The peak is that of the current step.
+  const memory_meter& meter() const;
+
+ private:
+  class impl;
+  explicit stage_compute(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace rrfp::compute

@@ -1,0 +1,54 @@
+/// Byte-level text: every byte is a token, every sequence a window of the corpus.
+///
+/// The window of a sequence follows from (seed, step, microbatch, sequence) alone, uniformly over
+/// the corpus, so any node can load any microbatch at any time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/job/options.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::compute {
+
+/// The corpus is held in memory; a larger one is an error.
+inline constexpr std::uint64_t corpus_bytes_max = std::uint64_t{1} << 30;
+
+struct text_config {
+  job::data_options data;
+  std::uint64_t seed = 1;
+  /// Microbatches in a step.
+  std::uint32_t microbatches = 1;
+  /// Ids that the model knows; a byte beyond them is an error.
+  std::uint32_t vocabulary = 256;
+  std::uint64_t corpus_bytes_max = compute::corpus_bytes_max;
+};
+
+class text_source final : public batch_source {
+ public:
+  /// Reads every file of data.text, in the order given; a folder stands for the regular files under
+  /// it, in order of path (links to folders are not followed). Errors name the path: missing,
+  /// unreadable, no file in a folder, no text at all, fewer than sequence_length + 1 bytes together,
+  /// more than corpus_bytes_max, a byte outside the vocabulary.
+  static result<std::shared_ptr<const text_source>> make(const text_config& config);
+
+  microbatch load(step_id step, microbatch_id mb) const override;
+  std::int64_t step_tokens(step_id step) const override;
+
+  std::uint64_t bytes() const { return corpus_.size(); }
+  /// XXH64 of the corpus: equal on two nodes if they read the same text.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  text_source(const text_config& config, std::vector<std::uint8_t> corpus);
+
+  text_config config_;
+  std::vector<std::uint8_t> corpus_;
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace rrfp::compute

@@ -1,0 +1,15 @@
+/// Assertions that stay on in release builds: a broken invariant is a programmer's error, and a core
+/// that goes on after one would train on garbage.
+#pragma once
+
+namespace rrfp {
+
+/// Prints `what`, the place and the failed expression to stderr, then aborts.
+[[noreturn]] void check_failed(const char* expression, const char* file, int line,
+                               const char* what) noexcept;
+
+}  // namespace rrfp
+
+#define RRFP_CHECK(expression, what)                                                  \
+  (static_cast<bool>(expression) ? static_cast<void>(0)                               \
+                                 : ::rrfp::check_failed(#expression, __FILE__, __LINE__, what))

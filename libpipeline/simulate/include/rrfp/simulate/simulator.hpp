@@ -1,0 +1,112 @@
+/// Virtual time: many stage cores, one clock.
+///
+/// The simulator plays the part of compute and transport for the same stage_core that the runtime
+/// drives: it tells arrivals and finishes in the order in which the cost model makes them happen.
+/// Events of the same instant are all told before any stage decides. No randomness of its own: the
+/// same plan and costs give the same run, to the nanosecond.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/stage_core.hpp>
+
+namespace rrfp::simulate {
+
+/// Virtual time and durations, in nanoseconds.
+using nanoseconds = std::int64_t;
+
+/// How long things take. Implementations must be pure functions of their arguments.
+class cost_model {
+ public:
+  virtual ~cost_model() = default;
+  /// Time that the task occupies its stage.
+  virtual nanoseconds compute(step_id step, stage_id stage, const task& what) const = 0;
+  /// Time from the end of the producing task until the input of `what` (F or B, as in
+  /// input_arrived) is at virtual stage `to`.
+  virtual nanoseconds link(step_id step, virtual_stage_id to, const task& what) const = 0;
+};
+
+using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
+
+struct plan {
+  pipeline_shape shape;
+  dispatch_mode mode = dispatch_mode::ready;
+  std::uint32_t lookahead = 0;
+  memory_limit limit;
+  /// In in-order mode the policies must have one lane (a sequence).
+  policy_factory make_policy;
+  /// Bytes that a microbatch holds on a stage; empty: not counted.
+  std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
+  std::uint64_t steps = 1;
+};
+
+/// One task as it ran.
+struct task_span {
+  step_id step;
+  stage_id stage;
+  launch what;
+  nanoseconds begin = 0;
+  nanoseconds end = 0;
+};
+
+/// One time that a stage stood still, and why the core said it did.
+struct idle_span {
+  step_id step;
+  stage_id stage;
+  wait why;
+  nanoseconds begin = 0;
+  nanoseconds end = 0;
+};
+
+/// Told as the run goes; every method may be left alone.
+class observer {
+ public:
+  virtual ~observer() = default;
+  virtual void on_event(stage_id, nanoseconds, const event&) {}
+  virtual void on_actions(stage_id, nanoseconds, std::span<const action>) {}
+  virtual void on_task(const task_span&) {}
+  virtual void on_idle(const idle_span&) {}
+};
+
+struct stage_report {
+  nanoseconds busy = 0;
+  /// Gap time between the stage's first and last task of each step.
+  nanoseconds idle = 0;
+  /// The same by what the stage waited for; index: wait_cause.
+  nanoseconds idle_by_cause[4] = {};
+  /// Time before the first and after the last task of each step.
+  nanoseconds head = 0;
+  nanoseconds tail = 0;
+  memory_use memory;  ///< peaks over all steps
+  sequence order;     ///< what ran in the last step, in order
+};
+
+struct step_report {
+  nanoseconds makespan = 0;
+  /// No schedule can be shorter: the busiest stage and its shortest head and tail.
+  nanoseconds lower_bound = 0;
+};
+
+struct report {
+  std::vector<step_report> steps;
+  std::vector<stage_report> stages;
+  nanoseconds makespan = 0;     ///< sum over the steps
+  nanoseconds lower_bound = 0;  ///< sum over the steps
+  std::uint64_t events = 0;     ///< events told to cores, `decide` included
+  /// 1 - busy / (stages * makespan).
+  double bubble_fraction = 0;
+};
+
+/// Steps run one after another with a barrier between. An error if the stages come to stand with work
+/// left (an infeasible sequence): it names who waits for what.
+result<report> run(const plan& what, const cost_model& costs, observer* watcher = nullptr);
+
+/// The order in which each stage would run its tasks with these costs and no disturbance: how a policy
+/// that is not a fixed schedule becomes one.
+result<std::vector<sequence>> nominal_sequences(const plan& what, const cost_model& costs);
+
+}  // namespace rrfp::simulate

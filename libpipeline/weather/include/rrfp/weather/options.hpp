@@ -1,0 +1,40 @@
+/// [jitter] What disturbs a run, as plain data. Every delay is a function of (seed, step, stage, rank,
+/// task), never of the order of execution: two dispatch modes meet the same weather.
+#pragma once
+
+#include <cstdint>
+
+namespace rrfp::weather {
+
+/// none: no disturbance.
+/// lognormal: durations are multiplied by a log-normal factor of mean 1.
+/// paper: with `probability`, a task is delayed by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where e is
+/// the moving average (0.9 e + 0.1 c) of the stage's task durations (arXiv 2605.18750, section on
+/// robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5).
+enum class compute_jitter : std::uint8_t { none, lognormal, paper };
+
+/// Distribution of the extra time a message takes on its link.
+/// constant, exponential, lognormal (mean kept, spread sigma), pareto (mean kept, tail index alpha > 1).
+enum class link_jitter : std::uint8_t { none, constant, exponential, lognormal, pareto };
+
+struct jitter_options {
+  std::uint64_t seed = 1;
+
+  compute_jitter compute = compute_jitter::none;
+  /// lognormal: standard deviation of the logarithm.
+  double compute_sigma = 0.3;
+  /// paper: see above.
+  double probability = 0.1;
+  double floor_ms = 5.0;
+  double alpha = 0.5;
+
+  link_jitter link = link_jitter::none;
+  /// Mean of the extra time, in milliseconds.
+  double link_mean_ms = 0.0;
+  /// lognormal: standard deviation of the logarithm.
+  double link_sigma = 1.0;
+  /// pareto: tail index, > 1; smaller is heavier.
+  double link_alpha = 1.5;
+};
+
+}  // namespace rrfp::weather
