@@ -29,3 +29,9 @@ target_link_libraries(rrfp_torch INTERFACE
 # libtorch_cpu.so refers to CUDA libraries of its sister wheels; it finds them at run time by its own
 # run path, and the linker need not.
 target_link_options(rrfp_torch INTERFACE -Wl,--allow-shlib-undefined)
+# The wheel also carries headers of fmt, of another version than the system's library: sources that see
+# both must take fmt as headers alone.
+find_package(fmt REQUIRED)
+add_library(rrfp_fmt INTERFACE)
+add_library(rrfp::fmt ALIAS rrfp_fmt)
+target_link_libraries(rrfp_fmt INTERFACE fmt::fmt-header-only)

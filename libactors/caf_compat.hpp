@@ -1,0 +1,39 @@
+/// All that differs between CAF 0.17 and CAF 1.x, as far as it is used here. The rest of libactors names
+/// message types, posts them with these helpers and derives actors from actor_base.
+#pragma once
+
+#include <chrono>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#if CAF_MAJOR_VERSION != 0 && defined(CAF_MAJOR_VERSION)
+#error "CAF 1.x: give every message type an id block here, and use anon_mail and mail below"
+#endif
+
+/// At global scope: lets a type travel between actors of one process without serialization.
+#define RRFP_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(type)
+
+namespace rrfp::actors {
+
+using actor_base = caf::event_based_actor;
+
+/// Posts `m` to `to`, from any thread.
+template <class Message>
+void post(const caf::actor& to, Message m) {
+  caf::anon_send(to, std::move(m));
+}
+
+/// Posts `m` to `self` after `delay`.
+template <class Message>
+void post_after(actor_base* self, std::chrono::milliseconds delay, Message m) {
+  self->delayed_send(self, delay, std::move(m));
+}
+
+/// An actor with a thread of its own: it wakes in microseconds and no other actor can hold it up.
+template <class Actor, class... Arguments>
+caf::actor spawn_detached(caf::actor_system& system, Arguments&&... arguments) {
+  return system.spawn<Actor, caf::detached>(std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,60 @@
+#include "compute_thread.hpp"
+
+#include <pthread.h>
+
+namespace rrfp::actors {
+
+compute_thread::compute_thread(std::string name)
+    : name_(std::move(name)), thread_([this] { run(); }) {}
+
+compute_thread::~compute_thread() {
+  stop();
+  thread_.join();
+}
+
+void compute_thread::post(std::function<void()> work) {
+  {
+    const std::lock_guard lock{mutex_};
+    if (stopped_) return;
+    work_.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
+bool compute_thread::pause(std::chrono::nanoseconds time) {
+  std::unique_lock lock{mutex_};
+  return !wake_.wait_until(lock, std::chrono::steady_clock::now() + time,
+                           [this] { return stopped_; });
+}
+
+void compute_thread::stop() {
+  std::deque<std::function<void()>> dropped;
+  {
+    const std::lock_guard lock{mutex_};
+    stopped_ = true;
+    dropped.swap(work_);
+  }
+  wake_.notify_all();
+}
+
+bool compute_thread::stopped() {
+  const std::lock_guard lock{mutex_};
+  return stopped_;
+}
+
+void compute_thread::run() {
+  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  std::unique_lock lock{mutex_};
+  for (;;) {
+    wake_.wait(lock, [this] { return stopped_ || !work_.empty(); });
+    if (stopped_) return;
+    auto work = std::move(work_.front());
+    work_.pop_front();
+    lock.unlock();
+    work();
+    work = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,121 @@
+/// A training run from the outside: set up, run to the end, hear of every step.
+///
+///   auto opened = session::open(setup);           // or an error: bad input, nothing has started
+///   auto result = opened.value()->run();          // blocks; interrupt() from another thread ends it
+///
+/// Inside, a job actor steps the stage supervisors; every stage has a supervisor and its ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/trace.hpp>
+#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/compute/stage_module.hpp>
+#include <rrfp/job/options.hpp>
+#include <rrfp/schedule/memory.hpp>
+#include <rrfp/schedule/policy.hpp>
+#include <rrfp/schedule/stage_core.hpp>
+
+namespace rrfp::actors {
+
+struct step_summary {
+  step_id step;
+  double loss = 0;  ///< mean over the tokens of the step, in nats
+  double gradient_norm = 0;
+  double lr = 0;
+  std::int64_t tokens = 0;
+  double step_ms = 0;
+  /// 1 - time in tasks / (stages * time from the first task to the last).
+  double bubble_fraction = 0;
+};
+
+struct stage_summary {
+  memory_use memory;            ///< peaks over the run
+  std::int64_t peak_bytes = 0;  ///< activation memory, measured
+  double busy_ms = 0;           ///< in tasks, injected delays included
+};
+
+struct run_summary {
+  std::uint64_t steps = 0;
+  double loss_first = 0;
+  double loss_last = 0;
+  /// Over the bits of the loss of every step (float64), and of every weight at the end.
+  std::uint64_t losses_xxh64 = 0;
+  std::uint64_t weights_xxh64 = 0;
+  double step_ms_p50 = 0;
+  double bubble_fraction = 0;  ///< over the whole run
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  std::vector<stage_summary> stages;
+
+  std::uint32_t peak_slots() const;
+  std::int64_t peak_bytes() const;
+};
+
+enum class ending : std::uint8_t { done, interrupted, failed };
+
+struct run_result {
+  ending how = ending::done;
+  /// What failed, where; empty otherwise.
+  std::string message;
+  /// As far as the run came; weights_xxh64 only when done.
+  run_summary summary;
+  /// One a stage, lines of rrfp/schedule/transcript.hpp, when asked for.
+  std::vector<std::vector<std::string>> transcripts;
+};
+
+/// Injected delays, in milliseconds. Called from many threads at once; empty: none.
+struct injected_delays {
+  std::function<double(step_id, stage_id, rank_id, const task&)> compute;
+  /// Of the message that brings the input of the task (F or B) to the virtual stage.
+  std::function<double(step_id, virtual_stage_id, const task&)> link;
+};
+
+struct session_setup {
+  pipeline_shape shape;
+  dispatch_mode mode = dispatch_mode::ready;
+  std::uint32_t lookahead = 0;
+  /// What each stage may hold, indexed by stage.
+  std::vector<memory_limit> limits;
+  std::function<std::unique_ptr<policy>(stage_id)> make_policy;
+  /// Bytes of a microbatch's slot; empty: not counted.
+  std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
+
+  job::train_options train;
+  std::function<result<std::unique_ptr<compute::stage_module>>(virtual_stage_id)> make_chunk;
+  std::shared_ptr<const compute::batch_source> data;
+
+  injected_delays delays;
+  /// No task finished for this long: the run ends with a report of who waits for what.
+  double hang_timeout_s = 60;
+  bool record_transcripts = false;
+  /// Filled as the run goes; may be null. Must outlive the session.
+  trace_recorder* trace = nullptr;
+  /// Called after every step, from a thread of the session; must not call back into it.
+  std::function<void(const step_summary&)> on_step;
+};
+
+class session {
+ public:
+  /// Builds the model and checks that its parts fit. Errors are the user's to mend.
+  static result<std::unique_ptr<session>> open(session_setup setup);
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+  ~session();
+
+  /// Trains train.steps steps. Once.
+  run_result run();
+  /// Ends run() as soon as the running tasks are done. Thread-safe, any number of times.
+  void interrupt();
+
+ private:
+  class impl;
+  explicit session(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,74 @@
+/// What happened when, and why: every task and every wait of a run, for the trace viewers.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/event.hpp>
+#include <rrfp/schedule/ids.hpp>
+#include <rrfp/schedule/memory.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::actors {
+
+/// One task on one rank. Times in nanoseconds since the run began.
+struct task_record {
+  stage_id stage;
+  rank_id rank;
+  step_id step;
+  launch what;
+  std::int64_t decided = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  /// Part of [begin, end] that was injected jitter.
+  std::int64_t delay = 0;
+  /// What the stage held when the task had ended.
+  memory_use memory;
+  /// Activation memory of the rank, in bytes, as measured then.
+  std::int64_t held_bytes = 0;
+};
+
+/// One time that a stage had nothing to launch.
+struct wait_record {
+  stage_id stage;
+  step_id step;
+  wait what;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Thread-safe. Holds at most `records_max` records and counts what came after.
+class trace_recorder {
+ public:
+  static constexpr std::size_t records_max = 4'000'000;
+
+  void add(const task_record& r);
+  void add(const wait_record& r);
+
+  std::vector<task_record> tasks() const;
+  std::vector<wait_record> waits() const;
+
+  /// Records that came after the limit.
+  std::uint64_t dropped() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<task_record> tasks_;
+  std::vector<wait_record> waits_;
+  std::uint64_t dropped_ = 0;
+};
+
+struct titled_trace {
+  std::string title;
+  const trace_recorder* trace = nullptr;
+};
+
+/// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage, a
+/// thread a rank, a further thread for waits, counters for slots and bytes. Several runs lie side by
+/// side, each with processes of its own and its own time 0. Written beside `path` and renamed, so
+/// that the file is whole or absent.
+status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);
+
+}  // namespace rrfp::actors

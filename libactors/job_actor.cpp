@@ -1,0 +1,203 @@
+#include "job_actor.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <rrfp/compute/lr_schedule.hpp>
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+constexpr std::chrono::milliseconds watch_period{250};
+/// How long stages may take to say what they wait for.
+constexpr std::chrono::milliseconds report_time{1000};
+
+constexpr double milliseconds(std::int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e6;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+job_actor::job_actor(caf::actor_config& config, job_setup setup)
+    : actor_base(config), setup_(std::move(setup)) {
+  set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
+    try {
+      std::rethrow_exception(problem);
+    } catch (const std::exception& e) {
+      end(ending::failed, fmt::format("job: {}", e.what()));
+    }
+    return caf::exit_reason::user_shutdown;
+  });
+}
+
+caf::behavior job_actor::make_behavior() {
+  const auto& shape = setup_.context->shape;
+  std::vector<stage_id> all;
+  for (std::uint32_t s = 0; s < shape.stages; ++s) all.emplace_back(s);
+  result_.summary.stages.resize(shape.stages);
+  result_.transcripts.resize(shape.stages);
+  post(setup_.node, host{std::move(all), caf::actor_cast<caf::actor>(this)});
+  post_after(this, watch_period, tick{});
+  return {
+      [this](hosted& m) { take(m); },
+      [this](stage_step_ended& m) { take(m); },
+      [this](const update_applied& m) { take(m); },
+      [this](stage_weights& m) { take(m); },
+      [this](stage_progress& m) { take(m); },
+      [this](const failed& m) { end(ending::failed, m.message); },
+      [this](interrupted) { end(ending::interrupted); },
+      [this](tick) { watch(); },
+      [this](const caf::down_msg& m) {
+        end(ending::failed, fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason)));
+      },
+  };
+}
+
+void job_actor::take(hosted& m) {
+  for (auto& stage : m.stages) {
+    monitor(stage.supervisor);
+    stages_.push_back(std::move(stage.supervisor));
+  }
+  setup_.context->note_progress();
+  begin_next_step();
+}
+
+void job_actor::begin_next_step() {
+  const auto next = result_.summary.steps;
+  if (next == setup_.train.steps) {
+    phase_ = phase::weighing;
+    answers_ = 0;
+    tell_stages(report_weights{});
+    return;
+  }
+  phase_ = phase::stepping;
+  step_ = step_id{next};
+  step_began_ = setup_.context->now();
+  outcomes_.clear();
+  tell_stages(begin_step{step_});
+}
+
+void job_actor::take(stage_step_ended& m) {
+  if (phase_ != phase::stepping) return;
+  outcomes_.push_back(std::move(m));
+  if (outcomes_.size() < stages_.size()) return;
+  finish_step();
+}
+
+void job_actor::finish_step() {
+  auto& s = summary_;
+  s = {step_};
+  std::vector<compute::parameter_norm> norms;
+  std::int64_t first = outcomes_[0].first_begin;
+  std::int64_t last = 0;
+  std::int64_t busy = 0;
+  double loss_sum = 0;
+  for (auto& o : outcomes_) {
+    norms.insert(norms.end(), o.norms.begin(), o.norms.end());
+    for (const auto& l : o.losses) {
+      loss_sum += l.mean * static_cast<double>(l.tokens);
+      s.tokens += l.tokens;
+    }
+    first = std::min(first, o.first_begin);
+    last = std::max(last, o.last_end);
+    busy += o.busy;
+    auto& stage = result_.summary.stages[o.stage.value()];
+    stage.busy_ms += milliseconds(o.busy);
+    stage.peak_bytes = std::max(stage.peak_bytes, o.peak_bytes);
+    stage.memory.slots_peak = std::max(stage.memory.slots_peak, o.memory.slots_peak);
+    stage.memory.bytes_peak = std::max(stage.memory.bytes_peak, o.memory.bytes_peak);
+    stage.memory.activations_peak =
+        std::max(stage.memory.activations_peak, o.memory.activations_peak);
+  }
+  const auto clipped = compute::clip_gradients(std::move(norms), setup_.train.clip_norm);
+  if (!clipped)
+    return end(ending::failed, fmt::format("step {}: {}", step_.value(), clipped.message()));
+  s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
+  s.gradient_norm = clipped->norm;
+  s.lr = compute::lr_of(setup_.train, step_);
+  const auto span = milliseconds(last - first);
+  s.bubble_fraction = 1 - milliseconds(busy) / (span * static_cast<double>(stages_.size()));
+  busy_ms_ += milliseconds(busy);
+  span_ms_ += span * static_cast<double>(stages_.size());
+
+  phase_ = phase::updating;
+  answers_ = 0;
+  tell_stages(apply_update{step_, clipped->scale, s.lr});
+}
+
+void job_actor::take(const update_applied&) {
+  if (phase_ != phase::updating) return;
+  if (++answers_ < stages_.size() * setup_.context->ranks) return;
+  setup_.context->note_progress();
+  summary_.step_ms = milliseconds(setup_.context->now() - step_began_);
+  step_ms_.push_back(summary_.step_ms);
+  losses_.push_back(summary_.loss);
+  auto& total = result_.summary;
+  if (total.steps++ == 0) total.loss_first = summary_.loss;
+  total.loss_last = summary_.loss;
+  total.tokens += summary_.tokens;
+  if (setup_.on_step) setup_.on_step(summary_);
+  begin_next_step();
+}
+
+void job_actor::take(stage_weights& m) {
+  if (phase_ != phase::weighing) return;
+  hashes_.insert(hashes_.end(), m.hashes.begin(), m.hashes.end());
+  result_.transcripts[m.stage.value()] = std::move(m.transcript);
+  if (++answers_ < stages_.size() * setup_.context->ranks) return;
+  result_.summary.weights_xxh64 = compute::hash_of_model(hashes_);
+  end(ending::done);
+}
+
+void job_actor::watch() {
+  const auto silent = static_cast<double>(setup_.context->now() -
+                                          setup_.context->last_progress.load()) / 1e9;
+  if (phase_ == phase::reporting_hang)
+    return end(ending::failed, fmt::format("no task finished for {:.1f} s\n  {}", silent,
+                                           fmt::join(hang_report_, "\n  ")));
+  if (silent > setup_.hang_timeout_s) {
+    phase_ = phase::reporting_hang;
+    tell_stages(report_progress{});
+    post_after(this, report_time, tick{});
+    return;
+  }
+  post_after(this, watch_period, tick{});
+}
+
+void job_actor::take(stage_progress& m) { hang_report_.push_back(std::move(m.text)); }
+
+void job_actor::end(ending how, std::string message) {
+  if (std::exchange(ended_, true)) return;
+  auto& s = result_.summary;
+  s.losses_xxh64 = XXH64(losses_.data(), losses_.size() * sizeof(double), 0);
+  s.step_ms_p50 = median(step_ms_);
+  s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
+  s.seconds = milliseconds(setup_.context->now()) / 1e3;
+  result_.how = how;
+  result_.message = std::move(message);
+  for (const auto& stage : stages_) demonitor(stage->address());
+  tell_stages(stop{});
+  setup_.on_end(std::move(result_));
+  quit();
+}
+
+template <class Message>
+void job_actor::tell_stages(const Message& m) {
+  for (const auto& stage : stages_) post(stage, m);
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,42 @@
+/// The actor of a process: spawns the stages that the job gives it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "caf_compat.hpp"
+#include "messages.hpp"
+#include "run_context.hpp"
+#include "stage_supervisor.hpp"
+
+namespace rrfp::actors {
+
+class node_actor : public actor_base {
+ public:
+  /// `parts` is indexed by stage; stages that other nodes host are null.
+  node_actor(caf::actor_config& config, std::vector<std::shared_ptr<stage_parts>> parts,
+             std::shared_ptr<run_context> context)
+      : actor_base(config), parts_(std::move(parts)), context_(std::move(context)) {}
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](const host& m) {
+          hosted answer;
+          for (const auto stage : m.stages) {
+            auto& parts = parts_.at(stage.value());
+            answer.stages.push_back(
+                {stage, spawn_detached<stage_supervisor>(system(), std::move(parts), m.job,
+                                                         context_)});
+          }
+          post(m.job, std::move(answer));
+        },
+        [this](stop) { quit(); },
+    };
+  }
+
+ private:
+  std::vector<std::shared_ptr<stage_parts>> parts_;
+  const std::shared_ptr<run_context> context_;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,40 @@
+/// What the actors of one run share. Set up before the first actor starts and outlives the last;
+/// read-only but for what is atomic or locks itself.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <rrfp/actors/trace.hpp>
+#include <rrfp/actors/transport.hpp>
+#include <rrfp/schedule/placement.hpp>
+
+namespace rrfp::actors {
+
+/// Injected compute delay of a task in milliseconds.
+using compute_delay = std::function<double(step_id, stage_id, rank_id, const task&)>;
+
+struct run_context {
+  pipeline_shape shape;
+  std::uint32_t ranks = 1;
+  std::unique_ptr<transport> wire;
+  compute_delay delay;              ///< empty: none
+  trace_recorder* trace = nullptr;  ///< null: not traced
+  bool record_transcripts = false;
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  /// now() of the last sign of life of any stage; the job actor's watchdog reads it.
+  std::atomic<std::int64_t> last_progress = 0;
+
+  /// Nanoseconds since the run began.
+  std::int64_t now() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                                start)
+        .count();
+  }
+  void note_progress() { last_progress.store(now(), std::memory_order_relaxed); }
+};
+
+}  // namespace rrfp::actors

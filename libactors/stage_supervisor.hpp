@@ -1,0 +1,83 @@
+/// The supervisor of a stage: owns its core and is the only one to drive it.
+///
+/// Handlers only record. One with something new for the core posts `decide_now` to itself, once, so that
+/// all that is already in the mailbox is seen before the core chooses.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/stage_core.hpp>
+
+#include "caf_compat.hpp"
+#include "messages.hpp"
+#include "run_context.hpp"
+
+namespace rrfp::actors {
+
+/// All that a stage is made of, before it has actors.
+struct stage_parts {
+  stage_config config;
+  std::unique_ptr<policy> hint;
+  /// Bytes of each microbatch's slot; empty: not counted.
+  std::vector<std::uint64_t> slot_bytes;
+  /// One a rank.
+  std::vector<std::shared_ptr<compute::stage_compute>> compute;
+  stage_id tied_with;
+};
+
+class stage_supervisor : public actor_base {
+ public:
+  stage_supervisor(caf::actor_config& config, std::shared_ptr<stage_parts> parts, caf::actor job,
+                   std::shared_ptr<run_context> context);
+
+  caf::behavior make_behavior() override;
+  /// Ranks and supervisor refer to each other; here the circle ends.
+  void on_exit() override { ranks_.clear(); }
+
+ private:
+  enum class phase : std::uint8_t { idle, running, ending };
+
+  void begin(step_id step);
+  void take(const arrived& m);
+  void take(const launch_done& m);
+  void take(rank_step_ended& m);
+  void choose();
+  void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
+  void perform(const rrfp::wait& w);
+  void end_wait(std::int64_t now);
+  std::string describe() const;
+
+  void tell_core(const event& e);
+  void ask_for_decision();
+  template <class Message>
+  void tell_ranks(const Message& m);
+
+  const stage_id stage_;
+  const std::vector<std::uint64_t> slot_bytes_;
+  const caf::actor job_;
+  const std::shared_ptr<run_context> context_;
+  stage_core core_;
+  std::vector<caf::actor> ranks_;
+  phase phase_ = phase::idle;
+  step_id step_;
+  bool decision_asked_ = false;
+  /// Arrivals for a step that this stage has not been told to begin yet.
+  std::vector<arrived> early_;
+  std::optional<wait_record> waiting_;
+  struct decision {
+    launch_seq seq;
+    std::int64_t at = 0;
+    std::size_t ranks_left = 0;
+  };
+  /// Those whose launches are not finished on every rank; kept for the trace.
+  std::vector<decision> decisions_;
+  std::vector<std::int64_t> busy_of_rank_;
+  stage_step_ended outcome_;
+  std::uint32_t ranks_ended_ = 0;
+  std::vector<std::string> transcript_;
+};
+
+}  // namespace rrfp::actors

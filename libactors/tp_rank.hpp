@@ -1,0 +1,56 @@
+/// One rank of a stage: its mailbox takes activations and gradients in, its compute thread runs the
+/// launches of the supervisor in their order, and results go to the neighbours from there.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "caf_compat.hpp"
+#include "compute_thread.hpp"
+#include "messages.hpp"
+#include "run_context.hpp"
+
+namespace rrfp::actors {
+
+struct tp_rank_setup {
+  rank_address address;
+  caf::actor supervisor;
+  /// On which stage the other side of a tied parameter lives; its own if there is none elsewhere.
+  stage_id tied_with;
+  std::shared_ptr<compute::stage_compute> compute;
+  std::shared_ptr<run_context> context;
+};
+
+class tp_rank : public actor_base {
+ public:
+  tp_rank(caf::actor_config& config, tp_rank_setup setup);
+  ~tp_rank() override;
+
+  caf::behavior make_behavior() override;
+
+ private:
+  /// Inputs that are here and not yet launched.
+  using input_key = std::tuple<step_id, bool /*forward*/, microbatch_id, chunk_id>;
+
+  void take(message& m);
+  void begin(step_id step);
+  void start(const run_launch& l);
+  void end(step_id step);
+  void join_tied_if_both();
+
+  /// Runs `work` on the compute thread; what it throws ends the job.
+  template <class Work>
+  void on_compute_thread(Work work);
+
+  const tp_rank_setup setup_;
+  std::map<input_key, at::Tensor> inputs_;
+  /// The step that ends as soon as the partner's side of a tied parameter is here.
+  std::optional<step_id> ending_;
+  std::optional<message> tied_partner_;
+  /// Last: its destructor waits for the work that uses the rest.
+  std::unique_ptr<compute_thread> thread_;
+};
+
+}  // namespace rrfp::actors

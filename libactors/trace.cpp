@@ -1,0 +1,151 @@
+#include <rrfp/actors/trace.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+
+namespace rrfp::actors {
+
+namespace {
+
+/// Threads of a stage's process in the viewer: ranks from 0, waits below them.
+constexpr std::uint32_t waits_thread = 1000;
+
+double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000.0; }
+
+class json_events {
+ public:
+  explicit json_events(std::FILE* file) : file_(file) { put("{\"traceEvents\":[\n"); }
+
+  void name(std::string_view what, std::uint32_t process, std::uint32_t thread,
+            const std::string& value) {
+    event(fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", what,
+                      process, thread, value));
+  }
+
+  void add(std::uint32_t process, const task_record& r) {
+    const auto& l = r.what;
+    event(fmt::format(
+        R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)"
+        R"("step":{},"mb":{},"chunk":{},"seq":{},"reason":"{}","skipped":{},"folds":{},)"
+        R"("decided_us":{:.3f},"delay_us":{:.3f}}}}})",
+        to_string(l.what), rrfp::name(l.what.kind), process, r.rank.value(), microseconds(r.begin),
+        microseconds(r.end - r.begin), r.step.value(), l.what.mb.value(), l.what.chunk.value(),
+        l.seq.value(), rrfp::name(l.why.why), l.why.skipped, l.folds.count,
+        microseconds(r.decided), microseconds(r.delay)));
+    event(fmt::format(
+        R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})", process,
+        microseconds(r.end), r.memory.slots));
+    event(fmt::format(
+        R"({{"name":"activation bytes","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
+        process, microseconds(r.end), r.held_bytes));
+  }
+
+  void add(std::uint32_t process, const wait_record& r) {
+    event(fmt::format(
+        R"({{"name":"wait: {}","cat":"wait","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
+        R"("args":{{"step":{},"for":"{}"}}}})",
+        rrfp::name(r.what.why), process, waits_thread, microseconds(r.begin),
+        microseconds(r.end - r.begin), r.step.value(),
+        r.what.why == wait_cause::complete ? std::string{"the next step"} : to_string(r.what.head)));
+  }
+
+  void finish(std::uint64_t dropped) {
+    put(fmt::format("\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"records_dropped\":{}}}}}\n",
+                    dropped));
+  }
+
+ private:
+  void event(const std::string& text) {
+    if (!first_) put(",\n");
+    first_ = false;
+    put(text);
+  }
+  void put(const std::string& text) { std::fwrite(text.data(), 1, text.size(), file_); }
+
+  std::FILE* file_;
+  bool first_ = true;
+};
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out;
+}
+
+}  // namespace
+
+void trace_recorder::add(const task_record& r) {
+  const std::lock_guard lock{mutex_};
+  if (tasks_.size() < records_max)
+    tasks_.push_back(r);
+  else
+    ++dropped_;
+}
+
+void trace_recorder::add(const wait_record& r) {
+  const std::lock_guard lock{mutex_};
+  if (waits_.size() < records_max)
+    waits_.push_back(r);
+  else
+    ++dropped_;
+}
+
+std::vector<task_record> trace_recorder::tasks() const {
+  const std::lock_guard lock{mutex_};
+  return tasks_;
+}
+
+std::vector<wait_record> trace_recorder::waits() const {
+  const std::lock_guard lock{mutex_};
+  return waits_;
+}
+
+std::uint64_t trace_recorder::dropped() const {
+  const std::lock_guard lock{mutex_};
+  return dropped_;
+}
+
+status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs) {
+  const auto beside = path + ".tmp";
+  const auto failed = [&](const char* doing) {
+    const std::string why = std::strerror(errno);
+    std::remove(beside.c_str());
+    return error{fmt::format("{}: {} the trace: {}", path, doing, why)};
+  };
+  std::FILE* const file = std::fopen(beside.c_str(), "w");
+  if (file == nullptr) return failed("cannot create");
+  json_events events{file};
+  std::uint64_t dropped = 0;
+  std::uint32_t first_process = 0;
+  for (const auto& run : runs) {
+    const auto tasks = run.trace->tasks();
+    const auto waits = run.trace->waits();
+    std::uint32_t stages = 0;
+    for (const auto& r : tasks) stages = std::max(stages, r.stage.value() + 1);
+    for (const auto& r : waits) stages = std::max(stages, r.stage.value() + 1);
+    for (std::uint32_t s = 0; s < stages; ++s) {
+      const auto process = first_process + s;
+      events.name("process_name", process, 0, escaped(fmt::format("{}: stage {}", run.title, s)));
+      events.name("thread_name", process, 0, "rank 0");
+      events.name("thread_name", process, waits_thread, "waits");
+    }
+    for (const auto& r : tasks) events.add(first_process + r.stage.value(), r);
+    for (const auto& r : waits) events.add(first_process + r.stage.value(), r);
+    first_process += stages;
+    dropped += run.trace->dropped();
+  }
+  events.finish(dropped);
+  const bool written = std::ferror(file) == 0;
+  if (std::fclose(file) != 0 || !written) return failed("cannot write");
+  if (std::rename(beside.c_str(), path.c_str()) != 0) return failed("cannot rename");
+  return success();
+}
+
+}  // namespace rrfp::actors
