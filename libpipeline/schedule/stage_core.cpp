@@ -165,6 +165,7 @@ class stage_core::impl {
     auto& ranks = forward ? p.forward_ranks : p.backward_ranks;
     const auto bit = std::uint64_t{1} << e.rank.value();
     RRFP_CHECK((ranks & bit) == 0, "an input arrives once a step");
+    RRFP_CHECK(left_.count() != 0, "an input arrives during a step");
     ranks |= bit;
     if (ranks != all_ranks_) return;
     if (forward)
@@ -257,18 +258,22 @@ class stage_core::impl {
 
   candidate best_ready() const {
     if (ready_count_ == 0) return {};
+    bool bound_before = false;
     for (const auto lane_number : complete_order()) {
       const auto lane = lanes_[lane_number];
       if (lane.begin == lane.end) continue;
       std::uint32_t blocked = none;
       const auto best = std::min({others_.first_in(lane.begin, lane.end),
                                   best_forward(lane, blocked), best_admission(lane, blocked)});
-      if (best == none) continue;
+      if (best == none) {
+        bound_before = bound_before || blocked != none;
+        continue;
+      }
       const auto skipped = left_.count(lane.begin, best);
-      const auto why = ready_count_ == 1 ? choice::only_choice
-                       : blocked < best  ? choice::memory_bound
-                       : skipped == 0    ? choice::hint_head
-                                         : choice::skipped_not_ready;
+      const auto why = ready_count_ == 1                ? choice::only_choice
+                       : bound_before || blocked < best ? choice::memory_bound
+                       : skipped == 0                   ? choice::hint_head
+                                                        : choice::skipped_not_ready;
       return {best, {why, skipped}};
     }
     return {};

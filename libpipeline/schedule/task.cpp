@@ -46,7 +46,9 @@ std::optional<task> task_of(std::string_view text) {
     parsed = std::from_chars(parsed.ptr + 1, end, chunk);
     if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
   }
-  return task{*kind, microbatch_id{mb}, chunk_id{chunk}};
+  const task t{*kind, microbatch_id{mb}, chunk_id{chunk}};
+  // Only one text a task: neither "F03" nor "F3.0".
+  return to_string(t) == text ? std::optional{t} : std::nullopt;
 }
 
 std::string_view name(choice c) {

@@ -14,8 +14,8 @@ namespace rrfp::compute {
 inline constexpr std::int64_t ignored_target = -100;
 
 struct microbatch {
-  at::Tensor inputs;   ///< token ids, int64 [B, T]
-  at::Tensor targets;  ///< the token to predict at each place, or ignored_target; int64 [B, T]
+  at::Tensor inputs;        ///< token ids, int64 [B, T]
+  at::Tensor targets;       ///< the token to predict at each place, or ignored_target; int64 [B, T]
   std::int64_t tokens = 0;  ///< targets that count
 };
 

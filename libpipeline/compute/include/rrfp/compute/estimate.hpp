@@ -1,5 +1,6 @@
-/// What a GPT chunk costs, from its sizes alone: for planning, for slot sizes and for virtual devices
-/// that only pretend to compute. Counts what make_gpt_chunk() builds, in float32; needs no torch.
+/// What a GPT chunk costs, from its sizes alone: for planning, for slot sizes and for virtual
+/// devices that only pretend to compute. Counts what make_gpt_chunk() builds, in float32; needs no
+/// torch.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 /// A GPT-style decoder, cut into chunks: token and learned position embeddings, pre-norm blocks
 /// (causal attention, then Linear-GELU-Linear), a final norm, a head without bias, cross-entropy.
 ///
-/// Weights follow from (seed, name of the parameter), so every cut of the model starts from the same
-/// ones: normal with deviation 0.02, the projections into the residual stream scaled by
-/// 1 / sqrt(2 * layers), biases zero (Radford et al., GPT-2, 2019).
+/// Weights follow from (seed, name of the parameter), so every cut of the model starts from the
+/// same ones: normal with deviation 0.02, the projections into the residual stream scaled by 1 /
+/// sqrt(2 * layers), biases zero (Radford et al., GPT-2, 2019).
 ///
 /// Dropout follows the embedding and each residual branch. Attention weights are never dropped:
 /// scaled_dot_product_attention draws from the global generator, and its masks would depend on the
@@ -22,8 +22,8 @@ namespace rrfp::compute {
 /// Chunk `vs` of `virtual_stages`. Layers are contiguous and evenly cut, the remainder going to the
 /// earlier chunks. Names of parameters: "embedding.tokens.weight", "embedding.positions.weight",
 /// "layers.3.attention.qkv.weight", ..., "norm.weight", "head.weight". With a tied head the last
-/// chunk holds a copy of "embedding.tokens.weight" instead of "head.weight", even if it is the first
-/// one too: the arithmetic is the same for every cut.
+/// chunk holds a copy of "embedding.tokens.weight" instead of "head.weight", even if it is the
+/// first one too: the arithmetic is the same for every cut.
 ///
 /// Errors: fewer layers than chunks, a hidden size that the heads do not divide, a size of zero, a
 /// dropout outside [0, 1).

@@ -30,6 +30,9 @@ class memory_meter {
   at::Tensor take_in(at::Tensor tensor);
   /// The memory of `tensor` belongs to somebody else from now on.
   void hand_out(const at::Tensor& tensor);
+  /// Lets go of a reference to memory of another thread. libtorch warns if it frees, while
+  /// metering, what it has not seen allocated; here and in take_in() it does not.
+  static void drop(at::Tensor tensor);
 
   /// Metering in this thread, as long as it lives.
   class scope {

@@ -19,7 +19,8 @@
 
 namespace rrfp::compute {
 
-/// Holds what W needs between B and W. Opaque: a module takes it from forward_input and passes it on.
+/// Holds what W needs between B and W. Opaque: a module takes it from forward_input and passes it
+/// on.
 class weight_stash;
 
 /// y = x * weight^T + bias. `x` float [..., in], `weight` [out, in], `bias` [out] or undefined;
@@ -41,9 +42,9 @@ struct dropout_key {
   std::uint32_t site = 0;
 };
 
-/// Zeroes elements of `x` with `probability` and scales the others by 1 / (1 - probability). The mask
-/// follows from the key and the shape alone: a generator of its own is made for each, so neither the
-/// order of execution nor any other use of random numbers changes it.
+/// Zeroes elements of `x` with `probability` and scales the others by 1 / (1 - probability). The
+/// mask follows from the key and the shape alone: a generator of its own is made for each, so
+/// neither the order of execution nor any other use of random numbers changes it.
 at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& key);
 
 }  // namespace rrfp::compute

@@ -1,6 +1,6 @@
-/// What a stage tells about its parameters at the end of a step, and how the job puts the reports of
-/// all stages together. The order of summation is that of the model, never that of the stages, so any
-/// cut of the model gives the same bits.
+/// What a stage tells about its parameters at the end of a step, and how the job puts the reports
+/// of all stages together. The order of summation is that of the model, never that of the stages,
+/// so any cut of the model gives the same bits.
 #pragma once
 
 #include <compare>

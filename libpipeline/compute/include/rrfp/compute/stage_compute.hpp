@@ -38,9 +38,10 @@
 
 namespace rrfp::compute {
 
-/// One libtorch thread for this compute thread: parallel kernels would split sums differently from
-/// machine to machine, and ranks that share a machine would fight for its cores.
-void prepare_compute_thread();
+/// How many threads libtorch's kernels use when called from this one (device.threads). One by
+/// default: ranks that share a machine would fight for its cores, and the bits of a result may
+/// depend on how many threads a sum is split over.
+void prepare_compute_thread(std::uint32_t threads = 1);
 
 struct stage_compute_config {
   pipeline_shape shape;
@@ -62,8 +63,8 @@ struct named_tensor {
 
 class stage_compute {
  public:
-  /// `chunks` is indexed by chunk. Errors: a shape that is impossible, a number of chunks that is not
-  /// that of the shape, a missing batch source, two parameters of one name.
+  /// `chunks` is indexed by chunk. Errors: a shape that is impossible, a number of chunks that is
+  /// not that of the shape, a missing batch source, two parameters of one name.
   static result<std::unique_ptr<stage_compute>> make(
       const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
       std::shared_ptr<const batch_source> data);
@@ -103,8 +104,8 @@ class stage_compute {
   /// microbatch is folded and the tie is joined. The computation is in double.
   std::vector<parameter_norm> squared_norms();
 
-  /// Scales the gradients (unless `scale` is 1), takes an optimizer step with the learning rate `lr`
-  /// and frees the gradients: the step is over. Throws compute_error.
+  /// Scales the gradients (unless `scale` is 1), takes an optimizer step with the learning rate
+  /// `lr` and frees the gradients: the step is over. Throws compute_error.
   void apply(double scale, double lr);
 
   /// Forgets the step: saved activations and gradients are freed, weights stay as they were.
@@ -112,7 +113,8 @@ class stage_compute {
 
   /// One entry a parameter, without copies, in model order.
   std::vector<parameter_hash> hashes() const;
-  /// The parameters of this stage, without copies, in model order. They share memory with the model.
+  /// The parameters of this stage, without copies, in model order. They share memory with the
+  /// model.
   std::vector<named_tensor> weights() const;
   /// weights() and the optimizer's state ("optimizer.NAME.exp_avg", ...): with restore() everything
   /// that a run needs to go on with the same bits. Legal between steps.
@@ -122,8 +124,8 @@ class stage_compute {
   /// tensor is missing or has another shape or type; the state is then partly restored.
   status restore(std::span<const named_tensor> state);
 
-  /// Activations and all other memory of this stage's launches; not weights, their gradients and the
-  /// optimizer's state. The peak is that of the current step.
+  /// Activations and all other memory of this stage's launches; not weights, their gradients and
+  /// the optimizer's state. The peak is that of the current step.
   const memory_meter& meter() const;
 
  private:

@@ -32,8 +32,8 @@ class text_source final : public batch_source {
  public:
   /// Reads every file of data.text, in the order given; a folder stands for the regular files under
   /// it, in order of path (links to folders are not followed). Errors name the path: missing,
-  /// unreadable, no file in a folder, no text at all, fewer than sequence_length + 1 bytes together,
-  /// more than corpus_bytes_max, a byte outside the vocabulary.
+  /// unreadable, no file in a folder, no text at all, fewer than sequence_length + 1 bytes
+  /// together, more than corpus_bytes_max, a byte outside the vocabulary.
   static result<std::shared_ptr<const text_source>> make(const text_config& config);
 
   microbatch load(step_id step, microbatch_id mb) const override;

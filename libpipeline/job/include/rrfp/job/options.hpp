@@ -14,6 +14,37 @@
 
 namespace rrfp::job {
 
+/// [pipeline] the shape of the pipeline.
+struct pipeline_options {
+  std::uint32_t stages = 1;
+  /// Chunks of the model on each stage.
+  std::uint32_t chunks = 1;
+  /// Nothing: linear with one chunk, else interleaved.
+  std::optional<placement> layout;
+  /// Microbatches in a step.
+  std::uint32_t microbatches = 8;
+  /// Tensor-parallel ranks of a stage.
+  std::uint32_t tp = 1;
+  /// Data-parallel copies of the pipeline.
+  std::uint32_t replicas = 1;
+};
+
+/// [dispatch] which ready task runs next.
+struct dispatch_options {
+  dispatch_mode mode = dispatch_mode::ready;
+  /// A known policy or "table:FILE.csv".
+  std::string policy = "bfw";
+  /// Launches that may wait behind the running one.
+  std::uint32_t lookahead = 0;
+  /// Microbatches that may hold memory on a stage; 0: no limit; nothing: effective_limit() chooses.
+  std::optional<std::uint32_t> slots;
+  /// Bytes that they may hold on a stage together; 0: no limit.
+  std::uint64_t slot_bytes = 0;
+  /// Forwards that a stage may be ahead of its backwards; 0: no limit.
+  std::uint32_t run_ahead = 0;
+  admission admit = admission::loaded;
+};
+
 /// [model] a GPT-style decoder: pre-norm, learned positions, GELU, causal attention.
 struct model_options {
   std::uint32_t layers = 4;
@@ -58,6 +89,36 @@ struct train_options {
   double momentum = 0.0;
   /// Largest global gradient norm; 0: no clipping.
   double clip_norm = 1.0;
+};
+
+/// [cost] expected times, for simulation and for the scale of jitter. A list holds one value for
+/// all, one a stage or one a virtual stage (see cost_at() in job.hpp).
+struct cost_options {
+  std::vector<double> forward_ms{1.0};
+  /// The input gradient alone; a fused backward takes backward_ms + weight_ms.
+  std::vector<double> backward_ms{1.0};
+  std::vector<double> weight_ms{1.0};
+  /// From the end of a task to the arrival of its output at the neighbour.
+  double link_ms = 0.0;
+};
+
+enum class device_kind : std::uint8_t { cpu, cuda, emulated };
+
+/// [device] what a rank computes on.
+struct device_options {
+  device_kind kind = device_kind::cpu;
+  /// CPU threads that one rank computes with.
+  std::uint32_t threads = 1;
+};
+
+/// automatic: live on a terminal, plain lines elsewhere.
+enum class progress_kind : std::uint8_t { automatic, lines, none };
+
+/// [run] how a run is watched.
+struct run_options {
+  /// Time without progress after which a run is given up, with a hang report; 0: never.
+  double hang_timeout_s = 60.0;
+  progress_kind progress = progress_kind::automatic;
 };
 
 }  // namespace rrfp::job

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ namespace rrfp::simulate {
 /// Virtual time and durations, in nanoseconds.
 using nanoseconds = std::int64_t;
 
+struct plan;
+
 /// How long things take. Implementations must be pure functions of their arguments.
 class cost_model {
  public:
@@ -27,7 +30,10 @@ class cost_model {
   virtual nanoseconds compute(step_id step, stage_id stage, const task& what) const = 0;
   /// Time from the end of the producing task until the input of `what` (F or B, as in
   /// input_arrived) is at virtual stage `to`.
+  /// Not asked between two virtual stages of the same stage: what stays takes no time.
   virtual nanoseconds link(step_id step, virtual_stage_id to, const task& what) const = 0;
+  /// Whether every duration that the plan will ask for is known; run() asks before it begins.
+  virtual status covers(const plan&) const { return success(); }
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
@@ -42,6 +48,8 @@ struct plan {
   /// Bytes that a microbatch holds on a stage; empty: not counted.
   std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
   std::uint64_t steps = 1;
+  /// One for each stage; empty: `limit` for all.
+  std::vector<memory_limit> limits;
 };
 
 /// One task as it ran.
@@ -62,13 +70,18 @@ struct idle_span {
   nanoseconds end = 0;
 };
 
-/// Told as the run goes; every method may be left alone.
+/// Told as the run goes; every method may be left alone. Times count from the begin of the run.
 class observer {
  public:
   virtual ~observer() = default;
+  /// Before the core is told.
   virtual void on_event(stage_id, nanoseconds, const event&) {}
+  /// What a `decide` answered, if anything.
   virtual void on_actions(stage_id, nanoseconds, std::span<const action>) {}
+  /// At the end of each task.
   virtual void on_task(const task_span&) {}
+  /// Gaps, and the times before the first and after the last task of a step (`complete`), each cut
+  /// where the reason changes.
   virtual void on_idle(const idle_span&) {}
 };
 

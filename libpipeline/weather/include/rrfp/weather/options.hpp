@@ -3,6 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <rrfp/schedule/result.hpp>
 
 namespace rrfp::weather {
 
@@ -36,5 +40,17 @@ struct jitter_options {
   /// pareto: tail index, > 1; smaller is heavier.
   double link_alpha = 1.5;
 };
+
+/// The words of the job file: "lognormal", "paper", ...; nothing for any other text.
+std::string_view name(compute_jitter kind);
+std::string_view name(link_jitter kind);
+std::optional<compute_jitter> compute_jitter_of(std::string_view name);
+std::optional<link_jitter> link_jitter_of(std::string_view name);
+
+/// The paper's levels "J0" (no disturbance) to "J3"; nothing for any other text.
+std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed);
+
+/// The error names the key, what it may be, and what it is.
+status validate(const jitter_options& options);
 
 }  // namespace rrfp::weather

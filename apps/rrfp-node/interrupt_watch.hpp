@@ -1,0 +1,58 @@
+/// SIGINT and SIGTERM as a call on a thread of its own, free to lock and to allocate.
+#pragma once
+
+#include <csignal>
+#include <ctime>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace rrfp::apps {
+
+/// Made before any other thread, so that all of them leave the signals to this one.
+class interrupt_watch {
+ public:
+  interrupt_watch() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread{[this] { watch(); }};
+  }
+  interrupt_watch(const interrupt_watch&) = delete;
+  interrupt_watch& operator=(const interrupt_watch&) = delete;
+  ~interrupt_watch() {
+    done_ = true;
+    thread_.join();
+  }
+
+  /// Called at every signal from now on, also for one that came before; null: nobody.
+  void on_interrupt(std::function<void()> call) {
+    const std::lock_guard lock{mutex_};
+    call_ = std::move(call);
+    if (interrupted_ && call_) call_();
+  }
+  bool interrupted() const { return interrupted_; }
+
+ private:
+  void watch() {
+    const timespec period{0, 50'000'000};
+    while (!done_) {
+      if (sigtimedwait(&signals_, nullptr, &period) < 0) continue;
+      const std::lock_guard lock{mutex_};
+      interrupted_ = true;
+      if (call_) call_();
+    }
+  }
+
+  sigset_t signals_{};
+  std::atomic<bool> done_ = false;
+  std::atomic<bool> interrupted_ = false;
+  std::mutex mutex_;
+  std::function<void()> call_;
+  std::thread thread_;
+};
+
+}  // namespace rrfp::apps

@@ -1,0 +1,38 @@
+/// What a person sees while a job trains: one line that is written over on a terminal, a plain line
+/// now and then elsewhere.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/job/options.hpp>
+
+namespace rrfp::apps {
+
+/// Not thread-safe: one run's steps are told by one thread.
+class progress {
+ public:
+  progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t steps);
+
+  void step(const actors::step_summary& s);
+  /// Ends the line that is being written over.
+  void finish();
+
+ private:
+  std::string line(const actors::step_summary& s) const;
+
+  using clock = std::chrono::steady_clock;
+
+  std::FILE* out_;
+  bool live_;
+  bool silent_;
+  std::string run_;
+  std::uint64_t steps_;
+  clock::time_point began_ = clock::now();
+  clock::time_point printed_;
+  std::size_t width_ = 0;
+};
+
+}  // namespace rrfp::apps

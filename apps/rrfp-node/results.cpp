@@ -1,0 +1,130 @@
+#include "results.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace rrfp::apps {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+std::string_view name(actors::ending how) {
+  switch (how) {
+    case actors::ending::done: return "done";
+    case actors::ending::interrupted: return "interrupted";
+    case actors::ending::failed: return "failed";
+  }
+  return "?";
+}
+
+std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+}  // namespace
+
+result<std::unique_ptr<json_log>> json_log::open(const std::string& path) {
+  std::FILE* file = nullptr;
+  if (!path.empty() && (file = std::fopen(path.c_str(), "w")) == nullptr)
+    return error{fmt::format("--json {}: cannot create: {}", path, std::strerror(errno))};
+  return std::unique_ptr<json_log>{new json_log{path, file}};
+}
+
+json_log::~json_log() {
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+void json_log::write(const std::string& line) {
+  if (file_ == nullptr || failed_) return;
+  failed_ = std::fputs((line + "\n").c_str(), file_) < 0 || std::fflush(file_) != 0;
+}
+
+void json_log::step(const job::job& run, const actors::step_summary& s) {
+  if (file_ == nullptr) return;
+  write(json{{"event", "step"},
+             {"run", run.name},
+             {"step", s.step.value()},
+             {"loss", s.loss},
+             {"gradient_norm", s.gradient_norm},
+             {"lr", s.lr},
+             {"tokens", s.tokens},
+             {"step_ms", s.step_ms},
+             {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
+             {"bubble_fraction", s.bubble_fraction}}
+            .dump());
+}
+
+void json_log::summary(const job::job& run, const actors::run_result& r) {
+  if (file_ == nullptr) return;
+  const auto& s = r.summary;
+  json stages = json::array();
+  for (const auto& stage : s.stages)
+    stages.push_back({{"peak_slots", stage.memory.slots_peak},
+                      {"peak_activations", stage.memory.activations_peak},
+                      {"peak_bytes", stage.peak_bytes},
+                      {"busy_ms", stage.busy_ms}});
+  json line{{"event", "summary"},
+            {"run", run.name},
+            {"ending", name(r.how)},
+            {"mode", rrfp::name(run.dispatch.mode)},
+            {"policy", run.dispatch.policy},
+            {"steps", s.steps},
+            {"loss_first", s.loss_first},
+            {"loss_last", s.loss_last},
+            {"losses_xxh64", hex(s.losses_xxh64)}};
+  if (r.how == actors::ending::done) line["weights_xxh64"] = hex(s.weights_xxh64);
+  line["step_ms_p50"] = s.step_ms_p50;
+  line["bubble_fraction"] = s.bubble_fraction;
+  line["peak_slots"] = s.peak_slots();
+  line["peak_bytes"] = s.peak_bytes();
+  line["tokens"] = s.tokens;
+  line["seconds"] = s.seconds;
+  line["stages"] = stages;
+  if (!r.message.empty()) line["message"] = r.message;
+  write(line.dump());
+}
+
+status json_log::close() {
+  if (file_ == nullptr) return success();
+  const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
+  if (closed && !failed_) return success();
+  return error{fmt::format("--json {}: cannot write: {}", path_, std::strerror(errno))};
+}
+
+bool must_agree(const job::job& a, const job::job& b) {
+  auto same = b;
+  same.name = a.name;
+  same.source = a.source;
+  same.dispatch = a.dispatch;
+  same.dispatch.admit = b.dispatch.admit;
+  same.pipeline = a.pipeline;
+  same.pipeline.microbatches = b.pipeline.microbatches;
+  same.jitter = a.jitter;
+  same.cost = a.cost;
+  same.run = a.run;
+  same.compare = a.compare;
+  return same == a;
+}
+
+std::string table_of(const std::vector<finished_run>& runs) {
+  std::size_t width = 3;
+  for (const auto& r : runs) width = std::max(width, r.run.name.size());
+  auto text = fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  {:>8}  {}\n", "run", width,
+                          "step ms", "speed-up", "bubble", "slots", "peak MiB", "loss",
+                          "weights");
+  for (const auto& r : runs) {
+    const auto& s = r.summary;
+    text += fmt::format("{:<{}}  {:>9.1f}  {:>7.2f}x  {:>5.1f} %  {:>6}  {:>10.1f}  {:>8.4f}  {}\n",
+                        r.run.name, width, s.step_ms_p50,
+                        runs[0].summary.step_ms_p50 / s.step_ms_p50, s.bubble_fraction * 100,
+                        s.peak_slots(), mebibytes(s.peak_bytes()), s.loss_last,
+                        hex(s.weights_xxh64));
+  }
+  return text;
+}
+
+}  // namespace rrfp::apps

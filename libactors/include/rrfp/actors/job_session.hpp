@@ -1,0 +1,20 @@
+/// From a job file to a session.
+#pragma once
+
+#include <memory>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/job/job.hpp>
+#include <rrfp/plan/plan.hpp>
+
+namespace rrfp::actors {
+
+/// The text of the job. Error: what is wrong with a path or its contents, naming it.
+result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j);
+
+/// A session of a GPT on `data`, with the policies, limits and weather of the job. Hooks (on_step,
+/// trace, ...) are the caller's to set.
+result<session_setup> make_session_setup(const job::job& j,
+                                         std::shared_ptr<const compute::batch_source> data);
+
+}  // namespace rrfp::actors

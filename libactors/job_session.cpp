@@ -1,0 +1,70 @@
+#include <rrfp/actors/job_session.hpp>
+
+#include <fmt/format.h>
+
+#include <rrfp/compute/estimate.hpp>
+#include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/text_source.hpp>
+#include <rrfp/weather/weather.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+constexpr double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
+
+/// The same draws as the simulator's: what a task or a message takes longer than on a calm day.
+injected_delays delays_of(const job::job& j) {
+  injected_delays delays;
+  const auto costs = std::make_shared<const simulate::stage_costs>(plan::expected_costs(j));
+  const auto calm = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
+  if (j.jitter.compute != weather::compute_jitter::none)
+    delays.compute = [costs, calm](step_id step, stage_id stage, rank_id, const task& t) {
+      return milliseconds(costs->compute(step, stage, t) - calm->compute(step, stage, t));
+    };
+  if (j.jitter.link != weather::link_jitter::none || j.cost.link_ms > 0)
+    delays.link = [costs](step_id step, virtual_stage_id to, const task& t) {
+      return milliseconds(costs->link(step, to, t));
+    };
+  return delays;
+}
+
+}  // namespace
+
+result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j) {
+  compute::text_config config;
+  config.data = j.data;
+  config.seed = j.train.seed;
+  config.microbatches = j.pipeline.microbatches;
+  config.vocabulary = j.model.vocabulary;
+  auto text = compute::text_source::make(config);
+  if (!text) return error{fmt::format("{}: data.text: {}", j.source, text.message())};
+  return std::shared_ptr<const compute::batch_source>{std::move(*text)};
+}
+
+result<session_setup> make_session_setup(const job::job& j,
+                                         std::shared_ptr<const compute::batch_source> data) {
+  auto dispatch = plan::make_dispatch_plan(j);
+  if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
+  session_setup setup;
+  setup.shape = dispatch->shape;
+  setup.mode = dispatch->mode;
+  setup.lookahead = dispatch->lookahead;
+  setup.limits = dispatch->limits;
+  setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
+  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape);
+  setup.slot_bytes = [chunks, shape = dispatch->shape](stage_id s, microbatch_id) {
+    return compute::slot_bytes(chunks, shape, s);
+  };
+  setup.train = j.train;
+  setup.make_chunk = [model = j.model, virtual_stages = dispatch->shape.virtual_stages(),
+                      seed = j.train.seed](virtual_stage_id vs) {
+    return compute::make_gpt_chunk(model, vs, virtual_stages, seed);
+  };
+  setup.data = std::move(data);
+  setup.delays = delays_of(j);
+  setup.hang_timeout_s = j.run.hang_timeout_s;
+  return setup;
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include <rrfp/compute/text_source.hpp>
+
+#include "keyed_hash.hpp"
+
+namespace rrfp::compute {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The regular files under a folder, in order of path.
+result<std::vector<fs::path>> files_under(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code failure;
+  fs::recursive_directory_iterator it(folder, failure);
+  for (; !failure && it != fs::recursive_directory_iterator(); it.increment(failure)) {
+    std::error_code gone;
+    if (it->is_regular_file(gone)) files.push_back(it->path());
+  }
+  if (failure) {
+    return error{"data.text: folder '" + folder.string() +
+                 "' cannot be read: " + failure.message()};
+  }
+  if (files.empty()) {
+    return error{"data.text: folder '" + folder.string() + "' holds no regular file"};
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
+  std::vector<fs::path> files;
+  for (const auto& text : paths) {
+    const fs::path path(text);
+    std::error_code failure;
+    const auto what = fs::status(path, failure);
+    if (what.type() == fs::file_type::not_found) {
+      return error{"data.text: '" + text + "' does not exist"};
+    }
+    if (fs::is_directory(what)) {
+      auto under = files_under(path);
+      if (!under) return under.failure();
+      files.insert(files.end(), under->begin(), under->end());
+    } else if (fs::is_regular_file(what)) {
+      files.push_back(path);
+    } else {
+      return error{"data.text: '" + text + "' is neither a regular file nor a folder" +
+                   (failure ? ": " + failure.message() : std::string())};
+    }
+  }
+  return files;
+}
+
+/// Appends a file to the corpus.
+status read_file(const fs::path& path, const text_config& config,
+                 std::vector<std::uint8_t>& corpus) {
+  const auto cannot = [&](const std::string& why) {
+    return error{"data.text: '" + path.string() + "' cannot be read: " + why};
+  };
+  std::error_code failure;
+  const auto size = fs::file_size(path, failure);
+  if (failure) return cannot(failure.message());
+  if (size > config.corpus_bytes_max || corpus.size() > config.corpus_bytes_max - size) {
+    return error{"data.text: with '" + path.string() + "' the text is longer than the limit of " +
+                 std::to_string(config.corpus_bytes_max) + " bytes"};
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return cannot("it does not open (permissions?)");
+  const auto begin = corpus.size();
+  corpus.resize(begin + size);
+  file.read(reinterpret_cast<char*>(corpus.data() + begin), static_cast<std::streamsize>(size));
+  if (static_cast<std::uintmax_t>(file.gcount()) != size) return cannot("it ended early");
+  const auto bad = std::find_if(corpus.begin() + static_cast<std::ptrdiff_t>(begin), corpus.end(),
+                                [&](std::uint8_t byte) { return byte >= config.vocabulary; });
+  if (bad != corpus.end()) {
+    return error{"data.text: '" + path.string() + "' holds the byte " + std::to_string(*bad) +
+                 ", but model.vocabulary is " + std::to_string(config.vocabulary)};
+  }
+  return success();
+}
+
+}  // namespace
+
+result<std::shared_ptr<const text_source>> text_source::make(const text_config& config) {
+  if (config.data.text.empty()) {
+    return error{"data.text names no file or folder"};
+  }
+  auto files = all_files(config.data.text);
+  if (!files) return files.failure();
+  std::vector<std::uint8_t> corpus;
+  for (const auto& path : *files) {
+    if (auto read = read_file(path, config, corpus); !read) return read.failure();
+  }
+  // The target of the last token is one byte further on.
+  const auto least = std::uint64_t{config.data.sequence_length} + 1;
+  if (corpus.size() < least) {
+    return error{"data.text: '" + config.data.text.front() + "'" +
+                 (files->size() > 1 ? " and the others hold " : " holds ") +
+                 std::to_string(corpus.size()) +
+                 " bytes; data.sequence_length = " + std::to_string(config.data.sequence_length) +
+                 " needs at least " + std::to_string(least)};
+  }
+  return std::shared_ptr<const text_source>(new text_source(config, std::move(corpus)));
+}
+
+text_source::text_source(const text_config& config, std::vector<std::uint8_t> corpus)
+    : config_(config),
+      corpus_(std::move(corpus)),
+      fingerprint_(XXH64(corpus_.data(), corpus_.size(), 0)) {}
+
+microbatch text_source::load(step_id step, microbatch_id mb) const {
+  const std::int64_t sequences = config_.data.microbatch_size;
+  const std::int64_t length = config_.data.sequence_length;
+  microbatch batch;
+  batch.inputs = at::empty({sequences, length}, at::kLong);
+  batch.targets = at::empty({sequences, length}, at::kLong);
+  batch.tokens = sequences * length;
+  auto* inputs = batch.inputs.mutable_data_ptr<std::int64_t>();
+  auto* targets = batch.targets.mutable_data_ptr<std::int64_t>();
+  const auto windows = corpus_.size() - static_cast<std::uint64_t>(length);
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const auto hash = keyed_hash({static_cast<std::uint64_t>(random_use::text_window), config_.seed,
+                                  step.value(), mb.value(), static_cast<std::uint64_t>(s)});
+    // The upper half of hash * windows is uniform over [0, windows); the corpus is far below 2^32,
+    // so the upper 32 bits of the hash are enough and the product fits.
+    const auto first = ((hash >> 32) * windows) >> 32;
+    const auto* bytes = corpus_.data() + first;
+    for (std::int64_t t = 0; t < length; ++t) {
+      *inputs++ = bytes[t];
+      *targets++ = bytes[t + 1];
+    }
+  }
+  return batch;
+}
+
+std::int64_t text_source::step_tokens(step_id /*step*/) const {
+  return std::int64_t{config_.microbatches} * config_.data.microbatch_size *
+         config_.data.sequence_length;
+}
+
+}  // namespace rrfp::compute

@@ -1,0 +1,99 @@
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <rrfp/compute/operators.hpp>
+
+#include "keyed_hash.hpp"
+#include "weight_stash.hpp"
+
+namespace rrfp::compute {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Arguments that are no inputs of the graph: the weights have no edge in it, their gradients come
+/// from the stash.
+struct weight_arguments {
+  weight_stash* stash;
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+void save(AutogradContext* ctx, const weight_arguments& args) {
+  auto stash = c10::intrusive_ptr<weight_stash>::reclaim_copy(args.stash);
+  ctx->saved_data["weight"] = stash->use(args.weight);
+  ctx->saved_data["bias"] = stash->use(args.bias);
+  ctx->saved_data["stash"] = c10::IValue::make_capsule(std::move(stash));
+}
+
+c10::intrusive_ptr<weight_stash> stash_of(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<weight_stash>(ctx->saved_data["stash"].toCapsule());
+}
+
+struct deferred_linear : torch::autograd::Function<deferred_linear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
+                            const weight_arguments& args) {
+    save(ctx, args);
+    // The detached weight shares its version counter: a weight that changes between F and B is an
+    // error, not a wrong gradient.
+    ctx->save_for_backward({x, args.weight.detach()});
+    return at::linear(x, args.weight, args.bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto& gy = gradients[0];
+    at::Tensor gx;
+    const auto saved = ctx->get_saved_variables();
+    if (ctx->needs_input_grad(0)) {
+      gx = gy.reshape({-1, gy.size(-1)}).mm(saved[1]).view_as(saved[0]);
+    }
+    stash_of(ctx)->linear(ctx->saved_data["weight"].toInt(), ctx->saved_data["bias"].toInt(),
+                          saved[0], gy);
+    return {gx, {}, {}};
+  }
+};
+
+struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& indices,
+                            const at::Tensor& /*anchor*/, const weight_arguments& args) {
+    save(ctx, args);
+    ctx->save_for_backward({indices});
+    return at::embedding(args.weight, indices);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(), ctx->get_saved_variables()[0],
+                             gradients[0]);
+    return {{}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                  weight_stash* stash) {
+  if (stash == nullptr) return at::linear(x, weight, bias);
+  return deferred_linear::apply(x, stash->anchor(), weight_arguments{stash, weight, bias});
+}
+
+at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight, weight_stash* stash) {
+  if (stash == nullptr) return at::embedding(weight, indices);
+  return deferred_embedding::apply(indices, stash->anchor(), weight_arguments{stash, weight, {}});
+}
+
+at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& key) {
+  if (probability <= 0) return x;
+  const auto seed = keyed_hash({static_cast<std::uint64_t>(random_use::dropout_mask), key.seed,
+                                key.step.value(), key.mb.value(), key.layer, key.site});
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  // A mask of bytes: it is what B keeps, a quarter of the size of one in x's type.
+  auto keep = at::empty(x.sizes(), at::kBool).bernoulli_(1 - probability, generator);
+  return x.mul(keep.to(x.device())).mul(1 / (1 - probability));
+}
+
+}  // namespace rrfp::compute

@@ -1,0 +1,227 @@
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include <rrfp/compute/stage_compute.hpp>
+
+#include "stage_compute_impl.hpp"
+
+#include <xxhash.h>
+
+namespace rrfp::compute {
+
+namespace {
+
+std::uint64_t hash_of(const at::Tensor& value) {
+  const auto bytes = value.detach().cpu().contiguous();
+  return XXH64(bytes.const_data_ptr(), bytes.nbytes(), 0);
+}
+
+/// "optimizer.layers.0.attention.qkv.weight.exp_avg"
+std::string name_of_state(const parameter& p, const std::string& what) {
+  return "optimizer." + p.name + "." + what;
+}
+
+using tensors_by_name = std::unordered_map<std::string, at::Tensor>;
+
+/// The tensor of that name, if it can take the place of one like `like`.
+result<at::Tensor> find(const tensors_by_name& state, const std::string& name,
+                        const at::Tensor& like) {
+  const auto it = state.find(name);
+  if (it == state.end()) return error{"the checkpoint lacks '" + name + "'"};
+  const auto& found = it->second;
+  if (!found.sizes().equals(like.sizes()) || found.scalar_type() != like.scalar_type()) {
+    return error{"the checkpoint's '" + name + "' is " + found.toString() + " " +
+                 c10::str(found.sizes()) + ", but the model's is " + like.toString() + " " +
+                 c10::str(like.sizes())};
+  }
+  return found;
+}
+
+}  // namespace
+
+stage_compute::impl::impl(const stage_compute_config& config,
+                          std::vector<std::unique_ptr<stage_module>> chunks,
+                          std::shared_ptr<const batch_source> data)
+    : config_(config), data_(std::move(data)) {
+  for (std::uint32_t c = 0; c < chunks.size(); ++c) {
+    chunk_state state;
+    state.module = std::move(chunks[c]);
+    state.vs = config_.shape.virtual_stage(config_.stage, chunk_id{c});
+    state.microbatches.resize(config_.shape.microbatches);
+    chunks_.push_back(std::move(state));
+  }
+  // With every placement the chunks of a stage are numbered along the model.
+  for (const auto& chunk : chunks_) {
+    std::uint32_t index = 0;
+    for (const auto& p : chunk.module->parameters()) {
+      parameters_.push_back({p, {chunk.vs.value(), index++}});
+    }
+  }
+  std::vector<at::Tensor> values;
+  for (const auto& p : trained_parameters()) {
+    values.push_back(p.value);
+    if (p.tied == tie::owner) owner_ = p.value;
+    if (p.tied == tie::copy) copy_ = p.value;
+  }
+  optimizer_ = make_optimizer(config_.train, std::move(values));
+}
+
+std::vector<parameter> stage_compute::impl::trained_parameters() const {
+  std::vector<parameter> trained;
+  for (const auto& placed : parameters_) {
+    if (placed.p.value.requires_grad()) trained.push_back(placed.p);
+  }
+  return trained;
+}
+
+stage_compute::stage_compute(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+stage_compute::~stage_compute() = default;
+
+result<std::unique_ptr<stage_compute>> stage_compute::make(
+    const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
+    std::shared_ptr<const batch_source> data) {
+  if (auto ok = config.shape.validate(); !ok) return ok.failure();
+  if (config.stage.value() >= config.shape.stages) {
+    return error{"stage " + std::to_string(config.stage.value()) + " of " +
+                 std::to_string(config.shape.stages) + " does not exist"};
+  }
+  if (chunks.size() != config.shape.chunks) {
+    return error{"a stage of this pipeline has " + std::to_string(config.shape.chunks) +
+                 " chunks, not " + std::to_string(chunks.size())};
+  }
+  if (data == nullptr) return error{"a stage needs a batch source"};
+  std::set<std::pair<std::string, bool>> names;
+  for (const auto& chunk : chunks) {
+    for (const auto& p : chunk->parameters()) {
+      if (!names.emplace(p.name, p.tied == tie::copy).second) {
+        return error{"two parameters are named '" + p.name + "'"};
+      }
+    }
+  }
+  return std::unique_ptr<stage_compute>(
+      new stage_compute(std::make_unique<impl>(config, std::move(chunks), std::move(data))));
+}
+
+void stage_compute::begin_step(step_id step) {
+  impl_->begin_step(step);
+}
+at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
+  return impl_->run(l, std::move(input));
+}
+void stage_compute::apply(double scale, double lr) {
+  impl_->apply(scale, lr);
+}
+void stage_compute::abort_step() {
+  impl_->abort_step();
+}
+const memory_meter& stage_compute::meter() const {
+  return impl_->meter_;
+}
+
+std::vector<microbatch_loss> stage_compute::losses() const {
+  std::vector<microbatch_loss> done;
+  for (const auto& loss : impl_->losses_) {
+    if (loss) done.push_back(*loss);
+  }
+  return done;
+}
+
+tie stage_compute::tied_side() const {
+  const auto& s = *impl_;
+  if (s.owner_.defined() == s.copy_.defined()) return tie::none;
+  return s.owner_.defined() ? tie::owner : tie::copy;
+}
+
+std::optional<at::Tensor> stage_compute::tied_gradient() const {
+  impl_->require_folded();
+  if (tied_side() == tie::none) return std::nullopt;
+  return (impl_->owner_.defined() ? impl_->owner_ : impl_->copy_).grad();
+}
+
+void stage_compute::join_tied(const at::Tensor& partner) {
+  auto& s = *impl_;
+  s.require_folded();
+  RRFP_CHECK(tied_side() != tie::none && !s.is_tie_joined_, "there is no tie to join, or no more");
+  const bool is_owner = s.owner_.defined();
+  auto& mine = (is_owner ? s.owner_ : s.copy_).mutable_grad();
+  mine = s.guarded(compute_fault::library, "the join of tied gradients",
+                   [&] { return is_owner ? mine.add(partner) : partner.add(mine); });
+  s.is_tie_joined_ = true;
+}
+
+std::vector<parameter_norm> stage_compute::squared_norms() {
+  auto& s = *impl_;
+  s.require_folded();
+  s.join_local_tie();
+  RRFP_CHECK(s.is_tie_joined_ || tied_side() == tie::none,
+             "the tied gradient must be joined first");
+  std::vector<parameter_norm> norms;
+  for (const auto& t : s.parameters_) {
+    const auto& gradient = t.p.value.grad();
+    if (t.p.tied == tie::copy || !gradient.defined()) continue;
+    norms.push_back({t.at, gradient.to(at::kDouble).square().sum().item<double>()});
+  }
+  return norms;
+}
+
+std::vector<parameter_hash> stage_compute::hashes() const {
+  std::vector<parameter_hash> all;
+  for (const auto& t : impl_->parameters_) {
+    if (t.p.tied != tie::copy) all.push_back({t.at, hash_of(t.p.value)});
+  }
+  return all;
+}
+
+std::vector<named_tensor> stage_compute::weights() const {
+  std::vector<named_tensor> all;
+  for (const auto& t : impl_->parameters_) {
+    if (t.p.tied != tie::copy) all.push_back({t.p.name, t.p.value.detach()});
+  }
+  return all;
+}
+
+std::vector<named_tensor> stage_compute::snapshot() const {
+  const auto& s = *impl_;
+  RRFP_CHECK(!s.step_, "a snapshot in the middle of a step");
+  auto all = weights();
+  const auto trained = s.trained_parameters();
+  for (const auto& t : s.optimizer_->state()) {
+    const auto& p = trained[t.parameter];
+    if (p.tied != tie::copy) all.push_back({name_of_state(p, t.name), t.value});
+  }
+  return all;
+}
+
+status stage_compute::restore(std::span<const named_tensor> state) {
+  auto& s = *impl_;
+  RRFP_CHECK(!s.step_, "a restore in the middle of a step");
+  tensors_by_name by_name;
+  for (const auto& t : state) by_name.emplace(t.name, t.value);
+  const at::NoGradGuard no_grad;
+  for (const auto& t : s.parameters_) {
+    auto value = find(by_name, t.p.name, t.p.value);
+    if (!value) return value.failure();
+    t.p.value.copy_(*value);
+  }
+  std::vector<optimizer_tensor> found;
+  const auto trained = s.trained_parameters();
+  const auto names = s.optimizer_->state_names();
+  const auto step_like = at::empty({}, at::kLong);
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    // A snapshot taken before the first step has no state of the optimizer.
+    if (names.empty() || !by_name.contains(name_of_state(trained[i], names.front()))) continue;
+    for (const auto& name : names) {
+      auto value = find(by_name, name_of_state(trained[i], name),
+                        name == "step" ? step_like : trained[i].value);
+      if (!value) return value.failure();
+      found.push_back({i, name, *value});
+    }
+  }
+  s.optimizer_->set_state(found);
+  return success();
+}
+
+}  // namespace rrfp::compute

@@ -1,0 +1,93 @@
+/// The state of a stage_compute; stage_run.cpp drives it through a step, stage_compute.cpp reports
+/// it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <rrfp/compute/stage_compute.hpp>
+
+#include "optimizer.hpp"
+#include "weight_stash.hpp"
+
+namespace rrfp::compute {
+
+/// One microbatch on one chunk, between its F and its fold.
+struct in_flight {
+  at::Tensor input;  // the leaf whose gradient goes back; undefined on the first virtual stage
+  /// Where the backward begins. The output itself is not kept: its memory belongs to the neighbour.
+  torch::autograd::Edge root;
+  c10::intrusive_ptr<weight_stash> stash;
+  bool is_backward_done = false;
+};
+
+struct chunk_state {
+  std::unique_ptr<stage_module> module;
+  virtual_stage_id vs;
+  std::vector<in_flight> microbatches;
+  std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are
+};
+
+/// A parameter and its place in the model.
+struct placed_parameter {
+  parameter p;
+  parameter_position at;
+};
+
+class stage_compute::impl {
+ public:
+  impl(const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
+       std::shared_ptr<const batch_source> data);
+
+  void begin_step(step_id step);
+  at::Tensor run(const launch& l, at::Tensor input);
+  void apply(double scale, double lr);
+  void abort_step();
+  void join_local_tie();
+  void require_folded() const;
+  /// Those that the optimizer steps, in its order.
+  std::vector<parameter> trained_parameters() const;
+
+  at::Tensor forward(const task& t, at::Tensor input);
+  at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
+  void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
+  void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
+  microbatch load(const task& t) const;
+  [[noreturn]] void fail(compute_fault fault, const std::string& where,
+                         const std::string& why) const;
+  /// Calls `work`; whatever it throws becomes a compute_error.
+  template <class Work>
+  auto guarded(compute_fault fault, const std::string& where, Work work) const {
+    const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+    try {
+      return work();
+    } catch (const compute_error&) {
+      throw;
+    } catch (const c10::Error& e) {
+      fail(fault, where, first_line(e.what_without_backtrace()));
+    } catch (const std::exception& e) {
+      fail(fault, where, first_line(e.what()));
+    }
+  }
+
+  stage_compute_config config_;
+  std::shared_ptr<const batch_source> data_;
+  memory_meter meter_;
+  std::vector<chunk_state> chunks_;
+  std::vector<placed_parameter> parameters_;  // in model order
+  at::Tensor owner_, copy_;  // the sides of the tied parameter that are here, unless frozen
+  bool is_tie_joined_ = false;
+  std::unique_ptr<optimizer> optimizer_;
+  std::optional<step_id> step_;
+  std::int64_t step_tokens_ = 0;
+  std::vector<std::optional<microbatch_loss>> losses_;
+};
+
+}  // namespace rrfp::compute

@@ -1,0 +1,253 @@
+#include <cmath>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "stage_compute_impl.hpp"
+
+namespace rrfp::compute {
+
+namespace {
+
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+/// What libtorch's kernels align to; matrix products may sum in another order below it.
+constexpr std::uintptr_t tensor_alignment = 64;
+
+at::Tensor aligned(at::Tensor t) {
+  const auto address = reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
+  if (address % tensor_alignment == 0 && t.is_contiguous()) return t;
+  auto copy = t.clone(at::MemoryFormat::Contiguous);
+  memory_meter::drop(std::move(t));
+  return copy;
+}
+
+}  // namespace
+
+void prepare_compute_thread(std::uint32_t threads) {
+  at::set_num_threads(static_cast<int>(threads));
+}
+
+void stage_compute::impl::fail(compute_fault fault, const std::string& where,
+                               const std::string& why) const {
+  throw compute_error(fault, "stage " + std::to_string(config_.stage.value()) + ", " + where +
+                                 " of step " + std::to_string(step_ ? step_->value() : 0) + ": " +
+                                 why);
+}
+
+void stage_compute::impl::begin_step(step_id step) {
+  RRFP_CHECK(!step_, "a step begins before the one before it is applied or aborted");
+  meter_.reset_peak();
+  losses_.assign(config_.shape.microbatches, std::nullopt);
+  is_tie_joined_ = false;
+  for (auto& chunk : chunks_) chunk.folded = 0;
+  step_ = step;
+  step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
+  if (step_tokens_ <= 0) {
+    fail(compute_fault::data, "begin", "the batch source says that the step has no tokens");
+  }
+}
+
+at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
+  RRFP_CHECK(step_, "a launch outside of a step");
+  RRFP_CHECK(l.what.chunk.value() < chunks_.size(), "a launch of a chunk of another stage");
+  RRFP_CHECK(l.what.mb.value() < config_.shape.microbatches, "a launch of an unknown microbatch");
+  const memory_meter::scope metering(meter_);
+  const at::AutoGradMode with_grad(true);
+  return guarded(compute_fault::library, to_string(l.what), [&] {
+    auto& chunk = chunks_[l.what.chunk.value()];
+    at::Tensor out;
+    const in_flight* folded_inside = nullptr;
+    switch (l.what.kind) {
+      case task_kind::forward:
+        out = forward(l.what, std::move(input));
+        break;
+      case task_kind::backward:
+        out = backward(l.what, std::move(input), false);
+        break;
+      case task_kind::backward_weight: {
+        const bool is_its_turn = l.folds.count > 0 && l.folds.first == l.what.mb;
+        out = backward(l.what, std::move(input), is_its_turn);
+        if (is_its_turn) folded_inside = &chunk.microbatches[l.what.mb.value()];
+        break;
+      }
+      case task_kind::weight:
+        break;
+    }
+    fold(chunk, l.folds, folded_inside);
+    return out;
+  });
+}
+
+microbatch stage_compute::impl::load(const task& t) const {
+  auto batch =
+      guarded(compute_fault::data, to_string(t), [&] { return data_->load(*step_, t.mb); });
+  const auto is_ids = [](const at::Tensor& x) {
+    return x.defined() && x.dim() == 2 && x.scalar_type() == at::kLong;
+  };
+  if (!is_ids(batch.inputs) || !is_ids(batch.targets) ||
+      !batch.inputs.sizes().equals(batch.targets.sizes()) || batch.tokens < 0) {
+    fail(compute_fault::data, to_string(t),
+         "the batch source must give inputs and targets as int64 [B, T], both of one shape");
+  }
+  return batch;
+}
+
+at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
+  auto& chunk = chunks_[t.chunk.value()];
+  auto& mb = chunk.microbatches[t.mb.value()];
+  RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has run before in this step");
+  const bool is_first = config_.shape.is_first(chunk.vs);
+  const bool is_last = config_.shape.is_last(chunk.vs);
+  RRFP_CHECK(is_first != input.defined(), "an activation belongs to every chunk but the first");
+
+  forward_input in;
+  std::int64_t tokens = 0;
+  if (is_first || is_last) {
+    auto batch = load(t);
+    if (is_first) in.input = std::move(batch.inputs);
+    if (is_last) in.targets = std::move(batch.targets);
+    tokens = batch.tokens;
+  }
+  if (!is_first) in.input = mb.input = meter_.take_in(aligned(std::move(input))).requires_grad_();
+  in.step = *step_;
+  in.mb = t.mb;
+  mb.stash = c10::make_intrusive<weight_stash>(&meter_);
+  in.stash = mb.stash.get();
+
+  auto out = chunk.module->forward(in);
+  mb.root = torch::autograd::impl::gradient_edge(out);
+  mb.is_backward_done = false;
+  if (is_last) {
+    record_loss(t, out, tokens);
+    return {};
+  }
+  out = out.detach().contiguous();
+  meter_.hand_out(out);
+  return out;
+}
+
+void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens) {
+  if (sum.numel() != 1) {
+    fail(compute_fault::library, to_string(t),
+         "the last chunk must return a scalar, the sum of its token losses");
+  }
+  const auto value = sum.item<double>();
+  if (!std::isfinite(value)) {
+    fail(compute_fault::non_finite_loss, to_string(t),
+         "the loss of microbatch " + std::to_string(t.mb.value()) + " is " + std::to_string(value) +
+             ": training has diverged, or its data is not usable");
+  }
+  const double mean = tokens > 0 ? value / static_cast<double>(tokens) : 0;
+  losses_[t.mb.value()] = microbatch_loss{t.mb, mean, tokens};
+}
+
+at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, bool fold_inside) {
+  auto& chunk = chunks_[t.chunk.value()];
+  auto& mb = chunk.microbatches[t.mb.value()];
+  RRFP_CHECK(mb.stash && !mb.is_backward_done, "a B without its F, or a second one");
+  if (config_.shape.is_last(chunk.vs)) {
+    RRFP_CHECK(!gradient.defined(), "the last chunk takes its gradient from the loss");
+    // d(mean over the tokens of the step) / d(sum over the tokens of this microbatch)
+    gradient = at::full({}, 1.0 / static_cast<double>(step_tokens_));
+  } else {
+    RRFP_CHECK(gradient.defined(), "a B needs the gradient of its output");
+    gradient = meter_.take_in(aligned(std::move(gradient)));
+  }
+
+  edge_list wanted;
+  if (mb.input.defined()) wanted.push_back(torch::autograd::impl::gradient_edge(mb.input));
+  wanted.push_back(torch::autograd::impl::gradient_edge(mb.stash->anchor()));
+  const auto before_parameters = wanted.size();
+  std::vector<at::Tensor> leaves;
+  for (const auto& p : chunk.module->parameters()) {
+    if (!p.value.requires_grad()) continue;
+    leaves.push_back(p.value);
+    wanted.push_back(torch::autograd::impl::gradient_edge(p.value));
+  }
+
+  mb.stash->set_immediate(fold_inside);
+  variable_list gradients(wanted.size());
+  if (mb.root.is_valid()) {
+    edge_list roots{std::exchange(mb.root, {})};
+    variable_list seeds{std::move(gradient)};
+    gradients = torch::autograd::Engine::get_default_engine().execute(
+        roots, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false,
+        wanted);
+  }
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    auto& g = gradients[before_parameters + i];
+    if (g.defined()) mb.stash->ordinary(leaves[i], std::move(g));
+  }
+  mb.is_backward_done = true;
+  if (!mb.input.defined()) return {};
+  auto out = gradients[0].defined() ? gradients[0].detach().contiguous() : at::zeros_like(mb.input);
+  mb.input.reset();
+  meter_.hand_out(out);
+  return out;
+}
+
+void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
+                               const in_flight* folded_inside) {
+  if (range.count == 0) return;
+  RRFP_CHECK(range.first.value() == chunk.folded, "a fold out of turn");
+  RRFP_CHECK(range.count <= chunk.microbatches.size() - chunk.folded, "a fold beyond the step");
+  for (std::uint32_t i = 0; i < range.count; ++i) {
+    auto& mb = chunk.microbatches[chunk.folded];
+    RRFP_CHECK(mb.is_backward_done, "a fold of a microbatch whose B has not run");
+    RRFP_CHECK(folded_inside == nullptr || i > 0 || folded_inside == &mb, "a fold of another mb");
+    mb.stash->fold();  // after a fused backward: only what is left of weights used in dead branches
+    mb = {};
+    ++chunk.folded;
+  }
+}
+
+void stage_compute::impl::require_folded() const {
+  RRFP_CHECK(step_, "the end of a step that has not begun");
+  for (const auto& chunk : chunks_) {
+    RRFP_CHECK(chunk.folded == config_.shape.microbatches, "the step is not complete");
+  }
+}
+
+/// Both sides of the tie are here: the same sum as across stages.
+void stage_compute::impl::join_local_tie() {
+  if (is_tie_joined_ || !owner_.defined() || !copy_.defined()) return;
+  auto sum = owner_.grad().add(copy_.grad());
+  copy_.mutable_grad() = sum.clone();
+  owner_.mutable_grad() = std::move(sum);
+  is_tie_joined_ = true;
+}
+
+void stage_compute::impl::apply(double scale, double lr) {
+  require_folded();
+  join_local_tie();
+  RRFP_CHECK(is_tie_joined_ || owner_.defined() == copy_.defined(),
+             "the tied gradient must be joined before the step is applied");
+  guarded(compute_fault::library, "apply", [&] {
+    const at::NoGradGuard no_grad;
+    for (const auto& t : parameters_) {
+      auto& gradient = t.p.value.mutable_grad();
+      if (gradient.defined() && scale != 1) gradient.mul_(scale);
+    }
+    optimizer_->step(lr);
+  });
+  for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
+  step_.reset();
+}
+
+void stage_compute::impl::abort_step() {
+  const memory_meter::scope metering(meter_);
+  for (auto& chunk : chunks_) {
+    for (auto& mb : chunk.microbatches) mb = {};
+    chunk.folded = 0;
+  }
+  for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
+  step_.reset();
+}
+
+}  // namespace rrfp::compute

@@ -1,0 +1,104 @@
+#include "weight_stash.hpp"
+
+#include <utility>
+
+namespace rrfp::compute {
+
+namespace {
+
+/// Nobody else can see its memory, so it may become the gradient itself.
+bool is_sole_owner(const at::Tensor& t) {
+  return t.is_contiguous() && t.use_count() == 1 && t.storage().use_count() == 1 &&
+         t.storage().nbytes() == t.nbytes();
+}
+
+}  // namespace
+
+weight_stash::weight_stash(memory_meter* meter)
+    : meter_(meter), anchor_(at::empty({0}).requires_grad_()) {}
+
+weight_stash::slot weight_stash::use(const at::Tensor& weight) {
+  if (!weight.defined() || !weight.requires_grad()) return none;
+  const auto [it, is_new] =
+      slot_of_.try_emplace(weight.unsafeGetTensorImpl(), static_cast<slot>(slots_.size()));
+  if (is_new) slots_.push_back({weight, 0, {}});
+  ++slots_[it->second].left;
+  return it->second;
+}
+
+void weight_stash::linear(slot weight, slot bias, const at::Tensor& x, const at::Tensor& gy) {
+  if (weight == none && bias == none) return;
+  // Detached: a saved input that kept its graph would keep this stash, which keeps the input.
+  take({kind::linear, weight, bias, weight == none ? at::Tensor() : x.detach(), gy.detach(), {}});
+}
+
+void weight_stash::embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy) {
+  if (weight == none) return;
+  take({kind::embedding, weight, none, indices, gy.detach(), {}});
+}
+
+void weight_stash::ordinary(const at::Tensor& weight, at::Tensor gradient) {
+  take({kind::ordinary, none, none, {}, std::move(gradient), weight});
+}
+
+void weight_stash::fold() {
+  const at::NoGradGuard no_grad;
+  // Moved out one by one: the memory of a record is free before the next one is computed.
+  for (auto& r : records_) compute(std::move(r));
+  records_.clear();
+  for (auto& s : slots_) {
+    if (s.sum.defined()) accumulate(s.weight, std::move(s.sum));
+    s.sum.reset();
+  }
+}
+
+void weight_stash::take(record r) {
+  if (immediate_) {
+    const at::NoGradGuard no_grad;
+    compute(std::move(r));
+  } else {
+    records_.push_back(std::move(r));
+  }
+}
+
+// The same operations, on the same layouts, as the derivatives of at::linear and at::embedding:
+// another formula for the same gradient (x^T * gy, transposed) differs in the last bits.
+void weight_stash::compute(record r) {
+  switch (r.what) {
+    case kind::linear: {
+      const auto gy = r.gy.reshape({-1, r.gy.size(-1)});
+      if (r.weight != none) deliver(r.weight, gy.t().mm(r.x.reshape({-1, r.x.size(-1)})));
+      if (r.bias != none) deliver(r.bias, gy.sum(0));
+      return;
+    }
+    case kind::embedding: {
+      const auto rows = slots_[r.weight].weight.size(0);
+      deliver(r.weight, at::embedding_dense_backward(r.gy, r.x, rows, /*padding_idx=*/-1,
+                                                     /*scale_grad_by_freq=*/false));
+      return;
+    }
+    case kind::ordinary:
+      accumulate(r.leaf, std::move(r.gy));
+      return;
+  }
+}
+
+void weight_stash::deliver(slot s, at::Tensor gradient) {
+  auto& use = slots_[s];
+  use.sum = use.sum.defined() ? use.sum + gradient : std::move(gradient);
+  // A use whose output did not matter leaves no record: fold() delivers what is left then.
+  if (--use.left == 0) accumulate(use.weight, std::exchange(use.sum, at::Tensor()));
+}
+
+void weight_stash::accumulate(const at::Tensor& weight, at::Tensor gradient) {
+  auto& total = weight.mutable_grad();
+  if (total.defined()) {
+    total.add_(gradient);
+    return;
+  }
+  total =
+      is_sole_owner(gradient) ? std::move(gradient) : gradient.clone(at::MemoryFormat::Contiguous);
+  if (meter_ != nullptr) meter_->hand_out(total);
+}
+
+}  // namespace rrfp::compute

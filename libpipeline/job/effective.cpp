@@ -1,0 +1,31 @@
+#include <algorithm>
+
+#include <rrfp/job/job.hpp>
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::job {
+
+pipeline_shape effective_shape(const job& j) {
+  const auto by_chunks = j.pipeline.chunks == 1 ? placement::linear : placement::interleaved;
+  return {j.pipeline.stages, j.pipeline.chunks, j.pipeline.microbatches,
+          j.pipeline.layout.value_or(by_chunks)};
+}
+
+memory_limit effective_limit(const job& j, stage_id stage) {
+  RRFP_CHECK(stage.value() < j.pipeline.stages, "a stage of the job");
+  memory_limit limit{0, j.dispatch.slot_bytes, j.dispatch.run_ahead};
+  if (j.dispatch.slots)
+    limit.slots = *j.dispatch.slots;
+  else if (j.dispatch.mode == dispatch_mode::ready)
+    limit.slots = std::min(2 * j.pipeline.stages, j.pipeline.microbatches);
+  return limit;
+}
+
+double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs) {
+  if (list.size() == 1) return list[0];
+  if (list.size() == shape.virtual_stages()) return list[vs.value()];
+  RRFP_CHECK(list.size() == shape.stages, "one cost for all, one a stage or one a virtual stage");
+  return list[shape.at(vs).stage.value()];
+}
+
+}  // namespace rrfp::job

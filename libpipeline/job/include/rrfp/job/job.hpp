@@ -1,0 +1,97 @@
+/// A job: everything that a run is asked to do, read from one TOML file and proved runnable.
+///
+/// One table of keys (schema.cpp) says what a job file may hold; parsing, errors, overrides, the
+/// dump and the reference all follow from it. What can be known without running is checked on load.
+/// An error is one line that names the place, the key, what was expected and what came:
+///
+///   apps/jobs/x.toml:12: pipeline.stages: expected an integer >= 1, got 0
+///   --set pipeline.stages=0: expected an integer >= 1, got 0
+///
+/// All functions are pure but for the files that they read, and thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/job/options.hpp>
+#include <rrfp/schedule/result.hpp>
+#include <rrfp/weather/options.hpp>
+
+namespace rrfp::job {
+
+/// A key and its value, written as TOML.
+struct setting {
+  std::string key;
+  std::string value;
+};
+
+/// [[compare]] one of several runs of the same job: its name and what it changes.
+struct variant {
+  std::string name;
+  std::vector<setting> settings;
+};
+
+struct job {
+  /// The file's name without extension unless the file says otherwise.
+  std::string name;
+  /// Where the job was read from.
+  std::string source;
+  pipeline_options pipeline;
+  dispatch_options dispatch;
+  model_options model;
+  /// Paths are absolute.
+  data_options data;
+  train_options train;
+  weather::jitter_options jitter;
+  cost_options cost;
+  device_options device;
+  run_options run;
+  std::vector<variant> compare;
+};
+
+/// Whether the same run is asked for; `source` does not matter.
+bool operator==(const job& a, const job& b);
+
+/// What the job is read for. A simulation needs no text, and its stages need no layers of a model.
+enum class job_use : std::uint8_t { train, simulate };
+
+/// Largest job file, in bytes.
+inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;
+
+/// Reads and checks the job and each of its variants. `overrides` are "section.key=value", applied in
+/// order; value is TOML, quotes around a string may be left out. Relative paths are relative to
+/// the folder of the job file, in overrides to the current one.
+result<job> load_job(const std::string& path, std::span<const std::string> overrides = {},
+                     job_use use = job_use::train);
+
+/// The same for a text in memory; `source_name` stands for the path.
+result<job> parse_job(std::string_view text, const std::string& source_name,
+                      std::span<const std::string> overrides = {}, job_use use = job_use::train);
+
+/// The jobs to run, named after their variants; the job itself if it compares nothing. `j` comes
+/// from load_job(): a setting that is not valid is a programmer's error.
+std::vector<job> variants(const job& j);
+
+/// The sizes of the pipeline, with the placement that holds if the job names none.
+pipeline_shape effective_shape(const job& j);
+
+/// What `stage` may hold. Slots that the job leaves open: min(2 * stages, microbatches) in ready mode,
+/// no limit in order, where the sequence is its own limit.
+memory_limit effective_limit(const job& j, stage_id stage);
+
+/// The entry of a list of [cost] that holds for a virtual stage.
+double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs);
+
+/// Every key with its value, in the order of the reference; parse_job() reads it back to the same job.
+std::string to_toml(const job& j);
+
+/// All keys with type, default and meaning: one page of Markdown.
+std::string job_reference_markdown();
+
+/// The same as plain lines, for a terminal.
+std::string job_reference_text();
+
+}  // namespace rrfp::job

@@ -1,0 +1,213 @@
+/// The sorts of keys: how a value of the file becomes a member of the job, and back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schema.hpp"
+
+namespace rrfp::job {
+
+/// Both ends belong to it.
+struct integer_range {
+  std::int64_t low = 0;
+  std::int64_t high = std::numeric_limits<std::int64_t>::max();
+};
+
+/// The ends belong to it unless open.
+struct number_range {
+  double low = 0;
+  double high = 0;
+  bool open_low = false;
+  bool open_high = false;
+};
+
+/// The values of the choice-like keys; `allowed` words stand for 0, 1, 2, ...
+using words = std::vector<std::string_view>;
+
+// Readers: the value, or "expected ..., got ...".
+result<std::int64_t> read_integer(const value& v, integer_range range);
+/// As read_integer(), but each of `also` may stand instead of a number; it gives its place - n.
+result<std::int64_t> read_integer_or_word(const value& v, integer_range range, const words& also);
+result<double> read_number(const value& v, number_range range);
+/// One number or a list of at least one.
+result<std::vector<double>> read_numbers(const value& v, number_range range);
+result<std::size_t> read_word(const value& v, const words& allowed);
+/// Not empty, no control characters.
+result<std::string> read_text(const value& v);
+/// One text or a list of them.
+result<std::vector<std::string>> read_texts(const value& v);
+result<bool> read_boolean(const value& v);
+/// An integer of bytes, or a text with a unit: "64MiB".
+result<std::int64_t> read_bytes(const value& v, std::int64_t high);
+
+// What the reference says of them.
+std::string type_name(integer_range range);
+std::string type_name(number_range range);
+std::string type_name(const words& allowed);
+
+/// The keys of one section, each bound to its member. The members' own initializers are the defaults.
+template <class Section>
+class section_keys {
+ public:
+  section_keys(std::vector<key>& table, std::string section, Section job::*member)
+      : table_(table), section_(std::move(section)), member_(member) {}
+
+  template <class T>
+  void integer(const char* leaf, T Section::*field, integer_range range, const char* unit,
+               const char* meaning) {
+    add(leaf, field, type_name(range), unit, meaning,
+        [range](T& to, const value& v) { return store(to, read_integer(v, range)); },
+        [](const T& x) { return value{static_cast<std::int64_t>(x)}; });
+  }
+
+  void number(const char* leaf, double Section::*field, number_range range, const char* unit,
+              const char* meaning) {
+    add(leaf, field, type_name(range), unit, meaning,
+        [range](double& to, const value& v) { return store(to, read_number(v, range)); },
+        [](double x) { return value{x}; });
+  }
+
+  void numbers(const char* leaf, std::vector<double> Section::*field, number_range range,
+               const char* unit, const char* meaning) {
+    using list = std::vector<double>;
+    add(leaf, field, type_name(range) + ", or an array", unit, meaning,
+        [range](list& to, const value& v) { return store(to, read_numbers(v, range)); },
+        [](const list& x) { return x.size() == 1 ? value{x[0]} : to_list(x); });
+  }
+
+  void boolean(const char* leaf, bool Section::*field, const char* meaning) {
+    add(leaf, field, "boolean", "", meaning,
+        [](bool& to, const value& v) { return store(to, read_boolean(v)); },
+        [](bool x) { return value{x}; });
+  }
+
+  /// `allowed` are the names of the enumerators, in their order from 0.
+  template <class Enum>
+  void choice(const char* leaf, Enum Section::*field, words allowed, const char* meaning) {
+    text_key(add(
+        leaf, field, type_name(allowed), "", meaning,
+        [allowed](Enum& to, const value& v) { return store(to, read_word(v, allowed)); },
+        [allowed](Enum x) { return value{std::string{allowed[static_cast<std::size_t>(x)]}}; }));
+  }
+
+  /// "auto" stands for nothing; `allowed` as above.
+  template <class Enum>
+  void choice(const char* leaf, std::optional<Enum> Section::*field, words allowed,
+              const char* meaning) {
+    allowed.insert(allowed.begin(), "auto");
+    using maybe = std::optional<Enum>;
+    text_key(add(
+        leaf, field, type_name(allowed), "", meaning,
+        [allowed](maybe& to, const value& v) -> status {
+          const auto at = read_word(v, allowed);
+          if (!at) return at.failure();
+          to = *at == 0 ? maybe{} : maybe{static_cast<Enum>(*at - 1)};
+          return success();
+        },
+        [allowed](const maybe& x) {
+          return value{std::string{allowed[x ? static_cast<std::size_t>(*x) + 1 : 0]}};
+        }));
+  }
+
+  void text(const char* leaf, std::string Section::*field, path_rule paths, const char* type,
+            const char* meaning) {
+    auto& made = add(leaf, field, type, "", meaning,
+                     [](std::string& to, const value& v) { return store(to, read_text(v)); },
+                     [](const std::string& x) { return value{x}; });
+    text_key(made).paths = paths;
+  }
+
+  void texts(const char* leaf, std::vector<std::string> Section::*field, path_rule paths,
+             const char* type, const char* meaning) {
+    using list = std::vector<std::string>;
+    auto& made = add(leaf, field, type, "", meaning,
+                     [](list& to, const value& v) { return store(to, read_texts(v)); },
+                     [](const list& x) { return to_list(x); });
+    text_key(made).paths = paths;
+  }
+
+  void bytes(const char* leaf, std::uint64_t Section::*field, std::int64_t high,
+             const char* meaning) {
+    add(leaf, field, "integer >= 0, or text with B, KiB, MiB or GiB", "bytes", meaning,
+        [high](std::uint64_t& to, const value& v) { return store(to, read_bytes(v, high)); },
+        [](std::uint64_t x) { return value{static_cast<std::int64_t>(x)}; });
+  }
+
+  /// A number of microbatches; "auto" stands for nothing, "none" for 0.
+  void limit(const char* leaf, std::optional<std::uint32_t> Section::*field, integer_range range,
+             const char* meaning) {
+    using maybe = std::optional<std::uint32_t>;
+    add(
+        leaf, field, "`auto`, `none` or " + type_name(range), "microbatches", meaning,
+        [range](maybe& to, const value& v) -> status {
+          const auto n = read_integer_or_word(v, range, {"auto", "none"});
+          if (!n) return n.failure();
+          to = *n == -2 ? maybe{} : maybe{*n == -1 ? 0U : static_cast<std::uint32_t>(*n)};
+          return success();
+        },
+        [](const maybe& x) {
+          if (!x) return value{std::string{"auto"}};
+          return *x == 0 ? value{std::string{"none"}} : value{std::int64_t{*x}};
+        });
+  }
+
+  /// A short form: `apply(section, word)` sets other members.
+  template <class Apply>
+  void preset(const char* leaf, words allowed, const char* meaning, Apply apply) {
+    const auto member = member_;
+    table_.push_back({section_ + "." + leaf, type_name(allowed), "", meaning, true, path_rule::none,
+                      [=](job& j, const value& v) -> status {
+                        const auto at = read_word(v, allowed);
+                        if (!at) return at.failure();
+                        apply(j.*member, allowed[*at]);
+                        return success();
+                      },
+                      {}});
+  }
+
+ private:
+  template <class To, class From>
+  static status store(To& to, result<From> read) {
+    if (!read) return read.failure();
+    if constexpr (std::is_same_v<To, From>)
+      to = std::move(read).value();
+    else
+      to = static_cast<To>(*read);
+    return success();
+  }
+
+  template <class T>
+  static value to_list(const std::vector<T>& items) {
+    value_list list(items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) list[i].is = items[i];
+    return {std::move(list)};
+  }
+
+  static key& text_key(key& k) {
+    k.is_text = true;
+    return k;
+  }
+
+  template <class Field, class Set, class Get>
+  key& add(const char* leaf, Field field, std::string type, const char* unit, const char* meaning,
+           Set set, Get get) {
+    const auto member = member_;
+    table_.push_back(
+        {section_ + "." + leaf, std::move(type), unit, meaning, false, path_rule::none,
+         [=](job& j, const value& v) -> status { return set(j.*member.*field, v); },
+         [=](const job& j) { return get(j.*member.*field); }});
+    return table_.back();
+  }
+
+  std::vector<key>& table_;
+  std::string section_;
+  Section job::*member_;
+};
+
+}  // namespace rrfp::job

@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include <rrfp/job/job.hpp>
+#include <rrfp/schedule/check.hpp>
+
+#include "provenance.hpp"
+#include "schema.hpp"
+#include "toml_reader.hpp"
+#include "validate.hpp"
+
+namespace rrfp::job {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t variants_max = 64;
+
+/// A job on its way: values, where they came from, and what relative paths are relative to.
+struct draft {
+  job made;
+  provenance from;
+};
+
+std::string absolute(const fs::path& folder, const std::string& path) {
+  std::error_code failed;
+  const auto joined = folder / path;
+  const auto whole = fs::absolute(joined, failed);
+  return (failed ? joined : whole).lexically_normal().string();
+}
+
+void resolve_path(path_rule rule, const fs::path& folder, std::string& text) {
+  constexpr std::string_view table = "table:";
+  if (rule == path_rule::files && !text.empty()) text = absolute(folder, text);
+  if (rule == path_rule::policy_table && text.starts_with(table) && text.size() > table.size())
+    text = std::string{table} + absolute(folder, text.substr(table.size()));
+}
+
+void resolve_paths(path_rule rule, const fs::path& folder, value& v) {
+  if (rule == path_rule::none) return;
+  if (auto* text = std::get_if<std::string>(&v.is)) resolve_path(rule, folder, *text);
+  if (auto* list = std::get_if<value_list>(&v.is))
+    for (auto& item : *list) resolve_paths(rule, folder, item);
+}
+
+origin at_line(const std::string& source, std::uint32_t line) {
+  return {line == 0 ? source : source + ":" + std::to_string(line)};
+}
+
+/// The key of an entry; null for a section as such, which sets nothing.
+result<const key*> key_of(const entry& e, const origin& from) {
+  const auto name = e.name();
+  if (name == "compare")
+    return from.blame(name, "expected [[compare]] tables, got " + describe(e.what));
+  if (e.path.size() == 1) {
+    const bool is_table = std::holds_alternative<foreign_value>(e.what.is);
+    if (is_section(name) && is_table) return nullptr;
+    if (is_section(name)) return from.blame(name, "expected a table, got " + describe(e.what));
+    if (e.path[0].find('.') != std::string::npos)
+      return from.blame(name, "unknown key; section and key stand without quotes");
+    if (is_table) return from.blame(name, unknown_name(name, ""));
+  }
+  if (const auto* k = find_key(name)) return k;
+  return from.blame(name, e.path.size() == 1 ? unknown_name("", name)
+                                             : unknown_name(e.path[0], e.path[1]));
+}
+
+status assign(draft& d, const key& k, value v, const fs::path& folder, const origin& from) {
+  resolve_paths(k.paths, folder, v);
+  if (const auto set = k.set(d.made, v); !set) return from.blame(k.path, set.message());
+  d.from.record(k.path, from);
+  return success();
+}
+
+/// Short forms first, so that the keys they stand for win over them, wherever they are written.
+status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& folder) {
+  for (const bool short_forms : {true, false})
+    for (const auto& e : entries) {
+      const auto from = at_line(d.made.source, e.line);
+      const auto k = key_of(e, from);
+      if (!k) return k.failure();
+      if (*k == nullptr || !(*k)->get != short_forms) continue;
+      if (auto done = assign(d, **k, e.what, folder, from); !done) return done;
+    }
+  return success();
+}
+
+status assign_override(draft& d, const std::string& text) {
+  const auto printable = std::none_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20;
+  });
+  const origin from{"--set " + (printable ? text : in_quotes(text)), true};
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    return from.blame("", "expected section.key=value");
+  const auto path = text.substr(0, equals);
+  const auto word = text.substr(equals + 1);
+  const auto* k = find_key(path);
+  if (k == nullptr) {
+    const auto dot = path.find('.');
+    return from.blame("", dot == std::string::npos
+                              ? unknown_name("", path)
+                              : unknown_name(path.substr(0, dot), path.substr(dot + 1)));
+  }
+  const bool bare = k->is_text && word.find_first_of("\"'[") != 0;
+  auto read = bare ? std::nullopt : read_value(word);
+  return assign(d, *k, read ? std::move(*read) : value{word}, fs::path{}, from);
+}
+
+/// `key = value` with the value as the job holds it: paths whole, numbers in one form.
+result<setting> read_setting(const entry& e, const fs::path& folder, const origin& from) {
+  const auto k = key_of(e, from);
+  if (!k) return k.failure();
+  if (*k == nullptr) return setting{};
+  auto v = e.what;
+  resolve_paths((*k)->paths, folder, v);
+  job scratch;
+  if (const auto set = (*k)->set(scratch, v); !set)
+    return from.blame((*k)->path, set.message());
+  return setting{(*k)->path, to_toml((*k)->get ? (*k)->get(scratch) : v)};
+}
+
+result<variant> read_variant(const compare_table& table, const std::string& source,
+                             const fs::path& folder) {
+  variant made;
+  for (const auto& e : table.entries) {
+    const auto from = at_line(source, e.line);
+    auto s = read_setting(e, folder, from);
+    if (!s) return s.failure();
+    if (s->key == "name")
+      made.name = std::get<std::string>(e.what.is);
+    else if (!s->key.empty())
+      made.settings.push_back(std::move(s).value());
+  }
+  if (made.name.empty()) return at_line(source, table.line).blame("compare", "expected a name");
+  return made;
+}
+
+status read_compare(draft& d, const document& doc, const fs::path& folder) {
+  const auto& source = d.made.source;
+  for (const auto& table : doc.compare) {
+    auto made = read_variant(table, source, folder);
+    if (!made) return made.failure();
+    const auto from = at_line(source, table.line);
+    for (const auto& other : d.made.compare)
+      if (other.name == made->name)
+        return from.blame("compare", "expected names that differ, got " + in_quotes(made->name) +
+                                         " twice");
+    if (d.made.compare.size() == variants_max)
+      return from.blame("compare", "expected at most " + std::to_string(variants_max) + " variants");
+    d.made.compare.push_back(std::move(made).value());
+  }
+  return success();
+}
+
+/// The variant alone: its settings over those of the job. They were read once and cannot fail.
+job apply(const job& base, const variant& v) {
+  auto made = base;
+  made.name = v.name;
+  made.compare.clear();
+  for (const bool short_forms : {true, false})
+    for (const auto& s : v.settings) {
+      const auto* k = find_key(s.key);
+      RRFP_CHECK(k != nullptr, "a variant sets known keys");
+      if (!k->get != short_forms) continue;
+      const auto read = read_value(s.value);
+      RRFP_CHECK(read && k->set(made, *read), "a variant's values are valid");
+    }
+  return made;
+}
+
+status validate_all(const draft& d, const document& doc, job_use use) {
+  if (auto valid = validate(d.made, d.from, use); !valid) return valid;
+  for (std::size_t i = 0; i < d.made.compare.size(); ++i) {
+    auto from = d.from;
+    from.enter_variant(d.made.compare[i].name);
+    for (const auto& e : doc.compare[i].entries)
+      from.record(e.name(), at_line(d.made.source, e.line));
+    if (auto valid = validate(apply(d.made, d.made.compare[i]), from, use); !valid) return valid;
+  }
+  return success();
+}
+
+/// The file's bytes, or the system's word for why there are none.
+result<std::string> read_file(const std::string& path) {
+  const auto why = [&] { return error{path + ": cannot be read: " + std::strerror(errno)}; };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
+                                                             std::fclose};
+  if (!file) return why();
+  std::string text(job_bytes_max + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()) != 0) return why();
+  if (text.size() > job_bytes_max)
+    return error{path + ": expected a job file of at most " + std::to_string(job_bytes_max) +
+                 " bytes, got more"};
+  return text;
+}
+
+}  // namespace
+
+result<job> parse_job(std::string_view text, const std::string& source_name,
+                      std::span<const std::string> overrides, job_use use) {
+  const auto doc = read_toml(text, source_name);
+  if (!doc) return doc.failure();
+  const fs::path file{source_name};
+  const auto folder = file.parent_path();
+  draft d{{}, provenance{source_name}};
+  d.made.source = source_name;
+  d.made.name = file.has_stem() ? file.stem().string() : "job";
+  if (auto done = assign_all(d, doc->entries, folder); !done) return done.failure();
+  if (auto done = read_compare(d, *doc, folder); !done) return done.failure();
+  for (const auto& o : overrides)
+    if (auto done = assign_override(d, o); !done) return done.failure();
+  if (auto valid = validate_all(d, *doc, use); !valid) return valid.failure();
+  return std::move(d.made);
+}
+
+result<job> load_job(const std::string& path, std::span<const std::string> overrides,
+                     job_use use) {
+  const auto text = read_file(path);
+  if (!text) return text.failure();
+  return parse_job(*text, path, overrides, use);
+}
+
+std::vector<job> variants(const job& j) {
+  if (j.compare.empty()) return {j};
+  std::vector<job> all;
+  for (const auto& v : j.compare) all.push_back(apply(j, v));
+  return all;
+}
+
+}  // namespace rrfp::job

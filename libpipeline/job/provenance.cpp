@@ -1,0 +1,26 @@
+#include "provenance.hpp"
+
+#include "value.hpp"
+
+namespace rrfp::job {
+
+error origin::blame(std::string_view key, const std::string& message) const {
+  return error{where + ": " + (shows_key ? "" : std::string{key} + ": ") + message};
+}
+
+error provenance::blame(std::string_view key, const std::string& message,
+                        std::string_view related) const {
+  const auto in_variant = variant_.empty() ? "" : "variant " + in_quotes(variant_) + ": ";
+  if (const auto own = set_.find(key); own != set_.end() && variant_.empty())
+    return own->second.blame(key, message);
+  auto place = set_.find(key);
+  if (place == set_.end()) place = set_.find(related);
+  const auto& where = place == set_.end() ? source_ : place->second.where;
+  return error{where + ": " + in_variant + std::string{key} + ": " + message};
+}
+
+std::string_view provenance::note(std::string_view key) const {
+  return set_.contains(key) ? "" : " (the default)";
+}
+
+}  // namespace rrfp::job

@@ -1,0 +1,44 @@
+/// Where each key of a job was set, so that an error found later still names file and line.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::job {
+
+/// One place that sets keys.
+struct origin {
+  /// "FILE:LINE" or "--set KEY=VALUE".
+  std::string where;
+  /// An override shows its key already.
+  bool shows_key = false;
+
+  /// "WHERE: KEY: message".
+  error blame(std::string_view key, const std::string& message) const;
+};
+
+class provenance {
+ public:
+  explicit provenance(std::string source) : source_(std::move(source)) {}
+
+  void record(const std::string& key, origin from) { set_[key] = std::move(from); }
+  /// Errors from here on speak of this variant.
+  void enter_variant(std::string name) { variant_ = std::move(name); }
+
+  /// An error about `key`. If the key was left at its default, the place of `related`, which it does
+  /// not fit, is named instead.
+  error blame(std::string_view key, const std::string& message, std::string_view related = {}) const;
+
+  /// For messages: " (the default)" if nothing set the key.
+  std::string_view note(std::string_view key) const;
+
+ private:
+  std::string source_;
+  std::string variant_;
+  std::map<std::string, origin, std::less<>> set_;
+};
+
+}  // namespace rrfp::job

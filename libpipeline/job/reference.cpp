@@ -1,0 +1,59 @@
+#include <rrfp/job/job.hpp>
+
+#include "schema.hpp"
+
+namespace rrfp::job {
+
+namespace {
+
+std::string default_of(const key& k) {
+  if (k.section().empty() || !k.get) return "";
+  static const job defaults;
+  return to_toml(k.get(defaults));
+}
+
+std::string type_of(const key& k) { return k.unit.empty() ? k.type : k.type + "; " + k.unit; }
+
+std::string row(const key& k) {
+  const auto preset = default_of(k);
+  return "| `" + std::string{k.leaf()} + "` | " + type_of(k) + " | " +
+         (preset.empty() ? "" : "`" + preset + "`") + " | " + k.meaning + " |\n";
+}
+
+constexpr std::string_view head = "| key | value | default | meaning |\n|---|---|---|---|\n";
+
+}  // namespace
+
+std::string job_reference_markdown() {
+  std::string text =
+      "# Job reference\n\n"
+      "A job is one TOML file. `--set section.key=value` overrides a key; quotes around a text may\n"
+      "be left out. Relative paths are relative to the folder of the job file, in an override to\n"
+      "the current one.\n\n";
+  text += head;
+  for (const auto& k : keys())
+    if (k.section().empty()) text += row(k);
+  for (const auto& s : sections()) {
+    text += "\n## [" + std::string{s.name} + "]\n" + std::string{s.meaning} + "\n\n";
+    text += head;
+    for (const auto& k : keys())
+      if (k.section() == s.name) text += row(k);
+  }
+  text +=
+      "\n## [[compare]]\n"
+      "Each such table is one run of the job: a `name` of its own, and keys that differ from the\n"
+      "job, written with their section: `dispatch.mode = \"in-order\"`.\n";
+  return text;
+}
+
+std::string job_reference_text() {
+  std::string text;
+  for (const auto& k : keys()) {
+    const auto preset = default_of(k);
+    text += k.path + (preset.empty() ? "" : " = " + preset) + "\n    " + type_of(k) + "\n    " +
+            k.meaning + "\n";
+  }
+  return text;
+}
+
+}  // namespace rrfp::job

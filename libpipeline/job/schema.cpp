@@ -1,0 +1,252 @@
+#include "schema.hpp"
+
+#include <algorithm>
+
+#include <rrfp/schedule/check.hpp>
+
+#include "closest.hpp"
+#include "key_types.hpp"
+
+namespace rrfp::job {
+
+namespace {
+
+/// Upper ends that only keep sums of times and counts far from overflow.
+constexpr double ms_max = 1e6;
+constexpr std::int64_t count_max = 1'000'000'000;
+constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
+
+void add_name(std::vector<key>& table) {
+  table.push_back({"name", "text", "", "Names the job in reports. Default: the file's name.", true,
+                   path_rule::none,
+                   [](job& j, const value& v) -> status {
+                     auto text = read_text(v);
+                     if (!text) return text.failure();
+                     j.name = std::move(text).value();
+                     return success();
+                   },
+                   [](const job& j) { return value{j.name}; }});
+}
+
+void add_pipeline(std::vector<key>& table) {
+  section_keys<pipeline_options> keys{table, "pipeline", &job::pipeline};
+  using o = pipeline_options;
+  keys.integer("stages", &o::stages, {1, 1024}, "", "Physical stages, one after another.");
+  keys.integer("chunks", &o::chunks, {1, 64}, "", "Parts of the model on each stage.");
+  keys.choice("placement", &o::layout,
+              {name(placement::linear), name(placement::interleaved), name(placement::v)},
+              "Where the chunks lie; `auto`: `linear` with one chunk, else `interleaved`.");
+  keys.integer("microbatches", &o::microbatches, {1, 65536}, "", "Microbatches in a step.");
+  keys.integer("tp", &o::tp, {1, 64}, "", "Tensor-parallel ranks of a stage; only 1 for now.");
+  keys.integer("replicas", &o::replicas, {1, 1024}, "",
+               "Data-parallel copies of the pipeline; only 1 for now.");
+}
+
+void add_dispatch(std::vector<key>& table) {
+  section_keys<dispatch_options> keys{table, "dispatch", &job::dispatch};
+  using o = dispatch_options;
+  keys.choice("mode", &o::mode, {name(dispatch_mode::in_order), name(dispatch_mode::ready)},
+              "`ready`: the hint ranks what is ready; `in-order`: its sequence is waited for.");
+  keys.text("policy", &o::policy, path_rule::policy_table, "a policy or `table:FILE.csv`",
+            "The hint: which ready task goes first.");
+  keys.integer("lookahead", &o::lookahead, {0, 64}, "launches",
+               "Launches that may wait behind the running one.");
+  keys.limit("slots", &o::slots, {1, 65536},
+             "That may hold memory on a stage; `auto`: min(2 * stages, microbatches) in mode "
+             "`ready`, `none` in mode `in-order`.");
+  keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
+             "That microbatches may hold on a stage together; 0: no limit.");
+  keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
+               "That a stage may be ahead of its backwards; 0: no limit.");
+  keys.choice("admission", &o::admit,
+              {name(admission::loaded), name(admission::small_large_small),
+               name(admission::large_first), name(admission::small_first)},
+              "In which order the first stage admits the microbatches of a step.");
+}
+
+void add_model(std::vector<key>& table) {
+  section_keys<model_options> keys{table, "model", &job::model};
+  using o = model_options;
+  keys.integer("layers", &o::layers, {1, 65536}, "", "At least one for each chunk of each stage.");
+  keys.integer("hidden", &o::hidden, {1, 65536}, "", "Width; a multiple of `heads`.");
+  keys.integer("heads", &o::heads, {1, 65536}, "", "Attention heads.");
+  keys.integer("feed_forward", &o::feed_forward, {0, 1 << 20}, "",
+               "Width of the feed-forward part; 0: 4 * `hidden`.");
+  keys.integer("vocabulary", &o::vocabulary, {1, 1 << 24}, "",
+               "Token ids; text needs one more than its largest byte.");
+  keys.integer("context", &o::context, {1, 1 << 20}, "tokens", "Longest sequence.");
+  keys.number("dropout", &o::dropout, {0, 1, false, true}, "",
+              "Probability of dropping an element after the embedding and each residual branch.");
+  keys.boolean("tied_head", &o::tied_head, "The head uses the weights of the token embedding.");
+}
+
+void add_data(std::vector<key>& table) {
+  section_keys<data_options> keys{table, "data", &job::data};
+  using o = data_options;
+  keys.texts("text", &o::text, path_rule::files, "text or an array of them",
+             "Files and folders whose bytes are the tokens; needed to train.");
+  keys.integer("microbatch_size", &o::microbatch_size, {1, 65536}, "sequences",
+               "Sequences in a microbatch.");
+  keys.integer("sequence_length", &o::sequence_length, {1, 1 << 20}, "tokens",
+               "At most `model.context`.");
+}
+
+void add_train(std::vector<key>& table) {
+  section_keys<train_options> keys{table, "train", &job::train};
+  using o = train_options;
+  keys.integer("steps", &o::steps, {1, count_max}, "", "Optimizer steps.");
+  keys.integer("seed", &o::seed, {}, "", "Weights, data order and dropout follow from it.");
+  keys.choice("optimizer", &o::optimizer, {"adamw", "sgd"}, "What turns gradients into weights.");
+  keys.number("lr", &o::lr, {0, 1e3}, "", "Learning rate after the warm-up.");
+  keys.number("lr_min", &o::lr_min, {0, 1e3}, "", "Where the cosine decay ends; at most `lr`.");
+  keys.integer("warmup_steps", &o::warmup_steps, {0, count_max}, "",
+               "Steps of linear warm-up from 0 to `lr`; at most `steps`.");
+  keys.number("beta1", &o::beta1, {0, 1, false, true}, "", "adamw: decay of the first moment.");
+  keys.number("beta2", &o::beta2, {0, 1, false, true}, "", "adamw: decay of the second moment.");
+  keys.number("epsilon", &o::epsilon, {0, 1, true, false}, "", "adamw: added to the divisor.");
+  keys.number("weight_decay", &o::weight_decay, {0, 1e3}, "", "Decay of the weights, times `lr`.");
+  keys.number("momentum", &o::momentum, {0, 1, false, true}, "", "sgd: share of the last update.");
+  keys.number("clip_norm", &o::clip_norm, {0, 1e9}, "",
+              "Largest norm of the whole gradient; 0: no clipping.");
+}
+
+void apply_level(weather::jitter_options& jitter, std::string_view name) {
+  const auto level = weather::jitter_level(name, jitter.seed);
+  RRFP_CHECK(level, "the schema allows the levels that the weather knows");
+  jitter.compute = level->compute;
+  jitter.probability = level->probability;
+  jitter.floor_ms = level->floor_ms;
+  jitter.alpha = level->alpha;
+}
+
+void add_jitter(std::vector<key>& table) {
+  section_keys<weather::jitter_options> keys{table, "jitter", &job::jitter};
+  using o = weather::jitter_options;
+  using weather::compute_jitter;
+  using weather::link_jitter;
+  keys.integer("seed", &o::seed, {}, "", "Equal seeds meet equal weather, in every mode.");
+  keys.preset("level", {"J0", "J1", "J2", "J3"},
+              "The paper's levels: sets `compute`, `probability`, `floor_ms` and `alpha`, unless "
+              "they stand beside it.",
+              apply_level);
+  keys.choice("compute", &o::compute, {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
+              "What disturbs a task.");
+  keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("probability", &o::probability, {0, 1}, "", "paper: share of the tasks delayed.");
+  keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
+              "paper: least time that the delay is scaled by.");
+  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: the delay in task times.");
+  keys.choice("link", &o::link, {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
+               name(link_jitter::lognormal), name(link_jitter::pareto)},
+              "How the extra time of a message is spread.");
+  keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
+  keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
+              "pareto: tail index; smaller is heavier.");
+}
+
+void add_cost(std::vector<key>& table) {
+  section_keys<cost_options> keys{table, "cost", &job::cost};
+  using o = cost_options;
+  keys.numbers("forward_ms", &o::forward_ms, {0, ms_max}, "ms",
+               "Forward of a microbatch; one value, one a stage or one a virtual stage.");
+  keys.numbers("backward_ms", &o::backward_ms, {0, ms_max}, "ms", "Input gradient alone; as above.");
+  keys.numbers("weight_ms", &o::weight_ms, {0, ms_max}, "ms", "Weight gradient alone; as above.");
+  keys.number("link_ms", &o::link_ms, {0, ms_max}, "ms", "From a task's end to its arrival.");
+}
+
+void add_device(std::vector<key>& table) {
+  section_keys<device_options> keys{table, "device", &job::device};
+  using o = device_options;
+  keys.choice("kind", &o::kind, {"cpu", "cuda", "emulated"}, "Only `cpu` for now.");
+  keys.integer("threads", &o::threads, {1, 1024}, "", "CPU threads that one rank computes with.");
+}
+
+void add_run(std::vector<key>& table) {
+  section_keys<run_options> keys{table, "run", &job::run};
+  using o = run_options;
+  keys.number("hang_timeout_s", &o::hang_timeout_s, {0, 86400}, "s",
+              "Without progress for so long, a run is given up with a report; 0: never.");
+  keys.choice("progress", &o::progress, {"auto", "lines", "none"},
+              "`auto`: live on a terminal, plain lines elsewhere.");
+}
+
+std::vector<key> make_keys() {
+  std::vector<key> table;
+  add_name(table);
+  add_pipeline(table);
+  add_dispatch(table);
+  add_model(table);
+  add_data(table);
+  add_train(table);
+  add_jitter(table);
+  add_cost(table);
+  add_device(table);
+  add_run(table);
+  return table;
+}
+
+}  // namespace
+
+std::string_view key::section() const {
+  const auto dot = path.find('.');
+  return dot == std::string::npos ? std::string_view{} : std::string_view{path}.substr(0, dot);
+}
+
+std::string_view key::leaf() const {
+  const auto dot = path.find('.');
+  return std::string_view{path}.substr(dot == std::string::npos ? 0 : dot + 1);
+}
+
+const std::vector<section_info>& sections() {
+  static const std::vector<section_info> all = {
+      {"pipeline", "The shape of the pipeline."},
+      {"dispatch", "Which task a stage runs next, and what it may hold."},
+      {"model", "A GPT-style decoder: pre-norm, learned positions, GELU, causal attention."},
+      {"data", "Byte-level text."},
+      {"train", "Optimizer and learning rate."},
+      {"jitter", "What disturbs the run, the same in every mode."},
+      {"cost", "Expected times, for simulation and for the scale of jitter."},
+      {"device", "What a rank computes on."},
+      {"run", "How the run is watched."},
+  };
+  return all;
+}
+
+const std::vector<key>& keys() {
+  static const std::vector<key> all = make_keys();
+  return all;
+}
+
+const key* find_key(std::string_view path) {
+  const auto& all = keys();
+  const auto at =
+      std::find_if(all.begin(), all.end(), [&](const key& k) { return k.path == path; });
+  return at == all.end() ? nullptr : &*at;
+}
+
+bool is_section(std::string_view name) {
+  return std::any_of(sections().begin(), sections().end(),
+                     [&](const section_info& s) { return s.name == name; });
+}
+
+std::string unknown_name(std::string_view section, std::string_view leaf) {
+  std::vector<std::string_view> names;
+  if (!section.empty() && !is_section(section)) {
+    for (const auto& s : sections()) names.push_back(s.name);
+    return "unknown section" + suggestion(section, names, "a job has ");
+  }
+  for (const auto& k : keys())
+    if (k.section() == section) names.push_back(k.leaf());
+  if (section.empty())
+    for (const auto& s : sections()) names.push_back(s.name);
+  if (!closest(leaf, names))
+    for (const auto& k : keys())
+      if (k.leaf() == leaf) return "unknown key, did you mean " + k.path + "?";
+  return "unknown key" +
+         suggestion(leaf, names, section.empty() ? "a job has " : "the section has ");
+}
+
+}  // namespace rrfp::job

@@ -1,0 +1,108 @@
+#include "toml_reader.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include <toml++/toml.h>
+
+namespace rrfp::job {
+
+namespace {
+
+value value_of(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::boolean: return {node.as_boolean()->get()};
+    case toml::node_type::integer: return {node.as_integer()->get()};
+    case toml::node_type::floating_point: return {node.as_floating_point()->get()};
+    case toml::node_type::string: return {node.as_string()->get()};
+    case toml::node_type::array: {
+      value_list list;
+      for (const auto& item : *node.as_array()) list.push_back(value_of(item));
+      return {std::move(list)};
+    }
+    case toml::node_type::table: return {foreign_value{"a table"}};
+    case toml::node_type::date: return {foreign_value{"a date"}};
+    case toml::node_type::time: return {foreign_value{"a time"}};
+    case toml::node_type::date_time: return {foreign_value{"a date and time"}};
+    case toml::node_type::none: break;
+  }
+  return {foreign_value{"nothing"}};
+}
+
+entry entry_of(std::vector<std::string> path, const toml::node& node) {
+  const auto begin = node.source().begin;
+  return {std::move(path), value_of(node), begin.line, begin.column};
+}
+
+/// Entries of a table and of the tables in it, but for `skipped`.
+std::vector<entry> flatten(const toml::table& root, std::string_view skipped = {}) {
+  std::vector<entry> entries;
+  for (const auto& [key, node] : root) {
+    const std::string section{key.str()};
+    if (section == skipped) continue;
+    entries.push_back(entry_of({section}, node));
+    if (const auto* table = node.as_table())
+      for (const auto& [inner_key, inner] : *table)
+        entries.push_back(entry_of({section, std::string{inner_key.str()}}, inner));
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) {
+    return std::tie(a.line, a.column) < std::tie(b.line, b.column);
+  });
+  return entries;
+}
+
+document document_of(const toml::table& root) {
+  document doc;
+  const auto* compare = root.get("compare");
+  const bool tables = compare != nullptr && compare->is_array_of_tables();
+  doc.entries = flatten(root, tables ? "compare" : "");
+  if (!tables) return doc;
+  for (const auto& table : *compare->as_array())
+    doc.compare.push_back({flatten(*table.as_table()), table.source().begin.line});
+  return doc;
+}
+
+std::string one_line(std::string_view text) {
+  std::string line{text};
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return line;
+}
+
+}  // namespace
+
+std::string entry::name() const {
+  constexpr std::string_view bare =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  std::string text;
+  for (const auto& part : path) {
+    if (!text.empty()) text += '.';
+    const bool is_bare = !part.empty() && part.find_first_not_of(bare) == std::string::npos;
+    text += is_bare ? part : in_quotes(part);
+  }
+  return text;
+}
+
+result<document> read_toml(std::string_view text, const std::string& source) {
+  try {
+    return document_of(toml::parse(text, source));
+  } catch (const toml::parse_error& e) {
+    const auto at = e.source().begin;
+    return error{source + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +
+                 one_line(e.description())};
+  }
+}
+
+std::optional<value> read_value(const std::string& text) {
+  try {
+    const auto root = toml::parse("value = " + text);
+    const auto* node = root.get("value");
+    // More than one key: the text went on on a line of its own.
+    if (node == nullptr || root.size() != 1) return std::nullopt;
+    return value_of(*node);
+  } catch (const toml::parse_error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace rrfp::job

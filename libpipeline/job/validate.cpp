@@ -1,0 +1,189 @@
+#include "validate.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/sequence.hpp>
+
+#include "value.hpp"
+
+namespace rrfp::job {
+
+namespace {
+
+std::string text_of(std::uint64_t n) { return std::to_string(n); }
+
+status only_one_yet(std::string_view key, std::uint32_t n, const provenance& from) {
+  if (n == 1) return success();
+  return from.blame(key, "not supported yet: expected 1, got " + text_of(n));
+}
+
+status check_supported(const job& j, const provenance& from) {
+  if (auto tp = only_one_yet("pipeline.tp", j.pipeline.tp, from); !tp) return tp;
+  if (auto dp = only_one_yet("pipeline.replicas", j.pipeline.replicas, from); !dp) return dp;
+  switch (j.device.kind) {
+    case device_kind::cpu: return success();
+    case device_kind::cuda:
+      return from.blame("device.kind", "not available yet: expected \"cpu\", got \"cuda\"");
+    case device_kind::emulated:
+      return from.blame("device.kind", "not available yet: expected \"cpu\", got \"emulated\"");
+  }
+  return success();
+}
+
+status check_shape(const job& j, const provenance& from) {
+  const auto shape = effective_shape(j);
+  const auto chunks = text_of(shape.chunks) + std::string{from.note("pipeline.chunks")};
+  if (shape.layout == placement::linear && shape.chunks != 1)
+    return from.blame("pipeline.placement",
+                      "\"linear\" expects pipeline.chunks = 1, got " + chunks);
+  if (shape.layout == placement::v && shape.chunks != 2)
+    return from.blame("pipeline.placement", "\"v\" expects pipeline.chunks = 2, got " + chunks);
+  const auto tasks = std::uint64_t{shape.virtual_stages()} * shape.microbatches;
+  if (tasks > tasks_max)
+    return from.blame("pipeline.microbatches",
+                      "expected stages * chunks * microbatches <= " + text_of(tasks_max) +
+                          ", got " + text_of(tasks),
+                      "pipeline.stages");
+  return success();
+}
+
+status check_model(const job& j, const provenance& from) {
+  const auto& m = j.model;
+  if (m.hidden % m.heads != 0)
+    return from.blame("model.hidden",
+                      "expected a multiple of model.heads = " + text_of(m.heads) +
+                          std::string{from.note("model.heads")} + ", got " + text_of(m.hidden) +
+                          std::string{from.note("model.hidden")},
+                      "model.heads");
+  const auto needed = effective_shape(j).virtual_stages();
+  if (m.layers < needed)
+    return from.blame("model.layers",
+                      "expected at least pipeline.stages * pipeline.chunks = " + text_of(needed) +
+                          ", got " + text_of(m.layers) + std::string{from.note("model.layers")},
+                      j.pipeline.chunks > 1 ? "pipeline.chunks" : "pipeline.stages");
+  if (j.data.sequence_length > m.context)
+    return from.blame("data.sequence_length",
+                      "expected at most model.context = " + text_of(m.context) +
+                          std::string{from.note("model.context")} + ", got " +
+                          text_of(j.data.sequence_length) +
+                          std::string{from.note("data.sequence_length")},
+                      "model.context");
+  return success();
+}
+
+status check_train(const job& j, const provenance& from) {
+  const auto& t = j.train;
+  if (t.lr_min > t.lr)
+    return from.blame("train.lr_min", "expected at most train.lr = " + number_text(t.lr) +
+                                          std::string{from.note("train.lr")} + ", got " +
+                                          number_text(t.lr_min));
+  if (t.warmup_steps > t.steps)
+    return from.blame("train.warmup_steps", "expected at most train.steps = " + text_of(t.steps) +
+                                                std::string{from.note("train.steps")} + ", got " +
+                                                text_of(t.warmup_steps));
+  return success();
+}
+
+/// The system's word for why a file or folder cannot be read; empty if it can.
+std::string unreadable(const std::string& path) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed)) {
+    const std::filesystem::directory_iterator folder{path, failed};
+    return failed ? failed.message() : "";
+  }
+  errno = 0;
+  const std::ifstream file{path};
+  if (file) return "";
+  return errno != 0 ? std::strerror(errno) : "cannot be opened";
+}
+
+status check_data(const job& j, const provenance& from) {
+  if (j.data.text.empty())
+    return from.blame("data.text", "expected at least one file or folder, got none");
+  for (const auto& path : j.data.text)
+    if (const auto why = unreadable(path); !why.empty())
+      return from.blame("data.text", "cannot read " + path + ": " + why);
+  return success();
+}
+
+status check_jitter(const job& j, const provenance& from) {
+  if (j.jitter.link != weather::link_jitter::none && j.jitter.link_mean_ms == 0)
+    return from.blame("jitter.link_mean_ms",
+                      "expected a number > 0 with jitter.link, got 0" +
+                          std::string{from.note("jitter.link_mean_ms")},
+                      "jitter.link");
+  return success();
+}
+
+status check_cost(const job& j, const provenance& from) {
+  const auto shape = effective_shape(j);
+  const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
+    if (list.size() == 1 || list.size() == shape.stages || list.size() == shape.virtual_stages())
+      return success();
+    auto expected = "expected one value or " + text_of(shape.stages) + " (a stage)";
+    if (shape.chunks > 1) expected += " or " + text_of(shape.virtual_stages()) + " (a virtual stage)";
+    return from.blame(key, expected + ", got " + text_of(list.size()));
+  };
+  if (auto f = fits("cost.forward_ms", j.cost.forward_ms); !f) return f;
+  if (auto b = fits("cost.backward_ms", j.cost.backward_ms); !b) return b;
+  return fits("cost.weight_ms", j.cost.weight_ms);
+}
+
+/// Byte limits are left to the run: what a microbatch holds is not known here.
+status check_sequence_limits(const job& j, const std::vector<sequence>& sequences,
+                             const provenance& from) {
+  const auto shape = effective_shape(j);
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto limit = effective_limit(j, stage_id{s});
+    const auto slots = check_slots(shape, stage_id{s}, sequences[s], {.slots = limit.slots});
+    if (!slots) return from.blame("dispatch.slots", slots.message(), "dispatch.mode");
+    const auto ahead =
+        check_slots(shape, stage_id{s}, sequences[s], {.run_ahead = limit.run_ahead});
+    if (!ahead) return from.blame("dispatch.run_ahead", ahead.message(), "dispatch.mode");
+  }
+  return success();
+}
+
+bool is_known_policy(std::string_view name) {
+  const auto& known = policies::known_policies();
+  return name.starts_with("table:") ||
+         std::any_of(known.begin(), known.end(), [&](const auto& p) { return p.name == name; });
+}
+
+std::string all_policies() {
+  std::string text;
+  for (const auto& p : policies::known_policies()) text += std::string{p.name} + ", ";
+  return text + "table:FILE.csv";
+}
+
+status check_policy(const job& j, const provenance& from) {
+  const auto shape = effective_shape(j);
+  const auto& name = j.dispatch.policy;
+  if (!is_known_policy(name))
+    return from.blame("dispatch.policy",
+                      "expected one of " + all_policies() + ", got " + in_quotes(name));
+  const auto policies = policies::make_policy_set(name, shape);
+  if (!policies) return from.blame("dispatch.policy", policies.message());
+  const auto* sequences = (*policies)->sequences();
+  if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
+  return check_sequence_limits(j, *sequences, from);
+}
+
+}  // namespace
+
+status validate(const job& j, const provenance& from, job_use use) {
+  using check = status (*)(const job&, const provenance&);
+  for (const check holds : {check_supported, check_shape, check_train, check_jitter, check_cost,
+                            check_policy})
+    if (auto held = holds(j, from); !held) return held;
+  if (use == job_use::simulate) return success();
+  if (auto model = check_model(j, from); !model) return model;
+  return check_data(j, from);
+}
+
+}  // namespace rrfp::job

@@ -1,0 +1,78 @@
+#include "value.hpp"
+
+#include <charconv>
+#include <cmath>
+
+namespace rrfp::job {
+
+namespace {
+
+/// Longest text that a message repeats, in bytes.
+constexpr std::size_t quote_bytes_max = 80;
+
+std::string cut(std::string text) {
+  if (text.size() <= quote_bytes_max) return text;
+  text.resize(quote_bytes_max);
+  return text + "...";
+}
+
+}  // namespace
+
+std::string in_quotes(std::string_view text) {
+  constexpr char hex[] = "0123456789ABCDEF";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += "\\u00";
+      out += hex[byte >> 4];
+      out += hex[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string number_text(double x) {
+  if (std::isnan(x)) return "nan";
+  if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
+  char digits[64];
+  const auto end = std::to_chars(digits, digits + sizeof digits, x).ptr;
+  std::string text{digits, end};
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string to_toml(const value& v) {
+  struct writer {
+    std::string operator()(bool b) const { return b ? "true" : "false"; }
+    std::string operator()(std::int64_t i) const { return std::to_string(i); }
+    std::string operator()(double x) const { return number_text(x); }
+    std::string operator()(const std::string& s) const { return in_quotes(s); }
+    std::string operator()(const value_list& list) const {
+      std::string text = "[";
+      for (const auto& item : list) text += (text.size() > 1 ? ", " : "") + to_toml(item);
+      return text + "]";
+    }
+    std::string operator()(const foreign_value& f) const { return std::string{f.what}; }
+  };
+  return std::visit(writer{}, v.is);
+}
+
+std::string describe(const value& v) {
+  struct namer {
+    std::string operator()(bool) const { return "a boolean "; }
+    std::string operator()(std::int64_t) const { return "an integer "; }
+    std::string operator()(double) const { return "a float "; }
+    std::string operator()(const std::string&) const { return "a string "; }
+    std::string operator()(const value_list&) const { return "an array "; }
+    std::string operator()(const foreign_value&) const { return ""; }
+  };
+  return std::visit(namer{}, v.is) + cut(to_toml(v));
+}
+
+}  // namespace rrfp::job

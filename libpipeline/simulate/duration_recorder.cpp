@@ -1,0 +1,38 @@
+#include <rrfp/simulate/duration_table.hpp>
+
+namespace rrfp::simulate {
+
+duration_recorder::duration_recorder(const pipeline_shape& shape)
+    : shape_(shape),
+      table_(shape),
+      forward_ended_(std::size_t{shape.virtual_stages()} * shape.microbatches),
+      backward_ended_(forward_ended_.size()) {}
+
+std::size_t duration_recorder::index(virtual_stage_id vs, microbatch_id mb) const {
+  return std::size_t{vs.value()} * shape_.microbatches + mb.value();
+}
+
+void duration_recorder::on_event(stage_id stage, nanoseconds at, const event& e) {
+  if (const auto* const begun = std::get_if<step_began>(&e)) step_ = begun->step;
+  if (const auto* const arrived = std::get_if<input_arrived>(&e)) on_arrival(stage, at, *arrived);
+}
+
+void duration_recorder::on_arrival(stage_id stage, nanoseconds at, const input_arrived& e) {
+  const auto vs = shape_.virtual_stage(stage, e.chunk);
+  const bool forward = e.kind == task_kind::forward;
+  // The data of the first virtual stage comes from no task.
+  if (forward && shape_.is_first(vs)) return;
+  const auto left = forward ? forward_ended_[index(virtual_stage_id{vs.value() - 1}, e.mb)]
+                            : backward_ended_[index(virtual_stage_id{vs.value() + 1}, e.mb)];
+  table_.set_link(step_, vs, {e.kind, e.mb, e.chunk}, at - left);
+}
+
+void duration_recorder::on_task(const task_span& ran) {
+  const auto& t = ran.what.what;
+  table_.set_compute(ran.step, ran.stage, t, ran.end - ran.begin);
+  const auto at = index(shape_.virtual_stage(ran.stage, t.chunk), t.mb);
+  if (t.kind == task_kind::forward) forward_ended_[at] = ran.end;
+  if (is_backward(t.kind)) backward_ended_[at] = ran.end;
+}
+
+}  // namespace rrfp::simulate

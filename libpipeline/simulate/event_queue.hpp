@@ -1,0 +1,89 @@
+/// What will happen, soonest first. Happenings of the same instant come in the order of their
+/// stages, the end of a task before arrivals, so that a run is one sequence and no other.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <rrfp/simulate/simulator.hpp>
+
+namespace rrfp::simulate {
+
+/// The end of the task that runs on a stage, or an arrival there. Packed, because the queue is the
+/// hottest data of a simulation.
+class happening {
+ public:
+  /// Which arrival: 2 * (chunk * microbatches + mb), plus 1 for a gradient.
+  using input_index = std::uint32_t;
+
+  static happening task_end(nanoseconds at, std::uint32_t stage) { return {at, stage, 0}; }
+  static happening arrival(nanoseconds at, std::uint32_t stage, input_index input) {
+    return {at, stage, input + 1};
+  }
+
+  nanoseconds at() const { return at_; }
+  std::uint32_t stage() const { return static_cast<std::uint32_t>(key_ >> 32); }
+  bool is_task_end() const { return static_cast<std::uint32_t>(key_) == 0; }
+  input_index input() const { return static_cast<std::uint32_t>(key_) - 1; }
+
+  bool operator<(const happening& other) const {
+    return at_ != other.at_ ? at_ < other.at_ : key_ < other.key_;
+  }
+
+ private:
+  happening(nanoseconds at, std::uint32_t stage, std::uint32_t low)
+      : at_(at), key_(std::uint64_t{stage} << 32 | low) {}
+
+  nanoseconds at_;
+  std::uint64_t key_;
+};
+
+/// A heap with four children a node: half the depth of a binary one, and a node's children share a
+/// cache line.
+class event_queue {
+ public:
+  bool empty() const { return heap_.empty(); }
+  const happening& top() const { return heap_.front(); }
+
+  void push(happening x) {
+    auto hole = heap_.size();
+    heap_.push_back(x);
+    while (hole > 0) {
+      const auto parent = (hole - 1) / 4;
+      if (!(x < heap_[parent])) break;
+      heap_[hole] = heap_[parent];
+      hole = parent;
+    }
+    heap_[hole] = x;
+  }
+
+  happening pop() {
+    const auto first = heap_.front();
+    const auto last = heap_.back();
+    heap_.pop_back();
+    if (!heap_.empty()) sink(last);
+    return first;
+  }
+
+ private:
+  void sink(happening x) {
+    const auto size = heap_.size();
+    std::size_t hole = 0;
+    for (;;) {
+      const auto begin = 4 * hole + 1;
+      if (begin >= size) break;
+      const auto end = begin + 4 < size ? begin + 4 : size;
+      auto least = begin;
+      for (auto i = begin + 1; i < end; ++i)
+        if (heap_[i] < heap_[least]) least = i;
+      if (!(heap_[least] < x)) break;
+      heap_[hole] = heap_[least];
+      hole = least;
+    }
+    heap_[hole] = x;
+  }
+
+  std::vector<happening> heap_;
+};
+
+}  // namespace rrfp::simulate

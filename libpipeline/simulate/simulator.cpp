@@ -1,0 +1,368 @@
+#include <rrfp/simulate/simulator.hpp>
+
+#include <algorithm>
+#include <limits>
+
+#include "event_queue.hpp"
+#include "lower_bound.hpp"
+
+namespace rrfp::simulate {
+
+namespace {
+
+/// A stage as the simulator sees it: its core, its device, and why the device stands still.
+struct stage_state {
+  explicit stage_state(stage_core c) : core(std::move(c)) {}
+
+  stage_core core;
+  /// Launches that the device has not finished; the first one runs.
+  std::vector<launch> queue;
+  nanoseconds task_began = 0;
+  bool touched = false;
+
+  bool standing = false;
+  bool ran_in_step = false;
+  wait why;
+  nanoseconds stands_since = 0;
+};
+
+/// Where the results of one chunk of one stage go.
+struct route {
+  struct hop {
+    bool exists = false;
+    bool same_stage = false;
+    virtual_stage_id to;
+    chunk_position at;
+  };
+  virtual_stage_id here;
+  hop up;    ///< activations
+  hop down;  ///< gradients
+};
+
+std::vector<route> routes_of(const pipeline_shape& shape) {
+  std::vector<route> routes(shape.virtual_stages());
+  for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
+    const virtual_stage_id here{v};
+    const auto [stage, chunk] = shape.at(here);
+    const auto hop = [&, stage = stage](virtual_stage_id to) {
+      const auto at = shape.at(to);
+      return route::hop{true, at.stage == stage, to, at};
+    };
+    auto& r = routes[std::size_t{stage.value()} * shape.chunks + chunk.value()];
+    r.here = here;
+    if (!shape.is_last(here)) r.up = hop(virtual_stage_id{v + 1});
+    if (!shape.is_first(here)) r.down = hop(virtual_stage_id{v - 1});
+  }
+  return routes;
+}
+
+class simulation {
+ public:
+  simulation(const plan& what, const cost_model& costs, observer* watcher,
+             std::vector<stage_core> cores)
+      : plan_(what),
+        costs_(costs),
+        watcher_(watcher),
+        routes_(routes_of(what.shape)),
+        bound_(what.shape) {
+    stages_.reserve(cores.size());
+    for (auto& core : cores) stages_.emplace_back(std::move(core));
+    report_.stages.resize(stages_.size());
+  }
+
+  result<report> run() {
+    for (std::uint64_t step = 0; step < plan_.steps; ++step) {
+      begin_step(step_id{step});
+      for (settle(); !queue_.empty(); settle()) advance();
+      if (auto ended = end_step(); !ended) return ended.failure();
+    }
+    nanoseconds busy = 0;
+    for (const auto& stage : report_.stages) busy += stage.busy;
+    const auto available = static_cast<double>(stages_.size()) * static_cast<double>(report_.makespan);
+    if (available > 0) report_.bubble_fraction = 1 - static_cast<double>(busy) / available;
+    return std::move(report_);
+  }
+
+ private:
+  // ---- the step
+
+  void begin_step(step_id step) {
+    step_ = step;
+    step_began_at_ = now_;
+    bound_.reset();
+    const auto& shape = plan_.shape;
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) {
+      step_began begun{step, {}};
+      if (plan_.slot_bytes)
+        for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+          begun.slot_bytes.push_back(plan_.slot_bytes(stage_id{s}, microbatch_id{mb}));
+      stages_[s].ran_in_step = false;
+      report_.stages[s].order.clear();
+      tell(s, std::move(begun));
+    }
+    const auto first = shape.at(virtual_stage_id{0});
+    for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+      tell(first.stage.value(),
+           input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{0}});
+  }
+
+  /// Tells everything that happens at the next instant, what it causes at once included.
+  void advance() {
+    now_ = queue_.top().at();
+    while (!queue_.empty() && queue_.top().at() == now_) {
+      const auto next = queue_.pop();
+      if (next.is_task_end())
+        finish_task(next.stage());
+      else
+        deliver(next.stage(), next.input());
+    }
+  }
+
+  /// Lets every stage that was told something decide.
+  void settle() {
+    std::sort(touched_.begin(), touched_.end());
+    for (const auto s : touched_) {
+      stages_[s].touched = false;
+      act(s, on(s, decide_));
+    }
+    touched_.clear();
+  }
+
+  status end_step() {
+    bool complete = true;
+    for (const auto& stage : stages_) complete = complete && stage.core.step_complete();
+    if (!complete) return error{explain_deadlock()};
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) {
+      end_standing(s);
+      auto& total = report_.stages[s].memory;
+      const auto slots_peak = total.slots_peak;
+      const auto bytes_peak = total.bytes_peak;
+      const auto activations_peak = total.activations_peak;
+      total = stages_[s].core.memory();
+      total.slots_peak = std::max(total.slots_peak, slots_peak);
+      total.bytes_peak = std::max(total.bytes_peak, bytes_peak);
+      total.activations_peak = std::max(total.activations_peak, activations_peak);
+    }
+    report_.steps.push_back({now_ - step_began_at_, bound_.value()});
+    report_.makespan += report_.steps.back().makespan;
+    report_.lower_bound += report_.steps.back().lower_bound;
+    return success();
+  }
+
+  // ---- talking to the cores
+
+  std::span<const action> on(std::uint32_t s, const event& e) {
+    ++report_.events;
+    if (watcher_ != nullptr) watcher_->on_event(stage_id{s}, now_, e);
+    return stages_[s].core.on(e);
+  }
+
+  void tell(std::uint32_t s, event e) {
+    on(s, e);
+    if (stages_[s].touched) return;
+    stages_[s].touched = true;
+    touched_.push_back(s);
+  }
+
+  void deliver(std::uint32_t s, happening::input_index input) {
+    const auto mb = input / 2 % plan_.shape.microbatches;
+    const auto chunk = input / 2 / plan_.shape.microbatches;
+    const auto kind = input % 2 == 0 ? task_kind::forward : task_kind::backward;
+    tell(s, input_arrived{kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{0}});
+  }
+
+  void act(std::uint32_t s, std::span<const action> actions) {
+    if (actions.empty()) return;
+    if (watcher_ != nullptr) watcher_->on_actions(stage_id{s}, now_, actions);
+    auto& stage = stages_[s];
+    for (const auto& a : actions) {
+      if (const auto* const l = std::get_if<launch>(&a)) {
+        stage.queue.push_back(*l);
+        if (stage.queue.size() == 1) begin_task(s);
+      } else {
+        stand(s, std::get<wait>(a));
+      }
+    }
+  }
+
+  // ---- the devices
+
+  void begin_task(std::uint32_t s) {
+    auto& stage = stages_[s];
+    const auto& what = stage.queue.front().what;
+    end_standing(s);
+    stage.ran_in_step = true;
+    stage.task_began = now_;
+    const auto duration = costs_.compute(step_, stage_id{s}, what);
+    RRFP_CHECK(duration >= 0, "a duration is not negative");
+    bound_.add_task(route_of(s, what.chunk).here, stage_id{s}, what, duration);
+    report_.stages[s].busy += duration;
+    report_.stages[s].order.push_back(what);
+    queue_.push(happening::task_end(now_ + duration, s));
+  }
+
+  void finish_task(std::uint32_t s) {
+    auto& stage = stages_[s];
+    const auto finished = stage.queue.front();
+    stage.queue.erase(stage.queue.begin());
+    if (watcher_ != nullptr)
+      watcher_->on_task({step_, stage_id{s}, finished, stage.task_began, now_});
+    tell(s, task_finished{finished.seq, rank_id{0}});
+    send(s, finished.what);
+    if (!stage.queue.empty()) begin_task(s);
+  }
+
+  void send(std::uint32_t s, const task& done) {
+    if (done.kind == task_kind::weight) return;
+    const bool forward = done.kind == task_kind::forward;
+    const auto& from = route_of(s, done.chunk);
+    const auto& hop = forward ? from.up : from.down;
+    if (!hop.exists) return;
+    const task next{forward ? task_kind::forward : task_kind::backward, done.mb, hop.at.chunk};
+    const auto delay = hop.same_stage ? 0 : costs_.link(step_, hop.to, next);
+    RRFP_CHECK(delay >= 0, "a message does not arrive before it is sent");
+    bound_.add_link(next.kind, next.mb, delay);
+    const auto input = 2 * (next.chunk.value() * plan_.shape.microbatches + next.mb.value()) +
+                       (forward ? 0 : 1);
+    queue_.push(happening::arrival(now_ + delay, hop.at.stage.value(), input));
+  }
+
+  const route& route_of(std::uint32_t s, chunk_id chunk) const {
+    return routes_[std::size_t{s} * plan_.shape.chunks + chunk.value()];
+  }
+
+  // ---- standing still
+
+  void stand(std::uint32_t s, const wait& why) {
+    auto& stage = stages_[s];
+    if (stage.standing && stage.why == why) return;
+    end_standing(s);
+    stage.standing = true;
+    stage.why = why;
+    stage.stands_since = now_;
+  }
+
+  void end_standing(std::uint32_t s) {
+    auto& stage = stages_[s];
+    if (!stage.standing) return;
+    stage.standing = false;
+    const auto gap = now_ - stage.stands_since;
+    if (gap == 0) return;
+    auto& total = report_.stages[s];
+    if (stage.why.why == wait_cause::complete) {
+      total.tail += gap;
+    } else if (!stage.ran_in_step) {
+      total.head += gap;
+    } else {
+      total.idle += gap;
+      total.idle_by_cause[static_cast<std::size_t>(stage.why.why)] += gap;
+    }
+    if (watcher_ != nullptr)
+      watcher_->on_idle({step_, stage_id{s}, stage.why, stage.stands_since, now_});
+  }
+
+  bool has_run(std::uint32_t s, const task& t) const {
+    const auto& order = report_.stages[s].order;
+    return std::find(order.begin(), order.end(), t) != order.end();
+  }
+
+  /// What the task that a stage wants next is short of.
+  std::string need_of(std::uint32_t s, const wait& why) const {
+    if (why.why == wait_cause::memory) return "a memory slot";
+    const auto& t = why.head;
+    const task own_forward{task_kind::forward, t.mb, t.chunk};
+    if (t.kind == task_kind::weight)
+      return "its own " + to_string(task{task_kind::backward, t.mb, t.chunk});
+    if (is_backward(t.kind) && !has_run(s, own_forward)) return "its own " + to_string(own_forward);
+    const auto& from = route_of(s, t.chunk);
+    const auto& hop = is_backward(t.kind) ? from.up : from.down;
+    if (!hop.exists) return "nothing";
+    const auto backward = stages_[hop.at.stage.value()].core.backward_of(t.mb, hop.at.chunk);
+    const task wanted{is_backward(t.kind) ? backward : task_kind::forward, t.mb, hop.at.chunk};
+    return to_string(wanted) + " of stage " + std::to_string(hop.at.stage.value());
+  }
+
+  std::string explain_deadlock() const {
+    constexpr int named_max = 16;
+    std::string text = "step " + std::to_string(step_.value()) + " came to a stand after " +
+                       std::to_string(now_ - step_began_at_) + " ns with work left: ";
+    int stuck = 0;
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) {
+      const auto& stage = stages_[s];
+      if (stage.core.step_complete() || ++stuck > named_max) continue;
+      if (stuck > 1) text += "; ";
+      text += "stage " + std::to_string(s) + " waits with " + to_string(stage.why.head) + " for " +
+              need_of(s, stage.why) + " (" + std::string(name(stage.why.why)) + ")";
+    }
+    if (stuck > named_max) text += "; and " + std::to_string(stuck - named_max) + " stages more";
+    return text;
+  }
+
+  const plan& plan_;
+  const cost_model& costs_;
+  observer* const watcher_;
+  const std::vector<route> routes_;
+  const event decide_{decide{}};
+
+  std::vector<stage_state> stages_;
+  event_queue queue_;
+  std::vector<std::uint32_t> touched_;
+  nanoseconds now_ = 0;
+  nanoseconds step_began_at_ = 0;
+  step_id step_;
+  lower_bound bound_;
+  report report_;
+};
+
+result<std::vector<stage_core>> make_cores(const plan& what) {
+  std::vector<stage_core> cores;
+  cores.reserve(what.shape.stages);
+  for (std::uint32_t s = 0; s < what.shape.stages; ++s) {
+    auto hint = what.make_policy(stage_id{s});
+    RRFP_CHECK(hint != nullptr, "make_policy makes a policy for every stage");
+    if (what.mode == dispatch_mode::in_order && hint->lanes() != 1)
+      return error{"in-order mode: expected a policy with a fixed sequence, got '" +
+                   std::string(hint->name()) + "', which works in rounds"};
+    cores.emplace_back(stage_config{.shape = what.shape,
+                                    .stage = stage_id{s},
+                                    .ranks = 1,
+                                    .lookahead = what.lookahead,
+                                    .mode = what.mode,
+                                    .limit = what.limits.empty() ? what.limit : what.limits[s]},
+                       std::move(hint));
+  }
+  return cores;
+}
+
+status check_plan(const plan& what) {
+  if (auto valid = what.shape.validate(); !valid) return valid;
+  const auto inputs = std::uint64_t{2} * what.shape.chunks * what.shape.microbatches;
+  if (inputs >= std::numeric_limits<std::uint32_t>::max())
+    return error{"expected chunks * microbatches below 2^31, got " + std::to_string(inputs / 2)};
+  RRFP_CHECK(what.make_policy != nullptr, "a plan has a policy");
+  RRFP_CHECK(what.limits.empty() || what.limits.size() == what.shape.stages,
+             "limits has one entry a stage");
+  return success();
+}
+
+}  // namespace
+
+result<report> run(const plan& what, const cost_model& costs, observer* watcher) {
+  if (auto valid = check_plan(what); !valid) return valid.failure();
+  if (auto covered = costs.covers(what); !covered) return covered.failure();
+  auto cores = make_cores(what);
+  if (!cores) return cores.failure();
+  return simulation{what, costs, watcher, std::move(*cores)}.run();
+}
+
+result<std::vector<sequence>> nominal_sequences(const plan& what, const cost_model& costs) {
+  auto one_step = what;
+  one_step.steps = 1;
+  auto ran = run(one_step, costs);
+  if (!ran) return ran.failure();
+  std::vector<sequence> orders;
+  for (auto& stage : ran->stages) orders.push_back(std::move(stage.order));
+  return orders;
+}
+
+}  // namespace rrfp::simulate

@@ -1,0 +1,85 @@
+#include <rrfp/weather/weather.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include <rrfp/schedule/check.hpp>
+#include <rrfp/weather/keyed_random.hpp>
+
+namespace rrfp::weather {
+
+namespace {
+
+/// What a draw is for: two salts never share a number.
+enum class salt : std::uint64_t { compute = 1, link = 2 };
+
+/// Log-normal with mean 1.
+double lognormal(keyed_random& random, double sigma) {
+  return std::exp(sigma * random.normal() - sigma * sigma / 2);
+}
+
+/// A fused backward meets the weather of the B that it contains.
+task_kind key_kind(task_kind kind) {
+  return kind == task_kind::backward_weight ? task_kind::backward : kind;
+}
+
+constexpr std::uint64_t pack(std::uint32_t high, std::uint32_t low) {
+  return std::uint64_t{high} << 32 | low;
+}
+
+}  // namespace
+
+double forecast::compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
+                                  double expected_ms, double average_ms) const {
+  if (options_.compute == compute_jitter::none) return 0;
+  keyed_random random{options_.seed,
+                      static_cast<std::uint64_t>(salt::compute),
+                      step.value(),
+                      pack(stage.value(), rank.value()),
+                      pack(what.chunk.value(), static_cast<std::uint32_t>(key_kind(what.kind))),
+                      what.mb.value()};
+  switch (options_.compute) {
+    case compute_jitter::none: return 0;
+    case compute_jitter::lognormal:
+      return expected_ms * (lognormal(random, options_.compute_sigma) - 1);
+    case compute_jitter::paper:
+      if (random.uniform() >= options_.probability) return 0;
+      return options_.alpha * std::max(options_.floor_ms, average_ms) * (0.5 + random.uniform());
+  }
+  RRFP_CHECK(false, "unknown compute jitter");
+}
+
+double forecast::fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
+                                double backward_ms, double weight_ms, double average_ms) const {
+  RRFP_CHECK(what.kind == task_kind::backward_weight, "a fused backward");
+  if (options_.compute != compute_jitter::lognormal)
+    return compute_extra_ms(step, stage, rank, what, backward_ms + weight_ms, average_ms);
+  auto part = what;
+  part.kind = task_kind::backward;
+  const auto backward = compute_extra_ms(step, stage, rank, part, backward_ms, average_ms);
+  part.kind = task_kind::weight;
+  return backward + compute_extra_ms(step, stage, rank, part, weight_ms, average_ms);
+}
+
+double forecast::link_extra_ms(step_id step, virtual_stage_id to, const task& what) const {
+  if (options_.link == link_jitter::none || options_.link_mean_ms == 0) return 0;
+  if (options_.link == link_jitter::constant) return options_.link_mean_ms;
+  RRFP_CHECK(what.kind != task_kind::weight, "a weight gradient crosses no link of the pipeline");
+  // The receiving virtual stage tells the chunk; how the policy splits backward must not matter.
+  keyed_random random{options_.seed, static_cast<std::uint64_t>(salt::link), step.value(),
+                      pack(to.value(), is_backward(what.kind) ? 1 : 0), what.mb.value()};
+  const auto mean = options_.link_mean_ms;
+  switch (options_.link) {
+    case link_jitter::none:
+    case link_jitter::constant: break;
+    case link_jitter::exponential: return -mean * std::log1p(-random.uniform());
+    case link_jitter::lognormal: return mean * lognormal(random, options_.link_sigma);
+    case link_jitter::pareto: {
+      const auto alpha = options_.link_alpha;
+      return mean * (alpha - 1) / alpha * std::pow(1 - random.uniform(), -1 / alpha);
+    }
+  }
+  RRFP_CHECK(false, "unknown link jitter");
+}
+
+}  // namespace rrfp::weather

@@ -1,0 +1,25 @@
+/// B-priority: a backward whenever one is ready, a forward only when none is. Source: arXiv
+/// 2605.18750, one of the hints compared with BF.
+#include "catalog.hpp"
+#include "round_policy.hpp"
+
+namespace rrfp::policies {
+
+namespace {
+
+class b_priority final : public round_policy {
+ public:
+  explicit b_priority(const pipeline_shape& shape)
+      : round_policy(shape, task_kind::backward_weight) {}
+
+  std::string_view name() const override { return "b_priority"; }
+  lane_order order() const override { return backward_then_forward(); }
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape) {
+  return std::make_unique<b_priority>(shape);
+}
+
+}  // namespace rrfp::policies

@@ -1,0 +1,35 @@
+/// Every policy's way in, one line for each file; the registry gives them their names.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/schedule/placement.hpp>
+#include <rrfp/schedule/policy.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::policies {
+
+// ---- rounds over ready work, for every valid shape
+
+std::unique_ptr<policy> make_bf(const pipeline_shape& shape);
+std::unique_ptr<policy> make_bfw(const pipeline_shape& shape);
+std::unique_ptr<policy> make_fb(const pipeline_shape& shape);
+std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape);
+std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape);
+
+// ---- fixed schedules: a sequence a stage, or which shape was expected
+
+result<std::vector<sequence>> one_f_one_b(const pipeline_shape& shape);
+result<std::vector<sequence>> gpipe(const pipeline_shape& shape);
+result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape);
+result<std::vector<sequence>> zb_h1(const pipeline_shape& shape);
+result<std::vector<sequence>> zb_h2(const pipeline_shape& shape);
+result<std::vector<sequence>> zb_v(const pipeline_shape& shape);
+result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape);
+
+/// The table in the file `path`, read and proved by check_sequences().
+result<std::vector<sequence>> table(std::string_view path, const pipeline_shape& shape);
+
+}  // namespace rrfp::policies

@@ -1,0 +1,77 @@
+/// DualPipeV: DualPipe without its second copy of the parameters. Source: DeepSeek's DualPipe
+/// (arXiv 2412.19437), cut in half along its symmetry.
+///
+/// DualPipe feeds P ranks from both ends, m/2 microbatches from each; rank r and rank P-1-r do the
+/// same thing mirrored. Folding the one onto the other gives p = P/2 stages with two chunks each
+/// (placement v) and every microbatch goes one way, there and back. So P is always even, and
+/// DualPipe's condition m >= 2P reads m >= 2p here.
+///
+/// The main part runs an F and the BW of another microbatch as a pair whose communication and
+/// computation overlap; here the two are written one after the other, F first.
+#include "catalog.hpp"
+#include "sequence_builder.hpp"
+#include "shape_needs.hpp"
+
+namespace rrfp::policies {
+
+namespace {
+
+sequence dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m) {
+  constexpr auto c0 = first_chunk;
+  constexpr auto c1 = second_chunk;
+  const auto behind = p - 1 - r;
+  sequence_builder order{2};
+  for (std::uint32_t i = 0; i < 2 * behind; ++i) order.forward(c0);
+  for (std::uint32_t i = 0; i < r + 1; ++i) {
+    order.forward(c0);
+    order.forward(c1);
+  }
+  for (std::uint32_t i = 0; i < behind; ++i) {
+    order.backward(c1);
+    order.weight();
+    order.forward(c1);
+  }
+  for (std::uint32_t i = 0; i < m - 2 * p + r + 1; ++i) {
+    order.forward(c0);
+    order.backward_weight(c1);
+    order.forward(c1);
+    order.backward_weight(c0);
+  }
+  for (std::uint32_t i = 0; i < behind; ++i) {
+    order.backward_weight(c1);
+    order.forward(c1);
+    order.backward_weight(c0);
+  }
+  // W is split off from the (r+1)th backward of these 2(r+1) on, so that r+1 of them are left for
+  // the end: with r+1 odd the turn falls between the two chunks of a microbatch.
+  std::uint32_t fused_left = r + 1;
+  const auto backward_fused_first = [&](chunk_id chunk) {
+    if (fused_left == 0) return order.backward(chunk);
+    --fused_left;
+    order.backward_weight(chunk);
+  };
+  for (std::uint32_t i = 0; i < r + 1; ++i) {
+    backward_fused_first(c1);
+    backward_fused_first(c0);
+  }
+  for (std::uint32_t i = 0; i < behind; ++i) {
+    order.weight();
+    order.backward(c0);
+  }
+  order.remaining_weights();
+  return std::move(order).take();
+}
+
+}  // namespace
+
+result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape) {
+  const auto p = shape.stages;
+  if (auto fit = needs_placement("dualpipe_v", shape, placement::v); !fit) return fit.failure();
+  if (auto fit = needs_microbatches("dualpipe_v", shape, 2 * p, "2p"); !fit) return fit.failure();
+  std::vector<sequence> orders;
+  for (std::uint32_t r = 0; r < p; ++r)
+    orders.push_back(dualpipe_v_order(p, r, shape.microbatches));
+  return orders;
+}
+
+}  // namespace rrfp::policies

@@ -1,0 +1,32 @@
+/// FB: a round is at most one ready F, then at most one ready B. It differs from BF only where a
+/// round begins with both directions ready. Source: arXiv 2605.18750, one of the hints compared
+/// with BF.
+#include "catalog.hpp"
+#include "round_policy.hpp"
+
+namespace rrfp::policies {
+
+namespace {
+
+class fb final : public round_policy {
+ public:
+  explicit fb(const pipeline_shape& shape) : round_policy(shape, task_kind::backward_weight) {}
+
+  std::string_view name() const override { return "fb"; }
+  lane_order order() const override {
+    return forward_ran_ ? backward_then_forward() : forward_then_backward();
+  }
+  void reset() override { forward_ran_ = false; }
+  void launched(const task& t) override { forward_ran_ = t.kind == task_kind::forward; }
+
+ private:
+  bool forward_ran_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_fb(const pipeline_shape& shape) {
+  return std::make_unique<fb>(shape);
+}
+
+}  // namespace rrfp::policies

@@ -1,0 +1,18 @@
+/// GPipe: every F, then every BW. Source: arXiv 1811.06965.
+///
+/// Each stage stands still for (p-1)(TF + TBW) and holds all m microbatches.
+#include "catalog.hpp"
+#include "sequence_builder.hpp"
+#include "shape_needs.hpp"
+
+namespace rrfp::policies {
+
+result<std::vector<sequence>> gpipe(const pipeline_shape& shape) {
+  if (auto fit = needs_one_chunk("gpipe", shape); !fit) return fit.failure();
+  sequence_builder order;
+  for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.forward();
+  for (std::uint32_t i = 0; i < shape.microbatches; ++i) order.backward_weight();
+  return std::vector<sequence>(shape.stages, std::move(order).take());
+}
+
+}  // namespace rrfp::policies

@@ -1,0 +1,117 @@
+#include <utility>
+#include <variant>
+
+#include <rrfp/policies/registry.hpp>
+
+#include "catalog.hpp"
+
+namespace rrfp::policies {
+
+namespace {
+
+constexpr std::string_view table_prefix = "table:";
+
+using round_maker = std::unique_ptr<policy> (*)(const pipeline_shape&);
+using schedule_maker = result<std::vector<sequence>> (*)(const pipeline_shape&);
+
+struct entry {
+  std::string_view name;
+  std::string_view summary;
+  std::variant<round_maker, schedule_maker> make;
+};
+
+constexpr entry entries[] = {
+    {"bf", "rounds of one ready B, then one ready F; the default", make_bf},
+    {"bfw", "bf with W split off, which fills the time when neither B nor F can run", make_bfw},
+    {"fb", "rounds of one ready F, then one ready B", make_fb},
+    {"f_priority", "F whenever one is ready", make_f_priority},
+    {"b_priority", "B whenever one is ready", make_b_priority},
+    {"one_f_one_b", "1F1B: warm up, then F and B in turn; 1 chunk", one_f_one_b},
+    {"gpipe", "every F, then every B; 1 chunk", gpipe},
+    {"interleaved_1f1b", "1F1B over several chunks a stage; placement interleaved",
+     interleaved_1f1b},
+    {"zb_h1", "zero bubble at 1F1B's memory, a third of its idle time; 1 chunk", zb_h1},
+    {"zb_h2", "zero bubble at twice 1F1B's memory; 1 chunk, microbatches >= 2p-1", zb_h2},
+    {"zb_v", "zero bubble at 1F1B's memory; placement v, 2 chunks", zb_v},
+    {"dualpipe_v", "DeepSeek's DualPipe folded; placement v, 2 chunks, microbatches >= 2p",
+     dualpipe_v},
+};
+
+class round_set final : public policy_set {
+ public:
+  round_set(std::string_view name, round_maker maker, const pipeline_shape& shape)
+      : name_(name), maker_(maker), shape_(shape) {}
+
+  std::string_view name() const override { return name_; }
+  std::unique_ptr<policy> make(stage_id) const override { return maker_(shape_); }
+  const std::vector<sequence>* sequences() const override { return nullptr; }
+
+ private:
+  const std::string_view name_;
+  const round_maker maker_;
+  const pipeline_shape shape_;
+};
+
+class fixed_set final : public policy_set {
+ public:
+  fixed_set(std::string_view name, std::vector<sequence> sequences)
+      : name_(name), sequences_(std::move(sequences)) {}
+
+  std::string_view name() const override { return name_; }
+  std::unique_ptr<policy> make(stage_id stage) const override {
+    RRFP_CHECK(stage.value() < sequences_.size(), "a stage of the schedule");
+    return make_sequence_policy(name_, sequences_[stage.value()]);
+  }
+  const std::vector<sequence>* sequences() const override { return &sequences_; }
+
+ private:
+  const std::string name_;
+  const std::vector<sequence> sequences_;
+};
+
+result<std::shared_ptr<const policy_set>> fixed(std::string_view name,
+                                                result<std::vector<sequence>> sequences) {
+  if (!sequences) return sequences.failure();
+  return make_fixed_policy_set(name, *std::move(sequences));
+}
+
+error unknown(std::string_view name) {
+  std::string known;
+  for (const auto& e : entries) known += std::string{e.name} + ", ";
+  return error{"policy: expected one of " + known + "table:FILE.csv, got \"" + std::string{name} +
+               "\""};
+}
+
+}  // namespace
+
+const std::vector<policy_info>& known_policies() {
+  static const auto infos = [] {
+    std::vector<policy_info> list;
+    for (const auto& e : entries)
+      list.push_back({e.name, e.summary, std::holds_alternative<schedule_maker>(e.make)});
+    return list;
+  }();
+  return infos;
+}
+
+result<std::shared_ptr<const policy_set>> make_policy_set(std::string_view name,
+                                                          const pipeline_shape& shape) {
+  if (const auto valid = shape.validate(); !valid) return valid.failure();
+  if (name.starts_with(table_prefix))
+    return fixed(name, table(name.substr(table_prefix.size()), shape));
+  for (const auto& e : entries) {
+    if (e.name != name) continue;
+    if (const auto* schedule = std::get_if<schedule_maker>(&e.make))
+      return fixed(e.name, (*schedule)(shape));
+    return std::shared_ptr<const policy_set>{
+        std::make_shared<round_set>(e.name, std::get<round_maker>(e.make), shape)};
+  }
+  return unknown(name);
+}
+
+std::shared_ptr<const policy_set> make_fixed_policy_set(std::string_view name,
+                                                        std::vector<sequence> sequences) {
+  return std::make_shared<const fixed_set>(name, std::move(sequences));
+}
+
+}  // namespace rrfp::policies

@@ -1,0 +1,41 @@
+/// What the policies that work in rounds have in common: a lane for each direction, and the order
+/// inside the lanes.
+///
+/// F takes the smaller chunk first: its output has the longer way to go. B takes the larger chunk
+/// first, for the same reason seen from the other end. W takes the oldest microbatch first, since
+/// that one gives its slot back the soonest; of its chunks the larger one, whose B ran first. Ties
+/// go to the smaller microbatch.
+///
+/// A round is a pass of preference: which lane goes first is all that the policies differ in.
+#pragma once
+
+#include <rrfp/schedule/placement.hpp>
+#include <rrfp/schedule/policy.hpp>
+
+namespace rrfp::policies {
+
+class round_policy : public policy {
+ public:
+  /// `backward` is BW (fused, two lanes) or B (W split off into a third lane).
+  round_policy(const pipeline_shape& shape, task_kind backward);
+
+  task_kind backward_of(microbatch_id, chunk_id) const final { return backward_; }
+  std::uint32_t lanes() const final { return backward_ == task_kind::backward ? 3 : 2; }
+  std::uint32_t lane_of(const task& t) const final;
+  std::uint64_t rank(const task& t) const final;
+
+ protected:
+  /// W, where there is one, comes after both.
+  static lane_order backward_then_forward() { return {{backward_lane, forward_lane}, 2}; }
+  static lane_order forward_then_backward() { return {{forward_lane, backward_lane}, 2}; }
+
+ private:
+  static constexpr std::uint8_t forward_lane = 0;
+  static constexpr std::uint8_t backward_lane = 1;
+  static constexpr std::uint8_t weight_lane = 2;
+
+  std::uint32_t chunks_;
+  task_kind backward_;
+};
+
+}  // namespace rrfp::policies

@@ -1,0 +1,48 @@
+/// Writes one stage's order task by task, so that a schedule's source reads like its definition.
+///
+/// In every schedule here each kind of task takes the microbatches of a chunk in ascending order,
+/// so "the next F of chunk 1" names a task. A fixed schedule of a pipeline is one builder a stage.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <rrfp/schedule/policy.hpp>
+
+namespace rrfp::policies {
+
+inline constexpr chunk_id first_chunk{0};
+inline constexpr chunk_id second_chunk{1};
+
+class sequence_builder {
+ public:
+  /// `chunks` of the stage.
+  explicit sequence_builder(std::uint32_t chunks = 1) : forwards_(chunks), backwards_(chunks) {}
+
+  void forward(chunk_id chunk = first_chunk);
+  /// The input gradient alone; its W joins the queue of those that are due.
+  void backward(chunk_id chunk = first_chunk);
+  void backward_weight(chunk_id chunk = first_chunk);
+  /// The oldest W that is due, on this chunk or on any; nothing if none is.
+  void weight(chunk_id chunk);
+  void weight();
+  /// All W that are due, oldest first.
+  void remaining_weights();
+
+  /// How many F of the chunk are written.
+  std::uint32_t forwards(chunk_id chunk = first_chunk) const { return forwards_[chunk.value()]; }
+
+  sequence take() && { return std::move(order_); }
+
+ private:
+  void emit(task_kind kind, std::uint32_t mb, chunk_id chunk) {
+    order_.push_back({kind, microbatch_id{mb}, chunk});
+  }
+
+  sequence order_;
+  std::vector<std::uint32_t> forwards_;   ///< by chunk
+  std::vector<std::uint32_t> backwards_;  ///< by chunk, B and BW
+  std::vector<task> due_;                 ///< W whose B is written, oldest first
+};
+
+}  // namespace rrfp::policies

@@ -1,0 +1,31 @@
+/// ZB-H1: 1F1B with W split off and moved into the ramp-down, at 1F1B's memory (p microbatches,
+/// here on every stage). Source: arXiv 2401.10241.
+#include <algorithm>
+
+#include "catalog.hpp"
+#include "sequence_builder.hpp"
+#include "shape_needs.hpp"
+
+namespace rrfp::policies {
+
+result<std::vector<sequence>> zb_h1(const pipeline_shape& shape) {
+  if (auto fit = needs_one_chunk("zb_h1", shape); !fit) return fit.failure();
+  const auto m = shape.microbatches;
+  std::vector<sequence> orders;
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto warm_up = std::min(shape.stages - s, m);
+    sequence_builder order;
+    for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
+    for (std::uint32_t k = 0; k < m; ++k) {
+      order.backward();
+      // W lags by s: a later stage has s microbatches of memory to spare for it.
+      if (k >= s) order.weight();
+      if (order.forwards() < m) order.forward();
+    }
+    order.remaining_weights();
+    orders.push_back(std::move(order).take());
+  }
+  return orders;
+}
+
+}  // namespace rrfp::policies

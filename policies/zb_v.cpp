@@ -1,0 +1,61 @@
+/// ZB-V: the model turns back at the last stage (placement v), so that loss and first B are where
+/// the last F was, and every stage holds the same. No idle time at equal costs with 1F1B's memory
+/// (2p half-size chunks). Source: arXiv 2405.15362; order as in torch.distributed.pipelining.
+#include <algorithm>
+
+#include "catalog.hpp"
+#include "sequence_builder.hpp"
+#include "shape_needs.hpp"
+
+namespace rrfp::policies {
+
+namespace {
+
+sequence zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t microbatches) {
+  constexpr auto c0 = first_chunk;
+  constexpr auto c1 = second_chunk;
+  // The pattern needs 2p-1 microbatches to close; those that the step has not are dropped below.
+  const auto n = std::max(microbatches, 2 * p - 1);
+  sequence_builder order{2};
+  const auto backward_then_weight = [&](chunk_id chunk) {
+    order.backward(chunk);
+    order.weight(chunk);
+  };
+  for (std::uint32_t i = 0; i < 2 * (p - r) - 1; ++i) order.forward(c0);
+  for (std::uint32_t i = 0; i < r; ++i) {
+    order.forward(c1);
+    order.forward(c0);
+  }
+  for (std::uint32_t i = 0; i < p - r; ++i) {
+    order.forward(c1);
+    backward_then_weight(c1);
+  }
+  while (order.forwards(c1) < order.forwards(c0) || order.forwards(c0) < n) {
+    if (order.forwards(c0) < n) order.forward(c0);
+    backward_then_weight(c0);
+    order.forward(c1);
+    backward_then_weight(c1);
+  }
+  for (std::uint32_t i = 0; i < r; ++i) {
+    order.backward(c0);
+    order.backward(c1);
+  }
+  for (std::uint32_t i = 0; i < p - r; ++i) backward_then_weight(c0);
+  for (std::uint32_t i = 0; i < r; ++i) order.weight(c1);
+  order.remaining_weights();
+  auto tasks = std::move(order).take();
+  std::erase_if(tasks, [&](const task& t) { return t.mb.value() >= microbatches; });
+  return tasks;
+}
+
+}  // namespace
+
+result<std::vector<sequence>> zb_v(const pipeline_shape& shape) {
+  if (auto fit = needs_placement("zb_v", shape, placement::v); !fit) return fit.failure();
+  std::vector<sequence> orders;
+  for (std::uint32_t r = 0; r < shape.stages; ++r)
+    orders.push_back(zb_v_order(shape.stages, r, shape.microbatches));
+  return orders;
+}
+
+}  // namespace rrfp::policies

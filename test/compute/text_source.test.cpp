@@ -1,0 +1,150 @@
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <catch2/catch.hpp>
+
+#include <rrfp/compute/text_source.hpp>
+
+#include <unistd.h>
+
+namespace rrfp::compute::test {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of its own, gone at the end.
+struct scratch {
+  fs::path folder = fs::temp_directory_path() / ("rrfp_text_source_" + std::to_string(::getpid()));
+
+  scratch() { fs::create_directories(folder); }
+  ~scratch() { fs::remove_all(folder); }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
+
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder / name).parent_path());
+    std::ofstream(folder / name, std::ios::binary) << text;
+    return (folder / name).string();
+  }
+};
+
+text_config config_of(std::vector<std::string> text) {
+  text_config c;
+  c.data.text = std::move(text);
+  c.data.microbatch_size = 3;
+  c.data.sequence_length = 8;
+  c.seed = 5;
+  c.microbatches = 4;
+  return c;
+}
+
+std::string alphabet(std::size_t n) {
+  std::string text;
+  for (std::size_t i = 0; i < n; ++i) text.push_back(static_cast<char>('a' + i % 26));
+  return text;
+}
+
+void check_refused(const text_config& c, const std::string& path, const std::string& why) {
+  const auto source = text_source::make(c);
+  REQUIRE(!source.ok());
+  CHECK_THAT(source.message(), Catch::Contains(path));
+  CHECK_THAT(source.message(), Catch::Contains(why));
+}
+
+}  // namespace
+
+TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
+  const scratch s;
+  const auto source = text_source::make(config_of({s.write("a", alphabet(100))})).value();
+  const auto batch = source->load(step_id{2}, microbatch_id{1});
+  CHECK(batch.inputs.sizes().equals({3, 8}));
+  CHECK(batch.tokens == 24);
+  CHECK(source->step_tokens(step_id{2}) == 4 * 24);
+  // In an alphabet every target is its input's successor.
+  CHECK(at::equal(batch.targets, (batch.inputs - 'a' + 1).remainder(26) + 'a'));
+  CHECK(at::equal(batch.inputs.narrow(1, 1, 7), batch.targets.narrow(1, 0, 7)));
+}
+
+TEST_CASE("the same question gets the same answer, in any order and from any reader") {
+  const scratch s;
+  const auto config = config_of({s.write("a", alphabet(1000))});
+  const auto source = text_source::make(config).value();
+  const auto again = text_source::make(config).value();
+  const auto load = [](const auto& from, std::uint64_t step, std::uint32_t mb) {
+    return from->load(step_id{step}, microbatch_id{mb}).inputs;
+  };
+  const auto first = load(source, 3, 2);
+  load(source, 0, 0);
+  CHECK(at::equal(load(source, 3, 2), first));
+  CHECK(at::equal(load(again, 3, 2), first));
+  CHECK(source->fingerprint() == again->fingerprint());
+  CHECK(!at::equal(load(source, 3, 1), first));
+  CHECK(!at::equal(load(source, 2, 2), first));
+  auto other = config;
+  other.seed = 6;
+  CHECK(!at::equal(load(text_source::make(other).value(), 3, 2), first));
+}
+
+TEST_CASE("windows reach every place of the text, the first and the last too") {
+  const scratch s;
+  auto config = config_of({s.write("a", alphabet(12))});  // windows begin at 0, 1, 2, 3
+  const auto source = text_source::make(config).value();
+  std::set<std::int64_t> first_bytes;
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    const auto inputs = source->load(step_id{step}, microbatch_id{0}).inputs;
+    for (std::int64_t i = 0; i < 3; ++i) first_bytes.insert(inputs[i][0].item<std::int64_t>());
+  }
+  CHECK(first_bytes == std::set<std::int64_t>{'a', 'b', 'c', 'd'});
+}
+
+TEST_CASE("a folder stands for its files in order of path") {
+  const scratch s;
+  s.write("corpus/b.txt", "second half.");
+  s.write("corpus/a/deep.txt", "First half, ");
+  const auto whole = s.write("whole", "First half, second half.");
+  const auto of_folder = text_source::make(config_of({(s.folder / "corpus").string()})).value();
+  const auto of_file = text_source::make(config_of({whole})).value();
+  CHECK(of_folder->bytes() == of_file->bytes());
+  CHECK(of_folder->fingerprint() == of_file->fingerprint());
+}
+
+TEST_CASE("text that cannot be used is refused by name") {
+  const scratch s;
+  const auto missing = (s.folder / "missing.txt").string();
+  check_refused(config_of({missing}), missing, "does not exist");
+  check_refused(config_of({}), "data.text", "names no file");
+
+  fs::create_directories(s.folder / "nothing");
+  const auto nothing = (s.folder / "nothing").string();
+  check_refused(config_of({nothing}), nothing, "holds no regular file");
+
+  const auto empty = s.write("empty", "");
+  check_refused(config_of({empty}), empty, "holds 0 bytes");
+  const auto short_text = s.write("short", alphabet(8));
+  check_refused(config_of({short_text}), short_text, "needs at least 9");
+  CHECK(text_source::make(config_of({s.write("enough", alphabet(9))})).ok());
+
+  auto limited = config_of({s.write("long", alphabet(100))});
+  limited.corpus_bytes_max = 99;
+  check_refused(limited, "long", "longer than the limit of 99 bytes");
+  limited.corpus_bytes_max = 100;
+  CHECK(text_source::make(limited).ok());
+
+  const auto odd = s.write("odd", alphabet(20) + "\xff");
+  auto narrow = config_of({odd});
+  narrow.vocabulary = 255;
+  check_refused(narrow, odd, "byte 255");
+
+  check_refused(config_of({"/dev/null"}), "/dev/null", "neither a regular file nor a folder");
+
+  if (::geteuid() != 0) {  // root reads everything
+    const auto locked = s.write("locked", alphabet(100));
+    fs::permissions(locked, fs::perms::none);
+    check_refused(config_of({locked}), locked, "cannot be read");
+  }
+}
+
+}  // namespace rrfp::compute::test

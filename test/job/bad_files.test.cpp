@@ -1,0 +1,82 @@
+/// What the disk can do to a job.
+#include <catch2/catch.hpp>
+
+#include "job_texts.hpp"
+
+namespace rrfp::testing {
+namespace {
+
+using job::job_use;
+using job::load_job;
+
+std::string load_refusal(const std::string& path, job_use use = job_use::simulate) {
+  const auto made = load_job(path, {}, use);
+  return made ? "accepted" : made.message();
+}
+
+TEST_CASE("A job file that cannot be read is named with the reason") {
+  const scratch_folder folder;
+  CHECK(load_refusal(folder.at("none.toml")) ==
+        folder.at("none.toml") + ": cannot be read: No such file or directory");
+  CHECK(load_refusal(folder.at("")) == folder.at("") + ": cannot be read: Is a directory");
+  const auto large = folder.write("large.toml", std::string(job::job_bytes_max + 1, '#'));
+  CHECK(load_refusal(large) ==
+        large + ": expected a job file of at most 1048576 bytes, got more");
+  const auto full = folder.write("full.toml", std::string(job::job_bytes_max, '#'));
+  CHECK(load_refusal(full) == "accepted");
+}
+
+TEST_CASE("Text is looked for beside the job file, and what is missing is named") {
+  const scratch_folder folder;
+  const auto path = folder.write("job.toml", "[data]\ntext = [\"a.txt\", \"sub\"]\n");
+  folder.write("a.txt", "a");
+  CHECK(load_refusal(path, job_use::train) == path + ":2: data.text: cannot read " +
+                                                  folder.at("sub") +
+                                                  ": No such file or directory");
+  std::filesystem::create_directory(folder.at("sub"));
+  CHECK(load_refusal(path, job_use::train) == "accepted");
+  const auto made = load_job(path);
+  REQUIRE(made);
+  CHECK(made->data.text == texts{folder.at("a.txt"), folder.at("sub")});
+  CHECK(made->name == "job");
+  CHECK(made->source == path);
+}
+
+TEST_CASE("Training needs text, simulation does not") {
+  CHECK(refusal("", {}, job_use::train) ==
+        "x.toml: data.text: expected at least one file or folder, got none");
+  CHECK(refusal("[data]\ntext = []", {}, job_use::train) ==
+        "x.toml:2: data.text: expected at least one file or folder, got none");
+  CHECK(refusal("[data]\ntext = \"/nowhere\"", {}, job_use::simulate) == "accepted");
+}
+
+TEST_CASE("An override's path is relative to the current folder") {
+  const scratch_folder folder;
+  const auto path = folder.write("job.toml", "[data]\ntext = \"a.txt\"\n");
+  const std::vector<std::string> overrides = {"data.text=here.txt"};
+  const auto made = load_job(path, overrides, job_use::simulate);
+  REQUIRE(made);
+  CHECK(made->data.text == texts{(std::filesystem::current_path() / "here.txt").string()});
+}
+
+TEST_CASE("A table of a schedule is found beside the job file and proved") {
+  const scratch_folder folder;
+  const auto path = folder.write(
+      "job.toml",
+      "[pipeline]\nstages = 2\nmicrobatches = 1\n[dispatch]\nmode = \"in-order\"\n"
+      "policy = \"table:order.csv\"\n");
+  const auto table = folder.at("order.csv");
+  const auto head = path + ":6: dispatch.policy: " + table + ": ";
+
+  CHECK(load_refusal(path).starts_with(head));
+  folder.write("order.csv", "0F0,0B0\n1F0,1Q0\n");
+  CHECK(load_refusal(path).starts_with(path + ":6: dispatch.policy: " + table + ":2: "));
+  folder.write("order.csv", "0B0,0F0\n1F0,1B0\n");
+  CHECK(load_refusal(path).starts_with(head + "the order can never end, a cycle of waits: "));
+  folder.write("order.csv", "0F0,0B0\n1F0,1B0\n");
+  CHECK(load_refusal(path) == "accepted");
+  CHECK(load_job(path, {}, job_use::simulate)->dispatch.policy == "table:" + table);
+}
+
+}  // namespace
+}  // namespace rrfp::testing

@@ -1,0 +1,282 @@
+/// Every way to be wrong, with the exact line that says so.
+#include <catch2/catch.hpp>
+
+#include <rrfp/policies/registry.hpp>
+
+#include "job_texts.hpp"
+
+namespace rrfp::testing {
+namespace {
+
+struct bad_job {
+  std::string text;
+  std::string refusal;
+};
+
+void check(const std::vector<bad_job>& table) {
+  for (const auto& bad : table) {
+    CAPTURE(bad.text);
+    CHECK(refusal(bad.text) == bad.refusal);
+  }
+}
+
+TEST_CASE("A value outside its range is refused with the end it passed") {
+  check({
+      {"[pipeline]\nstages = 0", "x.toml:2: pipeline.stages: expected an integer >= 1, got 0"},
+      {"[pipeline]\nstages = -3", "x.toml:2: pipeline.stages: expected an integer >= 1, got -3"},
+      {"[pipeline]\n\nchunks = 65", "x.toml:3: pipeline.chunks: expected an integer <= 64, got 65"},
+      {"pipeline.microbatches = 0",
+       "x.toml:1: pipeline.microbatches: expected an integer >= 1, got 0"},
+      {"pipeline = { microbatches = 4294967297 }",
+       "x.toml:1: pipeline.microbatches: expected an integer <= 65536, got 4294967297"},
+      {"[train]\nseed = -1", "x.toml:2: train.seed: expected an integer >= 0, got -1"},
+      {"[train]\nsteps = 0", "x.toml:2: train.steps: expected an integer >= 1, got 0"},
+      {"[train]\nlr = -1e-3", "x.toml:2: train.lr: expected a number >= 0, got -0.001"},
+      {"[train]\nlr = nan", "x.toml:2: train.lr: expected a number in [0, 1000], got nan"},
+      {"[train]\nlr = inf", "x.toml:2: train.lr: expected a number <= 1000, got inf"},
+      {"[train]\nepsilon = 0", "x.toml:2: train.epsilon: expected a number > 0, got 0"},
+      {"[train]\nbeta1 = 1.0", "x.toml:2: train.beta1: expected a number < 1, got 1.0"},
+      {"[model]\ndropout = 1", "x.toml:2: model.dropout: expected a number < 1, got 1"},
+      {"[model]\nheads = 0", "x.toml:2: model.heads: expected an integer >= 1, got 0"},
+      {"[jitter]\nprobability = 1.5",
+       "x.toml:2: jitter.probability: expected a number <= 1, got 1.5"},
+      {"[jitter]\nfloor_ms = -5", "x.toml:2: jitter.floor_ms: expected a number >= 0, got -5"},
+      {"[jitter]\nlink_alpha = 1", "x.toml:2: jitter.link_alpha: expected a number > 1, got 1"},
+      {"[cost]\nforward_ms = -1.0", "x.toml:2: cost.forward_ms: expected a number >= 0, got -1.0"},
+      {"[cost]\nforward_ms = [1, nan]",
+       "x.toml:2: cost.forward_ms: entry 1: expected a number in [0, 1000000], got nan"},
+      {"[cost]\nforward_ms = []",
+       "x.toml:2: cost.forward_ms: expected a number or an array of at least one, got []"},
+      {"[run]\nhang_timeout_s = -1",
+       "x.toml:2: run.hang_timeout_s: expected a number >= 0, got -1"},
+      {"[dispatch]\nslot_bytes = -1",
+       "x.toml:2: dispatch.slot_bytes: expected an integer >= 0, got -1"},
+      {"[dispatch]\nslot_bytes = \"64MB\"",
+       "x.toml:2: dispatch.slot_bytes: expected a number of bytes like \"64MiB\" (B, KiB, MiB or "
+       "GiB), got \"64MB\""},
+      {"[dispatch]\nslot_bytes = \"9000000000GiB\"",
+       "x.toml:2: dispatch.slot_bytes: expected at most 1125899906842624 bytes, got "
+       "\"9000000000GiB\""},
+      {"[dispatch]\nslots = 0", "x.toml:2: dispatch.slots: expected an integer >= 1, got 0"},
+      {"name = \"\"",
+       "x.toml:1: name: expected a string that is not empty and has no control characters, got a "
+       "string \"\""},
+  });
+}
+
+TEST_CASE("A value of another type is refused with both types") {
+  check({
+      {"[pipeline]\nstages = \"four\"",
+       "x.toml:2: pipeline.stages: expected an integer >= 1, got a string \"four\""},
+      {"[pipeline]\nstages = 2.0",
+       "x.toml:2: pipeline.stages: expected an integer >= 1, got a float 2.0"},
+      {"[pipeline]\nstages = [2]",
+       "x.toml:2: pipeline.stages: expected an integer >= 1, got an array [2]"},
+      {"[pipeline]\nstages.x = 2",
+       "x.toml:2: pipeline.stages: expected an integer >= 1, got a table"},
+      {"[train]\nlr = \"small\"",
+       "x.toml:2: train.lr: expected a number in [0, 1000], got a string \"small\""},
+      {"[train]\nlr = 2020-01-01",
+       "x.toml:2: train.lr: expected a number in [0, 1000], got a date"},
+      {"[model]\ntied_head = 1",
+       "x.toml:2: model.tied_head: expected true or false, got an integer 1"},
+      {"name = 3", "x.toml:1: name: expected a string, got an integer 3"},
+      {"[dispatch]\npolicy = true",
+       "x.toml:2: dispatch.policy: expected a string, got a boolean true"},
+      {"[dispatch]\nslots = \"many\"",
+       "x.toml:2: dispatch.slots: expected \"auto\", \"none\" or an integer >= 1, got a string "
+       "\"many\""},
+      {"[dispatch]\nslot_bytes = 1.5",
+       "x.toml:2: dispatch.slot_bytes: expected bytes as an integer or a string like \"64MiB\", "
+       "got a float 1.5"},
+      {"[data]\ntext = 3",
+       "x.toml:2: data.text: expected a string or an array of strings, got an integer 3"},
+      {"[data]\ntext = [\"a\", 3]",
+       "x.toml:2: data.text: entry 1: expected a string, got an integer 3"},
+      {"pipeline = 3", "x.toml:1: pipeline: expected a table, got an integer 3"},
+      {"[[pipeline]]\nstages = 1", "x.toml:1: pipeline: expected a table, got an array [a table]"},
+      {"compare = 3", "x.toml:1: compare: expected [[compare]] tables, got an integer 3"},
+      {"[compare]\nname = \"a\"", "x.toml:1: compare: expected [[compare]] tables, got a table"},
+  });
+}
+
+TEST_CASE("A word that is no choice is refused with the choices") {
+  check({
+      {"[dispatch]\nmode = \"eager\"",
+       "x.toml:2: dispatch.mode: expected \"in-order\" or \"ready\", got \"eager\""},
+      {"[pipeline]\nplacement = \"u\"",
+       "x.toml:2: pipeline.placement: expected \"auto\", \"linear\", \"interleaved\" or \"v\", got "
+       "\"u\""},
+      {"[jitter]\ncompute = 1",
+       "x.toml:2: jitter.compute: expected \"none\", \"lognormal\" or \"paper\", got an integer 1"},
+      {"[jitter]\nlevel = \"J4\"",
+       "x.toml:2: jitter.level: expected \"J0\", \"J1\", \"J2\" or \"J3\", got \"J4\""},
+      {"[train]\noptimizer = \"adam\"",
+       "x.toml:2: train.optimizer: expected \"adamw\" or \"sgd\", got \"adam\""},
+  });
+}
+
+TEST_CASE("An unknown name is refused with what may have been meant") {
+  check({
+      {"[pipeline]\nstagse = 4", "x.toml:2: pipeline.stagse: unknown key, did you mean stages?"},
+      {"[pipeline]\nlr = 4", "x.toml:2: pipeline.lr: unknown key, did you mean train.lr?"},
+      {"[pipeline]\nwarp_size = 4",
+       "x.toml:2: pipeline.warp_size: unknown key; the section has stages, chunks, placement, "
+       "microbatches, tp, replicas"},
+      {"\n[pipelin]\nstages = 4", "x.toml:2: pipelin: unknown section, did you mean pipeline?"},
+      {"[checkpoint]",
+       "x.toml:1: checkpoint: unknown section; a job has pipeline, dispatch, model, data, train, "
+       "jitter, cost, device, run"},
+      {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
+      {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
+      {"\"pipeline.stages\" = 4",
+       "x.toml:1: \"pipeline.stages\": unknown key; section and key stand without quotes"},
+      {"pipeline.\"a\\nb\" = 4",
+       "x.toml:1: pipeline.\"a\\u000Ab\": unknown key; the section has stages, chunks, placement, "
+       "microbatches, tp, replicas"},
+  });
+}
+
+TEST_CASE("The first error of the file is the one reported") {
+  check({{"[train]\nlr = -1\n[pipeline]\nstages = 0\n",
+          "x.toml:2: train.lr: expected a number >= 0, got -1"},
+         {"[pipeline]\nstages = 0\n[data]\ntext = 1\n",
+          "x.toml:2: pipeline.stages: expected an integer >= 1, got 0"}});
+}
+
+TEST_CASE("Text that is not TOML is refused with line and column") {
+  for (const auto& [text, place] : std::vector<std::pair<std::string, std::string>>{
+           {"[pipeline]\nstages = ", "x.toml:2:10: "},
+           {"[pipeline\nstages = 1", "x.toml:1:10: "},
+           {"[pipeline]\nstages = 99999999999999999999", "x.toml:2:30: "},
+           {"[pipeline]\nstages = 1\nstages = 2", "x.toml:3:"},
+           {"[train]\nlr = 1\n[train]\nlr = 2", "x.toml:3:"}}) {
+    CAPTURE(text);
+    const auto line = refusal(text);
+    CHECK(line.substr(0, place.size()) == place);
+    CHECK(line.find('\n') == std::string::npos);
+    CHECK(line.size() > place.size());
+  }
+}
+
+TEST_CASE("What this version cannot do is refused, not ignored") {
+  check({
+      {"[pipeline]\ntp = 2", "x.toml:2: pipeline.tp: not supported yet: expected 1, got 2"},
+      {"[pipeline]\nreplicas = 2",
+       "x.toml:2: pipeline.replicas: not supported yet: expected 1, got 2"},
+      {"[device]\nkind = \"cuda\"",
+       "x.toml:2: device.kind: not available yet: expected \"cpu\", got \"cuda\""},
+      {"[device]\nkind = \"emulated\"",
+       "x.toml:2: device.kind: not available yet: expected \"cpu\", got \"emulated\""},
+      {"[device]\nkind = \"tpu\"",
+       "x.toml:2: device.kind: expected \"cpu\", \"cuda\" or \"emulated\", got \"tpu\""},
+  });
+}
+
+TEST_CASE("Values that do not fit each other are refused with both keys") {
+  check({
+      {"[pipeline]\nchunks = 2\nplacement = \"linear\"",
+       "x.toml:3: pipeline.placement: \"linear\" expects pipeline.chunks = 1, got 2"},
+      {"[pipeline]\nplacement = \"v\"",
+       "x.toml:2: pipeline.placement: \"v\" expects pipeline.chunks = 2, got 1 (the default)"},
+      {"[pipeline]\nstages = 1024\nmicrobatches = 1025",
+       "x.toml:3: pipeline.microbatches: expected stages * chunks * microbatches <= 1048576, got "
+       "1049600"},
+      {"[train]\nlr_min = 0.5",
+       "x.toml:2: train.lr_min: expected at most train.lr = 0.0003 (the default), got 0.5"},
+      {"[train]\nsteps = 5\nwarmup_steps = 6",
+       "x.toml:3: train.warmup_steps: expected at most train.steps = 5, got 6"},
+      {"[jitter]\nlink = \"pareto\"",
+       "x.toml:2: jitter.link_mean_ms: expected a number > 0 with jitter.link, got 0 (the "
+       "default)"},
+      {"[pipeline]\nstages = 4\n[cost]\nweight_ms = [1, 2, 3]",
+       "x.toml:4: cost.weight_ms: expected one value or 4 (a stage), got 3"},
+      {"[pipeline]\nstages = 2\nchunks = 2\n[cost]\nbackward_ms = [1, 2, 3]",
+       "x.toml:5: cost.backward_ms: expected one value or 2 (a stage) or 4 (a virtual stage), got "
+       "3"},
+  });
+}
+
+TEST_CASE("A model that does not fit the pipeline is refused for training alone") {
+  const auto train = [](const std::string& text) {
+    return refusal("data.text = \".\"\n" + text, {}, job::job_use::train);
+  };
+  const std::vector<bad_job> table = {
+      {"[pipeline]\nstages = 8",
+       "x.toml:3: model.layers: expected at least pipeline.stages * pipeline.chunks = 8, got 4 "
+       "(the default)"},
+      {"[pipeline]\nstages = 2\nchunks = 3\n[model]\nlayers = 5",
+       "x.toml:6: model.layers: expected at least pipeline.stages * pipeline.chunks = 6, got 5"},
+      {"[model]\nhidden = 130",
+       "x.toml:3: model.hidden: expected a multiple of model.heads = 4 (the default), got 130"},
+      {"[model]\nheads = 3",
+       "x.toml:3: model.hidden: expected a multiple of model.heads = 3, got 128 (the default)"},
+      {"[model]\ncontext = 64",
+       "x.toml:3: data.sequence_length: expected at most model.context = 64, got 128 (the "
+       "default)"},
+      {"data.sequence_length = 129",
+       "x.toml:2: data.sequence_length: expected at most model.context = 128 (the default), got "
+       "129"},
+  };
+  for (const auto& bad : table) {
+    CAPTURE(bad.text);
+    CHECK(train(bad.text) == bad.refusal);
+    CHECK(refusal(bad.text) == "accepted");
+  }
+}
+
+TEST_CASE("A policy that is unknown or not made for the shape is refused") {
+  std::string known;
+  for (const auto& p : policies::known_policies()) known += std::string{p.name} + ", ";
+  CHECK(refusal("[dispatch]\npolicy = \"fastest\"") == "x.toml:2: dispatch.policy: expected one of " +
+                                                           known +
+                                                           "table:FILE.csv, got \"fastest\"");
+  const pipeline_shape two_chunks{2, 2, 8, placement::interleaved};
+  const auto unfit = policies::make_policy_set("one_f_one_b", two_chunks);
+  REQUIRE_FALSE(unfit);
+  CHECK(refusal("[pipeline]\nstages = 2\nchunks = 2\n[dispatch]\npolicy = \"one_f_one_b\"") ==
+        "x.toml:5: dispatch.policy: " + unfit.message());
+}
+
+TEST_CASE("An in-order sequence that needs more memory than it may have is refused") {
+  const std::string job =
+      "[pipeline]\nstages = 4\n[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n";
+  CHECK(refusal(job) == "accepted");
+  CHECK(refusal(job + "slots = 4") == "accepted");
+  CHECK(refusal(job + "slots = 3") ==
+        "x.toml:6: dispatch.slots: F3 of stage 0 exceeds the memory limit: the sequence needs more "
+        "than 3 slots");
+  CHECK(refusal(job + "run_ahead = 3") ==
+        "x.toml:6: dispatch.run_ahead: F3 of stage 0 exceeds the memory limit: the sequence needs "
+        "more than 3 forwards ahead of backwards");
+  CHECK(refusal(job + "slots = 3", {"dispatch.mode=ready"}) == "accepted");
+  CHECK(refusal(job, {"dispatch.policy=bf"}) == "accepted");
+}
+
+TEST_CASE("An override is refused with its own text") {
+  const auto with = [](const std::string& o) { return refusal("[pipeline]\nstages = 2", {o}); };
+  CHECK(with("pipeline.stages=0") ==
+        "--set pipeline.stages=0: expected an integer >= 1, got 0");
+  CHECK(with("pipeline.stages=four") ==
+        "--set pipeline.stages=four: expected an integer >= 1, got a string \"four\"");
+  CHECK(with("pipeline.stages=") ==
+        "--set pipeline.stages=: expected an integer >= 1, got a string \"\"");
+  CHECK(with("pipeline.stages=1\ntrain.lr=2") ==
+        "--set \"pipeline.stages=1\\u000Atrain.lr=2\": expected an integer >= 1, got a string "
+        "\"1\\u000Atrain.lr=2\"");
+  CHECK(with("pipeline.stages") == "--set pipeline.stages: expected section.key=value");
+  CHECK(with("=3") == "--set =3: expected section.key=value");
+  CHECK(with("pipeline.stagse=3") ==
+        "--set pipeline.stagse=3: unknown key, did you mean stages?");
+  CHECK(with("pipelin.stages=3") ==
+        "--set pipelin.stages=3: unknown section, did you mean pipeline?");
+  CHECK(with("stages=3") == "--set stages=3: unknown key, did you mean pipeline.stages?");
+  CHECK(with("pipeline.tp=2") == "--set pipeline.tp=2: not supported yet: expected 1, got 2");
+  CHECK(with("pipeline.placement=v") ==
+        "--set pipeline.placement=v: \"v\" expects pipeline.chunks = 2, got 1 (the default)");
+  CHECK(refusal("[model]\nhidden = 130", {"data.text=.", "model.heads=4"}, job::job_use::train) ==
+        "x.toml:2: model.hidden: expected a multiple of model.heads = 4, got 130");
+}
+
+}  // namespace
+}  // namespace rrfp::testing

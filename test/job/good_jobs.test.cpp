@@ -1,0 +1,150 @@
+/// What a good job comes to.
+#include <catch2/catch.hpp>
+
+#include "job_texts.hpp"
+
+namespace rrfp::testing {
+namespace {
+
+TEST_CASE("An empty job is the default one, named after its file") {
+  const auto j = good("");
+  CHECK(j.name == "x");
+  CHECK(j.source == "x.toml");
+  job::job plain;
+  plain.name = "x";
+  CHECK(j == plain);
+}
+
+TEST_CASE("Every section is read") {
+  const auto j = good(R"(
+name = "all of it"
+pipeline = { stages = 2, chunks = 2, placement = "v", microbatches = 6 }
+[dispatch]
+mode = "in-order"
+policy = "zb_v"
+lookahead = 1
+slots = 12
+slot_bytes = "64 MiB"
+admission = "small_large_small"
+[model]
+hidden = 64
+tied_head = true
+[train]
+optimizer = "sgd"
+lr = 1
+[jitter]
+seed = 7
+compute = "lognormal"
+compute_sigma = 0.25
+link = "pareto"
+link_mean_ms = 2
+[cost]
+forward_ms = [1.0, 2]
+link_ms = 0.5
+[device]
+threads = 2
+[run]
+hang_timeout_s = 0
+progress = "lines"
+)");
+  CHECK(j.name == "all of it");
+  CHECK(job::effective_shape(j) == pipeline_shape{2, 2, 6, placement::v});
+  CHECK(j.dispatch.mode == dispatch_mode::in_order);
+  CHECK(j.dispatch.policy == "zb_v");
+  CHECK(j.dispatch.lookahead == 1);
+  CHECK(j.dispatch.admit == admission::small_large_small);
+  CHECK(job::effective_limit(j, stage_id{1}) == memory_limit{12, std::uint64_t{64} << 20, 0});
+  CHECK(j.model.hidden == 64);
+  CHECK(j.model.tied_head);
+  CHECK(j.train.optimizer == job::optimizer_kind::sgd);
+  CHECK(j.train.lr == 1.0);
+  CHECK(j.jitter.seed == 7);
+  CHECK(j.jitter.compute == weather::compute_jitter::lognormal);
+  CHECK(j.jitter.compute_sigma == 0.25);
+  CHECK(j.jitter.link == weather::link_jitter::pareto);
+  CHECK(j.jitter.link_mean_ms == 2.0);
+  CHECK(j.cost.forward_ms == std::vector{1.0, 2.0});
+  CHECK(j.cost.link_ms == 0.5);
+  CHECK(j.device.threads == 2);
+  CHECK(j.run.hang_timeout_s == 0.0);
+  CHECK(j.run.progress == job::progress_kind::lines);
+}
+
+TEST_CASE("The placement follows the chunks unless it is named") {
+  CHECK(job::effective_shape(good("")).layout == placement::linear);
+  CHECK(job::effective_shape(good("pipeline.chunks = 2")).layout == placement::interleaved);
+  CHECK(job::effective_shape(good("pipeline = { chunks = 2, placement = \"v\" }")).layout ==
+        placement::v);
+  CHECK(job::effective_shape(good("pipeline.placement = \"interleaved\"")).layout ==
+        placement::interleaved);
+}
+
+TEST_CASE("Slots left open follow the mode") {
+  const auto slots = [](const std::string& dispatch) {
+    return job::effective_limit(good("pipeline = { stages = 3, microbatches = 20 }\n" + dispatch),
+                                stage_id{2})
+        .slots;
+  };
+  CHECK(slots("") == 6);
+  CHECK(slots("pipeline.microbatches = 5") == 0);
+}
+
+TEST_CASE("Numbers of bytes take a unit") {
+  const auto bytes = [](const std::string& text) {
+    return good("dispatch.slot_bytes = " + text).dispatch.slot_bytes;
+  };
+  CHECK(bytes("0") == 0);
+  CHECK(bytes("123") == 123);
+  CHECK(bytes("\"5B\"") == 5);
+  CHECK(bytes("\"5KiB\"") == 5120);
+  CHECK(bytes("\"5 MiB\"") == 5 << 20);
+  CHECK(bytes("\"1048576GiB\"") == std::uint64_t{1} << 50);
+}
+
+TEST_CASE("A level sets the paper's numbers, and a key beside it wins wherever it stands") {
+  const auto j2 = good("[jitter]\nlevel = \"J2\"").jitter;
+  CHECK(j2.compute == weather::compute_jitter::paper);
+  CHECK(j2.probability == 0.2);
+  CHECK(j2.floor_ms == 10);
+  CHECK(j2.alpha == 1.0);
+  const auto j0 = good("[jitter]\nseed = 9\nlevel = \"J0\"").jitter;
+  CHECK(j0.compute == weather::compute_jitter::none);
+  CHECK(j0.seed == 9);
+  CHECK(good("[jitter]\nalpha = 3\nlevel = \"J2\"").jitter.alpha == 3.0);
+  CHECK(good("[jitter]\nlevel = \"J2\"\nalpha = 3").jitter.alpha == 3.0);
+  CHECK(good("[jitter]\nalpha = 3", {"jitter.level=J2"}).jitter.alpha == 1.0);
+}
+
+TEST_CASE("Overrides win over the file, the last one over all") {
+  const auto j = good("[pipeline]\nstages = 2\n[jitter]\nlevel = \"J1\"",
+                      {"pipeline.stages=3", "pipeline.stages=4", "dispatch.policy=bf",
+                       "dispatch.slots=none", "dispatch.slot_bytes=2KiB", "name=42",
+                       "cost.forward_ms=[1, 2, 3, 4]", "jitter.seed=5", "train.optimizer=\"sgd\"",
+                       "model.tied_head=true"});
+  CHECK(j.pipeline.stages == 4);
+  CHECK(j.dispatch.policy == "bf");
+  CHECK(j.dispatch.slots == 0U);
+  CHECK(j.dispatch.slot_bytes == 2048);
+  CHECK(j.name == "42");
+  CHECK(j.cost.forward_ms.size() == 4);
+  CHECK(j.jitter.seed == 5);
+  CHECK(j.jitter.probability == 0.1);
+  CHECK(j.train.optimizer == job::optimizer_kind::sgd);
+  CHECK(j.model.tied_head);
+}
+
+TEST_CASE("A list of costs holds one value for all, one a stage or one a virtual stage") {
+  const pipeline_shape shape{2, 2, 1, placement::v};
+  const auto costs = [&](std::vector<double> list) {
+    std::vector<double> all;
+    for (std::uint32_t vs = 0; vs < 4; ++vs)
+      all.push_back(job::cost_at(list, shape, virtual_stage_id{vs}));
+    return all;
+  };
+  CHECK(costs({7}) == std::vector<double>{7, 7, 7, 7});
+  CHECK(costs({1, 2}) == std::vector<double>{1, 2, 2, 1});
+  CHECK(costs({1, 2, 3, 4}) == std::vector<double>{1, 2, 3, 4});
+}
+
+}  // namespace
+}  // namespace rrfp::testing

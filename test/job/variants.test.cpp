@@ -1,0 +1,97 @@
+/// [[compare]]: one job, several runs.
+#include <catch2/catch.hpp>
+
+#include "job_texts.hpp"
+
+namespace rrfp::testing {
+namespace {
+
+const std::string two_ways = R"([pipeline]
+stages = 4
+[jitter]
+level = "J2"
+[[compare]]
+name = "in-order 1F1B"
+dispatch.mode = "in-order"
+dispatch.policy = "one_f_one_b"
+[[compare]]
+name = "ready BFW"
+dispatch = { mode = "ready", policy = "bfw" }
+)";
+
+TEST_CASE("A job that compares nothing is its own only variant") {
+  const auto j = good("compare = []\n[pipeline]\nstages = 3");
+  const auto all = job::variants(j);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0] == j);
+}
+
+TEST_CASE("Variants share all but what they set, the weather too") {
+  const auto all = job::variants(good(two_ways, {"pipeline.microbatches=6"}));
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].name == "in-order 1F1B");
+  CHECK(all[0].dispatch.mode == dispatch_mode::in_order);
+  CHECK(all[0].dispatch.policy == "one_f_one_b");
+  CHECK(job::effective_limit(all[0], stage_id{0}).slots == 0);
+  CHECK(all[1].name == "ready BFW");
+  CHECK(all[1].dispatch.mode == dispatch_mode::ready);
+  CHECK(job::effective_limit(all[1], stage_id{0}).slots == 6);
+  for (const auto& v : all) {
+    CHECK(v.compare.empty());
+    CHECK(v.pipeline.stages == 4);
+    CHECK(v.pipeline.microbatches == 6);
+    CHECK(v.jitter.probability == 0.2);
+  }
+}
+
+TEST_CASE("A variant's short form gives way to its own keys, and both to nobody else") {
+  const auto all = job::variants(good("[jitter]\nalpha = 9\n"
+                                      "[[compare]]\nname = \"a\"\njitter.alpha = 3\n"
+                                      "jitter.level = \"J3\"\n"));
+  CHECK(all[0].jitter.alpha == 3.0);
+  CHECK(all[0].jitter.probability == 0.3);
+}
+
+TEST_CASE("A variant is refused as a job is, by its name and line") {
+  const auto one = [](const std::string& settings) {
+    return refusal("[pipeline]\nstages = 4\n[[compare]]\nname = \"b\"\n" + settings);
+  };
+  CHECK(one("") == "accepted");
+  CHECK(one("dispatch.mode = \"eager\"") ==
+        "x.toml:5: dispatch.mode: expected \"in-order\" or \"ready\", got \"eager\"");
+  CHECK(one("dispatch.mood = \"ready\"") ==
+        "x.toml:5: dispatch.mood: unknown key, did you mean mode?");
+  CHECK(one("[compare.dispatch]\nslots = 0") ==
+        "x.toml:6: dispatch.slots: expected an integer >= 1, got 0");
+  CHECK(one("pipeline.tp = 2") ==
+        "x.toml:5: variant \"b\": pipeline.tp: not supported yet: expected 1, got 2");
+  CHECK(one("pipeline.placement = \"v\"") ==
+        "x.toml:5: variant \"b\": pipeline.placement: \"v\" expects pipeline.chunks = 2, got 1 "
+        "(the default)");
+  CHECK(one("dispatch = { mode = \"in-order\", policy = \"gpipe\", slots = 7 }") ==
+        "x.toml:5: variant \"b\": dispatch.slots: F7 of stage 0 exceeds the memory limit: the "
+        "sequence needs more than 7 slots");
+}
+
+TEST_CASE("An override that spoils a variant is refused") {
+  CHECK(refusal(two_ways, {"dispatch.slots=2"}) ==
+        "--set dispatch.slots=2: variant \"in-order 1F1B\": dispatch.slots: F2 of stage 0 exceeds "
+        "the memory limit: the sequence needs more than 2 slots");
+}
+
+TEST_CASE("Variants have names, each its own") {
+  CHECK(refusal("\n[[compare]]\ndispatch.mode = \"ready\"") ==
+        "x.toml:2: compare: expected a name");
+  CHECK(refusal("[[compare]]\nname = 3") ==
+        "x.toml:2: name: expected a string, got an integer 3");
+  CHECK(refusal("[[compare]]\nname = \"a\"\n[[compare]]\nname = \"a\"") ==
+        "x.toml:3: compare: expected names that differ, got \"a\" twice");
+  CHECK(refusal("[[compare]]\nname = \"a\"\n[[compare.compare]]\nname = \"b\"") ==
+        "x.toml:3: compare: expected [[compare]] tables, got an array [a table]");
+  std::string many;
+  for (int i = 0; i < 65; ++i) many += "[[compare]]\nname = \"" + std::to_string(i) + "\"\n";
+  CHECK(refusal(many) == "x.toml:129: compare: expected at most 64 variants");
+}
+
+}  // namespace
+}  // namespace rrfp::testing

@@ -1,0 +1,198 @@
+#include "layers.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string_view>
+
+namespace rrfp::testing {
+
+namespace {
+
+namespace fs = std::filesystem;
+using names = std::set<std::string, std::less<>>;
+
+struct layer {
+  std::string folder;
+  names may_include;     ///< other layers, or single public headers of them
+  names third_parties;   ///< of those that are watched
+};
+
+const names torch{"torch", "ATen", "c10"};
+
+names with(names a, const names& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+const std::map<std::string, layer, std::less<>>& layers() {
+  static const std::map<std::string, layer, std::less<>> all{
+      {"schedule", {"libpipeline/schedule", {}, {}}},
+      {"weather", {"libpipeline/weather", {"schedule"}, {}}},
+      {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
+      {"job", {"libpipeline/job", {"schedule", "weather", "policies"}, {"toml++"}}},
+      {"plan",
+       {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
+      {"compute", {"libpipeline/compute", {"schedule", "rrfp/job/options.hpp"}, torch}},
+      {"policies", {"policies", {"schedule"}, {}}},
+      {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
+      {"actors",
+       {"libactors",
+        {"plan", "compute", "tp_coord", "job", "policies", "weather", "simulate", "schedule"},
+        with(torch, {"caf"})}},
+      {"apps",
+       {"apps",
+        {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "simulate",
+         "schedule"},
+        with(torch, {"caf", "CLI", "toml++"})}},
+  };
+  return all;
+}
+
+/// Third parties that only some layers may know, by the folder of their headers.
+const names watched{"torch", "ATen", "c10", "caf", "CLI", "toml++"};
+
+/// Folders whose sources must all belong to a layer.
+constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
+                                                "libactors", "apps"};
+
+/// The part of the standard library that a pure core may use.
+const names pure_headers{
+    "algorithm",  "array",   "bit",    "bitset",      "charconv",    "compare",    "concepts",
+    "cstddef",    "cstdint", "deque",  "functional",  "initializer_list", "iterator", "limits",
+    "map",        "memory",  "numeric", "optional",   "queue",       "ranges",     "set",
+    "span",       "string",  "string_view", "tuple",  "type_traits", "unordered_map",
+    "unordered_set", "utility", "variant", "vector"};
+
+/// A failed check prints and aborts; nothing else of the core may.
+const names check_headers{"cstdio", "cstdlib"};
+
+bool is_source(const fs::path& file) {
+  static const names endings{".hpp", ".cpp", ".h", ".cc", ".cu", ".cuh", ".ipp", ".inc", ".cxx"};
+  return endings.contains(file.extension().string());
+}
+
+/// The layer that owns a file, by its path relative to the root; empty if none does.
+std::string owner_of(const std::string& file) {
+  for (const auto& [name, l] : layers())
+    if (file.starts_with(l.folder + "/")) return name;
+  return {};
+}
+
+std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
+
+struct inclusion {
+  std::string target;
+  bool quoted = false;
+};
+
+class reader {
+ public:
+  explicit reader(fs::path root) : root_(std::move(root)) {}
+
+  std::vector<std::string> read() {
+    for (const auto folder : product_folders)
+      if (fs::exists(root_ / folder))
+        for (const auto& entry : fs::recursive_directory_iterator(root_ / folder))
+          if (entry.is_regular_file() && is_source(entry.path())) read_file(entry.path());
+    std::sort(found_.begin(), found_.end());
+    return found_;
+  }
+
+ private:
+  void read_file(const fs::path& path) {
+    static const std::regex include{R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])"};
+    file_ = path.lexically_relative(root_).generic_string();
+    owner_ = owner_of(file_);
+    line_ = 0;
+    if (owner_.empty()) return report("lies in no layer");
+    std::ifstream in{path};
+    for (std::string text; std::getline(in, text);) {
+      ++line_;
+      std::smatch match;
+      if (!std::regex_search(text, match, include)) continue;
+      const inclusion i{match[2], match[1] == "\""};
+      if (i.quoted)
+        judge_quoted(path, i.target);
+      else
+        judge_angled(i.target);
+    }
+  }
+
+  void judge_quoted(const fs::path& path, const std::string& target) {
+    const auto home = root_ / layers().at(owner_).folder;
+    for (const auto& base : {path.parent_path(), home}) {
+      const auto file = (base / target).lexically_normal();
+      const auto inside = file.lexically_relative(home).generic_string();
+      if (fs::exists(file) && !inside.starts_with("..")) return;
+    }
+    report("includes \"" + target + "\", which is not a file of its own layer");
+  }
+
+  void judge_angled(const std::string& target) {
+    const auto first = first_part(target);
+    if (first == "rrfp") return judge_layer(target);
+    const auto& own = layers().at(owner_);
+    if (watched.contains(first) && !own.third_parties.contains(first))
+      return report("includes <" + target + ">: layer " + owner_ + " may not know " + first);
+    if (owner_ != "schedule") return;
+    const bool is_check = file_ == "libpipeline/schedule/check.cpp";
+    if (!pure_headers.contains(target) && !(is_check && check_headers.contains(target)))
+      report("includes <" + target + ">: the core is pure");
+  }
+
+  void judge_layer(const std::string& target) {
+    const auto other = first_part(target.substr(5));
+    const auto& may = layers().at(owner_).may_include;
+    if (!layers().contains(other)) return report("includes <" + target + "> of an unknown layer");
+    if (other != owner_ && !may.contains(other) && !may.contains(target))
+      report("includes <" + target + ">: no arrow from " + owner_ + " to " + other);
+  }
+
+  void report(const std::string& what) {
+    found_.push_back(file_ + ":" + std::to_string(line_) + ": " + what);
+  }
+
+  const fs::path root_;
+  std::string file_;
+  std::string owner_;
+  int line_ = 0;
+  std::vector<std::string> found_;
+};
+
+bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> heads) {
+  return std::any_of(heads.begin(), heads.end(), [&](auto h) { return text.starts_with(h); });
+}
+
+bool is_runtime(std::string_view symbol) {
+  static const names plain{"memcpy",  "memmove",  "memset", "memcmp", "bcmp",   "memchr",
+                           "strlen",  "strcmp",   "abort",  "fprintf", "fflush", "fputs",
+                           "fwrite",  "stderr",   "__stack_chk_fail", "__dso_handle", "__popcountdi2",
+                           "_GLOBAL_OFFSET_TABLE_"};
+  if (plain.contains(symbol)) return true;
+  const bool is_std = starts_with_any(symbol, {"_ZNSt", "_ZNKSt", "_ZSt", "_ZTVSt", "_ZTISt"});
+  for (const auto* word : {"chrono", "thread", "mutex", "condition_variable", "random_device",
+                           "fstream", "filebuf", "filesystem", "iostream", "future"})
+    if (is_std && symbol.find(word) != std::string_view::npos) return false;
+  return is_std || starts_with_any(symbol, {"_Zn", "_Zd", "_ZTVN10__cxxabiv", "__cxa_", "__gxx_",
+                                            "_Unwind_", "__asan_", "__ubsan_", "__tsan_"});
+}
+
+}  // namespace
+
+std::vector<std::string> layer_violations(const std::filesystem::path& root) {
+  return reader{root}.read();
+}
+
+std::vector<std::string> foreign_symbols(const std::vector<std::string>& undefined,
+                                         const std::vector<std::string>& defined) {
+  const names own{defined.begin(), defined.end()};
+  std::vector<std::string> foreign;
+  for (const auto& symbol : undefined)
+    if (!own.contains(symbol) && !is_runtime(symbol)) foreign.push_back(symbol);
+  return foreign;
+}
+
+}  // namespace rrfp::testing

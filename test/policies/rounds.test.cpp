@@ -1,0 +1,162 @@
+/// The policies that work in rounds, seen through the decisions of one stage core.
+#include <catch2/catch.hpp>
+
+#include <rrfp/schedule/stage_core.hpp>
+
+#include "support.hpp"
+
+using namespace rrfp;
+using namespace rrfp::policies::testing;
+
+namespace {
+
+/// One stage whose inputs arrive when the test says so and whose tasks take no time.
+class one_stage {
+ public:
+  one_stage(std::string_view policy, const pipeline_shape& shape, std::uint32_t stage)
+      : core_({shape, stage_id{stage}, 1, 0, dispatch_mode::ready, {}},
+              policies_of(policy, shape)->make(stage_id{stage})) {
+    begin();
+  }
+
+  void begin() { core_.on(step_began{step_id{step_++}, {}}); }
+
+  /// Inputs like "F0 F1 B0.1".
+  one_stage& arrived(std::string_view inputs) {
+    while (!inputs.empty()) {
+      const auto end = inputs.find(' ');
+      const auto t = task_of(inputs.substr(0, end));
+      REQUIRE(t.has_value());
+      core_.on(input_arrived{t->kind, t->mb, t->chunk, rank_id{0}});
+      inputs = end == inputs.npos ? "" : inputs.substr(end + 1);
+    }
+    return *this;
+  }
+
+  /// The next `count` decisions, each task finishing before the next is chosen; "wait" for a wait.
+  std::string runs(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      const auto actions = core_.on(decide{});
+      REQUIRE(actions.size() == 1);
+      if (!text.empty()) text += ' ';
+      if (const auto* l = std::get_if<launch>(&actions[0])) {
+        const auto seq = l->seq;
+        text += to_string(l->what);
+        core_.on(task_finished{seq, rank_id{0}});
+      } else {
+        text += "wait";
+      }
+    }
+    return text;
+  }
+
+ private:
+  stage_core core_;
+  std::uint64_t step_ = 0;
+};
+
+/// A first stage with six F ready of which two have run, and the gradients of these.
+one_stage with_both_ready(std::string_view policy) {
+  one_stage stage{policy, linear(2, 6), 0};
+  stage.arrived("F0 F1 F2 F3 F4 F5");
+  REQUIRE(stage.runs(2) == "F0 F1");
+  stage.arrived("B0 B1");
+  return stage;
+}
+
+}  // namespace
+
+TEST_CASE("BF runs B and F in turn while both are ready") {
+  CHECK(with_both_ready("bf").runs(4) == "BW0 F2 BW1 F3");
+}
+
+TEST_CASE("BF never waits for the direction whose turn it is") {
+  one_stage stage{"bf", linear(2, 3), 0};
+  stage.arrived("F0 F1 F2");
+  CHECK(stage.runs(4) == "F0 F1 F2 wait");
+  stage.arrived("B0 B1 B2");
+  CHECK(stage.runs(4) == "BW0 BW1 BW2 wait");
+}
+
+TEST_CASE("BF's last stage runs each B as soon as its F is done") {
+  one_stage stage{"bf", linear(2, 3), 1};
+  stage.arrived("F0 F1 F2");
+  CHECK(stage.runs(6) == "F0 BW0 F1 BW1 F2 BW2");
+}
+
+TEST_CASE("BFW runs W only if neither B nor F can run, then begins a new round") {
+  auto stage = with_both_ready("bfw");
+  CHECK(stage.runs(8) == "B0 F2 B1 F3 F4 F5 W0 W1");
+  stage.arrived("B2 B3");
+  CHECK(stage.runs(2) == "B2 B3");
+  CHECK(stage.runs(1) == "W2");
+  stage.arrived("B4 B5");
+  CHECK(stage.runs(5) == "B4 B5 W3 W4 W5");
+}
+
+TEST_CASE("BFW begins with B after a W, even if the B before it left an F due") {
+  one_stage stage{"bfw", linear(2, 3), 0};
+  stage.arrived("F0 F1");
+  CHECK(stage.runs(2) == "F0 F1");
+  stage.arrived("B0");
+  CHECK(stage.runs(2) == "B0 W0");
+  stage.arrived("B1 F2");
+  CHECK(stage.runs(3) == "B1 F2 W1");
+}
+
+TEST_CASE("FB runs F and B in turn while both are ready") {
+  // The F before was the first half of a round whose second half is due.
+  CHECK(with_both_ready("fb").runs(4) == "BW0 F2 BW1 F3");
+}
+
+TEST_CASE("a step begins with BF's B and FB's F") {
+  for (const auto& [name, first] :
+       {std::pair{"bf", task_kind::backward_weight}, std::pair{"bfw", task_kind::backward},
+        std::pair{"fb", task_kind::forward}}) {
+    const auto hint = policies_of(name, linear(2, 2))->make(stage_id{0});
+    const auto lane = [&](task_kind kind) {
+      return hint->lane_of({kind, microbatch_id{0}, chunk_id{0}});
+    };
+    CHECK(hint->order().lane[0] == lane(first));
+    // A step that was left in the middle of a round leaves nothing behind.
+    hint->launched({first, microbatch_id{0}, chunk_id{0}});
+    CHECK(hint->order().lane[0] != lane(first));
+    hint->reset();
+    CHECK(hint->order().lane[0] == lane(first));
+  }
+}
+
+TEST_CASE("b_priority runs B whenever one is ready") {
+  CHECK(with_both_ready("b_priority").runs(5) == "BW0 BW1 F2 F3 F4");
+}
+
+TEST_CASE("f_priority runs F whenever one is ready") {
+  CHECK(with_both_ready("f_priority").runs(6) == "F2 F3 F4 F5 BW0 BW1");
+}
+
+TEST_CASE("F takes the smaller chunk first, then the smaller microbatch") {
+  for (const auto* policy : {"bf", "bfw", "fb", "f_priority", "b_priority"}) {
+    one_stage stage{policy, interleaved(2, 3, 2), 0};
+    stage.arrived("F1.2 F0.2 F1.1 F0.1 F1 F0");
+    CHECK(stage.runs(6) == "F0 F1 F0.1 F1.1 F0.2 F1.2");
+  }
+}
+
+TEST_CASE("B takes the larger chunk first, then the smaller microbatch") {
+  for (const auto* policy : {"bf", "fb", "f_priority", "b_priority"}) {
+    one_stage stage{policy, interleaved(2, 3, 2), 0};
+    stage.arrived("F0 F1 F0.1 F1.1 F0.2 F1.2");
+    stage.runs(6);
+    stage.arrived("B1 B0 B1.1 B0.1 B1.2 B0.2");
+    CHECK(stage.runs(6) == "BW0.2 BW1.2 BW0.1 BW1.1 BW0 BW1");
+  }
+}
+
+TEST_CASE("W takes the older microbatch first, then the chunk whose B ran first") {
+  one_stage stage{"bfw", interleaved(2, 2, 2), 0};
+  stage.arrived("F0 F1 F0.1 F1.1");
+  stage.runs(4);
+  stage.arrived("B1 B0 B1.1 B0.1");
+  CHECK(stage.runs(8) == "B0.1 B1.1 B0 B1 W0.1 W0 W1.1 W1");
+}

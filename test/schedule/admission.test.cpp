@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/schedule/admission.hpp>
+
+namespace rrfp {
+namespace {
+
+using order = std::vector<std::uint32_t>;
+constexpr admission all[] = {admission::loaded, admission::small_large_small,
+                             admission::large_first, admission::small_first};
+
+}  // namespace
+
+TEST_CASE("Loaded admission keeps the order of the data") {
+  CHECK(admission_order(admission::loaded, std::vector{3.0, 1.0, 2.0}) == order{0, 1, 2});
+}
+
+TEST_CASE("Small first and large first sort by cost and keep equal costs in loaded order") {
+  const std::vector cost{2.0, 1.0, 2.0, 3.0, 1.0};
+  CHECK(admission_order(admission::small_first, cost) == order{1, 4, 0, 2, 3});
+  CHECK(admission_order(admission::large_first, cost) == order{3, 0, 2, 1, 4});
+}
+
+TEST_CASE("Small-large-small rises to the dearest and falls again") {
+  CHECK(admission_order(admission::small_large_small, std::vector{5.0, 1.0, 4.0, 2.0, 3.0}) ==
+        order{1, 4, 0, 2, 3});
+  for (std::size_t m = 1; m <= 17; ++m) {
+    std::vector<double> cost(m);
+    for (std::size_t i = 0; i < m; ++i) cost[i] = static_cast<double>(i * 7 % m);
+    const auto got = admission_order(admission::small_large_small, cost);
+    const auto top = std::max_element(got.begin(), got.end(),
+                                      [&](auto a, auto b) { return cost[a] < cost[b]; });
+    const auto cheaper = [&](auto a, auto b) { return cost[a] < cost[b]; };
+    REQUIRE(std::is_sorted(got.begin(), top, cheaper));
+    REQUIRE(std::is_sorted(top, got.end(), [&](auto a, auto b) { return cheaper(b, a); }));
+  }
+}
+
+TEST_CASE("Every admission order names each microbatch once") {
+  for (const auto a : all) {
+    for (std::size_t m = 0; m <= 9; ++m) {
+      auto got = admission_order(a, std::vector<double>(m, 1.0));
+      order loaded = admission_order(admission::loaded, std::vector<double>(m));
+      if (a != admission::small_large_small) CHECK(got == loaded);
+      std::sort(got.begin(), got.end());
+      REQUIRE(got == loaded);
+    }
+  }
+}
+
+TEST_CASE("Names of admission orders come back as what they name") {
+  for (const auto a : all) CHECK(admission_of(name(a)) == a);
+  CHECK_FALSE(admission_of("small").has_value());
+}
+
+}  // namespace rrfp

@@ -1,0 +1,456 @@
+/// All interleavings of small pipelines: no order of arrivals and finishes can deadlock a stage,
+/// overrun a limit or launch a task twice.
+///
+/// A stage is deterministic: what it does next depends on the events that it has seen alone. So each
+/// stage is explored once as an automaton (its states are found by replaying events into a fresh
+/// core, each step compared with the naive model), and the pipeline as the product of its automata,
+/// where a message is under way when its sender has sent it and its receiver has not got it. Every
+/// event adds something that is never taken back, so the product has no cycle: if each state without
+/// a next event is complete, then every maximal run is.
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <string>
+#include <unordered_map>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/schedule/sequence.hpp>
+
+#include "pipeline_driver.hpp"
+
+namespace rrfp::testing {
+namespace {
+
+constexpr std::uint32_t stages_max = 3;
+constexpr std::uint32_t unknown = ~std::uint32_t{0};
+
+/// When a stage decides: after each event, or whenever the run likes (so that many events may be told
+/// before one decision).
+enum class decisions { eager, lazy };
+
+/// One bit for each input that a stage can get.
+struct input_bits {
+  pipeline_shape shape;
+  std::uint32_t ranks;
+
+  std::uint32_t count() const { return 2 * shape.chunks * shape.microbatches * ranks; }
+  std::uint32_t of(const input_arrived& e) const {
+    return ((row_of(e.kind) * shape.chunks + e.chunk.value()) * shape.microbatches + e.mb.value()) *
+               ranks +
+           e.rank.value();
+  }
+  input_arrived at(std::uint32_t bit) const {
+    const auto pair = bit / ranks;
+    const auto row = pair / shape.microbatches;
+    return {row < shape.chunks ? task_kind::forward : task_kind::backward,
+            microbatch_id{pair % shape.microbatches}, chunk_id{row % shape.chunks},
+            rank_id{bit % ranks}};
+  }
+};
+
+/// What the product needs to know of one state of one stage.
+struct local_state {
+  std::uint32_t parent = unknown;
+  std::uint32_t last_event = unknown;
+  std::uint64_t arrived = 0;
+  std::array<std::uint64_t, stages_max> sent{};  ///< by receiving stage, in its bits
+  std::uint32_t can_finish = 0;                  ///< bit r: rank r runs something
+  bool undecided = false;
+  bool complete = false;
+};
+
+/// The states of one stage, found as they are asked for. Events are numbered: inputs, then the
+/// finishes by rank, then `decide`.
+class stage_automaton {
+ public:
+  stage_automaton(const pipeline_setup& setup, std::uint32_t stage, decisions when)
+      : setup_(setup),
+        stage_(stage),
+        when_(when),
+        bits_{setup.shape, setup.ranks},
+        hint_(std::make_shared<hint_table>(setup.hints[stage])) {
+    restart();
+    intern({});
+  }
+
+  std::uint32_t finish_event(std::uint32_t rank) const { return bits_.count() + rank; }
+  std::uint32_t decide_event() const { return bits_.count() + setup_.ranks; }
+  const local_state& state(std::uint32_t id) const { return states_[id]; }
+  std::size_t size() const { return states_.size(); }
+
+  std::uint32_t after(std::uint32_t id, std::uint32_t event) {
+    const auto slot = std::size_t{id} * events() + event;
+    if (next_[slot] != unknown) return next_[slot];
+    const auto found = discover(id, event);  // may move next_
+    next_[slot] = found;
+    return found;
+  }
+
+ private:
+  std::uint32_t events() const { return bits_.count() + setup_.ranks + 1; }
+
+  void restart() {
+    live_ = std::make_unique<checked_stage>(setup_.config(stage_), hint_);
+    live_->begin(step_id{0}, setup_.slot_bytes);
+    live_id_ = 0;
+  }
+
+  std::uint32_t discover(std::uint32_t id, std::uint32_t event) {
+    if (live_id_ != id) replay(id);
+    auto state = states_[id];
+    state.parent = id;
+    state.last_event = event;
+    apply(state, event);
+    live_id_ = intern(state);
+    return live_id_;
+  }
+
+  void replay(std::uint32_t id) {
+    std::vector<std::uint32_t> path;
+    for (auto at = id; at != 0; at = states_[at].parent) path.push_back(states_[at].last_event);
+    restart();
+    local_state ignored;
+    for (auto event = path.rbegin(); event != path.rend(); ++event) apply(ignored, *event);
+  }
+
+  void apply(local_state& state, std::uint32_t event) {
+    if (event < bits_.count()) {
+      live_->arrive(bits_.at(event));
+      state.arrived |= std::uint64_t{1} << event;
+    } else if (event < decide_event()) {
+      const rank_id rank{event - bits_.count()};
+      const auto ended = live_->finish(rank);
+      if (const auto sent = output_of(setup_.shape, stage_, ended.what, rank))
+        state.sent[sent->stage] |= std::uint64_t{1} << bits_.of(sent->what);
+    }
+    state.undecided = when_ == decisions::lazy && event != decide_event();
+    if (!state.undecided) live_->decide();
+  }
+
+  std::uint32_t intern(local_state state) {
+    state.can_finish = 0;
+    for (std::uint32_t r = 0; r < setup_.ranks; ++r)
+      state.can_finish |= std::uint32_t{live_->model().can_finish(rank_id{r})} << r;
+    state.complete = live_->core().step_complete();
+    auto key = live_->model().key();
+    key += state.undecided ? '?' : '.';
+    const auto id = static_cast<std::uint32_t>(states_.size());
+    const auto [found, is_new] = ids_.try_emplace(std::move(key), id);
+    if (is_new) {
+      states_.push_back(state);
+      next_.resize(next_.size() + events(), unknown);
+    }
+    return found->second;
+  }
+
+  const pipeline_setup& setup_;
+  const std::uint32_t stage_;
+  const decisions when_;
+  const input_bits bits_;
+  const std::shared_ptr<const hint_table> hint_;
+  std::unique_ptr<checked_stage> live_;
+  std::uint32_t live_id_ = 0;
+  std::vector<local_state> states_;
+  std::vector<std::uint32_t> next_;
+  std::unordered_map<std::string, std::uint32_t> ids_;
+};
+
+/// The states seen: a hash set of numbers other than zero.
+class number_set {
+ public:
+  /// True if the number is new.
+  bool insert(std::uint64_t number) {
+    if (2 * ++count_ > slots_.size()) grow();
+    auto& slot = find(number);
+    if (slot == number) {
+      --count_;
+      return false;
+    }
+    slot = number;
+    return true;
+  }
+  std::size_t size() const { return count_; }
+
+ private:
+  std::uint64_t& find(std::uint64_t number) {
+    auto at = mix(number) & (slots_.size() - 1);
+    while (slots_[at] != 0 && slots_[at] != number) at = (at + 1) & (slots_.size() - 1);
+    return slots_[at];
+  }
+  void grow() {
+    std::vector<std::uint64_t> old(2 * slots_.size());
+    old.swap(slots_);
+    for (const auto number : old)
+      if (number != 0) find(number) = number;
+  }
+
+  std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(1 << 10);
+  std::size_t count_ = 0;
+};
+
+struct explored {
+  std::uint64_t states = 0;
+  std::uint64_t transitions = 0;
+  std::uint64_t ends = 0;  ///< states without a next event
+};
+
+class product {
+ public:
+  product(const pipeline_setup& setup, decisions when) : setup_(setup) {
+    for (std::uint32_t s = 0; s < setup.shape.stages; ++s) automata_.emplace_back(setup, s, when);
+    const input_bits bits{setup.shape, setup.ranks};
+    for (std::uint32_t i = 0; i < setup.shape.microbatches; ++i)
+      for (std::uint32_t r = 0; r < setup.ranks; ++r)
+        data_ |= std::uint64_t{1}
+                 << bits.of({task_kind::forward, microbatch_id{i}, chunk_id{0}, rank_id{r}});
+  }
+
+  explored explore() {
+    visit({});
+    while (!open_.empty()) {
+      const auto state = open_.back();
+      open_.pop_back();
+      if (!expand(state)) {
+        ++found_.ends;
+        expect_complete(state);
+      }
+    }
+    found_.states = seen_.size();
+    return found_;
+  }
+
+ private:
+  /// By stage, the number of its local state.
+  using global_state = std::array<std::uint32_t, stages_max>;
+
+  std::uint64_t under_way_to(const global_state& state, std::uint32_t stage) const {
+    auto sent = stage == 0 ? data_ : 0;
+    for (std::uint32_t s = 0; s < automata_.size(); ++s)
+      sent |= automata_[s].state(state[s]).sent[stage];
+    return sent & ~automata_[stage].state(state[stage]).arrived;
+  }
+
+  /// Visits all next states; false if there is none.
+  bool expand(const global_state& state) {
+    bool any = false;
+    for (std::uint32_t s = 0; s < automata_.size(); ++s) {
+      auto& stage = automata_[s];
+      const auto local = stage.state(state[s]);
+      const auto go = [&](std::uint32_t event) {
+        auto next = state;
+        next[s] = stage.after(state[s], event);
+        ++found_.transitions;
+        any = true;
+        visit(next);
+      };
+      for (auto bits = under_way_to(state, s); bits != 0; bits &= bits - 1)
+        go(static_cast<std::uint32_t>(std::countr_zero(bits)));
+      for (std::uint32_t r = 0; r < setup_.ranks; ++r)
+        if ((local.can_finish >> r & 1) != 0) go(stage.finish_event(r));
+      if (local.undecided) go(stage.decide_event());
+    }
+    return any;
+  }
+
+  void visit(const global_state& state) {
+    std::uint64_t packed = 1;
+    for (std::uint32_t s = 0; s < automata_.size(); ++s) {
+      expect(state[s] < 1U << 21, "the test packs a state into 64 bits");
+      packed = packed << 21 | state[s];
+    }
+    if (seen_.insert(packed)) open_.push_back(state);
+  }
+
+  void expect_complete(const global_state& state) const {
+    for (std::uint32_t s = 0; s < automata_.size(); ++s)
+      expect(automata_[s].state(state[s]).complete, "deadlock: no event is left, but tasks are");
+  }
+
+  const pipeline_setup& setup_;
+  std::vector<stage_automaton> automata_;
+  std::uint64_t data_ = 0;
+  number_set seen_;
+  std::vector<global_state> open_;
+  explored found_;
+};
+
+// ---- the cases
+
+std::string text_of(const pipeline_setup& s, const std::string& hint) {
+  return "p " + std::to_string(s.shape.stages) + " m " + std::to_string(s.shape.microbatches) +
+         " v " + std::to_string(s.shape.chunks) + " " + std::string(name(s.shape.layout)) +
+         " ranks " + std::to_string(s.ranks) + " lookahead " + std::to_string(s.lookahead) + " " +
+         std::string(name(s.mode)) + " slots " + std::to_string(s.limit.slots) + " bytes " +
+         std::to_string(s.limit.bytes) + " run_ahead " + std::to_string(s.limit.run_ahead) +
+         " hint " + hint;
+}
+
+/// Adds up what was explored; a failure names its case.
+class exploration {
+ public:
+  void add(const pipeline_setup& setup, decisions when, const std::string& hint) {
+    try {
+      const auto found = product{setup, when}.explore();
+      total_.states += found.states;
+      total_.transitions += found.transitions;
+      total_.ends += found.ends;
+      ++cases_;
+    } catch (const broken& e) {
+      FAIL(e.what() << " (" << text_of(setup, hint) << ")");
+    }
+  }
+  void report(const char* what) const {
+    std::printf("%s: %llu cases, %llu states, %llu transitions\n", what, count(cases_),
+                count(total_.states), count(total_.transitions));
+    REQUIRE(total_.ends >= cases_);
+  }
+
+ private:
+  static unsigned long long count(std::uint64_t n) { return n; }
+  explored total_;
+  std::uint64_t cases_ = 0;
+};
+
+struct named_hints {
+  std::string name;
+  std::vector<hint_table> by_stage;
+};
+
+/// Hints that pull in all directions, those that no sane person would write among them.
+std::vector<named_hints> hints_for(const pipeline_shape& shape, bool fused) {
+  random_source random{shape.stages * 100 + shape.chunks * 10 + shape.microbatches};
+  std::vector<named_hints> all;
+  all.push_back({"bf", on_every_stage(bf_hint(shape, fused))});
+  all.push_back({"reversed", on_every_stage(reversed_hint(shape, fused))});
+  all.push_back({"F first", on_every_stage(kind_first_hint(shape, fused, task_kind::forward))});
+  all.push_back({"B first", on_every_stage(kind_first_hint(shape, fused, task_kind::backward))});
+  if (!fused)
+    all.push_back({"W first", on_every_stage(kind_first_hint(shape, fused, task_kind::weight))});
+  std::vector<hint_table> drawn;
+  for (std::uint32_t s = 0; s < shape.stages; ++s) drawn.push_back(random_hint(shape, random));
+  all.push_back({"random", drawn});
+  all.push_back({"random sequence", sequence_hints(shape, random_sequences(drawn, random))});
+  if (shape.layout == placement::linear && fused) {
+    std::vector<sequence> sequences;
+    for (std::uint32_t s = 0; s < shape.stages; ++s)
+      sequences.push_back(one_f_one_b(shape, stage_id{s}));
+    all.push_back({"1f1b", sequence_hints(shape, sequences)});
+  }
+  return all;
+}
+
+std::vector<pipeline_shape> small_shapes() {
+  std::vector<pipeline_shape> shapes;
+  for (const auto layout : {placement::linear, placement::interleaved, placement::v}) {
+    const std::uint32_t chunks = layout == placement::linear ? 1 : 2;
+    for (std::uint32_t p = 1; p <= stages_max; ++p)
+      for (std::uint32_t m = 1; m <= 3; ++m) shapes.push_back({p, chunks, m, layout});
+    shapes.push_back({2, chunks, 4, layout});
+  }
+  return shapes;
+}
+
+struct named_limit {
+  memory_limit limit;
+  std::vector<std::uint64_t> slot_bytes;
+};
+
+/// Slots 1 to m (m binds nobody); bytes that some microbatch exceeds by itself; run_ahead; all
+/// together.
+std::vector<named_limit> limits_for(std::uint32_t m) {
+  constexpr std::array<std::uint64_t, 4> uneven{2, 5, 1, 3};
+  const std::vector<std::uint64_t> bytes(uneven.begin(), uneven.begin() + m);
+  std::vector<named_limit> limits;
+  for (std::uint32_t slots = 1; slots <= m; ++slots) limits.push_back({{slots, 0, 0}, {}});
+  limits.push_back({{0, 4, 0}, bytes});
+  limits.push_back({{0, 6, 0}, bytes});
+  limits.push_back({{0, 0, 1}, {}});
+  limits.push_back({{0, 0, 2}, {}});
+  limits.push_back({{1, 0, 1}, {}});
+  limits.push_back({{2, 4, 2}, bytes});
+  return limits;
+}
+
+/// Every hint and limit of a shape, in ready mode.
+void add_all(exploration& all, const pipeline_shape& shape, std::uint32_t ranks,
+             std::uint32_t lookahead, decisions when) {
+  for (const bool fused : {true, false}) {
+    for (const auto& hint : hints_for(shape, fused)) {
+      for (const auto& [limit, bytes] : limits_for(shape.microbatches)) {
+        // Without a bound the largest shapes have a million states each; one hint stands for all.
+        if (shape.chunks * shape.microbatches == 8 && limit.slots == 4 && hint.name != "reversed")
+          continue;
+        all.add({shape, ranks, lookahead, dispatch_mode::ready, limit, bytes, hint.by_stage}, when,
+                hint.name);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("No order of arrivals and finishes deadlocks a small pipeline, whatever hint and limit") {
+  exploration all;
+  for (const auto& shape : small_shapes()) add_all(all, shape, 1, 0, decisions::eager);
+  all.report("every order, one decision an event");
+}
+
+TEST_CASE("Nor with launches that wait behind the running one") {
+  exploration all;
+  for (const auto& shape : small_shapes())
+    if (shape.virtual_stages() <= 4 && shape.microbatches <= 3)
+      for (const std::uint32_t lookahead : {1U, 2U})
+        add_all(all, shape, 1, lookahead, decisions::eager);
+  all.report("every order, lookahead 1 and 2");
+}
+
+TEST_CASE("Nor when a decision sees any number of events at once") {
+  exploration all;
+  for (const auto& shape : small_shapes())
+    if (shape.virtual_stages() * shape.microbatches <= 8)
+      add_all(all, shape, 1, shape.microbatches % 2, decisions::lazy);
+  all.report("every order, decisions at any time");
+}
+
+TEST_CASE("Nor when the ranks of a stage are told and finish at different times") {
+  exploration all;
+  for (const auto& shape : small_shapes())
+    if (shape.virtual_stages() <= 4 && shape.microbatches <= 2)
+      for (const std::uint32_t lookahead : {0U, 1U})
+        add_all(all, shape, 2, lookahead, decisions::eager);
+  all.report("every order, two ranks a stage");
+}
+
+TEST_CASE("Every order obeys a proved sequence to its end, 1F1B at its own peak of memory") {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    random_source random{shape.virtual_stages() * 10 + shape.microbatches};
+    for (int draw = 0; draw < 20; ++draw) {
+      std::vector<hint_table> split;
+      for (std::uint32_t s = 0; s < shape.stages; ++s) split.push_back(random_hint(shape, random));
+      const auto sequences = random_sequences(split, random);
+      REQUIRE(check_sequences(shape, sequences).ok());
+      all.add({shape, 1, random.below(3), dispatch_mode::in_order, {}, {},
+               sequence_hints(shape, sequences)},
+              decisions::lazy, "random sequence");
+    }
+    if (shape.layout != placement::linear) continue;
+    std::vector<sequence> sequences;
+    for (std::uint32_t s = 0; s < shape.stages; ++s) {
+      sequences.push_back(one_f_one_b(shape, stage_id{s}));
+      const auto peak = std::min(shape.stages - s, shape.microbatches);
+      REQUIRE(check_slots(shape, stage_id{s}, sequences[s], {peak, 0, 0}).ok());
+      REQUIRE((peak == 1 || !check_slots(shape, stage_id{s}, sequences[s], {peak - 1, 0, 0}).ok()));
+    }
+    REQUIRE(check_sequences(shape, sequences).ok());
+    const memory_limit peak{std::min(shape.stages, shape.microbatches), 0, 0};
+    for (const std::uint32_t lookahead : {0U, 1U, 2U})
+      all.add({shape, 1, lookahead, dispatch_mode::in_order, peak, {},
+               sequence_hints(shape, sequences)},
+              decisions::lazy, "1f1b");
+  }
+  all.report("every order, sequences obeyed");
+}
+
+}  // namespace rrfp::testing

@@ -1,0 +1,140 @@
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/schedule/memory.hpp>
+
+#include "death.hpp"
+
+namespace rrfp {
+namespace {
+
+microbatch_id mb(std::uint32_t i) { return microbatch_id{i}; }
+
+memory_slots slots_of(memory_limit limit, std::uint32_t microbatches,
+                      const std::vector<std::uint64_t>& bytes = {}, std::uint32_t chunks = 1) {
+  memory_slots slots{limit, microbatches, chunks};
+  slots.reset(bytes);
+  return slots;
+}
+
+}  // namespace
+
+TEST_CASE("Without a limit every microbatch may take a slot, in any order") {
+  auto slots = slots_of({}, 3);
+  for (const auto i : {2U, 0U, 1U}) {
+    CHECK(slots.may_take(mb(i)));
+    slots.take(mb(i));
+    CHECK(slots.holds(mb(i)));
+  }
+  CHECK(slots.use().slots == 3);
+  CHECK(slots.oldest_waiting() == 3);
+}
+
+TEST_CASE("The oldest waiting microbatch moves on over those that took their slot early") {
+  auto slots = slots_of({}, 4);
+  slots.take(mb(1));
+  slots.take(mb(2));
+  CHECK(slots.oldest_waiting() == 0);
+  slots.take(mb(0));
+  CHECK(slots.oldest_waiting() == 3);
+}
+
+TEST_CASE("A young microbatch may not take the last slot while an older one has had none") {
+  auto slots = slots_of({2, 0, 0}, 4);
+  CHECK(slots.may_take(mb(2)));
+  slots.take(mb(2));
+  CHECK(slots.fits(mb(3)));
+  CHECK_FALSE(slots.may_take(mb(3)));
+  CHECK_FALSE(slots.may_take(mb(1)));
+  CHECK(slots.may_take(mb(0)));
+  slots.take(mb(0));
+  CHECK_FALSE(slots.fits(mb(1)));
+  CHECK_FALSE(slots.may_take(mb(1)));
+}
+
+TEST_CASE("With one slot only the oldest may ever take it") {
+  auto slots = slots_of({1, 0, 0}, 3);
+  CHECK_FALSE(slots.may_take(mb(1)));
+  CHECK_FALSE(slots.may_take(mb(2)));
+  CHECK(slots.may_take(mb(0)));
+}
+
+TEST_CASE("Room is kept for the largest older microbatch that waits") {
+  auto slots = slots_of({0, 10, 0}, 3, {6, 2, 5});
+  CHECK_FALSE(slots.may_take(mb(2)));  // 5 + 6 > 10
+  CHECK(slots.may_take(mb(1)));        // 2 + 6
+  slots.take(mb(1));
+  CHECK(slots.may_take(mb(0)));
+  slots.take(mb(0));
+  CHECK(slots.use().bytes == 8);
+  CHECK_FALSE(slots.may_take(mb(2)));
+}
+
+TEST_CASE("Room is not kept for a microbatch that has had its slot already") {
+  auto slots = slots_of({0, 10, 0}, 4, {1, 9, 4, 4});
+  slots.take(mb(0));
+  slots.take(mb(1));
+  slots.activation_begins();
+  slots.activation_ends(mb(1));
+  CHECK(slots.may_take(mb(3)));  // 1 + 4, and 4 for microbatch 2
+}
+
+TEST_CASE("A microbatch larger than the limit runs alone, and nothing young goes before it") {
+  auto slots = slots_of({0, 10, 0}, 3, {3, 25, 1});
+  slots.take(mb(0));
+  CHECK_FALSE(slots.may_take(mb(1)));
+  CHECK_FALSE(slots.may_take(mb(2)));  // no room could be kept for 25
+  slots.activation_begins();
+  slots.activation_ends(mb(0));
+  CHECK(slots.may_take(mb(1)));
+  slots.take(mb(1));
+  CHECK_FALSE(slots.may_take(mb(2)));
+  CHECK(slots.use().bytes_peak == 25);
+}
+
+TEST_CASE("Slots and bytes bind together") {
+  auto slots = slots_of({2, 10, 0}, 3, {1, 1, 1});
+  slots.take(mb(0));
+  slots.take(mb(1));
+  CHECK(slots.use().bytes == 2);
+  CHECK_FALSE(slots.may_take(mb(2)));
+}
+
+TEST_CASE("A microbatch gives its slot back with the fold of its last chunk") {
+  auto slots = slots_of({1, 0, 0}, 2, {7, 7}, 2);
+  slots.take(mb(0));
+  slots.activation_begins();
+  slots.activation_begins();
+  CHECK(slots.use() == memory_use{1, 1, 7, 7, 2, 2});
+  slots.activation_ends(mb(0));
+  CHECK(slots.holds(mb(0)));
+  CHECK_FALSE(slots.may_take(mb(1)));
+  slots.activation_ends(mb(0));
+  CHECK_FALSE(slots.holds(mb(0)));
+  CHECK(slots.may_take(mb(1)));
+  CHECK(slots.use() == memory_use{0, 1, 0, 7, 0, 2});
+}
+
+TEST_CASE("reset() forgets the step, its peaks and its bytes") {
+  auto slots = slots_of({1, 0, 0}, 2, {7, 7});
+  slots.take(mb(0));
+  slots.reset({});
+  CHECK(slots.use() == memory_use{});
+  CHECK(slots.oldest_waiting() == 0);
+  slots.take(mb(0));
+  CHECK(slots.use().bytes == 0);
+}
+
+TEST_CASE("A slot taken twice, given back untaken, or bytes for other microbatches abort") {
+  using testing::last_words;
+  auto slots = slots_of({}, 2);
+  slots.take(mb(0));
+  CHECK_THAT(last_words([&] { slots.take(mb(0)); }), Catch::Contains("taken once"));
+  CHECK_THAT(last_words([&] { (void)slots.may_take(mb(0)); }), Catch::Contains("taken once"));
+  CHECK_THAT(last_words([&] { slots.activation_ends(mb(1)); }), Catch::Contains("holds a slot"));
+  const std::vector<std::uint64_t> one{1};
+  CHECK_THAT(last_words([&] { slots.reset(one); }), Catch::Contains("one entry a microbatch"));
+}
+
+}  // namespace rrfp

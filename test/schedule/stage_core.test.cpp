@@ -1,0 +1,892 @@
+/// The rules of a stage one by one, as transcripts: events at the margin, actions indented.
+#include <catch2/catch.hpp>
+
+#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/schedule/stage_core.hpp>
+
+#include "death.hpp"
+#include "test_policies.hpp"
+#include "transcript_check.hpp"
+
+namespace rrfp {
+namespace {
+
+using testing::hint_table;
+using testing::last_words;
+using testing::replayed;
+
+/// The first of two stages with `m` microbatches: gradients come from outside.
+stage_config first_of_two(std::uint32_t m) {
+  stage_config config;
+  config.shape = {2, 1, m, placement::linear};
+  return config;
+}
+
+/// The last of two stages: it makes its own gradients.
+stage_config last_of_two(std::uint32_t m) {
+  auto config = first_of_two(m);
+  config.stage = stage_id{1};
+  return config;
+}
+
+std::unique_ptr<policy> obeying(std::initializer_list<std::string_view> texts) {
+  sequence order;
+  for (const auto text : texts) order.push_back(task_of(text).value());
+  return make_sequence_policy("test", order);
+}
+
+std::unique_ptr<policy> table(const hint_table& hint) {
+  return std::make_unique<testing::table_policy>(std::make_shared<hint_table>(hint));
+}
+
+/// The oldest microbatch first, F before B before W, all in one lane.
+std::unique_ptr<policy> oldest_first(const pipeline_shape& shape, bool fused) {
+  hint_table hint{shape, fused};
+  return table(hint.assign([](const task&) { return 0U; },
+                           [](const task& t) { return t.mb.value() * 3 + testing::row_of(t.kind); }));
+}
+
+}  // namespace
+
+// ---- readiness
+
+TEST_CASE("F is ready when its activation is here, B when its F ran and its gradient is here") {
+  const auto config = first_of_two(1);
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+decide
+  wait input F0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+decide
+  wait input BW0
+arrived B0 rank 0
+decide
+  launch 1 BW0 only_choice 0 folds 0+1
+finished 1 rank 0
+decide
+  wait complete
+)";
+  CHECK(replayed(core, text) == text);
+  CHECK(core.step_complete());
+}
+
+TEST_CASE("The last virtual stage needs no gradient from outside") {
+  const auto config = last_of_two(1);
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 BW0 only_choice 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("Under V the first stage holds the last virtual stage, and each chunk waits for its own") {
+  stage_config config;
+  config.shape = {2, 2, 1, placement::v};
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+decide
+  wait input F0.1
+arrived F0.1 rank 0
+decide
+  launch 1 F0.1 only_choice 0 folds 0+0
+finished 1 rank 0
+decide
+  launch 2 BW0.1 only_choice 1 folds 0+1
+finished 2 rank 0
+decide
+  wait input BW0
+arrived B0 rank 0
+decide
+  launch 3 BW0 only_choice 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("What one chunk sends to another chunk of the same stage arrives as an event, too") {
+  stage_config config;
+  config.shape = {1, 2, 1, placement::interleaved};
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+decide
+  wait input F0.1
+arrived F0.1 rank 0
+decide
+  launch 1 F0.1 only_choice 0 folds 0+0
+finished 1 rank 0
+decide
+  launch 2 BW0.1 only_choice 1 folds 0+1
+finished 2 rank 0
+decide
+  wait input BW0
+arrived B0 rank 0
+decide
+  launch 3 BW0 only_choice 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("W is ready as soon as its B is launched") {
+  const auto config = last_of_two(1);
+  stage_core core{config, oldest_first(config.shape, false)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 B0 only_choice 0 folds 0+0
+finished 1 rank 0
+decide
+  launch 2 W0 only_choice 0 folds 0+1
+finished 2 rank 0
+decide
+  wait complete
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("A task is ready only when its input is on every rank of the stage") {
+  auto config = first_of_two(2);
+  config.ranks = 3;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 2
+arrived F0 rank 0
+arrived F1 rank 1
+decide
+  wait input F0
+arrived F0 rank 1
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+arrived B0 rank 1
+arrived B0 rank 0
+finished 0 rank 1
+finished 0 rank 0
+decide
+finished 0 rank 2
+decide
+  wait input BW0
+arrived B0 rank 2
+decide
+  launch 1 BW0 only_choice 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("64 ranks are tallied, the most there may be") {
+  auto config = last_of_two(1);
+  config.ranks = 64;
+  stage_core core{config, oldest_first(config.shape, true)};
+  core.on(step_began{});
+  for (std::uint32_t r = 0; r < 64; ++r) {
+    CHECK(core.ready() == 0);
+    core.on(input_arrived{task_kind::forward, microbatch_id{0}, chunk_id{0}, rank_id{r}});
+  }
+  CHECK(core.ready() == 1);
+  CHECK(core.on(decide{}).size() == 1);
+  for (std::uint32_t r = 0; r < 64; ++r) {
+    CHECK(core.outstanding() == 1);
+    core.on(task_finished{launch_seq{0}, rank_id{63 - r}});
+  }
+  CHECK(core.outstanding() == 0);
+}
+
+// ---- choice and reason
+
+TEST_CASE("The reason says whether the head of the hint ran, or how many before it were not ready") {
+  const auto config = first_of_two(4);
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F2 rank 0
+arrived F3 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F2 skipped_not_ready 3 folds 2+0
+finished 1 rank 0
+decide
+  launch 2 F3 only_choice 4 folds 3+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("The reason says when memory kept back what the hint ranks before") {
+  auto config = first_of_two(3);
+  config.limit.slots = 2;
+  stage_core core{config, obeying({"F0", "F1", "F2", "BW0", "BW1", "BW2"})};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+arrived B0 rank 0
+decide
+  launch 1 F1 hint_head 0 folds 1+0
+finished 1 rank 0
+decide
+  launch 2 BW0 memory_bound 1 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("Memory is the reason too when it emptied a lane that the policy tries first") {
+  auto config = first_of_two(2);
+  config.limit.slots = 1;
+  stage_core core{config, table(testing::kind_first_hint(config.shape, true, task_kind::forward))};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+arrived B0 rank 0
+decide
+  launch 1 BW0 memory_bound 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("BF runs a backward and a forward in turn while both are ready") {
+  const auto config = last_of_two(3);
+  stage_core core{config, table(testing::bf_hint(config.shape, true))};
+  const auto text = R"(
+step 0
+arrived F1 rank 0
+decide
+  launch 0 F1 only_choice 1 folds 1+0
+arrived F0 rank 0
+arrived F2 rank 0
+finished 0 rank 0
+decide
+  launch 1 BW1 skipped_not_ready 1 folds 1+0
+finished 1 rank 0
+decide
+  launch 2 F0 hint_head 0 folds 0+0
+finished 2 rank 0
+decide
+  launch 3 BW0 hint_head 0 folds 0+2
+finished 3 rank 0
+decide
+  launch 4 F2 only_choice 0 folds 2+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("Equal ranks go to the smaller microbatch, then to the smaller chunk") {
+  stage_config config;
+  config.shape = {1, 2, 2, placement::interleaved};
+  config.lookahead = 9;
+  stage_core core{config, table(hint_table{config.shape})};
+  const auto text = R"(
+step 0
+arrived F1 rank 0
+arrived F0.1 rank 0
+arrived F1.1 rank 0
+arrived F0 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+  launch 1 F0.1 skipped_not_ready 1 folds 0+0
+  launch 2 BW0.1 skipped_not_ready 1 folds 0+1
+  launch 3 F1 skipped_not_ready 1 folds 1+0
+  launch 4 F1.1 only_choice 2 folds 1+0
+  launch 5 BW1.1 only_choice 2 folds 1+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("A lane that the policy forgets to name is tried after those it names") {
+  const auto config = first_of_two(1);
+  hint_table hint{config.shape};
+  hint.lanes = 3;
+  hint.rule = testing::lane_rule::alternate;  // names lanes 0 and 1 alone
+  stage_core core{config, table(hint.assign([](const task&) { return 2U; },
+                                            [](const task&) { return 0U; }))};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+// ---- waiting
+
+TEST_CASE("A stage that waits says for what: input, memory, or nothing because all is done") {
+  auto config = first_of_two(2);
+  config.limit.slots = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+decide
+  wait input F0
+arrived F1 rank 0
+decide
+  wait memory F1
+arrived F0 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+decide
+finished 0 rank 0
+decide
+  wait memory F1
+arrived B0 rank 0
+decide
+  launch 1 BW0 hint_head 0 folds 0+1
+finished 1 rank 0
+decide
+  launch 2 F1 only_choice 0 folds 1+0
+finished 2 rank 0
+arrived B1 rank 0
+decide
+  launch 3 BW1 only_choice 0 folds 1+1
+decide
+finished 3 rank 0
+decide
+  wait complete
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("run_ahead keeps back all forwards but those of the oldest unfinished microbatch") {
+  auto config = first_of_two(3);
+  config.limit.run_ahead = 1;
+  stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
+  const auto text = R"(
+step 0
+arrived F1 rank 0
+decide
+  launch 0 F1 only_choice 1 folds 1+0
+finished 0 rank 0
+arrived F2 rank 0
+decide
+  wait memory F2
+arrived F0 rank 0
+decide
+  launch 1 F0 memory_bound 1 folds 0+0
+finished 1 rank 0
+decide
+  wait memory F2
+arrived B0 rank 0
+decide
+  launch 2 BW0 memory_bound 1 folds 0+1
+finished 2 rank 0
+decide
+  wait memory F2
+arrived B1 rank 0
+decide
+  launch 3 BW1 memory_bound 1 folds 1+1
+finished 3 rank 0
+decide
+  launch 4 F2 only_choice 0 folds 2+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("Under a byte limit the oldest microbatch goes in when the hint's first does not fit") {
+  auto config = first_of_two(3);
+  config.limit.bytes = 10;
+  stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
+  const auto text = R"(
+step 0 6 3 9
+arrived F2 rank 0
+arrived F1 rank 0
+decide
+  wait memory F2
+arrived F0 rank 0
+decide
+  launch 0 F0 memory_bound 2 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 memory_bound 1 folds 1+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+// ---- lookahead
+
+TEST_CASE("Lookahead is how many launches wait behind the running one") {
+  for (std::uint32_t lookahead = 0; lookahead <= 3; ++lookahead) {
+    auto config = last_of_two(4);
+    config.lookahead = lookahead;
+    stage_core core{config, oldest_first(config.shape, true)};
+    core.on(step_began{});
+    for (std::uint32_t i = 0; i < 4; ++i)
+      core.on(input_arrived{task_kind::forward, microbatch_id{i}, chunk_id{0}, rank_id{0}});
+    CHECK(core.on(decide{}).size() == lookahead + 1);
+    CHECK(core.outstanding() == lookahead + 1);
+    CHECK(core.on(decide{}).empty());
+    core.on(task_finished{launch_seq{0}, rank_id{0}});
+    CHECK(core.on(decide{}).size() == 1);
+  }
+}
+
+TEST_CASE("A launch may be queued behind the one whose result it needs") {
+  auto config = last_of_two(2);
+  config.lookahead = 3;
+  stage_core core{config, oldest_first(config.shape, false)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+  launch 1 B0 only_choice 0 folds 0+0
+  launch 2 W0 only_choice 0 folds 0+1
+finished 0 rank 0
+decide
+finished 1 rank 0
+finished 2 rank 0
+decide
+  wait input F1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("A queued fold frees its slot when it ends, not when it is launched") {
+  auto config = last_of_two(2);
+  config.lookahead = 3;
+  config.limit.slots = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+  launch 1 BW0 hint_head 0 folds 0+1
+finished 0 rank 0
+decide
+finished 1 rank 0
+decide
+  launch 2 F1 only_choice 0 folds 1+0
+  launch 3 BW1 only_choice 0 folds 1+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+// ---- folds and slots
+
+TEST_CASE("A fused backward out of turn folds nothing; the one that closes the gap folds both") {
+  const auto config = first_of_two(4);
+  stage_core core{config, obeying({"F0", "F1", "F2", "F3", "BW0", "BW1", "BW2", "BW3"})};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+arrived F3 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 hint_head 0 folds 1+0
+finished 1 rank 0
+decide
+  launch 2 F2 hint_head 0 folds 2+0
+finished 2 rank 0
+decide
+  launch 3 F3 only_choice 0 folds 3+0
+finished 3 rank 0
+arrived B1 rank 0
+decide
+  launch 4 BW1 only_choice 1 folds 1+0
+finished 4 rank 0
+arrived B3 rank 0
+decide
+  launch 5 BW3 only_choice 2 folds 3+0
+finished 5 rank 0
+arrived B0 rank 0
+decide
+  launch 6 BW0 only_choice 0 folds 0+2
+finished 6 rank 0
+arrived B2 rank 0
+decide
+  launch 7 BW2 only_choice 0 folds 2+2
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("In ready mode W waits for its turn") {
+  const auto config = first_of_two(2);
+  stage_core core{config, obeying({"F0", "F1", "B1", "W1", "B0", "W0"})};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 only_choice 0 folds 1+0
+finished 1 rank 0
+arrived B1 rank 0
+decide
+  launch 2 B1 only_choice 0 folds 1+0
+finished 2 rank 0
+decide
+  wait input W1
+arrived B0 rank 0
+decide
+  launch 3 B0 only_choice 1 folds 0+0
+finished 3 rank 0
+decide
+  launch 4 W0 only_choice 1 folds 0+1
+finished 4 rank 0
+decide
+  launch 5 W1 only_choice 0 folds 1+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("A fused backward that closes the gap gives the split one behind it its turn") {
+  const auto config = first_of_two(3);
+  stage_core core{config, obeying({"F0", "F1", "F2", "BW0", "B1", "W1", "BW2"})};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 hint_head 0 folds 1+0
+finished 1 rank 0
+decide
+  launch 2 F2 only_choice 0 folds 2+0
+finished 2 rank 0
+arrived B2 rank 0
+arrived B1 rank 0
+decide
+  launch 3 B1 skipped_not_ready 1 folds 1+0
+finished 3 rank 0
+decide
+  launch 4 BW2 only_choice 2 folds 2+0
+finished 4 rank 0
+arrived B0 rank 0
+decide
+  launch 5 BW0 only_choice 0 folds 0+1
+finished 5 rank 0
+decide
+  launch 6 W1 only_choice 0 folds 1+2
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("A sequence that is obeyed may run W out of turn; its fold waits") {
+  auto config = first_of_two(2);
+  config.mode = dispatch_mode::in_order;
+  stage_core core{config, obeying({"F0", "F1", "B1", "W1", "B0", "W0"})};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived B0 rank 0
+arrived B1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 hint_head 0 folds 1+0
+finished 1 rank 0
+decide
+  launch 2 B1 hint_head 0 folds 1+0
+finished 2 rank 0
+decide
+  launch 3 W1 hint_head 0 folds 1+0
+finished 3 rank 0
+decide
+  launch 4 B0 only_choice 0 folds 0+0
+finished 4 rank 0
+decide
+  launch 5 W0 only_choice 0 folds 0+2
+)";
+  CHECK(replayed(core, text) == text);
+  CHECK(core.memory().slots == 2);
+  core.on(task_finished{launch_seq{5}, rank_id{0}});
+  CHECK(core.memory().slots == 0);
+}
+
+TEST_CASE("Folds of different chunks do not wait for each other") {
+  stage_config config;
+  config.shape = {1, 2, 2, placement::interleaved};
+  stage_core core{config, obeying({"F0", "F0.1", "BW0.1", "F1", "F1.1", "BW1.1", "BW1", "BW0"})};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F0.1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F0.1 only_choice 0 folds 0+0
+finished 1 rank 0
+decide
+  launch 2 BW0.1 only_choice 0 folds 0+1
+finished 2 rank 0
+arrived F1 rank 0
+arrived F1.1 rank 0
+decide
+  launch 3 F1 hint_head 0 folds 1+0
+finished 3 rank 0
+decide
+  launch 4 F1.1 only_choice 0 folds 1+0
+finished 4 rank 0
+decide
+  launch 5 BW1.1 only_choice 0 folds 1+1
+finished 5 rank 0
+arrived B1 rank 0
+decide
+  launch 6 BW1 only_choice 0 folds 1+0
+finished 6 rank 0
+arrived B0 rank 0
+decide
+  launch 7 BW0 only_choice 0 folds 0+2
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("Memory in use counts pending W, on every rank, until the fold ends") {
+  auto config = last_of_two(1);
+  config.ranks = 2;
+  stage_core core{config, oldest_first(config.shape, false)};
+  replayed(core, "step 0 50\narrived F0 rank 0\narrived F0 rank 1\n");
+  CHECK(core.memory() == memory_use{});
+  core.on(decide{});
+  CHECK(core.memory() == memory_use{1, 1, 50, 50, 1, 1});
+  replayed(core, "finished 0 rank 0\nfinished 0 rank 1\ndecide\nfinished 1 rank 0\nfinished 1 rank 1\n");
+  CHECK(core.memory() == memory_use{1, 1, 50, 50, 1, 1});
+  replayed(core, "decide\nfinished 2 rank 1\n");
+  CHECK(core.memory() == memory_use{1, 1, 50, 50, 1, 1});
+  replayed(core, "finished 2 rank 0\n");
+  CHECK(core.memory() == memory_use{0, 1, 0, 50, 0, 1});
+}
+
+// ---- in-order mode
+
+TEST_CASE("In-order mode waits for the next task of the sequence though others are ready") {
+  auto config = first_of_two(2);
+  config.mode = dispatch_mode::in_order;
+  stage_core core{config, obeying({"F0", "F1", "BW0", "BW1"})};
+  const auto text = R"(
+step 0
+decide
+  wait input F0
+arrived F1 rank 0
+decide
+  wait in_order F0
+arrived F0 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 only_choice 0 folds 1+0
+finished 1 rank 0
+arrived B1 rank 0
+decide
+  wait in_order BW0
+arrived B0 rank 0
+decide
+  launch 2 BW0 hint_head 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("In-order mode waits for memory at the head of the sequence") {
+  auto config = first_of_two(2);
+  config.mode = dispatch_mode::in_order;
+  config.limit.slots = 1;
+  stage_core core{config, obeying({"F1", "BW1", "F0", "BW0"})};
+  const auto text = R"(
+step 0
+arrived F1 rank 0
+decide
+  launch 0 F1 only_choice 0 folds 1+0
+finished 0 rank 0
+arrived B1 rank 0
+decide
+  launch 1 BW1 only_choice 0 folds 1+0
+finished 1 rank 0
+arrived F0 rank 0
+decide
+  wait memory F0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+// ---- steps
+
+TEST_CASE("Launch numbers go on from step to step, and every step does all tasks again") {
+  const auto config = last_of_two(1);
+  stage_core core{config, oldest_first(config.shape, true)};
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    core.on(step_began{step_id{step}, {}});
+    CHECK(core.remaining() == 2);
+    core.on(input_arrived{task_kind::forward, microbatch_id{0}, chunk_id{0}, rank_id{0}});
+    for (const auto seq : {2 * step, 2 * step + 1}) {
+      const auto actions = core.on(decide{});
+      REQUIRE(actions.size() == 1);
+      CHECK(std::get<launch>(actions[0]).seq == launch_seq{seq});
+      CHECK_FALSE(core.step_complete());
+      core.on(task_finished{launch_seq{seq}, rank_id{0}});
+    }
+    CHECK(core.step_complete());
+  }
+}
+
+TEST_CASE("A stage told nothing yet has nothing to do") {
+  const auto config = last_of_two(1);
+  stage_core core{config, oldest_first(config.shape, true)};
+  CHECK(core.step_complete());
+  CHECK(replayed(core, "decide\n") == "\ndecide\n  wait complete\n");
+}
+
+TEST_CASE("After abort nothing is launched; what runs may end, and the next step starts clean") {
+  auto config = last_of_two(2);
+  config.limit.slots = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+abort
+decide
+finished 0 rank 0
+decide
+step 1
+decide
+  wait input F0
+arrived F0 rank 0
+decide
+  launch 1 F0 only_choice 0 folds 0+0
+finished 1 rank 0
+decide
+  launch 2 BW0 only_choice 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("A core moves with its state") {
+  const auto config = last_of_two(1);
+  stage_core first{config, oldest_first(config.shape, true)};
+  replayed(first, "step 0\narrived F0 rank 0\n");
+  stage_core second{std::move(first)};
+  CHECK(second.ready() == 1);
+  CHECK(second.config().stage == stage_id{1});
+  CHECK(second.hint().name() == "table");
+  CHECK(second.backward_of(microbatch_id{0}, chunk_id{0}) == task_kind::backward_weight);
+}
+
+// ---- broken protocol
+
+namespace {
+
+/// What a core of two microbatches and two ranks says when it dies of the last line.
+std::string dies_of(const std::string& text) {
+  auto config = first_of_two(2);
+  config.ranks = 2;
+  config.lookahead = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  return last_words([&] { replayed(core, text); });
+}
+
+const std::string both_running =
+    "step 0\narrived F0 rank 0\narrived F0 rank 1\narrived F1 rank 0\narrived F1 rank 1\ndecide\n";
+
+}  // namespace
+
+TEST_CASE("An event that breaks the protocol aborts the process") {
+  using Catch::Contains;
+  CHECK(dies_of(both_running) == "it lived");
+  CHECK_THAT(dies_of("step 0\narrived F0 rank 0\narrived F0 rank 0\n"),
+             Contains("an input arrives once a step"));
+  CHECK_THAT(dies_of(both_running + "arrived F0 rank 0\n"),
+             Contains("an input arrives once a step"));
+  CHECK_THAT(dies_of("step 0\narrived F0 rank 2\n"), Contains("a rank of the stage"));
+  CHECK_THAT(dies_of("step 0\narrived F2 rank 0\n"), Contains("a task of the step"));
+  CHECK_THAT(dies_of("step 0\narrived F0.1 rank 0\n"), Contains("a task of the step"));
+  CHECK_THAT(dies_of("arrived F0 rank 0\n"), Contains("an input arrives during a step"));
+  CHECK_THAT(dies_of("step 0\nfinished 0 rank 0\n"), Contains("a finished task was launched"));
+  CHECK_THAT(dies_of(both_running + "finished 2 rank 0\n"),
+             Contains("a finished task was launched"));
+  CHECK_THAT(dies_of(both_running + "finished 0 rank 0\nfinished 0 rank 0\n"),
+             Contains("a rank finishes a launch once"));
+  CHECK_THAT(dies_of(both_running + "finished 0 rank 2\n"),
+             Contains("a rank finishes a launch once"));
+  CHECK_THAT(dies_of(both_running + "finished 1 rank 0\nfinished 1 rank 1\n"),
+             Contains("launches finish in the order of their numbers"));
+  CHECK_THAT(dies_of("step 0\nstep 1\n"), Contains("a step begins after the one before"));
+  CHECK_THAT(dies_of(both_running + "abort\nstep 1\n"),
+             Contains("a step begins after the one before"));
+  CHECK_THAT(dies_of("step 0 1 2 3\n"), Contains("slot_bytes has one entry a microbatch"));
+}
+
+TEST_CASE("A gradient told to the stage that makes it aborts") {
+  const auto config = last_of_two(1);
+  stage_core core{config, oldest_first(config.shape, true)};
+  CHECK_THAT(last_words([&] { replayed(core, "step 0\narrived B0 rank 0\n"); }),
+             Catch::Contains("the last stage makes its own gradient"));
+}
+
+TEST_CASE("A configuration or a policy that cannot be aborts") {
+  using Catch::Contains;
+  const auto dies = [](const stage_config& config, const hint_table& hint) {
+    return last_words([&] { stage_core{config, table(hint)}; });
+  };
+  const auto good = first_of_two(1);
+  const hint_table one_lane{good.shape};
+  CHECK(dies(good, one_lane) == "it lived");
+  auto config = good;
+  config.ranks = 0;
+  CHECK_THAT(dies(config, one_lane), Contains("1 to 64 ranks"));
+  config.ranks = 65;
+  CHECK_THAT(dies(config, one_lane), Contains("1 to 64 ranks"));
+  config = good;
+  config.stage = stage_id{2};
+  CHECK_THAT(dies(config, one_lane), Contains("a stage of the shape"));
+  config = good;
+  config.shape.chunks = 2;
+  CHECK_THAT(dies(config, hint_table{config.shape}), Contains("a valid shape"));
+  auto hint = one_lane;
+  hint.lanes = lanes_max + 1;
+  CHECK_THAT(dies(good, hint), Contains("1 to lanes_max lanes"));
+  hint.lanes = 2;
+  config = good;
+  config.mode = dispatch_mode::in_order;
+  CHECK_THAT(dies(config, hint), Contains("in-order dispatch obeys a policy of one lane"));
+  hint.assign([](const task&) { return 2U; }, [](const task&) { return 0U; });
+  CHECK_THAT(dies(good, hint), Contains("lane_of gives a lane of the policy"));
+}
+
+}  // namespace rrfp

@@ -1,0 +1,134 @@
+/// A whole pipeline without a clock: checked stages, the messages between them and the running
+/// launches. The test says which event happens next, so any delay and any duration is reachable.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "stage_model.hpp"
+
+namespace rrfp::testing {
+
+struct pipeline_setup {
+  pipeline_shape shape;
+  std::uint32_t ranks = 1;
+  std::uint32_t lookahead = 0;
+  dispatch_mode mode = dispatch_mode::ready;
+  memory_limit limit;
+  std::vector<std::uint64_t> slot_bytes;  ///< the same on every stage; may be empty
+  std::vector<hint_table> hints;          ///< by stage
+
+  stage_config config(std::uint32_t stage) const {
+    return {shape, stage_id{stage}, ranks, lookahead, mode, limit};
+  }
+};
+
+/// An input on its way to one rank of a stage.
+struct message {
+  std::uint32_t stage;
+  input_arrived what;
+
+  bool operator==(const message&) const = default;
+};
+
+/// What a launch that ended on one rank sends, if anything: F along the model, B and BW back.
+inline std::optional<message> output_of(const pipeline_shape& shape, std::uint32_t stage,
+                                        const task& t, rank_id rank) {
+  const auto vs = shape.virtual_stage(stage_id{stage}, t.chunk);
+  const bool forward = t.kind == task_kind::forward;
+  if (t.kind == task_kind::weight || (forward ? shape.is_last(vs) : shape.is_first(vs)))
+    return std::nullopt;
+  const auto to = shape.at(virtual_stage_id{forward ? vs.value() + 1 : vs.value() - 1});
+  const auto kind = forward ? task_kind::forward : task_kind::backward;
+  return message{to.stage.value(), {kind, t.mb, to.chunk, rank}};
+}
+
+class pipeline_driver {
+ public:
+  explicit pipeline_driver(const pipeline_setup& setup) : setup_(setup) {
+    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
+      stages_.emplace_back(setup.config(s), std::make_shared<hint_table>(setup.hints[s]));
+  }
+
+  /// Every stage begins; the data of every microbatch is on its way to the first virtual stage.
+  void begin_step(std::uint64_t step = 0) {
+    for (auto& stage : stages_) stage.begin(step_id{step}, setup_.slot_bytes);
+    messages_.clear();
+    for (std::uint32_t i = 0; i < setup_.shape.microbatches; ++i)
+      for (std::uint32_t r = 0; r < setup_.ranks; ++r)
+        messages_.push_back({0, {task_kind::forward, microbatch_id{i}, chunk_id{0}, rank_id{r}}});
+    launched_.assign(stages_.size(), {});
+  }
+
+  const std::vector<message>& messages() const { return messages_; }
+  /// Takes `messages()[at]` out (the last one moves to its place); gives the stage it went to.
+  std::uint32_t deliver(std::size_t at) {
+    const auto m = messages_[at];
+    messages_[at] = messages_.back();
+    messages_.pop_back();
+    stages_[m.stage].arrive(m.what);
+    return m.stage;
+  }
+
+  bool can_finish(std::uint32_t stage, std::uint32_t rank) const {
+    return stages_[stage].model().can_finish(rank_id{rank});
+  }
+  void finish(std::uint32_t stage, std::uint32_t rank) {
+    const auto ended = stages_[stage].finish(rank_id{rank});
+    if (const auto sent = output_of(setup_.shape, stage, ended.what, rank_id{rank}))
+      messages_.push_back(*sent);
+  }
+
+  std::span<const action> decide(std::uint32_t stage) {
+    const auto actions = stages_[stage].decide();
+    for (const auto& a : actions)
+      if (const auto* l = std::get_if<launch>(&a)) launched_[stage].push_back(l->what);
+    return actions;
+  }
+
+  bool complete() const {
+    for (const auto& stage : stages_)
+      if (!stage.core().step_complete()) return false;
+    return messages_.empty();
+  }
+  /// Every task of every stage was launched exactly once in this step.
+  bool everything_launched_once() const {
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      auto got = launched_[s];
+      auto wanted = setup_.hints[s].tasks();
+      std::sort(got.begin(), got.end());
+      std::sort(wanted.begin(), wanted.end());
+      if (got != wanted) return false;
+    }
+    return true;
+  }
+
+  checked_stage& stage(std::uint32_t s) { return stages_[s]; }
+  /// In the order of launching.
+  const std::vector<task>& launched(std::uint32_t s) const { return launched_[s]; }
+  const pipeline_setup& setup() const { return setup_; }
+
+ private:
+  pipeline_setup setup_;
+  std::vector<checked_stage> stages_;
+  std::vector<message> messages_;
+  std::vector<std::vector<task>> launched_;
+};
+
+/// The same hint on every stage.
+inline std::vector<hint_table> on_every_stage(const hint_table& hint) {
+  return std::vector<hint_table>(hint.shape.stages, hint);
+}
+
+/// Fixed sequences, obeyed or as hints.
+inline std::vector<hint_table> sequence_hints(const pipeline_shape& shape,
+                                              const std::vector<sequence>& sequences) {
+  std::vector<hint_table> hints;
+  for (const auto& order : sequences) hints.push_back(sequence_hint(shape, order));
+  return hints;
+}
+
+}  // namespace rrfp::testing

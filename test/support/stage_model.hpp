@@ -1,0 +1,471 @@
+/// The rules of a stage once more, read naively: what a stage_core is compared with.
+///
+/// Every question is answered by looking at every task, from the words of DESIGN.md, section 4, and
+/// the public headers. Two sorts of checks come from it: the core's answer to `decide` must equal the
+/// model's, reason included; and the limits and the order of folds are asserted on their own, so
+/// that a shared misunderstanding of the arbiter does not hide an overrun. The model throws `broken`.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/schedule/transcript.hpp>
+
+#include "test_policies.hpp"
+
+namespace rrfp::testing {
+
+/// A rule was broken; the message says which, and where.
+struct broken : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void expect(bool kept, const char* rule) {
+  if (!kept) throw broken{rule};
+}
+
+class stage_model {
+ public:
+  stage_model(stage_config config, std::unique_ptr<policy> hint)
+      : config_(std::move(config)), hint_(std::move(hint)), m_(config_.shape.microbatches) {
+    rank_tasks();
+    begin({});
+    begun_ = false;
+  }
+
+  void begin(std::vector<std::uint64_t> slot_bytes) {
+    begun_ = true;
+    aborted_ = false;
+    bytes_ = std::move(slot_bytes);
+    bytes_.resize(m_, 0);
+    pairs_.assign(std::size_t{m_} * config_.shape.chunks, {});
+    std::fill(launched_.begin(), launched_.end(), false);
+    launches_ = 0;
+    slots_peak_ = activations_peak_ = 0;
+    bytes_peak_ = 0;
+    hint_->reset();
+  }
+
+  void arrived(const input_arrived& e) {
+    auto& p = of(e.mb, e.chunk);
+    (e.kind == task_kind::forward ? p.forward_ranks : p.backward_ranks) |=
+        std::uint64_t{1} << e.rank.value();
+  }
+
+  void aborted() { aborted_ = true; }
+
+  /// Compares the core's answer to `decide` with the model's own and takes it over.
+  void decided(std::span<const action> actions) {
+    std::size_t at = 0;
+    if (!aborted_) {
+      while (queue_.size() <= config_.lookahead) {
+        const auto wanted = choose();
+        if (!wanted) break;
+        const std::string got = at < actions.size() ? to_line(actions[at]) : "nothing";
+        if (at >= actions.size() || actions[at] != action{*wanted})
+          throw broken{"expected '" + to_line(action{*wanted}) + "', got '" + got + "'"};
+        ++at;
+        take_over(*wanted);
+      }
+      if (queue_.empty() && at == 0) {
+        const action wanted{explain_wait()};
+        if (actions.empty() || actions[0] != wanted)
+          throw broken{"expected '" + to_line(wanted) + "', got " +
+                       (actions.empty() ? "nothing" : to_line(actions[0]))};
+        ++at;
+      }
+    }
+    if (at != actions.size()) throw broken{"one too many: '" + to_line(actions[at]) + "'"};
+  }
+
+  bool can_finish(rank_id rank) const { return unfinished(rank) != nullptr; }
+
+  /// The rank ends the first launch that it has not ended; gives that launch.
+  launch finished(rank_id rank) {
+    auto* const r = const_cast<running*>(unfinished(rank));
+    expect(r != nullptr, "the driver finishes what runs");
+    r->ranks_done |= std::uint64_t{1} << rank.value();
+    const auto ended = r->what;
+    if (r->ranks_done != all_ranks()) return ended;
+    expect(r == &queue_.front(), "launches end in order");
+    for (std::uint32_t i = 0; i < ended.folds.count; ++i)
+      of(microbatch_id{ended.folds.first.value() + i}, ended.what.chunk).fold_ended = true;
+    queue_.pop_front();
+    return ended;
+  }
+
+  bool complete() const { return remaining() == 0 && queue_.empty(); }
+  std::uint32_t remaining() const {
+    return static_cast<std::uint32_t>(begun_ ? ranked_.size() - launches_ : 0);
+  }
+  std::size_t outstanding() const { return queue_.size(); }
+  const std::vector<task>& ranked_tasks() const { return ranked_; }
+
+  memory_use memory() const {
+    memory_use use;
+    for (std::uint32_t i = 0; i < m_; ++i) {
+      if (!holds(microbatch_id{i})) continue;
+      ++use.slots;
+      use.bytes += bytes_[i];
+    }
+    for (const auto& p : pairs_) use.activations += p.forward_launched && !p.fold_ended;
+    use.slots_peak = slots_peak_;
+    use.bytes_peak = bytes_peak_;
+    use.activations_peak = activations_peak_;
+    return use;
+  }
+
+  /// Tasks that could be launched now if they fit.
+  std::uint32_t ready() const {
+    std::uint32_t count = 0;
+    for (std::size_t at = 0; at < ranked_.size(); ++at) count += !launched_[at] && is_ready(ranked_[at]);
+    return count;
+  }
+
+  /// Everything that the future can depend on, as exact bytes. Not for aborted steps.
+  std::string key() const {
+    std::string text;
+    for (const auto& p : pairs_) {
+      append(text, p.forward_ranks, config_.ranks);
+      append(text, p.backward_ranks, config_.ranks);
+      text += static_cast<char>(p.forward_launched | p.backward_launched << 1 | p.weight_due << 2 |
+                                p.fold_launched << 3 | p.fold_ended << 4);
+    }
+    for (const auto& r : queue_) {
+      text += static_cast<char>(row_of(r.what.what.kind));
+      text += static_cast<char>(r.what.what.mb.value());
+      text += static_cast<char>(r.what.what.chunk.value());
+      append(text, r.ranks_done, config_.ranks);
+    }
+    text += '|';
+    const auto order = hint_->order();
+    for (std::uint32_t i = 0; i < order.count; ++i) text += static_cast<char>(order.lane[i]);
+    return text;
+  }
+
+ private:
+  struct pair_state {
+    std::uint64_t forward_ranks = 0;
+    std::uint64_t backward_ranks = 0;
+    bool forward_launched = false;
+    bool backward_launched = false;
+    bool weight_due = false;
+    bool fold_launched = false;
+    bool fold_ended = false;
+  };
+  struct running {
+    launch what;
+    std::uint64_t ranks_done = 0;
+  };
+
+  static void append(std::string& text, std::uint64_t bits, std::uint32_t ranks) {
+    for (std::uint32_t r = 0; r < ranks; r += 8) text += static_cast<char>(bits >> r & 0xff);
+  }
+
+  void rank_tasks() {
+    for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
+      for (std::uint32_t i = 0; i < m_; ++i) {
+        const auto backward = hint_->backward_of(microbatch_id{i}, chunk_id{c});
+        ranked_.push_back({task_kind::forward, microbatch_id{i}, chunk_id{c}});
+        ranked_.push_back({backward, microbatch_id{i}, chunk_id{c}});
+        if (backward == task_kind::backward)
+          ranked_.push_back({task_kind::weight, microbatch_id{i}, chunk_id{c}});
+      }
+    }
+    const auto key = [&](const task& t) {
+      return std::tuple{hint_->lane_of(t), hint_->rank(t), t.mb, t.chunk, t.kind};
+    };
+    std::sort(ranked_.begin(), ranked_.end(),
+              [&](const task& a, const task& b) { return key(a) < key(b); });
+    launched_.assign(ranked_.size(), false);
+    for (const auto& t : ranked_) lanes_.push_back(hint_->lane_of(t));
+  }
+
+  pair_state& of(microbatch_id mb, chunk_id chunk) {
+    return pairs_[std::size_t{chunk.value()} * m_ + mb.value()];
+  }
+  const pair_state& of(microbatch_id mb, chunk_id chunk) const {
+    return pairs_[std::size_t{chunk.value()} * m_ + mb.value()];
+  }
+  std::uint64_t all_ranks() const { return ~std::uint64_t{0} >> (64 - config_.ranks); }
+  const running* unfinished(rank_id rank) const {
+    for (const auto& r : queue_)
+      if ((r.ranks_done >> rank.value() & 1) == 0) return &r;
+    return nullptr;
+  }
+
+  // ---- readiness
+
+  bool is_ready(const task& t) const {
+    const auto& p = of(t.mb, t.chunk);
+    switch (t.kind) {
+      case task_kind::forward: return p.forward_ranks == all_ranks();
+      case task_kind::backward:
+      case task_kind::backward_weight:
+        return p.forward_launched &&
+               (p.backward_ranks == all_ranks() ||
+                config_.shape.is_last(config_.shape.virtual_stage(config_.stage, t.chunk)));
+      case task_kind::weight:
+        return p.backward_launched && (config_.mode == dispatch_mode::in_order ||
+                                       fold_next(t.chunk) == t.mb.value());
+    }
+    return false;
+  }
+
+  std::uint32_t fold_next(chunk_id chunk) const {
+    std::uint32_t next = 0;
+    while (next < m_ && of(microbatch_id{next}, chunk).fold_launched) ++next;
+    return next;
+  }
+
+  // ---- memory
+
+  bool any_forward(microbatch_id mb) const {
+    for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
+      if (of(mb, chunk_id{c}).forward_launched) return true;
+    return false;
+  }
+  bool all_folded(microbatch_id mb) const {
+    for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
+      if (!of(mb, chunk_id{c}).fold_ended) return false;
+    return true;
+  }
+  bool holds(microbatch_id mb) const { return any_forward(mb) && !all_folded(mb); }
+
+  /// Whether a microbatch without a slot may have one; in-order mode asks for no reserve.
+  bool slot_free_for(microbatch_id mb) const {
+    const auto& limit = config_.limit;
+    const auto use = memory();
+    const bool one_fits =
+        (limit.slots == 0 || use.slots + 1 <= limit.slots) &&
+        (limit.bytes == 0 || use.slots == 0 || use.bytes + bytes_[mb.value()] <= limit.bytes);
+    if (!one_fits || config_.mode == dispatch_mode::in_order) return one_fits;
+    bool older_waits = false;
+    std::uint64_t largest_older = 0;
+    for (std::uint32_t i = 0; i < mb.value(); ++i) {
+      if (any_forward(microbatch_id{i})) continue;
+      older_waits = true;
+      largest_older = std::max(largest_older, bytes_[i]);
+    }
+    if (!older_waits) return true;
+    return (limit.slots == 0 || use.slots + 2 <= limit.slots) &&
+           (limit.bytes == 0 || use.bytes + bytes_[mb.value()] + largest_older <= limit.bytes);
+  }
+
+  std::uint32_t oldest_unfinished() const {
+    for (std::uint32_t i = 0; i < m_; ++i)
+      for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
+        if (!of(microbatch_id{i}, chunk_id{c}).backward_launched) return i;
+    return m_;
+  }
+  std::uint32_t oldest_without_slot() const {
+    std::uint32_t i = 0;
+    while (i < m_ && any_forward(microbatch_id{i})) ++i;
+    return i;
+  }
+  std::uint32_t forwards_ahead() const {
+    std::uint32_t ahead = 0;
+    for (const auto& p : pairs_) ahead += std::uint32_t{p.forward_launched} - p.backward_launched;
+    return ahead;
+  }
+  bool run_ahead_forbids(microbatch_id mb) const {
+    return config_.limit.run_ahead != 0 && forwards_ahead() >= config_.limit.run_ahead &&
+           mb.value() != oldest_unfinished();
+  }
+
+  // ---- arbitration
+
+  std::vector<std::uint32_t> lane_sequence() const {
+    const auto named = hint_->order();
+    std::vector<std::uint32_t> sequence(named.lane.begin(), named.lane.begin() + named.count);
+    for (std::uint32_t lane = 0; lane < lanes_max; ++lane)
+      if (std::find(sequence.begin(), sequence.end(), lane) == sequence.end())
+        sequence.push_back(lane);
+    return sequence;
+  }
+
+  std::optional<launch> choose() const {
+    if (config_.mode == dispatch_mode::in_order) return choose_in_order();
+    bool blocked = false;
+    const auto all_ready = ready();
+    for (const auto lane : lane_sequence()) {
+      std::uint32_t skipped = 0;
+      bool admission_seen = false;
+      for (std::size_t at = 0; at < ranked_.size(); ++at) {
+        const auto& t = ranked_[at];
+        if (launched_[at] || lanes_[at] != lane) continue;
+        if (is_ready(t)) {
+          if (may_run(t, admission_seen)) {
+            const auto why = all_ready == 1 ? choice::only_choice
+                             : blocked      ? choice::memory_bound
+                             : skipped == 0 ? choice::hint_head
+                                            : choice::skipped_not_ready;
+            return launch_of(t, {why, skipped});
+          }
+          blocked = true;
+        }
+        ++skipped;
+      }
+    }
+    return std::nullopt;
+  }
+
+  bool may_run(const task& t, bool& admission_seen) const {
+    if (t.kind != task_kind::forward) return true;
+    const bool forbidden = run_ahead_forbids(t.mb);
+    if (holds(t.mb)) return !forbidden;
+    // Under a byte limit the core looks at the best-ranked of a lane and at the oldest, no further.
+    const bool first = !std::exchange(admission_seen, true);
+    if (config_.limit.bytes != 0 && !first && t.mb.value() != oldest_without_slot()) return false;
+    return !forbidden && slot_free_for(t.mb);
+  }
+
+  std::optional<launch> choose_in_order() const {
+    const auto head = std::find(launched_.begin(), launched_.end(), false) - launched_.begin();
+    if (static_cast<std::size_t>(head) == ranked_.size()) return std::nullopt;
+    const auto& t = ranked_[static_cast<std::size_t>(head)];
+    if (!is_ready(t)) return std::nullopt;
+    if (t.kind == task_kind::forward && !holds(t.mb) && !slot_free_for(t.mb)) return std::nullopt;
+    return launch_of(t, {ready() == 1 ? choice::only_choice : choice::hint_head, 0});
+  }
+
+  launch launch_of(const task& t, reason why) const {
+    launch l{launch_seq{next_seq_}, t, why, {t.mb, 0}};
+    if (!has_weight(t.kind) || fold_next(t.chunk) != t.mb.value()) return l;
+    l.folds.count = 1;
+    for (auto i = t.mb.value() + 1; i < m_ && of(microbatch_id{i}, t.chunk).weight_due; ++i)
+      ++l.folds.count;
+    return l;
+  }
+
+  void take_over(const launch& l) {
+    const auto& t = l.what;
+    const auto at = static_cast<std::size_t>(std::find(ranked_.begin(), ranked_.end(), t) -
+                                             ranked_.begin());
+    expect(at < ranked_.size() && !launched_[at], "a task is launched once a step");
+    auto& p = of(t.mb, t.chunk);
+    if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
+    launched_[at] = true;
+    ++launches_;
+    ++next_seq_;
+    if (t.kind == task_kind::forward) p.forward_launched = true;
+    if (is_backward(t.kind)) p.backward_launched = true;
+    if (has_weight(t.kind)) p.weight_due = true;
+    for (std::uint32_t i = 0; i < l.folds.count; ++i) {
+      auto& folded = of(microbatch_id{l.folds.first.value() + i}, t.chunk);
+      expect(folded.weight_due && !folded.fold_launched, "what is folded was launched");
+      expect(i + l.folds.first.value() == 0 ||
+                 of(microbatch_id{l.folds.first.value() + i - 1}, t.chunk).fold_launched,
+             "folds follow the numbers of the microbatches");
+      folded.fold_launched = true;
+    }
+    hint_->launched(t);
+    queue_.push_back({l, 0});
+    expect_limits_kept();
+  }
+
+  void expect_may_run_ahead(microbatch_id mb) const {
+    if (config_.mode == dispatch_mode::in_order) return;
+    expect(!run_ahead_forbids(mb), "run_ahead holds for all but the oldest microbatch");
+  }
+
+  void expect_limits_kept() {
+    const auto use = memory();
+    const auto& limit = config_.limit;
+    expect(limit.slots == 0 || use.slots <= limit.slots, "no more microbatches than slots");
+    expect(limit.bytes == 0 || use.bytes <= limit.bytes || use.slots == 1,
+           "no more bytes than the limit, but for one microbatch alone");
+    slots_peak_ = std::max(slots_peak_, use.slots);
+    bytes_peak_ = std::max(bytes_peak_, use.bytes);
+    activations_peak_ = std::max(activations_peak_, use.activations);
+  }
+
+  wait explain_wait() const {
+    if (remaining() == 0) return {wait_cause::complete, {}};
+    const auto all_ready = ready();
+    if (config_.mode == dispatch_mode::in_order) {
+      const auto head = std::find(launched_.begin(), launched_.end(), false) - launched_.begin();
+      const auto& t = ranked_[static_cast<std::size_t>(head)];
+      return {is_ready(t)      ? wait_cause::memory
+              : all_ready != 0 ? wait_cause::in_order
+                               : wait_cause::input,
+              t};
+    }
+    for (const auto lane : lane_sequence())
+      for (std::size_t at = 0; at < ranked_.size(); ++at)
+        if (!launched_[at] && lanes_[at] == lane && (all_ready == 0 || is_ready(ranked_[at])))
+          return {all_ready == 0 ? wait_cause::input : wait_cause::memory, ranked_[at]};
+    throw broken{"remaining tasks lie in some lane"};
+  }
+
+  stage_config config_;
+  std::unique_ptr<policy> hint_;
+  std::uint32_t m_;
+  std::vector<task> ranked_;  ///< lane by lane, best first
+  std::vector<std::uint32_t> lanes_;
+  std::vector<bool> launched_;
+  std::vector<pair_state> pairs_;  ///< by chunk * m + microbatch
+  std::deque<running> queue_;
+  std::vector<std::uint64_t> bytes_;
+  std::uint64_t bytes_peak_ = 0;
+  std::uint32_t slots_peak_ = 0;
+  std::uint32_t activations_peak_ = 0;
+  std::uint64_t next_seq_ = 0;
+  std::size_t launches_ = 0;
+  bool aborted_ = false;
+  bool begun_ = false;
+};
+
+/// A core and its model, told the same events; throws `broken` where they differ.
+class checked_stage {
+ public:
+  checked_stage(const stage_config& config, std::shared_ptr<const hint_table> hint)
+      : core_(config, std::make_unique<table_policy>(hint)),
+        model_(config, std::make_unique<table_policy>(hint)) {}
+
+  void begin(step_id step, const std::vector<std::uint64_t>& slot_bytes) {
+    core_.on(step_began{step, slot_bytes});
+    model_.begin(slot_bytes);
+  }
+  void arrive(const input_arrived& e) {
+    expect(core_.on(e).empty(), "an arrival returns no action");
+    model_.arrived(e);
+  }
+  launch finish(rank_id rank) {
+    const auto ended = model_.finished(rank);
+    expect(core_.on(task_finished{ended.seq, rank}).empty(), "a finish returns no action");
+    return ended;
+  }
+  void abort() {
+    core_.on(rrfp::abort{});
+    model_.aborted();
+  }
+  /// The actions are valid until the next call.
+  std::span<const action> decide() {
+    const auto actions = core_.on(rrfp::decide{});
+    model_.decided(actions);
+    expect(core_.memory() == model_.memory(), "the core counts memory as the model does");
+    expect(core_.remaining() == model_.remaining() && core_.outstanding() == model_.outstanding() &&
+               core_.ready() == model_.ready() && core_.step_complete() == model_.complete(),
+           "the core counts tasks as the model does");
+    return actions;
+  }
+
+  const stage_core& core() const { return core_; }
+  const stage_model& model() const { return model_; }
+
+ private:
+  stage_core core_;
+  stage_model model_;
+};
+
+}  // namespace rrfp::testing

@@ -1,0 +1,28 @@
+/// A transcript as a test: the events of the text are told to a core, and the text comes back with
+/// the actions that the core gave, each on a line of its own after a "  ". Equal texts: passed.
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/schedule/transcript.hpp>
+
+namespace rrfp::testing {
+
+/// Lines that start with a space are the expected actions and are not read. Leading and trailing
+/// empty lines fall away, so a raw string can be laid out freely.
+inline std::string replayed(stage_core& core, const std::string& text) {
+  std::istringstream lines{text};
+  std::string out = "\n";
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == ' ') continue;
+    const auto e = parse_event(line);
+    out += line + "\n";
+    if (!e) return out + "  " + e.message();
+    for (const auto& a : core.on(*e)) out += "  " + to_line(a) + "\n";
+  }
+  return out;
+}
+
+}  // namespace rrfp::testing
