@@ -169,7 +169,7 @@ void job_actor::watch() {
   if (phase_ == phase::reporting_hang)
     return end(ending::failed, fmt::format("no task finished for {:.1f} s\n  {}", silent,
                                            fmt::join(hang_report_, "\n  ")));
-  if (silent > setup_.hang_timeout_s) {
+  if (setup_.hang_timeout_s > 0 && silent > setup_.hang_timeout_s) {
     phase_ = phase::reporting_hang;
     tell_stages(report_progress{});
     post_after(this, report_time, tick{});

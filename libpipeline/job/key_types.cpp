@@ -14,7 +14,7 @@ error mismatch(const std::string& expected, const value& v) {
 
 /// The value has the right type but lies outside: its type says nothing new.
 error outside(const std::string& expected, const value& v) {
-  return error{"expected " + expected + ", got " + to_toml(v)};
+  return error{"expected " + expected + ", got " + shown(v)};
 }
 
 /// "1", "0.5", "1e-08": without the ".0" of a TOML float.
@@ -33,7 +33,9 @@ std::string bounds(number_range range) {
          (range.open_high ? ")" : "]");
 }
 
-std::string below(number_range range) { return (range.open_low ? "> " : ">= ") + plain(range.low); }
+std::string below(number_range range) {
+  return (range.open_low ? "> " : ">= ") + plain(range.low);
+}
 std::string above(number_range range) {
   return (range.open_high ? "< " : "<= ") + plain(range.high);
 }
@@ -47,7 +49,9 @@ std::string a_list_of(const words& allowed) {
   return text;
 }
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+bool is_control(char c) {
+  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
 
 }  // namespace
 
@@ -171,7 +175,9 @@ std::string type_name(integer_range range) {
   return "integer, " + std::to_string(range.low) + " to " + std::to_string(range.high);
 }
 
-std::string type_name(number_range range) { return "number in " + bounds(range); }
+std::string type_name(number_range range) {
+  return "number in " + bounds(range);
+}
 
 std::string type_name(const words& allowed) {
   std::string text;

@@ -51,7 +51,8 @@ std::string type_name(integer_range range);
 std::string type_name(number_range range);
 std::string type_name(const words& allowed);
 
-/// The keys of one section, each bound to its member. The members' own initializers are the defaults.
+/// The keys of one section, each bound to its member. The members' own initializers are the
+/// defaults.
 template <class Section>
 class section_keys {
  public:
@@ -61,14 +62,16 @@ class section_keys {
   template <class T>
   void integer(const char* leaf, T Section::*field, integer_range range, const char* unit,
                const char* meaning) {
-    add(leaf, field, type_name(range), unit, meaning,
+    add(
+        leaf, field, type_name(range), unit, meaning,
         [range](T& to, const value& v) { return store(to, read_integer(v, range)); },
         [](const T& x) { return value{static_cast<std::int64_t>(x)}; });
   }
 
   void number(const char* leaf, double Section::*field, number_range range, const char* unit,
               const char* meaning) {
-    add(leaf, field, type_name(range), unit, meaning,
+    add(
+        leaf, field, type_name(range), unit, meaning,
         [range](double& to, const value& v) { return store(to, read_number(v, range)); },
         [](double x) { return value{x}; });
   }
@@ -76,13 +79,15 @@ class section_keys {
   void numbers(const char* leaf, std::vector<double> Section::*field, number_range range,
                const char* unit, const char* meaning) {
     using list = std::vector<double>;
-    add(leaf, field, type_name(range) + ", or an array", unit, meaning,
+    add(
+        leaf, field, type_name(range) + ", or an array", unit, meaning,
         [range](list& to, const value& v) { return store(to, read_numbers(v, range)); },
         [](const list& x) { return x.size() == 1 ? value{x[0]} : to_list(x); });
   }
 
   void boolean(const char* leaf, bool Section::*field, const char* meaning) {
-    add(leaf, field, "boolean", "", meaning,
+    add(
+        leaf, field, "boolean", "", meaning,
         [](bool& to, const value& v) { return store(to, read_boolean(v)); },
         [](bool x) { return value{x}; });
   }
@@ -117,24 +122,27 @@ class section_keys {
 
   void text(const char* leaf, std::string Section::*field, path_rule paths, const char* type,
             const char* meaning) {
-    auto& made = add(leaf, field, type, "", meaning,
-                     [](std::string& to, const value& v) { return store(to, read_text(v)); },
-                     [](const std::string& x) { return value{x}; });
+    auto& made = add(
+        leaf, field, type, "", meaning,
+        [](std::string& to, const value& v) { return store(to, read_text(v)); },
+        [](const std::string& x) { return value{x}; });
     text_key(made).paths = paths;
   }
 
   void texts(const char* leaf, std::vector<std::string> Section::*field, path_rule paths,
              const char* type, const char* meaning) {
     using list = std::vector<std::string>;
-    auto& made = add(leaf, field, type, "", meaning,
-                     [](list& to, const value& v) { return store(to, read_texts(v)); },
-                     [](const list& x) { return to_list(x); });
+    auto& made = add(
+        leaf, field, type, "", meaning,
+        [](list& to, const value& v) { return store(to, read_texts(v)); },
+        [](const list& x) { return to_list(x); });
     text_key(made).paths = paths;
   }
 
   void bytes(const char* leaf, std::uint64_t Section::*field, std::int64_t high,
              const char* meaning) {
-    add(leaf, field, "integer >= 0, or text with B, KiB, MiB or GiB", "bytes", meaning,
+    add(
+        leaf, field, "integer >= 0, or text with B, KiB, MiB or GiB", "bytes", meaning,
         [high](std::uint64_t& to, const value& v) { return store(to, read_bytes(v, high)); },
         [](std::uint64_t x) { return value{static_cast<std::int64_t>(x)}; });
   }
@@ -161,7 +169,12 @@ class section_keys {
   template <class Apply>
   void preset(const char* leaf, words allowed, const char* meaning, Apply apply) {
     const auto member = member_;
-    table_.push_back({section_ + "." + leaf, type_name(allowed), "", meaning, true, path_rule::none,
+    table_.push_back({section_ + "." + leaf,
+                      type_name(allowed),
+                      "",
+                      meaning,
+                      true,
+                      path_rule::none,
                       [=](job& j, const value& v) -> status {
                         const auto at = read_word(v, allowed);
                         if (!at) return at.failure();
@@ -198,10 +211,9 @@ class section_keys {
   key& add(const char* leaf, Field field, std::string type, const char* unit, const char* meaning,
            Set set, Get get) {
     const auto member = member_;
-    table_.push_back(
-        {section_ + "." + leaf, std::move(type), unit, meaning, false, path_rule::none,
-         [=](job& j, const value& v) -> status { return set(j.*member.*field, v); },
-         [=](const job& j) { return get(j.*member.*field); }});
+    table_.push_back({section_ + "." + leaf, std::move(type), unit, meaning, false, path_rule::none,
+                      [=](job& j, const value& v) -> status { return set(j.*member.*field, v); },
+                      [=](const job& j) { return get(j.*member.*field); }});
     return table_.back();
   }
 

@@ -52,13 +52,17 @@ origin at_line(const std::string& source, std::uint32_t line) {
   return {line == 0 ? source : source + ":" + std::to_string(line)};
 }
 
-/// The key of an entry; null for a section as such, which sets nothing.
+/// The key of an entry; null for what sets nothing: a section as such, an empty compare.
 result<const key*> key_of(const entry& e, const origin& from) {
   const auto name = e.name();
-  if (name == "compare")
+  if (name == "compare") {
+    const auto* list = std::get_if<value_list>(&e.what.is);
+    if (list != nullptr && list->empty()) return nullptr;
     return from.blame(name, "expected [[compare]] tables, got " + describe(e.what));
+  }
   if (e.path.size() == 1) {
-    const bool is_table = std::holds_alternative<foreign_value>(e.what.is);
+    const auto* foreign = std::get_if<foreign_value>(&e.what.is);
+    const bool is_table = foreign != nullptr && foreign->is_table;
     if (is_section(name) && is_table) return nullptr;
     if (is_section(name)) return from.blame(name, "expected a table, got " + describe(e.what));
     if (e.path[0].find('.') != std::string::npos)
@@ -66,8 +70,8 @@ result<const key*> key_of(const entry& e, const origin& from) {
     if (is_table) return from.blame(name, unknown_name(name, ""));
   }
   if (const auto* k = find_key(name)) return k;
-  return from.blame(name, e.path.size() == 1 ? unknown_name("", name)
-                                             : unknown_name(e.path[0], e.path[1]));
+  return from.blame(
+      name, e.path.size() == 1 ? unknown_name("", name) : unknown_name(e.path[0], e.path[1]));
 }
 
 status assign(draft& d, const key& k, value v, const fs::path& folder, const origin& from) {
@@ -91,9 +95,8 @@ status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& f
 }
 
 status assign_override(draft& d, const std::string& text) {
-  const auto printable = std::none_of(text.begin(), text.end(), [](char c) {
-    return static_cast<unsigned char>(c) < 0x20;
-  });
+  const auto printable = std::none_of(text.begin(), text.end(),
+                                      [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   const origin from{"--set " + (printable ? text : in_quotes(text)), true};
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
@@ -120,8 +123,7 @@ result<setting> read_setting(const entry& e, const fs::path& folder, const origi
   auto v = e.what;
   resolve_paths((*k)->paths, folder, v);
   job scratch;
-  if (const auto set = (*k)->set(scratch, v); !set)
-    return from.blame((*k)->path, set.message());
+  if (const auto set = (*k)->set(scratch, v); !set) return from.blame((*k)->path, set.message());
   return setting{(*k)->path, to_toml((*k)->get ? (*k)->get(scratch) : v)};
 }
 
@@ -149,10 +151,11 @@ status read_compare(draft& d, const document& doc, const fs::path& folder) {
     const auto from = at_line(source, table.line);
     for (const auto& other : d.made.compare)
       if (other.name == made->name)
-        return from.blame("compare", "expected names that differ, got " + in_quotes(made->name) +
-                                         " twice");
+        return from.blame("compare",
+                          "expected names that differ, got " + in_quotes(made->name) + " twice");
     if (d.made.compare.size() == variants_max)
-      return from.blame("compare", "expected at most " + std::to_string(variants_max) + " variants");
+      return from.blame("compare",
+                        "expected at most " + std::to_string(variants_max) + " variants");
     d.made.compare.push_back(std::move(made).value());
   }
   return success();
@@ -220,8 +223,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
   return std::move(d.made);
 }
 
-result<job> load_job(const std::string& path, std::span<const std::string> overrides,
-                     job_use use) {
+result<job> load_job(const std::string& path, std::span<const std::string> overrides, job_use use) {
   const auto text = read_file(path);
   if (!text) return text.failure();
   return parse_job(*text, path, overrides, use);

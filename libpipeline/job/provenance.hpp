@@ -28,9 +28,10 @@ class provenance {
   /// Errors from here on speak of this variant.
   void enter_variant(std::string name) { variant_ = std::move(name); }
 
-  /// An error about `key`. If the key was left at its default, the place of `related`, which it does
-  /// not fit, is named instead.
-  error blame(std::string_view key, const std::string& message, std::string_view related = {}) const;
+  /// An error about `key`. If the key was left at its default, the place of `related`, which it
+  /// does not fit, is named instead.
+  error blame(std::string_view key, const std::string& message,
+              std::string_view related = {}) const;
 
   /// For messages: " (the default)" if nothing set the key.
   std::string_view note(std::string_view key) const;

@@ -12,7 +12,9 @@ std::string default_of(const key& k) {
   return to_toml(k.get(defaults));
 }
 
-std::string type_of(const key& k) { return k.unit.empty() ? k.type : k.type + "; " + k.unit; }
+std::string type_of(const key& k) {
+  return k.unit.empty() ? k.type : k.type + "; " + k.unit;
+}
 
 std::string row(const key& k) {
   const auto preset = default_of(k);
@@ -27,7 +29,8 @@ constexpr std::string_view head = "| key | value | default | meaning |\n|---|---
 std::string job_reference_markdown() {
   std::string text =
       "# Job reference\n\n"
-      "A job is one TOML file. `--set section.key=value` overrides a key; quotes around a text may\n"
+      "A job is one TOML file. `--set section.key=value` overrides a key; quotes around a text "
+      "may\n"
       "be left out. Relative paths are relative to the folder of the job file, in an override to\n"
       "the current one.\n\n";
   text += head;

@@ -129,15 +129,18 @@ void add_jitter(std::vector<key>& table) {
               "The paper's levels: sets `compute`, `probability`, `floor_ms` and `alpha`, unless "
               "they stand beside it.",
               apply_level);
-  keys.choice("compute", &o::compute, {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
-              "What disturbs a task.");
+  keys.choice(
+      "compute", &o::compute,
+      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
+      "What disturbs a task.");
   keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
               "lognormal: standard deviation of the logarithm.");
   keys.number("probability", &o::probability, {0, 1}, "", "paper: share of the tasks delayed.");
   keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
               "paper: least time that the delay is scaled by.");
   keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: the delay in task times.");
-  keys.choice("link", &o::link, {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
+  keys.choice("link", &o::link,
+              {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
                name(link_jitter::lognormal), name(link_jitter::pareto)},
               "How the extra time of a message is spread.");
   keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
@@ -152,7 +155,8 @@ void add_cost(std::vector<key>& table) {
   using o = cost_options;
   keys.numbers("forward_ms", &o::forward_ms, {0, ms_max}, "ms",
                "Forward of a microbatch; one value, one a stage or one a virtual stage.");
-  keys.numbers("backward_ms", &o::backward_ms, {0, ms_max}, "ms", "Input gradient alone; as above.");
+  keys.numbers("backward_ms", &o::backward_ms, {0, ms_max}, "ms",
+               "Input gradient alone; as above.");
   keys.numbers("weight_ms", &o::weight_ms, {0, ms_max}, "ms", "Weight gradient alone; as above.");
   keys.number("link_ms", &o::link_ms, {0, ms_max}, "ms", "From a task's end to its arrival.");
 }
@@ -233,6 +237,7 @@ bool is_section(std::string_view name) {
 }
 
 std::string unknown_name(std::string_view section, std::string_view leaf) {
+  if (section.empty() && is_section(leaf)) return "expected section.key, got a section";
   std::vector<std::string_view> names;
   if (!section.empty() && !is_section(section)) {
     for (const auto& s : sections()) names.push_back(s.name);

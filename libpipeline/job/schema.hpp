@@ -1,5 +1,5 @@
-/// The table of keys: what a job file may hold. Parsing, errors, the dump and the reference read it,
-/// and nothing else knows a key.
+/// The table of keys: what a job file may hold. Parsing, errors, the dump and the reference read
+/// it, and nothing else knows a key.
 #pragma once
 
 #include <cstdint>

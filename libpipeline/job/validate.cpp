@@ -15,7 +15,9 @@ namespace rrfp::job {
 
 namespace {
 
-std::string text_of(std::uint64_t n) { return std::to_string(n); }
+std::string text_of(std::uint64_t n) {
+  return std::to_string(n);
+}
 
 status only_one_yet(std::string_view key, std::uint32_t n, const provenance& from) {
   if (n == 1) return success();
@@ -26,7 +28,8 @@ status check_supported(const job& j, const provenance& from) {
   if (auto tp = only_one_yet("pipeline.tp", j.pipeline.tp, from); !tp) return tp;
   if (auto dp = only_one_yet("pipeline.replicas", j.pipeline.replicas, from); !dp) return dp;
   switch (j.device.kind) {
-    case device_kind::cpu: return success();
+    case device_kind::cpu:
+      return success();
     case device_kind::cuda:
       return from.blame("device.kind", "not available yet: expected \"cpu\", got \"cuda\"");
     case device_kind::emulated:
@@ -96,6 +99,9 @@ std::string unreadable(const std::string& path) {
     const std::filesystem::directory_iterator folder{path, failed};
     return failed ? failed.message() : "";
   }
+  // To open a pipe would wait for its writer.
+  if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
+    return "neither a file nor a folder";
   errno = 0;
   const std::ifstream file{path};
   if (file) return "";
@@ -126,7 +132,8 @@ status check_cost(const job& j, const provenance& from) {
     if (list.size() == 1 || list.size() == shape.stages || list.size() == shape.virtual_stages())
       return success();
     auto expected = "expected one value or " + text_of(shape.stages) + " (a stage)";
-    if (shape.chunks > 1) expected += " or " + text_of(shape.virtual_stages()) + " (a virtual stage)";
+    if (shape.chunks > 1)
+      expected += " or " + text_of(shape.virtual_stages()) + " (a virtual stage)";
     return from.blame(key, expected + ", got " + text_of(list.size()));
   };
   if (auto f = fits("cost.forward_ms", j.cost.forward_ms); !f) return f;
@@ -178,8 +185,8 @@ status check_policy(const job& j, const provenance& from) {
 
 status validate(const job& j, const provenance& from, job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds : {check_supported, check_shape, check_train, check_jitter, check_cost,
-                            check_policy})
+  for (const check holds :
+       {check_supported, check_shape, check_train, check_jitter, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;

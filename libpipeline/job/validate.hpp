@@ -7,7 +7,8 @@
 
 namespace rrfp::job {
 
-/// Microbatches times virtual stages, at most: it bounds what a schedule may take to check and hold.
+/// Microbatches times virtual stages, at most: it bounds what a schedule may take to check and
+/// hold.
 inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 20;
 
 /// The error names the place of the key at fault. Each value is in its own range already.

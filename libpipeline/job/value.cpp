@@ -12,7 +12,10 @@ constexpr std::size_t quote_bytes_max = 80;
 
 std::string cut(std::string text) {
   if (text.size() <= quote_bytes_max) return text;
-  text.resize(quote_bytes_max);
+  // Not inside a character of several bytes.
+  auto size = quote_bytes_max;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  text.resize(size);
   return text + "...";
 }
 
@@ -40,8 +43,13 @@ std::string in_quotes(std::string_view text) {
 std::string number_text(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
+  // The shortest form of 0.0003 would be 3e-04.
+  const auto size = std::abs(x);
+  const bool plain = size == 0 || (size >= 1e-4 && size < 1e15);
   char digits[64];
-  const auto end = std::to_chars(digits, digits + sizeof digits, x).ptr;
+  const auto end = std::to_chars(digits, digits + sizeof digits, x,
+                                 plain ? std::chars_format::fixed : std::chars_format::general)
+                       .ptr;
   std::string text{digits, end};
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
@@ -63,6 +71,10 @@ std::string to_toml(const value& v) {
   return std::visit(writer{}, v.is);
 }
 
+std::string shown(const value& v) {
+  return cut(to_toml(v));
+}
+
 std::string describe(const value& v) {
   struct namer {
     std::string operator()(bool) const { return "a boolean "; }
@@ -72,7 +84,7 @@ std::string describe(const value& v) {
     std::string operator()(const value_list&) const { return "an array "; }
     std::string operator()(const foreign_value&) const { return ""; }
   };
-  return std::visit(namer{}, v.is) + cut(to_toml(v));
+  return std::visit(namer{}, v.is) + shown(v);
 }
 
 }  // namespace rrfp::job

@@ -15,6 +15,7 @@ using value_list = std::vector<value>;
 /// A value of a sort that no key takes, with its name: "a table", "a date".
 struct foreign_value {
   std::string_view what;
+  bool is_table = false;
 };
 
 struct value {
@@ -24,7 +25,10 @@ struct value {
 /// As TOML: shortest digits that read back the same, strings quoted and on one line.
 std::string to_toml(const value& v);
 
-/// Type and value for messages, "a string "four""; long texts are cut.
+/// The same for messages: what is long is cut.
+std::string shown(const value& v);
+
+/// Type and value for messages: a string "four".
 std::string describe(const value& v);
 
 /// `text` as a TOML string.

@@ -1,5 +1,6 @@
 /// What the disk can do to a job.
 #include <catch2/catch.hpp>
+#include <sys/stat.h>
 
 #include "job_texts.hpp"
 
@@ -20,8 +21,7 @@ TEST_CASE("A job file that cannot be read is named with the reason") {
         folder.at("none.toml") + ": cannot be read: No such file or directory");
   CHECK(load_refusal(folder.at("")) == folder.at("") + ": cannot be read: Is a directory");
   const auto large = folder.write("large.toml", std::string(job::job_bytes_max + 1, '#'));
-  CHECK(load_refusal(large) ==
-        large + ": expected a job file of at most 1048576 bytes, got more");
+  CHECK(load_refusal(large) == large + ": expected a job file of at most 1048576 bytes, got more");
   const auto full = folder.write("full.toml", std::string(job::job_bytes_max, '#'));
   CHECK(load_refusal(full) == "accepted");
 }
@@ -30,12 +30,16 @@ TEST_CASE("Text is looked for beside the job file, and what is missing is named"
   const scratch_folder folder;
   const auto path = folder.write("job.toml", "[data]\ntext = [\"a.txt\", \"sub\"]\n");
   folder.write("a.txt", "a");
-  CHECK(load_refusal(path, job_use::train) == path + ":2: data.text: cannot read " +
-                                                  folder.at("sub") +
-                                                  ": No such file or directory");
+  CHECK(load_refusal(path, job_use::train) ==
+        path + ":2: data.text: cannot read " + folder.at("sub") + ": No such file or directory");
   std::filesystem::create_directory(folder.at("sub"));
   CHECK(load_refusal(path, job_use::train) == "accepted");
-  const auto made = load_job(path);
+  std::filesystem::remove(folder.at("a.txt"));
+  REQUIRE(mkfifo(folder.at("a.txt").c_str(), 0600) == 0);
+  CHECK(load_refusal(path, job_use::train) == path + ":2: data.text: cannot read " +
+                                                  folder.at("a.txt") +
+                                                  ": neither a file nor a folder");
+  const auto made = load_job(path, {}, job_use::simulate);
   REQUIRE(made);
   CHECK(made->data.text == texts{folder.at("a.txt"), folder.at("sub")});
   CHECK(made->name == "job");
@@ -61,10 +65,10 @@ TEST_CASE("An override's path is relative to the current folder") {
 
 TEST_CASE("A table of a schedule is found beside the job file and proved") {
   const scratch_folder folder;
-  const auto path = folder.write(
-      "job.toml",
-      "[pipeline]\nstages = 2\nmicrobatches = 1\n[dispatch]\nmode = \"in-order\"\n"
-      "policy = \"table:order.csv\"\n");
+  const auto path =
+      folder.write("job.toml",
+                   "[pipeline]\nstages = 2\nmicrobatches = 1\n[dispatch]\nmode = \"in-order\"\n"
+                   "policy = \"table:order.csv\"\n");
   const auto table = folder.at("order.csv");
   const auto head = path + ":6: dispatch.policy: " + table + ": ";
 

@@ -94,6 +94,8 @@ TEST_CASE("A value of another type is refused with both types") {
       {"[data]\ntext = [\"a\", 3]",
        "x.toml:2: data.text: entry 1: expected a string, got an integer 3"},
       {"pipeline = 3", "x.toml:1: pipeline: expected a table, got an integer 3"},
+      {"train = 2020-01-01", "x.toml:1: train: expected a table, got a date"},
+      {"trainer = 12:00:00", "x.toml:1: trainer: unknown key, did you mean train?"},
       {"[[pipeline]]\nstages = 1", "x.toml:1: pipeline: expected a table, got an array [a table]"},
       {"compare = 3", "x.toml:1: compare: expected [[compare]] tables, got an integer 3"},
       {"[compare]\nname = \"a\"", "x.toml:1: compare: expected [[compare]] tables, got a table"},
@@ -114,6 +116,14 @@ TEST_CASE("A word that is no choice is refused with the choices") {
       {"[train]\noptimizer = \"adam\"",
        "x.toml:2: train.optimizer: expected \"adamw\" or \"sgd\", got \"adam\""},
   });
+}
+
+TEST_CASE("A long value is cut between two characters") {
+  std::string umlauts;
+  for (int i = 0; i < 100; ++i) umlauts += "ü";
+  CHECK(refusal("[dispatch]\nmode = \"" + umlauts + "\"") ==
+        "x.toml:2: dispatch.mode: expected \"in-order\" or \"ready\", got \"" +
+            umlauts.substr(0, 78) + "...");
 }
 
 TEST_CASE("An unknown name is refused with what may have been meant") {
@@ -228,9 +238,8 @@ TEST_CASE("A model that does not fit the pipeline is refused for training alone"
 TEST_CASE("A policy that is unknown or not made for the shape is refused") {
   std::string known;
   for (const auto& p : policies::known_policies()) known += std::string{p.name} + ", ";
-  CHECK(refusal("[dispatch]\npolicy = \"fastest\"") == "x.toml:2: dispatch.policy: expected one of " +
-                                                           known +
-                                                           "table:FILE.csv, got \"fastest\"");
+  CHECK(refusal("[dispatch]\npolicy = \"fastest\"") ==
+        "x.toml:2: dispatch.policy: expected one of " + known + "table:FILE.csv, got \"fastest\"");
   const pipeline_shape two_chunks{2, 2, 8, placement::interleaved};
   const auto unfit = policies::make_policy_set("one_f_one_b", two_chunks);
   REQUIRE_FALSE(unfit);
@@ -255,8 +264,7 @@ TEST_CASE("An in-order sequence that needs more memory than it may have is refus
 
 TEST_CASE("An override is refused with its own text") {
   const auto with = [](const std::string& o) { return refusal("[pipeline]\nstages = 2", {o}); };
-  CHECK(with("pipeline.stages=0") ==
-        "--set pipeline.stages=0: expected an integer >= 1, got 0");
+  CHECK(with("pipeline.stages=0") == "--set pipeline.stages=0: expected an integer >= 1, got 0");
   CHECK(with("pipeline.stages=four") ==
         "--set pipeline.stages=four: expected an integer >= 1, got a string \"four\"");
   CHECK(with("pipeline.stages=") ==
@@ -266,10 +274,11 @@ TEST_CASE("An override is refused with its own text") {
         "\"1\\u000Atrain.lr=2\"");
   CHECK(with("pipeline.stages") == "--set pipeline.stages: expected section.key=value");
   CHECK(with("=3") == "--set =3: expected section.key=value");
-  CHECK(with("pipeline.stagse=3") ==
-        "--set pipeline.stagse=3: unknown key, did you mean stages?");
+  CHECK(with("pipeline.stagse=3") == "--set pipeline.stagse=3: unknown key, did you mean stages?");
   CHECK(with("pipelin.stages=3") ==
         "--set pipelin.stages=3: unknown section, did you mean pipeline?");
+  CHECK(with("pipeline={stages=3}") ==
+        "--set pipeline={stages=3}: expected section.key, got a section");
   CHECK(with("stages=3") == "--set stages=3: unknown key, did you mean pipeline.stages?");
   CHECK(with("pipeline.tp=2") == "--set pipeline.tp=2: not supported yet: expected 1, got 2");
   CHECK(with("pipeline.placement=v") ==

@@ -11,7 +11,7 @@ TEST_CASE("An empty job is the default one, named after its file") {
   CHECK(j.name == "x");
   CHECK(j.source == "x.toml");
   job::job plain;
-  plain.name = "x";
+  plain.name = j.name;
   CHECK(j == plain);
 }
 
@@ -80,13 +80,16 @@ TEST_CASE("The placement follows the chunks unless it is named") {
 }
 
 TEST_CASE("Slots left open follow the mode") {
-  const auto slots = [](const std::string& dispatch) {
-    return job::effective_limit(good("pipeline = { stages = 3, microbatches = 20 }\n" + dispatch),
-                                stage_id{2})
-        .slots;
+  const auto slots = [](const texts& overrides) {
+    const auto j = good("pipeline = { stages = 3, microbatches = 20 }", overrides);
+    return job::effective_limit(j, stage_id{2}).slots;
   };
-  CHECK(slots("") == 6);
-  CHECK(slots("pipeline.microbatches = 5") == 0);
+  CHECK(slots({}) == 6);
+  CHECK(slots({"pipeline.microbatches=5"}) == 5);
+  CHECK(slots({"dispatch.mode=in-order"}) == 0);
+  CHECK(slots({"dispatch.slots=9"}) == 9);
+  CHECK(slots({"dispatch.slots=none"}) == 0);
+  CHECK(slots({"dispatch.slots=9", "dispatch.slots=auto"}) == 6);
 }
 
 TEST_CASE("Numbers of bytes take a unit") {
@@ -116,11 +119,11 @@ TEST_CASE("A level sets the paper's numbers, and a key beside it wins wherever i
 }
 
 TEST_CASE("Overrides win over the file, the last one over all") {
-  const auto j = good("[pipeline]\nstages = 2\n[jitter]\nlevel = \"J1\"",
-                      {"pipeline.stages=3", "pipeline.stages=4", "dispatch.policy=bf",
-                       "dispatch.slots=none", "dispatch.slot_bytes=2KiB", "name=42",
-                       "cost.forward_ms=[1, 2, 3, 4]", "jitter.seed=5", "train.optimizer=\"sgd\"",
-                       "model.tied_head=true"});
+  const auto j =
+      good("[pipeline]\nstages = 2\n[jitter]\nlevel = \"J1\"",
+           {"pipeline.stages=3", "pipeline.stages=4", "dispatch.policy=bf", "dispatch.slots=none",
+            "dispatch.slot_bytes=2KiB", "name=42", "cost.forward_ms=[1, 2, 3, 4]", "jitter.seed=5",
+            "train.optimizer=\"sgd\"", "model.tied_head=true"});
   CHECK(j.pipeline.stages == 4);
   CHECK(j.dispatch.policy == "bf");
   CHECK(j.dispatch.slots == 0U);

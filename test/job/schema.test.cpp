@@ -1,12 +1,13 @@
 /// What the table of keys promises: each key is its own member, the dump reads back, the reference
 /// leaves nothing out.
-#include <catch2/catch.hpp>
+#include "schema.hpp"
 
 #include <set>
 
+#include <catch2/catch.hpp>
+
 #include "closest.hpp"
 #include "job_texts.hpp"
-#include "schema.hpp"
 #include "value.hpp"
 
 namespace rrfp::testing {
@@ -116,11 +117,15 @@ name = "plain"
         texts{(std::filesystem::current_path() / "c").string()});
 }
 
-TEST_CASE("The dump holds every key once, by section") {
-  const auto text = job::to_toml(good("pipeline.stages = 3"));
-  CHECK(text.starts_with("name = \"x\"\n\n[pipeline]\nstages = 3\nchunks = 1\nplacement = \"auto\""));
-  for (const auto& k : job::keys())
-    if (k.get) CHECK(text.find("\n" + std::string{k.leaf()} + " = ") + 1 + (k.path == "name") > 0);
+TEST_CASE("The dump holds every key but the short forms") {
+  const auto text = "\n" + job::to_toml(good("pipeline.stages = 3"));
+  CHECK(text.starts_with(
+      "\nname = \"x\"\n\n[pipeline]\nstages = 3\nchunks = 1\nplacement = \"auto\""));
+  for (const auto& k : job::keys()) {
+    CAPTURE(k.path);
+    const bool listed = text.find("\n" + std::string{k.leaf()} + " = ") != std::string::npos;
+    CHECK(listed == (k.get != nullptr));
+  }
 }
 
 TEST_CASE("Jobs differ if their variants do") {
@@ -135,7 +140,8 @@ TEST_CASE("The reference lists every key under its section, with its default") {
   const auto lines = job::job_reference_text();
   for (const auto& k : job::keys()) {
     CAPTURE(k.path);
-    const auto section = k.section().empty() ? 0 : page.find("## [" + std::string{k.section()} + "]");
+    const auto section =
+        k.section().empty() ? 0 : page.find("## [" + std::string{k.section()} + "]");
     REQUIRE(section != std::string::npos);
     const auto end = page.find("\n## ", section + 1);
     CHECK(page.substr(section, end - section).find("| `" + std::string{k.leaf()} + "` | ") !=

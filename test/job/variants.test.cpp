@@ -45,9 +45,10 @@ TEST_CASE("Variants share all but what they set, the weather too") {
 }
 
 TEST_CASE("A variant's short form gives way to its own keys, and both to nobody else") {
-  const auto all = job::variants(good("[jitter]\nalpha = 9\n"
-                                      "[[compare]]\nname = \"a\"\njitter.alpha = 3\n"
-                                      "jitter.level = \"J3\"\n"));
+  const auto all =
+      job::variants(good("[jitter]\nalpha = 9\n"
+                         "[[compare]]\nname = \"a\"\njitter.alpha = 3\n"
+                         "jitter.level = \"J3\"\n"));
   CHECK(all[0].jitter.alpha == 3.0);
   CHECK(all[0].jitter.probability == 0.3);
 }
@@ -82,8 +83,7 @@ TEST_CASE("An override that spoils a variant is refused") {
 TEST_CASE("Variants have names, each its own") {
   CHECK(refusal("\n[[compare]]\ndispatch.mode = \"ready\"") ==
         "x.toml:2: compare: expected a name");
-  CHECK(refusal("[[compare]]\nname = 3") ==
-        "x.toml:2: name: expected a string, got an integer 3");
+  CHECK(refusal("[[compare]]\nname = 3") == "x.toml:2: name: expected a string, got an integer 3");
   CHECK(refusal("[[compare]]\nname = \"a\"\n[[compare]]\nname = \"a\"") ==
         "x.toml:3: compare: expected names that differ, got \"a\" twice");
   CHECK(refusal("[[compare]]\nname = \"a\"\n[[compare.compare]]\nname = \"b\"") ==

@@ -57,7 +57,7 @@ TEST_CASE("schedules with fused backward lose and gain nothing as hints where no
   }
 }
 
-TEST_CASE("as a hint a schedule loses less than one filler a stage boundary where nothing varies") {
+TEST_CASE("as a hint a schedule loses at most one filler a stage boundary where nothing varies") {
   // A gap that the sequence leaves is filled with a W or an early F, and what arrives meanwhile
   // waits for its end: less than that task's time, handed on from stage to stage. The sequence,
   // made for just these durations, would have stood still for it.

@@ -195,6 +195,28 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
+TEST_CASE("A gradient that is here before its F ran is kept, on each rank") {
+  auto config = first_of_two(1);
+  config.ranks = 2;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived B0 rank 0
+arrived F0 rank 0
+arrived F0 rank 1
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+finished 0 rank 1
+decide
+  wait input BW0
+arrived B0 rank 1
+decide
+  launch 1 BW0 only_choice 0 folds 0+1
+)";
+  CHECK(replayed(core, text) == text);
+}
+
 TEST_CASE("64 ranks are tallied, the most there may be") {
   auto config = last_of_two(1);
   config.ranks = 64;

@@ -90,7 +90,7 @@ struct session_setup {
   std::shared_ptr<const compute::batch_source> data;
 
   injected_delays delays;
-  /// No task finished for this long: the run ends with a report of who waits for what.
+  /// No task finished for this long: the run ends with a report of who waits for what. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;
   /// Filled as the run goes; may be null. Must outlive the session.

@@ -61,8 +61,8 @@ enum class job_use : std::uint8_t { train, simulate };
 /// Largest job file, in bytes.
 inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;
 
-/// Reads and checks the job and each of its variants. `overrides` are "section.key=value", applied in
-/// order; value is TOML, quotes around a string may be left out. Relative paths are relative to
+/// Reads and checks the job and each of its variants. `overrides` are "section.key=value", applied
+/// in order; value is TOML, quotes around a string may be left out. Relative paths are relative to
 /// the folder of the job file, in overrides to the current one.
 result<job> load_job(const std::string& path, std::span<const std::string> overrides = {},
                      job_use use = job_use::train);
@@ -78,14 +78,15 @@ std::vector<job> variants(const job& j);
 /// The sizes of the pipeline, with the placement that holds if the job names none.
 pipeline_shape effective_shape(const job& j);
 
-/// What `stage` may hold. Slots that the job leaves open: min(2 * stages, microbatches) in ready mode,
-/// no limit in order, where the sequence is its own limit.
+/// What `stage` may hold. Slots that the job leaves open: min(2 * stages, microbatches) in ready
+/// mode, no limit in order, where the sequence is its own limit.
 memory_limit effective_limit(const job& j, stage_id stage);
 
 /// The entry of a list of [cost] that holds for a virtual stage.
 double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs);
 
-/// Every key with its value, in the order of the reference; parse_job() reads it back to the same job.
+/// Every key with its value, in the order of the reference; parse_job() reads it back to the same
+/// job.
 std::string to_toml(const job& j);
 
 /// All keys with type, default and meaning: one page of Markdown.

@@ -1,0 +1,110 @@
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/job_session.hpp>
+#include <rrfp/compute/estimate.hpp>
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+constexpr double mebibyte = 1 << 20;
+
+/// Float32: the weight, its gradient, and what the optimizer keeps for it.
+double bytes_of_parameters(std::uint64_t parameters, const job::train_options& train) {
+  const double kept = train.optimizer == job::optimizer_kind::adamw ? 2
+                      : train.momentum > 0                          ? 1
+                                                                    : 0;
+  return static_cast<double>(parameters) * 4 * (2 + kept);
+}
+
+std::string limit_text(const memory_limit& limit) {
+  std::string text = limit.slots == 0 ? "no slot limit" : fmt::format("{} slots", limit.slots);
+  if (limit.bytes != 0)
+    text += fmt::format(", {:.1f} MiB", static_cast<double>(limit.bytes) / mebibyte);
+  if (limit.run_ahead != 0) text += fmt::format(", run-ahead {}", limit.run_ahead);
+  return text;
+}
+
+void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
+                  const std::vector<compute::chunk_estimate>& chunks,
+                  const simulate::report& predicted) {
+  fmt::print("{:>5}  {:<16}  {:>12}  {:>11}  {:>12}  {:>10}  {:>15}\n", "stage", "layers",
+             "parameters", "weights MiB", "MiB a slot", "peak slots", "activations MiB");
+  for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
+    const stage_id stage{s};
+    std::string layers;
+    std::uint64_t parameters = 0;
+    for (std::uint32_t c = 0; c < dispatch.shape.chunks; ++c) {
+      const auto& chunk = chunks[dispatch.shape.virtual_stage(stage, chunk_id{c}).value()];
+      layers += fmt::format("{}{}-{}", layers.empty() ? "" : ", ", chunk.layers.first,
+                            chunk.layers.first + chunk.layers.count - 1);
+      parameters += chunk.parameters;
+    }
+    const auto slot =
+        static_cast<double>(compute::slot_bytes(chunks, dispatch.shape, stage)) / mebibyte;
+    const auto& memory = predicted.stages[s].memory;
+    fmt::print("{:>5}  {:<16}  {:>12}  {:>11.1f}  {:>12.2f}  {:>10}  {:>15.1f}\n", s, layers,
+               parameters, bytes_of_parameters(parameters, j.train) / mebibyte, slot,
+               memory.slots_peak, slot * memory.slots_peak);
+  }
+}
+
+int print_plan(const job::job& j) {
+  const auto dispatch = plan::make_dispatch_plan(j);
+  if (!dispatch) {
+    fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, dispatch.message());
+    return exit_bad_input;
+  }
+  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape);
+  constexpr std::uint64_t steps = 10;
+  auto imagined = plan::simulation_of(*dispatch, steps);
+  imagined.slot_bytes = [&](stage_id s, microbatch_id) {
+    return compute::slot_bytes(chunks, dispatch->shape, s);
+  };
+  const auto predicted = simulate::run(imagined, plan::expected_costs(j));
+  if (!predicted) {
+    fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, predicted.message());
+    return exit_bad_input;
+  }
+  std::uint64_t parameters = 0;
+  for (const auto& chunk : chunks) parameters += chunk.parameters;
+  fmt::print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode),
+             dispatch->policies->name(), dispatch->lookahead, limit_text(dispatch->limits[0]));
+  fmt::print("{} stages x {} chunks ({}), {} microbatches of {} x {} tokens, {} parameters\n",
+             dispatch->shape.stages, dispatch->shape.chunks, name(dispatch->shape.layout),
+             dispatch->shape.microbatches, j.data.microbatch_size, j.data.sequence_length,
+             parameters);
+  print_stages(j, *dispatch, chunks, *predicted);
+  const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
+  fmt::print(
+      "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
+      "{:.1f} %, no schedule under {:.1f} ms\n\n",
+      steps, ms(predicted->makespan), predicted->bubble_fraction * 100,
+      ms(predicted->lower_bound));
+  return exit_done;
+}
+
+}  // namespace
+
+int check_command(const command_options& options) {
+  const auto loaded = job::load_job(options.job, options.settings);
+  if (!loaded) {
+    fmt::print(stderr, "rrfp-node: {}\n", loaded.message());
+    return exit_bad_input;
+  }
+  for (const auto& j : job::variants(*loaded)) {
+    if (const auto data = actors::open_data(j); !data) {
+      fmt::print(stderr, "rrfp-node: {}\n", data.message());
+      return exit_bad_input;
+    }
+    if (const int code = print_plan(j); code != exit_done) return code;
+  }
+  return exit_done;
+}
+
+}  // namespace rrfp::apps

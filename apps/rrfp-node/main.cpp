@@ -1,0 +1,72 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+
+#include <rrfp/job/job.hpp>
+#include <rrfp/policies/registry.hpp>
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+
+namespace {
+
+using namespace rrfp;
+
+int print_policies() {
+  for (const auto& p : policies::known_policies())
+    std::printf("%-18.*s %s%.*s\n", static_cast<int>(p.name.size()), p.name.data(),
+                p.fixed ? "[fixed] " : "[rounds] ", static_cast<int>(p.summary.size()),
+                p.summary.data());
+  std::printf("%-18s %s\n", "table:FILE.csv",
+              "[fixed] a schedule read from a CSV file of torch.distributed.pipelining's form");
+  return apps::exit_done;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Readiness-driven pipeline-parallel training: the runtime of one node"};
+  app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 done, 1 the product's own fault, 2 bad input, 130 interrupted.");
+
+  apps::command_options options;
+  const auto add_job = [&](CLI::App* command) {
+    command->add_option("job", options.job, "The job, a TOML file")->required();
+    command
+        ->add_option("--set", options.settings,
+                     "section.key=value, in place of the job's; may be repeated")
+        ->take_all()
+        ->allow_extra_args(false);
+  };
+  auto* const run_job = app.add_subcommand("run", "Train the job on this machine");
+  add_job(run_job);
+  run_job->add_option("--json", options.json, "Write a JSON line a step and a summary a run");
+  run_job->add_option("--trace", options.trace,
+                      "Write every task with its reason, for ui.perfetto.dev");
+  auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
+  add_job(check);
+  auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
+  auto* const list = app.add_subcommand("policies", "Print every policy");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
+  }
+  if (run_job->parsed()) return apps::run_command(options);
+  if (check->parsed()) return apps::check_command(options);
+  if (list->parsed()) return print_policies();
+  if (keys->parsed()) std::fputs(job::job_reference_text().c_str(), stdout);
+  return apps::exit_done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rrfp-node: %s\n", e.what());
+    return rrfp::apps::exit_own_fault;
+  }
+}

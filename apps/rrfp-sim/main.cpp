@@ -1,0 +1,187 @@
+#include <CLI/CLI.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include <rrfp/policies/table_csv.hpp>
+#include <rrfp/simulate/duration_table.hpp>
+
+#include "../rrfp-node/exit_code.hpp"
+#include "simulation_report.hpp"
+
+namespace {
+
+using namespace rrfp;
+
+struct options {
+  std::string job;
+  std::vector<std::string> settings;
+  std::string durations;
+  std::string write_durations;
+  std::string write_schedule;
+  std::string json;
+  std::uint64_t steps = 1;
+  bool gaps = false;
+};
+
+int refuse(const std::string& message) {
+  fmt::print(stderr, "rrfp-sim: {}\n", message);
+  return apps::exit_bad_input;
+}
+
+/// The same costs with the microbatches of every step numbered in another order of admission.
+class admitted_costs final : public simulate::cost_model {
+ public:
+  admitted_costs(const simulate::cost_model& loaded, const pipeline_shape& shape, admission order,
+                 std::uint64_t steps)
+      : loaded_(loaded) {
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      std::vector<double> cost(shape.microbatches);
+      for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+        for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
+          const auto at = shape.at(virtual_stage_id{v});
+          cost[mb] += static_cast<double>(loaded.compute(
+              step_id{step}, at.stage, {task_kind::forward, microbatch_id{mb}, at.chunk}));
+        }
+      order_.push_back(admission_order(order, cost));
+    }
+  }
+
+  simulate::nanoseconds compute(step_id step, stage_id stage, const task& what) const override {
+    return loaded_.compute(step, stage, as_loaded(step, what));
+  }
+  simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override {
+    return loaded_.link(step, to, as_loaded(step, what));
+  }
+  status covers(const simulate::plan& what) const override { return loaded_.covers(what); }
+
+ private:
+  task as_loaded(step_id step, task t) const {
+    t.mb = microbatch_id{order_[step.value()][t.mb.value()]};
+    return t;
+  }
+
+  const simulate::cost_model& loaded_;
+  std::vector<std::vector<std::uint32_t>> order_;
+};
+
+/// Written beside and renamed: whole or absent.
+status write_file(const std::string& path, const std::string& text) {
+  const auto beside = path + ".tmp";
+  std::FILE* const file = std::fopen(beside.c_str(), "w");
+  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = file != nullptr && std::fclose(file) == 0;
+  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return success();
+  const std::string why = std::strerror(errno);
+  std::remove(beside.c_str());
+  return error{fmt::format("{}: cannot write: {}", path, why)};
+}
+
+/// Hands the run to every observer that something was asked of.
+class observers final : public simulate::observer {
+ public:
+  void add(simulate::observer* o) { list_.push_back(o); }
+  void on_event(stage_id s, simulate::nanoseconds at, const event& e) override {
+    for (auto* o : list_) o->on_event(s, at, e);
+  }
+  void on_task(const simulate::task_span& t) override {
+    for (auto* o : list_) o->on_task(t);
+  }
+  void on_idle(const simulate::idle_span& i) override {
+    for (auto* o : list_) o->on_idle(i);
+  }
+
+ private:
+  std::vector<simulate::observer*> list_;
+};
+
+int simulate_one(const options& wanted, const job::job& j, std::string& json) {
+  const auto dispatch = plan::make_dispatch_plan(j);
+  if (!dispatch) return refuse(j.source + ": " + dispatch.message());
+  const auto what = plan::simulation_of(*dispatch, wanted.steps);
+
+  const auto expected = plan::expected_costs(j);
+  const simulate::cost_model* costs = &expected;
+  auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
+  if (!wanted.durations.empty()) {
+    table = simulate::duration_table::read(wanted.durations, dispatch->shape);
+    if (!table) return refuse(table.message());
+    costs = &*table;
+  }
+  if (auto covered = costs->covers(what); !covered) return refuse(wanted.durations + ": " + covered.message());
+  const admitted_costs admitted{*costs, dispatch->shape, j.dispatch.admit, wanted.steps};
+
+  observers watchers;
+  apps::gap_list gaps;
+  simulate::duration_recorder durations{dispatch->shape};
+  if (wanted.gaps) watchers.add(&gaps);
+  if (!wanted.write_durations.empty()) watchers.add(&durations);
+  const auto ran = simulate::run(what, admitted, &watchers);
+  if (!ran) return refuse(j.source + ": " + ran.message());
+
+  fmt::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
+  json += apps::json_of(*ran, *dispatch, j.name) + "\n";
+  if (!wanted.write_durations.empty())
+    if (auto written = durations.table().write(wanted.write_durations); !written)
+      return refuse(written.message());
+  if (!wanted.write_schedule.empty()) {
+    std::vector<sequence> order;
+    for (const auto& stage : ran->stages) order.push_back(stage.order);
+    if (auto written = write_file(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
+        !written)
+      return refuse(written.message());
+  }
+  return apps::exit_done;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Simulates a pipeline in virtual time, over the core that the runtime drives"};
+  app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
+  options wanted;
+  app.add_option("job", wanted.job, "The job, a TOML file; [pipeline], [dispatch], [cost] and [jitter] count")
+      ->required();
+  app.add_option("--set", wanted.settings, "section.key=value, in place of the job's; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--steps", wanted.steps, "Steps to simulate")->check(CLI::Range(1, 1'000'000));
+  app.add_option("--durations", wanted.durations,
+                 "CSV step,stage,chunk,mb,kind,ms: every duration, in place of [cost] and [jitter]");
+  app.add_option("--write-durations", wanted.write_durations, "Write the durations met, as such a CSV");
+  app.add_option("--write-schedule", wanted.write_schedule,
+                 "Write the order that ran, as CSV of torch.distributed.pipelining's form");
+  app.add_option("--json", wanted.json, "Write the report, a JSON object a line and a run");
+  app.add_flag("--gaps", wanted.gaps, "Print every gap and what the stage waited for");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
+  }
+
+  const auto loaded = job::load_job(wanted.job, wanted.settings, job::job_use::simulate);
+  if (!loaded) return refuse(loaded.message());
+  const auto jobs = job::variants(*loaded);
+  if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
+    return refuse("--write-durations and --write-schedule take a job without [[compare]]");
+  std::string json;
+  for (const auto& j : jobs)
+    if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;
+  if (!wanted.json.empty())
+    if (auto written = write_file(wanted.json, json); !written) return refuse(written.message());
+  return apps::exit_done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rrfp-sim: %s\n", e.what());
+    return rrfp::apps::exit_own_fault;
+  }
+}

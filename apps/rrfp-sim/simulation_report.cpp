@@ -1,0 +1,93 @@
+#include "simulation_report.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace rrfp::apps {
+
+namespace {
+
+constexpr std::size_t causes = 4;
+
+double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
+
+}  // namespace
+
+std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispatch) {
+  const auto busiest = std::max_element(r.stages.begin(), r.stages.end(),
+                                        [](const auto& a, const auto& b) { return a.busy < b.busy; });
+  auto text = fmt::format(
+      "{} {}: makespan {:.3f} ms, no schedule under {:.3f} ms ({:.1f} % above), bubble {:.1f} %, "
+      "busiest stage {}, {} events\n",
+      name(dispatch.mode), dispatch.policies->name(), milliseconds(r.makespan),
+      milliseconds(r.lower_bound),
+      (static_cast<double>(r.makespan) / static_cast<double>(std::max<std::int64_t>(r.lower_bound, 1)) -
+       1) * 100,
+      r.bubble_fraction * 100, busiest - r.stages.begin(), r.events);
+  text += fmt::format("{:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {:>10}  {:>10}  {:>10}  {:>12}\n",
+                      "stage", "busy ms", "idle ms", "for input", "for order", "for memory",
+                      "head ms", "tail ms", "peak slots", "peak bytes");
+  for (std::size_t s = 0; s < r.stages.size(); ++s) {
+    const auto& stage = r.stages[s];
+    const auto cause = [&](wait_cause c) {
+      return milliseconds(stage.idle_by_cause[static_cast<std::size_t>(c)]);
+    };
+    text += fmt::format(
+        "{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>10.3f}  {:>10.3f}  {:>10}  "
+        "{:>12}\n",
+        s, milliseconds(stage.busy), milliseconds(stage.idle), cause(wait_cause::input),
+        cause(wait_cause::in_order), cause(wait_cause::memory), milliseconds(stage.head),
+        milliseconds(stage.tail), stage.memory.slots_peak, stage.memory.bytes_peak);
+  }
+  return text;
+}
+
+std::string text_of(const gap_list& gaps) {
+  std::string text;
+  for (const auto& g : gaps.gaps()) {
+    text += fmt::format("step {} stage {}  {:.3f} to {:.3f} ms  {}", g.step.value(),
+                        g.stage.value(), milliseconds(g.begin), milliseconds(g.end),
+                        name(g.why.why));
+    if (g.why.why != wait_cause::complete) text += " " + to_string(g.why.head);
+    text += "\n";
+  }
+  if (gaps.dropped() != 0) text += fmt::format("and {} gaps more\n", gaps.dropped());
+  return text;
+}
+
+std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispatch,
+                    const std::string& run) {
+  using json = nlohmann::ordered_json;
+  json stages = json::array();
+  for (const auto& stage : r.stages) {
+    json idle;
+    for (std::size_t c = 0; c < causes; ++c)
+      idle[std::string(name(static_cast<wait_cause>(c)))] = milliseconds(stage.idle_by_cause[c]);
+    stages.push_back({{"busy_ms", milliseconds(stage.busy)},
+                      {"idle_ms", milliseconds(stage.idle)},
+                      {"idle_by_cause_ms", idle},
+                      {"head_ms", milliseconds(stage.head)},
+                      {"tail_ms", milliseconds(stage.tail)},
+                      {"peak_slots", stage.memory.slots_peak},
+                      {"peak_activations", stage.memory.activations_peak},
+                      {"peak_bytes", stage.memory.bytes_peak}});
+  }
+  json steps = json::array();
+  for (const auto& step : r.steps)
+    steps.push_back({{"makespan_ms", milliseconds(step.makespan)},
+                     {"lower_bound_ms", milliseconds(step.lower_bound)}});
+  return json{{"run", run},
+              {"mode", name(dispatch.mode)},
+              {"policy", dispatch.policies->name()},
+              {"makespan_ms", milliseconds(r.makespan)},
+              {"lower_bound_ms", milliseconds(r.lower_bound)},
+              {"bubble_fraction", r.bubble_fraction},
+              {"events", r.events},
+              {"steps", steps},
+              {"stages", stages}}
+      .dump();
+}
+
+}  // namespace rrfp::apps

@@ -1,0 +1,177 @@
+// The claim that everything rests on: whatever the order in which tasks run, the same bits come out,
+// and they are those of an ordinary training loop that knows nothing of pipelines.
+#include <catch2/catch.hpp>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/simulate/replay.hpp>
+
+#include "plain_loop.hpp"
+#include "small_session.hpp"
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+using namespace rrfp::actors::test;
+
+constexpr std::uint32_t microbatches = 6;
+constexpr std::uint64_t steps = 3;
+
+job::model_options model_of(bool tied) {
+  auto m = compute::test::small_model();
+  m.tied_head = tied;
+  return m;
+}
+
+job::train_options train_of() {
+  auto t = compute::test::small_train();
+  t.steps = steps;
+  return t;
+}
+
+/// The hash that a session would report for weights trained elsewhere.
+std::uint64_t hash_of(const std::map<std::string, at::Tensor>& weights, const job::model_options& m) {
+  std::vector<std::unique_ptr<compute::stage_module>> chunks;
+  chunks.push_back(std::move(*compute::make_gpt_chunk(m, virtual_stage_id{0}, 1, 1)));
+  for (const auto& p : chunks[0]->parameters()) {
+    const at::NoGradGuard no_grad;
+    p.value.detach().copy_(weights.at(p.name));
+  }
+  auto one = compute::stage_compute::make(
+      {{1, 1, microbatches, placement::linear}, stage_id{0}, train_of()}, std::move(chunks),
+      std::make_shared<compute::test::uneven_source>(microbatches));
+  return compute::hash_of_model((*one)->hashes());
+}
+
+struct reference {
+  std::vector<double> losses;
+  std::uint64_t weights = 0;
+};
+
+reference plain_reference(const job::model_options& m) {
+  const compute::test::uneven_source data{microbatches};
+  compute::prepare_compute_thread();
+  const auto plain = compute::test::train_plainly(m, train_of(), microbatches, data, steps);
+  reference r;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    double sum = 0;
+    std::int64_t tokens = 0;
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+      const auto count = data.load(step_id{step}, microbatch_id{mb}).tokens;
+      sum += plain.losses[step * microbatches + mb] * static_cast<double>(count);
+      tokens += count;
+    }
+    r.losses.push_back(sum / static_cast<double>(tokens));
+  }
+  r.weights = hash_of(plain.weights, m);
+  return r;
+}
+
+run_result run(const choice_of_run& c, const job::model_options& m, bool record = false) {
+  auto setup = small_setup(c, m, train_of());
+  setup.record_transcripts = record;
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  return (*opened)->run();
+}
+
+void require_same(const run_result& r, const reference& expected) {
+  REQUIRE(r.how == ending::done);
+  CHECK(r.summary.steps == steps);
+  CHECK(r.summary.losses_xxh64 ==
+        XXH64(expected.losses.data(), expected.losses.size() * sizeof(double), 0));
+  CHECK(r.summary.weights_xxh64 == expected.weights);
+}
+
+pipeline_shape linear(std::uint32_t stages) {
+  return {stages, 1, microbatches, placement::linear};
+}
+
+}  // namespace
+
+TEST_CASE("every order of a linear pipeline gives the bits of a plain loop") {
+  const bool tied = GENERATE(false, true);
+  const auto m = model_of(tied);
+  const auto expected = plain_reference(m);
+  struct how {
+    dispatch_mode mode;
+    const char* policy;
+  };
+  for (const auto& [mode, policy] :
+       {how{dispatch_mode::in_order, "one_f_one_b"}, how{dispatch_mode::in_order, "gpipe"},
+        how{dispatch_mode::in_order, "zb_h1"}, how{dispatch_mode::in_order, "bf"},
+        how{dispatch_mode::ready, "bf"}, how{dispatch_mode::ready, "bfw"},
+        how{dispatch_mode::ready, "fb"}, how{dispatch_mode::ready, "b_priority"},
+        how{dispatch_mode::ready, "f_priority"}, how{dispatch_mode::ready, "zb_h1"}}) {
+    for (const std::uint32_t stages : {1U, 2U, 4U}) {
+      for (const std::uint64_t weather : {0U, 1U, 2U}) {
+        INFO(fmt::format("{} {} at {} stages, weather {}, tied {}", name(mode), policy, stages,
+                         weather, tied));
+        require_same(run({linear(stages), mode, policy, weather}, m), expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("so do chunks, tight memory and lookahead") {
+  const auto m = model_of(true);
+  const auto expected = plain_reference(m);
+  const pipeline_shape interleaved{2, 2, microbatches, placement::interleaved};
+  const pipeline_shape turned{2, 2, microbatches, placement::v};
+  for (const std::uint64_t weather : {0U, 3U}) {
+    INFO("weather " << weather);
+    require_same(run({interleaved, dispatch_mode::in_order, "interleaved_1f1b", weather}, m), expected);
+    require_same(run({interleaved, dispatch_mode::ready, "bfw", weather}, m), expected);
+    require_same(run({turned, dispatch_mode::in_order, "zb_v", weather}, m), expected);
+    require_same(run({turned, dispatch_mode::in_order, "dualpipe_v", weather}, m), expected);
+    require_same(run({turned, dispatch_mode::ready, "dualpipe_v", weather}, m), expected);
+    require_same(run({turned, dispatch_mode::ready, "bf", weather, 1}, m), expected);
+    require_same(run({linear(4), dispatch_mode::ready, "bfw", weather, 1}, m), expected);
+    require_same(run({linear(4), dispatch_mode::ready, "bfw", weather, 2, 1}, m), expected);
+    require_same(run({linear(4), dispatch_mode::ready, "f_priority", weather, 0, 2}, m), expected);
+    require_same(run({linear(3), dispatch_mode::ready, "bfw", weather}, m), expected);
+  }
+}
+
+TEST_CASE("other data or another seed gives other bits") {
+  const auto m = model_of(false);
+  const auto expected = plain_reference(m);
+  auto setup = small_setup({linear(2)}, m, train_of());
+  setup.train.lr *= 1.0000001;
+  const auto r = (*session::open(std::move(setup)))->run();
+  CHECK(r.summary.weights_xxh64 != expected.weights);
+}
+
+TEST_CASE("slots bound what a stage holds in the running job") {
+  const auto r = run({linear(3), dispatch_mode::ready, "f_priority", 4, 2}, model_of(false));
+  REQUIRE(r.how == ending::done);
+  CHECK(r.summary.peak_slots() == 2);
+  CHECK(run({linear(3), dispatch_mode::ready, "f_priority", 4, 0}, model_of(false))
+            .summary.peak_slots() > 2);
+}
+
+TEST_CASE("a recorded run replayed through a fresh core gives the same actions") {
+  const choice_of_run c{linear(3), dispatch_mode::ready, "bfw", 5, 3, 1};
+  auto setup = small_setup(c, model_of(true), train_of());
+  const auto make_policy = setup.make_policy;
+  setup.record_transcripts = true;
+  const auto r = (*session::open(std::move(setup)))->run();
+  REQUIRE(r.how == ending::done);
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    auto lines = r.transcripts[s];
+    REQUIRE(lines.size() > 100);
+    const stage_config config{c.shape, stage_id{s}, 1, c.lookahead, c.mode, {c.slots}};
+    const auto same = simulate::replay(config, make_policy(stage_id{s}), lines);
+    INFO((same.ok() ? "" : same.message()));
+    CHECK(same.ok());
+    const auto launch = std::find_if(lines.begin(), lines.end(), [](const auto& line) {
+      return line.rfind("launch", 0) == 0;
+    });
+    *launch += "0";
+    CHECK_FALSE(simulate::replay(config, make_policy(stage_id{s}), lines).ok());
+  }
+}

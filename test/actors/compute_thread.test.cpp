@@ -1,0 +1,46 @@
+#include <catch2/catch.hpp>
+
+#include <future>
+
+#include "compute_thread.hpp"
+
+using rrfp::actors::compute_thread;
+
+TEST_CASE("work runs in the order in which it was posted") {
+  std::vector<int> ran;
+  std::promise<void> done;
+  compute_thread thread{"test"};
+  for (int i = 0; i < 100; ++i) thread.post([&ran, i] { ran.push_back(i); });
+  thread.post([&] { done.set_value(); });
+  done.get_future().wait();
+  REQUIRE(ran.size() == 100);
+  CHECK(std::is_sorted(ran.begin(), ran.end()));
+}
+
+TEST_CASE("stop ends a pause, drops the rest and refuses more") {
+  std::promise<bool> paused;
+  std::promise<void> begun;
+  bool later = false;
+  {
+    compute_thread thread{"test"};
+    thread.post([&] {
+      begun.set_value();
+      paused.set_value(thread.pause(std::chrono::hours{1}));
+    });
+    thread.post([&] { later = true; });
+    begun.get_future().wait();
+    thread.stop();
+    thread.post([&] { later = true; });
+    CHECK_FALSE(paused.get_future().get());
+  }
+  CHECK_FALSE(later);
+}
+
+TEST_CASE("a pause that nobody ends takes its time") {
+  std::promise<bool> whole;
+  compute_thread thread{"test"};
+  const auto begun = std::chrono::steady_clock::now();
+  thread.post([&] { whole.set_value(thread.pause(std::chrono::milliseconds{30})); });
+  CHECK(whole.get_future().get());
+  CHECK(std::chrono::steady_clock::now() - begun >= std::chrono::milliseconds{30});
+}

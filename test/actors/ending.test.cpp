@@ -1,0 +1,107 @@
+// How a run ends when it does not end well: always, soon, and with a reason.
+#include <catch2/catch.hpp>
+
+#include <chrono>
+#include <thread>
+
+#include "small_session.hpp"
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+using namespace rrfp::actors::test;
+using Catch::Matchers::Contains;
+
+const pipeline_shape shape{3, 1, 6, placement::linear};
+
+session_setup setup_of(std::uint64_t steps) {
+  auto train = compute::test::small_train();
+  train.steps = steps;
+  return small_setup({shape}, compute::test::small_model(), train);
+}
+
+run_result run(session_setup setup) {
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  return (*opened)->run();
+}
+
+class failing_source final : public compute::batch_source {
+ public:
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    if (step == step_id{1} && mb == microbatch_id{2}) throw std::runtime_error("the disk is gone");
+    return good_.load(step, mb);
+  }
+  std::int64_t step_tokens(step_id step) const override { return good_.step_tokens(step); }
+
+ private:
+  compute::test::uneven_source good_{shape.microbatches};
+};
+
+}  // namespace
+
+TEST_CASE("a failing task ends the run and names stage and cause") {
+  auto setup = setup_of(5);
+  setup.data = std::make_shared<failing_source>();
+  const auto r = run(std::move(setup));
+  CHECK(r.how == ending::failed);
+  CHECK_THAT(r.message, Contains("stage 0") && Contains("the disk is gone"));
+  CHECK(r.summary.steps == 1);
+}
+
+TEST_CASE("a lost message ends in a report of who waits for what") {
+  auto setup = setup_of(5);
+  setup.hang_timeout_s = 0.5;
+  setup.delays.link = [](step_id step, virtual_stage_id to, const task& t) {
+    const bool lost = step == step_id{1} && to == virtual_stage_id{2} &&
+                      t == task{task_kind::forward, microbatch_id{4}, chunk_id{0}};
+    return lost ? 1e7 : 0.0;
+  };
+  const auto begun = std::chrono::steady_clock::now();
+  const auto r = run(std::move(setup));
+  CHECK(r.how == ending::failed);
+  CHECK_THAT(r.message, Contains("stage 2: step 1") &&
+                            Contains("for F4, whose input comes from stage 1"));
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
+}
+
+TEST_CASE("an interrupt ends a run in the middle of a long task") {
+  auto setup = setup_of(1000);
+  setup.delays.compute = [](step_id, stage_id, rank_id, const task&) { return 60'000.0; };
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  std::thread other{[&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{300});
+    (*opened)->interrupt();
+  }};
+  const auto begun = std::chrono::steady_clock::now();
+  const auto r = (*opened)->run();
+  other.join();
+  CHECK(r.how == ending::interrupted);
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
+}
+
+TEST_CASE("an interrupt before the run is not lost") {
+  auto opened = session::open(setup_of(1000));
+  REQUIRE(opened.ok());
+  (*opened)->interrupt();
+  CHECK((*opened)->run().how == ending::interrupted);
+}
+
+TEST_CASE("a run of no steps ends at once with the initial weights") {
+  const auto r = run(setup_of(0));
+  CHECK(r.how == ending::done);
+  CHECK(r.summary.steps == 0);
+  CHECK(r.summary.weights_xxh64 != 0);
+}
+
+TEST_CASE("a model that cannot be cut is refused before anything starts") {
+  auto setup = setup_of(1);
+  setup.make_chunk = [](virtual_stage_id vs) {
+    return compute::make_gpt_chunk(compute::test::small_model(), vs, 99, 1);
+  };
+  const auto opened = session::open(std::move(setup));
+  REQUIRE_FALSE(opened.ok());
+  CHECK_THAT(opened.message(), Contains("stage 0"));
+}

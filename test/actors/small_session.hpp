@@ -1,0 +1,75 @@
+/// A session of a tiny GPT, complete but for what a test is about.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/compute/gpt.hpp>
+#include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/check.hpp>
+#include <rrfp/simulate/simulator.hpp>
+#include <rrfp/simulate/stage_costs.hpp>
+
+#include "small_model.hpp"
+
+namespace rrfp::actors::test {
+
+struct choice_of_run {
+  pipeline_shape shape;
+  dispatch_mode mode = dispatch_mode::ready;
+  std::string policy = "bfw";
+  /// 0: calm; otherwise delays of tasks and messages up to some milliseconds.
+  std::uint64_t weather = 0;
+  std::uint32_t slots = 0;
+  std::uint32_t lookahead = 0;
+};
+
+inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t b,
+                           std::uint64_t c) {
+  auto x = weather * 0x9e3779b97f4a7c15 + a * 0xbf58476d1ce4e5b9 + b * 0x94d049bb133111eb + c;
+  x ^= x >> 29;
+  x *= 0xbf58476d1ce4e5b9;
+  x ^= x >> 32;
+  return static_cast<double>(x % 1000) / 1000.0 * 3;
+}
+
+inline session_setup small_setup(const choice_of_run& c, const job::model_options& model,
+                                 const job::train_options& train) {
+  session_setup s;
+  s.shape = c.shape;
+  s.mode = c.mode;
+  s.lookahead = c.lookahead;
+  s.limits.assign(c.shape.stages, memory_limit{c.slots});
+  auto set = policies::make_policy_set(c.policy, c.shape);
+  RRFP_CHECK(set.ok(), "a policy for the shape");
+  auto policies = *set;
+  if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
+    simulate::plan rounds;
+    rounds.shape = c.shape;
+    rounds.make_policy = [policies](stage_id stage) { return policies->make(stage); };
+    auto costs = simulate::stage_costs::make(c.shape, {});
+    auto order = simulate::nominal_sequences(rounds, *costs);
+    RRFP_CHECK(order.ok(), "rounds become a sequence");
+    policies = policies::make_fixed_policy_set(c.policy, std::move(*order));
+  }
+  s.make_policy = [policies](stage_id stage) { return policies->make(stage); };
+  s.train = train;
+  s.make_chunk = [model, n = c.shape.virtual_stages(), seed = train.seed](virtual_stage_id vs) {
+    return compute::make_gpt_chunk(model, vs, n, seed);
+  };
+  s.data = std::make_shared<compute::test::uneven_source>(c.shape.microbatches);
+  if (c.weather != 0) {
+    s.delays.compute = [w = c.weather](step_id step, stage_id stage, rank_id, const task& t) {
+      return scattered_ms(w, step.value(), stage.value(),
+                          t.mb.value() * 8 + static_cast<std::uint64_t>(t.kind) * 2);
+    };
+    s.delays.link = [w = c.weather](step_id step, virtual_stage_id to, const task& t) {
+      return scattered_ms(w + 1, step.value(), to.value(), t.mb.value() * 2 + t.chunk.value());
+    };
+  }
+  return s;
+}
+
+}  // namespace rrfp::actors::test

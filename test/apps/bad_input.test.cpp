@@ -1,0 +1,114 @@
+// What a user does wrong gets one line that says where, what was expected and what came, exit code 2,
+// and leaves nothing behind.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
+
+struct wrong {
+  std::vector<std::string> settings;
+  std::vector<std::string> said;
+};
+
+void require_refused(const outcome& o, const std::vector<std::string>& said) {
+  INFO(o.err);
+  CHECK(o.code == 2);
+  CHECK(o.out.empty());
+  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+}
+
+}  // namespace
+
+TEST_CASE("a wrong setting is refused in one line") {
+  const std::vector<wrong> cases{
+      {{"pipeline.stagse=4"}, {"pipeline.stagse", "pipeline.stages"}},
+      {{"nonsense.key=4"}, {"nonsense"}},
+      {{"pipeline.stages=\"four\""}, {"pipeline.stages", "integer", "string"}},
+      {{"pipeline.stages=0"}, {"pipeline.stages", ">= 1", "0"}},
+      {{"pipeline.microbatches=0"}, {"pipeline.microbatches", ">= 1", "0"}},
+      {{"pipeline.stages=16"}, {"pipeline.stages", "model.layers", "16", "8"}},
+      {{"dispatch.policy=best"}, {"dispatch.policy", "best", "one_f_one_b"}},
+      {{"dispatch.mode=sometimes"}, {"dispatch.mode", "in-order", "ready", "sometimes"}},
+      {{"data.text=[\"/nonexistent/corpus\"]"}, {"data.text", "/nonexistent/corpus"}},
+      {{"data.sequence_length=4096"}, {"data.sequence_length", "model.context"}},
+      {{"device.kind=cuda"}, {"device.kind", "cuda"}},
+      {{"pipeline.tp=2"}, {"pipeline.tp", "1"}},
+      {{"train.lr=-1"}, {"train.lr"}},
+  };
+  for (const auto& c : cases) {
+    for (const std::string command : {"run", "check"}) {
+      std::vector<std::string> arguments{RRFP_NODE, command, job};
+      for (const auto& s : c.settings) arguments.insert(arguments.end(), {"--set", s});
+      INFO(command << " --set " << c.settings[0]);
+      require_refused(run_program(arguments), c.said);
+    }
+  }
+}
+
+TEST_CASE("errors in the file name file, line and key") {
+  const scratch_folder folder;
+  const auto file = folder / "job.toml";
+  std::ofstream{file} << "[pipeline]\nstages = 2\nmicrobatches = 0\n";
+  require_refused(run_program({RRFP_NODE, "check", file}), {file + ":3", "pipeline.microbatches"});
+  std::ofstream{file} << "[pipeline\n";
+  require_refused(run_program({RRFP_NODE, "check", file}), {file + ":1"});
+  require_refused(run_program({RRFP_NODE, "run", folder / "absent.toml"}), {"absent.toml"});
+}
+
+TEST_CASE("an empty or too short corpus is refused") {
+  const scratch_folder folder;
+  std::ofstream{folder / "empty.txt"}.flush();
+  std::ofstream{folder / "short.txt"} << "a few bytes";
+  for (const std::string name : {"empty.txt", "short.txt"})
+    require_refused(run_program({RRFP_NODE, "run", job, "--set",
+                                 "data.text=[\"" + (folder / name) + "\"]"}),
+                    {"data.text", name});
+}
+
+TEST_CASE("an infeasible table is refused and its cycle named") {
+  const scratch_folder folder;
+  const auto table = folder / "table.csv";
+  // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1; stage 1 wants it after.
+  std::ofstream{table} << "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n";
+  const auto plain = folder / "plain.toml";
+  std::ofstream{plain} << "[pipeline]\nstages = 2\nmicrobatches = 2\n[dispatch]\nmode = \"in-order\"\n"
+                       << "policy = \"table:" << table << "\"\n"
+                       << "[data]\ntext = [\"/usr/share/common-licenses\"]\n";
+  require_refused(run_program({RRFP_NODE, "run", plain}),
+                  {"cycle", "stage 0 stops at BW0", "stage 1 stops at F1"});
+}
+
+TEST_CASE("outputs that cannot be written are refused before training") {
+  for (const std::string option : {"--json", "--trace"})
+    require_refused(run_program({RRFP_NODE, "run", job, option, "/nonexistent/folder/file"}),
+                    {option, "/nonexistent/folder/file", "No such file"});
+}
+
+TEST_CASE("refused runs leave nothing half-written") {
+  const scratch_folder folder;
+  const auto json = folder / "out.jsonl";
+  const auto trace = folder / "trace.json";
+  const auto o = run_program({RRFP_NODE, "run", job, "--json", json, "--trace", trace, "--set",
+                              "data.text=[\"/nonexistent\"]"});
+  CHECK(o.code == 2);
+  CHECK_FALSE(std::filesystem::exists(json));
+  CHECK_FALSE(std::filesystem::exists(trace));
+  CHECK_FALSE(std::filesystem::exists(trace + ".tmp"));
+}
+
+TEST_CASE("wrong arguments are refused with exit code 2") {
+  CHECK(run_program({RRFP_NODE}).code == 2);
+  CHECK(run_program({RRFP_NODE, "fly"}).code == 2);
+  CHECK(run_program({RRFP_NODE, "run"}).code == 2);
+  CHECK(run_program({RRFP_NODE, "run", job, "--nonsense"}).code == 2);
+  CHECK(run_program({RRFP_SIM, "/nonexistent.toml"}).code == 2);
+}

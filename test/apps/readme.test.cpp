@@ -1,0 +1,64 @@
+// What the README shows is what the product does: its commands run, its files exist.
+#include <catch2/catch.hpp>
+
+#include <regex>
+#include <sstream>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+
+/// Commands in ```console blocks, without the prompt.
+std::vector<std::string> commands_of(const std::string& page) {
+  std::vector<std::string> commands;
+  std::istringstream in{page};
+  bool inside = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("```", 0) == 0) {
+      inside = line == "```console";
+    } else if (inside && line.rfind("$ ", 0) == 0) {
+      commands.push_back(line.substr(2));
+    }
+  }
+  return commands;
+}
+
+}  // namespace
+
+TEST_CASE("every command of the README runs") {
+  const auto commands = commands_of(text_of(RRFP_SOURCE "/README.md"));
+  REQUIRE(commands.size() >= 6);
+  const scratch_folder folder;
+  int ran = 0;
+  for (auto command : commands) {
+    // The two scripts install and build; they run this test.
+    if (command.rfind("scripts/", 0) == 0) {
+      CHECK(std::filesystem::exists(RRFP_SOURCE "/" + command.substr(0, command.find(' '))));
+      continue;
+    }
+    const bool trains = command.find("rrfp-node run") != std::string::npos;
+    command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-node"}, RRFP_NODE);
+    command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-sim"}, RRFP_SIM);
+    command = std::regex_replace(command, std::regex{"/tmp/"}, folder / "");
+    if (trains) command += " --set train.steps=2";
+    INFO(command);
+    const auto o = run_program({"/bin/sh", "-c", "cd '" RRFP_SOURCE "' && " + command});
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+    ++ran;
+  }
+  CHECK(ran >= 4);
+}
+
+TEST_CASE("every file that the README links to is there") {
+  const auto page = text_of(RRFP_SOURCE "/README.md");
+  const std::regex link{R"(\]\(([^)#:]+)\))"};
+  int links = 0;
+  for (std::sregex_iterator at{page.begin(), page.end(), link}, end; at != end; ++at, ++links) {
+    INFO((*at)[1].str());
+    CHECK(std::filesystem::exists(RRFP_SOURCE "/" + (*at)[1].str()));
+  }
+  CHECK(links >= 6);
+}

@@ -1,0 +1,122 @@
+#include <catch2/catch.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
+
+std::vector<json> lines_of(const std::string& file) {
+  std::vector<json> lines;
+  std::ifstream in{file};
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+const std::vector<std::string> short_run{RRFP_NODE, "run", job, "--set", "train.steps=3",
+                                         "--set", "jitter.compute=none"};
+
+}  // namespace
+
+TEST_CASE("the quickstart trains both ways to the same bits and prints the table") {
+  const scratch_folder folder;
+  auto arguments = short_run;
+  arguments.insert(arguments.end(),
+                   {"--json", folder / "out.jsonl", "--trace", folder / "trace.json"});
+  const auto o = run_program(arguments);
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("speed-up") && Contains("equal to the last bit") &&
+                        Contains(folder / "trace.json"));
+
+  const auto lines = lines_of(folder / "out.jsonl");
+  REQUIRE(lines.size() == 2 * (3 + 1));
+  const auto& in_order = lines[3];
+  const auto& ready = lines[7];
+  for (const auto* summary : {&in_order, &ready}) {
+    CHECK(summary->at("event") == "summary");
+    for (const char* key : {"mode", "policy", "loss_first", "loss_last", "losses_xxh64",
+                            "weights_xxh64", "step_ms_p50", "bubble_fraction", "peak_slots"})
+      CHECK(summary->contains(key));
+  }
+  CHECK(in_order.at("mode") == "in-order");
+  CHECK(ready.at("policy") == "bfw");
+  CHECK(in_order.at("losses_xxh64") == ready.at("losses_xxh64"));
+  CHECK(in_order.at("weights_xxh64") == ready.at("weights_xxh64"));
+  CHECK(in_order.at("peak_slots") == 4);
+
+  const auto trace = json::parse(std::ifstream{folder / "trace.json"});
+  std::size_t tasks = 0;
+  for (const auto& e : trace.at("traceEvents")) tasks += e.at("ph") == "X" && e.at("cat") != "wait";
+  CHECK(tasks == 3 * 4 * 16 * (2 + 3));
+}
+
+TEST_CASE("odd sizes train to the bits of one stage") {
+  const scratch_folder folder;
+  const auto one = folder / "one.toml";
+  std::ofstream{one} << "[model]\nlayers = 3\nhidden = 32\ncontext = 32\ntied_head = true\n"
+                        "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
+                        "microbatch_size = 1\nsequence_length = 32\n[train]\nsteps = 2\n";
+  const auto weights = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> arguments{RRFP_NODE, "run", one, "--json", folder / "o.jsonl"};
+    for (const auto& s : settings) arguments.insert(arguments.end(), {"--set", s});
+    const auto o = run_program(arguments);
+    INFO(o.err);
+    REQUIRE(o.code == 0);
+    return lines_of(folder / "o.jsonl").back().at("weights_xxh64").get<std::string>();
+  };
+  const auto ten = weights({"pipeline.stages=1", "pipeline.microbatches=10"});
+  CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=10"}) == ten);
+  CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=10", "dispatch.policy=zb_h1",
+                 "dispatch.mode=in-order"}) == ten);
+  CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=10", "dispatch.slots=1"}) == ten);
+  CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=1"}) ==
+        weights({"pipeline.stages=1", "pipeline.microbatches=1"}));
+}
+
+TEST_CASE("SIGINT ends the run within 2 s with code 130 and a valid trace") {
+  const scratch_folder folder;
+  program training{{RRFP_NODE, "run", job, "--trace", folder / "trace.json", "--json",
+                    folder / "out.jsonl", "--set", "run.progress=lines"}};
+  for (int i = 0; i < 6000 && text_of(folder / "out.jsonl").find("\"step\":1,") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds{10});
+  training.signal(SIGINT);
+  const auto o = training.wait();
+  INFO(o.out << o.err);
+  CHECK(o.code == 130);
+  CHECK(o.seconds < 2);
+  CHECK_THAT(o.out, Contains("interrupted"));
+  CHECK(json::parse(std::ifstream{folder / "trace.json"}).at("traceEvents").size() > 100);
+  CHECK(lines_of(folder / "out.jsonl").back().at("ending") == "interrupted");
+}
+
+TEST_CASE("a full disk is told, not passed over") {
+  if (!std::filesystem::exists("/dev/full")) return;
+  auto arguments = short_run;
+  arguments.insert(arguments.end(), {"--json", "/dev/full"});
+  const auto o = run_program(arguments);
+  CHECK(o.code == 1);
+  CHECK_THAT(o.err, Contains("--json /dev/full") && Contains("No space left"));
+}
+
+TEST_CASE("check prints the plan and runs nothing") {
+  const auto o = run_program({RRFP_NODE, "check", job});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("4 stages x 1 chunks (linear), 16 microbatches") &&
+                        Contains("parameters") && Contains("predicted by simulation") &&
+                        Contains("no schedule under"));
+}
+
+TEST_CASE("keys and policies list what a job may say") {
+  CHECK_THAT(run_program({RRFP_NODE, "keys"}).out,
+             Contains("pipeline.stages") && Contains("jitter.level"));
+  CHECK_THAT(run_program({RRFP_NODE, "policies"}).out,
+             Contains("bfw") && Contains("dualpipe_v") && Contains("table:FILE.csv"));
+}

@@ -1,0 +1,80 @@
+#include <catch2/catch.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+const std::string job = RRFP_SOURCE "/apps/jobs/sixteen_stages.toml";
+
+/// Four stages, equal costs, no disturbance.
+std::string calm_job(const scratch_folder& folder, const std::string& dispatch) {
+  const auto file = folder / "calm.toml";
+  std::ofstream{file} << "[pipeline]\nstages = 4\nmicrobatches = 8\n[dispatch]\n" << dispatch;
+  return file;
+}
+
+}  // namespace
+
+TEST_CASE("the 16-stage job shows what readiness gains") {
+  const scratch_folder folder;
+  const auto o = run_program({RRFP_SIM, job, "--steps", "5", "--json", folder / "o.json"});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("makespan") && Contains("for input") && Contains("for order"));
+  std::vector<json> runs;
+  std::ifstream in{folder / "o.json"};
+  for (std::string line; std::getline(in, line);) runs.push_back(json::parse(line));
+  REQUIRE(runs.size() == 3);
+  const auto ms = [&](int run) { return runs[static_cast<std::size_t>(run)].at("makespan_ms").get<double>(); };
+  CHECK(ms(0) / ms(2) > 1.40);
+  for (int run = 0; run < 3; ++run)
+    CHECK(ms(run) >= runs[static_cast<std::size_t>(run)].at("lower_bound_ms").get<double>());
+}
+
+TEST_CASE("durations that were written are simulated to the same time") {
+  const scratch_folder folder;
+  const auto calm = calm_job(folder, "policy = \"bfw\"\n");
+  const auto csv = folder / "durations.csv";
+  REQUIRE(run_program({RRFP_SIM, calm, "--set", "jitter.compute=lognormal", "--write-durations", csv,
+                       "--json", folder / "a.json"}).code == 0);
+  REQUIRE(run_program({RRFP_SIM, calm, "--durations", csv, "--json", folder / "b.json"}).code == 0);
+  CHECK(json::parse(text_of(folder / "a.json")).at("makespan_ms") ==
+        json::parse(text_of(folder / "b.json")).at("makespan_ms"));
+}
+
+TEST_CASE("a schedule that was written is a table that gives the same order") {
+  const scratch_folder folder;
+  const auto csv = folder / "zb.csv";
+  const auto calm = calm_job(folder, "mode = \"in-order\"\npolicy = \"zb_h1\"\n");
+  REQUIRE(run_program({RRFP_SIM, calm, "--write-schedule", csv}).code == 0);
+  CHECK_THAT(text_of(csv), Catch::Matchers::StartsWith("0F0,"));
+  const auto again = calm_job(folder, "mode = \"in-order\"\npolicy = \"table:" + csv + "\"\n");
+  REQUIRE(run_program({RRFP_SIM, again, "--write-schedule", folder / "again.csv"}).code == 0);
+  CHECK(text_of(folder / "again.csv") == text_of(csv));
+}
+
+TEST_CASE("every gap is explained when asked for") {
+  const scratch_folder folder;
+  const auto calm = calm_job(folder, "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n");
+  const auto o = run_program({RRFP_SIM, calm, "--gaps"});
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("step 0 stage 0  4.000 to 9.000 ms  input BW0"));
+}
+
+TEST_CASE("a table of durations with a hole is refused") {
+  const scratch_folder folder;
+  const auto calm = calm_job(folder, "policy = \"bfw\"\n");
+  std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n0,0,0,0,F,1\n";
+  const auto o = run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"});
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("d.csv"));
+  std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n0,0,0,0,Q,1\n";
+  CHECK_THAT(run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"}).err,
+             Contains("d.csv:2") && Contains("Q"));
+}

@@ -1,0 +1,139 @@
+#include "support.hpp"
+
+namespace rrfp::simulate {
+
+using namespace testing;
+
+namespace {
+
+task of(task_kind kind, std::uint32_t mb = 0, std::uint32_t chunk = 0) {
+  return {kind, microbatch_id{mb}, chunk_id{chunk}};
+}
+
+stage_costs make(const pipeline_shape& shape, const stage_costs_options& options) {
+  auto made = stage_costs::make(shape, options);
+  INFO((made ? "" : made.message()));
+  REQUIRE(made.ok());
+  return *made;
+}
+
+nanoseconds compute(const stage_costs& costs, std::uint32_t stage, const task& what,
+                    std::uint64_t step = 0) {
+  return costs.compute(step_id{step}, stage_id{stage}, what);
+}
+
+}  // namespace
+
+TEST_CASE("one entry serves all, one a stage its chunks, one a virtual stage itself") {
+  const pipeline_shape shape{2, 2, 1, placement::v};
+  const auto forward = [&](std::vector<double> ms) {
+    stage_costs_options options;
+    options.durations.clear();
+    for (const auto x : ms) options.durations.push_back({x, 1, 1, {}});
+    const auto costs = make(shape, options);
+    std::vector<nanoseconds> of_places;
+    for (std::uint32_t s = 0; s < 2; ++s)
+      for (std::uint32_t c = 0; c < 2; ++c)
+        of_places.push_back(compute(costs, s, of(task_kind::forward, 0, c)) / 1'000'000);
+    return of_places;
+  };
+  CHECK(forward({7}) == std::vector<nanoseconds>{7, 7, 7, 7});
+  CHECK(forward({1, 2}) == std::vector<nanoseconds>{1, 1, 2, 2});
+  CHECK(forward({1, 2, 3, 4}) == std::vector<nanoseconds>{1, 4, 2, 3});
+}
+
+TEST_CASE("a fused backward is the sum of its parts unless it is given") {
+  stage_costs_options options;
+  options.durations = {{0.000001, 0.25, 1.5, {}}};
+  auto costs = make(linear(1, 1), options);
+  CHECK(compute(costs, 0, of(task_kind::forward)) == 1);
+  CHECK(compute(costs, 0, of(task_kind::backward)) == 250'000);
+  CHECK(compute(costs, 0, of(task_kind::weight)) == 1'500'000);
+  CHECK(compute(costs, 0, of(task_kind::backward_weight)) == 1'750'000);
+  options.durations[0].backward_weight_ms = 1.6;
+  costs = make(linear(1, 1), options);
+  CHECK(compute(costs, 0, of(task_kind::backward_weight)) == 1'600'000);
+}
+
+TEST_CASE("messages take the time of their direction and the weather's on top") {
+  stage_costs_options options;
+  options.activation_ms = 0.5;
+  options.gradient_ms = 0.25;
+  const auto at = [](const stage_costs& costs, const task& what) {
+    return costs.link(step_id{0}, virtual_stage_id{1}, what);
+  };
+  CHECK(at(make(linear(3, 1), options), of(task_kind::forward)) == 500'000);
+  CHECK(at(make(linear(3, 1), options), of(task_kind::backward)) == 250'000);
+  options.jitter.link = weather::link_jitter::constant;
+  options.jitter.link_mean_ms = 0.125;
+  CHECK(at(make(linear(3, 1), options), of(task_kind::forward)) == 625'000);
+  CHECK(at(make(linear(3, 1), options).undisturbed(), of(task_kind::forward)) == 500'000);
+}
+
+TEST_CASE("log-normal weather: splitting W off changes no amount of work") {
+  const auto shape = linear(3, 20);
+  auto costs = stormy_costs(shape, 5);
+  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb) {
+    const auto parts = compute(costs, 1, of(task_kind::backward, mb)) +
+                       compute(costs, 1, of(task_kind::weight, mb));
+    CHECK(std::abs(compute(costs, 1, of(task_kind::backward_weight, mb)) - parts) <= 1);
+    CHECK(compute(costs, 1, of(task_kind::backward, mb)) !=
+          compute(costs, 1, of(task_kind::weight, mb)));
+  }
+  CHECK(compute(costs.undisturbed(), 1, of(task_kind::forward)) == 1'000'000);
+}
+
+TEST_CASE("the moving average is the paper's, over the canonical order") {
+  const pipeline_shape shape{2, 2, 30, placement::interleaved};
+  stage_costs_options options;
+  options.durations = {{1, 2, 3, {}}, {20, 30, 40, {}}, {5, 6, 7, {}}, {50, 10, 60, {}}};
+  options.jitter.compute = weather::compute_jitter::paper;
+  options.jitter.probability = 1;
+  options.jitter.floor_ms = 0;
+  options.jitter.alpha = 2;
+  const auto costs = make(shape, options);
+  const weather::forecast forecast{options.jitter};
+  const step_id step{3};
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const stage_id stage{s};
+    double e = options.durations[s].forward_ms;
+    for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb) {
+      for (std::uint32_t c = 0; c < shape.chunks; ++c) {
+        const auto& d = options.durations[shape.virtual_stage(stage, chunk_id{c}).value()];
+        const auto check = [&](task_kind kind, double ms) {
+          const auto what = of(kind, mb, c);
+          const auto extra = forecast.compute_extra_ms(step, stage, rank_id{0}, what, ms, e);
+          CHECK(static_cast<double>(compute(costs, s, what, 3)) == Approx((ms + extra) * 1e6));
+        };
+        e = 0.9 * e + 0.1 * d.forward_ms;
+        check(task_kind::forward, d.forward_ms);
+        e = 0.9 * e + 0.1 * d.backward_ms;
+        check(task_kind::backward, d.backward_ms);
+        check(task_kind::backward_weight, d.backward_ms + d.weight_ms);
+        e = 0.9 * e + 0.1 * d.weight_ms;
+        check(task_kind::weight, d.weight_ms);
+      }
+    }
+  }
+}
+
+TEST_CASE("costs that make no sense are refused by name") {
+  const auto message = [](auto change) {
+    stage_costs_options options;
+    change(options);
+    const auto made = stage_costs::make({2, 2, 4, placement::v}, options);
+    REQUIRE_FALSE(made.ok());
+    return made.message();
+  };
+  CHECK(message([](auto& o) { o.durations.resize(3); }) ==
+        "durations: expected 1 entry, one for each of 2 stages, or one for each of 4 virtual stages, "
+        "got 3");
+  CHECK(message([](auto& o) { o.durations[0].weight_ms = -1; }) ==
+        "durations, entry 0, weight_ms: expected milliseconds from 0 to 1e9, got -1.000000");
+  CHECK(message([](auto& o) { o.durations[0].backward_weight_ms = NAN; })
+            .starts_with("durations, entry 0, backward_weight_ms"));
+  CHECK(message([](auto& o) { o.gradient_ms = 2e9; }).starts_with("gradient_ms"));
+  CHECK(message([](auto& o) { o.jitter.link_alpha = 0.5; }).starts_with("link_alpha"));
+}
+
+}  // namespace rrfp::simulate
