@@ -1,6 +1,6 @@
 /// FB: a round is at most one ready F, then at most one ready B. It differs from BF only where a
-/// round begins with both directions ready. Source: arXiv 2605.18750, one of the hints compared
-/// with BF.
+/// round begins with both directions ready, that is after a wait. Source: arXiv 2605.18750, one of
+/// the hints compared with BF.
 #include "catalog.hpp"
 #include "round_policy.hpp"
 

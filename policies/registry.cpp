@@ -1,7 +1,9 @@
+#include <string>
 #include <utility>
 #include <variant>
 
 #include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/check.hpp>
 
 #include "catalog.hpp"
 

@@ -165,7 +165,6 @@ void add_device(std::vector<key>& table) {
   section_keys<device_options> keys{table, "device", &job::device};
   using o = device_options;
   keys.choice("kind", &o::kind, {"cpu", "cuda", "emulated"}, "Only `cpu` for now.");
-  keys.integer("threads", &o::threads, {1, 1024}, "", "CPU threads that one rank computes with.");
 }
 
 void add_run(std::vector<key>& table) {

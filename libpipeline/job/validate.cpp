@@ -85,10 +85,6 @@ status check_train(const job& j, const provenance& from) {
     return from.blame("train.lr_min", "expected at most train.lr = " + number_text(t.lr) +
                                           std::string{from.note("train.lr")} + ", got " +
                                           number_text(t.lr_min));
-  if (t.warmup_steps > t.steps)
-    return from.blame("train.warmup_steps", "expected at most train.steps = " + text_of(t.steps) +
-                                                std::string{from.note("train.steps")} + ", got " +
-                                                text_of(t.warmup_steps));
   return success();
 }
 

@@ -43,6 +43,8 @@ double forecast::compute_extra_ms(step_id step, stage_id stage, rank_id rank, co
     case compute_jitter::lognormal:
       return expected_ms * (lognormal(random, options_.compute_sigma) - 1);
     case compute_jitter::paper:
+      // A backward is disturbed once, fused or split, or splitting it would meet worse weather.
+      if (what.kind == task_kind::weight) return 0;
       if (random.uniform() >= options_.probability) return 0;
       return options_.alpha * std::max(options_.floor_ms, average_ms) * (0.5 + random.uniform());
   }

@@ -194,8 +194,6 @@ TEST_CASE("Values that do not fit each other are refused with both keys") {
        "1049600"},
       {"[train]\nlr_min = 0.5",
        "x.toml:2: train.lr_min: expected at most train.lr = 0.0003 (the default), got 0.5"},
-      {"[train]\nsteps = 5\nwarmup_steps = 6",
-       "x.toml:3: train.warmup_steps: expected at most train.steps = 5, got 6"},
       {"[jitter]\nlink = \"pareto\"",
        "x.toml:2: jitter.link_mean_ms: expected a number > 0 with jitter.link, got 0 (the "
        "default)"},

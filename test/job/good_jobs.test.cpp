@@ -42,7 +42,6 @@ link_mean_ms = 2
 forward_ms = [1.0, 2]
 link_ms = 0.5
 [device]
-threads = 2
 [run]
 hang_timeout_s = 0
 progress = "lines"
@@ -65,7 +64,6 @@ progress = "lines"
   CHECK(j.jitter.link_mean_ms == 2.0);
   CHECK(j.cost.forward_ms == std::vector{1.0, 2.0});
   CHECK(j.cost.link_ms == 0.5);
-  CHECK(j.device.threads == 2);
   CHECK(j.run.hang_timeout_s == 0.0);
   CHECK(j.run.progress == job::progress_kind::lines);
 }

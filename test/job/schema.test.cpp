@@ -160,6 +160,7 @@ TEST_CASE("The nearest name is at most a third away") {
   CHECK(job::closest("stage", names) == "stages");
   CHECK(job::closest("chunk", names) == "chunks");
   CHECK(job::closest("tps", names) == "tp");
+  CHECK(job::closest("pt", names) == "tp");
   CHECK_FALSE(job::closest("placement", names));
   CHECK_FALSE(job::closest("", names));
   CHECK_FALSE(job::closest(std::string(10000, 's'), names));

@@ -24,7 +24,8 @@ struct policy_info {
 /// All policies but `table:FILE.csv`, in the order of the documentation.
 const std::vector<policy_info>& known_policies();
 
-/// A policy made for one shape: the source of one policy object for each stage. Thread-safe.
+/// A policy made for one shape: the source of one policy object for each stage. Immutable, so any
+/// thread may use it; the objects it makes belong to one thread each.
 class policy_set {
  public:
   virtual ~policy_set() = default;

@@ -1,6 +1,9 @@
-/// Schedules as CSV in the form of torch.distributed.pipelining (`_dump_csv`): a row a stage, a cell a
-/// task: `0F3` is the forward of microbatch 3 on virtual stage 0, `I` the input gradient (our B), `W`
-/// the weight gradient, `B` the full backward (our BW). Empty cells are skipped.
+/// Schedules as CSV in the form of torch.distributed.pipelining (`_dump_csv`, compute only): a row a
+/// stage, a cell a task: `0F3` is the forward of microbatch 3 on *virtual* stage 0, `I` the input
+/// gradient (our B), `W` the weight gradient, `B` the full backward (our BW). A pair whose
+/// communication overlaps, `(0F8;7B0)OVERLAP_F_B`, is read as its two tasks, one after the other.
+/// Empty cells and lines are skipped, blanks and quotes around a cell taken off. Communication cells
+/// (`0SEND_F3`) are refused: what a stage sends follows from what it runs.
 #pragma once
 
 #include <string>
@@ -13,11 +16,13 @@
 
 namespace rrfp::policies {
 
-/// `source` names the text in errors: "source:line: cell 4: expected ..., got ...".
+/// Every task belongs to the shape and to its row's stage; whether the orders are complete and can
+/// end is check_sequences()' to say. `source` names the text in errors, lines and cells count from 1:
+/// "source:2: cell 4: expected ..., got ...".
 result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_shape& shape,
                                        std::string_view source);
 
-/// The reverse of read_csv().
+/// The reverse of read_csv(): one sequence a stage, no empty cells.
 std::string write_csv(const std::vector<sequence>& sequences, const pipeline_shape& shape);
 
 }  // namespace rrfp::policies

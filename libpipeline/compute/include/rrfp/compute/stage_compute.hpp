@@ -117,7 +117,8 @@ class stage_compute {
   /// model.
   std::vector<named_tensor> weights() const;
   /// weights() and the optimizer's state ("optimizer.NAME.exp_avg", ...): with restore() everything
-  /// that a run needs to go on with the same bits. Legal between steps.
+  /// that a run needs to go on with the same bits. They share memory with the model: copy or write
+  /// them before the next step. Legal between steps.
   std::vector<named_tensor> snapshot() const;
   /// Copies what this stage needs (copies of tied parameters included) out of `state`, the
   /// snapshots of all stages of a model, maybe cut differently; other entries are ignored. Error: a

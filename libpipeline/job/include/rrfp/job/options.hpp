@@ -107,8 +107,6 @@ enum class device_kind : std::uint8_t { cpu, cuda, emulated };
 /// [device] what a rank computes on.
 struct device_options {
   device_kind kind = device_kind::cpu;
-  /// CPU threads that one rank computes with.
-  std::uint32_t threads = 1;
 };
 
 /// automatic: live on a terminal, plain lines elsewhere.

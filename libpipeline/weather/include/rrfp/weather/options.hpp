@@ -14,7 +14,8 @@ namespace rrfp::weather {
 /// lognormal: durations are multiplied by a log-normal factor of mean 1.
 /// paper: with `probability`, a task is delayed by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where e is
 /// the moving average (0.9 e + 0.1 c) of the stage's task durations (arXiv 2605.18750, section on
-/// robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5).
+/// robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5). Forwards and
+/// backwards are delayed so, fused or split; a W is not, or splitting would meet worse weather.
 enum class compute_jitter : std::uint8_t { none, lognormal, paper };
 
 /// Distribution of the extra time a message takes on its link.
