@@ -1,12 +1,12 @@
 /// How fast is virtual time? Events a second on one core, and the largest pipeline that must run.
 ///
-///   cmake --preset release && cmake --build --preset release --target bench-simulator
-///   build/release/bin/bench-simulator          # 16 stages x 256 microbatches
-///   build/release/bin/bench-simulator large    # 1,024 x 4,096, about a gigabyte of memory
+///   cmake --preset release && cmake --build --preset release --target simulator_bench
+///   build/release/bin/simulator_bench          # 16 stages x 256 microbatches
+///   build/release/bin/simulator_bench large    # 1,024 x 4,096, about 0.6 GiB of memory
 ///
 /// An event is what a core is told: a step, an arrival, a finish, or a decide. Seconds are those of
-/// the processor, so that a busy machine does not count; the figure is that of the fastest of several
-/// runs (of one, if large), making the cores included.
+/// the processor, so that a busy machine does not count; the figure is that of the fastest of
+/// several runs (of one, if large), making the cores included.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -70,8 +70,8 @@ void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {
     events = ran.events;
     makespan_ms = static_cast<double>(ran.makespan) / 1e6;
   }
-  std::printf("%-12s %-9s %-5s %5u x %-5u %9.3f M events %9.4f s %7.2f M events/s  %11.1f ms simulated"
-              "  peak %6.0f MiB\n",
+  std::printf("%-12s %-9s %-5s %5u x %-5u %9.3f M events %9.4f s %7.2f M events/s"
+              "  %11.1f ms simulated  peak %6.0f MiB\n",
               c.policy.data(), name(c.mode).data(), c.jitter ? "storm" : "calm", shape.stages,
               shape.microbatches, static_cast<double>(events) / 1e6, best_s,
               static_cast<double>(events) / 1e6 / best_s, makespan_ms, peak_mib());
@@ -83,7 +83,7 @@ void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {
 int main(int argc, char** argv) {
   const bool large = argc > 1 && std::string_view{argv[1]} == "large";
   if (argc > 2 || (argc == 2 && !large)) {
-    std::fprintf(stderr, "usage: bench-simulator [large]\n");
+    std::fprintf(stderr, "usage: simulator_bench [large]\n");
     return 2;
   }
   const pipeline_shape shape{large ? 1024U : 16U, 1, large ? 4096U : 256U, placement::linear};

@@ -1,4 +1,4 @@
-/// The actor of a process: spawns the stages that the job gives it.
+/// The actor of a process: spawns the stages that the job gives it, and ends them with itself.
 #pragma once
 
 #include <memory>
@@ -24,19 +24,24 @@ class node_actor : public actor_base {
           hosted answer;
           for (const auto stage : m.stages) {
             auto& parts = parts_.at(stage.value());
-            answer.stages.push_back(
-                {stage, spawn_detached<stage_supervisor>(system(), std::move(parts), m.job,
-                                                         context_)});
+            stages_.push_back(spawn_detached<stage_supervisor>(system(), std::move(parts), m.job,
+                                                               context_));
+            answer.stages.push_back({stage, stages_.back()});
           }
           post(m.job, std::move(answer));
         },
-        [this](stop) { quit(); },
+        [this](const stop& m) {
+          // The job tells its stages too, but one that ended early may never have heard of them.
+          for (const auto& stage : stages_) post(stage, m);
+          quit();
+        },
     };
   }
 
  private:
   std::vector<std::shared_ptr<stage_parts>> parts_;
   const std::shared_ptr<run_context> context_;
+  std::vector<caf::actor> stages_;
 };
 
 }  // namespace rrfp::actors

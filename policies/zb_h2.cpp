@@ -23,7 +23,7 @@ result<std::vector<sequence>> zb_h2(const pipeline_shape& shape) {
         order.forward();
       } else if (order.forwards() < m) {
         order.forward();
-      } else if (k + 1 < m) {
+      } else {
         order.weight();
       }
     }

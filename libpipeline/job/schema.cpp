@@ -100,7 +100,7 @@ void add_train(std::vector<key>& table) {
   keys.number("lr", &o::lr, {0, 1e3}, "", "Learning rate after the warm-up.");
   keys.number("lr_min", &o::lr_min, {0, 1e3}, "", "Where the cosine decay ends; at most `lr`.");
   keys.integer("warmup_steps", &o::warmup_steps, {0, count_max}, "",
-               "Steps of linear warm-up from 0 to `lr`; at most `steps`.");
+               "Steps of linear warm-up from 0 to `lr`.");
   keys.number("beta1", &o::beta1, {0, 1, false, true}, "", "adamw: decay of the first moment.");
   keys.number("beta2", &o::beta2, {0, 1, false, true}, "", "adamw: decay of the second moment.");
   keys.number("epsilon", &o::epsilon, {0, 1, true, false}, "", "adamw: added to the divisor.");

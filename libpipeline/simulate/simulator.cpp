@@ -78,7 +78,8 @@ class simulation {
     }
     nanoseconds busy = 0;
     for (const auto& stage : report_.stages) busy += stage.busy;
-    const auto available = static_cast<double>(stages_.size()) * static_cast<double>(report_.makespan);
+    const auto available =
+        static_cast<double>(stages_.size()) * static_cast<double>(report_.makespan);
     if (available > 0) report_.bubble_fraction = 1 - static_cast<double>(busy) / available;
     return std::move(report_);
   }

@@ -67,7 +67,8 @@ status validate(const jitter_options& options) {
   };
   const auto nonnegative = [](double x) { return std::isfinite(x) && x >= 0; };
   constexpr auto number = "a finite number >= 0";
-  if (!nonnegative(options.compute_sigma)) return bad("compute_sigma", number, options.compute_sigma);
+  if (!nonnegative(options.compute_sigma))
+    return bad("compute_sigma", number, options.compute_sigma);
   if (!(options.probability >= 0 && options.probability <= 1))
     return bad("probability", "a number from 0 to 1", options.probability);
   if (!nonnegative(options.floor_ms)) return bad("floor_ms", number, options.floor_ms);

@@ -1,8 +1,7 @@
 // The claim that everything rests on: whatever the order in which tasks run, the same bits come out,
 // and they are those of an ordinary training loop that knows nothing of pipelines.
-#include <catch2/catch.hpp>
-
 #include <fmt/format.h>
+#include <ATen/ATen.h>
 #include <xxhash.h>
 
 #include <rrfp/compute/stage_compute.hpp>
@@ -11,6 +10,9 @@
 
 #include "plain_loop.hpp"
 #include "small_session.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
 
 namespace {
 
@@ -30,6 +32,7 @@ job::model_options model_of(bool tied) {
 job::train_options train_of() {
   auto t = compute::test::small_train();
   t.steps = steps;
+  t.lr_min = t.lr;  // the plain loop knows no schedule of learning rates
   return t;
 }
 
@@ -38,7 +41,6 @@ std::uint64_t hash_of(const std::map<std::string, at::Tensor>& weights, const jo
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
   chunks.push_back(std::move(*compute::make_gpt_chunk(m, virtual_stage_id{0}, 1, 1)));
   for (const auto& p : chunks[0]->parameters()) {
-    const at::NoGradGuard no_grad;
     p.value.detach().copy_(weights.at(p.name));
   }
   auto one = compute::stage_compute::make(
@@ -108,7 +110,7 @@ TEST_CASE("every order of a linear pipeline gives the bits of a plain loop") {
         how{dispatch_mode::ready, "fb"}, how{dispatch_mode::ready, "b_priority"},
         how{dispatch_mode::ready, "f_priority"}, how{dispatch_mode::ready, "zb_h1"}}) {
     for (const std::uint32_t stages : {1U, 2U, 4U}) {
-      for (const std::uint64_t weather : {0U, 1U, 2U}) {
+      for (const std::uint64_t weather : {0U, 1U}) {
         INFO(fmt::format("{} {} at {} stages, weather {}, tied {}", name(mode), policy, stages,
                          weather, tied));
         require_same(run({linear(stages), mode, policy, weather}, m), expected);
@@ -141,7 +143,7 @@ TEST_CASE("other data or another seed gives other bits") {
   const auto m = model_of(false);
   const auto expected = plain_reference(m);
   auto setup = small_setup({linear(2)}, m, train_of());
-  setup.train.lr *= 1.0000001;
+  setup.train.lr = setup.train.lr_min *= 1.001;
   const auto r = (*session::open(std::move(setup)))->run();
   CHECK(r.summary.weights_xxh64 != expected.weights);
 }

@@ -1,10 +1,11 @@
 // How a run ends when it does not end well: always, soon, and with a reason.
-#include <catch2/catch.hpp>
-
 #include <chrono>
 #include <thread>
 
 #include "small_session.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
 
 namespace {
 

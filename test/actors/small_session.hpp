@@ -20,7 +20,7 @@ struct choice_of_run {
   pipeline_shape shape;
   dispatch_mode mode = dispatch_mode::ready;
   std::string policy = "bfw";
-  /// 0: calm; otherwise delays of tasks and messages up to some milliseconds.
+  /// 0: calm; otherwise delays of tasks and messages up to a millisecond.
   std::uint64_t weather = 0;
   std::uint32_t slots = 0;
   std::uint32_t lookahead = 0;
@@ -32,7 +32,7 @@ inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t
   x ^= x >> 29;
   x *= 0xbf58476d1ce4e5b9;
   x ^= x >> 32;
-  return static_cast<double>(x % 1000) / 1000.0 * 3;
+  return static_cast<double>(x % 1000) / 1000.0;
 }
 
 inline session_setup small_setup(const choice_of_run& c, const job::model_options& model,

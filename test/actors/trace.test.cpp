@@ -1,5 +1,3 @@
-#include <catch2/catch.hpp>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -7,6 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "small_session.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
 
 namespace {
 

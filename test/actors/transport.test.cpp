@@ -1,5 +1,3 @@
-#include <catch2/catch.hpp>
-
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -8,6 +6,9 @@
 #include <ATen/ATen.h>
 
 #include <rrfp/actors/transport.hpp>
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
 
 namespace {
 
@@ -74,7 +75,8 @@ TEST_CASE("held messages overtake each other and none is lost or doubled") {
   inbox box;
   wire->bind(bob, box.sink());
   for (std::uint32_t mb = 0; mb < 3; ++mb) wire->send(message_of(mb));
-  CHECK(box.wait_for(3) == std::vector<std::uint32_t>{2, 1, 0});
+  const std::vector<std::uint32_t> latest_first{2, 1, 0};
+  CHECK(box.wait_for(3) == latest_first);
 }
 
 TEST_CASE("many senders at once lose nothing") {

@@ -72,9 +72,18 @@ TEST_CASE("ZB-V keeps both chunks of the turned model busy") {
         "F0 F0.1 F1 F1.1 B0.1 W0.1 F2 B0 W0 F2.1 B1.1 W1.1 B1 B2.1 B2 W1 W2.1 W2");
 }
 
+TEST_CASE("ZB-V's last stage keeps W for the end, chunk 1 first") {
+  CHECK(order("zb_v", folded(3, 5), 2) ==
+        "F0 F0.1 F1 F1.1 F2 F2.1 B0.1 W0.1 F3 B0 W0 F3.1 B1.1 W1.1 F4 B1 W1 F4.1 B2.1 W2.1 B2 "
+        "B3.1 B3 B4.1 B4 W2 W3.1 W4.1 W3 W4");
+}
+
 TEST_CASE("ZB-V drops the microbatches that its pattern has beyond the step's") {
   for (std::uint32_t s = 0; s < 2; ++s)
     CHECK(order("zb_v", folded(2, 1), s) == "F0 F0.1 B0.1 W0.1 B0 W0");
+  // W follows its B at once: the B after which it would be kept are among those dropped.
+  CHECK(order("zb_v", folded(3, 3), 2) ==
+        "F0 F0.1 F1 F1.1 F2 F2.1 B0.1 W0.1 B0 W0 B1.1 W1.1 B1 W1 B2.1 W2.1 B2 W2");
 }
 
 TEST_CASE("DualPipeV pairs F with the BW of another microbatch and splits W off at the end") {

@@ -58,8 +58,10 @@ TEST_CASE("a row that is wrong is named by file and line, with what was expected
   CHECK(parse_error(header + "0,0,0,0,F,1,2\n") ==
         "run.csv:2: expected 6 cells (step,stage,chunk,mb,kind,ms), got '0,0,0,0,F,1,2'");
   CHECK(parse_error(header + "-1,0,0,0,F,1\n") == "run.csv:2: expected a step number, got '-1'");
-  CHECK(parse_error(header + "0,2,0,0,F,1\n") == "run.csv:2: expected a stage from 0 to 1, got '2'");
-  CHECK(parse_error(header + "0,0,x,0,F,1\n") == "run.csv:2: expected a chunk from 0 to 1, got 'x'");
+  CHECK(parse_error(header + "0,2,0,0,F,1\n") ==
+        "run.csv:2: expected a stage from 0 to 1, got '2'");
+  CHECK(parse_error(header + "0,0,x,0,F,1\n") ==
+        "run.csv:2: expected a chunk from 0 to 1, got 'x'");
   CHECK(parse_error(header + "0,0,0,4,F,1\n") ==
         "run.csv:2: expected a microbatch from 0 to 3, got '4'");
   CHECK(parse_error(header + "0,0,0,0,f,1\n") ==

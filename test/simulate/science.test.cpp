@@ -1,9 +1,9 @@
 /// What readiness is worth on an asynchronous transport: 16 stages, 64 microbatches, F = B = W = 1,
-/// log-normal tasks (sigma 0.3), messages of mean 0.3, each delayed by itself and free to overtake.
+/// log-normal tasks (sigma 0.3), messages of mean 0.3, each delayed by itself, free to overtake.
 ///
 /// An event simulation of the same hints that shares no code with this one gave, for 10 seeds, BFW
-/// with 2p slots 1.451 (exponential messages), 1.490 (log-normal) and 1.410 (constant); BF at 1F1B's
-/// memory 0.951, 0.955 and 0.939.
+/// with 2p slots 1.451 (exponential messages), 1.490 (log-normal) and 1.410 (constant); BF at
+/// 1F1B's memory 0.951, 0.955 and 0.939.
 #include <rrfp/policies/registry.hpp>
 
 #include "support.hpp"
@@ -19,10 +19,10 @@ const pipeline_shape shape = linear(16, 64);
 
 /// Gains over in-order 1F1B with a fused backward, under the same weather.
 struct gains {
-  double bfw_2p = 0;            ///< BFW, 2p slots on every stage
-  double bf_2p = 0;             ///< BF, the same
-  double bf_1f1b_memory = 0;    ///< BF, p - s slots on stage s
-  double bfw_1f1b_memory = 0;
+  double bfw_2p = 0;           ///< BFW, 2p slots on every stage
+  double bf_2p = 0;            ///< BF, the same
+  double bf_1f1b_memory = 0;   ///< BF, p - s slots on stage s
+  double bfw_1f1b_memory = 0;  ///< BFW, the same
 };
 
 double total_ms(const plan& p, const weather::jitter_options& jitter) {

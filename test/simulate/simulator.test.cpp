@@ -95,7 +95,7 @@ TEST_CASE("a memory limit is kept, and its price is idle time that says memory")
   const auto ran = run_well(p, function_costs{});
   CHECK(ran.makespan == 12);  // one microbatch after the other
   CHECK(ran.stages[0].memory.slots_peak == 1);
-  // From 1 to 4 F1 waits for a slot; then BW0 runs 4-6, F1 6-7, and nothing is left until BW1 at 10.
+  // From 1 to 4 F1 waits for a slot; then BW0 runs 4-6, F1 6-7, and BW1 is ready at 10 only.
   CHECK(ran.stages[0].idle_by_cause[static_cast<int>(wait_cause::memory)] == 3);
   CHECK(ran.stages[0].idle_by_cause[static_cast<int>(wait_cause::input)] == 3);
 
@@ -289,7 +289,8 @@ TEST_CASE("plans that make no sense are refused") {
   const auto obeyed = run(rounds, function_costs{});
   REQUIRE_FALSE(obeyed.ok());
   CHECK(obeyed.message() ==
-        "in-order mode: expected a policy with a fixed sequence, got 'table', which works in rounds");
+        "in-order mode: expected a policy with a fixed sequence, got 'table', which works in "
+        "rounds");
   rounds.shape.stages = 0;
   const auto empty = run(rounds, function_costs{});
   REQUIRE_FALSE(empty.ok());

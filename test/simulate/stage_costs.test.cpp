@@ -126,8 +126,8 @@ TEST_CASE("costs that make no sense are refused by name") {
     return made.message();
   };
   CHECK(message([](auto& o) { o.durations.resize(3); }) ==
-        "durations: expected 1 entry, one for each of 2 stages, or one for each of 4 virtual stages, "
-        "got 3");
+        "durations: expected 1 entry, one for each of 2 stages, or one for each of 4 virtual "
+        "stages, got 3");
   CHECK(message([](auto& o) { o.durations[0].weight_ms = -1; }) ==
         "durations, entry 0, weight_ms: expected milliseconds from 0 to 1e9, got -1.000000");
   CHECK(message([](auto& o) { o.durations[0].backward_weight_ms = NAN; })

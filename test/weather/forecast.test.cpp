@@ -164,8 +164,8 @@ TEST_CASE("every word of the key gives other weather") {
   std::set<double> seen;
   const auto add = [&](const forecast& f, std::uint64_t step, std::uint32_t stage,
                        std::uint32_t rank, const task& what) {
-    return seen.insert(f.compute_extra_ms(step_id{step}, stage_id{stage}, rank_id{rank}, what, 1, 1))
-        .second;
+    const auto x = f.compute_extra_ms(step_id{step}, stage_id{stage}, rank_id{rank}, what, 1, 1);
+    return seen.insert(x).second;
   };
   const forecast f{options};
   const auto base = of(task_kind::forward, 5, 1);
@@ -188,8 +188,10 @@ TEST_CASE("every word of a link's key gives another delay") {
   for (const auto kind : {task_kind::forward, task_kind::backward})
     for (std::uint64_t step = 0; step < 3; ++step)
       for (std::uint32_t to = 0; to < 3; ++to)
-        for (std::uint32_t mb = 0; mb < 3; ++mb)
-          CHECK(seen.insert(f.link_extra_ms(step_id{step}, virtual_stage_id{to}, of(kind, mb))).second);
+        for (std::uint32_t mb = 0; mb < 3; ++mb) {
+          const auto x = f.link_extra_ms(step_id{step}, virtual_stage_id{to}, of(kind, mb));
+          CHECK(seen.insert(x).second);
+        }
 }
 
 TEST_CASE("a link and a task of the same numbers draw apart") {
@@ -224,8 +226,10 @@ TEST_CASE("how a policy splits backward changes no weather") {
   options.compute = compute_jitter::paper;
   options.probability = 1;
   const forecast paper{options};
+  CHECK(extra(paper, split) > 0);
   CHECK(paper.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, fused, 2, 3, 1) ==
         extra(paper, split));
+  CHECK(extra(paper, of(task_kind::weight, 9)) == 0);
 }
 
 }  // namespace rrfp::weather

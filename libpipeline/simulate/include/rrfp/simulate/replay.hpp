@@ -1,8 +1,8 @@
 /// A run as text, and the proof that the core would run it again.
 ///
 /// The recorder writes what a core is told and what it answers, in the lines of
-/// rrfp/schedule/transcript.hpp. replay() tells the events to a fresh core and compares its answers.
-/// Nothing here knows whether a simulation or the runtime was recorded.
+/// rrfp/schedule/transcript.hpp. replay() tells the events to a fresh core and compares its
+/// answers. Nothing here knows whether a simulation or the runtime was recorded.
 #pragma once
 
 #include <memory>

@@ -100,7 +100,8 @@ struct stage_report {
 
 struct step_report {
   nanoseconds makespan = 0;
-  /// No schedule can be shorter: the busiest stage and its shortest head and tail.
+  /// No schedule of these tasks can be shorter: the busiest stage and its shortest head and tail,
+  /// or the slowest microbatch all alone. The same for every policy that splits backward alike.
   nanoseconds lower_bound = 0;
 };
 
@@ -114,12 +115,12 @@ struct report {
   double bubble_fraction = 0;
 };
 
-/// Steps run one after another with a barrier between. An error if the stages come to stand with work
-/// left (an infeasible sequence): it names who waits for what.
+/// Steps run one after another with a barrier between. An error if the stages come to stand with
+/// work left (an infeasible sequence): it names who waits for what.
 result<report> run(const plan& what, const cost_model& costs, observer* watcher = nullptr);
 
-/// The order in which each stage would run its tasks with these costs and no disturbance: how a policy
-/// that is not a fixed schedule becomes one.
+/// The order in which each stage runs its tasks in one step with these costs, which should be free
+/// of disturbance: how a policy that is not a fixed schedule becomes one.
 result<std::vector<sequence>> nominal_sequences(const plan& what, const cost_model& costs);
 
 }  // namespace rrfp::simulate

@@ -31,9 +31,9 @@ struct stage_costs_options {
 /// Thread-safe. Disturbances are drawn for rank 0 of each stage.
 ///
 /// The moving average e of the paper's jitter runs, for each (step, stage), over F, B and W of
-/// microbatch 0 on chunk 0, then on chunk 1, ..., then of microbatch 1, in good weather. It takes in
-/// the task itself, begins with the first duration, and is the same whatever runs first, fused or
-/// split (a BW has the e of its B).
+/// microbatch 0 on chunk 0, then on chunk 1, ..., then of microbatch 1, in good weather. It takes
+/// in the task itself, begins with the first duration, and is the same whatever runs first, fused
+/// or split (a BW has the e of its B).
 class stage_costs final : public cost_model {
  public:
   /// The error names the value that is out of range, or the number of entries that fits no way.

@@ -1,9 +1,9 @@
 /// Random numbers that are a function of their key, not of how many were drawn before.
 ///
 /// The words of the key are absorbed one by one by a 64-bit mixer (the finalizer of SplitMix64,
-/// Steele, Lea and Flood 2014, in Stafford's variant 13), then a counter tells the draws of one key
-/// apart. So a draw is the same whoever asks for it, when, and in which order: two runs that execute
-/// in different orders meet the same weather.
+/// Steele, Lea and Flood 2014, in Stafford's variant 13), then a counter tells the draws of one
+/// key apart. So a draw is the same whoever asks for it, when, and in which order: two runs that
+/// execute in different orders meet the same weather.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-/// [jitter] What disturbs a run, as plain data. Every delay is a function of (seed, step, stage, rank,
-/// task), never of the order of execution: two dispatch modes meet the same weather.
+/// [jitter] What disturbs a run, as plain data. Every delay is a function of (seed, step, stage,
+/// rank, task), never of the order of execution: two dispatch modes meet the same weather.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace rrfp::weather {
 
 /// none: no disturbance.
 /// lognormal: durations are multiplied by a log-normal factor of mean 1.
-/// paper: with `probability`, a task is delayed by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where e is
-/// the moving average (0.9 e + 0.1 c) of the stage's task durations (arXiv 2605.18750, section on
-/// robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5). Forwards and
+/// paper: with `probability`, a task is delayed by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where
+/// e is the moving average (0.9 e + 0.1 c) of the stage's task durations (arXiv 2605.18750, section
+/// on robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5). Forwards and
 /// backwards are delayed so, fused or split; a W is not, or splitting would meet worse weather.
 enum class compute_jitter : std::uint8_t { none, lognormal, paper };
 
 /// Distribution of the extra time a message takes on its link.
-/// constant, exponential, lognormal (mean kept, spread sigma), pareto (mean kept, tail index alpha > 1).
+/// constant, exponential, lognormal (mean kept, spread sigma), pareto (mean kept, tail index
+/// alpha > 1).
 enum class link_jitter : std::uint8_t { none, constant, exponential, lognormal, pareto };
 
 struct jitter_options {

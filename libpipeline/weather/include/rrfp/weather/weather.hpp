@@ -14,15 +14,15 @@ class forecast {
 
   const jitter_options& options() const { return options_; }
 
-  /// What a task of expected duration `expected_ms` takes longer (log-normal: also shorter, never by
-  /// more than expected_ms). `average_ms` is the e of the paper's formula. A BW has the draws of its
-  /// B; who knows its two parts asks fused_extra_ms().
+  /// What a task of expected duration `expected_ms` takes longer (log-normal: also shorter, never
+  /// by more than expected_ms). `average_ms` is the e of the paper's formula. A BW has the draws of
+  /// its B; who knows its two parts asks fused_extra_ms().
   double compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
                           double expected_ms, double average_ms) const;
 
-  /// The same for a BW whose parts take `backward_ms` and `weight_ms`. Log-normal: each part has its
-  /// own factor, so that splitting W off changes no amount of work. Paper: a fused backward is one
-  /// task and has one delay, that of its B.
+  /// The same for a BW whose parts take `backward_ms` and `weight_ms`, so that splitting W off
+  /// changes no amount of work. Log-normal: each part has its own factor. Paper: one delay, that of
+  /// its B; a W has none.
   double fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
                         double backward_ms, double weight_ms, double average_ms) const;
 
