@@ -24,9 +24,12 @@ class in_process_transport final : public transport {
   }
 
   void close() override {
+    // A sink may hold the last reference to its actor, whose end may wait for a thread that sends:
+    // sinks die outside the lock.
+    std::map<rank_address, message_sink> dying;
     const std::unique_lock lock{mutex_};
     closed_ = true;
-    sinks_.clear();
+    dying.swap(sinks_);
   }
 
  private:

@@ -18,6 +18,10 @@ class node_actor : public actor_base {
              std::shared_ptr<run_context> context)
       : actor_base(config), parts_(std::move(parts)), context_(std::move(context)) {}
 
+  /// Node, stages and job refer to each other in a circle; a detached actor's thread ends only when
+  /// nobody refers to it any more.
+  void on_exit() override { stages_.clear(); }
+
   caf::behavior make_behavior() override {
     return {
         [this](const host& m) {

@@ -30,7 +30,7 @@ void require_refused(const outcome& o, const std::vector<std::string>& said) {
 
 TEST_CASE("a wrong setting is refused in one line") {
   const std::vector<wrong> cases{
-      {{"pipeline.stagse=4"}, {"pipeline.stagse", "pipeline.stages"}},
+      {{"pipeline.stagse=4"}, {"pipeline.stagse", "did you mean stages"}},
       {{"nonsense.key=4"}, {"nonsense"}},
       {{"pipeline.stages=\"four\""}, {"pipeline.stages", "integer", "string"}},
       {{"pipeline.stages=0"}, {"pipeline.stages", ">= 1", "0"}},

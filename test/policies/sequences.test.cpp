@@ -101,6 +101,12 @@ TEST_CASE("DualPipeV on an odd number of split backwards splits within a microba
   CHECK(text.substr(text.size() - tail.size()) == tail);
 }
 
+TEST_CASE("DualPipeV runs the W that was split off first, whatever its chunk") {
+  const auto text = order("dualpipe_v", folded(3, 6), 1);
+  const std::string tail = "BW4.1 BW3 B5.1 B4 W5.1 B5 W4 W5";
+  CHECK(text.substr(text.size() - tail.size()) == tail);
+}
+
 TEST_CASE("one stage alone runs every schedule") {
   CHECK(order("one_f_one_b", linear(1, 2), 0) == "F0 BW0 F1 BW1");
   CHECK(order("zb_h1", linear(1, 2), 0) == "F0 B0 W0 F1 B1 W1");

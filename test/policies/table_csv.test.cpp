@@ -68,7 +68,7 @@ TEST_CASE("PyTorch's pairs of overlapping tasks are read as their parts, and giv
 }
 
 TEST_CASE("blanks, quotes and empty lines do not matter, nor does a missing last line end") {
-  CHECK(orders(" 0F0 ,\t\"0B0\",\"\",\n\n1F0,1B0", linear(2, 1)) ==
+  CHECK(orders(" 0F0 ,\t\"0B0\",\"\",\n\n \r\n1F0,1B0", linear(2, 1)) ==
         std::vector<std::string>{"F0 BW0", "F0 BW0"});
 }
 

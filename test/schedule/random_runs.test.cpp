@@ -1,7 +1,7 @@
 /// Random pipelines under random weather: every run must end with every task launched once, every
 /// answer equal to the naive model's. Each run is one seed; a run that fails prints it, and
 ///
-///   RRFP_SEED=12345 build/PRESET/test/schedule_random
+///   RRFP_SEED=12345 build/PRESET/bin/test/schedule_random
 ///
 /// runs that one alone; RRFP_RUNS=1000 makes fewer (or more) runs than the suite does, and
 /// `ctest -C soak -L soak` a million.

@@ -35,9 +35,9 @@ class policy_set {
   virtual const std::vector<sequence>* sequences() const = 0;
 };
 
-/// `name` is one of known_policies() or `table:FILE.csv`. Errors: an unknown name (the known ones are
-/// listed), a shape that the schedule is not defined for, an unreadable or malformed table (file and
-/// line).
+/// `name` is one of known_policies() or `table:FILE.csv`. Errors: an unknown name (the known ones
+/// are listed), a shape that the schedule is not defined for, an unreadable or malformed table
+/// (file and line).
 result<std::shared_ptr<const policy_set>> make_policy_set(std::string_view name,
                                                           const pipeline_shape& shape);
 

@@ -1,8 +1,9 @@
-/// Schedules as CSV in the form of torch.distributed.pipelining (`_dump_csv`, compute only): a row a
-/// stage, a cell a task: `0F3` is the forward of microbatch 3 on *virtual* stage 0, `I` the input
+/// Schedules as CSV in the form of torch.distributed.pipelining (`_dump_csv`, compute only): a row
+/// a stage, a cell a task: `0F3` is the forward of microbatch 3 on *virtual* stage 0, `I` the input
 /// gradient (our B), `W` the weight gradient, `B` the full backward (our BW). A pair whose
 /// communication overlaps, `(0F8;7B0)OVERLAP_F_B`, is read as its two tasks, one after the other.
-/// Empty cells and lines are skipped, blanks and quotes around a cell taken off. Communication cells
+/// Empty cells and lines are skipped, blanks and quotes around a cell taken off. Communication
+/// cells
 /// (`0SEND_F3`) are refused: what a stage sends follows from what it runs.
 #pragma once
 
@@ -17,8 +18,8 @@
 namespace rrfp::policies {
 
 /// Every task belongs to the shape and to its row's stage; whether the orders are complete and can
-/// end is check_sequences()' to say. `source` names the text in errors, lines and cells count from 1:
-/// "source:2: cell 4: expected ..., got ...".
+/// end is check_sequences()' to say. `source` names the text in errors, lines and cells count from
+/// 1: "source:2: cell 4: expected ..., got ...".
 result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_shape& shape,
                                        std::string_view source);
 
