@@ -12,6 +12,7 @@ class in_process_transport final : public transport {
  public:
   void bind(rank_address address, message_sink sink) override {
     const std::unique_lock lock{mutex_};
+    if (closed_) return;  // a sink kept now would keep its actor for ever
     RRFP_CHECK(sinks_.emplace(address, std::move(sink)).second, "an address is bound once");
   }
 

@@ -39,8 +39,8 @@ json_log::~json_log() {
 }
 
 void json_log::write(const std::string& line) {
-  if (file_ == nullptr || failed_) return;
-  failed_ = std::fputs((line + "\n").c_str(), file_) < 0 || std::fflush(file_) != 0;
+  if (file_ == nullptr || failure_ != 0) return;
+  if (std::fputs((line + "\n").c_str(), file_) < 0 || std::fflush(file_) != 0) failure_ = errno;
 }
 
 void json_log::step(const job::job& run, const actors::step_summary& s) {
@@ -90,9 +90,9 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
 
 status json_log::close() {
   if (file_ == nullptr) return success();
-  const bool closed = std::fclose(std::exchange(file_, nullptr)) == 0;
-  if (closed && !failed_) return success();
-  return error{fmt::format("--json {}: cannot write: {}", path_, std::strerror(errno))};
+  if (std::fclose(std::exchange(file_, nullptr)) != 0 && failure_ == 0) failure_ = errno;
+  if (failure_ == 0) return success();
+  return error{fmt::format("--json {}: cannot write: {}", path_, std::strerror(failure_))};
 }
 
 bool must_agree(const job::job& a, const job::job& b) {

@@ -31,7 +31,7 @@ class json_log {
 
   std::string path_;
   std::FILE* file_;
-  bool failed_ = false;
+  int failure_ = 0;  ///< errno of the first write that failed
 };
 
 struct finished_run {

@@ -3,8 +3,7 @@
 /// gradient (our B), `W` the weight gradient, `B` the full backward (our BW). A pair whose
 /// communication overlaps, `(0F8;7B0)OVERLAP_F_B`, is read as its two tasks, one after the other.
 /// Empty cells and lines are skipped, blanks and quotes around a cell taken off. Communication
-/// cells
-/// (`0SEND_F3`) are refused: what a stage sends follows from what it runs.
+/// cells (`0SEND_F3`) are refused: what a stage sends follows from what it runs.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@
 namespace rrfp::policies {
 
 /// Every task belongs to the shape and to its row's stage; whether the orders are complete and can
-/// end is check_sequences()' to say. `source` names the text in errors, lines and cells count from
+/// end, check_sequences() says. `source` names the text in errors, lines and cells count from
 /// 1: "source:2: cell 4: expected ..., got ...".
 result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_shape& shape,
                                        std::string_view source);
