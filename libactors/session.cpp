@@ -88,6 +88,11 @@ class session::impl {
 
   run_result run() {
     RRFP_CHECK(!parts_.empty(), "a session runs once");
+    if (const std::lock_guard lock{mutex_}; interrupted_) {
+      run_result nothing{ending::interrupted, {}, {}, {}};
+      nothing.summary.stages.resize(parts_.size());
+      return nothing;
+    }
     auto context = std::make_shared<run_context>();
     context->shape = setup_.shape;
     context->wire = make_wire(setup_);
