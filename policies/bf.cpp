@@ -19,6 +19,7 @@ class bf final : public round_policy {
   }
   void reset() override { backward_ran_ = false; }
   void launched(const task& t) override { backward_ran_ = is_backward(t.kind); }
+  void waited() override { backward_ran_ = false; }
 
  private:
   bool backward_ran_ = false;

@@ -17,6 +17,7 @@ class bfw final : public round_policy {
   }
   void reset() override { backward_ran_ = false; }
   void launched(const task& t) override { backward_ran_ = is_backward(t.kind); }
+  void waited() override { backward_ran_ = false; }
 
  private:
   bool backward_ran_ = false;

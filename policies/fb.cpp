@@ -18,6 +18,7 @@ class fb final : public round_policy {
   }
   void reset() override { forward_ran_ = false; }
   void launched(const task& t) override { forward_ran_ = t.kind == task_kind::forward; }
+  void waited() override { forward_ran_ = false; }
 
  private:
   bool forward_ran_ = false;

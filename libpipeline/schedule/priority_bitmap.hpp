@@ -104,6 +104,7 @@ class counted_bitmap {
     --count_;
   }
 
+  bool test(std::uint32_t at) const { return bits_.test(at); }
   std::uint32_t count() const { return count_; }
   std::uint32_t count(std::uint32_t from, std::uint32_t to) const { return below(to) - below(from); }
   std::uint32_t first_in(std::uint32_t from, std::uint32_t end) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 
 #include "priority_bitmap.hpp"
 
@@ -200,7 +201,9 @@ class stage_core::impl {
       if (chosen.position == none) break;
       start(chosen);
     }
-    if (running_.empty() && actions_.empty()) actions_.push_back(explain_wait());
+    if (!running_.empty() || !actions_.empty()) return;
+    hint_->waited();
+    actions_.push_back(explain_wait());
   }
 
   // ---- readiness
@@ -401,9 +404,48 @@ class stage_core::impl {
                                        forwards_.first_in(lane.begin, lane.end))
                             : left_.first_in(lane.begin, lane.end);
       if (head == none) continue;
-      return {ready_count_ != 0 ? wait_cause::memory : wait_cause::input, tasks_[head]};
+      if (ready_count_ != 0) return {wait_cause::memory, tasks_[head]};
+      return {wait_cause::input, what_must_come(tasks_[head])};
     }
     RRFP_CHECK(false, "remaining tasks lie in some lane");
+  }
+
+  /// The task of this stage at the end of the chain of own tasks that `t` waits for: the one whose
+  /// input has to come from another stage.
+  task what_must_come(task t) const {
+    for (;;) {
+      const auto before = own_task_before(t);
+      if (!before) return t;
+      t = *before;
+    }
+  }
+
+  /// The task of this stage that is left and that has to be launched before `t`, if there is one.
+  std::optional<task> own_task_before(const task& t) const {
+    const auto& shape = config_.shape;
+    const auto left = [&](task_kind kind, microbatch_id mb, chunk_id chunk) -> std::optional<task> {
+      const auto at = position(kind, mb, chunk);
+      if (!left_.test(at)) return std::nullopt;
+      return tasks_[at];
+    };
+    const auto vs = shape.virtual_stage(config_.stage, t.chunk);
+    if (t.kind == task_kind::weight) {
+      const microbatch_id folded{fold_next_[t.chunk.value()]};
+      const auto backward = left(task_kind::backward, t.mb, t.chunk);
+      if (backward || folded >= t.mb) return backward;
+      return left(task_kind::backward, folded, t.chunk);
+    }
+    if (t.kind == task_kind::forward) {
+      if (shape.is_first(vs)) return std::nullopt;
+      const auto from = shape.at(virtual_stage_id{vs.value() - 1});
+      if (from.stage != config_.stage) return std::nullopt;
+      return left(task_kind::forward, t.mb, from.chunk);
+    }
+    if (const auto forward = left(task_kind::forward, t.mb, t.chunk)) return forward;
+    if (shape.is_last(vs)) return std::nullopt;
+    const auto from = shape.at(virtual_stage_id{vs.value() + 1});
+    if (from.stage != config_.stage) return std::nullopt;
+    return left(task_kind::backward, t.mb, from.chunk);
   }
 
   // ---- the frozen ranking

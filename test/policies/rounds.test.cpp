@@ -110,6 +110,30 @@ TEST_CASE("FB runs F and B in turn while both are ready") {
   CHECK(with_both_ready("fb").runs(4) == "BW0 F2 BW1 F3");
 }
 
+TEST_CASE("after a wait BF and BFW begin a new round with B") {
+  one_stage fused{"bf", linear(2, 3), 0};
+  fused.arrived("F0 F1");
+  fused.runs(2);
+  fused.arrived("B0");
+  REQUIRE(fused.runs(2) == "BW0 wait");
+  CHECK(fused.arrived("F2 B1").runs(2) == "BW1 F2");
+
+  one_stage split{"bfw", linear(2, 3), 0};
+  split.arrived("F0 F1");
+  split.runs(2);
+  // W1 has to wait for W0, so it does not end the round.
+  split.arrived("B1");
+  REQUIRE(split.runs(2) == "B1 wait");
+  CHECK(split.arrived("F2 B0").runs(2) == "B0 F2");
+}
+
+TEST_CASE("after a wait FB begins a new round with F") {
+  one_stage stage{"fb", linear(2, 3), 0};
+  stage.arrived("F0 F1");
+  REQUIRE(stage.runs(3) == "F0 F1 wait");
+  CHECK(stage.arrived("B0 F2").runs(2) == "F2 BW0");
+}
+
 TEST_CASE("a step begins with BF's B and FB's F") {
   for (const auto& [name, first] :
        {std::pair{"bf", task_kind::backward_weight}, std::pair{"bfw", task_kind::backward},

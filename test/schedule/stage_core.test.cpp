@@ -575,7 +575,7 @@ decide
   launch 2 B1 only_choice 0 folds 1+0
 finished 2 rank 0
 decide
-  wait input W1
+  wait input B0
 arrived B0 rank 0
 decide
   launch 3 B0 only_choice 1 folds 0+0

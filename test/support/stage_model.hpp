@@ -77,6 +77,7 @@ class stage_model {
         take_over(*wanted);
       }
       if (queue_.empty() && at == 0) {
+        hint_->waited();
         const action wanted{explain_wait()};
         if (actions.empty() || actions[0] != wanted)
           throw broken{"expected '" + to_line(wanted) + "', got " +
@@ -403,8 +404,33 @@ class stage_model {
     for (const auto lane : lane_sequence())
       for (std::size_t at = 0; at < ranked_.size(); ++at)
         if (!launched_[at] && lanes_[at] == lane && (all_ready == 0 || is_ready(ranked_[at])))
-          return {all_ready == 0 ? wait_cause::input : wait_cause::memory, ranked_[at]};
+          return all_ready == 0 ? wait{wait_cause::input, without_own_cause(ranked_[at])}
+                                : wait{wait_cause::memory, ranked_[at]};
     throw broken{"remaining tasks lie in some lane"};
+  }
+
+  /// The task itself, or the one that it waits for in the end, if that is one of this stage.
+  task without_own_cause(const task& t) const {
+    std::optional<task> cause;
+    for (std::size_t at = 0; at < ranked_.size(); ++at) {
+      const auto& u = ranked_[at];
+      if (!launched_[at] && enables(u, t) && (!cause || u.kind == task_kind::forward)) cause = u;
+    }
+    return cause ? without_own_cause(*cause) : t;
+  }
+  bool enables(const task& u, const task& t) const {
+    const auto vs = [&](const task& x) {
+      return config_.shape.virtual_stage(config_.stage, x.chunk).value();
+    };
+    if (t.kind == task_kind::weight) {
+      const bool own_ran = of(t.mb, t.chunk).backward_launched;
+      return is_backward(u.kind) && u.chunk == t.chunk &&
+             u.mb.value() == (own_ran ? fold_next(t.chunk) : t.mb.value());
+    }
+    if (u.mb != t.mb) return false;
+    if (t.kind == task_kind::forward) return u.kind == t.kind && vs(u) + 1 == vs(t);
+    return u.kind == task_kind::forward ? u.chunk == t.chunk
+                                        : is_backward(u.kind) && vs(u) == vs(t) + 1;
   }
 
   stage_config config_;

@@ -132,6 +132,7 @@ class table_policy final : public policy {
     ++launches_;
     second_first_ = lane_of(t) == 0;
   }
+  void waited() override { second_first_ = false; }
 
  private:
   lane_order random_order() const {

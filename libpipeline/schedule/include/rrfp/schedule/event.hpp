@@ -107,7 +107,8 @@ std::string_view name(wait_cause c);
 /// Nothing can run now.
 struct wait {
   wait_cause why = wait_cause::complete;
-  /// The task that the hint would run first; meaningless when complete.
+  /// The task that the hint would run first or, when an input is missing, the task of this stage
+  /// that it waits for in the end; meaningless when complete.
   task head;
 
   bool operator==(const wait&) const = default;

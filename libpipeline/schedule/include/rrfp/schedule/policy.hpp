@@ -47,6 +47,8 @@ class policy {
   virtual void reset() {}
   /// The arbiter has launched this task.
   virtual void launched(const task&) {}
+  /// Nothing could be launched and nothing runs: the stage waits.
+  virtual void waited() {}
 };
 
 /// The whole order of one stage's step, as fixed schedules give it.
