@@ -97,6 +97,7 @@ int check_command(const command_options& options) {
     fmt::print(stderr, "rrfp-node: {}\n", loaded.message());
     return exit_bad_input;
   }
+  for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
   for (const auto& j : job::variants(*loaded)) {
     if (const auto data = actors::open_data(j); !data) {
       fmt::print(stderr, "rrfp-node: {}\n", data.message());

@@ -94,6 +94,7 @@ int run_command(const command_options& options) {
   interrupt_watch interrupts;
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
+  for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
   const auto jobs = job::variants(*loaded);
   if (auto can = writable("--trace", options.trace); !can) return refuse(can.message());
   auto data = actors::open_data(jobs[0]);

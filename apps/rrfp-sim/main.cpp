@@ -164,6 +164,7 @@ int run(int argc, char** argv) {
 
   const auto loaded = job::load_job(wanted.job, wanted.settings, job::job_use::simulate);
   if (!loaded) return refuse(loaded.message());
+  for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-sim: {}\n", note);
   const auto jobs = job::variants(*loaded);
   if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
     return refuse("--write-durations and --write-schedule take a job without [[compare]]");

@@ -29,9 +29,7 @@ at::Tensor aligned(at::Tensor t) {
 
 }  // namespace
 
-void prepare_compute_thread(std::uint32_t threads) {
-  at::set_num_threads(static_cast<int>(threads));
-}
+void prepare_compute_thread() { at::set_num_threads(1); }
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {

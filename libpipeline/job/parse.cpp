@@ -81,6 +81,25 @@ status assign(draft& d, const key& k, value v, const fs::path& folder, const ori
   return success();
 }
 
+/// Whether setting one of the keys settles what the other one says.
+bool overlap(const key& a, const key& b) {
+  if (a.path == b.path) return true;
+  const auto section = [](std::string_view path) { return path.substr(0, path.find('.')); };
+  return (!a.get || !b.get) && section(a.path) == section(b.path);
+}
+
+/// A key given by hand that a variant would set again: what was asked for is one run with it.
+void leave_out_comparison(draft& d, const key& given, const std::string& override_text) {
+  for (const auto& v : d.made.compare)
+    for (const auto& s : v.settings) {
+      if (!overlap(*find_key(s.key), given)) continue;
+      d.made.notes.push_back("--set " + override_text + ": variant " + in_quotes(v.name) +
+                             " sets " + s.key + " itself: one run, [[compare]] is left out");
+      d.made.compare.clear();
+      return;
+    }
+}
+
 /// Short forms first, so that the keys they stand for win over them, wherever they are written.
 status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& folder) {
   for (const bool short_forms : {true, false})
@@ -112,7 +131,10 @@ status assign_override(draft& d, const std::string& text) {
   }
   const bool bare = k->is_text && word.find_first_of("\"'[") != 0;
   auto read = bare ? std::nullopt : read_value(word);
-  return assign(d, *k, read ? std::move(*read) : value{word}, fs::path{}, from);
+  if (auto done = assign(d, *k, read ? std::move(*read) : value{word}, fs::path{}, from); !done)
+    return done;
+  leave_out_comparison(d, *k, text);
+  return success();
 }
 
 /// `key = value` with the value as the job holds it: paths whole, numbers in one form.

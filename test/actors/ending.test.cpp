@@ -90,6 +90,23 @@ TEST_CASE("an interrupt before the run is not lost") {
   CHECK((*opened)->run().how == ending::interrupted);
 }
 
+TEST_CASE("an interrupt at any moment of the beginning ends the run") {
+  for (int i = 0; i < 40; ++i) {
+    auto opened = session::open(setup_of(100'000));
+    REQUIRE(opened.ok());
+    std::thread other{[&] {
+      std::this_thread::sleep_for(std::chrono::microseconds{100 * i});
+      (*opened)->interrupt();
+    }};
+    const auto begun = std::chrono::steady_clock::now();
+    const auto r = (*opened)->run();
+    other.join();
+    INFO("after " << 100 * i << " us");
+    CHECK(r.how == ending::interrupted);
+    CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
+  }
+}
+
 TEST_CASE("a run of no steps ends at once with the initial weights") {
   const auto r = run(setup_of(0));
   CHECK(r.how == ending::done);

@@ -10,17 +10,29 @@ namespace {
 
 using namespace rrfp::test;
 
-/// Commands in ```console blocks, without the prompt.
-std::vector<std::string> commands_of(const std::string& page) {
-  std::vector<std::string> commands;
+/// The text of the blocks between ```LANGUAGE and ```.
+std::vector<std::string> blocks_of(const std::string& page, const std::string& language) {
+  std::vector<std::string> blocks;
   std::istringstream in{page};
   bool inside = false;
   for (std::string line; std::getline(in, line);) {
     if (line.rfind("```", 0) == 0) {
-      inside = line == "```console";
-    } else if (inside && line.rfind("$ ", 0) == 0) {
-      commands.push_back(line.substr(2));
+      inside = line == "```" + language;
+      if (inside) blocks.emplace_back();
+    } else if (inside) {
+      blocks.back() += line + "\n";
     }
+  }
+  return blocks;
+}
+
+/// Commands in console blocks, without the prompt.
+std::vector<std::string> commands_of(const std::string& page) {
+  std::vector<std::string> commands;
+  for (const auto& block : blocks_of(page, "console")) {
+    std::istringstream in{block};
+    for (std::string line; std::getline(in, line);)
+      if (line.rfind("$ ", 0) == 0) commands.push_back(line.substr(2));
   }
   return commands;
 }
@@ -50,6 +62,17 @@ TEST_CASE("every command of the README runs") {
     ++ran;
   }
   CHECK(ran >= 4);
+}
+
+TEST_CASE("every job that the README shows trains") {
+  const auto jobs = blocks_of(text_of(RRFP_SOURCE "/README.md"), "toml");
+  REQUIRE(jobs.size() == 1);
+  const scratch_folder folder;
+  const auto file = folder / "job.toml";
+  std::ofstream{file} << jobs[0];
+  const auto o = run_program({RRFP_NODE, "run", file, "--set", "train.steps=2"});
+  INFO(o.out << o.err);
+  CHECK(o.code == 0);
 }
 
 TEST_CASE("every file that the README links to is there") {

@@ -96,6 +96,22 @@ TEST_CASE("SIGINT ends the run within 2 s with code 130 and a valid trace") {
   CHECK(lines_of(folder / "out.jsonl").back().at("ending") == "interrupted");
 }
 
+TEST_CASE("SIGINT at any moment of the start ends the run with code 130, and no trace is half-written") {
+  const scratch_folder folder;
+  const auto trace = folder / "trace.json";
+  for (int ms : {0, 5, 20, 50, 100, 150, 200, 300, 400, 600}) {
+    program training{{RRFP_NODE, "run", job, "--trace", trace}};
+    std::this_thread::sleep_for(std::chrono::milliseconds{ms});
+    training.signal(SIGINT);
+    const auto o = training.wait();
+    INFO("after " << ms << " ms: " << o.out << o.err);
+    CHECK(o.code == 130);
+    CHECK(o.seconds < 2);
+    if (std::filesystem::exists(trace)) CHECK_NOTHROW(json::parse(std::ifstream{trace}));
+    std::filesystem::remove(trace);
+  }
+}
+
 TEST_CASE("a full disk is told, not passed over") {
   if (!std::filesystem::exists("/dev/full")) return;
   auto arguments = short_run;

@@ -85,8 +85,13 @@ void check_all_ways(const at::Tensor& x, const std::vector<at::Tensor>& weights,
     for (const auto& gy : gys) {
       const auto stash = c10::make_intrusive<weight_stash>();
       stash->set_immediate(immediate);
+      const auto& weight = weights.front();
+      const auto before = weight.grad().defined() ? weight.grad().clone() : at::Tensor{};
       gx = backward_into(*stash, x, f, gy);
-      if (immediate) CHECK(weights.front().grad().defined());
+      // Immediately means in the backward, deferred means nothing of it before the fold.
+      const bool unchanged = before.defined() ? at::equal(weight.grad(), before)
+                                              : !weight.grad().defined();
+      CHECK(unchanged != immediate);
       stash->fold();
     }
     check_same(collect(gx, weights), expected);

@@ -74,6 +74,32 @@ TEST_CASE("A variant is refused as a job is, by its name and line") {
         "sequence needs more than 7 slots");
 }
 
+TEST_CASE("An override of what variants set asks for one run, and a note says so") {
+  const auto one = good(two_ways, {"dispatch.policy=zb_h1"});
+  CHECK(one.compare.empty());
+  CHECK(one.dispatch.policy == "zb_h1");
+  REQUIRE(one.notes.size() == 1);
+  CHECK(one.notes[0] ==
+        "--set dispatch.policy=zb_h1: variant \"in-order 1F1B\" sets dispatch.policy itself: one "
+        "run, [[compare]] is left out");
+
+  const auto both = good(two_ways, {"dispatch.policy=zb_h1", "dispatch.mode=in-order"});
+  CHECK(both.notes.size() == 1);
+  CHECK(job::variants(both).size() == 1);
+
+  const auto other = good(two_ways, {"dispatch.slots=4"});
+  CHECK(other.compare.size() == 2);
+  CHECK(other.notes.empty());
+}
+
+TEST_CASE("A short form and the keys it stands for count as one key") {
+  const std::string by_level = "[[compare]]\nname = \"a\"\njitter.level = \"J3\"\n";
+  CHECK(good(by_level, {"jitter.alpha=2"}).compare.empty());
+  const std::string by_alpha = "[[compare]]\nname = \"a\"\njitter.alpha = 3\n";
+  CHECK(good(by_alpha, {"jitter.level=J1"}).compare.empty());
+  CHECK(good(by_alpha, {"jitter.probability=0.5"}).compare.size() == 1);
+}
+
 TEST_CASE("An override that spoils a variant is refused") {
   CHECK(refusal(two_ways, {"dispatch.slots=2"}) ==
         "--set dispatch.slots=2: variant \"in-order 1F1B\": dispatch.slots: F2 of stage 0 exceeds "

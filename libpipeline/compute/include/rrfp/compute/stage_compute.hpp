@@ -38,10 +38,9 @@
 
 namespace rrfp::compute {
 
-/// How many threads libtorch's kernels use when called from this one (device.threads). One by
-/// default: ranks that share a machine would fight for its cores, and the bits of a result may
-/// depend on how many threads a sum is split over.
-void prepare_compute_thread(std::uint32_t threads = 1);
+/// Makes libtorch's kernels run on the calling thread alone: ranks that share a machine would fight
+/// for its cores, and the bits of a result may depend on how many threads a sum is split over.
+void prepare_compute_thread();
 
 struct stage_compute_config {
   pipeline_shape shape;

@@ -50,9 +50,11 @@ struct job {
   device_options device;
   run_options run;
   std::vector<variant> compare;
+  /// What whoever started the run should be told of how the job was read, a line each.
+  std::vector<std::string> notes;
 };
 
-/// Whether the same run is asked for; `source` does not matter.
+/// Whether the same run is asked for; `source` and `notes` do not matter.
 bool operator==(const job& a, const job& b);
 
 /// What the job is read for. A simulation needs no text, and its stages need no layers of a model.
@@ -62,8 +64,9 @@ enum class job_use : std::uint8_t { train, simulate };
 inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;
 
 /// Reads and checks the job and each of its variants. `overrides` are "section.key=value", applied
-/// in order; value is TOML, quotes around a string may be left out. Relative paths are relative to
-/// the folder of the job file, in overrides to the current one.
+/// in order; value is TOML, quotes around a string may be left out. An override of a key that a
+/// variant sets leaves the variants out, and a note says so. Relative paths are relative to the
+/// folder of the job file, in overrides to the current one.
 result<job> load_job(const std::string& path, std::span<const std::string> overrides = {},
                      job_use use = job_use::train);
 
