@@ -14,10 +14,11 @@
 
 namespace rrfp::actors {
 
-/// One rank of one stage.
+/// One rank of one stage of one replica.
 struct rank_address {
   stage_id stage;
   rank_id rank;
+  replica_id replica{};
 
   auto operator<=>(const rank_address&) const = default;
 };

@@ -32,6 +32,10 @@ using virtual_stage_id = id<struct virtual_stage_tag, std::uint32_t>;
 using microbatch_id = id<struct microbatch_tag, std::uint32_t>;
 /// One tensor-parallel member of a stage.
 using rank_id = id<struct rank_tag, std::uint32_t>;
+/// One data-parallel copy of the whole pipeline.
+using replica_id = id<struct replica_tag, std::uint32_t>;
+/// One process of a job.
+using node_id = id<struct node_tag, std::uint32_t>;
 /// An optimizer step, counted from 0.
 using step_id = id<struct step_tag, std::uint64_t>;
 /// The number of a launch on its stage, counted from 0 over the life of the stage.
