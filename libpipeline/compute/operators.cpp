@@ -1,13 +1,11 @@
-#include <utility>
-
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <rrfp/compute/operators.hpp>
 
+#include "deferred.hpp"
 #include "keyed_hash.hpp"
-#include "weight_stash.hpp"
 
 namespace rrfp::compute {
 
@@ -15,25 +13,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-/// Arguments that are no inputs of the graph: the weights have no edge in it, their gradients come
-/// from the stash.
-struct weight_arguments {
-  weight_stash* stash;
-  at::Tensor weight;
-  at::Tensor bias;
-};
-
-void save(AutogradContext* ctx, const weight_arguments& args) {
-  auto stash = c10::intrusive_ptr<weight_stash>::reclaim_copy(args.stash);
-  ctx->saved_data["weight"] = stash->use(args.weight);
-  ctx->saved_data["bias"] = stash->use(args.bias);
-  ctx->saved_data["stash"] = c10::IValue::make_capsule(std::move(stash));
-}
-
-c10::intrusive_ptr<weight_stash> stash_of(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<weight_stash>(ctx->saved_data["stash"].toCapsule());
-}
 
 struct deferred_linear : torch::autograd::Function<deferred_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
@@ -46,15 +25,7 @@ struct deferred_linear : torch::autograd::Function<deferred_linear> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const auto& gy = gradients[0];
-    at::Tensor gx;
-    const auto saved = ctx->get_saved_variables();
-    if (ctx->needs_input_grad(0)) {
-      gx = gy.reshape({-1, gy.size(-1)}).mm(saved[1]).view_as(saved[0]);
-    }
-    stash_of(ctx)->linear(ctx->saved_data["weight"].toInt(), ctx->saved_data["bias"].toInt(),
-                          saved[0], gy);
-    return {gx, {}, {}};
+    return {backward_of_linear(ctx, gradients[0]), {}, {}};
   }
 };
 

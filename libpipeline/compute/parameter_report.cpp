@@ -18,10 +18,10 @@ void sort_by_position(std::vector<T>& entries) {
 
 }  // namespace
 
-result<gradient_norm> clip_gradients(std::vector<parameter_norm> of_all_stages, double clip) {
-  sort_by_position(of_all_stages);
+result<gradient_norm> clip_gradients(std::vector<parameter_norm> of_all_ranks, double clip) {
+  sort_by_position(of_all_ranks);
   double squared = 0;
-  for (const auto& p : of_all_stages) squared += p.squared;
+  for (const auto& p : of_all_ranks) squared += p.squared;
   const double norm = std::sqrt(squared);
   if (!std::isfinite(norm)) {
     return error{"the norm of the gradient is " + std::to_string(norm) +
@@ -31,11 +31,11 @@ result<gradient_norm> clip_gradients(std::vector<parameter_norm> of_all_stages, 
   return gradient_norm{norm, scale};
 }
 
-std::uint64_t hash_of_model(std::vector<parameter_hash> of_all_stages) {
-  sort_by_position(of_all_stages);
+std::uint64_t hash_of_model(std::vector<parameter_hash> of_all_ranks) {
+  sort_by_position(of_all_ranks);
   std::vector<std::uint64_t> hashes;
-  hashes.reserve(of_all_stages.size());
-  for (const auto& p : of_all_stages) hashes.push_back(p.xxh64);
+  hashes.reserve(of_all_ranks.size());
+  for (const auto& p : of_all_ranks) hashes.push_back(p.xxh64);
   return XXH64(hashes.data(), hashes.size() * sizeof(std::uint64_t), 0);
 }
 

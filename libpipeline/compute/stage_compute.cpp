@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -24,20 +25,47 @@ std::string name_of_state(const parameter& p, const std::string& what) {
   return "optimizer." + p.name + "." + what;
 }
 
-using tensors_by_name = std::unordered_map<std::string, at::Tensor>;
+using pieces_by_name = std::unordered_map<std::string, std::vector<const named_tensor*>>;
 
-/// The tensor of that name, if it can take the place of one like `like`.
-result<at::Tensor> find(const tensors_by_name& state, const std::string& name,
-                        const at::Tensor& like) {
+/// All of a tensor, in the words of a part of it.
+shard whole_shard(at::IntArrayRef sizes, std::int64_t dimension) {
+  return {sizes.vec(), dimension, 1, 0, sizes[static_cast<std::size_t>(dimension)]};
+}
+
+/// The tensor of that name, if it can take the place of `like`, which is `part` of a logical one:
+/// put together from the pieces that there are.
+result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
+                        const at::Tensor& like, const std::optional<shard>& part) {
   const auto it = state.find(name);
   if (it == state.end()) return error{"the checkpoint lacks '" + name + "'"};
-  const auto& found = it->second;
-  if (!found.sizes().equals(like.sizes()) || found.scalar_type() != like.scalar_type()) {
-    return error{"the checkpoint's '" + name + "' is " + found.toString() + " " +
-                 c10::str(found.sizes()) + ", but the model's is " + like.toString() + " " +
-                 c10::str(like.sizes())};
+  const auto wanted = part ? at::IntArrayRef(part->whole) : like.sizes();
+  const auto* same_part = static_cast<const named_tensor*>(nullptr);
+  for (const auto* piece : it->second) {
+    const auto sizes = piece->part ? at::IntArrayRef(piece->part->whole) : piece->value.sizes();
+    if (!sizes.equals(wanted) || piece->value.scalar_type() != like.scalar_type()) {
+      return error{"the checkpoint's '" + name + "' is " + piece->value.toString() + " " +
+                   c10::str(sizes) + ", but the model's is " + like.toString() + " " +
+                   c10::str(wanted)};
+    }
+    if (piece->part == part) same_part = piece;
   }
-  return found;
+  if (same_part != nullptr) return same_part->value;
+
+  const auto& first = it->second.front()->part;
+  const auto dimension = part ? part->dimension : first->dimension;
+  const auto to = part.value_or(whole_shard(wanted, dimension));
+  auto joined = at::empty(like.sizes(), like.options().requires_grad(false));
+  std::int64_t found = 0;
+  std::vector<shard> seen;  // replicas of the pipeline have written the same parts
+  for (const auto* piece : it->second) {
+    const auto from = piece->part.value_or(whole_shard(wanted, dimension));
+    if (std::find(seen.begin(), seen.end(), from) != seen.end()) continue;
+    seen.push_back(from);
+    found += copy_overlap(piece->value, from, joined, to);
+  }
+  if (found == joined.numel()) return joined;
+  return error{"the checkpoint's parts of '" + name + "' hold " + std::to_string(found) +
+               " of the " + std::to_string(joined.numel()) + " elements that this rank needs"};
 }
 
 }  // namespace
@@ -57,7 +85,7 @@ stage_compute::impl::impl(const stage_compute_config& config,
   for (const auto& chunk : chunks_) {
     std::uint32_t index = 0;
     for (const auto& p : chunk.module->parameters()) {
-      parameters_.push_back({p, {chunk.vs.value(), index++}});
+      parameters_.push_back({p, {chunk.vs.value(), index++, p.part ? rank() : 0}});
     }
   }
   std::vector<at::Tensor> values;
@@ -161,7 +189,7 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
   std::vector<parameter_norm> norms;
   for (const auto& t : s.parameters_) {
     const auto& gradient = t.p.value.grad();
-    if (t.p.tied == tie::copy || !gradient.defined()) continue;
+    if (!s.reports(t.p) || !gradient.defined()) continue;
     norms.push_back({t.at, gradient.to(at::kDouble).square().sum().item<double>()});
   }
   return norms;
@@ -170,7 +198,7 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
 std::vector<parameter_hash> stage_compute::hashes() const {
   std::vector<parameter_hash> all;
   for (const auto& t : impl_->parameters_) {
-    if (t.p.tied != tie::copy) all.push_back({t.at, hash_of(t.p.value)});
+    if (impl_->reports(t.p)) all.push_back({t.at, hash_of(t.p.value)});
   }
   return all;
 }
@@ -178,7 +206,7 @@ std::vector<parameter_hash> stage_compute::hashes() const {
 std::vector<named_tensor> stage_compute::weights() const {
   std::vector<named_tensor> all;
   for (const auto& t : impl_->parameters_) {
-    if (t.p.tied != tie::copy) all.push_back({t.p.name, t.p.value.detach()});
+    if (t.p.tied != tie::copy) all.push_back({t.p.name, t.p.value.detach(), t.p.part});
   }
   return all;
 }
@@ -190,7 +218,9 @@ std::vector<named_tensor> stage_compute::snapshot() const {
   const auto trained = s.trained_parameters();
   for (const auto& t : s.optimizer_->state()) {
     const auto& p = trained[t.parameter];
-    if (p.tied != tie::copy) all.push_back({name_of_state(p, t.name), t.value});
+    if (p.tied == tie::copy) continue;
+    // A scalar (the number of steps) is the same on every rank, whatever its parameter is.
+    all.push_back({name_of_state(p, t.name), t.value, t.value.dim() > 0 ? p.part : std::nullopt});
   }
   return all;
 }
@@ -198,11 +228,11 @@ std::vector<named_tensor> stage_compute::snapshot() const {
 status stage_compute::restore(std::span<const named_tensor> state) {
   auto& s = *impl_;
   RRFP_CHECK(!s.step_, "a restore in the middle of a step");
-  tensors_by_name by_name;
-  for (const auto& t : state) by_name.emplace(t.name, t.value);
+  pieces_by_name by_name;
+  for (const auto& t : state) by_name[t.name].push_back(&t);
   const at::NoGradGuard no_grad;
   for (const auto& t : s.parameters_) {
-    auto value = find(by_name, t.p.name, t.p.value);
+    auto value = find(by_name, t.p.name, t.p.value, t.p.part);
     if (!value) return value.failure();
     t.p.value.copy_(*value);
   }
@@ -214,8 +244,10 @@ status stage_compute::restore(std::span<const named_tensor> state) {
     // A snapshot taken before the first step has no state of the optimizer.
     if (names.empty() || !by_name.contains(name_of_state(trained[i], names.front()))) continue;
     for (const auto& name : names) {
-      auto value = find(by_name, name_of_state(trained[i], name),
-                        name == "step" ? step_like : trained[i].value);
+      const bool is_scalar = name == "step";
+      auto value =
+          find(by_name, name_of_state(trained[i], name), is_scalar ? step_like : trained[i].value,
+               is_scalar ? std::nullopt : trained[i].part);
       if (!value) return value.failure();
       found.push_back({i, name, *value});
     }

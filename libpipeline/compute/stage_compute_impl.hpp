@@ -55,6 +55,12 @@ class stage_compute::impl {
   /// Those that the optimizer steps, in its order.
   std::vector<parameter> trained_parameters() const;
 
+  std::uint32_t rank() const { return config_.group ? config_.group->rank() : 0; }
+  /// Whether this rank speaks for a parameter at the end of a step.
+  bool reports(const parameter& p) const {
+    return p.tied != tie::copy && (p.part.has_value() || rank() == 0);
+  }
+
   at::Tensor forward(const task& t, at::Tensor input);
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
@@ -70,6 +76,8 @@ class stage_compute::impl {
       return work();
     } catch (const compute_error&) {
       throw;
+    } catch (const group_error& e) {
+      fail(compute_fault::collective, where, first_line(e.what()));
     } catch (const c10::Error& e) {
       fail(fault, where, first_line(e.what_without_backtrace()));
     } catch (const std::exception& e) {

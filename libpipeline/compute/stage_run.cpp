@@ -29,7 +29,9 @@ at::Tensor aligned(at::Tensor t) {
 
 }  // namespace
 
-void prepare_compute_thread() { at::set_num_threads(1); }
+void prepare_compute_thread() {
+  at::set_num_threads(1);
+}
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {
@@ -57,6 +59,7 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   RRFP_CHECK(l.what.mb.value() < config_.shape.microbatches, "a launch of an unknown microbatch");
   const memory_meter::scope metering(meter_);
   const at::AutoGradMode with_grad(true);
+  if (config_.group) config_.group->set_task(*step_, l);
   return guarded(compute_fault::library, to_string(l.what), [&] {
     auto& chunk = chunks_[l.what.chunk.value()];
     at::Tensor out;

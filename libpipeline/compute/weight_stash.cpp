@@ -2,17 +2,9 @@
 
 #include <utility>
 
+#include "sole_owner.hpp"
+
 namespace rrfp::compute {
-
-namespace {
-
-/// Nobody else can see its memory, so it may become the gradient itself.
-bool is_sole_owner(const at::Tensor& t) {
-  return t.is_contiguous() && t.use_count() == 1 && t.storage().use_count() == 1 &&
-         t.storage().nbytes() == t.nbytes();
-}
-
-}  // namespace
 
 weight_stash::weight_stash(memory_meter* meter)
     : meter_(meter), anchor_(at::empty({0}).requires_grad_()) {}

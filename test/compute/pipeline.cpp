@@ -11,17 +11,21 @@ namespace rrfp::compute::test {
 pipeline::pipeline(const job::model_options& model, const job::train_options& train,
                    const pipeline_shape& shape, std::shared_ptr<const batch_source> data,
                    pipeline_options options)
-    : shape_(shape), clip_norm_(train.clip_norm), options_(options), random_(options.order_seed) {
+    : shape_(shape),
+      clip_norm_(train.clip_norm),
+      options_(std::move(options)),
+      random_(options_.order_seed) {
   prepare_compute_thread();
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     std::vector<std::unique_ptr<stage_module>> chunks;
     for (std::uint32_t c = 0; c < shape.chunks; ++c) {
       chunks.push_back(make_gpt_chunk(model, shape.virtual_stage(stage_id{s}, chunk_id{c}),
-                                      shape.virtual_stages(), train.seed)
+                                      shape.virtual_stages(), train.seed, options_.group)
                            .value());
     }
     stages_.push_back(
-        stage_compute::make({shape, stage_id{s}, train}, std::move(chunks), data).value());
+        stage_compute::make({shape, stage_id{s}, train, options_.group}, std::move(chunks), data)
+            .value());
   }
 }
 
@@ -130,6 +134,7 @@ double pipeline::finish(double lr) {
     const auto of_stage = (*s)->squared_norms();
     norms.insert(norms.end(), of_stage.begin(), of_stage.end());
   }
+  if (options_.gather_norms) norms = options_.gather_norms(std::move(norms));
   const auto norm = clip_gradients(std::move(norms), clip_norm_).value();
   for (auto& s : stages_) s->apply(norm.scale, lr);
   return norm.norm;
@@ -151,13 +156,25 @@ std::map<std::string, at::Tensor> pipeline::weights() const {
   return all;
 }
 
-std::uint64_t pipeline::hash() const {
+std::vector<parameter_hash> pipeline::hashes() const {
   std::vector<parameter_hash> all;
   for (const auto& s : stages_) {
     const auto of_stage = s->hashes();
     all.insert(all.end(), of_stage.begin(), of_stage.end());
   }
-  return hash_of_model(std::move(all));
+  return all;
+}
+
+std::uint64_t pipeline::hash() const {
+  return hash_of_model(hashes());
+}
+
+std::vector<named_tensor> pipeline::snapshot() const {
+  std::vector<named_tensor> all;
+  for (const auto& s : stages_) {
+    for (auto& t : s->snapshot()) all.push_back({t.name, t.value.clone(), t.part});
+  }
+  return all;
 }
 
 training_result train_in_stages(const job::model_options& model, const job::train_options& train,

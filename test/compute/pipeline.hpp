@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -22,6 +23,10 @@ struct pipeline_options {
   std::uint64_t order_seed = 1;
   /// Runs microbatches strictly one after the other, each as far as it goes.
   bool one_by_one = false;
+  /// The tensor-parallel ranks of every stage; each has a pipeline in a thread of its own.
+  std::shared_ptr<rank_group> group = nullptr;
+  /// Brings together what the ranks report; empty: there is one rank.
+  std::function<std::vector<parameter_norm>(std::vector<parameter_norm>)> gather_norms = nullptr;
 };
 
 class pipeline {
@@ -40,6 +45,8 @@ class pipeline {
   std::uint64_t hash() const;
   stage_compute& stage(std::uint32_t s) { return *stages_[s]; }
   std::size_t stages() const { return stages_.size(); }
+  std::vector<parameter_hash> hashes() const;
+  std::vector<named_tensor> snapshot() const;
 
  private:
   struct todo {

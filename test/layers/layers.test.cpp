@@ -102,6 +102,38 @@ TEST_CASE("A clock, thread, socket, file, stream, random or foreign header in th
                                    header + ">: the core is pure"});
 }
 
+TEST_CASE("The launch order is as pure as the core, and knows no other part of its layer") {
+  planted_tree tree;
+  tree.add("libtp_coord/order/a.cpp",
+           "#include <string>\n#include <rrfp/schedule/task.hpp>\n"
+           "#include <rrfp/tp_coord/order/b.hpp>\n#include <chrono>\n"
+           "#include <rrfp/tp_coord/collective.hpp>\n")
+      .add("libtp_coord/include/rrfp/tp_coord/order/b.hpp", "#include <atomic>\n")
+      .add("libtp_coord/collective/c.cpp", "#include <atomic>\n#include <rrfp/tp_coord/x.hpp>\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libtp_coord/include/rrfp/tp_coord/order/b.hpp:1: includes <atomic>: the order is pure",
+            "libtp_coord/order/a.cpp:4: includes <chrono>: the order is pure",
+            "libtp_coord/order/a.cpp:5: includes <rrfp/tp_coord/collective.hpp>: the order is pure",
+        });
+}
+
+TEST_CASE("Compute and the coordination of its ranks do not know each other") {
+  planted_tree tree;
+  tree.add("libpipeline/compute/a.cpp", "#include <rrfp/tp_coord/collective.hpp>\n")
+      .add("libtp_coord/collective/a.cpp",
+           "#include <rrfp/compute/rank_group.hpp>\n#include <caf/all.hpp>\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libpipeline/compute/a.cpp:1: includes <rrfp/tp_coord/collective.hpp>: "
+            "no arrow from compute to tp_coord",
+            "libtp_coord/collective/a.cpp:1: includes <rrfp/compute/rank_group.hpp>: "
+            "no arrow from tp_coord to compute",
+            "libtp_coord/collective/a.cpp:2: includes <caf/all.hpp>: "
+            "layer tp_coord may not know caf",
+        });
+}
+
 TEST_CASE("An arrow that runs the other way is found") {
   planted_tree tree;
   tree.add("libpipeline/schedule/a.cpp", "#include <rrfp/weather/weather.hpp>\n")

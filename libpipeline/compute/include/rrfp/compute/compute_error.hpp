@@ -11,6 +11,7 @@ enum class compute_fault : std::uint8_t {
   library,          ///< libtorch refused (a shape, memory, a device), or a user's module threw
   data,             ///< the batch source threw, or gave a microbatch that makes no sense
   non_finite_loss,  ///< the loss of a microbatch is NaN or infinite
+  collective,       ///< the tensor-parallel ranks of the stage could not come together
 };
 
 /// The message names stage, task and step, and gives the first line of what the library said. After

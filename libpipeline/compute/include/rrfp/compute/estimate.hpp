@@ -22,7 +22,7 @@ struct layer_range {
 /// Which layers chunk `vs` holds: contiguous, evenly cut, the remainder to the earlier chunks.
 layer_range layers_of(std::uint32_t layers, virtual_stage_id vs, std::uint32_t virtual_stages);
 
-/// One virtual stage; work and bytes are those of one microbatch.
+/// One virtual stage on one tensor-parallel rank; work and bytes are those of one microbatch.
 struct chunk_estimate {
   virtual_stage_id vs;
   layer_range layers;
@@ -41,9 +41,10 @@ struct chunk_estimate {
   std::uint64_t boundary_bytes = 0;
 };
 
-/// Indexed by virtual stage. `shape` and `model` are valid and fit each other.
+/// Indexed by virtual stage. `shape` and `model` are valid and fit each other, and `ranks`, the
+/// tensor-parallel ranks of a stage, divide what they share (check_ranks() in gpt.hpp).
 std::vector<chunk_estimate> estimate(const job::model_options& model, const job::data_options& data,
-                                     const pipeline_shape& shape);
+                                     const pipeline_shape& shape, std::uint32_t ranks = 1);
 
 /// Bytes that a microbatch holds on a stage at most: the slot_bytes of memory slots. Sum over the
 /// stage's chunks of the larger of activation_bytes and pending_weight_bytes.

@@ -7,9 +7,13 @@
 ///
 /// The loss of a step is the mean over all its tokens, so uneven microbatches weigh as they should.
 ///
+/// A stage may have several tensor-parallel ranks: each has an object of its own, with its part of
+/// the weights, and runs the same launches in the same order. Where their results meet is the
+/// business of the operators and the rank_group (parallel_operators.hpp).
+///
 /// The life of a step:
 ///   begin_step, run for every launch of the stage core, tied_gradient/join_tied if there is a tie
-///   across stages, squared_norms -> (job: clip_gradients over all stages) -> apply.
+///   across stages, squared_norms -> (job: clip_gradients over all ranks) -> apply.
 /// An abandoned step ends with abort_step.
 ///
 /// Not thread-safe: one thread, which has called prepare_compute_thread(), drives an object; only
@@ -30,6 +34,7 @@
 #include <rrfp/compute/compute_error.hpp>
 #include <rrfp/compute/memory_meter.hpp>
 #include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/event.hpp>
@@ -46,6 +51,8 @@ struct stage_compute_config {
   pipeline_shape shape;
   stage_id stage;
   job::train_options train;
+  /// The ranks of this stage, the one that the chunks were made for; null: one rank.
+  std::shared_ptr<rank_group> group = nullptr;
 };
 
 struct microbatch_loss {
@@ -58,6 +65,8 @@ struct microbatch_loss {
 struct named_tensor {
   std::string name;
   at::Tensor value;
+  /// Which part of the tensor of that name it is; nothing: all of it, the same on every rank.
+  std::optional<shard> part = std::nullopt;
 };
 
 class stage_compute {
@@ -91,16 +100,17 @@ class stage_compute {
   std::vector<microbatch_loss> losses() const;
 
   /// The gradient of the tied parameter's side that this stage holds, when the other side lives on
-  /// another stage: to be sent there and joined. Nothing when there is no tie across stages. Legal
-  /// once every microbatch is folded.
+  /// another stage: to be sent there, to the same rank, and joined. Nothing when there is no tie
+  /// across stages. Legal once every microbatch is folded.
   std::optional<at::Tensor> tied_gradient() const;
   /// Which side that is.
   tie tied_side() const;
   /// `partner` is what the other side's tied_gradient() gave.
   void join_tied(const at::Tensor& partner);
 
-  /// One entry a parameter, without frozen ones and copies, in model order. Legal once every
-  /// microbatch is folded and the tie is joined. The computation is in double.
+  /// One entry a parameter, without frozen ones, copies and what rank 0 reports for all, in model
+  /// order. Legal once every microbatch is folded and the tie is joined. The computation is in
+  /// double.
   std::vector<parameter_norm> squared_norms();
 
   /// Scales the gradients (unless `scale` is 1), takes an optimizer step with the learning rate
@@ -110,18 +120,19 @@ class stage_compute {
   /// Forgets the step: saved activations and gradients are freed, weights stay as they were.
   void abort_step();
 
-  /// One entry a parameter, without copies, in model order.
+  /// One entry a parameter, without copies and what rank 0 reports for all, in model order.
   std::vector<parameter_hash> hashes() const;
-  /// The parameters of this stage, without copies, in model order. They share memory with the
-  /// model.
+  /// The parameters of this rank, without copies, in model order; every rank gives those that all
+  /// hold, too. They share memory with the model.
   std::vector<named_tensor> weights() const;
   /// weights() and the optimizer's state ("optimizer.NAME.exp_avg", ...): with restore() everything
   /// that a run needs to go on with the same bits. They share memory with the model: copy or write
   /// them before the next step. Legal between steps.
   std::vector<named_tensor> snapshot() const;
-  /// Copies what this stage needs (copies of tied parameters included) out of `state`, the
-  /// snapshots of all stages of a model, maybe cut differently; other entries are ignored. Error: a
-  /// tensor is missing or has another shape or type; the state is then partly restored.
+  /// Copies what this rank needs (copies of tied parameters included) out of `state`, the snapshots
+  /// of all ranks of all stages of a model, maybe cut differently into stages and ranks; other
+  /// entries are ignored. Error: a tensor or a part of one is missing, or has another shape or
+  /// type; the state is then partly restored.
   status restore(std::span<const named_tensor> state);
 
   /// Activations and all other memory of this stage's launches; not weights, their gradients and

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/compute/operators.hpp>
+#include <rrfp/compute/shard.hpp>
 #include <rrfp/schedule/ids.hpp>
 
 namespace rrfp::compute {
@@ -24,6 +26,9 @@ struct parameter {
   /// A float leaf. It requires a gradient unless it is frozen.
   at::Tensor value;
   tie tied = tie::none;
+  /// Set if the tensor-parallel ranks of the stage hold different parts; all hold the same value
+  /// otherwise, and must get the same gradient.
+  std::optional<shard> part = std::nullopt;
 };
 
 struct forward_input {

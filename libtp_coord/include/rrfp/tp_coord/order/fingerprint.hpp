@@ -1,0 +1,65 @@
+/// What a rank believes that it is doing when it enters a collective. Ranks that disagree would
+/// otherwise add apples to pears, or wait for each other for ever; with the fingerprint the first
+/// disagreement is an error that names both tasks.
+///
+/// Pure: no clock, thread or device.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <rrfp/schedule/ids.hpp>
+#include <rrfp/schedule/task.hpp>
+
+namespace rrfp::tp_coord {
+
+enum class element : std::uint8_t { float32, float64, int64 };
+
+std::size_t bytes_of(element type);
+std::string_view name(element type);
+
+enum class operation : std::uint8_t { sum, max, gather, broadcast, barrier };
+
+std::string_view name(operation op);
+
+/// The launch that collectives are made for.
+struct call_site {
+  step_id step;
+  launch_seq launch;
+  task what;
+
+  bool operator==(const call_site&) const = default;
+};
+
+struct fingerprint {
+  call_site site;
+  std::uint32_t ordinal = 0;  ///< of the collective within its launch, from 0
+  operation op = operation::barrier;
+  element type = element::float32;
+  rank_id root;             ///< of a broadcast
+  std::uint64_t count = 0;  ///< elements that each rank gives (gather) or holds (the others)
+
+  std::size_t bytes() const { return count * bytes_of(type); }
+  bool operator==(const fingerprint&) const = default;
+};
+
+/// "all-reduce (sum) of 4096 float32, number 2 of F3 (step 12, launch 57)"
+std::string to_string(const fingerprint& f);
+
+/// Nothing if all agree. Otherwise the first rank that differs from rank 0, with both texts;
+/// `prints` is indexed by rank.
+std::optional<std::string> disagreement(std::span<const fingerprint> prints);
+
+/// What goes over a wire before the data; little-endian.
+using encoded_fingerprint = std::array<std::byte, 48>;
+
+encoded_fingerprint encode(const fingerprint& f);
+/// Nothing if the bytes are no fingerprint.
+std::optional<fingerprint> decode(std::span<const std::byte> bytes);
+
+}  // namespace rrfp::tp_coord
