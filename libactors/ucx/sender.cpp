@@ -124,6 +124,8 @@ void sender::done(std::unique_ptr<outgoing> o, ucs_status_t how) {
   if (how != UCS_OK) peers_.fail(o->to, ucx_error("sending to it failed", how).message);
   o->tensor.reset();
   o->bytes = {};
+  o->data = nullptr;
+  o->data_bytes = 0;
   spare_ = std::move(o);
 }
 
