@@ -2,11 +2,11 @@
 /// ucx-utils), measured in turns with it; the goal is a ratio of at most 1.3.
 ///
 ///   cmake --preset release && cmake --build build/release --target transport_bench
-///   build/release/bin/transport_bench            [--rounds N] [--checksum]
+///   build/release/bin/transport_bench            [--rounds N] [--checksum] [--tls T] [--bytes N]
 ///
 /// Two processes, each side pinned to a core of its own, as the wake-up of one pulls it to the core of
 /// the other on which that still looks for work. latency: half the median round trip of one tensor, answered by the sink that gets it,
-/// against ucp_am_lat. bandwidth: tensors with a window of 64 MiB (4 to 32 of them) under way, against
+/// against ucp_am_lat. bandwidth: tensors with a window of 64 MiB (4 to 64 of them) under way, against
 /// ucp_am_bw. Of N rounds (default 3) the best counts for each side: the machine may have other work.
 /// Ours moves a self-describing tensor into fresh 64-byte-aligned memory that the receiver keeps;
 /// ucx_perftest overwrites one buffer. --checksum adds the checksums of the data, which are the default
@@ -41,11 +41,15 @@ using clock_type = std::chrono::steady_clock;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 constexpr std::size_t sizes[] = {1024, 64 * 1024, mib, 16 * mib};
+/// One answer to so many messages keeps the window open; divides windows and counts.
+constexpr int answer_every = 4;
 constexpr auto limit = std::chrono::seconds{120};
 
 struct settings {
   int rounds = 3;
   bool checksum = false;
+  std::string tls;        ///< this alone, if given
+  std::size_t bytes = 0;  ///< this alone, if given
 };
 
 double microseconds_since(clock_type::time_point begun) {
@@ -63,10 +67,10 @@ int round_trips(std::size_t bytes) {
 }
 
 int messages(std::size_t bytes) {
-  return static_cast<int>(std::clamp<std::size_t>(1024 * mib / bytes, 64, 50'000));
+  return static_cast<int>(std::clamp<std::size_t>(1024 * mib / bytes, 64, 50'000) / 4 * 4);
 }
 
-std::size_t window(std::size_t bytes) { return std::clamp<std::size_t>(64 * mib / bytes, 4, 32); }
+std::size_t window(std::size_t bytes) { return std::clamp<std::size_t>(64 * mib / bytes, 4, 64); }
 
 rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
 
@@ -95,7 +99,7 @@ double& result_slot() {
   return *slot;
 }
 
-double run_two(const std::string& tls, const settings& s,
+double run_two(const std::string& tls, const settings& s, bool pinned,
                const std::function<double(ucx_transport&, test_node&)>& leads,
                const std::function<void(ucx_transport&, test_node&)>& follows) {
   const auto options = [&](test_node& node) {
@@ -107,13 +111,13 @@ double run_two(const std::string& tls, const settings& s,
   const auto problem =
       run_nodes(tls,
                 {[&](test_node& node) {
-                   pin_to_core(0);
+                   if (pinned) pin_to_core(0);
                    const auto wire = node.connected(options(node));
                    result_slot() = leads(*wire, node);
                    node.barrier();
                  },
                  [&](test_node& node) {
-                   pin_to_core(1);
+                   if (pinned) pin_to_core(1);
                    const auto wire = node.connected(options(node));
                    follows(*wire, node);
                    node.barrier();
@@ -152,36 +156,39 @@ double latency_us(const std::string& tls, std::size_t bytes, const settings& s) 
     wire.bind(on_node(1), [&](message m) { wire.send(to_node(0, std::move(m.tensor))); });
     node.barrier();
   };
-  return run_two(tls, s, leads, follows);
+  return run_two(tls, s, true, leads, follows);
 }
 
 double bandwidth_mb(const std::string& tls, std::size_t bytes, const settings& s) {
   const auto leads = [&](ucx_transport& wire, test_node& node) {
     const auto count = messages(bytes);
     const auto tensor = tensor_of(bytes);
+    const auto at_once = std::min<int>(count, static_cast<int>(window(bytes)));
     std::atomic<bool> done = false;
     int sent = 0;
     int answered = 0;
+    const auto send_some = [&](int some) {
+      for (; some > 0 && sent < count; --some, ++sent) wire.send(to_node(1, tensor));
+    };
     wire.bind(on_node(0), [&](message) {
-      if (++answered == count) done = true;
-      if (sent == count) return;
-      ++sent;
-      wire.send(to_node(1, tensor));
+      answered += answer_every;
+      if (answered >= count) done = true;
+      send_some(answer_every);
     });
     node.barrier();
     const auto begun = clock_type::now();
-    const auto first = std::min<int>(count, static_cast<int>(window(bytes)));
-    sent = first;
-    for (int i = 0; i < first; ++i) wire.send(to_node(1, tensor));
+    send_some(at_once);
     expect(eventually([&] { return done.load(); }, limit), "the flow stopped");
     return static_cast<double>(count) * static_cast<double>(bytes) / microseconds_since(begun);
   };
   const auto follows = [](ucx_transport& wire, test_node& node) {
     const auto answer = tensor_of(1);
-    wire.bind(on_node(1), [&, answer](message) { wire.send(to_node(0, answer)); });
+    wire.bind(on_node(1), [&wire, answer, got = 0](message) mutable {
+      if (++got % answer_every == 0) wire.send(to_node(0, answer));
+    });
     node.barrier();
   };
-  return run_two(tls, s, leads, follows);
+  return run_two(tls, s, true, leads, follows);
 }
 
 double channel_us(const std::string& tls, std::size_t bytes, const settings& s) {
@@ -202,7 +209,7 @@ double channel_us(const std::string& tls, std::size_t bytes, const settings& s) 
     }
     return median(std::move(trips)) / 2;
   };
-  return run_two(tls, s, play, [&](ucx_transport& wire, test_node& node) { play(wire, node); });
+  return run_two(tls, s, false, play, [&](ucx_transport& wire, test_node& node) { play(wire, node); });
 }
 
 pid_t start_perftest(const std::string& tls, const std::vector<std::string>& arguments,
@@ -264,6 +271,7 @@ void print_row(const std::string& tls, const char* what, std::size_t bytes, doub
 
 void compare(const std::string& tls, const settings& s) {
   for (const auto bytes : sizes) {
+    if (s.bytes != 0 && s.bytes != bytes) continue;
     double ours = std::numeric_limits<double>::max();
     double theirs = ours;
     for (int i = 0; i < s.rounds; ++i) {
@@ -273,6 +281,7 @@ void compare(const std::string& tls, const settings& s) {
     print_row(tls, "latency us", bytes, ours, theirs, ours / theirs);
   }
   for (const auto bytes : sizes) {
+    if (s.bytes != 0 && s.bytes != bytes) continue;
     double ours = 0;
     double theirs = 0;
     for (int i = 0; i < s.rounds; ++i) {
@@ -283,6 +292,7 @@ void compare(const std::string& tls, const settings& s) {
     print_row(tls, "bandwidth MB/s", bytes, ours, theirs, theirs / ours);
   }
   for (const std::size_t bytes : {8UL, 1024UL, mib}) {
+    if (s.bytes != 0 && s.bytes != bytes) continue;
     double ours = std::numeric_limits<double>::max();
     for (int i = 0; i < s.rounds; ++i) ours = std::min(ours, channel_us(tls, bytes, s));
     std::printf("%-6s %-13s %10zu %12.2f\n", tls.c_str(), "channel us", bytes, ours);
@@ -295,11 +305,15 @@ int main(int argc, char** argv) {
   settings s;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--checksum") == 0) s.checksum = true;
-    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) s.rounds = std::atoi(argv[++i]);
+    if (i + 1 == argc) break;
+    if (std::strcmp(argv[i], "--rounds") == 0) s.rounds = std::atoi(argv[++i]);
+    if (std::strcmp(argv[i], "--tls") == 0) s.tls = argv[++i];
+    if (std::strcmp(argv[i], "--bytes") == 0) s.bytes = std::strtoull(argv[++i], nullptr, 10);
   }
   result_slot() = 0;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // forked nodes inherit no half line
   std::printf("%-6s %-13s %10s %12s %12s %8s\n", "UCX", "what", "bytes", "rrfp", "perftest",
               "ratio");
-  for (const auto* const tls : {"posix", "tcp"}) compare(tls, s);
+  for (const std::string tls : {"posix", "tcp"})
+    if (s.tls.empty() || s.tls == tls) compare(tls, s);
 }

@@ -77,8 +77,11 @@ status byte_mailbox::receive(rank_id from, std::uint64_t tag, std::span<std::byt
     if (const auto* const why = ending_of(from)) return error{*why};
     waiting_.push_back(&mine);
   }
-  while (!mine.settled.load(std::memory_order_acquire) && clock::now() - begun < receive_spin)
-    pause();
+  while (!mine.settled.load(std::memory_order_acquire)) {
+    const auto waited = clock::now() - begun;
+    if (waited > receive_spin) break;
+    pause(waited);
+  }
   if (!mine.settled.load(std::memory_order_acquire)) {
     std::unique_lock lock{mutex_};
     ++sleeping_;

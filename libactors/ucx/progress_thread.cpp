@@ -80,13 +80,14 @@ void progress_thread::stop() {
 void progress_thread::run() {
   auto last_work = clock::now();
   while (!stopping_.load(std::memory_order_relaxed)) {
-    if (work_once()) {
-      last_work = clock::now();
-    } else if (clock::now() - last_work < node_.options.spin) {
-      pause();
-    } else {
+    const auto any = work_once();
+    const auto now = clock::now();
+    if (any)
+      last_work = now;
+    else if (now - last_work < node_.options.spin)
+      pause(now - last_work);
+    else
       sleep();
-    }
   }
   const auto begun = clock::now();
   say_farewell(begun + node_.options.close_max / 2);

@@ -54,12 +54,14 @@ TEST_CASE("A pool keeps no more unused memory than it may") {
   CHECK(pool->count().bytes_cached == 8192);
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which aborts there instead
 TEST_CASE("Memory that the system does not have is an empty slab, and not counted") {
   const auto pool = slab_pool::make(0);
   CHECK(pool->take(std::size_t{1} << 47).data() == nullptr);
   CHECK(pool->count().slabs_in_use == 0);
   CHECK(pool->count().bytes_in_use == 0);
 }
+#endif
 
 TEST_CASE("A slab outlives its pool's owner and may be given back by any thread") {
   auto pool = slab_pool::make(1 << 20);
