@@ -120,7 +120,7 @@ TEST_CASE("Another job and another epoch are not heard, and not blamed") {
             },
             [](ucx_transport& wire, verdict& v) {
               expect(eventually([&] { return wire.counters().dropped_stale == 20; }),
-                     "dropped: " + std::to_string(wire.counters().dropped_stale));
+                     [&] { return "dropped: " + std::to_string(wire.counters().dropped_stale); });
               expect(v.got == 0 && v.all().empty(), "something was heard");
             }) == "");
 }

@@ -178,6 +178,10 @@ void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
+void expect(bool condition, const std::function<std::string()>& what) {
+  if (!condition) throw std::runtime_error(what());
+}
+
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto end = clock::now() + limit;
   while (!condition()) {

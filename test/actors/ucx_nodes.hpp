@@ -35,6 +35,8 @@ class test_node {
 
 /// Ends the node with this message unless it holds.
 void expect(bool condition, const std::string& what);
+/// For words about the state after the condition was waited for.
+void expect(bool condition, const std::function<std::string()>& what);
 /// Looks every millisecond, for at most `limit`.
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds limit = std::chrono::seconds{20});
