@@ -37,6 +37,8 @@ struct message_header {
   chunk_id chunk;
   rank_address from;
   rank_address to;
+
+  bool operator==(const message_header&) const = default;
 };
 
 struct message {

@@ -1,0 +1,22 @@
+# UCX >= 1.13: Debian's libucx-dev, the wheel libucx-cu13, HPC-X or one's own build.
+#
+#   RRFP_UCX_ROOT   a folder with include/ and lib/ (default: the system's)
+#   rrfp::ucx       headers, libucp and libucs
+set(RRFP_UCX_ROOT "" CACHE PATH "UCX: a folder with include/ and lib/")
+add_library(rrfp_ucx INTERFACE)
+add_library(rrfp::ucx ALIAS rrfp_ucx)
+find_package(ucx 1.13 QUIET CONFIG HINTS ${RRFP_UCX_ROOT})
+if(ucx_FOUND)
+  target_link_libraries(rrfp_ucx INTERFACE ucx::ucp ucx::ucs)
+else()
+  if(RRFP_UCX_ROOT)
+    set(ENV{PKG_CONFIG_PATH} "${RRFP_UCX_ROOT}/lib/pkgconfig:$ENV{PKG_CONFIG_PATH}")
+  endif()
+  pkg_check_modules(ucx QUIET IMPORTED_TARGET ucx>=1.13)
+  if(NOT ucx_FOUND)
+    message(FATAL_ERROR "UCX >= 1.13 not found: run scripts/setup, "
+      "or give -DRRFP_UCX_ROOT=DIR, a folder with include/ and lib/")
+  endif()
+  target_link_libraries(rrfp_ucx INTERFACE PkgConfig::ucx)
+endif()
+message(STATUS "UCX ${ucx_VERSION}")

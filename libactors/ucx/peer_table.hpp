@@ -1,0 +1,77 @@
+/// The other nodes, as the progress thread sees them. It alone uses this.
+///
+///   connected --failed--> failed      an endpoint error, a broken promise, give_up()
+///   connected --left----> left        it said farewell
+///
+/// Only the first of the two is reported. Either way nothing goes there any more, and its endpoint is
+/// closed outside of UCX's callbacks.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ucx_worker.hpp"
+
+#include <rrfp/schedule/ids.hpp>
+
+namespace rrfp::actors::ucx {
+
+class peer_table {
+ public:
+  using ended_handler = std::function<void(node_id, const std::string& why, bool has_failed)>;
+
+  /// `ended` is called by settle(), once a node.
+  peer_table(worker& w, ended_handler ended) : worker_(w), ended_(std::move(ended)) {}
+  peer_table(const peer_table&) = delete;
+  peer_table& operator=(const peer_table&) = delete;
+
+  status connect(node_id node, const std::string& address);
+  /// Null when nothing can go there.
+  ucp_ep_h endpoint(node_id node) const;
+  bool has_failed(node_id node) const;
+
+  void fail(node_id node, std::string why);
+  void leave(node_id node);
+
+  /// Outside of UCX's callbacks: closes what has ended, and tells. True if there was something.
+  bool settle();
+
+  std::vector<node_id> connected() const;
+  /// "node 1: posix/memory; node 2: tcp/eth0"
+  std::string describe() const;
+
+  /// Begins to close every endpoint by force.
+  void close_all();
+  /// Endpoints whose closing has begun and not ended.
+  std::size_t closing();
+
+ private:
+  enum class peer_state : std::uint8_t { connected, failed, left };
+  enum class peer_event : std::uint8_t { failed, left };
+
+  struct peer {
+    peer_table* table = nullptr;
+    node_id node;
+    ucp_ep_h endpoint = nullptr;
+    peer_state state = peer_state::connected;
+    std::string why;
+    bool is_news = false;
+    bool is_broken = false;  ///< UCX will not use the endpoint any more
+  };
+
+  static peer_state next(peer_state s, peer_event e);
+  static void on_error(void* arg, ucp_ep_h endpoint, ucs_status_t why);
+  void end(node_id node, peer_event e, std::string why);
+  void close(peer& p);
+
+  worker& worker_;
+  const ended_handler ended_;
+  std::map<node_id, peer> peers_;
+  std::vector<void*> closing_;
+  bool has_news_ = false;
+};
+
+}  // namespace rrfp::actors::ucx

@@ -1,0 +1,171 @@
+#include "progress_thread.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "pause.hpp"
+
+namespace rrfp::actors::ucx {
+
+namespace {
+
+/// Calls of ucp_worker_progress before the queue gets its turn.
+constexpr int progress_at_once = 32;
+/// Nothing depends on it; a lost event would cost this much instead of a hang.
+constexpr std::chrono::milliseconds sleep_max{250};
+
+void watch(int epoll, int descriptor) {
+  epoll_event what{};
+  what.events = EPOLLIN;
+  what.data.fd = descriptor;
+  RRFP_CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &what) == 0, "epoll takes a descriptor");
+}
+
+}  // namespace
+
+progress_thread::progress_thread(node_state& node, worker w)
+    : node_(node),
+      worker_(std::move(w)),
+      peers_(*worker_,
+             [this](node_id who, const std::string& why, bool has_failed) {
+               node_.exchange.end(who, why);
+               if (has_failed && failed_ && !stopping_) failed_(who, why);
+             }),
+      sender_(node, peers_),
+      receiver_(node, *worker_, peers_, sender_),
+      wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      epoll_descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
+  RRFP_CHECK(wake_descriptor_ >= 0 && epoll_descriptor_ >= 0, "the system gives descriptors");
+  watch(epoll_descriptor_, wake_descriptor_);
+  watch(epoll_descriptor_, worker_->event_descriptor());
+  thread_ = std::thread{[this] { run(); }};
+}
+
+progress_thread::~progress_thread() {
+  stop();
+  close(epoll_descriptor_);
+  close(wake_descriptor_);
+}
+
+void progress_thread::on_failure(failure_handler failed) {
+  ask([this, failed = std::move(failed)](peer_table&) {
+    failed_ = failed;
+    return true;
+  });
+}
+
+void progress_thread::post(work w) {
+  {
+    const std::lock_guard lock{mutex_};
+    if (closed_) return;
+    queue_.push_back(std::move(w));
+    has_work_.store(true);
+  }
+  if (!sleeps_.load()) return;
+  const std::uint64_t one = 1;
+  static_cast<void>(write(wake_descriptor_, &one, sizeof one));
+}
+
+void progress_thread::stop() {
+  RRFP_CHECK(!is_this_thread(), "a sink or a failure handler does not close its transport");
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  post(call{[](peer_table&) {}});
+  thread_.join();
+}
+
+void progress_thread::run() {
+  auto last_work = clock::now();
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const auto any = work_once();
+    const auto now = clock::now();
+    if (any)
+      last_work = now;
+    else if (now - last_work < node_.options.spin)
+      pause(now - last_work);
+    else
+      sleep();
+  }
+  const auto begun = clock::now();
+  say_farewell(begun + node_.options.close_max / 2);
+  let_go(begun + node_.options.close_max);
+}
+
+bool progress_thread::work_once() {
+  bool any = drain();
+  any |= sender_.send_due();
+  for (int i = 0; i < progress_at_once && ucp_worker_progress(worker_->handle()) != 0; ++i)
+    any = true;
+  any |= receiver_.fetch_granted();
+  any |= peers_.settle();
+  return any;
+}
+
+bool progress_thread::drain() {
+  if (!has_work_.load(std::memory_order_relaxed)) return false;
+  {
+    const std::lock_guard lock{mutex_};
+    draining_.swap(queue_);
+    has_work_.store(false, std::memory_order_relaxed);
+  }
+  for (auto& w : draining_) {
+    if (auto* const c = std::get_if<call>(&w))
+      (*c)(peers_);
+    else if (auto* const t = std::get_if<tensor_send>(&w))
+      sender_.send(std::move(*t));
+    else
+      sender_.send(std::move(std::get<bytes_send>(w)));
+  }
+  draining_.clear();
+  return true;
+}
+
+void progress_thread::sleep() {
+  sleeps_.store(true);
+  if (!has_work_.load() && ucp_worker_arm(worker_->handle()) == UCS_OK) {
+    const auto until_due =
+        std::chrono::ceil<std::chrono::milliseconds>(sender_.next_due() - clock::now());
+    const auto limit = std::clamp(until_due, std::chrono::milliseconds{0}, sleep_max);
+    epoll_event events[2];
+    const auto count =
+        epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
+    for (int i = 0; i < count; ++i) {
+      std::uint64_t wakes = 0;
+      if (events[i].data.fd == wake_descriptor_)
+        static_cast<void>(read(wake_descriptor_, &wakes, sizeof wakes));
+    }
+  }
+  sleeps_.store(false);
+}
+
+/// Until each node that is connected has heard of it, so that it does not take our going for our death.
+void progress_thread::say_farewell(clock::time_point limit) {
+  {
+    const std::lock_guard lock{mutex_};
+    closed_ = true;
+    queue_.clear();
+    has_work_ = false;
+  }
+  sender_.drop_held();
+  receiver_.close();
+  for (const auto node : peers_.connected()) sender_.send_farewell(node, false);
+  const auto all_know = [&] {
+    const auto there = peers_.connected();
+    return std::all_of(there.begin(), there.end(),
+                       [&](node_id n) { return receiver_.has_answered(n); });
+  };
+  while (!all_know() && clock::now() < limit)
+    if (!work_once()) sleep();
+}
+
+void progress_thread::let_go(clock::time_point limit) {
+  peers_.close_all();
+  while (peers_.closing() + sender_.pending() + receiver_.fetching() > 0 && clock::now() < limit)
+    ucp_worker_progress(worker_->handle());
+  worker_.reset();
+}
+
+}  // namespace rrfp::actors::ucx

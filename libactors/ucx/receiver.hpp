@@ -1,0 +1,79 @@
+/// The way in: judges headers, drops what was there before, copies small data at once and fetches large
+/// data in order of arrival while the budget lasts. Used by the progress thread alone; on_tensor and
+/// its sisters run inside ucp_worker_progress, where no progress may be made.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <variant>
+
+#include "node_state.hpp"
+#include "peer_table.hpp"
+#include "sender.hpp"
+#include "sequence_window.hpp"
+#include "wire_format.hpp"
+
+namespace rrfp::actors::ucx {
+
+class receiver {
+ public:
+  receiver(node_state& node, worker& w, peer_table& peers, sender& out);
+  receiver(const receiver&) = delete;
+  receiver& operator=(const receiver&) = delete;
+
+  /// Begins the fetches that the budget allows. True if there was one.
+  bool fetch_granted();
+  std::size_t fetching() const { return fetching_; }
+
+  /// From now on everything that comes but farewells is dropped.
+  void close();
+  /// Whether a node has heard our farewell.
+  bool has_answered(node_id node) const { return answered_.contains(node); }
+
+ private:
+  using edge = std::pair<rank_address, rank_address>;
+  using any_header = std::variant<tensor_header, bytes_header>;
+
+  /// Data that stays with its sender until there is room for it.
+  struct announcement {
+    any_header header;
+    void* descriptor;
+  };
+  struct fetch {
+    receiver* owner;
+    any_header header;
+    slab into;
+  };
+
+  static ucs_status_t on_tensor(void* arg, const void* header, std::size_t header_bytes, void* data,
+                                std::size_t bytes, const ucp_am_recv_param_t* how);
+  static ucs_status_t on_bytes(void* arg, const void* header, std::size_t header_bytes, void* data,
+                               std::size_t bytes, const ucp_am_recv_param_t* how);
+  static ucs_status_t on_farewell(void* arg, const void* header, std::size_t header_bytes,
+                                  void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
+  static void on_fetched(void* request, ucs_status_t how, std::size_t bytes, void* arg);
+
+  template <class Header>
+  bool is_acceptable(const Header& h, std::size_t bytes);
+  bool is_fresh(const tensor_header& h);
+  ucs_status_t announce(any_header h, void* descriptor);
+  void begin_fetch(announcement a);
+  void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
+  void deliver(const tensor_header& h, slab data);
+  void deliver(const bytes_header& h, slab data);
+  void deliver_small(const bytes_header& h, std::span<const std::byte> data);
+  void count_delivered(std::uint64_t bytes);
+
+  node_state& node_;
+  worker& worker_;
+  peer_table& peers_;
+  sender& out_;
+  std::map<edge, sequence_window> windows_;
+  std::deque<announcement> announced_;
+  std::size_t fetching_ = 0;
+  std::set<node_id> answered_;
+  bool closed_ = false;
+};
+
+}  // namespace rrfp::actors::ucx

@@ -1,0 +1,97 @@
+/// The way out: numbers messages, writes their headers, hands them to UCX and keeps their memory until
+/// UCX has let go of it. Used by the progress thread alone.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <queue>
+#include <vector>
+
+#include "node_state.hpp"
+#include "peer_table.hpp"
+#include "wire_format.hpp"
+
+namespace rrfp::actors::ucx {
+
+/// Active message numbers.
+enum class am : unsigned { tensor = 1, bytes = 2, farewell = 3 };
+
+/// A tensor on its way to the progress thread; contiguous, in host memory.
+struct tensor_send {
+  node_id to;
+  message m;
+  std::uint64_t data_hash = 0;
+};
+
+struct bytes_send {
+  node_id to;
+  bytes_header header;
+  slab data;
+};
+
+class sender {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  sender(node_state& node, peer_table& peers) : node_(node), peers_(peers) {}
+  sender(const sender&) = delete;
+  sender& operator=(const sender&) = delete;
+
+  void send(tensor_send s);
+  void send(bytes_send s);
+  void send_farewell(node_id to, bool is_answer);
+
+  /// Sends what a fault held back until now. True if there was something.
+  bool send_due();
+  /// When the next held message is due; the end of time if none is held.
+  clock::time_point next_due() const;
+  /// Held messages go nowhere.
+  void drop_held() { held_ = {}; }
+  /// Messages that UCX has not let go of.
+  std::size_t pending() const { return pending_; }
+
+ private:
+  using edge = std::pair<rank_address, rank_address>;
+
+  /// All that UCX reads from while a message is on its way.
+  struct outgoing {
+    sender* owner = nullptr;
+    am kind = am::tensor;
+    node_id to;
+    header_buffer header;
+    std::size_t header_bytes = 0;
+    at::Tensor tensor;
+    slab bytes;
+    const void* data = nullptr;
+    std::size_t data_bytes = 0;
+  };
+
+  struct held {
+    clock::time_point due;
+    std::uint64_t number;
+    tensor_header header;
+    node_id to;
+    at::Tensor tensor;
+
+    bool operator<(const held& other) const {
+      return std::tie(other.due, other.number) < std::tie(due, number);  // the earliest on top
+    }
+  };
+
+  tensor_header header_of(const tensor_send& s);
+  void send_tensor(node_id to, const tensor_header& header, at::Tensor tensor);
+  std::unique_ptr<outgoing> take(am kind, node_id to);
+  void hand_over(std::unique_ptr<outgoing> o);
+  void done(std::unique_ptr<outgoing> o, ucs_status_t how);
+  static void on_sent(void* request, ucs_status_t how, void* arg);
+
+  node_state& node_;
+  peer_table& peers_;
+  std::map<edge, std::uint64_t> sequences_;
+  std::priority_queue<held> held_;
+  std::uint64_t held_count_ = 0;
+  std::size_t pending_ = 0;
+  std::unique_ptr<outgoing> spare_;  ///< most messages are gone before the next comes
+};
+
+}  // namespace rrfp::actors::ucx

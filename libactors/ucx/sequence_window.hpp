@@ -1,0 +1,41 @@
+/// Which sequence numbers of an edge have been there, in bounded memory whatever the order.
+///
+/// Nearly in order the window holds one word. It grows only over a gap: numbers far beyond one that is
+/// missing. The transport below is reliable, so a number that stays missing while window_max later ones
+/// arrive is lost, and the edge can no longer be trusted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+namespace rrfp::actors::ucx {
+
+class sequence_window {
+ public:
+  enum class verdict : std::uint8_t { fresh, duplicate, too_far };
+
+  /// Numbers at or beyond the oldest missing one + window_max are too far (rounded down to a word).
+  static constexpr std::uint64_t window_max = 65'536;
+
+  verdict take(std::uint64_t sequence) {
+    if (sequence < first_) return verdict::duplicate;
+    const auto offset = sequence - first_;
+    if (offset >= window_max) return verdict::too_far;
+    const auto word = offset / 64;
+    if (word >= seen_.size()) seen_.resize(word + 1);
+    const auto bit = std::uint64_t{1} << (offset % 64);
+    if ((seen_[word] & bit) != 0) return verdict::duplicate;
+    seen_[word] |= bit;
+    while (!seen_.empty() && seen_.front() == ~std::uint64_t{0}) {
+      seen_.pop_front();
+      first_ += 64;
+    }
+    return verdict::fresh;
+  }
+
+ private:
+  std::uint64_t first_ = 0;  ///< all before have been there
+  std::deque<std::uint64_t> seen_;
+};
+
+}  // namespace rrfp::actors::ucx

@@ -1,0 +1,198 @@
+#include <rrfp/actors/ucx_transport.hpp>
+
+#include <map>
+#include <shared_mutex>
+
+#include <rrfp/schedule/check.hpp>
+
+#include "dtype_codes.hpp"
+#include "progress_thread.hpp"
+
+namespace rrfp::actors {
+
+/// Everything that outlives the transport while a rank_channel is around.
+class ucx_transport::core {
+ public:
+  core(ucx_options options, ucx::worker w)
+      : node(std::move(options)), progress(node, std::move(w)) {}
+
+  void close() {
+    node.sinks.close();
+    node.exchange.close();
+    const std::lock_guard lock{closing_};  // the second of two waits for the first
+    progress.stop();
+  }
+
+  std::optional<node_id> node_of(const rank_address& address) const {
+    const std::shared_lock lock{routes_mutex_};
+    const auto found = routes_.find(address);
+    if (found == routes_.end()) return std::nullopt;
+    return found->second;
+  }
+  void route(rank_address address, node_id where) {
+    const std::unique_lock lock{routes_mutex_};
+    routes_.insert_or_assign(address, where);
+  }
+
+  ucx::node_state node;
+  ucx::progress_thread progress;
+
+ private:
+  mutable std::shared_mutex routes_mutex_;
+  std::map<rank_address, node_id> routes_;
+  std::mutex closing_;
+};
+
+namespace {
+
+status demand(bool condition, const std::string& what) {
+  if (!condition) return error{"UCX transport: " + what};
+  return success();
+}
+
+status check_limits(const ucx_options& o) {
+  if (const auto s = demand(o.message_bytes_max >= 1, "message_bytes_max is 0"); !s) return s;
+  return demand(o.inflight_bytes_max >= o.message_bytes_max,
+                "inflight_bytes_max (" + std::to_string(o.inflight_bytes_max) +
+                    ") is below message_bytes_max (" + std::to_string(o.message_bytes_max) +
+                    "): the largest message could never be fetched");
+}
+
+/// One member's end of a group.
+template <class Core>
+class ucx_channel final : public rank_channel {
+ public:
+  ucx_channel(std::shared_ptr<Core> core, std::uint32_t group, rank_id own,
+              std::vector<node_id> nodes)
+      : core_(std::move(core)),
+        group_(group),
+        own_(own),
+        nodes_(std::move(nodes)),
+        mailbox_(core_->node.exchange.open(group, own, nodes_)) {}
+
+  void send(rank_id to, std::uint64_t tag, std::span<const std::byte> data) override {
+    RRFP_CHECK(to.value() < nodes_.size(), "the receiver is a member of the group");
+    const auto where = nodes_[to.value()];
+    if (where == core_->node.options.node) {
+      const auto taken = core_->node.exchange.mailbox(group_, to)->arrive(own_, tag, data);
+      RRFP_CHECK(taken, "ranks of one process receive what they send each other");
+      return;
+    }
+    ucx::bytes_send s{where, {}, core_->node.pool->take(data.size())};
+    RRFP_CHECK(s.data.data() != nullptr, "there is memory for a channel message");
+    if (!data.empty()) std::memcpy(s.data.data(), data.data(), data.size());
+    s.header.group = group_;
+    s.header.from = own_;
+    s.header.to = to;
+    s.header.tag = tag;
+    s.header.data_bytes = data.size();
+    s.header.has_data_hash = core_->node.options.checksum_data;
+    if (s.header.has_data_hash) s.header.data_hash = ucx::hash_of(data);
+    core_->progress.post(std::move(s));
+  }
+
+  status receive(rank_id from, std::uint64_t tag, std::span<std::byte> into,
+                 std::chrono::milliseconds limit) override {
+    RRFP_CHECK(from.value() < nodes_.size(), "the sender is a member of the group");
+    return mailbox_->receive(from, tag, into, limit);
+  }
+
+ private:
+  const std::shared_ptr<Core> core_;
+  const std::uint32_t group_;
+  const rank_id own_;
+  const std::vector<node_id> nodes_;
+  const std::shared_ptr<ucx::byte_mailbox> mailbox_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<ucx_transport>> ucx_transport::open(ucx_options options) {
+  if (const auto s = check_limits(options); !s) return s.failure();
+  auto w = ucx::worker::open({options.tls, options.keepalive});
+  if (!w) return w.failure();
+  auto c = std::make_shared<core>(std::move(options), std::move(w).value());
+  return std::unique_ptr<ucx_transport>{new ucx_transport{std::move(c)}};
+}
+
+ucx_transport::ucx_transport(std::shared_ptr<core> c) : core_(std::move(c)) {}
+
+ucx_transport::~ucx_transport() { core_->close(); }
+
+const std::string& ucx_transport::address() const { return core_->progress.address(); }
+
+void ucx_transport::on_failure(std::function<void(node_id, std::string why)> failed) {
+  core_->progress.on_failure(std::move(failed));
+}
+
+status ucx_transport::connect(node_id node, const std::string& address) {
+  RRFP_CHECK(node != core_->node.options.node, "a node is not connected to itself");
+  const auto made =
+      core_->progress.ask([&](ucx::peer_table& peers) { return peers.connect(node, address); });
+  return made ? *made : error{"the transport is closed"};
+}
+
+void ucx_transport::give_up(node_id node, std::string why) {
+  core_->progress.post(ucx::progress_thread::call{
+      [node, why = std::move(why)](ucx::peer_table& peers) { peers.fail(node, why); }});
+}
+
+void ucx_transport::route(rank_address address, node_id node) { core_->route(address, node); }
+
+void ucx_transport::bind(rank_address address, message_sink sink) {
+  core_->node.sinks.bind(address, std::move(sink));
+}
+
+void ucx_transport::send(message m) {
+  if (core_->node.sinks.deliver(m) != sink_table::outcome::not_bound) return;
+  const auto where = core_->node_of(m.header.to);
+  RRFP_CHECK(where && *where != core_->node.options.node,
+             "the receiver is bound here or routed to another node");
+  RRFP_CHECK(m.tensor.is_cpu(), "the tensor lies in host memory");
+  RRFP_CHECK(ucx::wire_dtype_of(m.tensor.scalar_type()), "tensors of this dtype travel");
+  RRFP_CHECK(m.tensor.dim() <= static_cast<std::int64_t>(ucx::dims_max),
+             "the tensor has at most 8 dimensions");
+  m.tensor = m.tensor.contiguous();
+  // Here and not on the progress thread, which all senders of the node share.
+  std::uint64_t hash = 0;
+  if (core_->node.options.checksum_data)
+    hash = ucx::hash_of({static_cast<const std::byte*>(m.tensor.const_data_ptr()),
+                         m.tensor.nbytes()});
+  core_->progress.post(ucx::tensor_send{*where, std::move(m), hash});
+}
+
+std::unique_ptr<rank_channel> ucx_transport::open_channel(const rank_group& group, rank_id own) {
+  RRFP_CHECK(own.value() < group.members.size(), "a rank is a member of its group");
+  std::vector<node_id> nodes;
+  for (const auto& member : group.members)
+    nodes.push_back(core_->node_of(member).value_or(core_->node.options.node));
+  return std::make_unique<ucx_channel<core>>(core_, group.id, own, std::move(nodes));
+}
+
+void ucx_transport::close() { core_->close(); }
+
+ucx_counters ucx_transport::counters() const {
+  const auto& live = core_->node.counters;
+  const auto memory = core_->node.pool->count();
+  return {live.sent,
+          live.sent_bytes,
+          live.received,
+          live.received_bytes,
+          live.dropped_duplicate,
+          live.dropped_stale,
+          live.dropped_invalid,
+          live.dropped_unreachable,
+          live.announced,
+          live.inflight_bytes,
+          live.inflight_bytes_peak,
+          memory.slabs_in_use,
+          memory.bytes_in_use,
+          memory.bytes_cached};
+}
+
+std::string ucx_transport::transports() {
+  return core_->progress.ask([](ucx::peer_table& peers) { return peers.describe(); })
+      .value_or("the transport is closed");
+}
+
+}  // namespace rrfp::actors

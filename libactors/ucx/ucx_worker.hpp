@@ -1,0 +1,58 @@
+/// The UCX objects of a node: context, worker, endpoints. Owned and used by one thread, the progress
+/// thread; errors of UCX become results here.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <ucp/api/ucp.h>
+
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::actors::ucx {
+
+/// "expected to WHAT: UCX says ..."
+error ucx_error(const std::string& what, ucs_status_t said);
+
+struct worker_options {
+  std::string tls;
+  std::chrono::milliseconds keepalive;
+};
+
+class worker {
+ public:
+  static result<worker> open(const worker_options& options);
+
+  ucp_worker_h handle() const { return worker_.get(); }
+  /// Readable when an armed worker has something to do.
+  int event_descriptor() const { return event_descriptor_; }
+  /// With a frame of our own around UCX's bytes: UCX does not look at what it is given.
+  const std::string& address() const { return address_; }
+
+  /// `failed(arg, endpoint, why)` is called inside ucp_worker_progress; the endpoint still has to be
+  /// closed, outside.
+  result<ucp_ep_h> connect(const std::string& address, ucp_err_handler_cb_t failed, void* arg);
+
+ private:
+  struct cleanup {
+    void operator()(ucp_context_h c) const { ucp_cleanup(c); }
+  };
+  struct destroy {
+    void operator()(ucp_worker_h w) const { ucp_worker_destroy(w); }
+  };
+  template <class Handle, class Deleter>
+  using owned = std::unique_ptr<std::remove_pointer_t<Handle>, Deleter>;
+
+  worker() = default;
+
+  owned<ucp_context_h, cleanup> context_;
+  owned<ucp_worker_h, destroy> worker_;
+  int event_descriptor_ = -1;
+  std::string address_;
+};
+
+/// "posix/memory tcp/eth0": what carries the messages of an endpoint.
+std::string lanes_of(ucp_ep_h endpoint);
+
+}  // namespace rrfp::actors::ucx

@@ -1,0 +1,155 @@
+/// The bounded structures under the transport: slabs, sequence windows, mailboxes.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "ucx/byte_exchange.hpp"
+#include "ucx/sequence_window.hpp"
+#include "ucx/slab_pool.hpp"
+
+namespace rrfp::actors::ucx {
+namespace {
+
+using std::chrono::milliseconds;
+using verdict = sequence_window::verdict;
+
+std::span<const std::byte> bytes_of(const char* text) {
+  return std::as_bytes(std::span{text, std::strlen(text)});
+}
+
+}  // namespace
+
+TEST_CASE("Slabs are aligned, apart from each other, and used again") {
+  const auto pool = slab_pool::make(1 << 20);
+  std::vector<slab> taken;
+  for (const std::size_t bytes : {0U, 1U, 64U, 256U, 257U, 4096U, 100'000U}) {
+    taken.push_back(pool->take(bytes));
+    CHECK(reinterpret_cast<std::uintptr_t>(taken.back().data()) % 64 == 0);
+    std::memset(taken.back().data(), static_cast<int>(taken.size()), bytes);
+  }
+  for (std::size_t i = 1; i < taken.size(); ++i)
+    CHECK(taken[i].data()[0] == static_cast<std::byte>(i + 1));
+  CHECK(pool->count().slabs_in_use == 7);
+  CHECK(pool->count().bytes_in_use == 4 * 256 + 512 + 4096 + 131'072);
+  auto* const last = taken.back().data();
+  taken.clear();
+  CHECK(pool->count().slabs_in_use == 0);
+  CHECK(pool->count().bytes_in_use == 0);
+  CHECK(pool->take(70'000).data() == last);
+}
+
+TEST_CASE("A pool keeps no more unused memory than it may") {
+  const auto pool = slab_pool::make(10'000);
+  std::vector<slab> taken;
+  for (int i = 0; i < 8; ++i) taken.push_back(pool->take(4096));
+  taken.clear();
+  CHECK(pool->count().bytes_cached == 8192);
+  auto moved = pool->take(4096);
+  CHECK(pool->count().bytes_cached == 4096);
+  moved = slab{};
+  CHECK(pool->count().bytes_cached == 8192);
+}
+
+#ifndef __SANITIZE_ADDRESS__  // which aborts there instead
+TEST_CASE("Memory that the system does not have is an empty slab, and not counted") {
+  const auto pool = slab_pool::make(0);
+  CHECK(pool->take(std::size_t{1} << 47).data() == nullptr);
+  CHECK(pool->count().slabs_in_use == 0);
+  CHECK(pool->count().bytes_in_use == 0);
+}
+#endif
+
+TEST_CASE("A slab outlives its pool's owner and may be given back by any thread") {
+  auto pool = slab_pool::make(1 << 20);
+  std::vector<std::byte*> raw;
+  for (int i = 0; i < 100; ++i) raw.push_back(pool->take(1000).release());
+  const std::weak_ptr<slab_pool> watch = pool;
+  pool.reset();
+  CHECK_FALSE(watch.expired());
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (std::size_t i = t; i < raw.size(); i += 4) slab::give_back(raw[i]);
+    });
+  for (auto& t : threads) t.join();
+  CHECK(watch.expired());
+}
+
+TEST_CASE("A sequence window takes each number once, in any order") {
+  std::vector<std::uint64_t> numbers(50'000);
+  std::iota(numbers.begin(), numbers.end(), 0U);
+  std::mt19937 random{GENERATE(1U, 2U, 3U)};
+  std::shuffle(numbers.begin(), numbers.end(), random);
+  sequence_window window;
+  std::size_t wrong = 0;
+  for (const auto n : numbers) wrong += window.take(n) != verdict::fresh;
+  for (const auto n : numbers) wrong += window.take(n) != verdict::duplicate;
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("A number that stays missing ends the window, not the memory") {
+  sequence_window window;
+  std::uint64_t n = 1;  // 0 is lost
+  while (window.take(n) == verdict::fresh) ++n;
+  CHECK(n == sequence_window::window_max);
+  CHECK(window.take(n) == verdict::too_far);
+  CHECK(window.take(UINT64_MAX) == verdict::too_far);
+  CHECK(window.take(5) == verdict::duplicate);
+  CHECK(window.take(0) == verdict::fresh);
+  CHECK(window.take(n) == verdict::fresh);
+}
+
+TEST_CASE("A mailbox keeps what nobody waits for, by sender and tag, in order, up to a limit") {
+  byte_mailbox box{slab_pool::make(1 << 20), 3 * (64 + 5)};
+  CHECK(box.arrive(rank_id{1}, 7, bytes_of("first")));
+  CHECK(box.arrive(rank_id{1}, 7, bytes_of("later")));
+  CHECK(box.arrive(rank_id{2}, 7, bytes_of("other")));
+  CHECK_FALSE(box.arrive(rank_id{2}, 8, bytes_of("")));
+  char into[5];
+  const auto receive = [&](std::uint32_t from, std::uint64_t tag) -> std::string {
+    const auto s = box.receive(rank_id{from}, tag, std::as_writable_bytes(std::span{into}),
+                               milliseconds{1});
+    return s ? std::string(into, 5) : s.message();
+  };
+  CHECK(receive(2, 7) == "other");
+  CHECK(receive(1, 7) == "first");
+  CHECK(receive(1, 7) == "later");
+  CHECK(receive(1, 7) == "a rank channel waited 1 ms for rank 1 of its group, tag 7");
+  CHECK(box.arrive(rank_id{1}, 9, bytes_of("four")));
+  CHECK(receive(1, 9) == "a rank channel expected 5 bytes, got 4");
+}
+
+TEST_CASE("A waiting receive ends with its message, its sender's end or the closing") {
+  byte_mailbox box{slab_pool::make(1 << 20), 1 << 20};
+  box.set_members({node_id{0}, node_id{1}, node_id{2}}, {});
+  char into[5] = {};
+  const auto wait_while = [&](auto what) {
+    std::string said;
+    std::thread waits{[&] {
+      const auto s = box.receive(rank_id{1}, 3, std::as_writable_bytes(std::span{into}),
+                                 milliseconds{20'000});
+      said = s ? std::string(into, 5) : s.message();
+    }};
+    std::this_thread::sleep_for(milliseconds{GENERATE(0, 20)});
+    what();
+    waits.join();
+    return said;
+  };
+  CHECK(wait_while([&] { box.arrive(rank_id{1}, 3, bytes_of("right")); }) == "right");
+  CHECK(wait_while([&] { box.arrive(rank_id{1}, 3, bytes_of("wrong size")); }) ==
+        "a rank channel expected 5 bytes, got 10");
+  CHECK(wait_while([&] {
+          box.end(node_id{2}, "not this");
+          box.arrive(rank_id{2}, 3, bytes_of("other"));
+          box.end(node_id{1}, "node 1 is gone");
+        }) == "node 1 is gone");
+  CHECK(wait_while([] {}) == "node 1 is gone");
+  box.close();
+  CHECK(wait_while([] {}) == "the transport is closed");
+}
+
+}  // namespace rrfp::actors::ucx

@@ -1,0 +1,390 @@
+/// Tensors between real processes, over shared memory and over tcp.
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <unistd.h>
+
+#include <ATen/ATen.h>
+
+#include "ucx_nodes.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
+
+namespace rrfp::testing {
+namespace {
+
+using namespace rrfp::actors;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
+
+message message_of(std::uint32_t from, std::uint32_t to, std::uint32_t mb, at::Tensor tensor) {
+  return {{payload::activation, step_id{7}, microbatch_id{mb}, chunk_id{1}, on_node(from),
+           on_node(to)},
+          std::move(tensor)};
+}
+
+/// Anybody can tell from the number what the tensor should be.
+at::Tensor small_tensor(std::uint32_t mb) {
+  return at::full({static_cast<std::int64_t>(mb % 97) + 1}, static_cast<double>(mb));
+}
+
+at::Tensor large_tensor(std::uint32_t mb, std::size_t bytes) {
+  return at::arange(static_cast<std::int64_t>(bytes / 4), at::kInt).mul_(2654435761u + mb);
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto x = a.contiguous();
+  const auto y = b.contiguous();
+  return x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() &&
+         (x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
+}
+
+/// Takes what arrives, in the order of arrival.
+class inbox {
+ public:
+  message_sink sink() {
+    return [this](message m) {
+      const std::lock_guard lock{mutex_};
+      got_.push_back(std::move(m));
+    };
+  }
+  std::size_t size() {
+    const std::lock_guard lock{mutex_};
+    return got_.size();
+  }
+  std::vector<message> take() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(got_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<message> got_;
+};
+
+/// What a transport reported of other nodes.
+class failures {
+ public:
+  std::function<void(node_id, std::string)> note() {
+    return [this](node_id node, std::string why) {
+      const std::lock_guard lock{mutex_};
+      all_.emplace_back(node, std::move(why));
+    };
+  }
+  std::vector<std::pair<node_id, std::string>> all() {
+    const std::lock_guard lock{mutex_};
+    return all_;
+  }
+  std::string text() {
+    std::string t;
+    for (const auto& [_, why] : all()) t += why + "\n";
+    return t;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<node_id, std::string>> all_;
+};
+
+std::size_t entries_of(const char* folder) {
+  const std::filesystem::directory_iterator all{folder};
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+}  // namespace
+
+TEST_CASE("10,000 messages out of order, doubled and held back, arrive once each at a slow receiver") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  constexpr std::uint32_t count = 10'000;
+  const auto fault_of = [](const message_header& h) {
+    std::mt19937 random{h.mb.value()};
+    fault f;
+    f.duplicates = random() % 10 == 0 ? 1 + random() % 2 : 0;
+    if (random() % 3 == 0) f.delay = std::chrono::microseconds{random() % 30'000};
+    return f;
+  };
+  std::uint64_t duplicates = 0;
+  for (std::uint32_t mb = 0; mb < count; ++mb)
+    duplicates += fault_of(message_of(0, 1, mb, {}).header).duplicates;
+  REQUIRE(duplicates > 1000);
+
+  const auto sends = [&](test_node& node) {
+    auto options = node.options();
+    options.inject = fault_of;
+    const auto wire = node.connected(options);
+    node.barrier();
+    std::vector<std::uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0U);
+    std::shuffle(order.begin(), order.end(), std::mt19937{1});
+    for (const auto mb : order) wire->send(message_of(0, 1, mb, small_tensor(mb)));
+    node.barrier();
+    expect(wire->counters().sent == count + duplicates, "not all was sent");
+  };
+  const auto receives = [&](test_node& node) {
+    auto options = node.options();
+    options.cached_bytes_max = mib;
+    const auto wire = node.connected(options);
+    inbox box;
+    wire->bind(on_node(1), box.sink());
+    node.barrier();
+    std::map<std::uint32_t, int> times;
+    std::uint32_t seen = 0;
+    bool any_overtook = false;
+    const auto all_here = [&] {
+      for (const auto& m : box.take()) {
+        const auto mb = m.header.mb.value();
+        any_overtook |= mb < seen;
+        seen = mb;
+        ++times[mb];
+        expect(same_bits(m.tensor, small_tensor(mb)), "wrong data in " + std::to_string(mb));
+        if (mb % 100 == 0) std::this_thread::sleep_for(milliseconds{2});
+      }
+      return times.size() == count && wire->counters().dropped_duplicate == duplicates;
+    };
+    expect(eventually(all_here), [&] {
+      return std::to_string(times.size()) + " arrived, of " + std::to_string(duplicates) +
+             " duplicates were dropped " + std::to_string(wire->counters().dropped_duplicate);
+    });
+    for (const auto& [mb, n] : times) expect(n == 1, "not once: " + std::to_string(mb));
+    const auto now = wire->counters();
+    expect(any_overtook, "the test sent in order");
+    expect(now.received == count, "counted " + std::to_string(now.received));
+    expect(now.slabs_in_use == 0, "slabs are held after their tensors died");
+    expect(now.slab_bytes_cached <= options.cached_bytes_max, "too much is cached");
+    expect(now.dropped_invalid + now.dropped_stale == 0, "honest messages were dropped");
+    node.barrier();
+  };
+  CHECK(run_nodes(tls, {sends, receives}) == "");
+}
+
+TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  constexpr std::uint32_t count = 16;
+  constexpr auto bytes = 16 * mib;
+  const auto body = [&](test_node& node) {
+    auto options = node.options();
+    options.message_bytes_max = 32 * mib;
+    options.inflight_bytes_max = 40 * mib;
+    failures failed;
+    const auto wire = node.connected(options, failed.note());
+    const auto own = node.id().value();
+    inbox box;
+    wire->bind(on_node(own), box.sink());
+    node.barrier();
+    for (std::uint32_t mb = 0; mb < count; ++mb)
+      wire->send(message_of(own, 1 - own, mb, large_tensor(mb + own, bytes)));
+    expect(eventually([&] { return box.size() == count; }, seconds{40}),
+           [&] { return "arrived: " + std::to_string(box.size()) + " " + failed.text(); });
+    const auto now = wire->counters();
+    expect(now.inflight_bytes_peak <= options.inflight_bytes_max, "more in flight than allowed");
+    expect(now.inflight_bytes_peak == 2 * bytes, "not two were fetched at a time, peak " +
+                                                     std::to_string(now.inflight_bytes_peak));
+    expect(now.inflight_bytes == 0 && now.announced == 0, "something is left over");
+    for (const auto& m : box.take()) {
+      expect(reinterpret_cast<std::uintptr_t>(m.tensor.const_data_ptr()) % 64 == 0, "not aligned");
+      expect(m.tensor.is_contiguous(), "not contiguous");
+      expect(same_bits(m.tensor, large_tensor(m.header.mb.value() + 1 - own, bytes)), "wrong data");
+    }
+    node.barrier();
+  };
+  CHECK(run_nodes(tls, {body, body}) == "");
+}
+
+TEST_CASE("Every dtype, shape and layout arrives as it was") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  const auto tensor_of = [](std::uint32_t i) -> at::Tensor {
+    const at::ScalarType types[] = {at::kByte, at::kChar,     at::kShort, at::kInt,    at::kLong,
+                                    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kBool};
+    const std::vector<std::vector<std::int64_t>> shapes{
+        {}, {0}, {1}, {3, 0, 5}, {17}, {5, 7}, {1, 2, 1, 3, 1, 2, 1, 3}, {129, 257}};
+    const auto numbers = at::arange(129 * 257, at::kInt);
+    const auto& shape = shapes[i % shapes.size()];
+    const auto t = numbers.slice(0, 0, c10::multiply_integers(shape)).reshape(shape);
+    const auto typed = t.to(types[i / shapes.size() % 10]);
+    const auto layout = i / shapes.size() / 10;
+    if (layout == 0) return typed;
+    if (layout == 1) return typed.dim() < 2 ? typed : typed.transpose(0, typed.dim() - 1);
+    return typed.dim() == 0 ? typed : typed.slice(0, 0, typed.size(0), 2);
+  };
+  constexpr std::uint32_t count = 8 * 10 * 3;
+  const auto sends = [&](test_node& node) {
+    const auto wire = node.connected(node.options());
+    node.barrier();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      auto m = message_of(0, 1, i, tensor_of(i));
+      m.header.what = static_cast<payload>(i % 3);
+      m.header.step = step_id{std::uint64_t{1} << 40};
+      wire->send(std::move(m));
+    }
+    node.barrier();
+  };
+  const auto receives = [&](test_node& node) {
+    const auto wire = node.connected(node.options());
+    inbox box;
+    wire->bind(on_node(1), box.sink());
+    node.barrier();
+    expect(eventually([&] { return box.size() == count; }),
+           [&] { return "arrived: " + std::to_string(box.size()); });
+    for (const auto& m : box.take()) {
+      const auto i = m.header.mb.value();
+      expect(same_bits(m.tensor, tensor_of(i)), "differs: " + std::to_string(i));
+      expect(m.header.what == static_cast<payload>(i % 3), "another kind");
+      expect(m.header.step == step_id{std::uint64_t{1} << 40}, "another step");
+      expect(m.header.chunk == chunk_id{1} && m.header.from == on_node(0), "another header");
+    }
+    node.barrier();
+  };
+  CHECK(run_nodes(tls, {sends, receives}) == "");
+}
+
+TEST_CASE("A killed node is reported once, idle or in the midst of traffic, and closing is prompt") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  const std::uint32_t traffic = GENERATE(0U, 40U);
+  // Over shared memory nothing but the keepalive (500 ms, two rounds) tells.
+  const auto limit = tls == "tcp" ? milliseconds{2000} : milliseconds{5000};
+  const auto dies = [&](test_node& node) {
+    const auto wire = node.connected(node.options());
+    wire->bind(on_node(1), [](message) {});
+    node.barrier();
+    for (std::uint32_t mb = 0; mb < traffic; ++mb)
+      wire->send(message_of(1, 0, mb, large_tensor(mb, 4 * mib)));
+    node.barrier();
+    ::kill(::getpid(), SIGKILL);
+  };
+  const auto survives = [&](test_node& node) {
+    auto options = node.options();
+    options.message_bytes_max = 4 * mib;
+    options.inflight_bytes_max = 4 * mib;
+    failures failed;
+    const auto wire = node.connected(options, failed.note());
+    inbox box;
+    wire->bind(on_node(0), box.sink());
+    const auto channel = wire->open_channel({1, {on_node(0), on_node(1)}}, rank_id{0});
+    node.barrier();
+    for (std::uint32_t mb = 0; mb < traffic / 4; ++mb)
+      wire->send(message_of(0, 1, mb, large_tensor(mb, 4 * mib)));
+    node.barrier();
+    std::byte never[8];
+    const auto begun = std::chrono::steady_clock::now();
+    const auto got = channel->receive(rank_id{1}, 0, never, seconds{30});
+    expect(!got && got.message().find("node 1") != std::string::npos, "the channel did not end");
+    expect(eventually([&] { return !failed.all().empty(); }, limit), "nobody noticed");
+    const auto took = std::chrono::steady_clock::now() - begun;
+    expect(took < limit, "noticed late");
+    for (std::uint32_t mb = 0; mb < 10; ++mb)
+      wire->send(message_of(0, 1, mb, small_tensor(mb)));
+    expect(eventually([&] { return wire->counters().dropped_unreachable == 10; }),
+           "what goes to a dead node is not dropped");
+    std::this_thread::sleep_for(milliseconds{300});
+    expect(failed.all().size() == 1, "reported more than once: " + failed.text());
+    expect(failed.all()[0].first == node_id{1}, "another node");
+    const auto closes = std::chrono::steady_clock::now();
+    wire->close();
+    expect(std::chrono::steady_clock::now() - closes < seconds{3}, "closing hung");
+    box.take();
+    expect(wire->counters().slabs_in_use == 0, "slabs leaked: " +
+                                                   std::to_string(wire->counters().slabs_in_use));
+  };
+  CHECK(run_nodes(tls, {survives, dies}, true) == "");
+}
+
+TEST_CASE("Closing with traffic under way is prompt, leaks nothing and is no failure to the other") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  const auto body = [&](test_node& node) {
+    const auto own = node.id().value();
+    // UCX keeps things open for the next time; only growth from then on is a leak.
+    std::size_t descriptors = 0;
+    std::size_t threads = 0;
+    for (int round = 0; round < 3; ++round) {
+      auto options = node.options();
+      options.message_bytes_max = 4 * mib;
+      options.inflight_bytes_max = 8 * mib;
+      options.close_max = milliseconds{1000};
+      failures failed;
+      const auto wire = node.connected(options, failed.note());
+      inbox box;
+      std::atomic<bool> is_closed = false;
+      std::atomic<int> late = 0;
+      wire->bind(on_node(own), [&, keep = box.sink()](message m) {
+        if (is_closed) ++late;
+        keep(std::move(m));
+      });
+      node.barrier();
+      for (std::uint32_t mb = 0; mb < 200; ++mb) {
+        wire->send(message_of(own, 1 - own, mb, small_tensor(mb)));
+        if (mb % 5 == 0) wire->send(message_of(own, 1 - own, mb, large_tensor(mb, 4 * mib)));
+      }
+      expect(eventually([&] { return box.size() >= 20; }), [&] { return failed.text(); });
+      // Node 0 goes at once, node 1 after it is gone and must not be alarmed.
+      if (own == 1) std::this_thread::sleep_for(milliseconds{700});
+      const auto begun = std::chrono::steady_clock::now();
+      wire->close();
+      is_closed = true;
+      const auto took = std::chrono::steady_clock::now() - begun;
+      expect(took < seconds{2}, "closing took long");
+      wire->send(message_of(own, 1 - own, 0, small_tensor(0)));
+      wire->send(message_of(own, own, 0, small_tensor(0)));
+      std::this_thread::sleep_for(milliseconds{50});
+      expect(late == 0, "a sink was called after close()");
+      expect(failed.all().empty(), "taken for a failure: " + failed.text());
+      const auto kept = box.take();
+      expect(same_bits(kept[0].tensor, kept[0].tensor.nbytes() < mib
+                                           ? small_tensor(kept[0].header.mb.value())
+                                           : large_tensor(kept[0].header.mb.value(), 4 * mib)),
+             "a received tensor does not outlive close()");
+      expect(wire->counters().slabs_in_use == kept.size(),
+             "slabs leaked: " + std::to_string(wire->counters().slabs_in_use) + " of " +
+                 std::to_string(kept.size()));
+      node.barrier();
+      if (round == 0) {
+        descriptors = entries_of("/proc/self/fd");
+        threads = entries_of("/proc/self/task");
+      }
+      // The transport itself is still there, closed.
+      expect(entries_of("/proc/self/fd") <= descriptors, "descriptors leaked");
+      expect(entries_of("/proc/self/task") <= threads, "threads leaked");
+    }
+  };
+  const auto segments = entries_of("/dev/shm");
+  CHECK(run_nodes(tls, {body, body}) == "");
+  CHECK(entries_of("/dev/shm") <= segments);
+}
+
+TEST_CASE("What is bound here is handed over itself, beside what goes to the other node") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  const auto body = [&](test_node& node) {
+    const auto wire = node.connected(node.options());
+    const auto own = node.id().value();
+    inbox box;
+    inbox near;
+    const rank_address neighbour{stage_id{own}, rank_id{1}};
+    wire->bind(on_node(own), box.sink());
+    wire->bind(neighbour, near.sink());
+    wire->route(on_node(own), node_id{own});
+    node.barrier();
+    auto m = message_of(own, own, 5, small_tensor(5));
+    m.header.to = neighbour;
+    const auto* const sent = m.tensor.const_data_ptr();
+    wire->send(std::move(m));
+    const auto got = near.take();
+    expect(got.size() == 1 && got[0].tensor.const_data_ptr() == sent, "it was copied");
+    wire->send(message_of(own, 1 - own, 6, small_tensor(6)));
+    expect(eventually([&] { return box.size() == 1; }), "nothing came from the other node");
+    expect(eventually([&] { return wire->counters().sent == 1; }), "nothing went there");
+    expect(wire->transports().find(tls) != std::string::npos, wire->transports());
+    node.barrier();
+    expect(wire->counters().sent == 1, "the local message went over the wire, too");
+  };
+  CHECK(run_nodes(tls, {body, body}) == "");
+}
+
+}  // namespace rrfp::testing
