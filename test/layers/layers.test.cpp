@@ -199,6 +199,34 @@ TEST_CASE("A quoted include that leaves its layer, an unknown layer and a stray 
         });
 }
 
+TEST_CASE("Membership, a layer inside the actors' folder, knows neither actors nor tensors") {
+  planted_tree tree;
+  tree.add("libactors/membership/frames.hpp", "")
+      .add("libactors/membership/a.cpp",
+           "#include <rrfp/actors/membership.hpp>\n#include <openssl/evp.h>\n#include \"frames.hpp\"\n"
+           "#include <rrfp/actors/session.hpp>\n#include <caf/all.hpp>\n#include <torch/torch.h>\n"
+           "#include \"../trace.hpp\"\n#include <rrfp/job/job.hpp>\n")
+      .add("libactors/trace.hpp", "")
+      .add("libactors/a.cpp",
+           "#include <rrfp/actors/membership.hpp>\n#include <openssl/evp.h>\n"
+           "#include \"membership/frames.hpp\"\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libactors/a.cpp:2: includes <openssl/evp.h>: layer actors may not know openssl",
+            "libactors/a.cpp:3: includes \"membership/frames.hpp\", "
+            "which is not a file of its own layer",
+            "libactors/membership/a.cpp:4: includes <rrfp/actors/session.hpp>: "
+            "no arrow from membership to actors",
+            "libactors/membership/a.cpp:5: includes <caf/all.hpp>: layer membership may not know caf",
+            "libactors/membership/a.cpp:6: includes <torch/torch.h>: "
+            "layer membership may not know torch",
+            "libactors/membership/a.cpp:7: includes \"../trace.hpp\", "
+            "which is not a file of its own layer",
+            "libactors/membership/a.cpp:8: includes <rrfp/job/job.hpp>: "
+            "no arrow from membership to job",
+        });
+}
+
 TEST_CASE("A clock, a thread, a file, a socket or a random source in the archive is found") {
   const lines undefined{"memcpy",
                         "_ZNSt6vectorIiSaIiEE9push_backEOi",

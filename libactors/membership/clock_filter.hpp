@@ -1,0 +1,43 @@
+/// The offset between two clocks from round trips: NTP's clock filter. A round trip bounds the
+/// error of its offset by half its time, so the quickest of the last few is the one to believe.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace rrfp::actors::control {
+
+class clock_filter {
+ public:
+  /// Asked and answered on this clock, `there` on the other one.
+  void add(std::int64_t asked_ns, std::int64_t there_ns, std::int64_t answered_ns) {
+    const auto round_trip = answered_ns - asked_ns;
+    if (round_trip < 0) return;
+    samples_[count_++ % samples_.size()] = {round_trip, there_ns - (asked_ns + round_trip / 2)};
+  }
+
+  std::size_t count() const { return count_; }
+
+  /// To be added to this clock to get the other; 0 without a sample.
+  std::chrono::nanoseconds offset() const {
+    if (count_ == 0) return std::chrono::nanoseconds{0};
+    const auto end = samples_.begin() + std::min(count_, samples_.size());
+    const auto quickest = std::min_element(
+        samples_.begin(), end,
+        [](const sample& a, const sample& b) { return a.round_trip < b.round_trip; });
+    return std::chrono::nanoseconds{quickest->offset};
+  }
+
+ private:
+  struct sample {
+    std::int64_t round_trip = 0;
+    std::int64_t offset = 0;
+  };
+  std::array<sample, 64> samples_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace rrfp::actors::control

@@ -1,0 +1,53 @@
+/// Which node of which job this process is: from the command line, from the variables that torchrun
+/// and its kin set, or from Slurm's. Pure: the environment comes in as a function.
+///
+///   what     | argument      | torchrun-style            | Slurm
+///   nodes    | --nnodes      | NNODES, GROUP_WORLD_SIZE  | SLURM_NNODES, SLURM_JOB_NUM_NODES
+///   rank     | --node-rank   | NODE_RANK, GROUP_RANK     | SLURM_NODEID
+///   host     | --rendezvous  | MASTER_ADDR               | SLURM_STEP_NODELIST (its first node),
+///            |               |                           | SLURM_LAUNCH_NODE_IPADDR,
+///            |               |                           | SLURM_JOB_NODELIST (its first node)
+///   port     | --rendezvous  | MASTER_PORT               | (29400)
+///
+/// Each line is settled by itself, the leftmost wins: MASTER_ADDR beside SLURM_NODEID is common
+/// practice. A variable that is set but empty counts as unset.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <rrfp/schedule/ids.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::actors {
+
+/// torchrun's own rendezvous port.
+inline constexpr std::uint16_t rendezvous_port_default = 29400;
+
+struct launch_arguments {
+  std::optional<std::uint32_t> nodes;
+  std::optional<std::uint32_t> rank;
+  std::optional<std::string> rendezvous;  ///< host:port, [IPv6]:port, or a host alone
+};
+
+struct launch_place {
+  std::uint32_t nodes = 1;
+  node_id rank{0};
+  std::string host = "127.0.0.1";
+  std::uint16_t port = rendezvous_port_default;
+};
+
+/// The value of a variable; nothing if unset. `std::getenv`, for one.
+using environment = std::function<const char*(const char* name)>;
+
+/// One node if nothing speaks of more. An error names the argument or variable, what was expected
+/// and what came.
+result<launch_place> resolve_launch(const launch_arguments& arguments,
+                                    const environment& variables);
+
+/// The first host of a Slurm node list: "gpu003" of "gpu[003-007,9],login1".
+result<std::string> first_of_node_list(const std::string& list);
+
+}  // namespace rrfp::actors

@@ -1,0 +1,118 @@
+#include <cerrno>
+#include <cstring>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <rrfp/actors/membership.hpp>
+
+#include "coordinator.hpp"
+#include "follower.hpp"
+#include "sockets.hpp"
+
+#include <unistd.h>
+
+namespace rrfp::actors {
+
+class membership::impl {
+ public:
+  explicit impl(std::unique_ptr<control::watcher> w) : watcher(std::move(w)) {}
+  std::unique_ptr<control::watcher> watcher;
+};
+
+namespace {
+
+status check(const membership_options& o, const std::string& card) {
+  const auto too_long = [](std::string_view what, std::size_t size, std::size_t size_max) {
+    return error{fmt::format("{} of {} bytes, expected {} at most", what, size, size_max)};
+  };
+  if (o.nodes < 1 || o.nodes > nodes_max)
+    return error{fmt::format("number of nodes: expected 1 to {}, came {}", nodes_max, o.nodes)};
+  if (o.rank.value() >= o.nodes)
+    return error{fmt::format("node rank: expected 0 to {}, came {}", o.nodes - 1, o.rank.value())};
+  if (o.heartbeat.count() < 1 || o.node_timeout < 3 * o.heartbeat)
+    return error{fmt::format("node timeout: expected three heartbeats of {} ms or more, came {} ms",
+                             o.heartbeat.count(), o.node_timeout.count())};
+  if (o.listen_fd >= 0 && o.rank.value() != 0)
+    return error{"a listening socket is for node 0 alone"};
+  if (card.size() > card_bytes_max) return too_long("a card", card.size(), card_bytes_max);
+  if (o.description.size() > description_bytes_max)
+    return too_long("a description", o.description.size(), description_bytes_max);
+  if (o.job_id.size() > control::name_bytes_max)
+    return too_long("a job's name", o.job_id.size(), control::name_bytes_max);
+  if (o.version.size() > control::name_bytes_max)
+    return too_long("a version", o.version.size(), control::name_bytes_max);
+  return success();
+}
+
+}  // namespace
+
+result<std::unique_ptr<membership>> membership::join(membership_options options, std::string card) {
+  // Whatever comes of it, the socket was handed over.
+  control::file_descriptor handed{options.listen_fd};
+  if (const auto good = check(options, card); !good) return good.failure();
+  auto key = options.key_file.empty() ? result<control::secret>{control::secret::without_key_file()}
+                                      : control::read_key_file(options.key_file);
+  if (!key) return key.failure();
+  std::unique_ptr<control::watcher> watcher;
+  if (options.rank.value() == 0)
+    watcher = std::make_unique<control::coordinator>(std::move(options), *std::move(key),
+                                                     std::move(card), std::move(handed));
+  else
+    watcher =
+        std::make_unique<control::follower>(std::move(options), *std::move(key), std::move(card));
+  if (const auto joined = watcher->join(); !joined) return joined.failure();
+  return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
+}
+
+membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+membership::~membership() = default;
+
+node_id membership::node() const {
+  return impl_->watcher->node();
+}
+
+const std::vector<member>& membership::members() const {
+  return impl_->watcher->members();
+}
+
+std::chrono::nanoseconds membership::clock_offset() const {
+  return impl_->watcher->clock_offset();
+}
+
+void membership::on_lost(std::function<void(node_id, std::string)> callback) {
+  impl_->watcher->on_lost(std::move(callback));
+}
+
+void membership::set_status(std::string text) {
+  impl_->watcher->set_status(std::move(text));
+}
+
+result<std::vector<std::string>> membership::all_gather(std::string bytes,
+                                                        std::chrono::milliseconds limit) {
+  return impl_->watcher->all_gather(std::move(bytes), limit);
+}
+
+void membership::leave(std::chrono::milliseconds limit) {
+  impl_->watcher->leave(limit);
+}
+
+void membership::interrupt() {
+  impl_->watcher->interrupt();
+}
+
+result<listening_socket> listen_on_loopback() {
+  control::address at;
+  auto& in = reinterpret_cast<sockaddr_in&>(at.storage);
+  in.sin_family = AF_INET;
+  in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.size = sizeof in;
+  auto fd = control::listen_at(at);
+  if (!fd) return fd.failure();
+  const int survivor = ::dup(fd->get());  // without close-on-exec
+  if (survivor < 0) return error{fmt::format("no socket: {}", std::strerror(errno))};
+  return listening_socket{survivor, control::own_of(survivor).port()};
+}
+
+}  // namespace rrfp::actors

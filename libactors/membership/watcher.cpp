@@ -1,0 +1,337 @@
+#include "watcher.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <rrfp/schedule/check.hpp>
+
+#include "handshake.hpp"
+
+#include <poll.h>
+
+namespace rrfp::actors::control {
+
+namespace {
+
+/// Short enough for an interrupt to be prompt, long enough for words to cross a data centre.
+constexpr std::chrono::milliseconds linger_max{60};
+
+job_identity identity_of(const membership_options& o) {
+  return {o.version, o.job_id, o.job_hash, o.epoch, o.nodes};
+}
+
+}  // namespace
+
+std::string name_of(node_id node, std::string_view description, std::string_view status) {
+  const std::string_view between = description.empty() || status.empty() ? "" : "; ";
+  if (description.empty() && status.empty()) return fmt::format("node {}", node.value());
+  return printable(fmt::format("node {} ({}{}{})", node.value(), description, between, status));
+}
+
+std::string names_of(const std::vector<std::uint32_t>& nodes) {
+  return fmt::format("{} {}", nodes.size() == 1 ? "node" : "nodes", fmt::join(nodes, ", "));
+}
+
+std::string seconds_text(std::chrono::milliseconds time) {
+  return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
+}
+
+watcher::watcher(membership_options options, secret key, std::string card)
+    : options_(std::move(options)),
+      key_(std::move(key)),
+      card_(std::move(card)),
+      job_(identity_of(options_)) {}
+
+watcher::~watcher() {
+  RRFP_CHECK(!thread_.joinable(), "a watcher must end() before it goes");
+}
+
+void watcher::end() {
+  on_stop_.reset();
+  {
+    const std::lock_guard lock{mutex_};
+    closing_ = true;
+  }
+  changed_.notify_all();
+  wake_.set();
+  RRFP_CHECK(thread_.get_id() != std::this_thread::get_id(),
+             "a membership ends in its own callback");
+  if (thread_.joinable()) thread_.join();
+}
+
+status watcher::join() {
+  const auto deadline = clock::now() + options_.join_timeout;
+  last_turn_ = clock::now();
+  on_stop_.emplace(options_.stop, [this] { interrupt(); });
+  thread_ = std::thread{[this] { watch(); }};
+  std::string why;
+  {
+    std::unique_lock lock{mutex_};
+    changed_.wait_until(lock, deadline,
+                        [&] { return joined_ || !join_failure_.empty() || interrupted_; });
+    if (joined_) return success();
+    const auto waiting = waiting_.empty() ? "" : ": " + waiting_;
+    if (!join_failure_.empty())
+      why = join_failure_;
+    else if (interrupted_)
+      why = "interrupted while joining" + waiting;
+    else
+      why = fmt::format("the {} nodes of the job did not come together within {}{}", options_.nodes,
+                        seconds_text(options_.join_timeout), waiting);
+    give_up_reason_ = fmt::format("node {} gave up: {}", options_.rank.value(), why);
+  }
+  end();
+  return error{fmt::format("node {}: {}", options_.rank.value(), why)};
+}
+
+void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
+  {
+    const std::lock_guard lock{mutex_};
+    RRFP_CHECK(!on_lost_, "on_lost is set once");
+    on_lost_ = std::move(callback);
+  }
+  wake_.set();
+}
+
+void watcher::set_status(std::string text) {
+  const std::lock_guard lock{mutex_};
+  status_ = printable(text, status_bytes_max);
+}
+
+void watcher::interrupt() {
+  {
+    const std::lock_guard lock{mutex_};
+    interrupted_ = true;
+  }
+  changed_.notify_all();
+}
+
+void watcher::leave(std::chrono::milliseconds limit) {
+  {
+    std::unique_lock lock{mutex_};
+    leaving_ = true;
+    changed_.notify_all();
+    wake_.set();
+    changed_.wait_for(lock, limit, [&] { return left_; });
+  }
+  end();
+}
+
+result<std::vector<std::string>> watcher::all_gather(std::string bytes,
+                                                     std::chrono::milliseconds limit) {
+  if (bytes.size() > gather_bytes_max)
+    return error{fmt::format("an exchange of {} bytes, expected {} at most", bytes.size(),
+                             gather_bytes_max)};
+  const auto deadline = clock::now() + limit;
+  std::unique_lock lock{mutex_};
+  RRFP_CHECK(!gathering_, "two exchanges at a time");
+  if (exchange_failed_) return error{"an earlier exchange failed: no further one is possible"};
+  gathering_ = true;
+  const auto round = rounds_begun_++;
+  auto mine = std::make_shared<const std::string>(std::move(bytes));
+  auto& came = rounds_[round];
+  came.resize(options_.nodes);
+  came[options_.rank.value()] = mine;
+  gift_ = round_bytes{round, std::move(mine)};
+  wake_.set();
+
+  const auto complete = [&] { return std::count(came.begin(), came.end(), nullptr) == 0; };
+  const bool in_time = changed_.wait_until(
+      lock, deadline, [&] { return complete() || hindrance(round).has_value(); });
+  gathering_ = false;
+  if (complete()) {
+    const auto all = std::exchange(came, {});
+    rounds_.erase(round);
+    lock.unlock();
+    // Copied without the lock: a heartbeat may not wait for hundreds of MiB.
+    std::vector<std::string> copies;
+    for (const auto& one : all) copies.push_back(*one);
+    return copies;
+  }
+  exchange_failed_ = true;
+  auto failed = in_time ? *hindrance(round)
+                        : error{fmt::format("an exchange took longer than {}: nothing came from {}",
+                                            seconds_text(limit), missing_text(round))};
+  rounds_.clear();
+  return failed;
+}
+
+std::string watcher::missing_text(std::uint64_t round) const {
+  const auto& came = rounds_.at(round);
+  std::vector<std::uint32_t> missing;
+  for (std::uint32_t i = 0; i < came.size(); ++i)
+    if (came[i] == nullptr) missing.push_back(i);
+  return names_of(missing);
+}
+
+std::optional<error> watcher::hindrance(std::uint64_t round) const {
+  if (lost_) return error{lost_->why};
+  if (interrupted_) return error{"interrupted during an exchange"};
+  if (closing_ || leaving_) return error{"this node leaves the job during an exchange"};
+  for (const auto node : departed_)
+    if (rounds_.at(round)[node.value()] == nullptr)
+      return error{name_of(node, members_[node.value()].description) +
+                   " has left the job: no exchange with it"};
+  return std::nullopt;
+}
+
+bool watcher::closing() const {
+  const std::lock_guard lock{mutex_};
+  return closing_;
+}
+
+bool watcher::leaving() const {
+  const std::lock_guard lock{mutex_};
+  return leaving_;
+}
+
+std::string watcher::current_status() const {
+  const std::lock_guard lock{mutex_};
+  return status_;
+}
+
+std::string watcher::give_up_reason() const {
+  const std::lock_guard lock{mutex_};
+  return give_up_reason_;
+}
+
+std::optional<watcher::round_bytes> watcher::take_gift() {
+  const std::lock_guard lock{mutex_};
+  return std::exchange(gift_, std::nullopt);
+}
+
+void watcher::tell_join_failed(std::string why) {
+  {
+    const std::lock_guard lock{mutex_};
+    join_failure_ = std::move(why);
+  }
+  changed_.notify_all();
+}
+
+void watcher::tell_waiting(std::string what) {
+  const std::lock_guard lock{mutex_};
+  waiting_ = std::move(what);
+}
+
+void watcher::tell_joined(std::vector<member> members) {
+  {
+    const std::lock_guard lock{mutex_};
+    members_ = std::move(members);
+    joined_ = true;
+  }
+  changed_.notify_all();
+}
+
+void watcher::tell_lost(node_id node, std::string message) {
+  {
+    const std::lock_guard lock{mutex_};
+    if (lost_ || leaving_) return;
+    lost_ = loss{node, std::move(message)};
+  }
+  changed_.notify_all();
+}
+
+void watcher::tell_departed(node_id node) {
+  {
+    const std::lock_guard lock{mutex_};
+    departed_.insert(node);
+  }
+  changed_.notify_all();
+}
+
+void watcher::tell_left() {
+  {
+    const std::lock_guard lock{mutex_};
+    left_ = true;
+  }
+  changed_.notify_all();
+}
+
+result<shared_bytes> watcher::add_piece(const piece& p) {
+  const error wrong{"it sent a malformed piece of an exchange"};
+  if (p.rank >= options_.nodes || p.rank == options_.rank.value()) return wrong;
+  if (p.bytes_total > gather_bytes_max || p.bytes.size() > p.bytes_total) return wrong;
+  {
+    // Nobody can be further ahead than the round after the last that this node has joined in; what
+    // an exchange that failed here still brings is dropped.
+    const std::lock_guard lock{mutex_};
+    if (exchange_failed_) return shared_bytes{};
+    if (p.round > rounds_begun_ || p.round + 1 < rounds_begun_) return wrong;
+  }
+  const auto key = std::pair{p.round, p.rank};
+  auto& bytes = pieces_[key];
+  if (bytes.empty()) bytes.reserve(p.bytes_total);
+  bytes += p.bytes;
+  if (bytes.size() > p.bytes_total) return wrong;
+  if (bytes.size() < p.bytes_total)
+    return p.bytes.empty() ? result<shared_bytes>{wrong} : shared_bytes{};
+  auto whole = std::make_shared<const std::string>(std::move(bytes));
+  pieces_.erase(key);
+  {
+    const std::lock_guard lock{mutex_};
+    auto& came = rounds_[p.round];
+    came.resize(options_.nodes);
+    if (came[p.rank] != nullptr) return wrong;
+    came[p.rank] = whole;
+  }
+  changed_.notify_all();
+  return whole;
+}
+
+void watcher::deliver_loss() {
+  std::function<void(node_id, std::string)> callback;
+  loss what;
+  {
+    const std::lock_guard lock{mutex_};
+    if (!lost_ || !on_lost_ || loss_delivered_ || leaving_) return;
+    loss_delivered_ = true;
+    callback = on_lost_;
+    what = *lost_;
+  }
+  callback(what.node, what.why);
+}
+
+void watcher::beat(channel& to, clock::time_point& due, clock::time_point now) {
+  if (now < due) return;
+  due = now + options_.heartbeat;
+  to.say(ping{ns(now), current_status()});
+}
+
+clock::duration watcher::late(clock::time_point now) {
+  const auto took = now - std::exchange(last_turn_, now);
+  return took > options_.heartbeat ? took - turn() : clock::duration{0};
+}
+
+bool watcher::wait_for(int fd, short events, clock::time_point until) {
+  // The wake may have been taken by an earlier wait: what it stood for is asked afresh.
+  while (!closing()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+    pollfd both[] = {{wake_.fd(), POLLIN, 0}, {fd, events, 0}};
+    ::poll(both, 2, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    const bool asked = both[0].revents != 0;
+    if (asked) wake_.clear();
+    if (both[1].revents != 0) return true;
+    if (asked || left <= 0) return false;
+  }
+  return false;
+}
+
+void watcher::wind_down(std::vector<channel*> open) {
+  const auto until = clock::now() + linger_max;
+  std::set<channel*> writing{open.begin(), open.end()};
+  while (!open.empty() && clock::now() < until) {
+    std::vector<pollfd> ends;
+    for (auto* c : open)
+      ends.push_back(
+          {c->fd(), static_cast<short>(c->out().empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    std::erase_if(open, [&](channel* c) { return !c->flush().ok(); });
+    for (auto* c : open)
+      if (c->out().empty() && writing.erase(c) != 0) c->end_writing();
+    ::poll(ends.data(), ends.size(), 5);
+    std::erase_if(open, [](channel* c) { return !c->discard(); });
+  }
+}
+
+}  // namespace rrfp::actors::control

@@ -1,0 +1,146 @@
+/// all_gather: the bytes of every node at every node, and an end when that cannot be.
+#include "support.hpp"
+
+namespace rrfp::actors::testing {
+namespace {
+
+using gathered = result<std::vector<std::string>>;
+
+std::vector<std::future<gathered>> begin_gather(
+    std::vector<std::unique_ptr<membership>>& nodes,
+    const std::function<std::string(std::size_t)>& bytes) {
+  std::vector<std::future<gathered>> all;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    all.push_back(std::async(std::launch::async, [&node = *nodes[i], mine = bytes(i)] {
+      return node.all_gather(mine, 30s);
+    }));
+  return all;
+}
+
+/// Differs from node to node and from page to page, so that a piece in the wrong place shows.
+std::string pattern(std::size_t node, std::size_t size) {
+  std::string bytes;
+  bytes.reserve(size + 4096);
+  while (bytes.size() < size)
+    bytes.append(4096 - node, static_cast<char>(bytes.size() / 4096 * 31 + node));
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("Every node gets the bytes of all, round after round") {
+  job all{4};
+  auto nodes = join_all(all, 4);
+  for (std::size_t round = 0; round < 20; ++round) {
+    auto under_way = begin_gather(nodes, [&](std::size_t i) {
+      return std::string(i * round, static_cast<char>('a' + i));  // some are empty
+    });
+    for (auto& one : under_way) {
+      const auto got = one.get();
+      REQUIRE(got.ok());
+      REQUIRE(got->size() == 4);
+      for (std::size_t i = 0; i < 4; ++i)
+        CHECK((*got)[i] == std::string(i * round, static_cast<char>('a' + i)));
+    }
+  }
+  leave_all(nodes);
+}
+
+TEST_CASE("8 MiB from each of four nodes cross, and nobody is taken for lost meanwhile") {
+  constexpr std::size_t size = 8 * 1024 * 1024;
+  job all{4};
+  auto nodes = join_all(all, 4);
+  lines lost;
+  for (auto& node : nodes) node->on_lost([&](node_id, const std::string& why) { lost.add(why); });
+  auto under_way = begin_gather(nodes, [](std::size_t i) { return pattern(i, size + i); });
+  for (auto& one : under_way) {
+    const auto got = one.get();
+    INFO((got.ok() ? std::string{} : got.message()));
+    REQUIRE(got.ok());
+    for (std::size_t i = 0; i < 4; ++i) CHECK(((*got)[i] == pattern(i, size + i)));
+  }
+  leave_all(nodes);
+  CHECK(lost.all() == std::vector<std::string>{});
+}
+
+TEST_CASE("A node that leaves at once after an exchange takes nothing from the others") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  std::vector<std::future<bool>> ends;
+  for (std::size_t i = 0; i < 3; ++i)
+    ends.push_back(std::async(std::launch::async, [&node = *nodes[i], i] {
+      const auto got = node.all_gather(pattern(i, 1 << 20), 30s);
+      node.leave();
+      return got.ok() && (*got)[2] == pattern(2, 1 << 20);
+    }));
+  for (auto& one : ends) CHECK(one.get());
+}
+
+TEST_CASE("An exchange that a node does not join in ends at its limit and names the node") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  auto one = std::async(std::launch::async, [&] { return nodes[1]->all_gather("1", 300ms); });
+  const auto zero = nodes[0]->all_gather("0", 300ms);
+  const auto of_one = one.get();
+  REQUIRE_FALSE(zero.ok());
+  REQUIRE_FALSE(of_one.ok());
+  CHECK(zero.message() == "an exchange took longer than 0.3 s: nothing came from node 2");
+  CHECK(of_one.message() == zero.message());
+  CHECK(nodes[0]->all_gather("0", 1s).message() ==
+        "an earlier exchange failed: no further one is possible");
+  leave_all(nodes);
+}
+
+TEST_CASE("An interrupt releases an exchange") {
+  job all{2};
+  std::stop_source stop;
+  const auto by_token = GENERATE(true, false);
+  auto zero = begin_join(all.options(0));
+  auto options = all.options(1);
+  options.stop = stop.get_token();
+  auto node = *begin_join(options).get();
+  auto other = *zero.get();
+  auto waiting = std::async(std::launch::async, [&] { return node->all_gather("1", 20s); });
+  std::this_thread::sleep_for(100ms);
+  const auto begun = clock::now();
+  if (by_token)
+    stop.request_stop();
+  else
+    node->interrupt();
+  const auto got = waiting.get();
+  CHECK(clock::now() - begun < 100ms);
+  REQUIRE_FALSE(got.ok());
+  CHECK(got.message() == "interrupted during an exchange");
+  node->leave();
+  other->leave();
+}
+
+TEST_CASE("An exchange with a node that has left, or is lost, ends at once and says so") {
+  const auto orderly = GENERATE(true, false);
+  job all{3};
+  auto nodes = join_all(all, 3);
+  std::vector<std::future<gathered>> under_way;
+  for (std::size_t i = 0; i < 2; ++i)
+    under_way.push_back(
+        std::async(std::launch::async, [&node = *nodes[i]] { return node.all_gather("x", 20s); }));
+  std::this_thread::sleep_for(50ms);
+  if (orderly) nodes[2]->leave();
+  nodes[2].reset();
+  for (auto& one : under_way) {
+    const auto got = one.get();
+    REQUIRE_FALSE(got.ok());
+    CHECK(got.message() == (orderly ? "node 2 (stage 2) has left the job: no exchange with it"
+                                    : "node 2 (stage 2) was lost: connection closed"));
+  }
+}
+
+TEST_CASE("More than 64 MiB are not taken") {
+  job all{1};
+  auto nodes = join_all(all, 1);
+  const auto got = nodes[0]->all_gather(std::string(gather_bytes_max + 1, 'x'), 1s);
+  REQUIRE_FALSE(got.ok());
+  CHECK(got.message() == "an exchange of 67108865 bytes, expected 67108864 at most");
+}
+
+}  // namespace rrfp::actors::testing

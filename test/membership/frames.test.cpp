@@ -1,0 +1,193 @@
+/// Frames and seals, and garbage that is neither.
+#include "frames.hpp"
+
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include "clock_filter.hpp"
+
+namespace rrfp::actors::control {
+namespace {
+
+secret some_key(unsigned char byte = 7) {
+  return secret{std::vector<unsigned char>(32, byte)};
+}
+
+std::string all_of(outbox& out) {
+  std::string bytes;
+  for (auto next = out.front(); !next.empty(); next = out.front()) {
+    const auto some = std::min<std::size_t>(next.size(), 1000);
+    bytes += next.substr(0, some);
+    out.taken(some);
+  }
+  return bytes;
+}
+
+/// The payloads until there are no more; the error, if one ended them, in brackets.
+std::vector<std::string> read_all(frame_reader& reader) {
+  std::vector<std::string> all;
+  for (;;) {
+    auto f = reader.next();
+    if (!f) {
+      all.push_back("[" + f.message() + "]");
+      return all;
+    }
+    if (!f->has_value()) return all;
+    all.push_back((*f)->payload);
+  }
+}
+
+frame text_frame(std::string text) {
+  return {frame_type::ping, std::move(text)};
+}
+
+using texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("Frames come out as they went in, whatever the pieces they travel in") {
+  const auto step = GENERATE(1u, 3u, 7u, 1000u);
+  outbox out;
+  for (const auto* text : {"one", "", "three"}) out.add(text_frame(text));
+  const auto bytes = all_of(out);
+  CHECK(out.empty());
+  frame_reader reader;
+  texts all;
+  for (std::size_t i = 0; i < bytes.size(); i += step) {
+    reader.append(std::string_view{bytes}.substr(i, step));
+    for (auto& t : read_all(reader)) all.push_back(t);
+  }
+  CHECK(all == texts{"one", "", "three"});
+}
+
+TEST_CASE("A length out of bounds is an error before its bytes come, and stays one") {
+  frame_reader reader;
+  reader.append(std::string_view{"\x01\x10\0\0", 4});
+  CHECK(read_all(reader) == texts{"[a frame of 4097 bytes came, expected 1 to 4096]"});
+  reader.append("more");
+  CHECK(read_all(reader) == texts{"[a frame of 4097 bytes came, expected 1 to 4096]"});
+  frame_reader empty;
+  empty.append(std::string_view{"\0\0\0\0", 4});
+  CHECK(read_all(empty) == texts{"[a frame of 0 bytes came, expected 1 to 4096]"});
+  frame_reader sealed;
+  sealed.expect_seal(some_key());
+  sealed.append(std::string_view{"\x20\0\0\0", 4});
+  CHECK(read_all(sealed) == texts{"[a frame of 32 bytes came, expected 33 to 131072]"});
+}
+
+TEST_CASE("A sealed frame that is changed, repeated, left out or of another key does not fit") {
+  outbox out;
+  out.seal_with(some_key());
+  std::vector<std::string> sent;
+  for (const auto* text : {"one", "two", "three"}) {
+    out.add(text_frame(text));
+    sent.push_back(all_of(out));
+  }
+  const auto got = [&](const std::vector<std::string>& bytes, unsigned char key = 7) {
+    frame_reader reader;
+    reader.expect_seal(some_key(key));
+    for (const auto& b : bytes) reader.append(b);
+    return read_all(reader);
+  };
+  const std::string bad = "[a frame came with a wrong seal]";
+  CHECK(got(sent) == texts{"one", "two", "three"});
+  CHECK(got(sent, 8) == texts{bad});
+  CHECK(got({sent[0], sent[0]}) == texts{"one", bad});
+  CHECK(got({sent[0], sent[2]}) == texts{"one", bad});
+  CHECK(got({sent[1]}) == texts{bad});
+  for (std::size_t i = 4; i < sent[0].size(); ++i) {
+    auto changed = sent[0];
+    changed[i] ^= 1;
+    CHECK(got({changed}) == texts{bad});
+  }
+}
+
+TEST_CASE("What was to be said before the seal goes without it") {
+  outbox out;
+  out.add_urgent(text_frame("open"));
+  out.seal_with(some_key());
+  out.add_urgent(text_frame("sealed"));
+  frame_reader reader;
+  reader.append(all_of(out));
+  REQUIRE((*reader.next())->payload == "open");
+  reader.expect_seal(some_key());
+  CHECK(read_all(reader) == texts{"sealed"});
+}
+
+TEST_CASE("A heartbeat overtakes bulk data, a goodbye does not") {
+  outbox out;
+  out.add_bulk(3, 1, std::make_shared<const std::string>(2 * piece_bytes_max + 5, 'x'));
+  out.add(to_frame(goodbye{}));
+  frame_reader reader;
+  reader.expect_seal(some_key());
+  out.seal_with(some_key());
+  reader.append(out.front());
+  out.taken(out.front().size());
+  out.add_urgent(to_frame(ping{}));
+  reader.append(all_of(out));
+  std::vector<frame_type> order;
+  std::size_t bytes = 0;
+  for (auto f = reader.next(); f.ok() && f->has_value(); f = reader.next()) {
+    order.push_back((*f)->type);
+    if ((*f)->type != frame_type::piece) continue;
+    const auto p = decode<piece>((*f)->payload);
+    REQUIRE(p.has_value());
+    CHECK((p->round == 3 && p->rank == 1 && p->bytes_total == 2 * piece_bytes_max + 5));
+    bytes += p->bytes.size();
+  }
+  CHECK(bytes == 2 * piece_bytes_max + 5);
+  CHECK(order == std::vector{frame_type::piece, frame_type::ping, frame_type::piece,
+                             frame_type::piece, frame_type::goodbye});
+}
+
+TEST_CASE("A message of the wrong size, or with a text over its limit, is none") {
+  const auto good = encode(ping{5, "step 1"});
+  CHECK(decode<ping>(good)->status == "step 1");
+  for (std::size_t i = 0; i < good.size(); ++i)
+    CHECK_FALSE(decode<ping>(good.substr(0, i)).has_value());
+  CHECK_FALSE(decode<ping>(good + "x").has_value());
+  CHECK(decode<ping>(encode(ping{5, std::string(status_bytes_max, 's')})).has_value());
+  CHECK_FALSE(decode<ping>(encode(ping{5, std::string(status_bytes_max + 1, 's')})).has_value());
+}
+
+TEST_CASE("Random bytes never make a reader or a message do anything but say no") {
+  std::mt19937 random{1};
+  const auto byte = [&](unsigned below) {
+    return static_cast<char>(std::uniform_int_distribution<unsigned>{0, below - 1}(random));
+  };
+  int frames = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string bytes{byte(80), 0, 0, 0};
+    for (auto left = random() % 100; left > 0; --left) bytes += byte(256);
+    frame_reader reader;
+    if (i % 2 == 0) reader.expect_seal(some_key());
+    reader.append(bytes);
+    for (auto f = reader.next(); f.ok() && f->has_value(); f = reader.next()) {
+      ++frames;
+      const auto& p = (*f)->payload;
+      (void)(decode<hello>(p).has_value() + decode<claim>(p).has_value() +
+             decode<introduce>(p).has_value() + decode<roster_entry>(p).has_value() +
+             decode<ping>(p).has_value() + decode<piece>(p).has_value());
+      CHECK(i % 2 == 1);  // no seal is guessed
+    }
+  }
+  CHECK(frames > 1000);
+}
+
+TEST_CASE("The clock filter believes the quickest of the last 64 round trips") {
+  clock_filter filter;
+  CHECK(filter.offset().count() == 0);
+  // The other clock is 1000 ahead; a slow way back makes 40 of a round trip of 120 look like
+  // offset.
+  filter.add(0, 1000 + 100, 120);
+  CHECK(filter.offset().count() == 1040);
+  filter.add(200, 1000 + 205, 210);
+  CHECK(filter.offset().count() == 1000);
+  for (int i = 0; i < 63; ++i) filter.add(1000, 3000 + 50, 1100);
+  CHECK(filter.offset().count() == 1000);
+  filter.add(1000, 3000 + 50, 1100);
+  CHECK(filter.offset().count() == 2000);  // the clocks drifted: the quick one is too old
+}
+
+}  // namespace rrfp::actors::control

@@ -1,0 +1,280 @@
+/// Nodes find each other: in any order, with rank 0 late, and with an end to the waiting.
+#include <algorithm>
+#include <random>
+
+#include "support.hpp"
+
+namespace rrfp::actors::testing {
+namespace {
+
+double seconds_since(clock::time_point begun) {
+  return std::chrono::duration<double>(clock::now() - begun).count();
+}
+
+}  // namespace
+
+TEST_CASE("All nodes of a job join, in whatever order, and know each other") {
+  const auto nodes = GENERATE(2u, 3u, 5u, 8u);
+  job all{nodes};
+  std::vector<std::uint32_t> order(nodes);
+  for (std::uint32_t i = 0; i < nodes; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), std::mt19937{nodes});
+
+  std::vector<std::future<joined>> under_way(nodes);
+  for (const auto rank : order) {
+    under_way[rank] = begin_join(all.options(rank));
+    std::this_thread::sleep_for(5ms);
+  }
+  std::vector<std::unique_ptr<membership>> members;
+  for (auto& one : under_way) {
+    auto got = one.get();
+    INFO((got.ok() ? std::string{} : got.message()));
+    REQUIRE(got.ok());
+    members.push_back(*std::move(got));
+  }
+  for (std::uint32_t rank = 0; rank < nodes; ++rank) {
+    CHECK(members[rank]->node() == node_id{rank});
+    const auto& others = members[rank]->members();
+    REQUIRE(others.size() == nodes);
+    for (std::uint32_t i = 0; i < nodes; ++i) {
+      CHECK(others[i].node == node_id{i});
+      CHECK(others[i].host == "127.0.0.1");
+      CHECK(others[i].card == "card " + std::to_string(i));
+      CHECK(others[i].description == "stage " + std::to_string(i));
+    }
+  }
+  CHECK(all.refusals().all().empty());
+  leave_all(members);
+}
+
+TEST_CASE("A job of one node joins alone") {
+  job alone{1};
+  auto members = join_all(alone, 1);
+  CHECK(members[0]->members().size() == 1);
+  CHECK(members[0]->clock_offset() == 0ns);
+  auto gathered = members[0]->all_gather("mine", 1s);
+  REQUIRE(gathered.ok());
+  CHECK(*gathered == std::vector<std::string>{"mine"});
+  leave_all(members);
+}
+
+TEST_CASE("Nodes wait for a rank 0 that comes late") {
+  // The port is known, but nobody listens on it yet.
+  std::uint16_t port = 0;
+  {
+    const auto free = *listen_on_loopback();
+    port = free.port;
+    ::close(free.fd);
+  }
+  job late{3};
+  const auto at = [&](std::uint32_t rank) {
+    auto o = late.options(rank);
+    if (o.listen_fd >= 0) ::close(std::exchange(o.listen_fd, -1));
+    o.rendezvous_port = port;
+    o.rendezvous_host = "localhost";
+    if (rank == 0) o.rendezvous_host = "127.0.0.1";
+    return o;
+  };
+  auto one = begin_join(at(1));
+  auto two = begin_join(at(2));
+  std::this_thread::sleep_for(400ms);
+  auto zero = begin_join(at(0));
+  auto a = zero.get();
+  auto b = one.get();
+  auto c = two.get();
+  INFO((a.ok() ? "" : a.message()) << (b.ok() ? "" : b.message()) << (c.ok() ? "" : c.message()));
+  REQUIRE((a.ok() && b.ok() && c.ok()));
+}
+
+TEST_CASE("With a key the same nodes join, and the end of the key file's line does not matter") {
+  const test::scratch_folder folder;
+  job secured{2};
+  secured.use_key(write_key(folder / "key", "0123456789abcdef0123456789abcdef\n"));
+  auto zero = begin_join(secured.options(0));
+  auto other = secured.options(1);
+  other.key_file = write_key(folder / "key2", "0123456789abcdef0123456789abcdef");
+  auto one = begin_join(other);
+  CHECK(zero.get().ok());
+  CHECK(one.get().ok());
+}
+
+TEST_CASE("The clock offset of two nodes on one machine is next to nothing") {
+  job all{2};
+  auto members = join_all(all, 2);
+  CHECK(members[0]->clock_offset() == 0ns);
+  // Half of the quickest of eight round trips through two threads.
+  CHECK(std::abs(members[1]->clock_offset().count()) < 5'000'000);
+  leave_all(members);
+}
+
+TEST_CASE("When time is up, every process names the nodes that are missing") {
+  job incomplete{4};
+  auto options = incomplete.options(0);
+  options.join_timeout = 600ms;
+  auto zero = begin_join(options);
+  auto two = begin_join(incomplete.options(2));
+  const auto of_zero = zero.get();
+  const auto of_two = two.get();
+  REQUIRE_FALSE(of_zero.ok());
+  REQUIRE_FALSE(of_two.ok());
+  const auto missing =
+      "the 4 nodes of the job did not come together within 0.6 s: no word from "
+      "nodes 1, 3 (listening on 127.0.0.1:" +
+      std::to_string(incomplete.port()) + ")";
+  CHECK(of_zero.message() == "node 0: " + missing);
+  CHECK(of_two.message() == "node 2: node 0 gave up: " + missing);
+}
+
+TEST_CASE("A node whose own time is up says what it waited for") {
+  job incomplete{3};
+  auto zero = begin_join(incomplete.options(0));
+  auto options = incomplete.options(1);
+  options.join_timeout = 600ms;
+  const auto one = begin_join(options).get();
+  REQUIRE_FALSE(one.ok());
+  CHECK(one.message() ==
+        "node 1: the 3 nodes of the job did not come together within 0.6 s: rank 0 "
+        "waits for others: no word from node 2");
+  // Its seat is free again: the job can still begin.
+  auto again = begin_join(incomplete.options(1));
+  auto two = begin_join(incomplete.options(2));
+  CHECK(zero.get().ok());
+  CHECK(again.get().ok());
+  CHECK(two.get().ok());
+}
+
+TEST_CASE("A node that finds nobody says where it looked") {
+  job nobody{2};
+  auto options = nobody.options(1);
+  ::close(nobody.listen_fd());
+  options.join_timeout = 300ms;
+  const auto one = begin_join(options).get();
+  REQUIRE_FALSE(one.ok());
+  CHECK(one.message() ==
+        "node 1: the 2 nodes of the job did not come together within 0.3 s: nobody "
+        "listens at the rendezvous 127.0.0.1:" +
+            std::to_string(options.rendezvous_port) + ": Connection refused");
+}
+
+TEST_CASE("An interrupt releases a join that waits") {
+  const auto what =
+      GENERATE("rank 0 waits for nodes", "a node waits for rank 0", "a node waits for others");
+  INFO(what);
+  job incomplete{3};
+  std::stop_source stop;
+  std::optional<std::future<joined>> zero;
+  auto options = incomplete.options(what[0] == 'r' ? 0 : 1);
+  if (what[0] == 'a' && std::string{what}.ends_with("rank 0")) ::close(incomplete.listen_fd());
+  if (std::string{what}.ends_with("others")) zero = begin_join(incomplete.options(0));
+  options.stop = stop.get_token();
+  auto waiting = begin_join(options);
+  std::this_thread::sleep_for(300ms);
+  const auto begun = clock::now();
+  stop.request_stop();
+  const auto ended = waiting.get();
+  CHECK(seconds_since(begun) < 0.1);
+  REQUIRE_FALSE(ended.ok());
+  CHECK(ended.message().find("interrupted while joining: ") != std::string::npos);
+  if (zero) {
+    auto one = begin_join(incomplete.options(1));
+    auto two = begin_join(incomplete.options(2));
+    CHECK(zero->get().ok());
+  }
+}
+
+TEST_CASE("An address that others can reach takes a key file, on either side") {
+  job open{2};
+  auto listens = open.options(0);
+  ::close(std::exchange(listens.listen_fd, -1));
+  listens.rendezvous_host = "0.0.0.0";
+  listens.rendezvous_port = 0;
+  const auto zero = begin_join(listens).get();
+  REQUIRE_FALSE(zero.ok());
+  CHECK(zero.message() ==
+        "node 0: listening on 0.0.0.0:0 takes a key file: without one a job may "
+        "listen on a loopback address only (127.0.0.1)");
+
+  auto calls = open.options(1);
+  calls.rendezvous_host = "192.0.2.1";
+  const auto one = begin_join(calls).get();
+  REQUIRE_FALSE(one.ok());
+  CHECK(one.message() ==
+        "node 1: joining at 192.0.2.1:" + std::to_string(open.port()) +
+            " takes a key file: without one a job may meet on a loopback address only");
+
+  const int wide = ::socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(::listen(wide, 8) == 0);  // unbound: any address, a free port
+  job handed{2};
+  auto with_socket = handed.options(0);
+  ::close(std::exchange(with_socket.listen_fd, wide));
+  const auto refused = begin_join(with_socket).get();
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.message().find("takes a key file") != std::string::npos);
+}
+
+TEST_CASE("With a key a job may listen on every address") {
+  const test::scratch_folder folder;
+  job open{2};
+  open.use_key(write_key(folder / "key", std::string(32, 'k')));
+  std::uint16_t port = 0;
+  const int wide = ::socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(::listen(wide, 8) == 0);
+  sockaddr_in at{};
+  socklen_t size = sizeof at;
+  REQUIRE(::getsockname(wide, reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  port = ntohs(at.sin_port);
+  auto listens = open.options(0);
+  ::close(std::exchange(listens.listen_fd, wide));
+  auto zero = begin_join(listens);
+  auto calls = open.options(1);
+  calls.rendezvous_port = port;
+  auto one = begin_join(calls);
+  CHECK(zero.get().ok());
+  CHECK(one.get().ok());
+}
+
+TEST_CASE("A key file that others may read, is short, long, missing or no file is an error") {
+  const test::scratch_folder folder;
+  const auto message_of = [&](const std::string& file) {
+    job secured{2};
+    secured.use_key(file);
+    const auto zero = membership::join(secured.options(0), "");
+    REQUIRE_FALSE(zero.ok());
+    return zero.message();
+  };
+  const auto wide = write_key(folder / "wide", std::string(32, 'k'), 0644);
+  CHECK(message_of(wide) == "key file '" + wide +
+                                "': expected access for its owner alone (mode 0600), "
+                                "its mode is 0644: run chmod 600");
+  const auto group = write_key(folder / "group", std::string(32, 'k'), 0640);
+  CHECK(message_of(group).find("its mode is 0640") != std::string::npos);
+  const auto brief = write_key(folder / "short", "fifteen bytes..\n");
+  CHECK(message_of(brief) == "key file '" + brief + "': expected 16 to 4096 bytes, it has 15");
+  const auto big = write_key(folder / "long", std::string(4097, 'k'));
+  CHECK(message_of(big) == "key file '" + big + "': expected 16 to 4096 bytes, it has more");
+  CHECK(message_of(folder / "none") ==
+        "key file '" + folder / "none" + "': No such file or directory");
+  CHECK(message_of(folder / "") == "key file '" + folder / "" + "': expected a regular file");
+}
+
+TEST_CASE("Impossible options are errors that say what was expected") {
+  const auto message_of = [](auto change) {
+    membership_options o;
+    o.nodes = 2;
+    o.rank = node_id{1};
+    change(o);
+    const auto got = membership::join(o, "");
+    REQUIRE_FALSE(got.ok());
+    return got.message();
+  };
+  CHECK(message_of([](auto& o) { o.nodes = 0; }) == "number of nodes: expected 1 to 4096, came 0");
+  CHECK(message_of([](auto& o) { o.rank = node_id{2}; }) == "node rank: expected 0 to 1, came 2");
+  CHECK(message_of([](auto& o) { o.node_timeout = 500ms; }) ==
+        "node timeout: expected three heartbeats of 200 ms or more, came 500 ms");
+  CHECK(message_of([](auto& o) { o.listen_fd = ::dup(0); }) ==
+        "a listening socket is for node 0 alone");
+  CHECK(message_of([](auto& o) { o.job_id = std::string(257, 'j'); }) ==
+        "a job's name of 257 bytes, expected 256 at most");
+}
+
+}  // namespace rrfp::actors::testing

@@ -1,0 +1,124 @@
+/// Which node this process is, from arguments, torchrun's variables and Slurm's.
+#include <map>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/actors/launch_environment.hpp>
+
+namespace rrfp::actors {
+namespace {
+
+using variables = std::map<std::string, std::string>;
+
+result<launch_place> resolve(const launch_arguments& arguments, const variables& set) {
+  return resolve_launch(arguments, [&](const char* name) -> const char* {
+    const auto at = set.find(name);
+    return at == set.end() ? nullptr : at->second.c_str();
+  });
+}
+
+/// "RANK of NODES at HOST:PORT", or the error.
+std::string told(const launch_arguments& arguments, const variables& set) {
+  const auto got = resolve(arguments, set);
+  if (!got) return got.message();
+  return std::to_string(got->rank.value()) + " of " + std::to_string(got->nodes) + " at " +
+         got->host + ":" + std::to_string(got->port);
+}
+
+const variables torchrun{
+    {"NNODES", "4"}, {"NODE_RANK", "3"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "1234"}};
+const variables slurm{
+    {"SLURM_NNODES", "8"}, {"SLURM_NODEID", "5"}, {"SLURM_STEP_NODELIST", "gpu[003-007,9]"}};
+
+variables with(variables a, const variables& b) {
+  for (const auto& [name, value] : b) a[name] = value;
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("Without a word of more this is a job of one node") {
+  CHECK(told({}, {}) == "0 of 1 at 127.0.0.1:29400");
+  CHECK(told({}, {{"NNODES", ""}, {"SLURM_NODEID", ""}}) == "0 of 1 at 127.0.0.1:29400");
+}
+
+TEST_CASE("Arguments, torchrun's variables and Slurm's each tell the whole of it") {
+  CHECK(told({2, 1, "head:77"}, {}) == "1 of 2 at head:77");
+  CHECK(told({}, torchrun) == "3 of 4 at head:1234");
+  CHECK(told({}, {{"GROUP_WORLD_SIZE", "4"}, {"GROUP_RANK", "2"}, {"MASTER_ADDR", "head"}}) ==
+        "2 of 4 at head:29400");
+  CHECK(told({}, slurm) == "5 of 8 at gpu003:29400");
+  CHECK(told({}, {{"SLURM_JOB_NUM_NODES", "2"},
+                  {"SLURM_NODEID", "1"},
+                  {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
+                  {"SLURM_JOB_NODELIST", "other"}}) == "1 of 2 at 10.0.0.1:29400");
+  CHECK(told({}, {{"SLURM_NNODES", "2"}, {"SLURM_NODEID", "1"}, {"SLURM_JOB_NODELIST", "a1,a2"}}) ==
+        "1 of 2 at a1:29400");
+}
+
+TEST_CASE("Arguments go before torchrun's variables, those before Slurm's, each value by itself") {
+  const auto both = with(torchrun, slurm);
+  CHECK(told({}, both) == "3 of 4 at head:1234");
+  CHECK(told({9, {}, {}}, both) == "3 of 9 at head:1234");
+  CHECK(told({{}, 0, {}}, both) == "0 of 4 at head:1234");
+  CHECK(told({{}, {}, "there:5"}, both) == "3 of 4 at there:5");
+  // The host of one source and the port of another would be no place at all.
+  CHECK(told({{}, {}, "there"}, both) == "3 of 4 at there:29400");
+  CHECK(told({}, with(slurm, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "77"}})) ==
+        "5 of 8 at head:77");
+  CHECK(told({}, with(slurm, {{"MASTER_PORT", "77"}})) == "5 of 8 at gpu003:77");
+}
+
+TEST_CASE("A rendezvous is host and port, IPv6 in brackets") {
+  CHECK(told({2, 1, "[::1]:77"}, {}) == "1 of 2 at ::1:77");
+  CHECK(told({2, 1, "[::1]"}, {}) == "1 of 2 at ::1:29400");
+  for (const auto* bad : {"", ":77", "::1", "[::1", "[]:5", "[::1]77"})
+    CHECK(told({2, 1, bad}, {}) ==
+          "--rendezvous: expected HOST:PORT or [IPv6]:PORT, came '" + std::string{bad} + "'");
+  for (const auto* port : {"", "0", "65536", "x", "7 "})
+    CHECK(told({2, 1, "head:" + std::string{port}}, {}) ==
+          "--rendezvous: expected a port, 1 to 65535, came '" + std::string{port} + "'");
+}
+
+TEST_CASE("An error names the variable, what was expected and what came") {
+  CHECK(told({}, with(torchrun, {{"NNODES", "1:4"}})) ==
+        "NNODES: expected a whole number, came '1:4'");
+  CHECK(told({}, with(torchrun, {{"NODE_RANK", "-1"}})) ==
+        "NODE_RANK: expected a whole number, came '-1'");
+  CHECK(told({}, with(torchrun, {{"NODE_RANK", "4"}})) ==
+        "NODE_RANK: expected 0 to 3, as NNODES has it, came '4'");
+  CHECK(told({}, {{"SLURM_NODEID", "1"}}) ==
+        "SLURM_NODEID: expected 0 to 0, as the default of 1 node has it, came '1'");
+  CHECK(told({}, with(torchrun, {{"NNODES", "0"}})) == "NNODES: expected 1 node or more, came '0'");
+  CHECK(told({}, with(torchrun, {{"NNODES", "4294967296"}})) ==
+        "NNODES: expected a whole number, came '4294967296'");
+  CHECK(told({}, with(torchrun, {{"MASTER_PORT", "99999"}})) ==
+        "MASTER_PORT: expected a port, 1 to 65535, came '99999'");
+  CHECK(told({}, with(slurm, {{"SLURM_STEP_NODELIST", "gpu[003"}})) ==
+        "SLURM_STEP_NODELIST: expected a node list such as gpu[003-007,9],login1, came 'gpu[003'");
+  CHECK(told({3, {}, "head:1"}, {}) ==
+        "--nnodes says 3 nodes: expected the rank of this one in --node-rank, NODE_RANK, "
+        "GROUP_RANK or "
+        "SLURM_NODEID, none is set");
+  CHECK(told({3, 1, {}}, {}) ==
+        "--nnodes says 3 nodes: expected the host of node 0 in --rendezvous, MASTER_ADDR or "
+        "SLURM_STEP_NODELIST, none is set");
+}
+
+TEST_CASE("The first host of a Slurm node list") {
+  const auto first = [](const std::string& list) {
+    const auto got = first_of_node_list(list);
+    return got.ok() ? *got : "error";
+  };
+  CHECK(first("gpu1") == "gpu1");
+  CHECK(first("gpu1,gpu2") == "gpu1");
+  CHECK(first("gpu[003-007,9]") == "gpu003");
+  CHECK(first("gpu[9,003-007],login1") == "gpu9");
+  CHECK(first("a,gpu[003-007]") == "a");
+  CHECK(first("rack[1-2]-ib") == "rack1-ib");
+  CHECK(first("rack[1-2]n[05-09],x") == "rack1n05");
+  for (const auto* bad : {"", ",a", "gpu[", "gpu[]", "gpu[a-b]", "gpu[1-2]]", "gpu]", "[1-2"})
+    CHECK(first(bad) == "error");
+}
+
+}  // namespace rrfp::actors

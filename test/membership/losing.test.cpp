@@ -1,0 +1,223 @@
+/// Nodes that die, hang, are cut off, or leave in good order: processes, as in a job.
+#include "support.hpp"
+
+namespace rrfp::actors::testing {
+namespace {
+
+/// The nodes of a job as processes, all joined.
+class processes {
+ public:
+  explicit processes(std::uint32_t nodes, const std::string& plan_of_last = "stay",
+                     const std::string& plan_of_first = "stay")
+      : of_(nodes) {
+    for (std::uint32_t i = 0; i < nodes; ++i) {
+      const auto plan = i == 0 ? plan_of_first : i + 1 == nodes ? plan_of_last : "stay";
+      all_.push_back(std::make_unique<test::program>(std::vector<std::string>{
+          RRFP_MEMBERSHIP_NODE, std::to_string(i), std::to_string(nodes),
+          std::to_string(of_.port()), std::to_string(i == 0 ? fd_ : -1), plan}));
+      // Rank 0 alone holds the listener, or its death would not be seen.
+      if (i == 0) ::close(fd_);
+    }
+    for (auto& one : all_)
+      REQUIRE(eventually([&] { return one->out().find("joined\n") == 0; }, 20s));
+  }
+
+  test::program& operator[](std::size_t i) { return *all_[i]; }
+
+  /// All but one say this within 2 s from now, and end.
+  void expect_loss(std::size_t lost, const std::string& message) {
+    const auto begun = clock::now();
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (i == lost) continue;
+      INFO("node " << i);
+      CHECK(eventually([&] { return said(i) == message; }));
+      CHECK(said(i) == message);
+    }
+    CHECK(clock::now() - begun < 2s);
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      if (i != lost) CHECK(all_[i]->wait(std::chrono::seconds{5}).code == 3);
+  }
+
+  /// After "joined".
+  std::string said(std::size_t i) const {
+    const auto out = all_[i]->out();
+    return out.size() > 7 ? out.substr(7, out.size() - 8) : "";
+  }
+
+ private:
+  job of_;
+  const int fd_ = of_.listen_fd();
+  std::vector<std::unique_ptr<test::program>> all_;
+};
+
+}  // namespace
+
+TEST_CASE("A killed node is lost at once, and every other node gives the same message") {
+  const auto nodes = GENERATE(2u, 4u);
+  processes all{nodes};
+  all[1].signal(SIGKILL);
+  all.expect_loss(1, "LOST 1: node 1 (stage 1) was lost: connection closed");
+}
+
+TEST_CASE("A node that ends without a goodbye is lost") {
+  processes all{3, "vanish"};
+  all.expect_loss(2, "LOST 2: node 2 (stage 2) was lost: connection closed");
+}
+
+TEST_CASE("A killed rank 0 is seen by every node") {
+  processes all{3};
+  all[0].signal(SIGKILL);
+  all.expect_loss(0, "LOST 0: node 0 (stage 0) was lost: connection closed");
+}
+
+TEST_CASE("A node that hangs is lost within 2 s, and hears of it when it wakes up") {
+  processes all{3};
+  all[2].signal(SIGSTOP);
+  const std::string message = "LOST 2: node 2 (stage 2) was lost: no answer for 1.5 s";
+  all.expect_loss(2, message);
+  all[2].signal(SIGCONT);
+  CHECK(eventually([&] { return all.said(2) == message; }));
+  CHECK(all.said(2) == message);
+}
+
+TEST_CASE("A rank 0 that hangs is lost within 2 s") {
+  processes all{3};
+  all[0].signal(SIGSTOP);
+  all.expect_loss(0, "LOST 0: node 0 (stage 0) was lost: no answer for 1.5 s");
+  all[0].signal(SIGCONT);
+}
+
+TEST_CASE("The message of a loss tells what the node was at, the same everywhere") {
+  job all{3};
+  std::vector<std::future<joined>> joining;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    auto options = all.options(i);
+    options.heartbeat = 20ms;
+    joining.push_back(begin_join(options));
+  }
+  std::vector<std::unique_ptr<membership>> nodes;
+  for (auto& one : joining) nodes.push_back(*one.get());
+  lines lost;
+  for (std::size_t i = 0; i < 2; ++i)
+    nodes[i]->on_lost([&](node_id, const std::string& why) { lost.add(why); });
+  nodes[2]->set_status("step 7");
+  std::this_thread::sleep_for(500ms);
+  nodes[2].reset();
+  CHECK(eventually([&] { return lost.count() == 2; }));
+  CHECK(lost.all() ==
+        std::vector<std::string>(2, "node 2 (stage 2; step 7) was lost: connection closed"));
+}
+
+TEST_CASE("A short stop is no loss, not even rank 0's own") {
+  const auto who = GENERATE(0u, 1u);
+  processes all{3};
+  all[who].signal(SIGSTOP);
+  std::this_thread::sleep_for(700ms);
+  all[who].signal(SIGCONT);
+  std::this_thread::sleep_for(1200ms);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(all[i].out() == "joined\n");
+}
+
+TEST_CASE("A cut link is a loss on both sides of it") {
+  job all{3};
+  relay link{all.port()};
+  lines lost;
+  auto zero = begin_join(all.options(0));
+  auto one = begin_join(all.options(1));
+  auto options = all.options(2);
+  options.rendezvous_port = link.port();
+  auto two = begin_join(options);
+  std::vector<std::unique_ptr<membership>> nodes;
+  for (auto* joining : {&zero, &one, &two}) nodes.push_back(*joining->get());
+  for (std::size_t i = 0; i < 3; ++i)
+    nodes[i]->on_lost([&lost, i](node_id, const std::string& why) {
+      lost.add(std::to_string(i) + " says: " + why);
+    });
+  const auto begun = clock::now();
+  link.cut();
+  CHECK(eventually([&] { return lost.count() == 3; }));
+  CHECK(clock::now() - begun < 2s);
+  CHECK(clock::now() - begun > 1200ms);
+  CHECK(lost.any_with("0 says: node 2 (stage 2) was lost: no answer for 1.5 s"));
+  CHECK(lost.any_with("1 says: node 2 (stage 2) was lost: no answer for 1.5 s"));
+  CHECK(lost.any_with("2 says: node 0 (stage 0) was lost: no answer for 1.5 s"));
+}
+
+TEST_CASE("A loss before anybody listens is told to the one who does") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  nodes[2].reset();
+  std::this_thread::sleep_for(100ms);
+  lines lost;
+  for (std::size_t i = 0; i < 2; ++i)
+    nodes[i]->on_lost([&](node_id node, const std::string& why) {
+      lost.add(std::to_string(node.value()) + ": " + why);
+    });
+  CHECK(eventually([&] { return lost.count() == 2; }));
+  // The others go, too, as they would: no second loss.
+  nodes[1].reset();
+  std::this_thread::sleep_for(100ms);
+  nodes[0].reset();
+  CHECK(lost.all() ==
+        std::vector<std::string>(2, "2: node 2 (stage 2) was lost: connection closed"));
+}
+
+TEST_CASE("The loss is told everywhere even if rank 0's process ends at the first word of it") {
+  job all{4};
+  auto nodes = join_all(all, 4);
+  lines lost;
+  std::promise<void> heard;
+  nodes[0]->on_lost([&](node_id, const std::string&) { heard.set_value(); });
+  for (std::size_t i = 1; i < 3; ++i)
+    nodes[i]->on_lost([&](node_id, const std::string& why) { lost.add(why); });
+  nodes[3].reset();
+  heard.get_future().wait();
+  nodes[0].reset();
+  CHECK(eventually([&] { return lost.count() == 2; }));
+  CHECK(lost.all() == std::vector<std::string>(2, "node 3 (stage 3) was lost: connection closed"));
+}
+
+TEST_CASE("An orderly leave is no loss, whoever goes first") {
+  const auto first = GENERATE(0u, 1u, 2u);
+  job all{3};
+  auto nodes = join_all(all, 3);
+  lines lost;
+  for (auto& node : nodes) node->on_lost([&](node_id, const std::string& why) { lost.add(why); });
+  const auto begun = clock::now();
+  nodes[first]->leave();
+  nodes[first].reset();
+  CHECK(clock::now() - begun < 1s);
+  std::this_thread::sleep_for(1700ms);  // longer than the node timeout
+  for (auto& node : nodes)
+    if (node) node->leave();
+  CHECK(clock::now() - begun < 4s);
+  CHECK(lost.all().empty());
+}
+
+TEST_CASE("A process that leaves and ends at once is no loss to the others") {
+  processes all{3, "leave"};
+  CHECK(all[2].wait().out == "joined\nleft\n");
+  std::this_thread::sleep_for(300ms);
+  CHECK(all[0].out() == "joined\n");
+  all[1].signal(SIGKILL);
+  CHECK(all[0].wait(std::chrono::seconds{5}).out.find("LOST 1: node 1") != std::string::npos);
+}
+
+TEST_CASE("A leave is bounded in time when the others do not answer") {
+  const auto who = GENERATE(0u, 1u);
+  job all{2};
+  relay link{all.port()};
+  auto zero = begin_join(all.options(0));
+  auto options = all.options(1);
+  options.rendezvous_port = link.port();
+  auto one = begin_join(options);
+  std::vector<std::unique_ptr<membership>> nodes;
+  for (auto* joining : {&zero, &one}) nodes.push_back(*joining->get());
+  link.cut();
+  const auto begun = clock::now();
+  nodes[who]->leave(300ms);
+  CHECK(clock::now() - begun >= 300ms);
+  CHECK(clock::now() - begun < 600ms);
+}
+
+}  // namespace rrfp::actors::testing

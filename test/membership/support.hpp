@@ -1,0 +1,289 @@
+/// Nodes of a job as threads of the test, and raw connections to rank 0.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <catch2/catch.hpp>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <rrfp/actors/membership.hpp>
+
+#include "frames.hpp"
+#include "handshake.hpp"
+#include "program.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+namespace rrfp::actors::testing {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+using joined = result<std::unique_ptr<membership>>;
+
+/// Waits for something that has no other sign.
+inline bool eventually(const std::function<bool()>& true_at_last,
+                       std::chrono::milliseconds limit = 10s) {
+  const auto until = clock::now() + limit;
+  while (!true_at_last()) {
+    if (clock::now() > until) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+/// Lines that another thread says.
+class lines {
+ public:
+  void add(std::string line) {
+    const std::lock_guard lock{mutex_};
+    all_.push_back(std::move(line));
+  }
+  std::vector<std::string> all() const {
+    const std::lock_guard lock{mutex_};
+    return all_;
+  }
+  std::size_t count() const { return all().size(); }
+  bool any_with(const std::string& words) const {
+    for (const auto& line : all())
+      if (line.find(words) != std::string::npos) return true;
+    return false;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> all_;
+};
+
+/// A job that meets on a free port of this machine.
+class job {
+ public:
+  explicit job(std::uint32_t nodes) : nodes_(nodes), listening_(*listen_on_loopback()) {}
+  ~job() {
+    if (!given_) ::close(listening_.fd);
+  }
+
+  std::uint16_t port() const { return listening_.port; }
+  int listen_fd() {
+    given_ = true;
+    return listening_.fd;
+  }
+  void use_key(const std::string& file) { key_file_ = file; }
+
+  /// The refusals that rank 0 reported.
+  const lines& refusals() const { return refusals_; }
+
+  membership_options options(std::uint32_t rank) {
+    membership_options o;
+    o.nodes = nodes_;
+    o.rank = node_id{rank};
+    o.rendezvous_port = port();
+    if (rank == 0) {
+      o.listen_fd = listen_fd();
+      o.on_refused = [this](std::string line) { refusals_.add(std::move(line)); };
+    }
+    o.key_file = key_file_;
+    o.job_id = "a job";
+    o.job_hash = 0x1234;
+    o.version = "0.1.0";
+    o.description = "stage " + std::to_string(rank);
+    o.join_timeout = 20s;
+    return o;
+  }
+
+ private:
+  const std::uint32_t nodes_;
+  const listening_socket listening_;
+  bool given_ = false;
+  std::string key_file_;
+  lines refusals_;
+};
+
+inline std::future<joined> begin_join(membership_options options) {
+  return std::async(std::launch::async, [options] {
+    return membership::join(options, "card " + std::to_string(options.rank.value()));
+  });
+}
+
+/// All nodes of a job, by rank.
+inline std::vector<std::unique_ptr<membership>> join_all(job& of, std::uint32_t nodes) {
+  std::vector<std::future<joined>> under_way;
+  for (std::uint32_t i = 0; i < nodes; ++i) under_way.push_back(begin_join(of.options(i)));
+  std::vector<std::unique_ptr<membership>> all;
+  for (auto& one : under_way) {
+    auto got = one.get();
+    INFO((got.ok() ? std::string{} : got.message()));
+    REQUIRE(got.ok());
+    all.push_back(*std::move(got));
+  }
+  return all;
+}
+
+inline void leave_all(std::vector<std::unique_ptr<membership>>& nodes) {
+  std::vector<std::thread> leaving;
+  for (auto& node : nodes) leaving.emplace_back([&] { node->leave(); });
+  for (auto& one : leaving) one.join();
+}
+
+/// A connection that says what the test wants.
+class raw_connection {
+ public:
+  explicit raw_connection(std::uint16_t port)
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
+      throw std::runtime_error("nobody listens");
+  }
+  raw_connection(const raw_connection&) = delete;
+  raw_connection& operator=(const raw_connection&) = delete;
+  ~raw_connection() { ::close(fd_); }
+
+  /// False if the other side does not take it any more.
+  bool send(std::string_view bytes) const {
+    return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  void end_writing() const { ::shutdown(fd_, SHUT_WR); }
+  /// The next frame, without a seal; nothing at the end or after 8 s.
+  std::optional<control::frame> next() {
+    const auto until = clock::now() + 8s;
+    for (;;) {
+      auto f = reader_.next();
+      if (!f) return std::nullopt;
+      if (f->has_value()) return **f;
+      char bytes[4096];
+      pollfd here{fd_, POLLIN, 0};
+      if (::poll(&here, 1, 50) == 0 && clock::now() < until) continue;
+      const auto got = ::recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT);
+      if (got <= 0) return std::nullopt;
+      reader_.append({bytes, static_cast<std::size_t>(got)});
+    }
+  }
+  /// Why it was refused; empty if it was not.
+  std::string refusal() {
+    for (auto f = next(); f; f = next())
+      if (f->type == control::frame_type::refuse)
+        return control::decode<control::refuse>(f->payload).value_or(control::refuse{"?"}).reason;
+    return {};
+  }
+
+ private:
+  const int fd_;
+  control::frame_reader reader_;
+};
+
+/// Between the nodes and rank 0: keeps what nodes say, and can stop passing anything on.
+class relay {
+ public:
+  explicit relay(std::uint16_t to) : to_(to), listening_(*listen_on_loopback()) {
+    thread_ = std::thread{[this] { run(); }};
+  }
+  ~relay() {
+    stop_ = true;
+    thread_.join();
+    for (const auto& p : pairs_) {
+      ::close(p.node);
+      ::close(p.rank_0);
+    }
+    ::close(listening_.fd);
+  }
+
+  std::uint16_t port() const { return listening_.port; }
+  /// No bytes in either direction from now on; the connections stand.
+  void cut() { cut_ = true; }
+  /// What nodes have said so far, all connections in a row.
+  std::string said_by_nodes() const {
+    const std::lock_guard lock{mutex_};
+    return said_;
+  }
+  /// Put into the stream to the node, as somebody on the way could.
+  void inject(const std::string& bytes) {
+    const std::lock_guard lock{mutex_};
+    injection_ = bytes;
+  }
+
+ private:
+  struct ends {
+    int node;
+    int rank_0;
+  };
+
+  void run() {
+    while (!stop_) {
+      std::vector<pollfd> polled{{listening_.fd, POLLIN, 0}};
+      for (const auto& p : pairs_) {
+        polled.push_back({cut_ ? -1 : p.node, POLLIN, 0});
+        polled.push_back({cut_ ? -1 : p.rank_0, POLLIN, 0});
+      }
+      ::poll(polled.data(), polled.size(), 10);
+      for (std::size_t i = 1; i < polled.size(); ++i) {
+        const auto& p = pairs_[(i - 1) / 2];
+        if (polled[i].revents != 0)
+          pass(polled[i].fd, polled[i].fd == p.node ? p.rank_0 : p.node, polled[i].fd == p.node);
+      }
+      if (polled[0].revents != 0) accept_one();
+      const std::lock_guard lock{mutex_};
+      if (!injection_.empty() && !pairs_.empty()) {
+        (void)::send(pairs_.back().node, injection_.data(), injection_.size(), MSG_NOSIGNAL);
+        injection_.clear();
+      }
+    }
+  }
+  void accept_one() {
+    const int node = ::accept(listening_.fd, nullptr, nullptr);
+    if (node < 0) return;
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(to_);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int rank_0 = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)::connect(rank_0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    pairs_.push_back({node, rank_0});
+  }
+  void pass(int from, int to, bool from_node) {
+    char bytes[4096];
+    const auto got = ::recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got <= 0) {
+      ::shutdown(to, SHUT_WR);
+      return;
+    }
+    (void)::send(to, bytes, static_cast<std::size_t>(got), MSG_NOSIGNAL);
+    const std::lock_guard lock{mutex_};
+    if (from_node) said_.append(bytes, static_cast<std::size_t>(got));
+  }
+
+  const std::uint16_t to_;
+  const listening_socket listening_;
+  std::vector<ends> pairs_;
+  mutable std::mutex mutex_;
+  std::string said_;
+  std::string injection_;
+  std::atomic<bool> cut_ = false;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+/// A key file with these bytes that its owner alone may read.
+inline std::string write_key(const std::string& file, const std::string& bytes,
+                             mode_t mode = 0600) {
+  std::ofstream{file} << bytes;
+  ::chmod(file.c_str(), mode);
+  return file;
+}
+
+}  // namespace rrfp::actors::testing
