@@ -118,6 +118,24 @@ TEST_CASE("A short stop is no loss, not even rank 0's own") {
   for (std::size_t i = 0; i < 3; ++i) CHECK(all[i].out() == "joined\n");
 }
 
+TEST_CASE("A job that is stopped as a whole goes on as a whole") {
+  // As a shell does with its job: who wakes up first hears nobody, and must not hold it against
+  // them.
+  const auto first = GENERATE(0u, 2u);
+  processes all{3};
+  for (const std::size_t i : {2u - first, 1u, first}) {
+    all[i].signal(SIGSTOP);
+    std::this_thread::sleep_for(50ms);
+  }
+  std::this_thread::sleep_for(2500ms);
+  for (const std::size_t i : {first, 1u, 2u - first}) {
+    all[i].signal(SIGCONT);
+    std::this_thread::sleep_for(150ms);
+  }
+  std::this_thread::sleep_for(500ms);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(all[i].out() == "joined\n");
+}
+
 TEST_CASE("A cut link is a loss on both sides of it") {
   job all{3};
   relay link{all.port()};
