@@ -14,6 +14,15 @@
 /// At global scope: lets a type travel between actors of one process without serialization.
 #define RRFP_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(type)
 
+/// In the namespace of types that have `fields(f, x)`, a call of f with all their members: lets them
+/// travel between processes too.
+#define RRFP_INSPECT_BY_FIELDS                                                       \
+  template <class Inspector, class T>                                                \
+    requires requires(T& x) { fields([](auto&...) {}, x); }                          \
+  typename Inspector::result_type inspect(Inspector& f, T& x) {                      \
+    return fields([&f](auto&... members) { return f(members...); }, x);              \
+  }
+
 namespace rrfp::actors {
 
 using actor_base = caf::event_based_actor;
@@ -28,6 +37,12 @@ void post(const caf::actor& to, Message m) {
 template <class Message>
 void post_after(actor_base* self, std::chrono::milliseconds delay, Message m) {
   self->delayed_send(self, delay, std::move(m));
+}
+
+/// What a message with this name is called between processes.
+template <class Message>
+void add_message(caf::actor_system_config& config, const char* name) {
+  config.add_message_type<Message>(name);
 }
 
 /// An actor with a thread of its own: it wakes in microseconds and no other actor can hold it up.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,34 +47,75 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
 }
 
 caf::behavior job_actor::make_behavior() {
-  const auto& shape = setup_.context->shape;
-  std::vector<stage_id> all;
-  for (std::uint32_t s = 0; s < shape.stages; ++s) all.emplace_back(s);
-  result_.summary.stages.resize(shape.stages);
-  result_.transcripts.resize(shape.stages);
-  post(setup_.node, host{std::move(all), caf::actor_cast<caf::actor>(this)});
+  const auto& context = *setup_.context;
+  result_.summary.stages.resize(context.shape.stages);
+  result_.transcripts.resize(context.shape.stages);
+  hashes_.resize(context.replicas);
+  for (const auto& node : setup_.nodes)
+    post(node, host_supervisors{caf::actor_cast<caf::actor>(this)});
   post_after(this, watch_period, tick{});
   return {
-      [this](hosted& m) { take(m); },
+      [this](supervisors_hosted& m) { take(m); },
+      [this](ranks_hosted& m) { take(m); },
       [this](stage_step_ended& m) { take(m); },
       [this](const update_applied& m) { take(m); },
       [this](stage_weights& m) { take(m); },
       [this](stage_progress& m) { take(m); },
       [this](const failed& m) { end(ending::failed, m.message); },
+      [this](const node_lost& m) { end(ending::node_lost, m.message); },
+      [this](const node_unreachable& m) {
+        post_after(this, unexplained_loss_time, node_lost{m.message});
+      },
       [this](interrupted) { end(ending::interrupted); },
       [this](tick) { watch(); },
       [this](const caf::down_msg& m) {
-        end(ending::failed, fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason)));
+        failed what{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))};
+        // Who watches the nodes says more, but may hear of it later.
+        if (m.reason == caf::exit_reason::remote_link_unreachable)
+          return post_after(this, unexplained_loss_time, std::move(what));
+        end(ending::failed, std::move(what.message));
       },
   };
 }
 
-void job_actor::take(hosted& m) {
+void job_actor::on_exit() {
+  stages_.clear();
+  ranks_.clear();
+  setup_.nodes.clear();
+}
+
+std::uint32_t job_actor::rank_count() const {
+  const auto& context = *setup_.context;
+  return context.replicas * context.shape.stages * context.ranks;
+}
+
+void job_actor::take(supervisors_hosted& m) {
+  setup_.context->note_progress();
   for (auto& stage : m.stages) {
     monitor(stage.supervisor);
-    stages_.push_back(std::move(stage.supervisor));
+    stages_.push_back(std::move(stage));
   }
+  if (++answers_ < setup_.nodes.size()) return;
+  RRFP_CHECK(stages_.size() == rank_count() / setup_.context->ranks, "every stage is hosted once");
+  answers_ = 0;
+  phase_ = phase::hosting_ranks;
+  for (const auto& node : setup_.nodes) post(node, host_ranks{stages_});
+}
+
+void job_actor::take(ranks_hosted& m) {
   setup_.context->note_progress();
+  std::move(m.ranks.begin(), m.ranks.end(), std::back_inserter(ranks_));
+  if (++answers_ < setup_.nodes.size()) return;
+  RRFP_CHECK(ranks_.size() == rank_count(), "every rank is hosted once");
+  std::sort(ranks_.begin(), ranks_.end(),
+            [](const auto& a, const auto& b) { return a.address.rank < b.address.rank; });
+  for (const auto& stage : stages_) {
+    crew members;
+    for (const auto& r : ranks_)
+      if (r.address.replica == stage.replica && r.address.stage == stage.stage)
+        members.ranks.push_back(r.rank);
+    post(stage.supervisor, std::move(members));
+  }
   begin_next_step();
 }
 
@@ -101,13 +144,18 @@ void job_actor::take(stage_step_ended& m) {
 void job_actor::finish_step() {
   auto& s = summary_;
   s = {step_};
+  // Sums of losses follow the order of the replicas, whoever was first.
+  std::sort(outcomes_.begin(), outcomes_.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.replica, a.stage) < std::tie(b.replica, b.stage);
+  });
   std::vector<compute::parameter_norm> norms;
   std::int64_t first = outcomes_[0].first_begin;
   std::int64_t last = 0;
   std::int64_t busy = 0;
   double loss_sum = 0;
   for (auto& o : outcomes_) {
-    norms.insert(norms.end(), o.norms.begin(), o.norms.end());
+    // The replicas' gradients are one sum by now.
+    if (o.replica == replica_id{0}) norms.insert(norms.end(), o.norms.begin(), o.norms.end());
     for (const auto& l : o.losses) {
       loss_sum += l.mean * static_cast<double>(l.tokens);
       s.tokens += l.tokens;
@@ -141,7 +189,7 @@ void job_actor::finish_step() {
 
 void job_actor::take(const update_applied&) {
   if (phase_ != phase::updating) return;
-  if (++answers_ < stages_.size() * setup_.context->ranks) return;
+  if (++answers_ < rank_count()) return;
   setup_.context->note_progress();
   summary_.step_ms = milliseconds(setup_.context->now() - step_began_);
   step_ms_.push_back(summary_.step_ms);
@@ -156,10 +204,16 @@ void job_actor::take(const update_applied&) {
 
 void job_actor::take(stage_weights& m) {
   if (phase_ != phase::weighing) return;
-  hashes_.insert(hashes_.end(), m.hashes.begin(), m.hashes.end());
-  result_.transcripts[m.stage.value()] = std::move(m.transcript);
-  if (++answers_ < stages_.size() * setup_.context->ranks) return;
-  result_.summary.weights_xxh64 = compute::hash_of_model(hashes_);
+  auto& hashes = hashes_[m.from.replica.value()];
+  hashes.insert(hashes.end(), m.hashes.begin(), m.hashes.end());
+  if (m.from.replica == replica_id{0} && !m.transcript.empty())
+    result_.transcripts[m.from.stage.value()] = std::move(m.transcript);
+  if (++answers_ < rank_count()) return;
+  std::vector<std::uint64_t> weights;
+  for (auto& of_replica : hashes_) weights.push_back(compute::hash_of_model(std::move(of_replica)));
+  result_.summary.weights_xxh64 = weights[0];
+  for (const auto w : weights)
+    if (w != weights[0]) return end(ending::failed, "the replicas' weights differ");
   end(ending::done);
 }
 
@@ -189,15 +243,16 @@ void job_actor::end(ending how, std::string message) {
   s.seconds = milliseconds(setup_.context->now()) / 1e3;
   result_.how = how;
   result_.message = std::move(message);
-  for (const auto& stage : stages_) demonitor(stage->address());
-  tell_stages(stop{});
+  for (const auto& stage : stages_) demonitor(stage.supervisor->address());
+  const job_ended over{how, result_.message};
   setup_.on_end(std::move(result_));
+  for (const auto& node : setup_.nodes) post(node, over);
   quit();
 }
 
 template <class Message>
 void job_actor::tell_stages(const Message& m) {
-  for (const auto& stage : stages_) post(stage, m);
+  for (const auto& stage : stages_) post(stage.supervisor, m);
 }
 
 }  // namespace rrfp::actors

@@ -1,6 +1,6 @@
 /// The job: asks nodes to host the stages, steps them through the training, and decides how it ends.
 ///
-///   hosting -> stepping -> updating -> stepping ... -> weighing -> (ended)
+///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ... -> weighing -> (ended)
 ///
 /// Any failure, an interrupt, or a time without progress leads to the end from every phase.
 #pragma once
@@ -19,12 +19,12 @@
 namespace rrfp::actors {
 
 struct job_setup {
-  caf::actor node;
+  std::vector<caf::actor> nodes;
   job::train_options train;
   std::shared_ptr<run_context> context;
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
-  /// Called once, at the end; from then on nothing happens.
+  /// Called once, at the end, before the nodes are told; from then on nothing happens.
   std::function<void(run_result)> on_end;
 };
 
@@ -33,13 +33,21 @@ class job_actor : public actor_base {
   job_actor(caf::actor_config& config, job_setup setup);
 
   caf::behavior make_behavior() override;
-  /// Job and stages refer to each other; here the circle ends.
-  void on_exit() override { stages_.clear(); }
+  /// Job, nodes and stages refer to each other; here the circle ends.
+  void on_exit() override;
 
  private:
-  enum class phase : std::uint8_t { hosting, stepping, updating, weighing, reporting_hang };
+  enum class phase : std::uint8_t {
+    hosting_stages,
+    hosting_ranks,
+    stepping,
+    updating,
+    weighing,
+    reporting_hang
+  };
 
-  void take(hosted& m);
+  void take(supervisors_hosted& m);
+  void take(ranks_hosted& m);
   void take(stage_step_ended& m);
   void take(const update_applied& m);
   void take(stage_weights& m);
@@ -52,16 +60,21 @@ class job_actor : public actor_base {
   template <class Message>
   void tell_stages(const Message& m);
 
-  const job_setup setup_;
-  phase phase_ = phase::hosting;
+  /// How many answers a question to all ranks of the job has.
+  std::uint32_t rank_count() const;
+
+  job_setup setup_;
+  phase phase_ = phase::hosting_stages;
   bool ended_ = false;
-  std::vector<caf::actor> stages_;
+  std::vector<stage_handle> stages_;
+  std::vector<rank_handle> ranks_;
   std::uint32_t answers_ = 0;
   step_id step_;
   std::int64_t step_began_ = 0;
   step_summary summary_;
   std::vector<stage_step_ended> outcomes_;
-  std::vector<compute::parameter_hash> hashes_;
+  /// By replica.
+  std::vector<std::vector<compute::parameter_hash>> hashes_;
   std::vector<std::string> hang_report_;
   std::vector<double> losses_;
   std::vector<double> step_ms_;

@@ -35,7 +35,7 @@ result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j
   compute::text_config config;
   config.data = j.data;
   config.seed = j.train.seed;
-  config.microbatches = j.pipeline.microbatches;
+  config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
   config.vocabulary = j.model.vocabulary;
   auto text = compute::text_source::make(config);
   if (!text) return error{fmt::format("{}: data.text: {}", j.source, text.message())};
@@ -48,18 +48,21 @@ result<session_setup> make_session_setup(const job::job& j,
   if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
   session_setup setup;
   setup.shape = dispatch->shape;
+  setup.ranks = j.pipeline.tp;
+  setup.replicas = j.pipeline.replicas;
   setup.mode = dispatch->mode;
   setup.lookahead = dispatch->lookahead;
   setup.limits = dispatch->limits;
   setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
-  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape);
+  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
   setup.slot_bytes = [chunks, shape = dispatch->shape](stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
   setup.train = j.train;
   setup.make_chunk = [model = j.model, virtual_stages = dispatch->shape.virtual_stages(),
-                      seed = j.train.seed](virtual_stage_id vs) {
-    return compute::make_gpt_chunk(model, vs, virtual_stages, seed);
+                      seed = j.train.seed](virtual_stage_id vs,
+                                           std::shared_ptr<compute::rank_group> group) {
+    return compute::make_gpt_chunk(model, vs, virtual_stages, seed, std::move(group));
   };
   setup.data = std::move(data);
   setup.delays = delays_of(j);

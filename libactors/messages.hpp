@@ -1,40 +1,59 @@
 /// What the actors tell each other. A message is a struct; its type says what it means.
 ///
-///   job -> node -> job          host, hosted
-///   job -> stage                begin_step, apply_update, report_weights, report_progress, stop
+///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
+///   job -> node                 job_ended
+///   job -> stage                crew, begin_step, apply_update, report_weights, report_progress, stop
 ///   stage -> rank               the same, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
 ///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied
 ///   stage -> job                stage_step_ended, update_applied, stage_weights, stage_progress
-///   anybody -> job              failed, interrupted
+///   anybody -> job              failed, node_lost, interrupted
+///   process -> job or node      node_lost, node_unreachable, interrupted
+///
+/// All but those marked local may go from one node to another. Times are nanoseconds since the run
+/// began, on the clock of the job's node.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/session.hpp>
 #include <rrfp/actors/transport.hpp>
-#include <rrfp/compute/parameter_report.hpp>
-#include <rrfp/compute/stage_compute.hpp>
-#include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/memory.hpp>
 
 #include "caf_compat.hpp"
+#include "serialization.hpp"
 
 namespace rrfp::actors {
 
 struct stage_handle {
+  replica_id replica;
   stage_id stage;
   caf::actor supervisor;
 };
+struct rank_handle {
+  rank_address address;
+  caf::actor rank;
+};
 
-/// Spawn these stages.
-struct host {
-  std::vector<stage_id> stages;
+/// Spawn the supervisors of the stages whose rank 0 is yours.
+struct host_supervisors {
   caf::actor job;
 };
-struct hosted {
+struct supervisors_hosted {
   std::vector<stage_handle> stages;
+};
+/// Spawn your ranks; `stages` are the supervisors of all nodes.
+struct host_ranks {
+  std::vector<stage_handle> stages;
+};
+struct ranks_hosted {
+  std::vector<rank_handle> ranks;
+};
+/// The ranks of a stage, in their order.
+struct crew {
+  std::vector<caf::actor> ranks;
 };
 
 struct begin_step {
@@ -48,7 +67,7 @@ struct arrived {
   chunk_id chunk;
   rank_id rank;
 };
-/// A supervisor to itself: everything in the mailbox is seen, choose.
+/// Local. A supervisor to itself: everything in the mailbox is seen, choose.
 struct decide_now {};
 struct run_launch {
   step_id step;
@@ -58,7 +77,7 @@ struct launch_done {
   step_id step;
   launch what;
   rank_id rank;
-  std::int64_t begin = 0;  ///< ns since the run began
+  std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t delay = 0;  ///< injected part
   std::int64_t held_bytes = 0;
@@ -76,12 +95,13 @@ struct rank_step_ended {
 };
 struct stage_step_ended {
   step_id step;
+  replica_id replica;
   stage_id stage;
   std::vector<compute::microbatch_loss> losses;
   std::vector<compute::parameter_norm> norms;
   memory_use memory;
   std::int64_t peak_bytes = 0;  ///< activation memory, measured, of the rank that held most
-  std::int64_t busy = 0;        ///< ns in tasks, of the slowest rank
+  std::int64_t busy = 0;        ///< in tasks, of the slowest rank
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
 };
@@ -92,19 +112,16 @@ struct apply_update {
 };
 struct update_applied {
   step_id step;
-  stage_id stage;
-  rank_id rank;
 };
 struct report_weights {};
 struct stage_weights {
-  stage_id stage;
+  rank_address from;
   std::vector<compute::parameter_hash> hashes;
   std::vector<std::string> transcript;
 };
 /// Answered even when nothing moves: who waits for what.
 struct report_progress {};
 struct stage_progress {
-  stage_id stage;
   std::string text;
 };
 /// Drop all work; what runs is the last.
@@ -112,30 +129,64 @@ struct stop {};
 struct failed {
   std::string message;
 };
+struct node_lost {
+  std::string message;
+};
+/// Local. The transport has lost a node; who watches the nodes will say more, or it is a loss itself.
+struct node_unreachable {
+  std::string message;
+};
 struct interrupted {};
-/// The job actor's own clock.
+/// Local. The job actor's own clock.
 struct tick {};
+/// The run is over: end all that is yours.
+struct job_ended {
+  ending how = ending::done;
+  std::string message;
+};
+
+auto fields(auto f, stage_handle& x) { return f(x.replica, x.stage, x.supervisor); }
+auto fields(auto f, rank_handle& x) { return f(x.address, x.rank); }
+auto fields(auto f, host_supervisors& x) { return f(x.job); }
+auto fields(auto f, supervisors_hosted& x) { return f(x.stages); }
+auto fields(auto f, host_ranks& x) { return f(x.stages); }
+auto fields(auto f, ranks_hosted& x) { return f(x.ranks); }
+auto fields(auto f, crew& x) { return f(x.ranks); }
+auto fields(auto f, begin_step& x) { return f(x.step); }
+auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
+auto fields(auto f, run_launch& x) { return f(x.step, x.what); }
+auto fields(auto f, launch_done& x) {
+  return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.held_bytes);
+}
+auto fields(auto f, end_step& x) { return f(x.step); }
+auto fields(auto f, rank_step_ended& x) {
+  return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes);
+}
+auto fields(auto f, stage_step_ended& x) {
+  return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.busy,
+           x.first_begin, x.last_end);
+}
+auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
+auto fields(auto f, update_applied& x) { return f(x.step); }
+auto fields(auto f, report_weights&) { return f(); }
+auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
+auto fields(auto f, report_progress&) { return f(); }
+auto fields(auto f, stage_progress& x) { return f(x.text); }
+auto fields(auto f, stop&) { return f(); }
+auto fields(auto f, failed& x) { return f(x.message); }
+auto fields(auto f, node_lost& x) { return f(x.message); }
+auto fields(auto f, interrupted&) { return f(); }
+auto fields(auto f, job_ended& x) { return f(x.how, x.message); }
+
+/// How long the loss of a node may stay without the word of who watches the nodes.
+inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
+
+/// Names the messages that go between nodes.
+void add_messages(caf::actor_system_config& config);
 
 }  // namespace rrfp::actors
 
-RRFP_LOCAL_MESSAGE(rrfp::actors::host)
-RRFP_LOCAL_MESSAGE(rrfp::actors::hosted)
-RRFP_LOCAL_MESSAGE(rrfp::actors::begin_step)
-RRFP_LOCAL_MESSAGE(rrfp::actors::arrived)
 RRFP_LOCAL_MESSAGE(rrfp::actors::decide_now)
-RRFP_LOCAL_MESSAGE(rrfp::actors::run_launch)
-RRFP_LOCAL_MESSAGE(rrfp::actors::launch_done)
-RRFP_LOCAL_MESSAGE(rrfp::actors::end_step)
-RRFP_LOCAL_MESSAGE(rrfp::actors::rank_step_ended)
-RRFP_LOCAL_MESSAGE(rrfp::actors::stage_step_ended)
-RRFP_LOCAL_MESSAGE(rrfp::actors::apply_update)
-RRFP_LOCAL_MESSAGE(rrfp::actors::update_applied)
-RRFP_LOCAL_MESSAGE(rrfp::actors::report_weights)
-RRFP_LOCAL_MESSAGE(rrfp::actors::stage_weights)
-RRFP_LOCAL_MESSAGE(rrfp::actors::report_progress)
-RRFP_LOCAL_MESSAGE(rrfp::actors::stage_progress)
-RRFP_LOCAL_MESSAGE(rrfp::actors::stop)
-RRFP_LOCAL_MESSAGE(rrfp::actors::failed)
-RRFP_LOCAL_MESSAGE(rrfp::actors::interrupted)
+RRFP_LOCAL_MESSAGE(rrfp::actors::node_unreachable)
 RRFP_LOCAL_MESSAGE(rrfp::actors::tick)
 RRFP_LOCAL_MESSAGE(rrfp::actors::message)

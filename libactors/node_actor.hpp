@@ -1,51 +1,49 @@
-/// The actor of a process: spawns the stages that the job gives it, and ends them with itself.
+/// The actor of a process: spawns what the job's plan gives this node, and ends it with itself.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "caf_compat.hpp"
 #include "messages.hpp"
 #include "run_context.hpp"
 #include "stage_supervisor.hpp"
+#include "tp_rank.hpp"
 
 namespace rrfp::actors {
 
+/// What a node hosts: the supervisors of stages whose rank 0 is here, and ranks.
+struct node_parts {
+  std::vector<stage_parts> stages;
+  std::vector<rank_parts> ranks;
+};
+
 class node_actor : public actor_base {
  public:
-  /// `parts` is indexed by stage; stages that other nodes host are null.
-  node_actor(caf::actor_config& config, std::vector<std::shared_ptr<stage_parts>> parts,
-             std::shared_ptr<run_context> context)
-      : actor_base(config), parts_(std::move(parts)), context_(std::move(context)) {}
+  /// `on_end` is called once, when the job has ended or its node is lost.
+  node_actor(caf::actor_config& config, node_parts parts, std::shared_ptr<run_context> context,
+             std::function<void(const job_ended&)> on_end);
 
-  /// Node, stages and job refer to each other in a circle; a detached actor's thread ends only when
-  /// nobody refers to it any more.
-  void on_exit() override { stages_.clear(); }
-
-  caf::behavior make_behavior() override {
-    return {
-        [this](const host& m) {
-          hosted answer;
-          for (const auto stage : m.stages) {
-            auto& parts = parts_.at(stage.value());
-            stages_.push_back(spawn_detached<stage_supervisor>(system(), std::move(parts), m.job,
-                                                               context_));
-            answer.stages.push_back({stage, stages_.back()});
-          }
-          post(m.job, std::move(answer));
-        },
-        [this](const stop& m) {
-          // The job tells its stages too, but one that ended early may never have heard of them.
-          for (const auto& stage : stages_) post(stage, m);
-          quit();
-        },
-    };
-  }
+  caf::behavior make_behavior() override;
+  /// Node, stages, ranks and job refer to each other in a circle; a detached actor's thread ends only
+  /// when nobody refers to it any more.
+  void on_exit() override;
 
  private:
-  std::vector<std::shared_ptr<stage_parts>> parts_;
+  void host(const host_supervisors& m);
+  void host(const host_ranks& m);
+  void interrupt();
+  void end(const job_ended& m);
+
+  node_parts parts_;
   const std::shared_ptr<run_context> context_;
-  std::vector<caf::actor> stages_;
+  std::function<void(const job_ended&)> on_end_;
+  caf::actor job_;
+  bool interrupted_ = false;
+  std::vector<caf::actor> hosted_;
 };
 
 }  // namespace rrfp::actors

@@ -20,15 +20,17 @@ using compute_delay = std::function<double(step_id, stage_id, rank_id, const tas
 struct run_context {
   pipeline_shape shape;
   std::uint32_t ranks = 1;
+  std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
   compute_delay delay;              ///< empty: none
   trace_recorder* trace = nullptr;  ///< null: not traced
   bool record_transcripts = false;
+  std::function<void(step_id)> on_step_begun;  ///< called by every stage; empty: nobody listens
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// now() of the last sign of life of any stage; the job actor's watchdog reads it.
   std::atomic<std::int64_t> last_progress = 0;
 
-  /// Nanoseconds since the run began.
+  /// Nanoseconds since the run began, on the clock of the job's node.
   std::int64_t now() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
                                                                 start)

@@ -1,52 +1,92 @@
 #include <rrfp/actors/session.hpp>
 
 #include <future>
+#include <map>
 
 #include <fmt/format.h>
 
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
 
+#include "cluster_link.hpp"
+#include "collective_group.hpp"
 #include "job_actor.hpp"
 #include "node_actor.hpp"
+#include "rank_groups.hpp"
 
 namespace rrfp::actors {
 
 namespace {
 
+/// How long nodes may take to say goodbye after a run.
+constexpr std::chrono::seconds goodbye_time{10};
+
 /// The stage that holds the other side of a tied parameter of `stage`, or `stage` itself.
-stage_id partner_of(stage_id stage, const std::vector<std::shared_ptr<stage_parts>>& parts) {
-  const auto side = [&](stage_id s) { return parts[s.value()]->compute[0]->tied_side(); };
-  const auto mine = side(stage);
-  if (mine == compute::tie::none) return stage;
-  for (std::uint32_t s = 0; s < parts.size(); ++s)
-    if (s != stage.value() && side(stage_id{s}) != compute::tie::none) return stage_id{s};
+stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& sides) {
+  const auto mine = sides.find(stage);
+  if (mine == sides.end() || mine->second == compute::tie::none) return stage;
+  for (const auto& [other, side] : sides)
+    if (other != stage && side != compute::tie::none) return other;
   return stage;
 }
 
-result<std::shared_ptr<stage_parts>> make_parts(const session_setup& setup, stage_id stage) {
+/// The microbatches of one replica out of the batch of all.
+class replica_source final : public compute::batch_source {
+ public:
+  replica_source(std::shared_ptr<const compute::batch_source> all, std::uint32_t first)
+      : all_(std::move(all)), first_(first) {}
+
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    return all_->load(step, microbatch_id{first_ + mb.value()});
+  }
+  std::int64_t step_tokens(step_id step) const override { return all_->step_tokens(step); }
+
+ private:
+  const std::shared_ptr<const compute::batch_source> all_;
+  const std::uint32_t first_;
+};
+
+result<rank_parts> make_rank(const session_setup& setup, rank_address address,
+                             rank_collectives groups) {
   const auto& shape = setup.shape;
+  const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
+  const auto first = address.replica.value() * shape.microbatches;
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
   for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-    auto chunk = setup.make_chunk(shape.virtual_stage(stage, chunk_id{c}));
-    if (!chunk) return error{fmt::format("stage {} chunk {}: {}", stage.value(), c, chunk.message())};
+    auto chunk = setup.make_chunk(shape.virtual_stage(address.stage, chunk_id{c}), group);
+    if (!chunk)
+      return error{fmt::format("stage {} chunk {}: {}", address.stage.value(), c, chunk.message())};
     chunks.push_back(std::move(*chunk));
   }
-  auto compute = compute::stage_compute::make({shape, stage, setup.train}, std::move(chunks),
-                                              setup.data);
-  if (!compute) return error{fmt::format("stage {}: {}", stage.value(), compute.message())};
-  auto parts = std::make_shared<stage_parts>();
-  parts->config = {shape, stage, 1, setup.lookahead, setup.mode, setup.limits[stage.value()]};
-  parts->hint = setup.make_policy(stage);
+  compute::stage_compute_config config{shape, address.stage, setup.train, group};
+  config.first_microbatch = first;
+  auto compute = compute::stage_compute::make(
+      config, std::move(chunks), std::make_shared<replica_source>(setup.data, first));
+  if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
+  return rank_parts{address, address.stage, std::move(*compute), std::move(groups)};
+}
+
+/// How long ranks wait for each other: as long as a run without progress is let be.
+std::chrono::milliseconds limit_of(const session_setup& setup) {
+  constexpr std::int64_t forever_ms = 7LL * 24 * 3600 * 1000;
+  const auto ms = static_cast<std::int64_t>(setup.hang_timeout_s * 1e3);
+  return std::chrono::milliseconds{ms > 0 ? ms : forever_ms};
+}
+
+stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id stage) {
+  stage_parts parts;
+  parts.replica = replica;
+  parts.config = {setup.shape,     stage,      setup.ranks, setup.lookahead,
+                  setup.mode,      setup.limits[stage.value()]};
+  parts.hint = setup.make_policy(stage);
   if (setup.slot_bytes)
-    for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-      parts->slot_bytes.push_back(setup.slot_bytes(stage, microbatch_id{mb}));
-  parts->compute.emplace_back(std::move(*compute));
+    for (std::uint32_t mb = 0; mb < setup.shape.microbatches; ++mb)
+      parts.slot_bytes.push_back(setup.slot_bytes(stage, microbatch_id{mb}));
   return parts;
 }
 
-std::unique_ptr<transport> make_wire(const session_setup& setup) {
-  auto wire = make_in_process_transport();
+std::unique_ptr<transport> with_delays(const session_setup& setup,
+                                       std::unique_ptr<transport> wire) {
   if (!setup.delays.link) return wire;
   return make_delaying_transport(
       std::move(wire), [shape = setup.shape, link = setup.delays.link](const message_header& h) {
@@ -73,50 +113,74 @@ std::int64_t run_summary::peak_bytes() const {
 
 class session::impl {
  public:
-  explicit impl(session_setup setup) : setup_(std::move(setup)) {}
+  impl(session_setup setup, std::optional<cluster> where)
+      : setup_(std::move(setup)), where_(std::move(where)), groups_(limit_of(setup_)) {}
 
+  /// Makes what is hosted here.
   status build() {
-    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
-      auto parts = make_parts(setup_, stage_id{s});
-      if (!parts) return parts.failure();
-      parts_.push_back(std::move(*parts));
-    }
-    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-      parts_[s]->tied_with = partner_of(stage_id{s}, parts_);
+    std::map<std::pair<std::uint32_t, std::uint32_t>, members> of_replicas;  // by stage and rank
+    for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+      for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
+        const replica_id replica{d};
+        const stage_id stage{s};
+        if (hosts({stage, rank_id{0}, replica}))
+          parts_.stages.push_back(make_stage(setup_, replica, stage));
+        const auto of_stage = group_of(d * setup_.shape.stages + s, setup_.ranks, [&](auto r) {
+          return rank_address{stage, rank_id{r}, replica};
+        });
+        for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
+          const rank_address address{stage, rank_id{r}, replica};
+          if (d == 0)
+            of_replicas[{s, r}] = group_of(
+                (setup_.replicas + r) * setup_.shape.stages + s, setup_.replicas,
+                [&](auto other) { return rank_address{stage, rank_id{r}, replica_id{other}}; });
+          if (!hosts(address)) continue;
+          auto rank = make_rank(setup_, address, {of_stage[r], of_replicas[{s, r}][d]});
+          if (!rank) return rank.failure();
+          sides_[stage] = rank->compute->tied_side();
+          parts_.ranks.push_back(std::move(*rank));
+        }
+      }
     return success();
   }
 
   run_result run() {
-    RRFP_CHECK(!parts_.empty(), "a session runs once");
-    if (const std::lock_guard lock{mutex_}; interrupted_) {
-      run_result nothing{ending::interrupted, {}, {}, {}};
-      nothing.summary.stages.resize(parts_.size());
-      return nothing;
-    }
+    RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
+    if (const std::lock_guard lock{mutex_}; interrupted_ && !where_)
+      return ended_early(ending::interrupted, {});
     auto context = std::make_shared<run_context>();
     context->shape = setup_.shape;
-    context->wire = make_wire(setup_);
+    context->ranks = setup_.ranks;
+    context->replicas = setup_.replicas;
     context->delay = setup_.delays.compute;
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
 
+    std::unique_ptr<cluster_link> link;
+    std::unique_ptr<transport> wire;
+    if (where_) {
+      auto joined = cluster_link::open(*where_, setup_, sides_, context->start);
+      if (!joined) return ended_early(ending::node_lost, joined.message());
+      link = std::move(joined->link);
+      wire = std::move(joined->wire);
+      sides_ = std::move(joined->sides);
+      context->start = joined->start;
+      context->on_step_begun = [members = where_->members](step_id step) {
+        members->set_status(fmt::format("step {}", step.value()));
+      };
+      link->attach(groups_);
+      if (setup_.on_connected) setup_.on_connected(link->transports());
+    } else {
+      wire = make_in_process_transport();
+    }
+    context->wire = with_delays(setup_, std::move(wire));
+    for (auto& rank : parts_.ranks) rank.tied_with = partner_of(rank.address.stage, sides_);
+
     caf::actor_system_config config;
+    add_messages(config);
+    if (link) link->configure(config);
     caf::actor_system system{config};
-    std::promise<run_result> ended;
-    const auto node = system.spawn<node_actor>(std::move(parts_), context);
-    {
-      const std::lock_guard lock{mutex_};
-      job_ = spawn_detached<job_actor>(
-          system, job_setup{node, setup_.train, context, setup_.hang_timeout_s, setup_.on_step,
-                            [&](run_result r) { ended.set_value(std::move(r)); }});
-      if (interrupted_) post(job_, interrupted{});
-    }
-    auto result = ended.get_future().get();
-    post(node, stop{});
-    {
-      const std::lock_guard lock{mutex_};
-      job_ = nullptr;
-    }
+    auto result = drive(system, link.get(), context);
     context->wire->close();
     system.await_all_actors_done();
     return result;
@@ -125,25 +189,96 @@ class session::impl {
   void interrupt() {
     const std::lock_guard lock{mutex_};
     interrupted_ = true;
-    if (job_) post(job_, interrupted{});
+    if (to_interrupt_) post(to_interrupt_, interrupted{});
   }
 
  private:
+  using members = std::vector<std::shared_ptr<tp_coord::collective>>;
+
+  /// The group number `id` of `size` ranks; null where a member is on another node.
+  template <class AddressOf>
+  members group_of(std::uint32_t id, std::uint32_t size, AddressOf address_of) {
+    std::vector<rank_address> all;
+    std::vector<bool> here;
+    for (std::uint32_t i = 0; i < size; ++i) {
+      all.push_back(address_of(i));
+      here.push_back(hosts(all.back()));
+    }
+    return groups_.make(id, all, here);
+  }
+
+  bool hosts(rank_address a) const {
+    return !where_ || where_->places.of(a.replica, a.stage, a.rank) == where_->members->node();
+  }
+
+  run_result ended_early(ending how, std::string message) const {
+    run_result nothing{how, std::move(message), {}, {}};
+    nothing.summary.stages.resize(setup_.shape.stages);
+    return nothing;
+  }
+
+  /// From the first actor to the last word of the job.
+  run_result drive(caf::actor_system& system, cluster_link* link,
+                   const std::shared_ptr<run_context>& context) {
+    std::promise<run_result> job_over;
+    std::promise<job_ended> node_over;
+    const auto node = system.spawn<node_actor>(
+        std::move(parts_), context, [&](const job_ended& m) { node_over.set_value(m); });
+    std::vector<caf::actor> nodes{node};
+    if (link != nullptr) {
+      auto all = link->exchange(system, node);
+      if (!all) {
+        post(node, job_ended{ending::node_lost, all.message()});
+        node_over.get_future().wait();
+        return ended_early(ending::node_lost, all.message());
+      }
+      nodes = std::move(*all);
+    }
+    const bool leads = link == nullptr || link->leads();
+    caf::actor job;
+    if (leads)
+      job = spawn_detached<job_actor>(
+          system, job_setup{nodes, setup_.train, context, setup_.hang_timeout_s, setup_.on_step,
+                            [&](run_result r) { job_over.set_value(std::move(r)); }});
+    listen_for_interrupts(leads ? job : node);
+    if (link != nullptr) link->watch(leads ? job : node);
+    // The job ends by itself, of an interrupt, a failure or a loss, and tells its nodes.
+    const auto over = node_over.get_future().get();
+    auto result = leads ? job_over.get_future().get() : ended_early(over.how, over.message);
+    listen_for_interrupts(nullptr);
+    if (link != nullptr) {
+      link->watch(nullptr);
+      if (over.how != ending::node_lost) link->say_goodbye(setup_.trace, goodbye_time);
+    }
+    return result;
+  }
+
+  void listen_for_interrupts(const caf::actor& who) {
+    const std::lock_guard lock{mutex_};
+    to_interrupt_ = who;
+    if (interrupted_ && who) post(who, interrupted{});
+  }
+
   session_setup setup_;
-  std::vector<std::shared_ptr<stage_parts>> parts_;
+  const std::optional<cluster> where_;
+  rank_groups groups_;
+  node_parts parts_;
+  /// Of the stages hosted here; later of all.
+  std::map<stage_id, compute::tie> sides_;
+  bool has_run_ = false;
   std::mutex mutex_;
-  caf::actor job_;
+  caf::actor to_interrupt_;
   bool interrupted_ = false;
 };
 
 session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 session::~session() = default;
 
-result<std::unique_ptr<session>> session::open(session_setup setup) {
+result<std::unique_ptr<session>> session::open(session_setup setup, std::optional<cluster> where) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "a memory limit for each stage");
   RRFP_CHECK(setup.make_policy && setup.make_chunk, "a source of policies and of chunks");
-  auto state = std::make_unique<impl>(std::move(setup));
+  auto state = std::make_unique<impl>(std::move(setup), std::move(where));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};
 }

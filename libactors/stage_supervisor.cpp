@@ -7,29 +7,21 @@
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/transcript.hpp>
 
-#include "tp_rank.hpp"
-
 namespace rrfp::actors {
 
-stage_supervisor::stage_supervisor(caf::actor_config& config, std::shared_ptr<stage_parts> parts,
-                                   caf::actor job, std::shared_ptr<run_context> context)
+stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts, caf::actor job,
+                                   std::shared_ptr<run_context> context)
     : actor_base(config),
-      stage_(parts->config.stage),
-      slot_bytes_(std::move(parts->slot_bytes)),
+      replica_(parts.replica),
+      stage_(parts.config.stage),
+      slot_bytes_(std::move(parts.slot_bytes)),
       job_(std::move(job)),
       context_(std::move(context)),
-      core_(parts->config, std::move(parts->hint)) {
-  const auto self = caf::actor_cast<caf::actor>(this);
-  for (std::uint32_t r = 0; r < parts->compute.size(); ++r) {
-    ranks_.push_back(spawn_detached<tp_rank>(
-        system(), tp_rank_setup{{stage_, rank_id{r}}, self, parts->tied_with,
-                                std::move(parts->compute[r]), context_}));
-    link_to(ranks_.back());
-  }
-}
+      core_(parts.config, std::move(parts.hint)) {}
 
 caf::behavior stage_supervisor::make_behavior() {
   return {
+      [this](crew& m) { take(m); },
       [this](const begin_step& m) { begin(m.step); },
       [this](const arrived& m) { take(m); },
       [this](const launch_done& m) { take(m); },
@@ -42,10 +34,10 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const update_applied& m) { post(job_, m); },
       [this](const report_weights& m) { tell_ranks(m); },
       [this](stage_weights& m) {
-        m.transcript = std::move(transcript_);
+        m.transcript = std::exchange(transcript_, {});
         post(job_, std::move(m));
       },
-      [this](report_progress) { post(job_, stage_progress{stage_, describe()}); },
+      [this](report_progress) { post(job_, stage_progress{describe()}); },
       [this](failed& m) { post(job_, std::move(m)); },
       [this](const stop& m) {
         tell_core(abort{});
@@ -55,12 +47,19 @@ caf::behavior stage_supervisor::make_behavior() {
   };
 }
 
+void stage_supervisor::take(crew& m) {
+  RRFP_CHECK(m.ranks.size() == core_.config().ranks, "every rank of the stage");
+  ranks_ = std::move(m.ranks);
+  for (const auto& rank : ranks_) link_to(rank);
+}
+
 void stage_supervisor::begin(step_id step) {
   RRFP_CHECK(phase_ == phase::idle, "a step begins after the one before");
   phase_ = phase::running;
   step_ = step;
   outcome_ = {};
   busy_of_rank_.assign(ranks_.size(), 0);
+  if (context_->on_step_begun) context_->on_step_begun(step);
   tell_core(step_began{step, slot_bytes_});
   tell_ranks(begin_step{step});
   for (const auto& m : std::exchange(early_, {})) take(m);
@@ -86,7 +85,7 @@ void stage_supervisor::take(const launch_done& m) {
   if (context_->trace != nullptr) {
     const auto decided = std::find_if(decisions_.begin(), decisions_.end(),
                                       [&](const auto& d) { return d.seq == m.what.seq; });
-    context_->trace->add(task_record{stage_, m.rank, m.step, m.what, decided->at, m.begin, m.end,
+    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what, decided->at, m.begin, m.end,
                                      m.delay, core_.memory(), m.held_bytes});
     if (--decided->ranks_left == 0) decisions_.erase(decided);
   }
@@ -116,7 +115,7 @@ void stage_supervisor::perform(const rrfp::wait& w) {
   if (waiting_ && waiting_->what == w) return;
   const auto now = context_->now();
   end_wait(now);
-  waiting_ = wait_record{stage_, step_, w, now, now};
+  waiting_ = wait_record{replica_, stage_, step_, w, now, now};
 }
 
 void stage_supervisor::end_wait(std::int64_t now) {
@@ -129,14 +128,13 @@ void stage_supervisor::end_wait(std::int64_t now) {
 void stage_supervisor::take(rank_step_ended& m) {
   context_->note_progress();
   outcome_.peak_bytes = std::max(outcome_.peak_bytes, m.peak_bytes);
-  if (m.rank == rank_id{0}) {
-    outcome_.losses = std::move(m.losses);
-    outcome_.norms = std::move(m.norms);
-  }
+  if (m.rank == rank_id{0}) outcome_.losses = std::move(m.losses);  // the same on every rank
+  outcome_.norms.insert(outcome_.norms.end(), m.norms.begin(), m.norms.end());
   if (++ranks_ended_ < ranks_.size()) return;
   ranks_ended_ = 0;
   phase_ = phase::idle;
   outcome_.step = step_;
+  outcome_.replica = replica_;
   outcome_.stage = stage_;
   outcome_.memory = core_.memory();
   outcome_.busy = *std::max_element(busy_of_rank_.begin(), busy_of_rank_.end());
@@ -144,7 +142,9 @@ void stage_supervisor::take(rank_step_ended& m) {
 }
 
 std::string stage_supervisor::describe() const {
-  const auto head = fmt::format("stage {}: step {}: ", stage_.value(), step_.value());
+  const auto where = context_->replicas == 1 ? std::string{}
+                                             : fmt::format("replica {} ", replica_.value());
+  const auto head = fmt::format("{}stage {}: step {}: ", where, stage_.value(), step_.value());
   if (phase_ == phase::idle) return head + "done, waits for the job";
   if (phase_ == phase::ending) return head + "all tasks done, waits for its ranks to end the step";
   const auto rest = fmt::format(", {} ready, {} of the step left, {} slots held", core_.ready(),

@@ -17,20 +17,18 @@
 
 namespace rrfp::actors {
 
-/// All that a stage is made of, before it has actors.
+/// What a supervisor is made of.
 struct stage_parts {
+  replica_id replica;
   stage_config config;
   std::unique_ptr<policy> hint;
   /// Bytes of each microbatch's slot; empty: not counted.
   std::vector<std::uint64_t> slot_bytes;
-  /// One a rank.
-  std::vector<std::shared_ptr<compute::stage_compute>> compute;
-  stage_id tied_with;
 };
 
 class stage_supervisor : public actor_base {
  public:
-  stage_supervisor(caf::actor_config& config, std::shared_ptr<stage_parts> parts, caf::actor job,
+  stage_supervisor(caf::actor_config& config, stage_parts parts, caf::actor job,
                    std::shared_ptr<run_context> context);
 
   caf::behavior make_behavior() override;
@@ -40,6 +38,7 @@ class stage_supervisor : public actor_base {
  private:
   enum class phase : std::uint8_t { idle, running, ending };
 
+  void take(crew& m);
   void begin(step_id step);
   void take(const arrived& m);
   void take(const launch_done& m);
@@ -55,6 +54,7 @@ class stage_supervisor : public actor_base {
   template <class Message>
   void tell_ranks(const Message& m);
 
+  const replica_id replica_;
   const stage_id stage_;
   const std::vector<std::uint64_t> slot_bytes_;
   const caf::actor job_;

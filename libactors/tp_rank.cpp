@@ -41,7 +41,7 @@ struct execution {
     const bool forward = t.kind == task_kind::forward;
     const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
     context->wire->send({{forward ? payload::activation : payload::gradient, what.step, t.mb,
-                          to.chunk, address, {to.stage, address.rank}},
+                          to.chunk, address, {to.stage, address.rank, address.replica}},
                          std::move(output)});
   }
 };
@@ -74,10 +74,6 @@ void tp_rank::on_compute_thread(Work work) {
 }
 
 caf::behavior tp_rank::make_behavior() {
-  setup_.context->wire->bind(setup_.address,
-                             [self = caf::actor_cast<caf::actor>(this)](message m) {
-                               post(self, std::move(m));
-                             });
   return {
       [this](message& m) { take(m); },
       [this](const begin_step& m) { begin(m.step); },
@@ -86,15 +82,17 @@ caf::behavior tp_rank::make_behavior() {
       [this](const apply_update& m) {
         on_compute_thread([m, setup = setup_] {
           setup.compute->apply(m.scale, m.lr);
-          post(setup.supervisor, update_applied{m.step, setup.address.stage, setup.address.rank});
+          post(setup.supervisor, update_applied{m.step});
         });
       },
       [this](const report_weights&) {
         on_compute_thread([setup = setup_] {
-          post(setup.supervisor, stage_weights{setup.address.stage, setup.compute->hashes(), {}});
+          post(setup.supervisor, stage_weights{setup.address, setup.compute->hashes(), {}});
         });
       },
       [this](const stop&) {
+        for (const auto& group : {setup_.groups.stage, setup_.groups.replicas})
+          if (group) group->abort("the run is over");
         thread_->stop();
         quit();
       },
@@ -130,6 +128,10 @@ void tp_rank::begin(step_id step) {
 }
 
 void tp_rank::start(const run_launch& l) {
+  if (auto taken = order_.take(l.what.seq, l.what.what); !taken)
+    return post(setup_.supervisor,
+                failed{fmt::format("stage {} rank {}: {}", setup_.address.stage.value(),
+                                   setup_.address.rank.value(), taken.message())});
   const auto& t = l.what.what;
   const auto& shape = setup_.context->shape;
   const auto vs = shape.virtual_stage(setup_.address.stage, t.chunk);
@@ -148,12 +150,26 @@ void tp_rank::start(const run_launch& l) {
 }
 
 void tp_rank::end(step_id step) {
+  // Here and not at the end of the step for all: other stages still work.
+  if (setup_.groups.replicas)
+    on_compute_thread([step, setup = setup_] {
+      auto& group = *setup.groups.replicas;
+      group.begin({step, {}, {}});
+      for (const auto& gradient : setup.compute->gradients()) {
+        const auto summed = group.all_reduce(tp_coord::reduction::sum, gradient.mutable_data_ptr(),
+                                             static_cast<std::size_t>(gradient.numel()),
+                                             tp_coord::element::float32);
+        if (!summed) throw std::runtime_error(summed.message());
+      }
+      setup.context->note_progress();
+    });
   if (setup_.tied_with != setup_.address.stage)
     on_compute_thread([step, setup = setup_] {
       auto mine = setup.compute->tied_gradient();
       RRFP_CHECK(mine.has_value(), "both sides of a tie have a gradient");
       setup.context->wire->send({{payload::tied_gradient, step, microbatch_id{}, chunk_id{},
-                                  setup.address, {setup.tied_with, setup.address.rank}},
+                                  setup.address,
+                                  {setup.tied_with, setup.address.rank, setup.address.replica}},
                                  std::move(*mine)});
     });
   ending_ = step;

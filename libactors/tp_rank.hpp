@@ -7,19 +7,27 @@
 #include <optional>
 #include <tuple>
 
+#include <rrfp/tp_coord/order/launch_order.hpp>
+
 #include "caf_compat.hpp"
 #include "compute_thread.hpp"
 #include "messages.hpp"
+#include "rank_groups.hpp"
 #include "run_context.hpp"
 
 namespace rrfp::actors {
 
-struct tp_rank_setup {
+/// What a rank is made of.
+struct rank_parts {
   rank_address address;
-  caf::actor supervisor;
   /// On which stage the other side of a tied parameter lives; its own if there is none elsewhere.
   stage_id tied_with;
   std::shared_ptr<compute::stage_compute> compute;
+  rank_collectives groups;
+};
+
+struct tp_rank_setup : rank_parts {
+  caf::actor supervisor;
   std::shared_ptr<run_context> context;
 };
 
@@ -46,6 +54,7 @@ class tp_rank : public actor_base {
 
   const tp_rank_setup setup_;
   std::map<input_key, at::Tensor> inputs_;
+  tp_coord::launch_order order_;
   /// The step that ends as soon as the partner's side of a tied parameter is here.
   std::optional<step_id> ending_;
   std::optional<message> tied_partner_;

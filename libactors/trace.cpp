@@ -1,11 +1,15 @@
 #include <rrfp/actors/trace.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include <fmt/format.h>
+
+#include <rrfp/schedule/check.hpp>
 
 namespace rrfp::actors {
 
@@ -112,6 +116,61 @@ std::uint64_t trace_recorder::dropped() const {
   return dropped_;
 }
 
+namespace {
+
+// Records travel as they lie in memory: both ends are of one build.
+static_assert(std::is_trivially_copyable_v<task_record> &&
+              std::is_trivially_copyable_v<wait_record>);
+
+struct bytes_header {
+  std::uint64_t tasks = 0;
+  std::uint64_t waits = 0;
+  std::uint64_t dropped = 0;
+};
+
+template <class T>
+void append(std::string& bytes, const T* items, std::size_t count) {
+  bytes.append(reinterpret_cast<const char*>(items), count * sizeof(T));
+}
+
+template <class T>
+std::vector<T> take(std::string_view& bytes, std::size_t count) {
+  std::vector<T> items(count);
+  RRFP_CHECK(bytes.size() / sizeof(T) >= count, "records of this build");
+  std::memcpy(items.data(), bytes.data(), count * sizeof(T));
+  bytes.remove_prefix(count * sizeof(T));
+  return items;
+}
+
+}  // namespace
+
+std::string trace_recorder::to_bytes(std::size_t bytes_max) const {
+  const std::lock_guard lock{mutex_};
+  RRFP_CHECK(bytes_max >= sizeof(bytes_header), "room for a header");
+  auto room = bytes_max - sizeof(bytes_header);
+  bytes_header h;
+  h.tasks = std::min(tasks_.size(), room / sizeof(task_record));
+  room -= h.tasks * sizeof(task_record);
+  h.waits = std::min(waits_.size(), room / sizeof(wait_record));
+  h.dropped = dropped_ + (tasks_.size() - h.tasks) + (waits_.size() - h.waits);
+  std::string bytes;
+  append(bytes, &h, 1);
+  append(bytes, tasks_.data(), h.tasks);
+  append(bytes, waits_.data(), h.waits);
+  return bytes;
+}
+
+void trace_recorder::add_bytes(std::string_view bytes) {
+  if (bytes.empty()) return;
+  const auto header = take<bytes_header>(bytes, 1)[0];
+  const auto tasks = take<task_record>(bytes, header.tasks);
+  const auto waits = take<wait_record>(bytes, header.waits);
+  for (const auto& r : tasks) add(r);
+  for (const auto& r : waits) add(r);
+  const std::lock_guard lock{mutex_};
+  dropped_ += header.dropped;
+}
+
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs) {
   const auto beside = path + ".tmp";
   const auto failed = [&](const char* doing) {
@@ -127,18 +186,34 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
   for (const auto& run : runs) {
     const auto tasks = run.trace->tasks();
     const auto waits = run.trace->waits();
+    std::uint32_t replicas = 0;
     std::uint32_t stages = 0;
-    for (const auto& r : tasks) stages = std::max(stages, r.stage.value() + 1);
-    for (const auto& r : waits) stages = std::max(stages, r.stage.value() + 1);
-    for (std::uint32_t s = 0; s < stages; ++s) {
-      const auto process = first_process + s;
-      events.name("process_name", process, 0, escaped(fmt::format("{}: stage {}", run.title, s)));
-      events.name("thread_name", process, 0, "rank 0");
+    std::uint32_t ranks = 1;
+    const auto count = [&](const auto& r) {
+      replicas = std::max(replicas, r.replica.value() + 1);
+      stages = std::max(stages, r.stage.value() + 1);
+    };
+    for (const auto& r : tasks) {
+      count(r);
+      ranks = std::max(ranks, r.rank.value() + 1);
+    }
+    for (const auto& r : waits) count(r);
+    const auto process_of = [&](const auto& r) {
+      return first_process + r.replica.value() * stages + r.stage.value();
+    };
+    for (std::uint32_t i = 0; i < replicas * stages; ++i) {
+      const auto process = first_process + i;
+      const auto stage = fmt::format("stage {}", i % stages);
+      const auto where =
+          replicas == 1 ? stage : fmt::format("replica {} {}", i / stages, stage);
+      events.name("process_name", process, 0, escaped(fmt::format("{}: {}", run.title, where)));
+      for (std::uint32_t r = 0; r < ranks; ++r)
+        events.name("thread_name", process, r, fmt::format("rank {}", r));
       events.name("thread_name", process, waits_thread, "waits");
     }
-    for (const auto& r : tasks) events.add(first_process + r.stage.value(), r);
-    for (const auto& r : waits) events.add(first_process + r.stage.value(), r);
-    first_process += stages;
+    for (const auto& r : tasks) events.add(process_of(r), r);
+    for (const auto& r : waits) events.add(process_of(r), r);
+    first_process += replicas * stages;
     dropped += run.trace->dropped();
   }
   events.finish(dropped);

@@ -4,6 +4,7 @@
 
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/compute/estimate.hpp>
+#include <rrfp/plan/node_places.hpp>
 
 #include "commands.hpp"
 #include "exit_code.hpp"
@@ -54,13 +55,13 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
   }
 }
 
-int print_plan(const job::job& j) {
+int print_plan(const job::job& j, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) {
     fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, dispatch.message());
     return exit_bad_input;
   }
-  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape);
+  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
   constexpr std::uint64_t steps = 10;
   auto imagined = plan::simulation_of(*dispatch, steps);
   imagined.slot_bytes = [&](stage_id s, microbatch_id) {
@@ -80,6 +81,13 @@ int print_plan(const job::job& j) {
              dispatch->shape.microbatches, j.data.microbatch_size, j.data.sequence_length,
              parameters);
   print_stages(j, *dispatch, chunks, *predicted);
+  const auto places = plan::node_places::make(j, nodes);
+  if (!places) {
+    fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, places.message());
+    return exit_bad_input;
+  }
+  for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
+    fmt::print("node {}: {}\n", n, places->describe(node_id{n}));
   const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
   fmt::print(
       "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
@@ -103,7 +111,7 @@ int check_command(const command_options& options) {
       fmt::print(stderr, "rrfp-node: {}\n", data.message());
       return exit_bad_input;
     }
-    if (const int code = print_plan(j); code != exit_done) return code;
+    if (const int code = print_plan(j, options.local_nodes); code != exit_done) return code;
   }
   return exit_done;
 }

@@ -1,6 +1,8 @@
 /// The commands of rrfp-node. Each returns the exit code of the program.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +13,22 @@ struct command_options {
   std::vector<std::string> settings;  ///< --set
   std::string json;                   ///< run: a file for the JSON lines
   std::string trace;                  ///< run: a file for the trace
+  std::uint32_t local_nodes = 1;      ///< run, check: processes on this machine
 };
 
-/// Trains the job, or each of its variants in turn, and prints the table.
+/// Where a node stands; what is not given comes from the environment.
+struct join_options {
+  std::optional<std::uint32_t> nodes;
+  std::optional<std::uint32_t> node_rank;
+  std::optional<std::string> rendezvous;  ///< HOST:PORT
+  int rendezvous_fd = -1;                 ///< a socket that listens already, from the launcher
+  bool launched = false;                  ///< by the launcher, which speaks for the nodes
+};
+
+/// Trains the job, or each of its variants in turn, on this machine, and prints the table.
 int run_command(const command_options& options);
+/// The same as one node of several, each started like this.
+int join_command(const command_options& options, const join_options& join);
 /// Validates the job and prints what would run.
 int check_command(const command_options& options);
 

@@ -27,7 +27,8 @@ int run(int argc, char** argv) {
   CLI::App app{"Readiness-driven pipeline-parallel training: the runtime of one node"};
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 the product's own fault, 2 bad input, 130 interrupted.");
+  app.footer("Exit codes: 0 done, 1 the product's own fault, 2 bad input, 3 a node "
+             "was lost, 130 interrupted.");
 
   apps::command_options options;
   const auto add_job = [&](CLI::App* command) {
@@ -40,11 +41,37 @@ int run(int argc, char** argv) {
   };
   auto* const run_job = app.add_subcommand("run", "Train the job on this machine");
   add_job(run_job);
-  run_job->add_option("--json", options.json, "Write a JSON line a step and a summary a run");
-  run_job->add_option("--trace", options.trace,
-                      "Write every task with its reason, for ui.perfetto.dev");
+  const auto add_outputs = [&](CLI::App* command) {
+    command->add_option("--json", options.json, "Write a JSON line a step and a summary a run");
+    command->add_option("--trace", options.trace,
+                        "Write every task with its reason, for ui.perfetto.dev");
+  };
+  add_outputs(run_job);
+  const auto add_nodes = [&](CLI::App* command) {
+    command
+        ->add_option("--local-nodes", options.local_nodes,
+                     "Node processes on this machine that share the job's stages")
+        ->check(CLI::Range(1, 1024));
+  };
+  add_nodes(run_job);
+
+  apps::join_options place;
+  auto* const join = app.add_subcommand("join", "Be one node of a job that trains on several");
+  add_job(join);
+  add_outputs(join);
+  join->add_option("--nnodes", place.nodes, "Nodes of the job (else NNODES, SLURM_NNODES)")
+      ->check(CLI::Range(1, 4096));
+  join->add_option("--node-rank", place.node_rank,
+                   "This node, from 0 (else NODE_RANK, SLURM_NODEID)")
+      ->check(CLI::Range(0, 4095));
+  join->add_option("--rendezvous", place.rendezvous,
+                   "HOST:PORT where node 0 listens (else MASTER_ADDR, MASTER_PORT)");
+  join->add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
+  join->add_flag("--launched", place.launched)->group("");
+
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
   add_job(check);
+  add_nodes(check);
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
   auto* const list = app.add_subcommand("policies", "Print every policy");
 
@@ -54,6 +81,7 @@ int run(int argc, char** argv) {
     return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
   }
   if (run_job->parsed()) return apps::run_command(options);
+  if (join->parsed()) return apps::join_command(options, place);
   if (check->parsed()) return apps::check_command(options);
   if (list->parsed()) return print_policies();
   if (keys->parsed()) std::fputs(job::job_reference_text().c_str(), stdout);

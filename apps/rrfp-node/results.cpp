@@ -17,6 +17,7 @@ std::string_view name(actors::ending how) {
     case actors::ending::done: return "done";
     case actors::ending::interrupted: return "interrupted";
     case actors::ending::failed: return "failed";
+    case actors::ending::node_lost: return "node_lost";
   }
   return "?";
 }

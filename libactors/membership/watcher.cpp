@@ -88,8 +88,8 @@ status watcher::join() {
 
 void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
   {
+    const std::lock_guard no_call_is_under_way{calling_};
     const std::lock_guard lock{mutex_};
-    RRFP_CHECK(!on_lost_, "on_lost is set once");
     on_lost_ = std::move(callback);
   }
   wake_.set();
@@ -281,6 +281,7 @@ result<shared_bytes> watcher::add_piece(const piece& p) {
 }
 
 void watcher::deliver_loss() {
+  const std::lock_guard calling{calling_};
   std::function<void(node_id, std::string)> callback;
   loss what;
   {

@@ -120,6 +120,7 @@ class watcher {
   std::string status_;
   std::string give_up_reason_;
   std::function<void(node_id, std::string)> on_lost_;
+  std::mutex calling_;  ///< held while on_lost_ is called; taken before mutex_
 
   // Told by the watch thread.
   bool joined_ = false;

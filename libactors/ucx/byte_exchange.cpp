@@ -12,15 +12,15 @@ namespace {
 /// About what an answer over shared memory takes; longer waits sleep.
 constexpr std::chrono::microseconds receive_spin{30};
 
-error wrong_size(std::size_t wanted, std::size_t got) {
-  return {"a rank channel expected " + std::to_string(wanted) + " bytes, got " +
+error too_long(std::size_t room, std::size_t got) {
+  return {"a rank channel expected at most " + std::to_string(room) + " bytes, got " +
           std::to_string(got)};
 }
 
+constexpr const char* transport_closed = "the transport is closed";
+
 /// What a kept message counts for; an empty one is not for nothing.
 std::size_t cost_of(std::size_t bytes) { return bytes + 64; }
-
-error closed() { return {"the transport is closed"}; }
 
 }  // namespace
 
@@ -28,10 +28,11 @@ bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, std::span<const std::
   const std::lock_guard lock{mutex_};
   if (closed_) return true;
   if (auto* const w = take_waiting({from, tag})) {
-    if (w->into.size() != data.size()) {
-      settle(*w, wrong_size(w->into.size(), data.size()));
+    if (data.size() > w->into.size()) {
+      settle(*w, too_long(w->into.size(), data.size()));
     } else {
       if (!data.empty()) std::memcpy(w->into.data(), data.data(), data.size());
+      w->bytes = data.size();
       settle(*w, std::nullopt);
     }
     return true;
@@ -62,18 +63,20 @@ bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, slab data, std::size_
   return arrive(from, tag, std::span<const std::byte>{data.data(), bytes});
 }
 
-status byte_mailbox::receive(rank_id from, std::uint64_t tag, std::span<std::byte> into,
-                             std::chrono::milliseconds limit) {
+result<std::optional<std::size_t>> byte_mailbox::receive(rank_id from, std::uint64_t tag,
+                                                         std::span<std::byte> into,
+                                                         std::chrono::milliseconds limit) {
+  using length = std::optional<std::size_t>;
   const auto begun = clock::now();
-  waiting mine{{from, tag}, into, std::nullopt, false};
+  waiting mine{{from, tag}, into, 0, std::nullopt, false};
   {
     const std::lock_guard lock{mutex_};
-    if (closed_) return closed();
     if (auto found = take_arrived(mine.what)) {
-      if (found->bytes != into.size()) return wrong_size(into.size(), found->bytes);
-      if (!into.empty()) std::memcpy(into.data(), found->data.data(), found->bytes);
-      return success();
+      if (found->bytes > into.size()) return too_long(into.size(), found->bytes);
+      if (found->bytes > 0) std::memcpy(into.data(), found->data.data(), found->bytes);
+      return length{found->bytes};
     }
+    if (closed_) return error{*closed_};
     if (const auto* const why = ending_of(from)) return error{*why};
     waiting_.push_back(&mine);
   }
@@ -89,13 +92,11 @@ status byte_mailbox::receive(rank_id from, std::uint64_t tag, std::span<std::byt
     --sleeping_;
     if (!came) {
       waiting_.remove(&mine);
-      return error{"a rank channel waited " + std::to_string(limit.count()) +
-                   " ms for rank " + std::to_string(from.value()) + " of its group, tag " +
-                   std::to_string(tag)};
+      return length{};
     }
   }
   if (mine.failed) return *mine.failed;
-  return success();
+  return length{mine.bytes};
 }
 
 std::optional<byte_mailbox::arrived> byte_mailbox::take_arrived(const key& what) {
@@ -151,12 +152,11 @@ void byte_mailbox::end(node_id node, const std::string& why) {
   }
 }
 
-void byte_mailbox::close() {
+void byte_mailbox::close(const std::string& why) {
   const std::lock_guard lock{mutex_};
-  closed_ = true;
-  for (auto* const w : waiting_) settle(*w, closed());
+  if (!closed_) closed_ = why;
+  for (auto* const w : waiting_) settle(*w, error{*closed_});
   waiting_.clear();
-  unexpected_.clear();
 }
 
 std::shared_ptr<byte_mailbox> byte_exchange::mailbox(std::uint32_t group, rank_id member) {
@@ -165,7 +165,7 @@ std::shared_ptr<byte_mailbox> byte_exchange::mailbox(std::uint32_t group, rank_i
   if (found != mailboxes_.end()) return found->second;
   if (mailboxes_.size() >= mailboxes_max) return nullptr;
   auto made = std::make_shared<byte_mailbox>(pool_, unexpected_bytes_max_);
-  if (closed_) made->close();
+  if (closed_) made->close(transport_closed);
   mailboxes_.emplace(std::pair{group, member}, made);
   return made;
 }
@@ -188,7 +188,7 @@ void byte_exchange::end(node_id node, const std::string& why) {
 void byte_exchange::close() {
   const std::lock_guard lock{mutex_};
   closed_ = true;
-  for (const auto& [_, box] : mailboxes_) box->close();
+  for (const auto& [_, box] : mailboxes_) box->close(transport_closed);
 }
 
 }  // namespace rrfp::actors::ucx

@@ -36,14 +36,17 @@ class byte_mailbox {
   /// The same for data that already lies in a slab.
   bool arrive(rank_id from, std::uint64_t tag, slab data, std::size_t bytes);
 
-  status receive(rank_id from, std::uint64_t tag, std::span<std::byte> into,
-                 std::chrono::milliseconds limit);
+  /// As tp_coord::rank_channel::receive().
+  result<std::optional<std::size_t>> receive(rank_id from, std::uint64_t tag,
+                                             std::span<std::byte> into,
+                                             std::chrono::milliseconds limit);
 
   /// Which node each member lives on, and from now on what `ended` of them is an error.
   void set_members(std::vector<node_id> nodes, const std::map<node_id, std::string>& ended);
   /// Every receive() from `node` that nothing has arrived for is an error, for good.
   void end(node_id node, const std::string& why);
-  void close();
+  /// Every receive() that nothing has arrived for is an error that says `why`, for good.
+  void close(const std::string& why);
 
  private:
   using clock = std::chrono::steady_clock;
@@ -53,6 +56,7 @@ class byte_mailbox {
   struct waiting {
     key what;
     std::span<std::byte> into;
+    std::size_t bytes;
     std::optional<error> failed;
     std::atomic<bool> settled = false;
   };
@@ -76,7 +80,7 @@ class byte_mailbox {
   std::size_t unexpected_bytes_ = 0;
   std::vector<node_id> nodes_;
   std::map<node_id, std::string> ended_;
-  bool closed_ = false;
+  std::optional<std::string> closed_;
 };
 
 class byte_exchange {

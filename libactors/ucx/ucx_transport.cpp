@@ -60,7 +60,7 @@ status check_limits(const ucx_options& o) {
 
 /// One member's end of a group.
 template <class Core>
-class ucx_channel final : public rank_channel {
+class ucx_channel final : public tp_coord::rank_channel {
  public:
   ucx_channel(std::shared_ptr<Core> core, std::uint32_t group, rank_id own,
               std::vector<node_id> nodes)
@@ -70,13 +70,17 @@ class ucx_channel final : public rank_channel {
         nodes_(std::move(nodes)),
         mailbox_(core_->node.exchange.open(group, own, nodes_)) {}
 
-  void send(rank_id to, std::uint64_t tag, std::span<const std::byte> data) override {
+  rank_id rank() const override { return own_; }
+  std::uint32_t size() const override { return static_cast<std::uint32_t>(nodes_.size()); }
+
+  /// What cannot be delivered shows as an error of the other's receive().
+  status send(rank_id to, std::uint64_t tag, std::span<const std::byte> data) override {
     RRFP_CHECK(to.value() < nodes_.size(), "the receiver is a member of the group");
     const auto where = nodes_[to.value()];
     if (where == core_->node.options.node) {
       const auto taken = core_->node.exchange.mailbox(group_, to)->arrive(own_, tag, data);
       RRFP_CHECK(taken, "ranks of one process receive what they send each other");
-      return;
+      return success();
     }
     ucx::bytes_send s{where, {}, core_->node.pool->take(data.size())};
     RRFP_CHECK(s.data.data() != nullptr, "there is memory for a channel message");
@@ -89,13 +93,17 @@ class ucx_channel final : public rank_channel {
     s.header.has_data_hash = core_->node.options.checksum_data;
     if (s.header.has_data_hash) s.header.data_hash = ucx::hash_of(data);
     core_->progress.post(std::move(s));
+    return success();
   }
 
-  status receive(rank_id from, std::uint64_t tag, std::span<std::byte> into,
-                 std::chrono::milliseconds limit) override {
+  result<std::optional<std::size_t>> receive(rank_id from, std::uint64_t tag,
+                                             std::span<std::byte> into,
+                                             std::chrono::milliseconds limit) override {
     RRFP_CHECK(from.value() < nodes_.size(), "the sender is a member of the group");
     return mailbox_->receive(from, tag, into, limit);
   }
+
+  void close(const std::string& why) override { mailbox_->close(why); }
 
  private:
   const std::shared_ptr<Core> core_;
@@ -161,7 +169,8 @@ void ucx_transport::send(message m) {
   core_->progress.post(ucx::tensor_send{*where, std::move(m), hash});
 }
 
-std::unique_ptr<rank_channel> ucx_transport::open_channel(const rank_group& group, rank_id own) {
+std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channel_group& group,
+                                                                    rank_id own) {
   RRFP_CHECK(own.value() < group.members.size(), "a rank is a member of its group");
   std::vector<node_id> nodes;
   for (const auto& member : group.members)

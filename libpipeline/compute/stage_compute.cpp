@@ -157,6 +157,14 @@ std::vector<microbatch_loss> stage_compute::losses() const {
   return done;
 }
 
+std::vector<at::Tensor> stage_compute::gradients() const {
+  impl_->require_folded();
+  std::vector<at::Tensor> all;
+  for (const auto& t : impl_->parameters_)
+    if (const auto& gradient = t.p.value.grad(); gradient.defined()) all.push_back(gradient);
+  return all;
+}
+
 tie stage_compute::tied_side() const {
   const auto& s = *impl_;
   if (s.owner_.defined() == s.copy_.defined()) return tie::none;

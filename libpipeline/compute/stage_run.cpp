@@ -117,7 +117,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
   }
   if (!is_first) in.input = mb.input = meter_.take_in(aligned(std::move(input))).requires_grad_();
   in.step = *step_;
-  in.mb = t.mb;
+  in.mb = microbatch_id{config_.first_microbatch + t.mb.value()};
   mb.stash = c10::make_intrusive<weight_stash>(&meter_);
   in.stash = mb.stash.get();
 

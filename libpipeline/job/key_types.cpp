@@ -110,6 +110,22 @@ result<std::vector<double>> read_numbers(const value& v, number_range range) {
   return numbers;
 }
 
+result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range range) {
+  const auto* list = std::get_if<value_list>(&v.is);
+  if (list == nullptr) {
+    const auto x = read_integer(v, range);
+    if (!x) return x.failure();
+    return std::vector{static_cast<std::uint32_t>(*x)};
+  }
+  std::vector<std::uint32_t> numbers;
+  for (const auto& item : *list) {
+    const auto x = read_integer(item, range);
+    if (!x) return error{"entry " + std::to_string(numbers.size()) + ": " + x.message()};
+    numbers.push_back(static_cast<std::uint32_t>(*x));
+  }
+  return numbers;
+}
+
 result<std::size_t> read_word(const value& v, const words& allowed) {
   const auto* text = std::get_if<std::string>(&v.is);
   if (text == nullptr) return mismatch(a_list_of(allowed), v);

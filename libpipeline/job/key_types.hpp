@@ -40,6 +40,8 @@ result<std::vector<double>> read_numbers(const value& v, number_range range);
 result<std::size_t> read_word(const value& v, const words& allowed);
 /// Not empty, no control characters.
 result<std::string> read_text(const value& v);
+/// Any number of integers; one may stand without a list.
+result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range range);
 /// One text or a list of them.
 result<std::vector<std::string>> read_texts(const value& v);
 result<bool> read_boolean(const value& v);
@@ -83,6 +85,15 @@ class section_keys {
         leaf, field, type_name(range) + ", or an array", unit, meaning,
         [range](list& to, const value& v) { return store(to, read_numbers(v, range)); },
         [](const list& x) { return x.size() == 1 ? value{x[0]} : to_list(x); });
+  }
+
+  void integers(const char* leaf, std::vector<std::uint32_t> Section::*field, integer_range range,
+                const char* meaning) {
+    using list = std::vector<std::uint32_t>;
+    add(
+        leaf, field, "array of " + type_name(range), "", meaning,
+        [range](list& to, const value& v) { return store(to, read_integers(v, range)); },
+        [](const list& x) { return to_list(std::vector<std::int64_t>(x.begin(), x.end())); });
   }
 
   void boolean(const char* leaf, bool Section::*field, const char* meaning) {

@@ -37,9 +37,11 @@ void add_pipeline(std::vector<key>& table) {
               {name(placement::linear), name(placement::interleaved), name(placement::v)},
               "Where the chunks lie; `auto`: `linear` with one chunk, else `interleaved`.");
   keys.integer("microbatches", &o::microbatches, {1, 65536}, "", "Microbatches in a step.");
-  keys.integer("tp", &o::tp, {1, 64}, "", "Tensor-parallel ranks of a stage; only 1 for now.");
+  keys.integer("tp", &o::tp, {1, 64}, "", "Tensor-parallel ranks of a stage.");
   keys.integer("replicas", &o::replicas, {1, 1024}, "",
-               "Data-parallel copies of the pipeline; only 1 for now.");
+               "Data-parallel copies of the pipeline, each with its own `microbatches`.");
+  keys.integers("nodes", &o::nodes, {0, 1023},
+                "The node of each stage (replica after replica), or of each rank; empty: evenly.");
 }
 
 void add_dispatch(std::vector<key>& table) {
@@ -167,6 +169,26 @@ void add_device(std::vector<key>& table) {
   keys.choice("kind", &o::kind, {"cpu", "cuda", "emulated"}, "Only `cpu` for now.");
 }
 
+void add_transport(std::vector<key>& table) {
+  section_keys<transport_options> keys{table, "transport", &job::transport};
+  using o = transport_options;
+  keys.text("listen", &o::listen, path_rule::none, "an address or host name",
+            "Where this node listens; other nodes must reach it. Anything but loopback needs "
+            "`key_file`.");
+  keys.text("key_file", &o::key_file, path_rule::files, "a file",
+            "The key that nodes prove to have, at least 16 bytes, readable by its owner alone.");
+  keys.text("tls", &o::tls, path_rule::none, "a list as in UCX_TLS",
+            "Transports that UCX may use; `auto`: it chooses.");
+  keys.bytes("inflight_bytes", &o::inflight_bytes, bytes_max,
+             "Of large tensors, that a node fetches at once.");
+  keys.integer("heartbeat_ms", &o::heartbeat_ms, {10, 60000}, "ms",
+               "Between two signs of life of a node.");
+  keys.integer("node_timeout_ms", &o::node_timeout_ms, {100, 600000}, "ms",
+               "Without a sign of life for so long, a node is lost.");
+  keys.number("join_timeout_s", &o::join_timeout_s, {1, 86400}, "s",
+              "That nodes wait for each other at the start.");
+}
+
 void add_run(std::vector<key>& table) {
   section_keys<run_options> keys{table, "run", &job::run};
   using o = run_options;
@@ -187,6 +209,7 @@ std::vector<key> make_keys() {
   add_jitter(table);
   add_cost(table);
   add_device(table);
+  add_transport(table);
   add_run(table);
   return table;
 }
@@ -213,6 +236,7 @@ const std::vector<section_info>& sections() {
       {"jitter", "What disturbs the run, the same in every mode."},
       {"cost", "Expected times, for simulation and for the scale of jitter."},
       {"device", "What a rank computes on."},
+      {"transport", "Between the nodes of a job."},
       {"run", "How the run is watched."},
   };
   return all;

@@ -19,14 +19,7 @@ std::string text_of(std::uint64_t n) {
   return std::to_string(n);
 }
 
-status only_one_yet(std::string_view key, std::uint32_t n, const provenance& from) {
-  if (n == 1) return success();
-  return from.blame(key, "not supported yet: expected 1, got " + text_of(n));
-}
-
 status check_supported(const job& j, const provenance& from) {
-  if (auto tp = only_one_yet("pipeline.tp", j.pipeline.tp, from); !tp) return tp;
-  if (auto dp = only_one_yet("pipeline.replicas", j.pipeline.replicas, from); !dp) return dp;
   switch (j.device.kind) {
     case device_kind::cpu:
       return success();
@@ -77,6 +70,33 @@ status check_model(const job& j, const provenance& from) {
                           std::string{from.note("data.sequence_length")},
                       "model.context");
   return success();
+}
+
+/// What tensor parallelism must be able to cut into equal parts.
+status check_ranks(const job& j, const provenance& from) {
+  const auto tp = j.pipeline.tp;
+  const auto divides = [&](std::string_view key, std::uint64_t n) -> status {
+    if (n % tp == 0) return success();
+    return from.blame(key,
+                      "expected a multiple of pipeline.tp = " + text_of(tp) + ", got " +
+                          text_of(n) + std::string{from.note(key)},
+                      "pipeline.tp");
+  };
+  const auto& m = j.model;
+  if (auto heads = divides("model.heads", m.heads); !heads) return heads;
+  const auto width = m.feed_forward != 0 ? m.feed_forward : std::uint64_t{4} * m.hidden;
+  if (auto feed = divides("model.feed_forward", width); !feed) return feed;
+  return divides("model.vocabulary", m.vocabulary);
+}
+
+status check_nodes(const job& j, const provenance& from) {
+  const auto& nodes = j.pipeline.nodes;
+  const auto groups = std::size_t{j.pipeline.stages} * j.pipeline.replicas;
+  if (nodes.empty() || nodes.size() == groups || nodes.size() == groups * j.pipeline.tp)
+    return success();
+  auto expected = text_of(groups) + " entries (one a stage and replica)";
+  if (j.pipeline.tp > 1) expected += " or " + text_of(groups * j.pipeline.tp) + " (one a rank)";
+  return from.blame("pipeline.nodes", "expected " + expected + ", got " + text_of(nodes.size()));
 }
 
 status check_train(const job& j, const provenance& from) {
@@ -182,10 +202,11 @@ status check_policy(const job& j, const provenance& from) {
 status validate(const job& j, const provenance& from, job_use use) {
   using check = status (*)(const job&, const provenance&);
   for (const check holds :
-       {check_supported, check_shape, check_train, check_jitter, check_cost, check_policy})
+       {check_supported, check_shape, check_nodes, check_train, check_jitter, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;
+  if (auto ranks = check_ranks(j, from); !ranks) return ranks;
   return check_data(j, from);
 }
 

@@ -169,11 +169,27 @@ TEST_CASE("Text that is not TOML is refused with line and column") {
   }
 }
 
+TEST_CASE("Tensor parallelism must divide what it cuts") {
+  const auto train = [](const std::string& text) {
+    return refusal(text, {"data.text=."}, job::job_use::train);
+  };
+  CHECK(train("[pipeline]\ntp = 3") ==
+        "x.toml:2: model.heads: expected a multiple of pipeline.tp = 3, got 4 (the default)");
+  CHECK(train("[pipeline]\ntp = 2\n[model]\nvocabulary = 257") ==
+        "x.toml:4: model.vocabulary: expected a multiple of pipeline.tp = 2, got 257");
+}
+
+TEST_CASE("Nodes are named for every stage or for every rank") {
+  CHECK(refusal("[pipeline]\nstages = 2\nnodes = [0, 1, 1]") ==
+        "x.toml:3: pipeline.nodes: expected 2 entries (one a stage and replica), got 3");
+  CHECK(refusal("[pipeline]\nstages = 2\ntp = 2\nnodes = [0, 1, 1]") ==
+        "x.toml:4: pipeline.nodes: expected 2 entries (one a stage and replica) or 4 (one a rank), "
+        "got 3");
+  CHECK(refusal("[pipeline]\nnodes = [-1]").starts_with("x.toml:2: pipeline.nodes: entry 0:"));
+}
+
 TEST_CASE("What this version cannot do is refused, not ignored") {
   check({
-      {"[pipeline]\ntp = 2", "x.toml:2: pipeline.tp: not supported yet: expected 1, got 2"},
-      {"[pipeline]\nreplicas = 2",
-       "x.toml:2: pipeline.replicas: not supported yet: expected 1, got 2"},
       {"[device]\nkind = \"cuda\"",
        "x.toml:2: device.kind: not available yet: expected \"cpu\", got \"cuda\""},
       {"[device]\nkind = \"emulated\"",
@@ -278,7 +294,8 @@ TEST_CASE("An override is refused with its own text") {
   CHECK(with("pipeline={stages=3}") ==
         "--set pipeline={stages=3}: expected section.key, got a section");
   CHECK(with("stages=3") == "--set stages=3: unknown key, did you mean pipeline.stages?");
-  CHECK(with("pipeline.tp=2") == "--set pipeline.tp=2: not supported yet: expected 1, got 2");
+  CHECK(with("device.kind=cuda") ==
+        "--set device.kind=cuda: not available yet: expected \"cpu\", got \"cuda\"");
   CHECK(with("pipeline.placement=v") ==
         "--set pipeline.placement=v: \"v\" expects pipeline.chunks = 2, got 1 (the default)");
   CHECK(refusal("[model]\nhidden = 130", {"data.text=.", "model.heads=4"}, job::job_use::train) ==

@@ -76,8 +76,10 @@ class program {
   }
 
   void signal(int number) const { ::kill(pid_, number); }
+  pid_t pid() const { return pid_; }
   /// What it has printed so far.
   std::string out() const { return text_of(folder_ / "out"); }
+  std::string err() const { return text_of(folder_ / "err"); }
 
   outcome wait(std::chrono::seconds limit = std::chrono::seconds{240}) {
     const auto begun = std::chrono::steady_clock::now();
@@ -93,7 +95,7 @@ class program {
     pid_ = -1;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
     return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), out(),
-            text_of(folder_ / "err"), took.count()};
+            err(), took.count()};
   }
 
  private:

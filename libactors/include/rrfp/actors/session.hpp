@@ -3,19 +3,25 @@
 ///   auto opened = session::open(setup);           // or an error: bad input, nothing has started
 ///   auto result = opened.value()->run();          // blocks; interrupt() from another thread ends it
 ///
-/// Inside, a job actor steps the stage supervisors; every stage has a supervisor and its ranks.
+/// Inside, a job actor steps the stage supervisors; every stage has a supervisor and its ranks. A
+/// session may be spread over the nodes of a cluster: each opens it with the same setup and its own
+/// place, node 0 runs the job actor and has the whole result.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/compute/batch_source.hpp>
+#include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
+#include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/policy.hpp>
 #include <rrfp/schedule/stage_core.hpp>
@@ -56,13 +62,13 @@ struct run_summary {
   std::int64_t peak_bytes() const;
 };
 
-enum class ending : std::uint8_t { done, interrupted, failed };
+enum class ending : std::uint8_t { done, interrupted, failed, node_lost };
 
 struct run_result {
   ending how = ending::done;
   /// What failed, where; empty otherwise.
   std::string message;
-  /// As far as the run came; weights_xxh64 only when done.
+  /// As far as the run came; weights_xxh64 only when done. Empty on nodes other than 0.
   run_summary summary;
   /// One a stage, lines of rrfp/schedule/transcript.hpp, when asked for.
   std::vector<std::vector<std::string>> transcripts;
@@ -77,6 +83,8 @@ struct injected_delays {
 
 struct session_setup {
   pipeline_shape shape;
+  std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
+  std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
   dispatch_mode mode = dispatch_mode::ready;
   std::uint32_t lookahead = 0;
   /// What each stage may hold, indexed by stage.
@@ -86,7 +94,11 @@ struct session_setup {
   std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
-  std::function<result<std::unique_ptr<compute::stage_module>>(virtual_stage_id)> make_chunk;
+  /// The part of a rank; `group` are the tensor-parallel ranks of its stage, null if it is alone.
+  std::function<result<std::unique_ptr<compute::stage_module>>(
+      virtual_stage_id, std::shared_ptr<compute::rank_group> group)>
+      make_chunk;
+  /// Numbered over all replicas: replica d has the microbatches from d * m on.
   std::shared_ptr<const compute::batch_source> data;
 
   injected_delays delays;
@@ -95,21 +107,37 @@ struct session_setup {
   bool record_transcripts = false;
   /// Filled as the run goes; may be null. Must outlive the session.
   trace_recorder* trace = nullptr;
+  /// Called once, with a line on what the nodes talk over, when they are several.
+  std::function<void(const std::string&)> on_connected;
   /// Called after every step, from a thread of the session; must not call back into it.
   std::function<void(const step_summary&)> on_step;
 };
 
+/// The part that this process has in a run of several.
+struct cluster {
+  /// All nodes have joined. Outlives the session.
+  membership* members = nullptr;
+  plan::node_places places;
+  job::transport_options transport;
+  /// Tells the messages of this job from those of others, and of its runs from each other.
+  std::uint64_t job_token = 0;
+  std::uint32_t epoch = 0;
+};
+
 class session {
  public:
-  /// Builds the model and checks that its parts fit. Errors are the user's to mend.
-  static result<std::unique_ptr<session>> open(session_setup setup);
+  /// Builds the part of the model that is hosted here and checks that the parts fit. Errors are the
+  /// user's to mend.
+  static result<std::unique_ptr<session>> open(session_setup setup,
+                                               std::optional<cluster> where = std::nullopt);
   session(const session&) = delete;
   session& operator=(const session&) = delete;
   ~session();
 
   /// Trains train.steps steps. Once.
   run_result run();
-  /// Ends run() as soon as the running tasks are done. Thread-safe, any number of times.
+  /// Ends run() as soon as the running tasks are done. Thread-safe, any number of times. On a node
+  /// that does not run the job actor: this node leaves, and the job is over for the others too.
   void interrupt();
 
  private:

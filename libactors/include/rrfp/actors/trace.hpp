@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/schedule/event.hpp>
@@ -15,6 +16,7 @@ namespace rrfp::actors {
 
 /// One task on one rank. Times in nanoseconds since the run began.
 struct task_record {
+  replica_id replica;
   stage_id stage;
   rank_id rank;
   step_id step;
@@ -32,6 +34,7 @@ struct task_record {
 
 /// One time that a stage had nothing to launch.
 struct wait_record {
+  replica_id replica;
   stage_id stage;
   step_id step;
   wait what;
@@ -52,6 +55,10 @@ class trace_recorder {
 
   /// Records that came after the limit.
   std::uint64_t dropped() const;
+
+  /// All records, as many as fit, for add_bytes() in another process of the same build.
+  std::string to_bytes(std::size_t bytes_max) const;
+  void add_bytes(std::string_view bytes);
 
  private:
   mutable std::mutex mutex_;

@@ -23,6 +23,7 @@
 
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/schedule/result.hpp>
+#include <rrfp/tp_coord/rank_channel.hpp>
 
 namespace rrfp::actors {
 
@@ -86,29 +87,10 @@ struct ucx_counters {
 };
 
 /// Some ranks that exchange bytes; each knows itself and the others by position in `members`.
-struct rank_group {
+struct channel_group {
   /// The same on all members and unlike that of any other group of this job.
   std::uint32_t id = 0;
   std::vector<rank_address> members;
-};
-
-/// Small untyped messages between the ranks of a group, for collectives. Thread-safe. A message is
-/// matched by (sender, tag); several with the same tag are taken in the order of their arrival, which
-/// need not be the order of sending, so a tag should be in use once at a time.
-class rank_channel {
- public:
-  rank_channel() = default;
-  rank_channel(const rank_channel&) = delete;
-  rank_channel& operator=(const rank_channel&) = delete;
-  virtual ~rank_channel() = default;
-
-  /// Copies `data`, never blocks. What cannot be delivered shows as an error of the other's receive().
-  virtual void send(rank_id to, std::uint64_t tag, std::span<const std::byte> data) = 0;
-  /// Fills `into` with a message of exactly that size. Errors: another size, `limit` over, the sender's
-  /// node failed or left, the transport closed. Looks for the arrival for some microseconds before it
-  /// sleeps. A small message that arrives meanwhile is copied straight to `into`.
-  virtual status receive(rank_id from, std::uint64_t tag, std::span<std::byte> into,
-                         std::chrono::milliseconds limit) = 0;
 };
 
 /// Thread-safe.
@@ -136,8 +118,10 @@ class ucx_transport final : public transport {
   /// The tensor lies in host memory. Bound here, the tensor itself is handed over; else the address
   /// must be routed to a connected node. What is queued is bounded by the sender's memory slots alone.
   void send(message m) override;
-  /// For group.members[own], which lives here. Every other member is routed or lives here too.
-  std::unique_ptr<rank_channel> open_channel(const rank_group& group, rank_id own);
+  /// For group.members[own], which lives here. Every other member is routed or lives here too. A
+  /// channel is thread-safe; it looks for an arrival for some microseconds before it sleeps, and a
+  /// small message that arrives meanwhile is copied straight to its receiver.
+  std::unique_ptr<tp_coord::rank_channel> open_channel(const channel_group& group, rank_id own);
   /// At most about close_max. Not from a sink. Received tensors stay valid.
   void close() override;
 

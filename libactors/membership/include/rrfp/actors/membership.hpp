@@ -101,7 +101,8 @@ class membership {
   std::chrono::nanoseconds clock_offset() const;
 
   /// Called once, from the watch thread, with the node and a message for the user; at once if a
-  /// node is lost already. Must not block: heartbeats wait for it. To be set once.
+  /// node is lost already. Must not block: heartbeats wait for it. Takes the place of the callback
+  /// before it, which is not called any more once this returns; null: nobody is told.
   void on_lost(std::function<void(node_id, std::string why)> callback);
 
   /// What this node is at ("step 12"), told with the heartbeats and in the message of its loss.

@@ -53,6 +53,9 @@ struct stage_compute_config {
   job::train_options train;
   /// The ranks of this stage, the one that the chunks were made for; null: one rank.
   std::shared_ptr<rank_group> group = nullptr;
+  /// The number of microbatch 0 among those of all replicas: keys dropout. The batch source numbers
+  /// from 0 whatever this is.
+  std::uint32_t first_microbatch = 0;
 };
 
 struct microbatch_loss {
@@ -98,6 +101,10 @@ class stage_compute {
   /// The microbatches of this step whose F on the last virtual stage is done, by number. Empty on
   /// other stages. Valid until the next begin_step.
   std::vector<microbatch_loss> losses() const;
+
+  /// The gradients of all parameters of this rank, copies included, in model order: to be summed in
+  /// place over the replicas, before a tie is joined. Legal once every microbatch is folded.
+  std::vector<at::Tensor> gradients() const;
 
   /// The gradient of the tied parameter's side that this stage holds, when the other side lives on
   /// another stage: to be sent there, to the same rank, and joined. Nothing when there is no tie

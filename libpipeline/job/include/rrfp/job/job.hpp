@@ -48,6 +48,7 @@ struct job {
   weather::jitter_options jitter;
   cost_options cost;
   device_options device;
+  transport_options transport;
   run_options run;
   std::vector<variant> compare;
   /// What whoever started the run should be told of how the job was read, a line each.

@@ -25,8 +25,10 @@ struct pipeline_options {
   std::uint32_t microbatches = 8;
   /// Tensor-parallel ranks of a stage.
   std::uint32_t tp = 1;
-  /// Data-parallel copies of the pipeline.
+  /// Data-parallel copies of the pipeline, each with `microbatches` of its own.
   std::uint32_t replicas = 1;
+  /// The node of each stage, replica after replica, or of each rank of each of them; empty: evenly.
+  std::vector<std::uint32_t> nodes;
 };
 
 /// [dispatch] which ready task runs next.
@@ -107,6 +109,21 @@ enum class device_kind : std::uint8_t { cpu, cuda, emulated };
 /// [device] what a rank computes on.
 struct device_options {
   device_kind kind = device_kind::cpu;
+};
+
+/// [transport] between the nodes of a job.
+struct transport_options {
+  /// Address or name under which other nodes reach this one.
+  std::string listen = "127.0.0.1";
+  /// Empty: none, which only loopback allows.
+  std::string key_file;
+  /// As UCX_TLS has it; "auto": UCX chooses.
+  std::string tls = "auto";
+  /// Of large tensors, that a node fetches at once.
+  std::uint64_t inflight_bytes = std::uint64_t{256} << 20;
+  std::uint32_t heartbeat_ms = 200;
+  std::uint32_t node_timeout_ms = 1500;
+  double join_timeout_s = 60;
 };
 
 /// automatic: live on a terminal, plain lines elsewhere.

@@ -1,0 +1,148 @@
+#include "local_launch.hpp"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/membership.hpp>
+#include <rrfp/plan/node_places.hpp>
+
+#include "exit_code.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// How long nodes may take to notice that another one has ended, to say so and to end too.
+constexpr std::chrono::seconds ending_time{8};
+constexpr std::chrono::milliseconds poll_period{20};
+
+struct child {
+  pid_t pid = -1;
+  bool alive = false;
+  int state = 0;
+
+  bool ended_well() const { return WIFEXITED(state) && WEXITSTATUS(state) == exit_done; }
+};
+
+std::vector<std::string> arguments_of(const command_options& options, std::uint32_t node,
+                                      const actors::listening_socket& rendezvous) {
+  std::vector<std::string> all{"rrfp-node", "join", options.job};
+  for (const auto& s : options.settings) all.insert(all.end(), {"--set", s});
+  all.insert(all.end(), {"--nnodes", std::to_string(options.local_nodes), "--node-rank",
+                         std::to_string(node), "--rendezvous",
+                         fmt::format("127.0.0.1:{}", rendezvous.port), "--launched"});
+  if (node == 0) {
+    all.insert(all.end(), {"--rendezvous-fd", std::to_string(rendezvous.fd)});
+    if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});
+  }
+  if (!options.trace.empty()) all.insert(all.end(), {"--trace", options.trace});
+  return all;
+}
+
+[[noreturn]] void become_node(const std::vector<std::string>& arguments, pid_t launcher) {
+  // A node outlives the launcher in no case.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) ::_exit(exit_node_lost);
+  // Ctrl-C reaches the launcher alone, which tells node 0.
+  ::setpgid(0, 0);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::vector<char*> argv;
+  for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  ::execv("/proc/self/exe", argv.data());
+  std::fprintf(stderr, "rrfp-node: cannot start a node: %s\n", std::strerror(errno));
+  ::_exit(exit_own_fault);
+}
+
+/// Takes note of the children that have ended.
+void reap(std::vector<child>& nodes) {
+  for (auto& n : nodes)
+    if (n.alive && ::waitpid(n.pid, &n.state, WNOHANG) == n.pid) n.alive = false;
+}
+
+void signal_all(const std::vector<child>& nodes, int number) {
+  for (const auto& n : nodes)
+    if (n.alive) ::kill(n.pid, number);
+}
+
+std::string how_it_ended(int state) {
+  return WIFSIGNALED(state) ? fmt::format("was ended by signal {}", WTERMSIG(state))
+                            : fmt::format("ended with exit code {}", WEXITSTATUS(state));
+}
+
+}  // namespace
+
+int launch_nodes(const command_options& options, const job::job& j, interrupt_watch& interrupts) {
+  const auto rendezvous = actors::listen_on_loopback();
+  if (!rendezvous) {
+    fmt::print(stderr, "rrfp-node: {}\n", rendezvous.message());
+    return exit_own_fault;
+  }
+  std::fflush(nullptr);
+  std::vector<child> nodes(options.local_nodes);
+  const auto launcher = ::getpid();
+  for (std::uint32_t n = 0; n < nodes.size(); ++n) {
+    const auto arguments = arguments_of(options, n, *rendezvous);
+    nodes[n].pid = ::fork();
+    if (nodes[n].pid == 0) become_node(arguments, launcher);
+    if (nodes[n].pid < 0) {
+      fmt::print(stderr, "rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
+      signal_all(nodes, SIGKILL);
+      return exit_own_fault;
+    }
+    nodes[n].alive = true;
+  }
+  ::close(rendezvous->fd);
+
+  const auto any_alive = [&] {
+    return std::any_of(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
+  };
+  bool told = false;
+  std::optional<clock::time_point> deadline;
+  while (any_alive()) {
+    std::this_thread::sleep_for(poll_period);
+    reap(nodes);
+    if (interrupts.interrupted() && !std::exchange(told, true)) {
+      if (nodes[0].alive) ::kill(nodes[0].pid, SIGINT);
+      deadline = clock::now() + ending_time;
+    }
+    const bool all_alive =
+        std::all_of(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
+    if (!all_alive && !deadline) deadline = clock::now() + ending_time;
+    if (deadline && clock::now() > *deadline) signal_all(nodes, SIGKILL);
+  }
+
+  if (interrupts.interrupted()) return exit_interrupted;
+  const auto& first = nodes[0];
+  if (WIFEXITED(first.state) && WEXITSTATUS(first.state) != exit_done)
+    return WEXITSTATUS(first.state);
+  for (std::uint32_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n].ended_well()) continue;
+    const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
+    fmt::print(stderr, "rrfp-node: node {} ({}) {}\n", n,
+               places ? places->describe(node_id{n}) : "", how_it_ended(nodes[n].state));
+    return exit_node_lost;
+  }
+  return exit_done;
+}
+
+}  // namespace rrfp::apps

@@ -1,0 +1,171 @@
+#include "training.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/job_session.hpp>
+#include <rrfp/plan/node_places.hpp>
+
+#include "exit_code.hpp"
+#include "progress.hpp"
+#include "results.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+/// One run of the job as the outputs need it.
+struct prepared_run {
+  job::job what;
+  std::unique_ptr<actors::session> session;
+  std::unique_ptr<progress> shown;
+  std::unique_ptr<actors::trace_recorder> trace;
+};
+
+/// Sets up the run; nothing has started yet.
+result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& log, bool traced,
+                             const node_seat& seat) {
+  auto data = actors::open_data(j);
+  if (!data) return data.failure();
+  auto setup = actors::make_session_setup(j, std::move(*data));
+  if (!setup) return setup.failure();
+  prepared_run run{j, nullptr, nullptr, nullptr};
+  run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, j.train.steps);
+  if (traced) run.trace = std::make_unique<actors::trace_recorder>();
+  setup->trace = run.trace.get();
+  setup->on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
+    shown->step(s);
+    log.step(j, s);
+  };
+  std::optional<actors::cluster> where;
+  if (seat.members != nullptr) {
+    auto places = plan::node_places::make(j, static_cast<std::uint32_t>(seat.members->members().size()));
+    if (!places) return places.failure();
+    where = actors::cluster{seat.members, std::move(*places), j.transport, seat.job_token, number};
+    if (seat.leads())
+      setup->on_connected = [](const std::string& line) { fmt::print("{}\n", line); };
+  }
+  auto session = actors::session::open(std::move(*setup), std::move(where));
+  if (!session) return session.failure();
+  run.session = std::move(*session);
+  return run;
+}
+
+int exit_code_of(const actors::run_result& r) {
+  switch (r.how) {
+    case actors::ending::done: return exit_done;
+    case actors::ending::interrupted: return exit_interrupted;
+    case actors::ending::failed: return exit_own_fault;
+    case actors::ending::node_lost: return exit_node_lost;
+  }
+  return exit_own_fault;
+}
+
+/// The result of all runs side by side; a difference that may not be is the product's own fault.
+int conclude(const std::vector<finished_run>& runs) {
+  fmt::print("\n{}", table_of(runs));
+  for (const auto& r : runs) {
+    const auto& first = runs[0];
+    if (&r == &runs[0] || !must_agree(first.run, r.run)) continue;
+    if (r.summary.weights_xxh64 == first.summary.weights_xxh64 &&
+        r.summary.losses_xxh64 == first.summary.losses_xxh64) {
+      fmt::print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
+                 r.run.name);
+    } else {
+      fmt::print(stderr, "rrfp-node: {} and {} must agree to the last bit and do not\n",
+                 first.run.name, r.run.name);
+      return exit_own_fault;
+    }
+  }
+  return exit_done;
+}
+
+/// Whether `path` can be written, found out before hours of training.
+status writable(const std::string& option, const std::string& path) {
+  if (path.empty()) return success();
+  const auto beside = path + ".tmp";
+  std::FILE* const file = std::fopen(beside.c_str(), "w");
+  if (file == nullptr)
+    return error{fmt::format("{} {}: cannot create: {}", option, path, std::strerror(errno))};
+  std::fclose(file);
+  std::remove(beside.c_str());
+  return success();
+}
+
+}  // namespace
+
+status check_training(const std::vector<job::job>& runs, const training_options& options,
+                      std::uint32_t nodes) {
+  if (auto can = writable("--trace", options.trace); !can) return can;
+  for (const auto& j : runs) {
+    auto data = actors::open_data(j);
+    if (!data) return data.failure();
+    if (auto setup = actors::make_session_setup(j, std::move(*data)); !setup)
+      return setup.failure();
+    if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
+  }
+  return success();
+}
+
+int train(const std::vector<job::job>& runs, const training_options& options,
+          interrupt_watch& interrupts, const node_seat& seat) {
+  auto log = json_log::open(seat.leads() ? options.json : std::string{});
+  if (!log) {
+    fmt::print(stderr, "rrfp-node: {}\n", log.message());
+    return exit_bad_input;
+  }
+  std::vector<finished_run> finished;
+  std::vector<std::unique_ptr<actors::trace_recorder>> traces;
+  std::vector<actors::titled_trace> titled;
+  int code = exit_done;
+  for (const auto& j : runs) {
+    auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), **log,
+                       !options.trace.empty(), seat);
+    if (!run) {
+      fmt::print(stderr, "rrfp-node: {}\n", run.message());
+      return exit_bad_input;
+    }
+    if (seat.leads())
+      fmt::print("{}: {} {}, {} stages, {} microbatches, {} steps\n", j.name,
+                 name(j.dispatch.mode), j.dispatch.policy, j.pipeline.stages,
+                 j.pipeline.microbatches, j.train.steps);
+    std::fflush(stdout);
+    interrupts.on_interrupt([session = run->session.get()] { session->interrupt(); });
+    const auto result = run->session->run();
+    interrupts.on_interrupt(nullptr);
+    run->shown->finish();
+    (*log)->summary(j, result);
+    titled.push_back({j.name, run->trace.get()});
+    traces.push_back(std::move(run->trace));
+    code = exit_code_of(result);
+    const bool told = result.how == actors::ending::failed ||
+                      result.how == actors::ending::node_lost;
+    if (told && !seat.quiet) fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, result.message);
+    if (result.how == actors::ending::interrupted && seat.leads())
+      fmt::print("{}: interrupted after {} steps\n", j.name, result.summary.steps);
+    if (code != exit_done) break;
+    finished.push_back({j, result.summary});
+  }
+  if (!seat.leads()) return code;
+
+  if (code == exit_done) code = conclude(finished);
+  if (!options.trace.empty()) {
+    if (auto written = actors::write_chrome_json(options.trace, titled); !written) {
+      fmt::print(stderr, "rrfp-node: --trace {}\n", written.message());
+      if (code == exit_done) code = exit_own_fault;
+    } else {
+      fmt::print("trace: {} (open it in ui.perfetto.dev)\n", options.trace);
+    }
+  }
+  if (auto closed = (*log)->close(); !closed) {
+    fmt::print(stderr, "rrfp-node: {}\n", closed.message());
+    if (code == exit_done) code = exit_own_fault;
+  }
+  return code;
+}
+
+}  // namespace rrfp::apps

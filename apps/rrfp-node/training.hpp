@@ -1,0 +1,39 @@
+/// A job's runs one after another, with all that is shown and left of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/membership.hpp>
+#include <rrfp/actors/session.hpp>
+#include <rrfp/job/job.hpp>
+
+#include "interrupt_watch.hpp"
+
+namespace rrfp::apps {
+
+struct training_options {
+  std::string json;   ///< a file for the JSON lines; empty: none
+  std::string trace;  ///< a file for the trace; empty: none
+};
+
+/// The seat of this process among the nodes of the job.
+struct node_seat {
+  actors::membership* members = nullptr;  ///< null: alone
+  std::uint64_t job_token = 0;
+  /// Says nothing of losses, since another process of this machine does.
+  bool quiet = false;
+
+  bool leads() const { return members == nullptr || members->node() == node_id{0}; }
+};
+
+/// Refuses what can be known to be wrong before anything starts: the data, the plan, the outputs, and
+/// the places of `nodes` nodes. Errors are the user's.
+status check_training(const std::vector<job::job>& runs, const training_options& options,
+                      std::uint32_t nodes);
+
+/// Trains all of `runs` in turn and prints the table. Returns the exit code of the program.
+int train(const std::vector<job::job>& runs, const training_options& options,
+          interrupt_watch& interrupts, const node_seat& seat);
+
+}  // namespace rrfp::apps

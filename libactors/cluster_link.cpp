@@ -1,0 +1,154 @@
+#include "cluster_link.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <caf/io/all.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "messages.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+using nlohmann::json;
+using std::chrono::steady_clock;
+
+std::string to_bytes(const json& card) {
+  const auto cbor = json::to_cbor(card);
+  return {cbor.begin(), cbor.end()};
+}
+
+std::int64_t nanoseconds(steady_clock::time_point t) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+}
+
+json binary(const std::string& bytes) {
+  return json::binary({bytes.begin(), bytes.end()});
+}
+
+std::string text_of(const json& binary) {
+  const auto& bytes = binary.get_binary();
+  return {bytes.begin(), bytes.end()};
+}
+
+/// The cards of all nodes, by node. They come from members, who have proved to be of the same
+/// version: what does not parse is the product's fault and throws.
+result<std::vector<json>> exchange_cards(membership& members, const json& mine,
+                                         std::chrono::milliseconds limit) {
+  auto all = members.all_gather(to_bytes(mine), limit);
+  if (!all) return all.failure();
+  std::vector<json> cards;
+  for (const auto& bytes : *all) cards.push_back(json::from_cbor(bytes));
+  return cards;
+}
+
+}  // namespace
+
+cluster_link::cluster_link(const cluster& where, ucx_transport& wire,
+                           std::chrono::milliseconds limit)
+    : where_(where), wire_(wire), limit_(limit) {}
+
+result<cluster_link::opened> cluster_link::open(const cluster& where, const session_setup& setup,
+                                                const std::map<stage_id, compute::tie>& sides,
+                                                steady_clock::time_point start) {
+  auto& members = *where.members;
+  const std::chrono::milliseconds limit{
+      static_cast<std::int64_t>(where.transport.join_timeout_s * 1e3)};
+  ucx_options options;
+  options.node = members.node();
+  options.job_token = where.job_token;
+  options.epoch = where.epoch;
+  if (where.transport.tls != "auto") options.tls = where.transport.tls;
+  options.inflight_bytes_max = options.message_bytes_max = where.transport.inflight_bytes;
+  auto wire = ucx_transport::open(std::move(options));
+  if (!wire) return wire.failure();
+
+  json card{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
+  for (const auto& [stage, side] : sides)
+    card["ties"].push_back({stage.value(), static_cast<int>(side)});
+  const auto cards = exchange_cards(members, card, limit);
+  if (!cards) return cards.failure();
+
+  opened o;
+  o.sides = sides;
+  o.link.reset(new cluster_link{where, **wire, limit});
+  (*wire)->on_failure([link = o.link.get()](node_id n, std::string why) {
+    link->tell_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
+  });
+  for (std::uint32_t n = 0; n < cards->size(); ++n) {
+    const auto& other = (*cards)[n];
+    for (const auto& tie : other.value("ties", json::array()))
+      o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
+    if (node_id{n} == members.node()) continue;
+    if (auto connected = (*wire)->connect(node_id{n}, text_of(other.at("address"))); !connected)
+      return connected.failure();
+  }
+  for (std::uint32_t d = 0; d < setup.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
+      for (std::uint32_t r = 0; r < setup.ranks; ++r) {
+        const rank_address to{stage_id{s}, rank_id{r}, replica_id{d}};
+        (*wire)->route(to, where.places.of(to.replica, to.stage, to.rank));
+      }
+  const std::chrono::nanoseconds began{(*cards)[0].at("start").get<std::int64_t>()};
+  o.start = steady_clock::time_point{began - members.clock_offset()};
+  o.wire = std::move(*wire);
+  return o;
+}
+
+void cluster_link::configure(caf::actor_system_config& config) const {
+  config.load<caf::io::middleman>();
+}
+
+bool cluster_link::leads() const { return where_.members->node() == node_id{0}; }
+
+result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system,
+                                                       const caf::actor& node) {
+  auto& members = *where_.members;
+  auto& middleman = system.middleman();
+  const auto port = middleman.publish(node, 0, where_.transport.listen.c_str());
+  if (!port)
+    return error{fmt::format("node {}: cannot listen on {}: {}", members.node().value(),
+                             where_.transport.listen, system.render(port.error()))};
+  const auto cards = exchange_cards(members, json{{"port", *port}}, limit_);
+  if (!cards) return cards.failure();
+  std::vector<caf::actor> nodes{node};
+  for (std::uint32_t n = 1; leads() && n < cards->size(); ++n) {
+    const auto& host = members.members()[n].host;
+    const auto other = middleman.remote_actor(host, (*cards)[n].at("port").get<std::uint16_t>());
+    if (!other)
+      return error{fmt::format("node {} at {}: cannot be reached: {}", n, host,
+                               system.render(other.error()))};
+    nodes.push_back(*other);
+  }
+  return nodes;
+}
+
+void cluster_link::watch(const caf::actor& who) {
+  {
+    const std::lock_guard lock{mutex_};
+    watcher_ = who;
+  }
+  if (!who) return where_.members->on_lost(nullptr);
+  where_.members->on_lost([this, who](node_id n, std::string why) {
+    wire_.give_up(n, why);
+    post(who, node_lost{std::move(why)});
+  });
+}
+
+void cluster_link::tell_unreachable(std::string why) {
+  const std::lock_guard lock{mutex_};
+  if (watcher_) post(watcher_, node_unreachable{std::move(why)});
+}
+
+void cluster_link::say_goodbye(trace_recorder* trace, std::chrono::milliseconds limit) {
+  auto all = where_.members->all_gather(
+      trace == nullptr || leads() ? std::string{} : trace->to_bytes(gather_bytes_max), limit);
+  if (!all || trace == nullptr || !leads()) return;
+  for (const auto& bytes : *all) trace->add_bytes(bytes);
+}
+
+}  // namespace rrfp::actors

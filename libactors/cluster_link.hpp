@@ -1,0 +1,66 @@
+/// What binds the nodes of one run: the transport between them, and the handles of each other's node
+/// actors. Set up by exchanging cards over the members' control channel.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/actors/ucx_transport.hpp>
+
+#include "caf_compat.hpp"
+#include "rank_groups.hpp"
+
+namespace rrfp::actors {
+
+class cluster_link {
+ public:
+  struct opened {
+    std::unique_ptr<cluster_link> link;
+    /// To every rank of the job, whose routes are set.
+    std::unique_ptr<transport> wire;
+    /// Tied sides of all stages.
+    std::map<stage_id, compute::tie> sides;
+    /// When the job's node began, on this node's clock.
+    std::chrono::steady_clock::time_point start;
+  };
+
+  /// Blocks until every node has done the same. `sides` are those of the stages hosted here. Error:
+  /// a node was lost, or does not come.
+  static result<opened> open(const cluster& where, const session_setup& setup,
+                             const std::map<stage_id, compute::tie>& sides,
+                             std::chrono::steady_clock::time_point start);
+
+  /// Lets an actor system talk to others.
+  void configure(caf::actor_system_config& config) const;
+  /// Whether the job actor runs here.
+  bool leads() const;
+  /// Lets groups of ranks that span nodes talk.
+  void attach(rank_groups& groups) { groups.attach(wire_); }
+  /// One line on what UCX chose, for people.
+  std::string transports() const { return wire_.transports(); }
+  /// Makes `node` known to the others. The job's node gets the handles of all, by node; the others
+  /// their own.
+  result<std::vector<caf::actor>> exchange(caf::actor_system& system, const caf::actor& node);
+  /// `who` is posted node_lost and node_unreachable from now on, and of what was lost before; null:
+  /// nobody.
+  void watch(const caf::actor& who);
+  /// Waits for the others to have ended too, and brings the traces of all to the job's node.
+  void say_goodbye(trace_recorder* trace, std::chrono::milliseconds limit);
+
+ private:
+  cluster_link(const cluster& where, ucx_transport& wire, std::chrono::milliseconds limit);
+  void tell_unreachable(std::string why);
+
+  const cluster& where_;
+  ucx_transport& wire_;
+  const std::chrono::milliseconds limit_;
+  std::mutex mutex_;
+  caf::actor watcher_;
+};
+
+}  // namespace rrfp::actors

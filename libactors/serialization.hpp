@@ -1,0 +1,50 @@
+/// How the plain types inside messages travel between processes: as their members, in order.
+#pragma once
+
+#include <rrfp/actors/transport.hpp>
+#include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/schedule/event.hpp>
+#include <rrfp/schedule/memory.hpp>
+
+#include "caf_compat.hpp"
+
+namespace rrfp {
+
+template <class Inspector, class Tag, class Rep>
+typename Inspector::result_type inspect(Inspector& f, id<Tag, Rep>& x) {
+  auto value = x.value();
+  return f(value, caf::meta::load_callback([&]() -> caf::error {
+             x = id<Tag, Rep>{value};
+             return caf::none;
+           }));
+}
+
+auto fields(auto f, task& x) { return f(x.kind, x.mb, x.chunk); }
+auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
+auto fields(auto f, fold_range& x) { return f(x.first, x.count); }
+auto fields(auto f, launch& x) { return f(x.seq, x.what, x.why, x.folds); }
+auto fields(auto f, wait& x) { return f(x.why, x.head); }
+auto fields(auto f, memory_use& x) {
+  return f(x.slots, x.slots_peak, x.bytes, x.bytes_peak, x.activations, x.activations_peak);
+}
+RRFP_INSPECT_BY_FIELDS
+
+}  // namespace rrfp
+
+namespace rrfp::compute {
+
+auto fields(auto f, microbatch_loss& x) { return f(x.mb, x.mean, x.tokens); }
+auto fields(auto f, parameter_position& x) { return f(x.virtual_stage, x.index, x.rank); }
+auto fields(auto f, parameter_norm& x) { return f(x.at, x.squared); }
+auto fields(auto f, parameter_hash& x) { return f(x.at, x.xxh64); }
+RRFP_INSPECT_BY_FIELDS
+
+}  // namespace rrfp::compute
+
+namespace rrfp::actors {
+
+auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
+RRFP_INSPECT_BY_FIELDS
+
+}  // namespace rrfp::actors

@@ -1,0 +1,323 @@
+/// A job over several processes: the same bits, and a loss that is seen, told and leaves nothing behind.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+using settings = std::vector<std::string>;
+
+/// Eight stages, so that up to eight nodes have one each.
+const std::string job_text = R"([pipeline]
+stages = 8
+microbatches = 6
+[model]
+layers = 8
+hidden = 32
+heads = 4
+context = 32
+dropout = 0.1
+tied_head = true
+[data]
+text = ["/usr/share/common-licenses/GPL-3"]
+microbatch_size = 2
+sequence_length = 32
+[train]
+steps = 3
+lr = 1e-3
+[cost]
+forward_ms = 1.0
+backward_ms = 1.0
+weight_ms = 1.0
+)";
+
+const settings jitter{"jitter.compute=lognormal", "jitter.compute_sigma=0.5",
+                      "jitter.link=exponential", "jitter.link_mean_ms=1"};
+
+class job_file {
+ public:
+  job_file() { std::ofstream{path()} << job_text; }
+
+  std::string path() const { return folder_ / "job.toml"; }
+  std::string at(const std::string& name) const { return folder_ / name; }
+  std::vector<std::string> run(std::uint32_t nodes, const std::vector<settings>& all) const {
+    std::vector<std::string> arguments{RRFP_NODE, "run", path()};
+    if (nodes > 1) arguments.insert(arguments.end(), {"--local-nodes", std::to_string(nodes)});
+    for (const auto& some : all)
+      for (const auto& s : some) arguments.insert(arguments.end(), {"--set", s});
+    return arguments;
+  }
+
+ private:
+  scratch_folder folder_;
+};
+
+struct bits {
+  std::string losses, weights;
+  double loss = 0;  ///< of the last step
+  bool operator==(const bits&) const = default;
+};
+
+bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<settings>& all) {
+  auto arguments = job.run(nodes, all);
+  arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
+  const auto o = run_program(arguments);
+  INFO(nodes << " nodes: " << o.out << o.err);
+  REQUIRE(o.code == 0);
+  std::ifstream in{job.at("out.jsonl")};
+  std::string last;
+  for (std::string line; std::getline(in, line);) last = line;
+  const auto summary = json::parse(last);
+  return {summary.at("losses_xxh64"), summary.at("weights_xxh64"), summary.at("loss_last")};
+}
+
+/// Parent of a process, or 0 when it is gone.
+pid_t parent_of(pid_t pid) {
+  std::ifstream stat{"/proc/" + std::to_string(pid) + "/stat"};
+  std::string line;
+  std::getline(stat, line);
+  const auto after_name = line.rfind(')');
+  if (after_name == std::string::npos) return 0;
+  std::istringstream rest{line.substr(after_name + 1)};
+  char state = 0;
+  pid_t parent = 0;
+  rest >> state >> parent;
+  return state == 'Z' ? 0 : parent;
+}
+
+std::vector<pid_t> children_of(pid_t pid) {
+  std::vector<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc"}) {
+    const auto child = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
+    if (child > 0 && parent_of(child) == pid) children.push_back(child);
+  }
+  return children;
+}
+
+/// The node process of that rank among the children of a launcher.
+pid_t node_process(pid_t launcher, std::uint32_t rank) {
+  const std::string wanted = std::string("--node-rank") + '\0' + std::to_string(rank) + '\0';
+  for (const auto child : children_of(launcher))
+    if (text_of("/proc/" + std::to_string(child) + "/cmdline").find(wanted) != std::string::npos)
+      return child;
+  return 0;
+}
+
+bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!what())
+    if (std::chrono::steady_clock::now() > end) return false;
+    else std::this_thread::sleep_for(std::chrono::milliseconds{10});
+  return true;
+}
+
+std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+/// Node `rank` of a running job gets `number`; the job must end as the loss of a node.
+void lose_a_node(std::uint32_t rank, int number, const std::string& why) {
+  const job_file job;
+  auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
+  arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
+  program training{arguments};
+  REQUIRE(waits_for([&] { return text_of(job.at("out.jsonl")).find("\"step\":2,") !=
+                                 std::string::npos; },
+                    std::chrono::seconds{60}));
+  const auto nodes = children_of(training.pid());
+  REQUIRE(nodes.size() == 4);
+  const auto lost = node_process(training.pid(), rank);
+  REQUIRE(lost != 0);
+  REQUIRE(::kill(lost, number) == 0);
+  const auto begun = std::chrono::steady_clock::now();
+  if (rank != 0 || number == SIGSTOP)
+    CHECK(waits_for([&] { return training.err().find("node") != std::string::npos; },
+                    std::chrono::seconds{4}));
+  const std::chrono::duration<double> told = std::chrono::steady_clock::now() - begun;
+  const auto o = training.wait();
+  INFO(o.out << "\n" << o.err << "\ntold after " << told.count() << " s");
+  CHECK(o.code == 3);
+  CHECK_THAT(o.err, Contains("node " + std::to_string(rank)) && Contains(why) &&
+                        Contains("stages " + std::to_string(2 * rank)));
+  CHECK(occurrences(o.err, "rrfp-node:") == 1);
+  if (rank != 0) {
+    CHECK_THAT(o.err, Contains("step "));
+    CHECK(told.count() < 2.5);
+  }
+  for (const auto node : nodes) CHECK(parent_of(node) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("2, 4 and 8 nodes train to the bits of one process") {
+  const job_file job;
+  const settings in_order{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"};
+  const auto one = bits_of(job, 1, {});
+  for (const std::string tls : {"posix,tcp,self", "tcp,self"}) {
+    const settings over{"transport.tls=" + tls};
+    for (const std::uint32_t nodes : {2U, 4U, 8U}) {
+      INFO(nodes << " nodes over " << tls);
+      CHECK(bits_of(job, nodes, {over}) == one);
+      CHECK(bits_of(job, nodes, {over, jitter, in_order}) == one);
+    }
+    CHECK(bits_of(job, 4, {over, jitter}) == one);
+    CHECK(bits_of(job, 4, {over, in_order}) == one);
+  }
+}
+
+TEST_CASE("tensor-parallel ranks train to the same bits in any order and on any nodes") {
+  const job_file job;
+  const settings in_order{"dispatch.mode=in-order", "dispatch.policy=zb_h1"};
+  const auto alone = bits_of(job, 1, {});
+  for (const std::string tp : {"2", "4"}) {
+    const settings ranks{"pipeline.tp=" + tp};
+    const auto one = bits_of(job, 1, {ranks});
+    INFO("tp " << tp);
+    CHECK(one.loss == Approx(alone.loss).epsilon(1e-4));
+    CHECK(bits_of(job, 1, {ranks, jitter, in_order}) == one);
+    CHECK(bits_of(job, 4, {ranks}) == one);
+    CHECK(bits_of(job, 4, {ranks, jitter, in_order, {"transport.tls=tcp,self"}}) == one);
+    // The ranks of a stage on different nodes.
+    CHECK(bits_of(job, 3, {ranks}) == one);
+    CHECK(bits_of(job, 3, {ranks, jitter, {"transport.tls=tcp,self"}}) == one);
+  }
+}
+
+TEST_CASE("replicas train on the global batch, to the same bits on any nodes") {
+  const job_file job;
+  const auto alone = bits_of(job, 1, {});
+  for (const auto& [replicas, microbatches] : {std::pair{"2", "3"}, std::pair{"3", "2"}}) {
+    const settings copies{std::string{"pipeline.replicas="} + replicas,
+                          std::string{"pipeline.microbatches="} + microbatches,
+                          "pipeline.stages=4"};
+    const auto one = bits_of(job, 1, {copies});
+    INFO(replicas << " replicas");
+    CHECK(one.loss == Approx(alone.loss).epsilon(1e-4));
+    CHECK(bits_of(job, 1, {copies, jitter}) == one);
+    CHECK(bits_of(job, 2, {copies, jitter, {"dispatch.policy=gpipe", "dispatch.mode=in-order"}}) ==
+          one);
+    CHECK(bits_of(job, 4, {copies, {"pipeline.tp=1", "transport.tls=tcp,self"}}) == one);
+  }
+  const settings both{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=2",
+                      "pipeline.tp=2"};
+  CHECK(bits_of(job, 4, {both, jitter}) == bits_of(job, 1, {both}));
+}
+
+TEST_CASE("64 ranks train in four processes") {
+  const job_file job;
+  const settings many{"pipeline.stages=16", "pipeline.tp=4", "model.layers=16", "train.steps=1"};
+  CHECK(bits_of(job, 4, {many, {"transport.node_timeout_ms=20000"}}) == bits_of(job, 1, {many}));
+}
+
+TEST_CASE("stages lie on the nodes that the job names") {
+  const job_file job;
+  const settings places{"pipeline.nodes=[1, 0, 0, 0, 1, 1, 0, 1]"};
+  CHECK(bits_of(job, 2, {places}) == bits_of(job, 1, {}));
+  auto arguments = job.run(2, {places});
+  arguments[1] = "check";
+  const auto o = run_program(arguments);
+  CHECK_THAT(o.out, Contains("node 0: stages 1, 2, 3, 6\n") && Contains("node 1: stages 0, 4, 5, 7\n"));
+  arguments.back() = "pipeline.nodes=[0, 0, 0, 0, 0, 0, 0, 0]";
+  const auto idle = run_program(arguments);
+  CHECK(idle.code == 2);
+  CHECK_THAT(idle.err, Contains("node 1 hosts nothing"));
+}
+
+TEST_CASE("two runs of a comparison and a trace of all nodes come out of one start") {
+  const job_file job;
+  const auto trace = job.at("trace.json");
+  const auto o = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/quickstart.toml",
+                              "--local-nodes", "2", "--set", "train.steps=2", "--trace", trace});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("node 0 at ") && Contains("node 1 at ") &&
+                        Contains("equal to the last bit"));
+  const auto events = json::parse(std::ifstream{trace}).at("traceEvents");
+  std::size_t tasks = 0;
+  for (const auto& e : events) tasks += e.at("ph") == "X" && e.at("cat") != "wait";
+  CHECK(tasks == 2 * 4 * 16 * (2 + 3));
+}
+
+TEST_CASE("a killed node ends the job with one message") {
+  lose_a_node(2, SIGKILL, "lost");
+}
+TEST_CASE("a stopped node ends the job with one message") {
+  lose_a_node(1, SIGSTOP, "lost");
+}
+TEST_CASE("the first node's end is the launcher's to tell") {
+  lose_a_node(0, SIGKILL, "signal 9");
+}
+
+TEST_CASE("SIGINT ends all nodes with code 130") {
+  const job_file job;
+  program training{job.run(4, {{"train.steps=100000", "run.progress=lines"}, jitter})};
+  REQUIRE(waits_for([&] { return children_of(training.pid()).size() == 4; },
+                    std::chrono::seconds{20}));
+  std::this_thread::sleep_for(std::chrono::milliseconds{700});
+  const auto nodes = children_of(training.pid());
+  training.signal(SIGINT);
+  const auto o = training.wait();
+  INFO(o.out << o.err);
+  CHECK(o.code == 130);
+  CHECK(o.seconds < 3);
+  for (const auto node : nodes) CHECK(parent_of(node) == 0);
+}
+
+TEST_CASE("nodes end with a launcher that is killed") {
+  const job_file job;
+  std::vector<pid_t> nodes;
+  {
+    program training{job.run(4, {{"train.steps=100000", "run.progress=none"}})};
+    REQUIRE(waits_for([&] { return children_of(training.pid()).size() == 4; },
+                      std::chrono::seconds{20}));
+    nodes = children_of(training.pid());
+  }
+  CHECK(waits_for([&] {
+    return std::all_of(nodes.begin(), nodes.end(), [](pid_t n) { return parent_of(n) == 0; });
+  }, std::chrono::seconds{5}));
+}
+
+TEST_CASE("nodes may be started by hand, with the words of torchrun") {
+  const job_file job;
+  const auto port = std::to_string(20000 + ::getpid() % 20000);
+  std::vector<std::unique_ptr<program>> nodes;
+  for (const std::string rank : {"1", "0", "2"})
+    nodes.push_back(std::make_unique<program>(std::vector<std::string>{
+        "/usr/bin/env", "NODE_RANK=" + rank, "NNODES=3", "MASTER_ADDR=127.0.0.1",
+        "MASTER_PORT=" + port, RRFP_NODE, "join", job.path()}));
+  for (auto& node : nodes) {
+    const auto o = node->wait();
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+  }
+}
+
+TEST_CASE("a join that cannot be ends with code 2 and says why") {
+  const job_file job;
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& why) {
+    std::vector<std::string> arguments{RRFP_NODE, "join", job.path()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto o = run_program(arguments);
+    INFO(o.err);
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Contains(why));
+  };
+  refused({"--nnodes", "2", "--node-rank", "2", "--rendezvous", "127.0.0.1:9"}, "rank");
+  refused({"--nnodes", "9", "--node-rank", "0", "--rendezvous", "127.0.0.1:9"}, "at most");
+  refused({"--nnodes", "2", "--node-rank", "1", "--rendezvous", "127.0.0.1:9", "--set",
+           "transport.join_timeout_s=1"},
+          "127.0.0.1");
+  refused({"--nnodes", "2", "--node-rank", "0", "--rendezvous", "0.0.0.0:29599"}, "key");
+}
