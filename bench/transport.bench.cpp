@@ -6,7 +6,7 @@
 ///
 /// Two processes, each side pinned to a core of its own, as the wake-up of one pulls it to the core of
 /// the other on which that still looks for work. latency: half the median round trip of one tensor, answered by the sink that gets it,
-/// against ucp_am_lat. bandwidth: tensors with a window of 64 MiB (4 to 64 of them) under way, against
+/// against ucp_am_lat. bandwidth: tensors with a window of 16 MiB (4 to 64 of them) under way, against
 /// ucp_am_bw. Of N rounds (default 3) the best counts for each side: the machine may have other work.
 /// Ours moves a self-describing tensor into fresh 64-byte-aligned memory that the receiver keeps;
 /// ucx_perftest overwrites one buffer. --checksum adds the checksums of the data, which are the default
@@ -70,7 +70,7 @@ int messages(std::size_t bytes) {
   return static_cast<int>(std::clamp<std::size_t>(1024 * mib / bytes, 64, 50'000) / 4 * 4);
 }
 
-std::size_t window(std::size_t bytes) { return std::clamp<std::size_t>(64 * mib / bytes, 4, 64); }
+std::size_t window(std::size_t bytes) { return std::clamp<std::size_t>(16 * mib / bytes, 4, 64); }
 
 rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
 
