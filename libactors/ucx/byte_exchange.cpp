@@ -18,9 +18,13 @@ error wrong_size(std::size_t wanted, std::size_t got) {
 }
 
 /// What a kept message counts for; an empty one is not for nothing.
-std::size_t cost_of(std::size_t bytes) { return bytes + 64; }
+std::size_t cost_of(std::size_t bytes) {
+  return bytes + 64;
+}
 
-error closed() { return {"the transport is closed"}; }
+error closed() {
+  return {"the transport is closed"};
+}
 
 }  // namespace
 
@@ -89,9 +93,8 @@ status byte_mailbox::receive(rank_id from, std::uint64_t tag, std::span<std::byt
     --sleeping_;
     if (!came) {
       waiting_.remove(&mine);
-      return error{"a rank channel waited " + std::to_string(limit.count()) +
-                   " ms for rank " + std::to_string(from.value()) + " of its group, tag " +
-                   std::to_string(tag)};
+      return error{"a rank channel waited " + std::to_string(limit.count()) + " ms for rank " +
+                   std::to_string(from.value()) + " of its group, tag " + std::to_string(tag)};
     }
   }
   if (mine.failed) return *mine.failed;
