@@ -1,8 +1,9 @@
 /// Where the bytes of rank channels wait for their receive(), or the other way round.
 ///
-/// A mailbox belongs to one member of one group that lives on this node. It comes into being with the
-/// first of its channel and its first arrival, for the others of a group may be quicker. Thread-safe:
-/// the progress thread (or a sender of the same process) puts in, the ranks' threads take out.
+/// A mailbox belongs to one member of one group that lives on this node. It comes into being with
+/// the first of its channel and its first arrival, for the others of a group may be quicker.
+/// Thread-safe: the progress thread (or a sender of the same process) puts in, the ranks' threads
+/// take out.
 #pragma once
 
 #include <atomic>

@@ -3,8 +3,8 @@
 ///   connected --failed--> failed      an endpoint error, a broken promise, give_up()
 ///   connected --left----> left        it said farewell
 ///
-/// Only the first of the two is reported. Either way nothing goes there any more, and its endpoint is
-/// closed outside of UCX's callbacks.
+/// Only the first of the two is reported. Either way nothing goes there any more, and its endpoint
+/// is closed outside of UCX's callbacks.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "ucx_worker.hpp"
-
 #include <rrfp/schedule/ids.hpp>
+
+#include "ucx_worker.hpp"
 
 namespace rrfp::actors::ucx {
 

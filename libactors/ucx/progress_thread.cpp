@@ -1,12 +1,13 @@
 #include "progress_thread.hpp"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
 #include "pause.hpp"
+
+#include <unistd.h>
 
 namespace rrfp::actors::ucx {
 
@@ -130,8 +131,7 @@ void progress_thread::sleep() {
         std::chrono::ceil<std::chrono::milliseconds>(sender_.next_due() - clock::now());
     const auto limit = std::clamp(until_due, std::chrono::milliseconds{0}, sleep_max);
     epoll_event events[2];
-    const auto count =
-        epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
+    const auto count = epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
     for (int i = 0; i < count; ++i) {
       std::uint64_t wakes = 0;
       if (events[i].data.fd == wake_descriptor_)
@@ -141,7 +141,8 @@ void progress_thread::sleep() {
   sleeps_.store(false);
 }
 
-/// Until each node that is connected has heard of it, so that it does not take our going for our death.
+/// Until each node that is connected has heard of it, so that it does not take our going for our
+/// death.
 void progress_thread::say_farewell(clock::time_point limit) {
   {
     const std::lock_guard lock{mutex_};

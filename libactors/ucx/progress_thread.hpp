@@ -1,9 +1,10 @@
 /// The one thread that calls UCX: drain the queue, make progress, look for a while, sleep.
 ///
-///   busy -> nothing to do for `spin` -> arm UCX and sleep -> an event of UCX, a post(), or a due time
+///   busy -> nothing to do for `spin` -> arm UCX and sleep -> an event of UCX, a post(), or a due
+///   time
 ///
-/// Between "I sleep" and the sleep itself the queue is looked at once more, and who posts looks whether
-/// the thread sleeps; so no work is left lying.
+/// Between "I sleep" and the sleep itself the queue is looked at once more, and who posts looks
+/// whether the thread sleeps; so no work is left lying.
 #pragma once
 
 #include <atomic>

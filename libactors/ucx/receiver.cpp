@@ -87,7 +87,8 @@ bool receiver::is_acceptable(const Header& h, std::size_t bytes) {
 
 bool receiver::is_fresh(const tensor_header& h) {
   switch (windows_[{h.message.from, h.message.to}].take(h.sequence)) {
-    case sequence_window::verdict::fresh: return true;
+    case sequence_window::verdict::fresh:
+      return true;
     case sequence_window::verdict::duplicate:
       live_counters::add(node_.counters.dropped_duplicate);
       return false;
@@ -165,8 +166,8 @@ ucs_status_t receiver::announce(any_header h, void* descriptor) {
 bool receiver::fetch_granted() {
   bool any = false;
   for (int i = 0; i < fetches_at_once && !announced_.empty(); ++i) {
-    const auto bytes = std::visit([](const auto& h) { return h.data_bytes; },
-                                  announced_.front().header);
+    const auto bytes =
+        std::visit([](const auto& h) { return h.data_bytes; }, announced_.front().header);
     if (node_.counters.inflight_bytes + bytes > node_.options.inflight_bytes_max) break;
     auto next = std::move(announced_.front());
     announced_.pop_front();
@@ -196,8 +197,8 @@ void receiver::begin_fetch(announcement a) {
   if (counters.inflight_bytes > counters.inflight_bytes_peak)
     counters.inflight_bytes_peak = counters.inflight_bytes.load();
   ucp_request_param_t how{};
-  how.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                     UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  how.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   how.cb.recv_am = &on_fetched;
   how.user_data = f.get();
   how.memory_type = UCS_MEMORY_TYPE_HOST;
@@ -239,8 +240,11 @@ void receiver::deliver(const tensor_header& h, slab data) {
                            .options(at::TensorOptions{scalar_type_of(h.dtype)})
                            .make_tensor()};
   switch (node_.sinks.deliver(m)) {
-    case sink_table::outcome::delivered: count_delivered(h.data_bytes); break;
-    case sink_table::outcome::closed: break;
+    case sink_table::outcome::delivered:
+      count_delivered(h.data_bytes);
+      break;
+    case sink_table::outcome::closed:
+      break;
     case sink_table::outcome::not_bound:
       peers_.fail(h.from_node, "no such receiver here: " + name_of(h));
       break;

@@ -1,6 +1,6 @@
-/// The way in: judges headers, drops what was there before, copies small data at once and fetches large
-/// data in order of arrival while the budget lasts. Used by the progress thread alone; on_tensor and
-/// its sisters run inside ucp_worker_progress, where no progress may be made.
+/// The way in: judges headers, drops what was there before, copies small data at once and fetches
+/// large data in order of arrival while the budget lasts. Used by the progress thread alone;
+/// on_tensor and its sisters run inside ucp_worker_progress, where no progress may be made.
 #pragma once
 
 #include <deque>

@@ -53,9 +53,9 @@ void sender::send(bytes_send s) {
 
 void sender::send_farewell(node_id to, bool is_answer) {
   auto o = take(am::farewell, to);
-  o->header_bytes = encode(farewell_header{node_.options.job_token, node_.options.epoch,
-                                           node_.options.node, is_answer},
-                           o->header);
+  o->header_bytes = encode(
+      farewell_header{node_.options.job_token, node_.options.epoch, node_.options.node, is_answer},
+      o->header);
   hand_over(std::move(o));
 }
 
@@ -109,9 +109,8 @@ void sender::hand_over(std::unique_ptr<outgoing> o) {
     live_counters::add(node_.counters.sent);
     live_counters::add(node_.counters.sent_bytes, o->data_bytes);
   }
-  auto* const request =
-      ucp_am_send_nbx(endpoint, static_cast<unsigned>(o->kind), o->header.data(), o->header_bytes,
-                      o->data, o->data_bytes, &how);
+  auto* const request = ucp_am_send_nbx(endpoint, static_cast<unsigned>(o->kind), o->header.data(),
+                                        o->header_bytes, o->data, o->data_bytes, &how);
   if (UCS_PTR_IS_PTR(request)) {
     ++pending_;
     static_cast<void>(o.release());  // on_sent takes it back

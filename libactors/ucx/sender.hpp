@@ -1,5 +1,5 @@
-/// The way out: numbers messages, writes their headers, hands them to UCX and keeps their memory until
-/// UCX has let go of it. Used by the progress thread alone.
+/// The way out: numbers messages, writes their headers, hands them to UCX and keeps their memory
+/// until UCX has let go of it. Used by the progress thread alone.
 #pragma once
 
 #include <chrono>

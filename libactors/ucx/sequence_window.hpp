@@ -1,8 +1,8 @@
 /// Which sequence numbers of an edge have been there, in bounded memory whatever the order.
 ///
-/// Nearly in order the window holds one word. It grows only over a gap: numbers far beyond one that is
-/// missing. The transport below is reliable, so a number that stays missing while window_max later ones
-/// arrive is lost, and the edge can no longer be trusted.
+/// Nearly in order the window holds one word. It grows only over a gap: numbers far beyond one that
+/// is missing. The transport below is reliable, so a number that stays missing while window_max
+/// later ones arrive is lost, and the edge can no longer be trusted.
 #pragma once
 
 #include <cstdint>

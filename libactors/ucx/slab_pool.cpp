@@ -12,7 +12,8 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-/// Lies in the 64 bytes in front of a slab's data, so that the data pointer alone gives the slab back.
+/// Lies in the 64 bytes in front of a slab's data, so that the data pointer alone gives the slab
+/// back.
 struct slab_head {
   std::shared_ptr<slab_pool> pool;
   std::uint8_t size_class;
@@ -28,7 +29,9 @@ slab& slab::operator=(slab&& other) noexcept {
   return *this;
 }
 
-std::byte* slab::release() { return std::exchange(data_, nullptr); }
+std::byte* slab::release() {
+  return std::exchange(data_, nullptr);
+}
 
 void slab::give_back(void* data) {
   if (data == nullptr) return;
@@ -50,8 +53,8 @@ slab_pool::~slab_pool() {
 }
 
 slab slab_pool::take(std::size_t bytes) {
-  const auto bits = std::max<std::size_t>(std::bit_width(std::max<std::size_t>(bytes, 1) - 1),
-                                          smallest_bits);
+  const auto bits =
+      std::max<std::size_t>(std::bit_width(std::max<std::size_t>(bytes, 1) - 1), smallest_bits);
   const auto size_class = bits - smallest_bits;
   RRFP_CHECK(size_class < size_classes, "a slab has less than 2^48 bytes");
   const auto size = std::size_t{1} << bits;

@@ -1,7 +1,7 @@
-/// Memory that messages arrive in. A slab is 64-byte-aligned, has a power of two of bytes, and returns
-/// to its pool when its last user lets go, from any thread, also after the transport that took it is
-/// gone: each slab in use keeps the pool alive. Reuse matters because the first touch of fresh memory
-/// costs more than the copy into it.
+/// Memory that messages arrive in. A slab is 64-byte-aligned, has a power of two of bytes, and
+/// returns to its pool when its last user lets go, from any thread, also after the transport that
+/// took it is gone: each slab in use keeps the pool alive. Reuse matters because the first touch of
+/// fresh memory costs more than the copy into it.
 ///
 /// Thread-safe.
 #pragma once

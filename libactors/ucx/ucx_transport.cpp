@@ -1,8 +1,7 @@
-#include <rrfp/actors/ucx_transport.hpp>
-
 #include <map>
 #include <shared_mutex>
 
+#include <rrfp/actors/ucx_transport.hpp>
 #include <rrfp/schedule/check.hpp>
 
 #include "dtype_codes.hpp"
@@ -125,9 +124,13 @@ result<std::unique_ptr<ucx_transport>> ucx_transport::open(ucx_options options) 
 
 ucx_transport::ucx_transport(std::shared_ptr<core> c) : core_(std::move(c)) {}
 
-ucx_transport::~ucx_transport() { core_->close(); }
+ucx_transport::~ucx_transport() {
+  core_->close();
+}
 
-const std::string& ucx_transport::address() const { return core_->progress.address(); }
+const std::string& ucx_transport::address() const {
+  return core_->progress.address();
+}
 
 void ucx_transport::on_failure(std::function<void(node_id, std::string why)> failed) {
   core_->progress.on_failure(std::move(failed));
@@ -145,7 +148,9 @@ void ucx_transport::give_up(node_id node, std::string why) {
       [node, why = std::move(why)](ucx::peer_table& peers) { peers.fail(node, why); }});
 }
 
-void ucx_transport::route(rank_address address, node_id node) { core_->route(address, node); }
+void ucx_transport::route(rank_address address, node_id node) {
+  core_->route(address, node);
+}
 
 void ucx_transport::bind(rank_address address, message_sink sink) {
   core_->node.sinks.bind(address, std::move(sink));
@@ -164,8 +169,8 @@ void ucx_transport::send(message m) {
   // Here and not on the progress thread, which all senders of the node share.
   std::uint64_t hash = 0;
   if (core_->node.options.checksum_data)
-    hash = ucx::hash_of({static_cast<const std::byte*>(m.tensor.const_data_ptr()),
-                         m.tensor.nbytes()});
+    hash =
+        ucx::hash_of({static_cast<const std::byte*>(m.tensor.const_data_ptr()), m.tensor.nbytes()});
   core_->progress.post(ucx::tensor_send{*where, std::move(m), hash});
 }
 
@@ -178,7 +183,9 @@ std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channe
   return std::make_unique<ucx_channel<core>>(core_, group.id, own, std::move(nodes));
 }
 
-void ucx_transport::close() { core_->close(); }
+void ucx_transport::close() {
+  core_->close();
+}
 
 ucx_counters ucx_transport::counters() const {
   const auto& live = core_->node.counters;

@@ -38,7 +38,8 @@ bool environment_has(std::initializer_list<const char*> names) {
   return false;
 }
 
-/// Whether the choice of transports leaves room for shared memory; UCX warns of settings without use.
+/// Whether the choice of transports leaves room for shared memory; UCX warns of settings without
+/// use.
 bool may_share_memory(const std::string& tls) {
   if (tls.empty() || tls.front() == '^') return true;
   for (const auto* const name : {"all", "posix", "sysv", "shm", "sm", "mm"})

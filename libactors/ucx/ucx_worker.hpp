@@ -1,5 +1,5 @@
-/// The UCX objects of a node: context, worker, endpoints. Owned and used by one thread, the progress
-/// thread; errors of UCX become results here.
+/// The UCX objects of a node: context, worker, endpoints. Owned and used by one thread, the
+/// progress thread; errors of UCX become results here.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ class worker {
   /// With a frame of our own around UCX's bytes: UCX does not look at what it is given.
   const std::string& address() const { return address_; }
 
-  /// `failed(arg, endpoint, why)` is called inside ucp_worker_progress; the endpoint still has to be
-  /// closed, outside.
+  /// `failed(arg, endpoint, why)` is called inside ucp_worker_progress; the endpoint still has to
+  /// be closed, outside.
   result<ucp_ep_h> connect(const std::string& address, ucp_err_handler_cb_t failed, void* arg);
 
  private:

@@ -144,14 +144,18 @@ std::size_t item_bytes(wire_dtype dtype) {
   switch (dtype) {
     case wire_dtype::uint8:
     case wire_dtype::int8:
-    case wire_dtype::boolean: return 1;
+    case wire_dtype::boolean:
+      return 1;
     case wire_dtype::int16:
     case wire_dtype::float16:
-    case wire_dtype::bfloat16: return 2;
+    case wire_dtype::bfloat16:
+      return 2;
     case wire_dtype::int32:
-    case wire_dtype::float32: return 4;
+    case wire_dtype::float32:
+      return 4;
     case wire_dtype::int64:
-    case wire_dtype::float64: return 8;
+    case wire_dtype::float64:
+      return 8;
   }
   return 0;
 }
@@ -178,8 +182,8 @@ std::size_t encode(const tensor_header& h, header_buffer& into) {
 }
 
 result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
-  if (const auto s = begins_well(bytes, tensor_magic, tensor_fixed_bytes + hash_bytes,
-                                 flag_data_hash);
+  if (const auto s =
+          begins_well(bytes, tensor_magic, tensor_fixed_bytes + hash_bytes, flag_data_hash);
       !s)
     return s.failure();
   reader r{bytes};

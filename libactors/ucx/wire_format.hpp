@@ -1,8 +1,9 @@
-/// What travels in front of the bytes: fixed, little-endian, self-describing headers. wire_format.md is
-/// the normative description. Pure: bytes in, values out; no UCX, no clock, no thread.
+/// What travels in front of the bytes: fixed, little-endian, self-describing headers.
+/// wire_format.md is the normative description. Pure: bytes in, values out; no UCX, no clock, no
+/// thread.
 ///
-/// Nothing of a header is believed before its own checksum and then each field have been looked at: a
-/// header comes from another process, which may be another version, another job, or mad.
+/// Nothing of a header is believed before its own checksum and then each field have been looked at:
+/// a header comes from another process, which may be another version, another job, or mad.
 #pragma once
 
 #include <array>
@@ -89,8 +90,8 @@ std::size_t encode(const bytes_header& header, header_buffer& into);
 std::size_t encode(const farewell_header& header, header_buffer& into);
 
 /// Each demands exactly one header of its kind and version, with an intact checksum and possible
-/// fields. The message of an error says which demand failed, with both numbers. Limits on the size of
-/// the data are the caller's business, who then knows whom to blame.
+/// fields. The message of an error says which demand failed, with both numbers. Limits on the size
+/// of the data are the caller's business, who then knows whom to blame.
 result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes);
 result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes);
 result<farewell_header> decode_farewell_header(std::span<const std::byte> bytes);

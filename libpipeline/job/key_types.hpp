@@ -140,6 +140,22 @@ class section_keys {
     text_key(made).paths = paths;
   }
 
+  /// A text that may be empty: there is none then.
+  void optional_text(const char* leaf, std::string Section::*field, path_rule paths,
+                     const char* type, const char* meaning) {
+    auto& made = add(
+        leaf, field, type, "", meaning,
+        [](std::string& to, const value& v) -> status {
+          if (const auto* text = std::get_if<std::string>(&v.is); text && text->empty()) {
+            to.clear();
+            return success();
+          }
+          return store(to, read_text(v));
+        },
+        [](const std::string& x) { return value{x}; });
+    text_key(made).paths = paths;
+  }
+
   void texts(const char* leaf, std::vector<std::string> Section::*field, path_rule paths,
              const char* type, const char* meaning) {
     using list = std::vector<std::string>;

@@ -175,17 +175,18 @@ void add_transport(std::vector<key>& table) {
   keys.text("listen", &o::listen, path_rule::none, "an address or host name",
             "Where this node listens; other nodes must reach it. Anything but loopback needs "
             "`key_file`.");
-  keys.text("key_file", &o::key_file, path_rule::files, "a file",
-            "The key that nodes prove to have, at least 16 bytes, readable by its owner alone.");
+  keys.optional_text("key_file", &o::key_file, path_rule::files, "a file, or nothing",
+                     "The key that nodes prove to have, at least 16 bytes, readable by its owner "
+                     "alone.");
   keys.text("tls", &o::tls, path_rule::none, "a list as in UCX_TLS",
             "Transports that UCX may use; `auto`: it chooses.");
   keys.bytes("inflight_bytes", &o::inflight_bytes, bytes_max,
              "Of large tensors, that a node fetches at once.");
-  keys.integer("heartbeat_ms", &o::heartbeat_ms, {10, 60000}, "ms",
+  keys.integer("heartbeat_ms", &o::heartbeat_ms, {1, 60000}, "ms",
                "Between two signs of life of a node.");
-  keys.integer("node_timeout_ms", &o::node_timeout_ms, {100, 600000}, "ms",
+  keys.integer("node_timeout_ms", &o::node_timeout_ms, {3, 600000}, "ms",
                "Without a sign of life for so long, a node is lost.");
-  keys.number("join_timeout_s", &o::join_timeout_s, {1, 86400}, "s",
+  keys.number("join_timeout_s", &o::join_timeout_s, {0.01, 86400}, "s",
               "That nodes wait for each other at the start.");
 }
 

@@ -99,6 +99,17 @@ status check_nodes(const job& j, const provenance& from) {
   return from.blame("pipeline.nodes", "expected " + expected + ", got " + text_of(nodes.size()));
 }
 
+/// A heartbeat that is late once is no loss yet.
+status check_transport(const job& j, const provenance& from) {
+  const auto& t = j.transport;
+  if (t.node_timeout_ms >= 3 * t.heartbeat_ms) return success();
+  return from.blame("transport.node_timeout_ms",
+                    "expected at least 3 * transport.heartbeat_ms = " +
+                        text_of(3 * t.heartbeat_ms) + ", got " + text_of(t.node_timeout_ms) +
+                        std::string{from.note("transport.node_timeout_ms")},
+                    "transport.heartbeat_ms");
+}
+
 status check_train(const job& j, const provenance& from) {
   const auto& t = j.train;
   if (t.lr_min > t.lr)
@@ -202,7 +213,7 @@ status check_policy(const job& j, const provenance& from) {
 status validate(const job& j, const provenance& from, job_use use) {
   using check = status (*)(const job&, const provenance&);
   for (const check holds :
-       {check_supported, check_shape, check_nodes, check_train, check_jitter, check_cost, check_policy})
+       {check_supported, check_shape, check_nodes, check_transport, check_train, check_jitter, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;

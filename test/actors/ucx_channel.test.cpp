@@ -28,6 +28,11 @@ std::vector<std::byte> pattern(std::uint32_t from, std::uint64_t tag, std::size_
   return out;
 }
 
+void give(tp_coord::rank_channel& channel, rank_id to, std::uint64_t tag,
+          std::span<const std::byte> bytes) {
+  expect(channel.send(to, tag, bytes).ok(), "what is sent is taken");
+}
+
 /// A receive that fills all of `into` within `limit`.
 void take(tp_coord::rank_channel& channel, rank_id from, std::uint64_t tag,
           std::span<std::byte> into, milliseconds limit) {
@@ -37,9 +42,10 @@ void take(tp_coord::rank_channel& channel, rank_id from, std::uint64_t tag,
 }
 
 /// Every rank sends to every other, then takes from every other, in turns.
-void all_to_all(tp_coord::rank_channel& channel, std::uint32_t own, std::uint64_t tag, std::size_t bytes) {
+void all_to_all(tp_coord::rank_channel& channel, std::uint32_t own, std::uint64_t tag,
+                std::size_t bytes) {
   for (std::uint32_t to = 0; to < 4; ++to)
-    if (to != own) channel.send(rank_id{to}, tag, pattern(own, tag, bytes));
+    if (to != own) give(channel, rank_id{to}, tag, pattern(own, tag, bytes));
   for (std::uint32_t from = 0; from < 4; ++from) {
     if (from == own) continue;
     std::vector<std::byte> got(bytes);
@@ -87,7 +93,7 @@ TEST_CASE("What comes before its channel is open or is asked for waits, in any o
     const auto wire = node.connected(node.options());
     const auto channel = wire->open_channel(pair, rank_id{0});
     for (std::uint64_t tag = 0; tag < 100; ++tag)
-      channel->send(rank_id{1}, tag, pattern(0, tag, 1000 * tag));
+      give(*channel, rank_id{1}, tag, pattern(0, tag, 1000 * tag));
     node.barrier();
     node.barrier();
   };
@@ -116,7 +122,8 @@ TEST_CASE("A receive that nobody answers ends at its limit, and one from a node 
     const auto begun = std::chrono::steady_clock::now();
     const auto none = channel->receive(rank_id{1}, 1, into, milliseconds{50});
     const auto took = std::chrono::steady_clock::now() - begun;
-    expect(none.ok() && !*none && took >= milliseconds{50} && took < seconds{5}, "the limit was not kept");
+    expect(none.ok() && !*none && took >= milliseconds{50} && took < seconds{5},
+           "the limit was not kept");
     node.barrier();
     const auto gone = channel->receive(rank_id{1}, 1, into, seconds{50});
     expect(!gone && gone.message() == "node 1 has left the job", "it waited for a node that left");

@@ -1,14 +1,14 @@
 /// Tensors and bytes between processes, over UCX active messages.
 ///
 /// One UCX worker and one progress thread a node; every UCX call happens on that thread, and send()
-/// only queues and wakes it. Small messages travel at once and land in a pooled slab. Large ones are
-/// announced, and fetched in order of arrival when `inflight_bytes_max` has room, so an unexpected
-/// arrival neither blocks nor exhausts anything. A message reaches its sink once or not at all;
-/// messages may overtake each other.
+/// only queues and wakes it. Small messages travel at once and land in a pooled slab. Large ones
+/// are announced, and fetched in order of arrival when `inflight_bytes_max` has room, so an
+/// unexpected arrival neither blocks nor exhausts anything. A message reaches its sink once or not
+/// at all; messages may overtake each other.
 ///
-/// Start: open, exchange address() between nodes, set on_failure, connect to every node, bind the local
-/// ranks, route the remote ones, wait until all nodes have done so, send. End: all nodes agree to end,
-/// then each closes. A new epoch (after the loss of a node) opens a new transport.
+/// Start: open, exchange address() between nodes, set on_failure, connect to every node, bind the
+/// local ranks, route the remote ones, wait until all nodes have done so, send. End: all nodes
+/// agree to end, then each closes. A new epoch (after the loss of a node) opens a new transport.
 ///
 /// The wire format is described in libactors/ucx/wire_format.md.
 #pragma once
@@ -102,13 +102,13 @@ class ucx_transport final : public transport {
 
   /// What other nodes need to connect here; opaque bytes.
   const std::string& address() const;
-  /// Before the first connect(). `failed` is called on the progress thread, at most once a node, and
-  /// only takes note. Afterwards nothing comes from that node or goes to it.
+  /// Before the first connect(). `failed` is called on the progress thread, at most once a node,
+  /// and only takes note. Afterwards nothing comes from that node or goes to it.
   void on_failure(std::function<void(node_id, std::string why)> failed);
   /// Errors: no address, an address cut short, UCX sees no way there, connected already.
   status connect(node_id node, const std::string& address);
-  /// The control plane knows that a node is gone or hangs: as if UCX had noticed. UCX never notices a
-  /// stopped process.
+  /// The control plane knows that a node is gone or hangs: as if UCX had noticed. UCX never notices
+  /// a stopped process.
   void give_up(node_id node, std::string why);
 
   /// Where a remote address lives. Addresses of the own node need no route once they are bound.
@@ -116,7 +116,8 @@ class ucx_transport final : public transport {
   /// The sink is called on the progress thread, or by the sender if that is in the same process.
   void bind(rank_address address, message_sink sink) override;
   /// The tensor lies in host memory. Bound here, the tensor itself is handed over; else the address
-  /// must be routed to a connected node. What is queued is bounded by the sender's memory slots alone.
+  /// must be routed to a connected node. What is queued is bounded by the sender's memory slots
+  /// alone.
   void send(message m) override;
   /// For group.members[own], which lives here. Every other member is routed or lives here too. A
   /// channel is thread-safe; it looks for an arrival for some microseconds before it sleeps, and a
