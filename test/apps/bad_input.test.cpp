@@ -41,7 +41,8 @@ TEST_CASE("a wrong setting is refused in one line") {
       {{"data.text=[\"/nonexistent/corpus\"]"}, {"data.text", "/nonexistent/corpus"}},
       {{"data.sequence_length=4096"}, {"data.sequence_length", "model.context"}},
       {{"device.kind=cuda"}, {"device.kind", "cuda"}},
-      {{"pipeline.tp=2"}, {"pipeline.tp", "1"}},
+      {{"pipeline.tp=3"}, {"pipeline.tp", "model.heads", "4"}},
+      {{"pipeline.nodes=[0, 1]"}, {"pipeline.nodes", "4 entries"}},
       {{"train.lr=-1"}, {"train.lr"}},
   };
   for (const auto& c : cases) {

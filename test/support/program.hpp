@@ -60,8 +60,15 @@ class program {
     argv.push_back(nullptr);
     const auto out = folder_ / "out";
     const auto err = folder_ / "err";
+    // Until it is the other program, no signal may find the test's own handlers in it.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::sigprocmask(SIG_BLOCK, &all, &before);
     pid_ = ::fork();
+    if (pid_ > 0) ::sigprocmask(SIG_SETMASK, &before, nullptr);
     if (pid_ == 0) {
+      for (const int number : {SIGINT, SIGTERM}) ::signal(number, SIG_DFL);
+      ::sigprocmask(SIG_SETMASK, &before, nullptr);
       if (std::freopen(out.c_str(), "w", stdout) == nullptr) ::_exit(127);
       if (std::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(127);
       ::execv(argv[0], argv.data());
