@@ -1,7 +1,5 @@
 #include "cluster_link.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <caf/io/all.hpp>

@@ -4,6 +4,8 @@
 
 #include <rrfp/schedule/check.hpp>
 
+#include "collective_group.hpp"
+
 namespace rrfp::actors {
 
 namespace {
@@ -153,14 +155,9 @@ void tp_rank::end(step_id step) {
   // Here and not at the end of the step for all: other stages still work.
   if (setup_.groups.replicas)
     on_compute_thread([step, setup = setup_] {
-      auto& group = *setup.groups.replicas;
-      group.begin({step, {}, {}});
-      for (const auto& gradient : setup.compute->gradients()) {
-        const auto summed = group.all_reduce(tp_coord::reduction::sum, gradient.mutable_data_ptr(),
-                                             static_cast<std::size_t>(gradient.numel()),
-                                             tp_coord::element::float32);
-        if (!summed) throw std::runtime_error(summed.message());
-      }
+      const auto group = make_collective_group(setup.groups.replicas);
+      group->set_task(step, {});
+      for (auto& gradient : setup.compute->gradients()) group->all_reduce_sum(gradient);
       setup.context->note_progress();
     });
   if (setup_.tied_with != setup_.address.stage)

@@ -7,7 +7,7 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "commands.hpp"
-#include "exit_code.hpp"
+#include "refuse.hpp"
 
 namespace rrfp::apps {
 
@@ -57,10 +57,7 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
 
 int print_plan(const job::job& j, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
-  if (!dispatch) {
-    fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, dispatch.message());
-    return exit_bad_input;
-  }
+  if (!dispatch) return refuse(j.source + ": " + dispatch.message());
   const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
   constexpr std::uint64_t steps = 10;
   auto imagined = plan::simulation_of(*dispatch, steps);
@@ -68,10 +65,7 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
   const auto predicted = simulate::run(imagined, plan::expected_costs(j));
-  if (!predicted) {
-    fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, predicted.message());
-    return exit_bad_input;
-  }
+  if (!predicted) return refuse(j.source + ": " + predicted.message());
   std::uint64_t parameters = 0;
   for (const auto& chunk : chunks) parameters += chunk.parameters;
   fmt::print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode),
@@ -82,18 +76,14 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
              parameters);
   print_stages(j, *dispatch, chunks, *predicted);
   const auto places = plan::node_places::make(j, nodes);
-  if (!places) {
-    fmt::print(stderr, "rrfp-node: {}: {}\n", j.source, places.message());
-    return exit_bad_input;
-  }
+  if (!places) return refuse(j.source + ": " + places.message());
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     fmt::print("node {}: {}\n", n, places->describe(node_id{n}));
   const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
   fmt::print(
       "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
       "{:.1f} %, no schedule under {:.1f} ms\n\n",
-      steps, ms(predicted->makespan), predicted->bubble_fraction * 100,
-      ms(predicted->lower_bound));
+      steps, ms(predicted->makespan), predicted->bubble_fraction * 100, ms(predicted->lower_bound));
   return exit_done;
 }
 
@@ -101,16 +91,10 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
 
 int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, options.settings);
-  if (!loaded) {
-    fmt::print(stderr, "rrfp-node: {}\n", loaded.message());
-    return exit_bad_input;
-  }
+  if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
   for (const auto& j : job::variants(*loaded)) {
-    if (const auto data = actors::open_data(j); !data) {
-      fmt::print(stderr, "rrfp-node: {}\n", data.message());
-      return exit_bad_input;
-    }
+    if (const auto data = actors::open_data(j); !data) return refuse(data.message());
     if (const int code = print_plan(j, options.local_nodes); code != exit_done) return code;
   }
   return exit_done;

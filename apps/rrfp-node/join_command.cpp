@@ -12,7 +12,7 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "commands.hpp"
-#include "exit_code.hpp"
+#include "refuse.hpp"
 #include "training.hpp"
 
 namespace rrfp::apps {
@@ -41,10 +41,6 @@ result<std::uint64_t> draw_token(actors::membership& members) {
 
 int join_command(const command_options& options, const join_options& join) {
   interrupt_watch interrupts;
-  const auto refuse = [](const std::string& message) {
-    fmt::print(stderr, "rrfp-node: {}\n", message);
-    return exit_bad_input;
-  };
   const auto place =
       actors::resolve_launch({join.nodes, join.node_rank, join.rendezvous},
                              [](const char* name) -> const char* { return std::getenv(name); });

@@ -3,18 +3,14 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "exit_code.hpp"
 #include "local_launch.hpp"
+#include "refuse.hpp"
 #include "training.hpp"
 
 namespace rrfp::apps {
 
 int run_command(const command_options& options) {
   interrupt_watch interrupts;
-  const auto refuse = [](const std::string& message) {
-    fmt::print(stderr, "rrfp-node: {}\n", message);
-    return exit_bad_input;
-  };
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);

@@ -17,6 +17,18 @@ error outside(const std::string& expected, const value& v) {
   return error{"expected " + expected + ", got " + shown(v)};
 }
 
+/// Every item as `read` takes it; an error names the entry.
+template <class T, class Read>
+result<std::vector<T>> read_each(const value_list& list, Read read) {
+  std::vector<T> all;
+  for (const auto& item : list) {
+    auto one = read(item);
+    if (!one) return error{"entry " + std::to_string(all.size()) + ": " + one.message()};
+    all.push_back(static_cast<T>(std::move(one).value()));
+  }
+  return all;
+}
+
 /// "1", "0.5", "1e-08": without the ".0" of a TOML float.
 std::string plain(double x) {
   auto text = number_text(x);
@@ -101,13 +113,7 @@ result<std::vector<double>> read_numbers(const value& v, number_range range) {
     return std::vector{*x};
   }
   if (list->empty()) return outside("a number or an array of at least one", v);
-  std::vector<double> numbers;
-  for (const auto& item : *list) {
-    const auto x = read_number(item, range);
-    if (!x) return error{"entry " + std::to_string(numbers.size()) + ": " + x.message()};
-    numbers.push_back(*x);
-  }
-  return numbers;
+  return read_each<double>(*list, [&](const value& item) { return read_number(item, range); });
 }
 
 result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range range) {
@@ -117,13 +123,8 @@ result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range r
     if (!x) return x.failure();
     return std::vector{static_cast<std::uint32_t>(*x)};
   }
-  std::vector<std::uint32_t> numbers;
-  for (const auto& item : *list) {
-    const auto x = read_integer(item, range);
-    if (!x) return error{"entry " + std::to_string(numbers.size()) + ": " + x.message()};
-    numbers.push_back(static_cast<std::uint32_t>(*x));
-  }
-  return numbers;
+  return read_each<std::uint32_t>(*list,
+                                  [&](const value& item) { return read_integer(item, range); });
 }
 
 result<std::size_t> read_word(const value& v, const words& allowed) {
@@ -151,13 +152,7 @@ result<std::vector<std::string>> read_texts(const value& v) {
     if (!text) return text.failure();
     return std::vector{std::move(text).value()};
   }
-  std::vector<std::string> texts;
-  for (const auto& item : *list) {
-    auto text = read_text(item);
-    if (!text) return error{"entry " + std::to_string(texts.size()) + ": " + text.message()};
-    texts.push_back(std::move(text).value());
-  }
-  return texts;
+  return read_each<std::string>(*list, read_text);
 }
 
 result<bool> read_boolean(const value& v) {

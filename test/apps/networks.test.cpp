@@ -2,15 +2,13 @@
 /// Needs root and `ip`; where they are not to be had the program ends with code 77: skipped.
 #include <catch2/catch.hpp>
 
-#include <nlohmann/json.hpp>
-
+#include "json_lines.hpp"
 #include "program.hpp"
 
 namespace {
 
 using namespace rrfp::test;
 using Catch::Matchers::Contains;
-using nlohmann::json;
 
 const std::string job_text = R"([pipeline]
 stages = 4
@@ -94,13 +92,6 @@ class files {
   scratch_folder folder_;
 };
 
-json summary_of(const std::string& file) {
-  std::ifstream in{file};
-  std::string last;
-  for (std::string line; std::getline(in, line);) last = line;
-  return json::parse(last);
-}
-
 }  // namespace
 
 TEST_CASE("two nodes with addresses of their own train to the bits of one process") {
@@ -118,8 +109,8 @@ TEST_CASE("two nodes with addresses of their own train to the bits of one proces
   CHECK(b.code == 0);
   CHECK_THAT(a.out, Contains("node 1 at 10.213.77.2") && Contains("tcp"));
   REQUIRE(run_program({RRFP_NODE, "run", f.job(), "--json", f.at("one.jsonl")}).code == 0);
-  const auto one = summary_of(f.at("one.jsonl"));
-  const auto two = summary_of(f.at("two.jsonl"));
+  const auto one = lines_of(f.at("one.jsonl")).back();
+  const auto two = lines_of(f.at("two.jsonl")).back();
   CHECK(two.at("weights_xxh64") == one.at("weights_xxh64"));
   CHECK(two.at("losses_xxh64") == one.at("losses_xxh64"));
 }

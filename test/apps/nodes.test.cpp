@@ -5,8 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include <nlohmann/json.hpp>
-
+#include "json_lines.hpp"
 #include "program.hpp"
 
 namespace {
@@ -74,10 +73,7 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
   const auto o = run_program(arguments);
   INFO(nodes << " nodes: " << o.out << o.err);
   REQUIRE(o.code == 0);
-  std::ifstream in{job.at("out.jsonl")};
-  std::string last;
-  for (std::string line; std::getline(in, line);) last = line;
-  const auto summary = json::parse(last);
+  const auto summary = lines_of(job.at("out.jsonl")).back();
   return {summary.at("losses_xxh64"), summary.at("weights_xxh64"), summary.at("loss_last")};
 }
 

@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include <nlohmann/json.hpp>
-
+#include "json_lines.hpp"
 #include "program.hpp"
 
 namespace {
@@ -11,13 +10,6 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
-
-std::vector<json> lines_of(const std::string& file) {
-  std::vector<json> lines;
-  std::ifstream in{file};
-  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
-  return lines;
-}
 
 const std::vector<std::string> short_run{RRFP_NODE, "run", job, "--set", "train.steps=3",
                                          "--set", "jitter.compute=none"};
