@@ -253,17 +253,23 @@ void receiver::deliver(const tensor_header& h, slab data) {
 
 void receiver::deliver_small(const bytes_header& h, std::span<const std::byte> data) {
   if (!matches(h, data)) return peers_.fail(h.from_node, damaged + name_of(h));
-  const auto box = node_.exchange.mailbox(h.group, h.to);
-  if (box == nullptr || !box->arrive(h.from, h.tag, data))
-    return peers_.fail(h.from_node, "nobody asks for what it sends: " + name_of(h));
-  count_delivered(h.data_bytes);
+  put(h, data, [&](byte_mailbox& box) { return box.arrive(h.from, h.tag, data); });
 }
 
 void receiver::deliver(const bytes_header& h, slab data) {
-  if (!matches(h, {data.data(), h.data_bytes}))
-    return peers_.fail(h.from_node, damaged + name_of(h));
+  const std::span<const std::byte> view{data.data(), h.data_bytes};
+  if (!matches(h, view)) return peers_.fail(h.from_node, damaged + name_of(h));
+  put(h, view, [&](byte_mailbox& box) {
+    return box.arrive(h.from, h.tag, std::move(data), h.data_bytes);
+  });
+}
+
+template <class Arrive>
+void receiver::put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive) {
   const auto box = node_.exchange.mailbox(h.group, h.to);
-  if (box == nullptr || !box->arrive(h.from, h.tag, std::move(data), h.data_bytes))
+  if (box != nullptr && h.closes)
+    box->close({reinterpret_cast<const char*>(data.data()), data.size()});
+  else if (box == nullptr || !arrive(*box))
     return peers_.fail(h.from_node, "nobody asks for what it sends: " + name_of(h));
   count_delivered(h.data_bytes);
 }

@@ -62,6 +62,9 @@ class receiver {
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   void deliver(const tensor_header& h, slab data);
   void deliver(const bytes_header& h, slab data);
+  /// Hands intact data over to its mailbox: by `arrive`, or as the reason to close it.
+  template <class Arrive>
+  void put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive);
   void deliver_small(const bytes_header& h, std::span<const std::byte> data);
   void count_delivered(std::uint64_t bytes);
 

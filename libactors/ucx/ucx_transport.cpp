@@ -1,3 +1,4 @@
+#include <atomic>
 #include <map>
 #include <shared_mutex>
 
@@ -81,17 +82,7 @@ class ucx_channel final : public tp_coord::rank_channel {
       RRFP_CHECK(taken, "ranks of one process receive what they send each other");
       return success();
     }
-    ucx::bytes_send s{where, {}, core_->node.pool->take(data.size())};
-    RRFP_CHECK(s.data.data() != nullptr, "there is memory for a channel message");
-    if (!data.empty()) std::memcpy(s.data.data(), data.data(), data.size());
-    s.header.group = group_;
-    s.header.from = own_;
-    s.header.to = to;
-    s.header.tag = tag;
-    s.header.data_bytes = data.size();
-    s.header.has_data_hash = core_->node.options.checksum_data;
-    if (s.header.has_data_hash) s.header.data_hash = ucx::hash_of(data);
-    core_->progress.post(std::move(s));
+    post(where, header_to(to, tag), data);
     return success();
   }
 
@@ -102,14 +93,46 @@ class ucx_channel final : public tp_coord::rank_channel {
     return mailbox_->receive(from, tag, into, limit);
   }
 
-  void close(const std::string& why) override { mailbox_->close(why); }
+  void close(const std::string& why) override {
+    mailbox_->close(why);
+    if (is_closed_.exchange(true)) return;
+    for (std::uint32_t i = 0; i < size(); ++i) {
+      const rank_id to{i};
+      if (to == own_) continue;
+      auto closing = header_to(to, 0);
+      closing.closes = true;
+      if (nodes_[i] != core_->node.options.node)
+        post(nodes_[i], closing, std::as_bytes(std::span{why}));
+      else
+        core_->node.exchange.mailbox(group_, to)->close(why);
+    }
+  }
 
  private:
+  ucx::bytes_header header_to(rank_id to, std::uint64_t tag) const {
+    ucx::bytes_header h;
+    h.group = group_;
+    h.from = own_;
+    h.to = to;
+    h.tag = tag;
+    return h;
+  }
+  void post(node_id where, const ucx::bytes_header& header, std::span<const std::byte> data) {
+    ucx::bytes_send s{where, header, core_->node.pool->take(data.size())};
+    RRFP_CHECK(s.data.data() != nullptr, "there is memory for a channel message");
+    if (!data.empty()) std::memcpy(s.data.data(), data.data(), data.size());
+    s.header.data_bytes = data.size();
+    s.header.has_data_hash = core_->node.options.checksum_data;
+    if (s.header.has_data_hash) s.header.data_hash = ucx::hash_of(data);
+    core_->progress.post(std::move(s));
+  }
+
   const std::shared_ptr<Core> core_;
   const std::uint32_t group_;
   const rank_id own_;
   const std::vector<node_id> nodes_;
   const std::shared_ptr<ucx::byte_mailbox> mailbox_;
+  std::atomic<bool> is_closed_ = false;
 };
 
 }  // namespace

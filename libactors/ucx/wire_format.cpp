@@ -22,6 +22,7 @@ constexpr std::uint32_t bytes_magic = 0x42504652;     // "RFPB"
 constexpr std::uint32_t farewell_magic = 0x46504652;  // "RFPF"
 constexpr std::uint16_t flag_data_hash = 1;
 constexpr std::uint16_t flag_answer = 2;
+constexpr std::uint16_t flag_closes = 4;
 
 /// magic, version, flags, job token, epoch, node: the same in each header.
 constexpr std::size_t common_bytes = 24;
@@ -222,7 +223,8 @@ result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
 
 std::size_t encode(const bytes_header& h, header_buffer& into) {
   writer w{into};
-  w.put_common(bytes_magic, h.has_data_hash ? flag_data_hash : 0, h);
+  const auto flags = (h.has_data_hash ? flag_data_hash : 0) | (h.closes ? flag_closes : 0);
+  w.put_common(bytes_magic, static_cast<std::uint16_t>(flags), h);
   w.put(h.group);
   w.put(h.from.value());
   w.put(h.to.value());
@@ -235,12 +237,14 @@ std::size_t encode(const bytes_header& h, header_buffer& into) {
 
 result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes) {
   constexpr auto length = bytes_fixed_bytes + hash_bytes;
-  if (const auto s = begins_well(bytes, bytes_magic, length, flag_data_hash); !s)
+  if (const auto s = begins_well(bytes, bytes_magic, length, flag_data_hash | flag_closes); !s)
     return s.failure();
   if (bytes.size() != length) return expected("length of the header", length, bytes.size());
   reader r{bytes};
   bytes_header h;
-  h.has_data_hash = (r.get_common(h) & flag_data_hash) != 0;
+  const auto flags = r.get_common(h);
+  h.has_data_hash = (flags & flag_data_hash) != 0;
+  h.closes = (flags & flag_closes) != 0;
   h.group = r.get<std::uint32_t>();
   h.from = r.get_id<rank_id>();
   h.to = r.get_id<rank_id>();

@@ -67,6 +67,7 @@ struct bytes_header {
   std::uint64_t data_bytes = 0;
   bool has_data_hash = false;
   std::uint64_t data_hash = 0;
+  bool closes = false;  ///< the data says why the group is closed for `to`
 
   bool operator==(const bytes_header&) const = default;
 };

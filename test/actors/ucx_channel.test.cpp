@@ -136,4 +136,31 @@ TEST_CASE("A receive that nobody answers ends at its limit, and one from a node 
   CHECK(run_nodes(tls, {waits, leaves}, false, seconds{30}) == "");
 }
 
+TEST_CASE("Who closes its channel closes the group, on every node; what was there can still be had") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  const auto body = [&](test_node& node) {
+    const auto wire = node.connected(node.options());
+    for (const auto& m : four_ranks().members) wire->route(m, node_id{m.stage.value()});
+    node.barrier();
+    const auto first = node.id().value() * 2;
+    const auto closes = node.id() == node_id{0};
+    const auto channel = wire->open_channel(four_ranks(), rank_id{first});
+    const auto other = wire->open_channel(four_ranks(), rank_id{first + 1});
+    if (closes) {
+      for (const auto to : {1u, 2u}) give(*channel, rank_id{to}, 5, pattern(0, 5, 64));
+      channel->close("rank 0 has had enough");
+    }
+    for (auto* const waits : {channel.get(), other.get()}) {
+      std::byte into[8];
+      const auto none = waits->receive(rank_id{first ^ 2u}, 9, into, seconds{50});
+      expect(!none && none.message() == "rank 0 has had enough", "the group is not closed");
+    }
+    std::vector<std::byte> got(64);
+    take(closes ? *other : *channel, rank_id{0}, 5, got, milliseconds{0});
+    expect(got == pattern(0, 5, 64), "what had come is lost");
+    node.barrier();
+  };
+  CHECK(run_nodes(tls, {body, body}, false, seconds{30}) == "");
+}
+
 }  // namespace rrfp::testing

@@ -30,7 +30,7 @@ tensor_header some_tensor() {
 
 bytes_header some_bytes() {
   return {0x1122334455667788, 3,           node_id{4},  0xab, rank_id{1},
-          rank_id{2},         0xdeadbeef0, 12'345'678, true, 0xfedcba9876543210};
+          rank_id{2},         0xdeadbeef0, 12'345'678, true, 0xfedcba9876543210, true};
 }
 
 template <class Header>
