@@ -45,7 +45,30 @@ void add_message(caf::actor_system_config& config, const char* name) {
   config.add_message_type<Message>(name);
 }
 
-/// An actor with a thread of its own: it wakes in microseconds and no other actor can hold it up.
+/// The threads that run all actors but the detached ones. A chain of messages between such actors
+/// wakes one sleeping thread, not one a hop. With a `spin` threads look for work that long before they
+/// sleep, and waking costs nothing.
+inline void set_scheduler(caf::actor_system_config& config, std::size_t threads,
+                          std::chrono::microseconds spin) {
+  config.set("scheduler.max-threads", threads);
+  if (spin.count() == 0) {
+    config.set("scheduler.policy", caf::atom("sharing"));
+    return;
+  }
+  // CAF counts looks at the queue; one takes some 50 ns. Then it sleeps on a condition variable.
+  constexpr std::size_t looks_each_microsecond = 20;
+  config.set("scheduler.policy", caf::atom("stealing"));
+  config.set("work-stealing.aggressive-poll-attempts",
+             static_cast<std::size_t>(spin.count()) * looks_each_microsecond);
+  config.set("work-stealing.moderate-poll-attempts", std::size_t{1});
+}
+
+template <class Actor, class... Arguments>
+caf::actor spawn(caf::actor_system& system, Arguments&&... arguments) {
+  return system.spawn<Actor>(std::forward<Arguments>(arguments)...);
+}
+
+/// An actor with a thread of its own, which no other actor can hold up.
 template <class Actor, class... Arguments>
 caf::actor spawn_detached(caf::actor_system& system, Arguments&&... arguments) {
   return system.spawn<Actor, caf::detached>(std::forward<Arguments>(arguments)...);

@@ -2,10 +2,12 @@
 
 #include <pthread.h>
 
+#include "pause.hpp"
+
 namespace rrfp::actors {
 
-compute_thread::compute_thread(std::string name)
-    : name_(std::move(name)), thread_([this] { run(); }) {}
+compute_thread::compute_thread(std::string name, std::chrono::microseconds spin)
+    : name_(std::move(name)), spin_(spin), thread_([this] { run(); }) {}
 
 compute_thread::~compute_thread() {
   stop();
@@ -46,6 +48,7 @@ void compute_thread::run() {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   std::unique_lock lock{mutex_};
   for (;;) {
+    look_for_work(lock);
     wake_.wait(lock, [this] { return stopped_ || !work_.empty(); });
     if (stopped_) return;
     auto work = std::move(work_.front());
@@ -53,6 +56,17 @@ void compute_thread::run() {
     lock.unlock();
     work();
     work = nullptr;
+    lock.lock();
+  }
+}
+
+void compute_thread::look_for_work(std::unique_lock<std::mutex>& lock) {
+  const auto begun = std::chrono::steady_clock::now();
+  while (!stopped_ && work_.empty()) {
+    const auto waited = std::chrono::steady_clock::now() - begun;
+    if (waited >= spin_) return;
+    lock.unlock();
+    rrfp::actors::pause(waited);
     lock.lock();
   }
 }

@@ -14,7 +14,8 @@ namespace rrfp::actors {
 
 class compute_thread {
  public:
-  explicit compute_thread(std::string name);
+  /// Without work it looks for some for `spin` before it sleeps.
+  explicit compute_thread(std::string name, std::chrono::microseconds spin = {});
   ~compute_thread();
 
   /// Thread-safe. Dropped once stop() was called.
@@ -29,8 +30,10 @@ class compute_thread {
 
  private:
   void run();
+  void look_for_work(std::unique_lock<std::mutex>& lock);
 
   const std::string name_;
+  const std::chrono::microseconds spin_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> work_;

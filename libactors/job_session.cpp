@@ -52,6 +52,7 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.replicas = j.pipeline.replicas;
   setup.mode = dispatch->mode;
   setup.lookahead = dispatch->lookahead;
+  setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch->limits;
   setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
   const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);

@@ -36,8 +36,7 @@ void node_actor::host(const host_supervisors& m) {
   for (auto& parts : std::exchange(parts_.stages, {})) {
     const auto replica = parts.replica;
     const auto stage = parts.config.stage;
-    hosted_.push_back(
-        spawn_detached<stage_supervisor>(system(), std::move(parts), m.job, context_));
+    hosted_.push_back(actors::spawn<stage_supervisor>(system(), std::move(parts), m.job, context_));
     answer.stages.push_back({replica, stage, hosted_.back()});
   }
   post(job_, std::move(answer));
@@ -58,7 +57,7 @@ void node_actor::host(const host_ranks& m) {
     const auto address = parts.address;
     const auto supervisor = supervisors.find({address.replica, address.stage});
     RRFP_CHECK(supervisor != supervisors.end(), "every stage has a supervisor");
-    const auto rank = spawn_detached<tp_rank>(
+    const auto rank = actors::spawn<tp_rank>(
         system(), tp_rank_setup{std::move(parts), supervisor->second, context_});
     // Here, not in the rank: its thread may start late, and messages may not.
     context_->wire->bind(address, [rank](message received) { post(rank, std::move(received)); });

@@ -28,8 +28,8 @@ class node_actor : public actor_base {
              std::function<void(const job_ended&)> on_end);
 
   caf::behavior make_behavior() override;
-  /// Node, stages, ranks and job refer to each other in a circle; a detached actor's thread ends only
-  /// when nobody refers to it any more.
+  /// Node, stages, ranks and job refer to each other in a circle; an actor is destroyed only when
+  /// nobody refers to it any more.
   void on_exit() override;
 
  private:

@@ -1,7 +1,9 @@
 #include <rrfp/actors/session.hpp>
 
+#include <algorithm>
 #include <future>
 #include <map>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -47,7 +49,7 @@ class replica_source final : public compute::batch_source {
 };
 
 result<rank_parts> make_rank(const session_setup& setup, rank_address address,
-                             rank_collectives groups) {
+                             rank_collectives groups, compute_thread* thread) {
   const auto& shape = setup.shape;
   const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
@@ -63,7 +65,7 @@ result<rank_parts> make_rank(const session_setup& setup, rank_address address,
   auto compute = compute::stage_compute::make(
       config, std::move(chunks), std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
-  return rank_parts{address, address.stage, std::move(*compute), std::move(groups)};
+  return rank_parts{address, address.stage, std::move(*compute), std::move(groups), thread};
 }
 
 /// How long ranks wait for each other: as long as a run without progress is let be.
@@ -135,7 +137,10 @@ class session::impl {
                 (setup_.replicas + r) * setup_.shape.stages + s, setup_.replicas,
                 [&](auto other) { return rank_address{stage, rank_id{r}, replica_id{other}}; });
           if (!hosts(address)) continue;
-          auto rank = make_rank(setup_, address, {of_stage[r], of_replicas[{s, r}][d]});
+          threads_.push_back(
+              std::make_unique<compute_thread>(fmt::format("compute {}.{}", s, r), setup_.spin));
+          auto rank = make_rank(setup_, address, {of_stage[r], of_replicas[{s, r}][d]},
+                                threads_.back().get());
           if (!rank) return rank.failure();
           sides_[stage] = rank->compute->tied_side();
           parts_.ranks.push_back(std::move(*rank));
@@ -178,11 +183,13 @@ class session::impl {
 
     caf::actor_system_config config;
     add_messages(config);
+    set_scheduler(config, actor_threads(), setup_.spin);
     if (link) link->configure(config);
     caf::actor_system system{config};
     auto result = drive(system, link.get(), context);
     context->wire->close();
     system.await_all_actors_done();
+    threads_.clear();  // what still runs there refers to actors
     return result;
   }
 
@@ -215,6 +222,13 @@ class session::impl {
     run_result nothing{how, std::move(message), {}, {}};
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
+  }
+
+  /// Handlers only record and decide: a thread serves many ranks.
+  std::size_t actor_threads() const {
+    constexpr std::size_t ranks_a_thread = 16;
+    const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+    return std::min(cores, 1 + (parts_.ranks.size() + ranks_a_thread - 1) / ranks_a_thread);
   }
 
   /// From the first actor to the last word of the job.
@@ -262,6 +276,8 @@ class session::impl {
   session_setup setup_;
   const std::optional<cluster> where_;
   rank_groups groups_;
+  /// Of the ranks in `parts_`; they end with the run.
+  std::vector<std::unique_ptr<compute_thread>> threads_;
   node_parts parts_;
   /// Of the stages hosted here; later of all.
   std::map<stage_id, compute::tie> sides_;

@@ -51,18 +51,13 @@ struct execution {
 }  // namespace
 
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
-    : actor_base(config),
-      setup_(std::move(setup)),
-      thread_(std::make_unique<compute_thread>(
-          fmt::format("compute {}.{}", setup_.address.stage.value(), setup_.address.rank.value()))) {
-  thread_->post([] { compute::prepare_compute_thread(); });
+    : actor_base(config), setup_(std::move(setup)) {
+  setup_.thread->post([] { compute::prepare_compute_thread(); });
 }
-
-tp_rank::~tp_rank() = default;
 
 template <class Work>
 void tp_rank::on_compute_thread(Work work) {
-  thread_->post([work = std::move(work), address = setup_.address,
+  setup_.thread->post([work = std::move(work), address = setup_.address,
                  supervisor = setup_.supervisor]() mutable {
     try {
       work();
@@ -95,7 +90,7 @@ caf::behavior tp_rank::make_behavior() {
       [this](const stop&) {
         for (const auto& group : {setup_.groups.stage, setup_.groups.replicas})
           if (group) group->abort("the run is over");
-        thread_->stop();
+        setup_.thread->stop();
         quit();
       },
   };
@@ -148,7 +143,7 @@ void tp_rank::start(const run_launch& l) {
   }
   on_compute_thread([run = execution{l, std::move(input), setup_.address, setup_.supervisor,
                                      setup_.compute, setup_.context},
-                     thread = thread_.get()]() mutable { run(*thread); });
+                     thread = setup_.thread]() mutable { run(*thread); });
 }
 
 void tp_rank::end(step_id step) {

@@ -24,6 +24,8 @@ struct rank_parts {
   stage_id tied_with;
   std::shared_ptr<compute::stage_compute> compute;
   rank_collectives groups;
+  /// Its own. Outlives the rank, so that no actor waits for running work.
+  compute_thread* thread = nullptr;
 };
 
 struct tp_rank_setup : rank_parts {
@@ -34,7 +36,6 @@ struct tp_rank_setup : rank_parts {
 class tp_rank : public actor_base {
  public:
   tp_rank(caf::actor_config& config, tp_rank_setup setup);
-  ~tp_rank() override;
 
   caf::behavior make_behavior() override;
 
@@ -58,8 +59,6 @@ class tp_rank : public actor_base {
   /// The step that ends as soon as the partner's side of a tied parameter is here.
   std::optional<step_id> ending_;
   std::optional<message> tied_partner_;
-  /// Last: its destructor waits for the work that uses the rest.
-  std::unique_ptr<compute_thread> thread_;
 };
 
 }  // namespace rrfp::actors

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "pause.hpp"
+#include "../pause.hpp"
 
 namespace rrfp::actors::ucx {
 

@@ -5,7 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-#include "pause.hpp"
+#include "../pause.hpp"
 
 #include <unistd.h>
 

@@ -136,6 +136,7 @@ TEST_CASE("so do chunks, tight memory and lookahead") {
     require_same(run({linear(4), dispatch_mode::ready, "bfw", weather, 2, 1}, m), expected);
     require_same(run({linear(4), dispatch_mode::ready, "f_priority", weather, 0, 2}, m), expected);
     require_same(run({linear(3), dispatch_mode::ready, "bfw", weather}, m), expected);
+    require_same(run({linear(3), dispatch_mode::ready, "bfw", weather, 0, 1, 200}, m), expected);
   }
 }
 

@@ -6,10 +6,11 @@
 
 using rrfp::actors::compute_thread;
 
-TEST_CASE("work runs in the order in which it was posted") {
+TEST_CASE("work runs in the order in which it was posted, asleep or looking for it") {
+  const std::chrono::microseconds spin{GENERATE(0, 50, 100'000)};
   std::vector<int> ran;
   std::promise<void> done;
-  compute_thread thread{"test"};
+  compute_thread thread{"test", spin};
   for (int i = 0; i < 100; ++i) thread.post([&ran, i] { ran.push_back(i); });
   thread.post([&] { done.set_value(); });
   done.get_future().wait();
@@ -21,8 +22,9 @@ TEST_CASE("stop ends a pause, drops the rest and refuses more") {
   std::promise<bool> paused;
   std::promise<void> begun;
   bool later = false;
+  const std::chrono::microseconds spin{GENERATE(0, 100'000)};
   {
-    compute_thread thread{"test"};
+    compute_thread thread{"test", spin};
     thread.post([&] {
       begun.set_value();
       paused.set_value(thread.pause(std::chrono::hours{1}));

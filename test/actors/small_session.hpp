@@ -24,6 +24,7 @@ struct choice_of_run {
   std::uint64_t weather = 0;
   std::uint32_t slots = 0;
   std::uint32_t lookahead = 0;
+  std::uint32_t spin_us = 0;
 };
 
 inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t b,
@@ -41,6 +42,7 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
   s.shape = c.shape;
   s.mode = c.mode;
   s.lookahead = c.lookahead;
+  s.spin = std::chrono::microseconds{c.spin_us};
   s.limits.assign(c.shape.stages, memory_limit{c.slots});
   auto set = policies::make_policy_set(c.policy, c.shape);
   RRFP_CHECK(set.ok(), "a policy for the shape");

@@ -45,6 +45,7 @@ link_ms = 0.5
 [run]
 hang_timeout_s = 0
 progress = "lines"
+spin_us = 200
 )");
   CHECK(j.name == "all of it");
   CHECK(job::effective_shape(j) == pipeline_shape{2, 2, 6, placement::v});
@@ -56,6 +57,7 @@ progress = "lines"
   CHECK(j.model.hidden == 64);
   CHECK(j.model.tied_head);
   CHECK(j.train.optimizer == job::optimizer_kind::sgd);
+  CHECK(j.run.spin_us == 200);
   CHECK(j.train.lr == 1.0);
   CHECK(j.jitter.seed == 7);
   CHECK(j.jitter.compute == weather::compute_jitter::lognormal);

@@ -8,6 +8,7 @@
 /// place, node 0 runs the job actor and has the whole result.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,6 +88,8 @@ struct session_setup {
   std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
   dispatch_mode mode = dispatch_mode::ready;
   std::uint32_t lookahead = 0;
+  /// How long the threads of stages and ranks look for work before they sleep.
+  std::chrono::microseconds spin{0};
   /// What each stage may hold, indexed by stage.
   std::vector<memory_limit> limits;
   std::function<std::unique_ptr<policy>(stage_id)> make_policy;

@@ -134,6 +134,8 @@ struct run_options {
   /// Time without progress after which a run is given up, with a hang report; 0: never.
   double hang_timeout_s = 60.0;
   progress_kind progress = progress_kind::automatic;
+  /// How long the threads of stages and ranks look for work before they sleep.
+  std::uint32_t spin_us = 0;
 };
 
 }  // namespace rrfp::job

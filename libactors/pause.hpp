@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-namespace rrfp::actors::ucx {
+namespace rrfp::actors {
 
 /// One turn of a loop that has waited in vain for `waited`. At first it leaves the core's pipeline
 /// to the other hyperthread; then it offers the core itself, for who is waited for may need just
@@ -15,4 +15,4 @@ inline void pause(std::chrono::steady_clock::duration waited) {
 #endif
 }
 
-}  // namespace rrfp::actors::ucx
+}  // namespace rrfp::actors
