@@ -1,14 +1,15 @@
-/// What does a decision cost? Goal: at most 200 ns with 1,000 ready tasks, so that it vanishes behind
-/// any kernel.
+/// What does a decision cost? Goal: at most 200 ns with 1,000 ready tasks, so that it vanishes
+/// behind any kernel.
 ///
 ///   cmake --preset release && cmake --build build/release --target decision_bench
 ///   build/release/bin/decision_bench
 ///
 /// decide/... is one `decide` that launches one task, arrive/... one arrival that makes an F ready,
 /// finish/... the end of a launch on the only rank of the stage. The number is how many tasks are
-/// ready; it is kept while measuring (counter `ready`). Arrivals come in a random order, so that the
-/// hint's head is seldom the one that is ready. A few cores take turns and are timed together, which
-/// leaves the clock's own cost out and each core's data half cold, as in a process that computes.
+/// ready; it is kept while measuring (counter `ready`). Arrivals come in a random order, so that
+/// the hint's head is seldom the one that is ready. A few cores take turns and are timed together,
+/// which leaves the clock's own cost out and each core's data half cold, as in a process that
+/// computes.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -55,8 +56,8 @@ memory_limit make_limit(limit l) {
   return {};
 }
 
-/// The last of two stages, where an F makes its B ready by itself; twice as many microbatches as are
-/// to be ready, so that half of a step runs with the number kept.
+/// The last of two stages, where an F makes its B ready by itself; twice as many microbatches as
+/// are to be ready, so that half of a step runs with the number kept.
 class loaded_stage {
  public:
   loaded_stage(hint h, limit l, std::uint32_t ready, std::uint32_t seed)
@@ -69,10 +70,10 @@ class loaded_stage {
     // Shuffled in windows, as jitter does; the oldest never stays away for long.
     std::mt19937 random{seed};
     for (std::size_t at = 0; at < arrivals_.size(); at += 16)
-      std::shuffle(arrivals_.begin() + static_cast<std::ptrdiff_t>(at),
-                   arrivals_.begin() +
-                       static_cast<std::ptrdiff_t>(std::min(at + 16, arrivals_.size())),
-                   random);
+      std::shuffle(
+          arrivals_.begin() + static_cast<std::ptrdiff_t>(at),
+          arrivals_.begin() + static_cast<std::ptrdiff_t>(std::min(at + 16, arrivals_.size())),
+          random);
   }
 
   void begin_step() {

@@ -1,17 +1,18 @@
-/// What does the transport cost above UCX itself? Beside each number stands that of ucx_perftest (package
-/// ucx-utils), measured in turns with it; the goal is a ratio of at most 1.3.
+/// What does the transport cost above UCX itself? Beside each number stands that of ucx_perftest
+/// (package ucx-utils), measured in turns with it; the goal is a ratio of at most 1.3.
 ///
 ///   cmake --preset release && cmake --build build/release --target transport_bench
 ///   build/release/bin/transport_bench            [--rounds N] [--checksum] [--tls T] [--bytes N]
 ///
-/// Two processes, each side pinned to a core of its own, as the wake-up of one pulls it to the core of
-/// the other on which that still looks for work. latency: half the median round trip of one tensor, answered by the sink that gets it,
-/// against ucp_am_lat. bandwidth: tensors with a window of 16 MiB (4 to 64 of them) under way, against
-/// ucp_am_bw. Of N rounds (default 3) the best counts for each side: the machine may have other work.
-/// Ours moves a self-describing tensor into fresh 64-byte-aligned memory that the receiver keeps;
-/// ucx_perftest overwrites one buffer. --checksum adds the checksums of the data, which are the default
-/// of the transport. channel: half the median round trip of bytes between two threads over a
-/// rank_channel, which ucx_perftest has no counterpart for (it progresses in the thread that waits).
+/// Two processes, each side pinned to a core of its own, as the wake-up of one pulls it to the core
+/// of the other on which that still looks for work. latency: half the median round trip of one
+/// tensor, answered by the sink that gets it, against ucp_am_lat. bandwidth: tensors with a window
+/// of 16 MiB (4 to 64 of them) under way, against ucp_am_bw. Of N rounds (default 3) the best
+/// counts for each side: the machine may have other work. Ours moves a self-describing tensor into
+/// fresh 64-byte-aligned memory that the receiver keeps; ucx_perftest overwrites one buffer.
+/// --checksum adds the checksums of the data, which are the default of the transport. channel: half
+/// the median round trip of bytes between two threads over a rank_channel, which ucx_perftest has
+/// no counterpart for (it progresses in the thread that waits).
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -93,9 +94,8 @@ void pin_to_core(std::uint32_t side) {
 
 /// Where the nodes leave their number for the process that prints.
 double& result_slot() {
-  static auto* const slot = static_cast<double*>(mmap(nullptr, sizeof(double),
-                                                      PROT_READ | PROT_WRITE,
-                                                      MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  static auto* const slot = static_cast<double*>(
+      mmap(nullptr, sizeof(double), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   return *slot;
 }
 
@@ -108,21 +108,20 @@ double run_two(const std::string& tls, const settings& s, bool pinned,
     o.cached_bytes_max = std::size_t{1} << 30;
     return o;
   };
-  const auto problem =
-      run_nodes(tls,
-                {[&](test_node& node) {
-                   if (pinned) pin_to_core(0);
-                   const auto wire = node.connected(options(node));
-                   result_slot() = leads(*wire, node);
-                   node.barrier();
-                 },
-                 [&](test_node& node) {
-                   if (pinned) pin_to_core(1);
-                   const auto wire = node.connected(options(node));
-                   follows(*wire, node);
-                   node.barrier();
-                 }},
-                false, limit);
+  const auto problem = run_nodes(tls,
+                                 {[&](test_node& node) {
+                                    if (pinned) pin_to_core(0);
+                                    const auto wire = node.connected(options(node));
+                                    result_slot() = leads(*wire, node);
+                                    node.barrier();
+                                  },
+                                  [&](test_node& node) {
+                                    if (pinned) pin_to_core(1);
+                                    const auto wire = node.connected(options(node));
+                                    follows(*wire, node);
+                                    node.barrier();
+                                  }},
+                                 false, limit);
   if (problem.empty()) return result_slot();
   std::fprintf(stderr, "transport_bench: %s\n", problem.c_str());
   std::exit(1);
@@ -209,7 +208,8 @@ double channel_us(const std::string& tls, std::size_t bytes, const settings& s) 
     }
     return median(std::move(trips)) / 2;
   };
-  return run_two(tls, s, false, play, [&](ucx_transport& wire, test_node& node) { play(wire, node); });
+  return run_two(tls, s, false, play,
+                 [&](ucx_transport& wire, test_node& node) { play(wire, node); });
 }
 
 pid_t start_perftest(const std::string& tls, const std::vector<std::string>& arguments,
@@ -238,10 +238,10 @@ double perftest(const std::string& tls, const std::string& test, std::size_t byt
   const auto server = start_perftest(tls, common, 0, "/dev/null");
   std::this_thread::sleep_for(std::chrono::milliseconds{300});
   auto arguments = common;
-  for (const auto& a : {std::string{"-t"}, test, std::string{"-s"}, std::to_string(bytes),
-                        std::string{"-n"}, std::to_string(count), std::string{"-w"},
-                        std::to_string(count / 10 + 5), std::string{"-f"}, std::string{"-v"},
-                        std::string{"localhost"}})
+  for (const auto& a :
+       {std::string{"-t"}, test, std::string{"-s"}, std::to_string(bytes), std::string{"-n"},
+        std::to_string(count), std::string{"-w"}, std::to_string(count / 10 + 5), std::string{"-f"},
+        std::string{"-v"}, std::string{"localhost"}})
     arguments.push_back(a);
   const auto client = start_perftest(tls, arguments, 1, name);
   const auto begun = clock_type::now();

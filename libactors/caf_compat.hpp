@@ -1,5 +1,5 @@
-/// All that differs between CAF 0.17 and CAF 1.x, as far as it is used here. The rest of libactors names
-/// message types, posts them with these helpers and derives actors from actor_base.
+/// All that differs between CAF 0.17 and CAF 1.x, as far as it is used here. The rest of libactors
+/// names message types, posts them with these helpers and derives actors from actor_base.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,15 @@
 /// At global scope: lets a type travel between actors of one process without serialization.
 #define RRFP_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(type)
 
-/// In the namespace of types that have `fields(f, x)`, a call of f with all their members: lets them
-/// travel between processes too.
-#define RRFP_INSPECT_BY_FIELDS                                                       \
-  template <class Inspector, class T>                                                \
-    requires requires(T& x) { fields([](auto&...) {}, x); }                          \
-  typename Inspector::result_type inspect(Inspector& f, T& x) {                      \
-    return fields([&f](auto&... members) { return f(members...); }, x);              \
+/// In the namespace of types that have `fields(f, x)`, a call of f with all their members: lets
+/// them travel between processes too.
+#define RRFP_INSPECT_BY_FIELDS                                          \
+  template <class Inspector, class T>                                   \
+  requires requires(T & x) {                                            \
+    fields([](auto&...) {}, x);                                         \
+  }                                                                     \
+  typename Inspector::result_type inspect(Inspector& f, T& x) {         \
+    return fields([&f](auto&... members) { return f(members...); }, x); \
   }
 
 namespace rrfp::actors {
@@ -46,8 +48,8 @@ void add_message(caf::actor_system_config& config, const char* name) {
 }
 
 /// The threads that run all actors but the detached ones. A chain of messages between such actors
-/// wakes one sleeping thread, not one a hop. With a `spin` threads look for work that long before they
-/// sleep, and waking costs nothing.
+/// wakes one sleeping thread, not one a hop. With a `spin` threads look for work that long before
+/// they sleep, and waking costs nothing.
 inline void set_scheduler(caf::actor_system_config& config, std::size_t threads,
                           std::chrono::microseconds spin) {
   config.set("scheduler.max-threads", threads);

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include <caf/io/all.hpp>
 #include <fmt/format.h>
+#include <caf/io/all.hpp>
 #include <nlohmann/json.hpp>
 
 #include "messages.hpp"
@@ -24,9 +24,7 @@ std::int64_t nanoseconds(steady_clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
 }
 
-json binary(const std::string& bytes) {
-  return json::binary({bytes.begin(), bytes.end()});
-}
+json binary(const std::string& bytes) { return json::binary({bytes.begin(), bytes.end()}); }
 
 std::string text_of(const json& binary) {
   const auto& bytes = binary.get_binary();

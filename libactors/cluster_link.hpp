@@ -1,5 +1,5 @@
-/// What binds the nodes of one run: the transport between them, and the handles of each other's node
-/// actors. Set up by exchanging cards over the members' control channel.
+/// What binds the nodes of one run: the transport between them, and the handles of each other's
+/// node actors. Set up by exchanging cards over the members' control channel.
 #pragma once
 
 #include <chrono>

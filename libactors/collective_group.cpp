@@ -11,12 +11,9 @@ using namespace tp_coord;
 
 element element_of(const at::Tensor& t) {
   switch (t.scalar_type()) {
-    case at::kFloat:
-      return element::float32;
-    case at::kDouble:
-      return element::float64;
-    case at::kLong:
-      return element::int64;
+    case at::kFloat: return element::float32;
+    case at::kDouble: return element::float64;
+    case at::kLong: return element::int64;
     default:
       throw compute::group_error("a collective takes float32, float64 or int64, not " +
                                  t.toString());

@@ -1,5 +1,5 @@
-/// The thread beside a rank's actor, so that compute never blocks a mailbox. Work runs in the order in
-/// which it was posted.
+/// The thread beside a rank's actor, so that compute never blocks a mailbox. Work runs in the order
+/// in which it was posted.
 #pragma once
 
 #include <chrono>

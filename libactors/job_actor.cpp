@@ -218,8 +218,8 @@ void job_actor::take(stage_weights& m) {
 }
 
 void job_actor::watch() {
-  const auto silent = static_cast<double>(setup_.context->now() -
-                                          setup_.context->last_progress.load()) / 1e9;
+  const auto silent =
+      static_cast<double>(setup_.context->now() - setup_.context->last_progress.load()) / 1e9;
   if (phase_ == phase::reporting_hang)
     return end(ending::failed, fmt::format("no task finished for {:.1f} s\n  {}", silent,
                                            fmt::join(hang_report_, "\n  ")));

@@ -1,4 +1,5 @@
-/// The job: asks nodes to host the stages, steps them through the training, and decides how it ends.
+/// The job: asks nodes to host the stages, steps them through the training, and decides how it
+/// ends.
 ///
 ///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ... -> weighing -> (ended)
 ///

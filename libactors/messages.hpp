@@ -2,13 +2,12 @@
 ///
 ///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
 ///   job -> node                 job_ended
-///   job -> stage                crew, begin_step, apply_update, report_weights, report_progress, stop
-///   stage -> rank               the same, and run_launch, end_step
-///   transport -> rank           message (transport.hpp)
-///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied
-///   stage -> job                stage_step_ended, update_applied, stage_weights, stage_progress
-///   anybody -> job              failed, node_lost, interrupted
-///   process -> job or node      node_lost, node_unreachable, interrupted
+///   job -> stage                crew, begin_step, apply_update, report_weights, report_progress,
+///   stop stage -> rank               the same, and run_launch, end_step transport -> rank message
+///   (transport.hpp) rank -> stage               arrived, launch_done, rank_step_ended,
+///   update_applied stage -> job                stage_step_ended, update_applied, stage_weights,
+///   stage_progress anybody -> job              failed, node_lost, interrupted process -> job or
+///   node      node_lost, node_unreachable, interrupted
 ///
 /// All but those marked local may go from one node to another. Times are nanoseconds since the run
 /// began, on the clock of the job's node.
@@ -132,7 +131,8 @@ struct failed {
 struct node_lost {
   std::string message;
 };
-/// Local. The transport has lost a node; who watches the nodes will say more, or it is a loss itself.
+/// Local. The transport has lost a node; who watches the nodes will say more, or it is a loss
+/// itself.
 struct node_unreachable {
   std::string message;
 };

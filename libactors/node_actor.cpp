@@ -17,7 +17,9 @@ caf::behavior node_actor::make_behavior() {
       [this](const host_supervisors& m) { host(m); },
       [this](const host_ranks& m) { host(m); },
       [this](interrupted) { interrupt(); },
-      [this](const node_lost& m) { end({ending::node_lost, m.message}); },
+      [this](const node_lost& m) {
+        end({ending::node_lost, m.message});
+      },
       [this](const node_unreachable& m) {
         post_after(this, unexplained_loss_time, node_lost{m.message});
       },

@@ -1,6 +1,6 @@
-/// The groups of ranks that work together: the tensor-parallel ranks of a stage, and the replicas of a
-/// rank. Ranks of one process meet in memory, others over the transport, which is not there yet when
-/// the groups are made.
+/// The groups of ranks that work together: the tensor-parallel ranks of a stage, and the replicas
+/// of a rank. Ranks of one process meet in memory, others over the transport, which is not there
+/// yet when the groups are made.
 #pragma once
 
 #include <chrono>

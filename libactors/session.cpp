@@ -62,8 +62,8 @@ result<rank_parts> make_rank(const session_setup& setup, rank_address address,
   }
   compute::stage_compute_config config{shape, address.stage, setup.train, group};
   config.first_microbatch = first;
-  auto compute = compute::stage_compute::make(
-      config, std::move(chunks), std::make_shared<replica_source>(setup.data, first));
+  auto compute = compute::stage_compute::make(config, std::move(chunks),
+                                              std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
   return rank_parts{address, address.stage, std::move(*compute), std::move(groups), thread};
 }
@@ -78,8 +78,8 @@ std::chrono::milliseconds limit_of(const session_setup& setup) {
 stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id stage) {
   stage_parts parts;
   parts.replica = replica;
-  parts.config = {setup.shape,     stage,      setup.ranks, setup.lookahead,
-                  setup.mode,      setup.limits[stage.value()]};
+  parts.config = {setup.shape,     stage,      setup.ranks,
+                  setup.lookahead, setup.mode, setup.limits[stage.value()]};
   parts.hint = setup.make_policy(stage);
   if (setup.slot_bytes)
     for (std::uint32_t mb = 0; mb < setup.shape.microbatches; ++mb)
@@ -93,8 +93,7 @@ std::unique_ptr<transport> with_delays(const session_setup& setup,
   return make_delaying_transport(
       std::move(wire), [shape = setup.shape, link = setup.delays.link](const message_header& h) {
         if (h.what == payload::tied_gradient || h.from.stage == h.to.stage) return 0.0;
-        const auto kind =
-            h.what == payload::activation ? task_kind::forward : task_kind::backward;
+        const auto kind = h.what == payload::activation ? task_kind::forward : task_kind::backward;
         return link(h.step, shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk});
       });
 }
@@ -134,8 +133,9 @@ class session::impl {
           const rank_address address{stage, rank_id{r}, replica};
           if (d == 0)
             of_replicas[{s, r}] = group_of(
-                (setup_.replicas + r) * setup_.shape.stages + s, setup_.replicas,
-                [&](auto other) { return rank_address{stage, rank_id{r}, replica_id{other}}; });
+                (setup_.replicas + r) * setup_.shape.stages + s, setup_.replicas, [&](auto other) {
+                  return rank_address{stage, rank_id{r}, replica_id{other}};
+                });
           if (!hosts(address)) continue;
           threads_.push_back(
               std::make_unique<compute_thread>(fmt::format("compute {}.{}", s, r), setup_.spin));
@@ -236,8 +236,8 @@ class session::impl {
                    const std::shared_ptr<run_context>& context) {
     std::promise<run_result> job_over;
     std::promise<job_ended> node_over;
-    const auto node = system.spawn<node_actor>(
-        std::move(parts_), context, [&](const job_ended& m) { node_over.set_value(m); });
+    const auto node = system.spawn<node_actor>(std::move(parts_), context,
+                                               [&](const job_ended& m) { node_over.set_value(m); });
     std::vector<caf::actor> nodes{node};
     if (link != nullptr) {
       auto all = link->exchange(system, node);

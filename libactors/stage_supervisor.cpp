@@ -85,8 +85,8 @@ void stage_supervisor::take(const launch_done& m) {
   if (context_->trace != nullptr) {
     const auto decided = std::find_if(decisions_.begin(), decisions_.end(),
                                       [&](const auto& d) { return d.seq == m.what.seq; });
-    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what, decided->at, m.begin, m.end,
-                                     m.delay, core_.memory(), m.held_bytes});
+    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what, decided->at, m.begin,
+                                     m.end, m.delay, core_.memory(), m.held_bytes});
     if (--decided->ranks_left == 0) decisions_.erase(decided);
   }
   ask_for_decision();
@@ -142,8 +142,8 @@ void stage_supervisor::take(rank_step_ended& m) {
 }
 
 std::string stage_supervisor::describe() const {
-  const auto where = context_->replicas == 1 ? std::string{}
-                                             : fmt::format("replica {} ", replica_.value());
+  const auto where =
+      context_->replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
   const auto head = fmt::format("{}stage {}: step {}: ", where, stage_.value(), step_.value());
   if (phase_ == phase::idle) return head + "done, waits for the job";
   if (phase_ == phase::ending) return head + "all tasks done, waits for its ranks to end the step";
@@ -161,8 +161,10 @@ std::string stage_supervisor::describe() const {
     from = fmt::format("stage {}", shape.at(virtual_stage_id{vs.value() - 1}).stage.value());
   if (is_backward(w.head.kind) && !shape.is_last(vs))
     from = fmt::format("stage {}", shape.at(virtual_stage_id{vs.value() + 1}).stage.value());
-  return head + fmt::format("waits ({}) for {}, whose input comes from {}", rrfp::name(w.why),
-                            to_string(w.head), from) + rest;
+  return head +
+         fmt::format("waits ({}) for {}, whose input comes from {}", rrfp::name(w.why),
+                     to_string(w.head), from) +
+         rest;
 }
 
 void stage_supervisor::tell_core(const event& e) {

@@ -1,7 +1,7 @@
 /// The supervisor of a stage: owns its core and is the only one to drive it.
 ///
-/// Handlers only record. One with something new for the core posts `decide_now` to itself, once, so that
-/// all that is already in the mailbox is seen before the core chooses.
+/// Handlers only record. One with something new for the core posts `decide_now` to itself, once, so
+/// that all that is already in the mailbox is seen before the core chooses.
 #pragma once
 
 #include <memory>

@@ -42,8 +42,12 @@ struct execution {
     const auto vs = shape.virtual_stage(address.stage, t.chunk).value();
     const bool forward = t.kind == task_kind::forward;
     const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
-    context->wire->send({{forward ? payload::activation : payload::gradient, what.step, t.mb,
-                          to.chunk, address, {to.stage, address.rank, address.replica}},
+    context->wire->send({{forward ? payload::activation : payload::gradient,
+                          what.step,
+                          t.mb,
+                          to.chunk,
+                          address,
+                          {to.stage, address.rank, address.replica}},
                          std::move(output)});
   }
 };
@@ -57,17 +61,17 @@ tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
 
 template <class Work>
 void tp_rank::on_compute_thread(Work work) {
-  setup_.thread->post([work = std::move(work), address = setup_.address,
-                 supervisor = setup_.supervisor]() mutable {
-    try {
-      work();
-    } catch (const compute::compute_error& e) {
-      post(supervisor, failed{e.what()});
-    } catch (const std::exception& e) {
-      post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
-                                          address.rank.value(), e.what())});
-    }
-  });
+  setup_.thread->post(
+      [work = std::move(work), address = setup_.address, supervisor = setup_.supervisor]() mutable {
+        try {
+          work();
+        } catch (const compute::compute_error& e) {
+          post(supervisor, failed{e.what()});
+        } catch (const std::exception& e) {
+          post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
+                                              address.rank.value(), e.what())});
+        }
+      });
 }
 
 caf::behavior tp_rank::make_behavior() {
@@ -108,9 +112,8 @@ void tp_rank::take(message& m) {
   const bool fresh =
       inputs_.emplace(input_key{h.step, forward, h.mb, h.chunk}, std::move(m.tensor)).second;
   RRFP_CHECK(fresh, "an input arrives once");
-  post(setup_.supervisor,
-       arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb, h.chunk,
-               setup_.address.rank});
+  post(setup_.supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
+                                  h.chunk, setup_.address.rank});
 }
 
 void tp_rank::begin(step_id step) {
@@ -120,8 +123,8 @@ void tp_rank::begin(step_id step) {
   if (first.stage != setup_.address.stage) return;
   // Data is loaded by the F that needs it, so all of it counts as here.
   for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-    post(setup_.supervisor, arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk,
-                                    setup_.address.rank});
+    post(setup_.supervisor,
+         arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_.address.rank});
 }
 
 void tp_rank::start(const run_launch& l) {
@@ -133,8 +136,7 @@ void tp_rank::start(const run_launch& l) {
   const auto& shape = setup_.context->shape;
   const auto vs = shape.virtual_stage(setup_.address.stage, t.chunk);
   const bool forward = t.kind == task_kind::forward;
-  const bool has_input =
-      forward ? !shape.is_first(vs) : is_backward(t.kind) && !shape.is_last(vs);
+  const bool has_input = forward ? !shape.is_first(vs) : is_backward(t.kind) && !shape.is_last(vs);
   at::Tensor input;
   if (has_input) {
     auto taken = inputs_.extract(input_key{l.step, forward, t.mb, t.chunk});
@@ -159,7 +161,10 @@ void tp_rank::end(step_id step) {
     on_compute_thread([step, setup = setup_] {
       auto mine = setup.compute->tied_gradient();
       RRFP_CHECK(mine.has_value(), "both sides of a tie have a gradient");
-      setup.context->wire->send({{payload::tied_gradient, step, microbatch_id{}, chunk_id{},
+      setup.context->wire->send({{payload::tied_gradient,
+                                  step,
+                                  microbatch_id{},
+                                  chunk_id{},
                                   setup.address,
                                   {setup.tied_with, setup.address.rank, setup.address.replica}},
                                  std::move(*mine)});

@@ -38,11 +38,10 @@ class json_events {
         R"("decided_us":{:.3f},"delay_us":{:.3f}}}}})",
         to_string(l.what), rrfp::name(l.what.kind), process, r.rank.value(), microseconds(r.begin),
         microseconds(r.end - r.begin), r.step.value(), l.what.mb.value(), l.what.chunk.value(),
-        l.seq.value(), rrfp::name(l.why.why), l.why.skipped, l.folds.count,
-        microseconds(r.decided), microseconds(r.delay)));
-    event(fmt::format(
-        R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})", process,
-        microseconds(r.end), r.memory.slots));
+        l.seq.value(), rrfp::name(l.why.why), l.why.skipped, l.folds.count, microseconds(r.decided),
+        microseconds(r.delay)));
+    event(fmt::format(R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
+                      process, microseconds(r.end), r.memory.slots));
     event(fmt::format(
         R"({{"name":"activation bytes","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
         process, microseconds(r.end), r.held_bytes));
@@ -54,7 +53,8 @@ class json_events {
         R"("args":{{"step":{},"for":"{}"}}}})",
         rrfp::name(r.what.why), process, waits_thread, microseconds(r.begin),
         microseconds(r.end - r.begin), r.step.value(),
-        r.what.why == wait_cause::complete ? std::string{"the next step"} : to_string(r.what.head)));
+        r.what.why == wait_cause::complete ? std::string{"the next step"}
+                                           : to_string(r.what.head)));
   }
 
   void finish(std::uint64_t dropped) {
@@ -204,8 +204,7 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
     for (std::uint32_t i = 0; i < replicas * stages; ++i) {
       const auto process = first_process + i;
       const auto stage = fmt::format("stage {}", i % stages);
-      const auto where =
-          replicas == 1 ? stage : fmt::format("replica {} {}", i / stages, stage);
+      const auto where = replicas == 1 ? stage : fmt::format("replica {} {}", i / stages, stage);
       events.name("process_name", process, 0, escaped(fmt::format("{}: {}", run.title, where)));
       for (std::uint32_t r = 0; r < ranks; ++r)
         events.name("thread_name", process, r, fmt::format("rank {}", r));

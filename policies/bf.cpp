@@ -27,8 +27,6 @@ class bf final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_bf(const pipeline_shape& shape) {
-  return std::make_unique<bf>(shape);
-}
+std::unique_ptr<policy> make_bf(const pipeline_shape& shape) { return std::make_unique<bf>(shape); }
 
 }  // namespace rrfp::policies

@@ -26,8 +26,6 @@ class fb final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_fb(const pipeline_shape& shape) {
-  return std::make_unique<fb>(shape);
-}
+std::unique_ptr<policy> make_fb(const pipeline_shape& shape) { return std::make_unique<fb>(shape); }
 
 }  // namespace rrfp::policies

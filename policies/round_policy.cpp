@@ -11,13 +11,10 @@ round_policy::round_policy(const pipeline_shape& shape, task_kind backward)
 
 std::uint32_t round_policy::lane_of(const task& t) const {
   switch (t.kind) {
-    case task_kind::forward:
-      return forward_lane;
+    case task_kind::forward: return forward_lane;
     case task_kind::backward:
-    case task_kind::backward_weight:
-      return backward_lane;
-    case task_kind::weight:
-      return weight_lane;
+    case task_kind::backward_weight: return backward_lane;
+    case task_kind::weight: return weight_lane;
   }
   RRFP_CHECK(false, "unknown kind");
 }
@@ -27,13 +24,10 @@ std::uint64_t round_policy::rank(const task& t) const {
   const std::uint64_t chunk = t.chunk.value();
   const std::uint64_t from_last = chunks_ - 1 - chunk;
   switch (t.kind) {
-    case task_kind::forward:
-      return chunk << 32 | mb;
+    case task_kind::forward: return chunk << 32 | mb;
     case task_kind::backward:
-    case task_kind::backward_weight:
-      return from_last << 32 | mb;
-    case task_kind::weight:
-      return mb << 32 | from_last;
+    case task_kind::backward_weight: return from_last << 32 | mb;
+    case task_kind::weight: return mb << 32 | from_last;
   }
   RRFP_CHECK(false, "unknown kind");
 }

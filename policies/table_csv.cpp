@@ -36,29 +36,20 @@ std::optional<std::uint32_t> take_number(std::string_view& text) {
 
 std::optional<task_kind> kind_of(char letter) {
   switch (letter) {
-    case 'F':
-      return task_kind::forward;
-    case 'I':
-      return task_kind::backward;
-    case 'W':
-      return task_kind::weight;
-    case 'B':
-      return task_kind::backward_weight;
-    default:
-      return std::nullopt;
+    case 'F': return task_kind::forward;
+    case 'I': return task_kind::backward;
+    case 'W': return task_kind::weight;
+    case 'B': return task_kind::backward_weight;
+    default: return std::nullopt;
   }
 }
 
 char letter_of(task_kind kind) {
   switch (kind) {
-    case task_kind::forward:
-      return 'F';
-    case task_kind::backward:
-      return 'I';
-    case task_kind::weight:
-      return 'W';
-    case task_kind::backward_weight:
-      return 'B';
+    case task_kind::forward: return 'F';
+    case task_kind::backward: return 'I';
+    case task_kind::weight: return 'W';
+    case task_kind::backward_weight: return 'B';
   }
   RRFP_CHECK(false, "unknown kind");
 }

@@ -49,7 +49,8 @@ int join_command(const command_options& options, const join_options& join) {
   if (!loaded) return refuse(loaded.message());
   const auto runs = job::variants(*loaded);
   const training_options outputs{options.json, options.trace};
-  if (auto can = check_training(runs, place->rank == node_id{0} ? outputs : training_options{}, place->nodes);
+  if (auto can = check_training(runs, place->rank == node_id{0} ? outputs : training_options{},
+                                place->nodes);
       !can)
     return refuse(can.message());
   const auto places = plan::node_places::make(runs[0], place->nodes);

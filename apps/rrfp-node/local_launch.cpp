@@ -45,9 +45,9 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
                                       const actors::listening_socket& rendezvous) {
   std::vector<std::string> all{"rrfp-node", "join", options.job};
   for (const auto& s : options.settings) all.insert(all.end(), {"--set", s});
-  all.insert(all.end(), {"--nnodes", std::to_string(options.local_nodes), "--node-rank",
-                         std::to_string(node), "--rendezvous",
-                         fmt::format("127.0.0.1:{}", rendezvous.port), "--launched"});
+  all.insert(all.end(),
+             {"--nnodes", std::to_string(options.local_nodes), "--node-rank", std::to_string(node),
+              "--rendezvous", fmt::format("127.0.0.1:{}", rendezvous.port), "--launched"});
   if (node == 0) {
     all.insert(all.end(), {"--rendezvous-fd", std::to_string(rendezvous.fd)});
     if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});

@@ -27,8 +27,9 @@ int run(int argc, char** argv) {
   CLI::App app{"Readiness-driven pipeline-parallel training: the runtime of one node"};
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 the product's own fault, 2 bad input, 3 a node "
-             "was lost, 130 interrupted.");
+  app.footer(
+      "Exit codes: 0 done, 1 the product's own fault, 2 bad input, 3 a node "
+      "was lost, 130 interrupted.");
 
   apps::command_options options;
   const auto add_job = [&](CLI::App* command) {

@@ -47,7 +47,8 @@ void progress::step(const actors::step_summary& s) {
 std::string progress::line(const actors::step_summary& s) const {
   const auto done = s.step.value() + 1;
   const std::chrono::duration<double> elapsed = clock::now() - began_;
-  const auto rest = elapsed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
+  const auto rest =
+      elapsed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
   return fmt::format("{}  step {}/{}  loss {:.4f}  {:.0f} tokens/s  bubble {:.0f} %  ETA {}", run_,
                      done, steps_, s.loss, static_cast<double>(s.tokens) / s.step_ms * 1e3,
                      s.bubble_fraction * 100, minutes_and_seconds(rest));

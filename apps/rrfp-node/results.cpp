@@ -115,15 +115,13 @@ std::string table_of(const std::vector<finished_run>& runs) {
   std::size_t width = 3;
   for (const auto& r : runs) width = std::max(width, r.run.name.size());
   auto text = fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  {:>8}  {}\n", "run", width,
-                          "step ms", "speed-up", "bubble", "slots", "peak MiB", "loss",
-                          "weights");
+                          "step ms", "speed-up", "bubble", "slots", "peak MiB", "loss", "weights");
   for (const auto& r : runs) {
     const auto& s = r.summary;
-    text += fmt::format("{:<{}}  {:>9.1f}  {:>7.2f}x  {:>5.1f} %  {:>6}  {:>10.1f}  {:>8.4f}  {}\n",
-                        r.run.name, width, s.step_ms_p50,
-                        runs[0].summary.step_ms_p50 / s.step_ms_p50, s.bubble_fraction * 100,
-                        s.peak_slots(), mebibytes(s.peak_bytes()), s.loss_last,
-                        hex(s.weights_xxh64));
+    text += fmt::format(
+        "{:<{}}  {:>9.1f}  {:>7.2f}x  {:>5.1f} %  {:>6}  {:>10.1f}  {:>8.4f}  {}\n", r.run.name,
+        width, s.step_ms_p50, runs[0].summary.step_ms_p50 / s.step_ms_p50, s.bubble_fraction * 100,
+        s.peak_slots(), mebibytes(s.peak_bytes()), s.loss_last, hex(s.weights_xxh64));
   }
   return text;
 }

@@ -43,7 +43,8 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
   };
   std::optional<actors::cluster> where;
   if (seat.members != nullptr) {
-    auto places = plan::node_places::make(j, static_cast<std::uint32_t>(seat.members->members().size()));
+    auto places =
+        plan::node_places::make(j, static_cast<std::uint32_t>(seat.members->members().size()));
     if (!places) return places.failure();
     where = actors::cluster{seat.members, std::move(*places), j.transport, seat.job_token, number};
     if (seat.leads())
@@ -123,16 +124,15 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   std::vector<actors::titled_trace> titled;
   int code = exit_done;
   for (const auto& j : runs) {
-    auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), **log,
-                       !options.trace.empty(), seat);
+    auto run =
+        prepare(j, static_cast<std::uint32_t>(titled.size()), **log, !options.trace.empty(), seat);
     if (!run) {
       fmt::print(stderr, "rrfp-node: {}\n", run.message());
       return exit_bad_input;
     }
     if (seat.leads())
-      fmt::print("{}: {} {}, {} stages, {} microbatches, {} steps\n", j.name,
-                 name(j.dispatch.mode), j.dispatch.policy, j.pipeline.stages,
-                 j.pipeline.microbatches, j.train.steps);
+      fmt::print("{}: {} {}, {} stages, {} microbatches, {} steps\n", j.name, name(j.dispatch.mode),
+                 j.dispatch.policy, j.pipeline.stages, j.pipeline.microbatches, j.train.steps);
     std::fflush(stdout);
     interrupts.on_interrupt([session = run->session.get()] { session->interrupt(); });
     const auto result = run->session->run();
@@ -142,8 +142,8 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     titled.push_back({j.name, run->trace.get()});
     traces.push_back(std::move(run->trace));
     code = exit_code_of(result);
-    const bool told = result.how == actors::ending::failed ||
-                      result.how == actors::ending::node_lost;
+    const bool told =
+        result.how == actors::ending::failed || result.how == actors::ending::node_lost;
     if (told && !seat.quiet) fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, result.message);
     if (result.how == actors::ending::interrupted && seat.leads())
       fmt::print("{}: interrupted after {} steps\n", j.name, result.summary.steps);

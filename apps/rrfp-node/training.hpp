@@ -27,8 +27,8 @@ struct node_seat {
   bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };
 
-/// Refuses what can be known to be wrong before anything starts: the data, the plan, the outputs, and
-/// the places of `nodes` nodes. Errors are the user's.
+/// Refuses what can be known to be wrong before anything starts: the data, the plan, the outputs,
+/// and the places of `nodes` nodes. Errors are the user's.
 status check_training(const std::vector<job::job>& runs, const training_options& options,
                       std::uint32_t nodes);
 

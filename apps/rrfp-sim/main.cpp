@@ -74,7 +74,8 @@ class admitted_costs final : public simulate::cost_model {
 status write_file(const std::string& path, const std::string& text) {
   const auto beside = path + ".tmp";
   std::FILE* const file = std::fopen(beside.c_str(), "w");
-  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool written =
+      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = file != nullptr && std::fclose(file) == 0;
   if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return success();
   const std::string why = std::strerror(errno);
@@ -113,7 +114,8 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
     if (!table) return refuse(table.message());
     costs = &*table;
   }
-  if (auto covered = costs->covers(what); !covered) return refuse(wanted.durations + ": " + covered.message());
+  if (auto covered = costs->covers(what); !covered)
+    return refuse(wanted.durations + ": " + covered.message());
   const admitted_costs admitted{*costs, dispatch->shape, j.dispatch.admit, wanted.steps};
 
   observers watchers;
@@ -132,7 +134,8 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   if (!wanted.write_schedule.empty()) {
     std::vector<sequence> order;
     for (const auto& stage : ran->stages) order.push_back(stage.order);
-    if (auto written = write_file(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
+    if (auto written =
+            write_file(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
         !written)
       return refuse(written.message());
   }
@@ -143,15 +146,19 @@ int run(int argc, char** argv) {
   CLI::App app{"Simulates a pipeline in virtual time, over the core that the runtime drives"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
   options wanted;
-  app.add_option("job", wanted.job, "The job, a TOML file; [pipeline], [dispatch], [cost] and [jitter] count")
+  app.add_option("job", wanted.job,
+                 "The job, a TOML file; [pipeline], [dispatch], [cost] and [jitter] count")
       ->required();
-  app.add_option("--set", wanted.settings, "section.key=value, in place of the job's; may be repeated")
+  app.add_option("--set", wanted.settings,
+                 "section.key=value, in place of the job's; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--steps", wanted.steps, "Steps to simulate")->check(CLI::Range(1, 1'000'000));
-  app.add_option("--durations", wanted.durations,
-                 "CSV step,stage,chunk,mb,kind,ms: every duration, in place of [cost] and [jitter]");
-  app.add_option("--write-durations", wanted.write_durations, "Write the durations met, as such a CSV");
+  app.add_option(
+      "--durations", wanted.durations,
+      "CSV step,stage,chunk,mb,kind,ms: every duration, in place of [cost] and [jitter]");
+  app.add_option("--write-durations", wanted.write_durations,
+                 "Write the durations met, as such a CSV");
   app.add_option("--write-schedule", wanted.write_schedule,
                  "Write the order that ran, as CSV of torch.distributed.pipelining's form");
   app.add_option("--json", wanted.json, "Write the report, a JSON object a line and a run");

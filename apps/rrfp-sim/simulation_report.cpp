@@ -16,26 +16,31 @@ double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1
 }  // namespace
 
 std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispatch) {
-  const auto busiest = std::max_element(r.stages.begin(), r.stages.end(),
-                                        [](const auto& a, const auto& b) { return a.busy < b.busy; });
+  const auto busiest =
+      std::max_element(r.stages.begin(), r.stages.end(),
+                       [](const auto& a, const auto& b) { return a.busy < b.busy; });
   auto text = fmt::format(
       "{} {}: makespan {:.3f} ms, no schedule under {:.3f} ms ({:.1f} % above), bubble {:.1f} %, "
       "busiest stage {}, {} events\n",
       name(dispatch.mode), dispatch.policies->name(), milliseconds(r.makespan),
       milliseconds(r.lower_bound),
-      (static_cast<double>(r.makespan) / static_cast<double>(std::max<std::int64_t>(r.lower_bound, 1)) -
-       1) * 100,
+      (static_cast<double>(r.makespan) /
+           static_cast<double>(std::max<std::int64_t>(r.lower_bound, 1)) -
+       1) *
+          100,
       r.bubble_fraction * 100, busiest - r.stages.begin(), r.events);
-  text += fmt::format("{:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {:>10}  {:>10}  {:>10}  {:>12}\n",
-                      "stage", "busy ms", "idle ms", "for input", "for order", "for memory",
-                      "head ms", "tail ms", "peak slots", "peak bytes");
+  text +=
+      fmt::format("{:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {:>10}  {:>10}  {:>10}  {:>12}\n",
+                  "stage", "busy ms", "idle ms", "for input", "for order", "for memory", "head ms",
+                  "tail ms", "peak slots", "peak bytes");
   for (std::size_t s = 0; s < r.stages.size(); ++s) {
     const auto& stage = r.stages[s];
     const auto cause = [&](wait_cause c) {
       return milliseconds(stage.idle_by_cause[static_cast<std::size_t>(c)]);
     };
     text += fmt::format(
-        "{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>10.3f}  {:>10.3f}  {:>10}  "
+        "{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>10.3f}  {:>10.3f}  "
+        "{:>10}  "
         "{:>12}\n",
         s, milliseconds(stage.busy), milliseconds(stage.idle), cause(wait_cause::input),
         cause(wait_cause::in_order), cause(wait_cause::memory), milliseconds(stage.head),
@@ -47,9 +52,9 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
 std::string text_of(const gap_list& gaps) {
   std::string text;
   for (const auto& g : gaps.gaps()) {
-    text += fmt::format("step {} stage {}  {:.3f} to {:.3f} ms  {}", g.step.value(),
-                        g.stage.value(), milliseconds(g.begin), milliseconds(g.end),
-                        name(g.why.why));
+    text +=
+        fmt::format("step {} stage {}  {:.3f} to {:.3f} ms  {}", g.step.value(), g.stage.value(),
+                    milliseconds(g.begin), milliseconds(g.end), name(g.why.why));
     if (g.why.why != wait_cause::complete) text += " " + to_string(g.why.head);
     text += "\n";
   }

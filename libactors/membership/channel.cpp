@@ -58,9 +58,7 @@ status channel::flush() {
   return success();
 }
 
-void channel::end_writing() {
-  ::shutdown(fd_.get(), SHUT_WR);
-}
+void channel::end_writing() { ::shutdown(fd_.get(), SHUT_WR); }
 
 bool channel::discard() {
   std::array<char, read_bytes> bytes;

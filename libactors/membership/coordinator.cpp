@@ -144,8 +144,7 @@ void coordinator::look_after(peer& p, clock::time_point now) {
     case phase::refused:
       if (now - p.since > refused_max) p.at = phase::gone;
       return;
-    case phase::gone:
-      return;
+    case phase::gone: return;
   }
 }
 
@@ -193,15 +192,11 @@ void coordinator::receive(peer& p) {
 
 void coordinator::on_frame(peer& p, const frame& f) {
   switch (p.at) {
-    case phase::greeting:
-      return on_greeting(p, f);
-    case phase::introducing:
-      return on_introduction(p, f);
-    case phase::joined:
-      return on_message(p, f);
+    case phase::greeting: return on_greeting(p, f);
+    case phase::introducing: return on_introduction(p, f);
+    case phase::joined: return on_message(p, f);
     case phase::refused:
-    case phase::gone:
-      return;
+    case phase::gone: return;
   }
 }
 

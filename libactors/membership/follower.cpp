@@ -179,16 +179,13 @@ void follower::serve_requests(channel& link) {
 bool follower::on_frame(channel& link, const frame& f) {
   switch (f.type) {
     case frame_type::member:
-    case frame_type::start:
-      return on_roster(link, f);
+    case frame_type::start: return on_roster(link, f);
     case frame_type::ping:
-    case frame_type::pong:
-      return on_heartbeat(link, f);
+    case frame_type::pong: return on_heartbeat(link, f);
     case frame_type::give_up:
     case frame_type::lost:
     case frame_type::departed:
-    case frame_type::goodbye:
-      return on_ending(link, f);
+    case frame_type::goodbye: return on_ending(link, f);
     case frame_type::piece: {
       const auto came = decode<piece>(f.payload);
       // Rank 0 may begin an exchange while this node still measures its clock.
@@ -199,8 +196,7 @@ bool follower::on_frame(channel& link, const frame& f) {
     case frame_type::claim:
     case frame_type::accept:
     case frame_type::refuse:
-    case frame_type::introduce:
-      return false;
+    case frame_type::introduce: return false;
   }
   return false;
 }

@@ -109,8 +109,6 @@ void outbox::taken(std::size_t bytes) {
   written_ = 0;
 }
 
-std::string open_bytes(const frame& f) {
-  return packed(f, nullptr);
-}
+std::string open_bytes(const frame& f) { return packed(f, nullptr); }
 
 }  // namespace rrfp::actors::control

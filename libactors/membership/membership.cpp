@@ -69,38 +69,26 @@ result<std::unique_ptr<membership>> membership::join(membership_options options,
 membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 membership::~membership() = default;
 
-node_id membership::node() const {
-  return impl_->watcher->node();
-}
+node_id membership::node() const { return impl_->watcher->node(); }
 
-const std::vector<member>& membership::members() const {
-  return impl_->watcher->members();
-}
+const std::vector<member>& membership::members() const { return impl_->watcher->members(); }
 
-std::chrono::nanoseconds membership::clock_offset() const {
-  return impl_->watcher->clock_offset();
-}
+std::chrono::nanoseconds membership::clock_offset() const { return impl_->watcher->clock_offset(); }
 
 void membership::on_lost(std::function<void(node_id, std::string)> callback) {
   impl_->watcher->on_lost(std::move(callback));
 }
 
-void membership::set_status(std::string text) {
-  impl_->watcher->set_status(std::move(text));
-}
+void membership::set_status(std::string text) { impl_->watcher->set_status(std::move(text)); }
 
 result<std::vector<std::string>> membership::all_gather(std::string bytes,
                                                         std::chrono::milliseconds limit) {
   return impl_->watcher->all_gather(std::move(bytes), limit);
 }
 
-void membership::leave(std::chrono::milliseconds limit) {
-  impl_->watcher->leave(limit);
-}
+void membership::leave(std::chrono::milliseconds limit) { impl_->watcher->leave(limit); }
 
-void membership::interrupt() {
-  impl_->watcher->interrupt();
-}
+void membership::interrupt() { impl_->watcher->interrupt(); }
 
 result<listening_socket> listen_on_loopback() {
   control::address at;

@@ -117,15 +117,9 @@ name_lookup::name_lookup(const std::string& host, std::uint16_t port)
   }}.detach();
 }
 
-int name_lookup::fd() const {
-  return state_->ready.fd();
-}
-bool name_lookup::done() const {
-  return state_->done;
-}
-const result<std::vector<address>>& name_lookup::answer() const {
-  return state_->answer;
-}
+int name_lookup::fd() const { return state_->ready.fd(); }
+bool name_lookup::done() const { return state_->done; }
+const result<std::vector<address>>& name_lookup::answer() const { return state_->answer; }
 
 namespace {
 
@@ -138,12 +132,8 @@ address asked(int fd, int (*ask)(int, sockaddr*, socklen_t*)) {
 
 }  // namespace
 
-address peer_of(int fd) {
-  return asked(fd, ::getpeername);
-}
-address own_of(int fd) {
-  return asked(fd, ::getsockname);
-}
+address peer_of(int fd) { return asked(fd, ::getpeername); }
+address own_of(int fd) { return asked(fd, ::getsockname); }
 
 void prepare(int fd) {
   const int on = 1;

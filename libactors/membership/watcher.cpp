@@ -44,9 +44,7 @@ watcher::watcher(membership_options options, secret key, std::string card)
       card_(std::move(card)),
       job_(identity_of(options_)) {}
 
-watcher::~watcher() {
-  RRFP_CHECK(!thread_.joinable(), "a watcher must end() before it goes");
-}
+watcher::~watcher() { RRFP_CHECK(!thread_.joinable(), "a watcher must end() before it goes"); }
 
 void watcher::end() {
   on_stop_.reset();

@@ -4,9 +4,7 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-std::string name_of(node_id node) {
-  return "node " + std::to_string(node.value());
-}
+std::string name_of(node_id node) { return "node " + std::to_string(node.value()); }
 
 }  // namespace
 
@@ -14,15 +12,12 @@ peer_table::peer_state peer_table::next(peer_state s, peer_event e) {
   switch (s) {
     case peer_state::connected:
       switch (e) {
-        case peer_event::failed:
-          return peer_state::failed;
-        case peer_event::left:
-          return peer_state::left;
+        case peer_event::failed: return peer_state::failed;
+        case peer_event::left: return peer_state::left;
       }
       break;
     case peer_state::failed:
-    case peer_state::left:
-      break;
+    case peer_state::left: break;
   }
   return s;
 }

@@ -87,8 +87,7 @@ bool receiver::is_acceptable(const Header& h, std::size_t bytes) {
 
 bool receiver::is_fresh(const tensor_header& h) {
   switch (windows_[{h.message.from, h.message.to}].take(h.sequence)) {
-    case sequence_window::verdict::fresh:
-      return true;
+    case sequence_window::verdict::fresh: return true;
     case sequence_window::verdict::duplicate:
       live_counters::add(node_.counters.dropped_duplicate);
       return false;
@@ -240,11 +239,8 @@ void receiver::deliver(const tensor_header& h, slab data) {
                            .options(at::TensorOptions{scalar_type_of(h.dtype)})
                            .make_tensor()};
   switch (node_.sinks.deliver(m)) {
-    case sink_table::outcome::delivered:
-      count_delivered(h.data_bytes);
-      break;
-    case sink_table::outcome::closed:
-      break;
+    case sink_table::outcome::delivered: count_delivered(h.data_bytes); break;
+    case sink_table::outcome::closed: break;
     case sink_table::outcome::not_bound:
       peers_.fail(h.from_node, "no such receiver here: " + name_of(h));
       break;
@@ -259,9 +255,8 @@ void receiver::deliver_small(const bytes_header& h, std::span<const std::byte> d
 void receiver::deliver(const bytes_header& h, slab data) {
   const std::span<const std::byte> view{data.data(), h.data_bytes};
   if (!matches(h, view)) return peers_.fail(h.from_node, damaged + name_of(h));
-  put(h, view, [&](byte_mailbox& box) {
-    return box.arrive(h.from, h.tag, std::move(data), h.data_bytes);
-  });
+  put(h, view,
+      [&](byte_mailbox& box) { return box.arrive(h.from, h.tag, std::move(data), h.data_bytes); });
 }
 
 template <class Arrive>

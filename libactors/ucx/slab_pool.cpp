@@ -29,9 +29,7 @@ slab& slab::operator=(slab&& other) noexcept {
   return *this;
 }
 
-std::byte* slab::release() {
-  return std::exchange(data_, nullptr);
-}
+std::byte* slab::release() { return std::exchange(data_, nullptr); }
 
 void slab::give_back(void* data) {
   if (data == nullptr) return;

@@ -147,13 +147,9 @@ result<std::unique_ptr<ucx_transport>> ucx_transport::open(ucx_options options) 
 
 ucx_transport::ucx_transport(std::shared_ptr<core> c) : core_(std::move(c)) {}
 
-ucx_transport::~ucx_transport() {
-  core_->close();
-}
+ucx_transport::~ucx_transport() { core_->close(); }
 
-const std::string& ucx_transport::address() const {
-  return core_->progress.address();
-}
+const std::string& ucx_transport::address() const { return core_->progress.address(); }
 
 void ucx_transport::on_failure(std::function<void(node_id, std::string why)> failed) {
   core_->progress.on_failure(std::move(failed));
@@ -171,9 +167,7 @@ void ucx_transport::give_up(node_id node, std::string why) {
       [node, why = std::move(why)](ucx::peer_table& peers) { peers.fail(node, why); }});
 }
 
-void ucx_transport::route(rank_address address, node_id node) {
-  core_->route(address, node);
-}
+void ucx_transport::route(rank_address address, node_id node) { core_->route(address, node); }
 
 void ucx_transport::bind(rank_address address, message_sink sink) {
   core_->node.sinks.bind(address, std::move(sink));
@@ -206,9 +200,7 @@ std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channe
   return std::make_unique<ucx_channel<core>>(core_, group.id, own, std::move(nodes));
 }
 
-void ucx_transport::close() {
-  core_->close();
-}
+void ucx_transport::close() { core_->close(); }
 
 ucx_counters ucx_transport::counters() const {
   const auto& live = core_->node.counters;

@@ -145,18 +145,14 @@ std::size_t item_bytes(wire_dtype dtype) {
   switch (dtype) {
     case wire_dtype::uint8:
     case wire_dtype::int8:
-    case wire_dtype::boolean:
-      return 1;
+    case wire_dtype::boolean: return 1;
     case wire_dtype::int16:
     case wire_dtype::float16:
-    case wire_dtype::bfloat16:
-      return 2;
+    case wire_dtype::bfloat16: return 2;
     case wire_dtype::int32:
-    case wire_dtype::float32:
-      return 4;
+    case wire_dtype::float32: return 4;
     case wire_dtype::int64:
-    case wire_dtype::float64:
-      return 8;
+    case wire_dtype::float64: return 8;
   }
   return 0;
 }

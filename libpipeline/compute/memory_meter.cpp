@@ -72,15 +72,9 @@ class memory_meter::ledger final : public c10::MemoryReportingInfoBase {
 
 memory_meter::memory_meter() : ledger_(std::make_shared<ledger>()) {}
 
-std::int64_t memory_meter::current() const {
-  return ledger_->current();
-}
-std::int64_t memory_meter::peak() const {
-  return ledger_->peak();
-}
-void memory_meter::reset_peak() {
-  ledger_->reset_peak();
-}
+std::int64_t memory_meter::current() const { return ledger_->current(); }
+std::int64_t memory_meter::peak() const { return ledger_->peak(); }
+void memory_meter::reset_peak() { ledger_->reset_peak(); }
 
 at::Tensor memory_meter::take_in(at::Tensor tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());

@@ -133,21 +133,13 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
       new stage_compute(std::make_unique<impl>(config, std::move(chunks), std::move(data))));
 }
 
-void stage_compute::begin_step(step_id step) {
-  impl_->begin_step(step);
-}
+void stage_compute::begin_step(step_id step) { impl_->begin_step(step); }
 at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
   return impl_->run(l, std::move(input));
 }
-void stage_compute::apply(double scale, double lr) {
-  impl_->apply(scale, lr);
-}
-void stage_compute::abort_step() {
-  impl_->abort_step();
-}
-const memory_meter& stage_compute::meter() const {
-  return impl_->meter_;
-}
+void stage_compute::apply(double scale, double lr) { impl_->apply(scale, lr); }
+void stage_compute::abort_step() { impl_->abort_step(); }
+const memory_meter& stage_compute::meter() const { return impl_->meter_; }
 
 std::vector<microbatch_loss> stage_compute::losses() const {
   std::vector<microbatch_loss> done;

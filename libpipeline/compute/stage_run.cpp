@@ -29,9 +29,7 @@ at::Tensor aligned(at::Tensor t) {
 
 }  // namespace
 
-void prepare_compute_thread() {
-  at::set_num_threads(1);
-}
+void prepare_compute_thread() { at::set_num_threads(1); }
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {
@@ -65,20 +63,15 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
     at::Tensor out;
     const in_flight* folded_inside = nullptr;
     switch (l.what.kind) {
-      case task_kind::forward:
-        out = forward(l.what, std::move(input));
-        break;
-      case task_kind::backward:
-        out = backward(l.what, std::move(input), false);
-        break;
+      case task_kind::forward: out = forward(l.what, std::move(input)); break;
+      case task_kind::backward: out = backward(l.what, std::move(input), false); break;
       case task_kind::backward_weight: {
         const bool is_its_turn = l.folds.count > 0 && l.folds.first == l.what.mb;
         out = backward(l.what, std::move(input), is_its_turn);
         if (is_its_turn) folded_inside = &chunk.microbatches[l.what.mb.value()];
         break;
       }
-      case task_kind::weight:
-        break;
+      case task_kind::weight: break;
     }
     fold(chunk, l.folds, folded_inside);
     return out;

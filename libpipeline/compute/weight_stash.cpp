@@ -69,9 +69,7 @@ void weight_stash::compute(record r) {
                                                      /*scale_grad_by_freq=*/false));
       return;
     }
-    case kind::ordinary:
-      accumulate(r.leaf, std::move(r.gy));
-      return;
+    case kind::ordinary: accumulate(r.leaf, std::move(r.gy)); return;
   }
 }
 

@@ -22,8 +22,6 @@ std::string to_toml(const job& j) {
   return text;
 }
 
-bool operator==(const job& a, const job& b) {
-  return to_toml(a) == to_toml(b);
-}
+bool operator==(const job& a, const job& b) { return to_toml(a) == to_toml(b); }
 
 }  // namespace rrfp::job

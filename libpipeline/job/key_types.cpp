@@ -36,18 +36,14 @@ std::string plain(double x) {
   return text;
 }
 
-std::string an_integer(integer_range range) {
-  return "an integer >= " + std::to_string(range.low);
-}
+std::string an_integer(integer_range range) { return "an integer >= " + std::to_string(range.low); }
 
 std::string bounds(number_range range) {
   return std::string{range.open_low ? "(" : "["} + plain(range.low) + ", " + plain(range.high) +
          (range.open_high ? ")" : "]");
 }
 
-std::string below(number_range range) {
-  return (range.open_low ? "> " : ">= ") + plain(range.low);
-}
+std::string below(number_range range) { return (range.open_low ? "> " : ">= ") + plain(range.low); }
 std::string above(number_range range) {
   return (range.open_high ? "< " : "<= ") + plain(range.high);
 }
@@ -61,9 +57,7 @@ std::string a_list_of(const words& allowed) {
   return text;
 }
 
-bool is_control(char c) {
-  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-}
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
 }  // namespace
 
@@ -186,9 +180,7 @@ std::string type_name(integer_range range) {
   return "integer, " + std::to_string(range.low) + " to " + std::to_string(range.high);
 }
 
-std::string type_name(number_range range) {
-  return "number in " + bounds(range);
-}
+std::string type_name(number_range range) { return "number in " + bounds(range); }
 
 std::string type_name(const words& allowed) {
   std::string text;

@@ -12,9 +12,7 @@ std::string default_of(const key& k) {
   return to_toml(k.get(defaults));
 }
 
-std::string type_of(const key& k) {
-  return k.unit.empty() ? k.type : k.type + "; " + k.unit;
-}
+std::string type_of(const key& k) { return k.unit.empty() ? k.type : k.type + "; " + k.unit; }
 
 std::string row(const key& k) {
   const auto preset = default_of(k);

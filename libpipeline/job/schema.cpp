@@ -197,9 +197,10 @@ void add_run(std::vector<key>& table) {
               "Without progress for so long, a run is given up with a report; 0: never.");
   keys.choice("progress", &o::progress, {"auto", "lines", "none"},
               "`auto`: live on a terminal, plain lines elsewhere.");
-  keys.integer("spin_us", &o::spin_us, {0, 1'000'000}, "us",
-               "For so long, idle ranks and stages look for work before they sleep: quicker, at the "
-               "price of cores. For machines with cores to spare.");
+  keys.integer(
+      "spin_us", &o::spin_us, {0, 1'000'000}, "us",
+      "For so long, idle ranks and stages look for work before they sleep: quicker, at the "
+      "price of cores. For machines with cores to spare.");
 }
 
 std::vector<key> make_keys() {

@@ -11,29 +11,20 @@ namespace {
 
 value value_of(const toml::node& node) {
   switch (node.type()) {
-    case toml::node_type::boolean:
-      return {node.as_boolean()->get()};
-    case toml::node_type::integer:
-      return {node.as_integer()->get()};
-    case toml::node_type::floating_point:
-      return {node.as_floating_point()->get()};
-    case toml::node_type::string:
-      return {node.as_string()->get()};
+    case toml::node_type::boolean: return {node.as_boolean()->get()};
+    case toml::node_type::integer: return {node.as_integer()->get()};
+    case toml::node_type::floating_point: return {node.as_floating_point()->get()};
+    case toml::node_type::string: return {node.as_string()->get()};
     case toml::node_type::array: {
       value_list list;
       for (const auto& item : *node.as_array()) list.push_back(value_of(item));
       return {std::move(list)};
     }
-    case toml::node_type::table:
-      return {foreign_value{"a table", true}};
-    case toml::node_type::date:
-      return {foreign_value{"a date"}};
-    case toml::node_type::time:
-      return {foreign_value{"a time"}};
-    case toml::node_type::date_time:
-      return {foreign_value{"a date and time"}};
-    case toml::node_type::none:
-      break;
+    case toml::node_type::table: return {foreign_value{"a table", true}};
+    case toml::node_type::date: return {foreign_value{"a date"}};
+    case toml::node_type::time: return {foreign_value{"a time"}};
+    case toml::node_type::date_time: return {foreign_value{"a date and time"}};
+    case toml::node_type::none: break;
   }
   return {foreign_value{"nothing"}};
 }

@@ -15,14 +15,11 @@ namespace rrfp::job {
 
 namespace {
 
-std::string text_of(std::uint64_t n) {
-  return std::to_string(n);
-}
+std::string text_of(std::uint64_t n) { return std::to_string(n); }
 
 status check_supported(const job& j, const provenance& from) {
   switch (j.device.kind) {
-    case device_kind::cpu:
-      return success();
+    case device_kind::cpu: return success();
     case device_kind::cuda:
       return from.blame("device.kind", "not available yet: expected \"cpu\", got \"cuda\"");
     case device_kind::emulated:
@@ -103,11 +100,11 @@ status check_nodes(const job& j, const provenance& from) {
 status check_transport(const job& j, const provenance& from) {
   const auto& t = j.transport;
   if (t.node_timeout_ms >= 3 * t.heartbeat_ms) return success();
-  return from.blame("transport.node_timeout_ms",
-                    "expected at least 3 * transport.heartbeat_ms = " +
-                        text_of(3 * t.heartbeat_ms) + ", got " + text_of(t.node_timeout_ms) +
-                        std::string{from.note("transport.node_timeout_ms")},
-                    "transport.heartbeat_ms");
+  return from.blame(
+      "transport.node_timeout_ms",
+      "expected at least 3 * transport.heartbeat_ms = " + text_of(3 * t.heartbeat_ms) + ", got " +
+          text_of(t.node_timeout_ms) + std::string{from.note("transport.node_timeout_ms")},
+      "transport.heartbeat_ms");
 }
 
 status check_train(const job& j, const provenance& from) {
@@ -212,8 +209,8 @@ status check_policy(const job& j, const provenance& from) {
 
 status validate(const job& j, const provenance& from, job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds :
-       {check_supported, check_shape, check_nodes, check_transport, check_train, check_jitter, check_cost, check_policy})
+  for (const check holds : {check_supported, check_shape, check_nodes, check_transport, check_train,
+                            check_jitter, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;

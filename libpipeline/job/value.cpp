@@ -71,9 +71,7 @@ std::string to_toml(const value& v) {
   return std::visit(writer{}, v.is);
 }
 
-std::string shown(const value& v) {
-  return cut(to_toml(v));
-}
+std::string shown(const value& v) { return cut(to_toml(v)); }
 
 std::string describe(const value& v) {
   struct namer {

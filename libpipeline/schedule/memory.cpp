@@ -23,8 +23,7 @@ void memory_slots::reset(std::span<const std::uint64_t> slot_bytes) {
 
 bool memory_slots::fits(microbatch_id mb) const {
   if (limit_.slots != 0 && use_.slots >= limit_.slots) return false;
-  return limit_.bytes == 0 || use_.slots == 0 ||
-         use_.bytes + bytes_of(mb.value()) <= limit_.bytes;
+  return limit_.bytes == 0 || use_.slots == 0 || use_.bytes + bytes_of(mb.value()) <= limit_.bytes;
 }
 
 bool memory_slots::may_take(microbatch_id mb) const {

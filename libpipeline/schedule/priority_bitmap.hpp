@@ -106,7 +106,9 @@ class counted_bitmap {
 
   bool test(std::uint32_t at) const { return bits_.test(at); }
   std::uint32_t count() const { return count_; }
-  std::uint32_t count(std::uint32_t from, std::uint32_t to) const { return below(to) - below(from); }
+  std::uint32_t count(std::uint32_t from, std::uint32_t to) const {
+    return below(to) - below(from);
+  }
   std::uint32_t first_in(std::uint32_t from, std::uint32_t end) const {
     return bits_.first_in(from, end);
   }

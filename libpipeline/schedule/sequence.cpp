@@ -20,7 +20,9 @@ class task_marks {
   bool is_foreign(const task& t) const {
     return t.mb.value() >= shape_.microbatches || t.chunk.value() >= shape_.chunks;
   }
-  bool test(int row, microbatch_id mb, chunk_id chunk) const { return done_[index(row, mb, chunk)]; }
+  bool test(int row, microbatch_id mb, chunk_id chunk) const {
+    return done_[index(row, mb, chunk)];
+  }
   bool test(const task& t) const { return test(row(t.kind), t.mb, t.chunk); }
   void set(const task& t) {
     done_[index(row(t.kind), t.mb, t.chunk)] = true;
@@ -120,8 +122,8 @@ class dry_run {
     const auto& t = head(s);
     const auto vs = shape_.virtual_stage(stage_id{s}, t.chunk);
     const auto unless_done = [&](task_kind kind, int step) -> std::optional<need> {
-      const auto [stage, chunk] =
-          shape_.at(virtual_stage_id{static_cast<std::uint32_t>(static_cast<int>(vs.value()) + step)});
+      const auto [stage, chunk] = shape_.at(
+          virtual_stage_id{static_cast<std::uint32_t>(static_cast<int>(vs.value()) + step)});
       const task wanted{kind, t.mb, chunk};
       if (done_[stage.value()].test(wanted)) return std::nullopt;
       return need{stage.value(), wanted};
@@ -214,8 +216,8 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
   std::vector<std::uint32_t> fold_next(shape.chunks);
   std::uint32_t ahead = 0;
   const auto refused = [&](const task& t, const std::string& which) {
-    return error{at_stage(stage.value(), t) + " exceeds the memory limit: the sequence needs more than " +
-                 which};
+    return error{at_stage(stage.value(), t) +
+                 " exceeds the memory limit: the sequence needs more than " + which};
   };
   for (const auto& t : order) {
     if (t.kind == task_kind::forward) {

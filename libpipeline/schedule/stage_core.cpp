@@ -196,8 +196,7 @@ class stage_core::impl {
   void handle(const decide&) {
     if (aborted_) return;
     while (running_.size() <= config_.lookahead) {
-      const auto chosen =
-          config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready();
+      const auto chosen = config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready();
       if (chosen.position == none) break;
       start(chosen);
     }
@@ -230,8 +229,8 @@ class stage_core::impl {
       mark_ready(position(task_kind::backward, mb, chunk));
   }
 
-  /// In ready mode W waits for its turn to be folded; a sequence that is obeyed may name it earlier,
-  /// and then it folds nothing until the gap before it is closed.
+  /// In ready mode W waits for its turn to be folded; a sequence that is obeyed may name it
+  /// earlier, and then it folds nothing until the gap before it is closed.
   void offer_weight(microbatch_id mb, chunk_id chunk) {
     const auto at = position(task_kind::weight, mb, chunk);
     const auto& p = of(mb, chunk);
@@ -399,10 +398,9 @@ class stage_core::impl {
     }
     for (const auto lane_number : complete_order()) {
       const auto lane = lanes_[lane_number];
-      const auto head = ready_count_ != 0
-                            ? std::min(admission_.first_in(lane.begin, lane.end),
-                                       forwards_.first_in(lane.begin, lane.end))
-                            : left_.first_in(lane.begin, lane.end);
+      const auto head = ready_count_ != 0 ? std::min(admission_.first_in(lane.begin, lane.end),
+                                                     forwards_.first_in(lane.begin, lane.end))
+                                          : left_.first_in(lane.begin, lane.end);
       if (head == none) continue;
       if (ready_count_ != 0) return {wait_cause::memory, tasks_[head]};
       return {wait_cause::input, what_must_come(tasks_[head])};
@@ -449,8 +447,8 @@ class stage_core::impl {
   }
 
   // ---- the frozen ranking
-  std::vector<task> tasks_;               ///< by position
-  std::vector<std::uint32_t> position_;   ///< by index()
+  std::vector<task> tasks_;              ///< by position
+  std::vector<std::uint32_t> position_;  ///< by index()
   std::array<lane_range, lanes_max> lanes_{};
   std::uint64_t all_ranks_ = 0;
 

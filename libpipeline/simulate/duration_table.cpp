@@ -158,9 +158,8 @@ std::string duration_table::text() const {
   std::string csv{header};
   csv += '\n';
   for (const auto& [where, duration] : sorted) {
-    for (const std::uint64_t cell :
-         {where.step, std::uint64_t{where.stage}, std::uint64_t{where.chunk},
-          std::uint64_t{where.mb}})
+    for (const std::uint64_t cell : {where.step, std::uint64_t{where.stage},
+                                     std::uint64_t{where.chunk}, std::uint64_t{where.mb}})
       csv += std::to_string(cell) + ",";
     csv += row_names[static_cast<int>(where.kind)];
     csv += "," + milliseconds_text(duration) + "\n";

@@ -18,8 +18,7 @@ void transcript_recorder::on_event(stage_id stage, nanoseconds, const event& e) 
   lines_[stage.value()].push_back(to_line(e));
 }
 
-void transcript_recorder::on_actions(stage_id stage, nanoseconds,
-                                     std::span<const action> actions) {
+void transcript_recorder::on_actions(stage_id stage, nanoseconds, std::span<const action> actions) {
   for (const auto& a : actions) lines_[stage.value()].push_back(to_line(a));
 }
 
@@ -41,15 +40,13 @@ status replay(const stage_config& config, std::unique_ptr<policy> hint,
       answers = answers.subspan(1);
       continue;
     }
-    if (!answers.empty())
-      return at_line("'" + line + "'", "'" + to_line(answers.front()) + "'");
+    if (!answers.empty()) return at_line("'" + line + "'", "'" + to_line(answers.front()) + "'");
     const auto told = parse_event(line);
     if (!told) return error{"line " + std::to_string(number) + ": " + told.message()};
     answers = core.on(*told);
   }
   ++number;
-  if (!answers.empty())
-    return at_line("the end", "'" + to_line(answers.front()) + "'");
+  if (!answers.empty()) return at_line("the end", "'" + to_line(answers.front()) + "'");
   return success();
 }
 

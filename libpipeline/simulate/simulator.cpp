@@ -223,8 +223,8 @@ class simulation {
     const auto delay = hop.same_stage ? 0 : costs_.link(step_, hop.to, next);
     RRFP_CHECK(delay >= 0, "a message does not arrive before it is sent");
     bound_.add_link(next.kind, next.mb, delay);
-    const auto input = 2 * (next.chunk.value() * plan_.shape.microbatches + next.mb.value()) +
-                       (forward ? 0 : 1);
+    const auto input =
+        2 * (next.chunk.value() * plan_.shape.microbatches + next.mb.value()) + (forward ? 0 : 1);
     queue_.push(happening::arrival(now_ + delay, hop.at.stage.value(), input));
   }
 

@@ -91,8 +91,8 @@ nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& what)
   const bool needs_average = options_.jitter.compute == weather::compute_jitter::paper;
   const auto average = needs_average ? average_ms(stage, what) : 0.0;
   const auto disturbed = [&](double ms) {
-    return nanoseconds_of(
-        ms + forecast_.compute_extra_ms(step, stage, rank_id{0}, what, ms, average));
+    return nanoseconds_of(ms +
+                          forecast_.compute_extra_ms(step, stage, rank_id{0}, what, ms, average));
   };
   switch (what.kind) {
     case task_kind::forward: return disturbed(d.forward_ms);

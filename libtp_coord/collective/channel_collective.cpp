@@ -106,15 +106,12 @@ status channel_collective::perform(const request& r) {
   const auto width = bytes_of(r.print.type);
   switch (r.print.op) {
     case operation::sum:
-    case operation::max:
-      return reduce_in_parts(r);
+    case operation::max: return reduce_in_parts(r);
     case operation::gather:
       std::memcpy(r.out + me() * r.print.bytes(), r.in, r.print.bytes());
       return gather_parts(r.out, r.print.count, width, false);
-    case operation::broadcast:
-      return broadcast_large(r);
-    case operation::barrier:
-      break;
+    case operation::broadcast: return broadcast_large(r);
+    case operation::barrier: break;
   }
   return success();
 }
@@ -182,11 +179,8 @@ status channel_collective::direct(const request& r) {
     case operation::gather:
       for (std::uint32_t k = 0; k < size(); ++k) std::memcpy(r.out + k * n, data_of(k), n);
       break;
-    case operation::broadcast:
-      std::memcpy(r.out, data_of(r.print.root.value()), n);
-      break;
-    case operation::barrier:
-      break;
+    case operation::broadcast: std::memcpy(r.out, data_of(r.print.root.value()), n); break;
+    case operation::barrier: break;
   }
   return success();
 }

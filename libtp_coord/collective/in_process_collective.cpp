@@ -102,8 +102,7 @@ status in_process_group::run(rank_id rank, const call& c) {
   const bool is_large = c.print.bytes() >= options_.parallel_bytes_min;
   const auto [as, joined] = arrive();
   switch (as) {
-    case arrival::refused:
-      return failure();
+    case arrival::refused: return failure();
     case arrival::waits:
       if (!wait_for_others(rank, joined)) return failure();
       break;
@@ -253,8 +252,7 @@ void in_process_group::work(std::size_t k, std::size_t parts) const {
   const auto width = bytes_of(print.type);
   switch (print.op) {
     case operation::sum:
-    case operation::max:
-      return reduce(p);
+    case operation::max: return reduce(p);
     case operation::gather:
       for (const auto& to : members_) {
         for (std::size_t r = 0; r < members_.size(); ++r) {
@@ -271,8 +269,7 @@ void in_process_group::work(std::size_t k, std::size_t parts) const {
       }
       return;
     }
-    case operation::barrier:
-      return;
+    case operation::barrier: return;
   }
 }
 

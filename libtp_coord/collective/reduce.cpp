@@ -10,12 +10,8 @@ namespace {
 std::int64_t add(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
-float add(float a, float b) {
-  return a + b;
-}
-double add(double a, double b) {
-  return a + b;
-}
+float add(float a, float b) { return a + b; }
+double add(double a, double b) { return a + b; }
 
 /// A NaN wins on either side: it must not be lost on the way to the loss.
 template <class T>
@@ -40,12 +36,9 @@ void accumulate(operation op, element type, std::byte* sum, const std::byte* nex
                 std::size_t count) {
   RRFP_CHECK(op == operation::sum || op == operation::max, "no reduction");
   switch (type) {
-    case element::float32:
-      return accumulate_as<float>(op, sum, next, count);
-    case element::float64:
-      return accumulate_as<double>(op, sum, next, count);
-    case element::int64:
-      return accumulate_as<std::int64_t>(op, sum, next, count);
+    case element::float32: return accumulate_as<float>(op, sum, next, count);
+    case element::float64: return accumulate_as<double>(op, sum, next, count);
+    case element::int64: return accumulate_as<std::int64_t>(op, sum, next, count);
   }
 }
 

@@ -2,9 +2,9 @@
 
 #include <ctime>
 
-#include <climits>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <climits>
 
 #include <unistd.h>
 

@@ -43,39 +43,29 @@ class reader {
 
 std::size_t bytes_of(element type) {
   switch (type) {
-    case element::float32:
-      return 4;
+    case element::float32: return 4;
     case element::float64:
-    case element::int64:
-      return 8;
+    case element::int64: return 8;
   }
   return 0;
 }
 
 std::string_view name(element type) {
   switch (type) {
-    case element::float32:
-      return "float32";
-    case element::float64:
-      return "float64";
-    case element::int64:
-      return "int64";
+    case element::float32: return "float32";
+    case element::float64: return "float64";
+    case element::int64: return "int64";
   }
   return {};
 }
 
 std::string_view name(operation op) {
   switch (op) {
-    case operation::sum:
-      return "all-reduce (sum)";
-    case operation::max:
-      return "all-reduce (max)";
-    case operation::gather:
-      return "all-gather";
-    case operation::broadcast:
-      return "broadcast";
-    case operation::barrier:
-      return "barrier";
+    case operation::sum: return "all-reduce (sum)";
+    case operation::max: return "all-reduce (max)";
+    case operation::gather: return "all-gather";
+    case operation::broadcast: return "broadcast";
+    case operation::barrier: return "barrier";
   }
   return {};
 }

@@ -1,7 +1,7 @@
-// The claim that everything rests on: whatever the order in which tasks run, the same bits come out,
-// and they are those of an ordinary training loop that knows nothing of pipelines.
-#include <fmt/format.h>
+// The claim that everything rests on: whatever the order in which tasks run, the same bits come
+// out, and they are those of an ordinary training loop that knows nothing of pipelines.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <rrfp/compute/stage_compute.hpp>
@@ -37,7 +37,8 @@ job::train_options train_of() {
 }
 
 /// The hash that a session would report for weights trained elsewhere.
-std::uint64_t hash_of(const std::map<std::string, at::Tensor>& weights, const job::model_options& m) {
+std::uint64_t hash_of(const std::map<std::string, at::Tensor>& weights,
+                      const job::model_options& m) {
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
   chunks.push_back(std::move(*compute::make_gpt_chunk(m, virtual_stage_id{0}, 1, 1)));
   for (const auto& p : chunks[0]->parameters()) {
@@ -89,9 +90,7 @@ void require_same(const run_result& r, const reference& expected) {
   CHECK(r.summary.weights_xxh64 == expected.weights);
 }
 
-pipeline_shape linear(std::uint32_t stages) {
-  return {stages, 1, microbatches, placement::linear};
-}
+pipeline_shape linear(std::uint32_t stages) { return {stages, 1, microbatches, placement::linear}; }
 
 }  // namespace
 
@@ -126,7 +125,8 @@ TEST_CASE("so do chunks, tight memory and lookahead") {
   const pipeline_shape turned{2, 2, microbatches, placement::v};
   for (const std::uint64_t weather : {0U, 3U}) {
     INFO("weather " << weather);
-    require_same(run({interleaved, dispatch_mode::in_order, "interleaved_1f1b", weather}, m), expected);
+    require_same(run({interleaved, dispatch_mode::in_order, "interleaved_1f1b", weather}, m),
+                 expected);
     require_same(run({interleaved, dispatch_mode::ready, "bfw", weather}, m), expected);
     require_same(run({turned, dispatch_mode::in_order, "zb_v", weather}, m), expected);
     require_same(run({turned, dispatch_mode::in_order, "dualpipe_v", weather}, m), expected);
@@ -171,9 +171,8 @@ TEST_CASE("a recorded run replayed through a fresh core gives the same actions")
     const auto same = simulate::replay(config, make_policy(stage_id{s}), lines);
     INFO((same.ok() ? "" : same.message()));
     CHECK(same.ok());
-    const auto launch = std::find_if(lines.begin(), lines.end(), [](const auto& line) {
-      return line.rfind("launch", 0) == 0;
-    });
+    const auto launch = std::find_if(lines.begin(), lines.end(),
+                                     [](const auto& line) { return line.rfind("launch", 0) == 0; });
     *launch += "0";
     CHECK_FALSE(simulate::replay(config, make_policy(stage_id{s}), lines).ok());
   }

@@ -28,7 +28,8 @@ TEST_CASE("a trace holds every task of every step, in order and without overlap"
   const pipeline_shape shape{3, 1, 5, placement::linear};
   auto train = compute::test::small_train();
   train.steps = 2;
-  auto setup = small_setup({shape, dispatch_mode::ready, "bfw", 6}, compute::test::small_model(), train);
+  auto setup =
+      small_setup({shape, dispatch_mode::ready, "bfw", 6}, compute::test::small_model(), train);
   trace_recorder trace;
   setup.trace = &trace;
   const auto r = (*session::open(std::move(setup)))->run();

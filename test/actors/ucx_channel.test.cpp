@@ -23,8 +23,7 @@ channel_group four_ranks() {
 
 std::vector<std::byte> pattern(std::uint32_t from, std::uint64_t tag, std::size_t bytes) {
   std::vector<std::byte> out(bytes);
-  for (std::size_t i = 0; i < bytes; ++i)
-    out[i] = static_cast<std::byte>(i * 31 + from * 7 + tag);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 31 + from * 7 + tag);
   return out;
 }
 
@@ -112,7 +111,8 @@ TEST_CASE("What comes before its channel is open or is asked for waits, in any o
   CHECK(run_nodes(tls, {early, late}) == "");
 }
 
-TEST_CASE("A receive that nobody answers ends at its limit, and one from a node that left at once") {
+TEST_CASE(
+    "A receive that nobody answers ends at its limit, and one from a node that left at once") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const channel_group pair{1, {{stage_id{0}, rank_id{0}}, {stage_id{1}, rank_id{0}}}};
   const auto waits = [&](test_node& node) {
@@ -136,7 +136,8 @@ TEST_CASE("A receive that nobody answers ends at its limit, and one from a node 
   CHECK(run_nodes(tls, {waits, leaves}, false, seconds{30}) == "");
 }
 
-TEST_CASE("Who closes its channel closes the group, on every node; what was there can still be had") {
+TEST_CASE(
+    "Who closes its channel closes the group, on every node; what was there can still be had") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto body = [&](test_node& node) {
     const auto wire = node.connected(node.options());

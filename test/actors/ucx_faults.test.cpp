@@ -96,10 +96,11 @@ TEST_CASE("Data that does not match its checksum is the sender's failure, small 
               wire.send(from_0_to_1(1, floats));
             },
             [&](ucx_transport&, verdict& v) {
-              expect_report(v, "node 0: the data does not match its checksum: an activation of step "
-                               "2, microbatch 1, chunk 0 (stage 0 rank 0 of replica 0 -> stage 1 "
-                               "rank 0 of replica 0, " +
-                                   std::to_string(floats * 4) + " bytes)");
+              expect_report(v,
+                            "node 0: the data does not match its checksum: an activation of step "
+                            "2, microbatch 1, chunk 0 (stage 0 rank 0 of replica 0 -> stage 1 "
+                            "rank 0 of replica 0, " +
+                                std::to_string(floats * 4) + " bytes)");
               expect(v.got <= 1, "damaged data was delivered");
             }) == "");
 }
@@ -140,8 +141,9 @@ TEST_CASE("A message above the limit is refused where it is sent and where it ar
                           const auto wire = node.connected(options, v.note());
                           node.barrier();
                           sends(*wire);
-                          expect_report(v, "node 1: a message of 1000004 bytes for it exceeds "
-                                           "message_bytes_max, 1000000");
+                          expect_report(v,
+                                        "node 1: a message of 1000004 bytes for it exceeds "
+                                        "message_bytes_max, 1000000");
                           node.barrier();
                         },
                         [](test_node& node) {
@@ -162,8 +164,9 @@ TEST_CASE("A message for nobody is its sender's failure") {
               wire.send(std::move(m));
             },
             [](ucx_transport&, verdict& v) {
-              expect_report(v, "node 0: no such receiver here: an activation of step 2, microbatch "
-                               "0, chunk 0 (stage 0 rank 0 of replica 0 -> stage 5 rank 6");
+              expect_report(v,
+                            "node 0: no such receiver here: an activation of step 2, microbatch "
+                            "0, chunk 0 (stage 0 rank 0 of replica 0 -> stage 5 rank 6");
             }) == "");
 }
 
@@ -184,8 +187,9 @@ TEST_CASE("A lost message shows when the window is full, those after it arrive")
               for (std::uint32_t mb = 0; mb <= window; ++mb) wire.send(from_0_to_1(mb, 1));
             },
             [](ucx_transport&, verdict& v) {
-              expect_report(v, "node 0: a message was lost: one of the 65536 before this one never "
-                               "came: an activation of step 2, microbatch 65536");
+              expect_report(v,
+                            "node 0: a message was lost: one of the 65536 before this one never "
+                            "came: an activation of step 2, microbatch 65536");
               expect(v.got == window - 1, "arrived: " + std::to_string(v.got));
             }) == "");
 }

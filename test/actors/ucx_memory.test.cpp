@@ -111,8 +111,8 @@ TEST_CASE("A mailbox keeps what nobody waits for, by sender and tag, in order, u
   CHECK_FALSE(box.arrive(rank_id{2}, 8, bytes_of("")));
   char into[5];
   const auto receive = [&](std::uint32_t from, std::uint64_t tag) -> std::string {
-    const auto s = box.receive(rank_id{from}, tag, std::as_writable_bytes(std::span{into}),
-                               milliseconds{1});
+    const auto s =
+        box.receive(rank_id{from}, tag, std::as_writable_bytes(std::span{into}), milliseconds{1});
     if (!s) return s.message();
     return *s ? std::string(into, **s) : "nothing";
   };
@@ -133,8 +133,8 @@ TEST_CASE("A waiting receive ends with its message, its sender's end or the clos
   const auto wait_while = [&](auto what) {
     std::string said;
     std::thread waits{[&] {
-      const auto s = box.receive(rank_id{1}, 3, std::as_writable_bytes(std::span{into}),
-                                 milliseconds{20'000});
+      const auto s =
+          box.receive(rank_id{1}, 3, std::as_writable_bytes(std::span{into}), milliseconds{20'000});
       said = !s ? s.message() : *s ? std::string(into, **s) : "nothing";
     }};
     std::this_thread::sleep_for(milliseconds{GENERATE(0, 20)});

@@ -43,10 +43,9 @@ bool eventually(const std::function<bool()>& condition,
 
 using node_body = std::function<void(test_node&)>;
 
-/// What went wrong on any node: its message, its signal, or that it ran past the limit; "" if all is
-/// well. A node that is `may_die` may end by SIGKILL.
+/// What went wrong on any node: its message, its signal, or that it ran past the limit; "" if all
+/// is well. A node that is `may_die` may end by SIGKILL.
 std::string run_nodes(const std::string& tls, const std::vector<node_body>& bodies,
-                      bool may_die = false,
-                      std::chrono::seconds limit = std::chrono::seconds{60});
+                      bool may_die = false, std::chrono::seconds limit = std::chrono::seconds{60});
 
 }  // namespace rrfp::testing

@@ -1,4 +1,5 @@
 /// Tensors between real processes, over shared memory and over tcp.
+#include <unistd.h>
 #include <csignal>
 #include <filesystem>
 #include <map>
@@ -6,7 +7,6 @@
 #include <numeric>
 #include <random>
 #include <thread>
-#include <unistd.h>
 
 #include <ATen/ATen.h>
 
@@ -27,9 +27,9 @@ constexpr std::size_t mib = std::size_t{1} << 20;
 rank_address on_node(std::uint32_t number) { return {stage_id{number}, rank_id{0}}; }
 
 message message_of(std::uint32_t from, std::uint32_t to, std::uint32_t mb, at::Tensor tensor) {
-  return {{payload::activation, step_id{7}, microbatch_id{mb}, chunk_id{1}, on_node(from),
-           on_node(to)},
-          std::move(tensor)};
+  return {
+      {payload::activation, step_id{7}, microbatch_id{mb}, chunk_id{1}, on_node(from), on_node(to)},
+      std::move(tensor)};
 }
 
 /// Anybody can tell from the number what the tensor should be.
@@ -102,7 +102,8 @@ std::size_t entries_of(const char* folder) {
 
 }  // namespace
 
-TEST_CASE("10,000 messages out of order, doubled and held back, arrive once each at a slow receiver") {
+TEST_CASE(
+    "10,000 messages out of order, doubled and held back, arrive once each at a slow receiver") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   constexpr std::uint32_t count = 10'000;
   const auto fault_of = [](const message_header& h) {
@@ -186,8 +187,8 @@ TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit"
            [&] { return "arrived: " + std::to_string(box.size()) + " " + failed.text(); });
     const auto now = wire->counters();
     expect(now.inflight_bytes_peak <= options.inflight_bytes_max, "more in flight than allowed");
-    expect(now.inflight_bytes_peak == 2 * bytes, "not two were fetched at a time, peak " +
-                                                     std::to_string(now.inflight_bytes_peak));
+    expect(now.inflight_bytes_peak == 2 * bytes,
+           "not two were fetched at a time, peak " + std::to_string(now.inflight_bytes_peak));
     expect(now.inflight_bytes == 0 && now.announced == 0, "something is left over");
     for (const auto& m : box.take()) {
       expect(reinterpret_cast<std::uintptr_t>(m.tensor.const_data_ptr()) % 64 == 0, "not aligned");
@@ -246,7 +247,8 @@ TEST_CASE("Every dtype, shape and layout arrives as it was") {
   CHECK(run_nodes(tls, {sends, receives}) == "");
 }
 
-TEST_CASE("A killed node is reported once, idle or in the midst of traffic, and closing is prompt") {
+TEST_CASE(
+    "A killed node is reported once, idle or in the midst of traffic, and closing is prompt") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const std::uint32_t traffic = GENERATE(0U, 40U);
   // Over shared memory nothing but the keepalive (500 ms, two rounds) tells.
@@ -280,8 +282,7 @@ TEST_CASE("A killed node is reported once, idle or in the midst of traffic, and 
     expect(eventually([&] { return !failed.all().empty(); }, limit), "nobody noticed");
     const auto took = std::chrono::steady_clock::now() - begun;
     expect(took < limit, "noticed late");
-    for (std::uint32_t mb = 0; mb < 10; ++mb)
-      wire->send(message_of(0, 1, mb, small_tensor(mb)));
+    for (std::uint32_t mb = 0; mb < 10; ++mb) wire->send(message_of(0, 1, mb, small_tensor(mb)));
     expect(eventually([&] { return wire->counters().dropped_unreachable == 10; }),
            "what goes to a dead node is not dropped");
     std::this_thread::sleep_for(milliseconds{300});
@@ -291,13 +292,14 @@ TEST_CASE("A killed node is reported once, idle or in the midst of traffic, and 
     wire->close();
     expect(std::chrono::steady_clock::now() - closes < seconds{3}, "closing hung");
     box.take();
-    expect(wire->counters().slabs_in_use == 0, "slabs leaked: " +
-                                                   std::to_string(wire->counters().slabs_in_use));
+    expect(wire->counters().slabs_in_use == 0,
+           "slabs leaked: " + std::to_string(wire->counters().slabs_in_use));
   };
   CHECK(run_nodes(tls, {survives, dies}, true) == "");
 }
 
-TEST_CASE("Closing with traffic under way is prompt, leaks nothing and is no failure to the other") {
+TEST_CASE(
+    "Closing with traffic under way is prompt, leaks nothing and is no failure to the other") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto body = [&](test_node& node) {
     const auto own = node.id().value();

@@ -16,7 +16,10 @@ tensor_header some_tensor() {
   h.epoch = 3;
   h.from_node = node_id{4};
   h.sequence = 0x99aabbccddeeff00;
-  h.message = {payload::gradient, step_id{0x0102030405060708}, microbatch_id{6}, chunk_id{2},
+  h.message = {payload::gradient,
+               step_id{0x0102030405060708},
+               microbatch_id{6},
+               chunk_id{2},
                {stage_id{9}, rank_id{10}, replica_id{11}},
                {stage_id{12}, rank_id{13}, replica_id{14}}};
   h.dtype = wire_dtype::bfloat16;
@@ -29,8 +32,8 @@ tensor_header some_tensor() {
 }
 
 bytes_header some_bytes() {
-  return {0x1122334455667788, 3,           node_id{4},  0xab, rank_id{1},
-          rank_id{2},         0xdeadbeef0, 12'345'678, true, 0xfedcba9876543210, true};
+  return {0x1122334455667788, 3,    node_id{4},         0xab, rank_id{1}, rank_id{2}, 0xdeadbeef0,
+          12'345'678,         true, 0xfedcba9876543210, true};
 }
 
 template <class Header>

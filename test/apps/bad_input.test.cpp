@@ -1,5 +1,5 @@
-// What a user does wrong gets one line that says where, what was expected and what came, exit code 2,
-// and leaves nothing behind.
+// What a user does wrong gets one line that says where, what was expected and what came, exit code
+// 2, and leaves nothing behind.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -70,20 +70,22 @@ TEST_CASE("an empty or too short corpus is refused") {
   std::ofstream{folder / "empty.txt"}.flush();
   std::ofstream{folder / "short.txt"} << "a few bytes";
   for (const std::string name : {"empty.txt", "short.txt"})
-    require_refused(run_program({RRFP_NODE, "run", job, "--set",
-                                 "data.text=[\"" + (folder / name) + "\"]"}),
-                    {"data.text", name});
+    require_refused(
+        run_program({RRFP_NODE, "run", job, "--set", "data.text=[\"" + (folder / name) + "\"]"}),
+        {"data.text", name});
 }
 
 TEST_CASE("an infeasible table is refused and its cycle named") {
   const scratch_folder folder;
   const auto table = folder / "table.csv";
-  // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1; stage 1 wants it after.
+  // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1; stage 1 wants it
+  // after.
   std::ofstream{table} << "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n";
   const auto plain = folder / "plain.toml";
-  std::ofstream{plain} << "[pipeline]\nstages = 2\nmicrobatches = 2\n[dispatch]\nmode = \"in-order\"\n"
-                       << "policy = \"table:" << table << "\"\n"
-                       << "[data]\ntext = [\"/usr/share/common-licenses\"]\n";
+  std::ofstream{plain}
+      << "[pipeline]\nstages = 2\nmicrobatches = 2\n[dispatch]\nmode = \"in-order\"\n"
+      << "policy = \"table:" << table << "\"\n"
+      << "[data]\ntext = [\"/usr/share/common-licenses\"]\n";
   require_refused(run_program({RRFP_NODE, "run", plain}),
                   {"cycle", "stage 0 stops at BW0", "stage 1 stops at F1"});
 }

@@ -1,5 +1,6 @@
-/// Two nodes with addresses of their own, each in a network namespace, joined by a cable that can be cut.
-/// Needs root and `ip`; where they are not to be had the program ends with code 77: skipped.
+/// Two nodes with addresses of their own, each in a network namespace, joined by a cable that can
+/// be cut. Needs root and `ip`; where they are not to be had the program ends with code 77:
+/// skipped.
 #include <catch2/catch.hpp>
 
 #include "json_lines.hpp"
@@ -56,10 +57,16 @@ class two_networks {
 
   /// The arguments of one node of a job of two.
   std::vector<std::string> node(int rank, const std::string& job, const std::string& key) const {
-    return {"/usr/bin/env", "ip", "netns", "exec", names_[rank], RRFP_NODE, "join", job, "--nnodes",
-            "2", "--node-rank", std::to_string(rank), "--rendezvous", address(0) + ":29577",
-            "--set", "transport.listen=" + address(rank), "--set", "transport.key_file=" + key,
-            "--set", "transport.tls=tcp,self"};
+    return {"/usr/bin/env", "ip",
+            "netns",        "exec",
+            names_[rank],   RRFP_NODE,
+            "join",         job,
+            "--nnodes",     "2",
+            "--node-rank",  std::to_string(rank),
+            "--rendezvous", address(0) + ":29577",
+            "--set",        "transport.listen=" + address(rank),
+            "--set",        "transport.key_file=" + key,
+            "--set",        "transport.tls=tcp,self"};
   }
 
  private:

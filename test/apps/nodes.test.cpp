@@ -1,4 +1,5 @@
-/// A job over several processes: the same bits, and a loss that is seen, told and leaves nothing behind.
+/// A job over several processes: the same bits, and a loss that is seen, told and leaves nothing
+/// behind.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -112,8 +113,10 @@ pid_t node_process(pid_t launcher, std::uint32_t rank) {
 bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!what())
-    if (std::chrono::steady_clock::now() > end) return false;
-    else std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    if (std::chrono::steady_clock::now() > end)
+      return false;
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds{10});
   return true;
 }
 
@@ -129,9 +132,9 @@ void lose_a_node(std::uint32_t rank, int number, const std::string& why) {
   auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
   arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
   program training{arguments};
-  REQUIRE(waits_for([&] { return text_of(job.at("out.jsonl")).find("\"step\":2,") !=
-                                 std::string::npos; },
-                    std::chrono::seconds{60}));
+  REQUIRE(waits_for(
+      [&] { return text_of(job.at("out.jsonl")).find("\"step\":2,") != std::string::npos; },
+      std::chrono::seconds{60}));
   const auto nodes = children_of(training.pid());
   REQUIRE(nodes.size() == 4);
   const auto lost = node_process(training.pid(), rank);
@@ -224,7 +227,8 @@ TEST_CASE("stages lie on the nodes that the job names") {
   auto arguments = job.run(2, {places});
   arguments[1] = "check";
   const auto o = run_program(arguments);
-  CHECK_THAT(o.out, Contains("node 0: stages 1, 2, 3, 6\n") && Contains("node 1: stages 0, 4, 5, 7\n"));
+  CHECK_THAT(o.out,
+             Contains("node 0: stages 1, 2, 3, 6\n") && Contains("node 1: stages 0, 4, 5, 7\n"));
   arguments.back() = "pipeline.nodes=[0, 0, 0, 0, 0, 0, 0, 0]";
   const auto idle = run_program(arguments);
   CHECK(idle.code == 2);
@@ -238,29 +242,23 @@ TEST_CASE("two runs of a comparison and a trace of all nodes come out of one sta
                               "--local-nodes", "2", "--set", "train.steps=2", "--trace", trace});
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
-  CHECK_THAT(o.out, Contains("node 0 at ") && Contains("node 1 at ") &&
-                        Contains("equal to the last bit"));
+  CHECK_THAT(o.out,
+             Contains("node 0 at ") && Contains("node 1 at ") && Contains("equal to the last bit"));
   const auto events = json::parse(std::ifstream{trace}).at("traceEvents");
   std::size_t tasks = 0;
   for (const auto& e : events) tasks += e.at("ph") == "X" && e.at("cat") != "wait";
   CHECK(tasks == 2 * 4 * 16 * (2 + 3));
 }
 
-TEST_CASE("a killed node ends the job with one message") {
-  lose_a_node(2, SIGKILL, "lost");
-}
-TEST_CASE("a stopped node ends the job with one message") {
-  lose_a_node(1, SIGSTOP, "lost");
-}
-TEST_CASE("the first node's end is the launcher's to tell") {
-  lose_a_node(0, SIGKILL, "signal 9");
-}
+TEST_CASE("a killed node ends the job with one message") { lose_a_node(2, SIGKILL, "lost"); }
+TEST_CASE("a stopped node ends the job with one message") { lose_a_node(1, SIGSTOP, "lost"); }
+TEST_CASE("the first node's end is the launcher's to tell") { lose_a_node(0, SIGKILL, "signal 9"); }
 
 TEST_CASE("SIGINT ends all nodes with code 130") {
   const job_file job;
   program training{job.run(4, {{"train.steps=100000", "run.progress=lines"}, jitter})};
-  REQUIRE(waits_for([&] { return children_of(training.pid()).size() == 4; },
-                    std::chrono::seconds{20}));
+  REQUIRE(
+      waits_for([&] { return children_of(training.pid()).size() == 4; }, std::chrono::seconds{20}));
   std::this_thread::sleep_for(std::chrono::milliseconds{700});
   const auto nodes = children_of(training.pid());
   training.signal(SIGINT);
@@ -280,9 +278,11 @@ TEST_CASE("nodes end with a launcher that is killed") {
                       std::chrono::seconds{20}));
     nodes = children_of(training.pid());
   }
-  CHECK(waits_for([&] {
-    return std::all_of(nodes.begin(), nodes.end(), [](pid_t n) { return parent_of(n) == 0; });
-  }, std::chrono::seconds{5}));
+  CHECK(waits_for(
+      [&] {
+        return std::all_of(nodes.begin(), nodes.end(), [](pid_t n) { return parent_of(n) == 0; });
+      },
+      std::chrono::seconds{5}));
 }
 
 TEST_CASE("nodes may be started by hand, with the words of torchrun") {

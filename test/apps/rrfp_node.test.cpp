@@ -11,8 +11,8 @@ using nlohmann::json;
 
 const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
 
-const std::vector<std::string> short_run{RRFP_NODE, "run", job, "--set", "train.steps=3",
-                                         "--set", "jitter.compute=none"};
+const std::vector<std::string> short_run{
+    RRFP_NODE, "run", job, "--set", "train.steps=3", "--set", "jitter.compute=none"};
 
 }  // namespace
 
@@ -76,7 +76,8 @@ TEST_CASE("SIGINT ends the run within 2 s with code 130 and a valid trace") {
   const scratch_folder folder;
   program training{{RRFP_NODE, "run", job, "--trace", folder / "trace.json", "--json",
                     folder / "out.jsonl", "--set", "run.progress=lines"}};
-  for (int i = 0; i < 6000 && text_of(folder / "out.jsonl").find("\"step\":1,") == std::string::npos; ++i)
+  for (int i = 0;
+       i < 6000 && text_of(folder / "out.jsonl").find("\"step\":1,") == std::string::npos; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds{10});
   training.signal(SIGINT);
   const auto o = training.wait();
@@ -88,7 +89,8 @@ TEST_CASE("SIGINT ends the run within 2 s with code 130 and a valid trace") {
   CHECK(lines_of(folder / "out.jsonl").back().at("ending") == "interrupted");
 }
 
-TEST_CASE("SIGINT at any moment of the start ends the run with code 130, and no trace is half-written") {
+TEST_CASE(
+    "SIGINT at any moment of the start ends the run with code 130, and no trace is half-written") {
   const scratch_folder folder;
   const auto trace = folder / "trace.json";
   for (int ms : {0, 5, 20, 50, 100, 150, 200, 300, 400, 600}) {

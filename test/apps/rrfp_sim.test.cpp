@@ -31,7 +31,9 @@ TEST_CASE("the 16-stage job shows what readiness gains") {
   std::ifstream in{folder / "o.json"};
   for (std::string line; std::getline(in, line);) runs.push_back(json::parse(line));
   REQUIRE(runs.size() == 3);
-  const auto ms = [&](int run) { return runs[static_cast<std::size_t>(run)].at("makespan_ms").get<double>(); };
+  const auto ms = [&](int run) {
+    return runs[static_cast<std::size_t>(run)].at("makespan_ms").get<double>();
+  };
   CHECK(ms(0) / ms(2) > 1.40);
   for (int run = 0; run < 3; ++run)
     CHECK(ms(run) >= runs[static_cast<std::size_t>(run)].at("lower_bound_ms").get<double>());
@@ -41,8 +43,9 @@ TEST_CASE("durations that were written are simulated to the same time") {
   const scratch_folder folder;
   const auto calm = calm_job(folder, "policy = \"bfw\"\n");
   const auto csv = folder / "durations.csv";
-  REQUIRE(run_program({RRFP_SIM, calm, "--set", "jitter.compute=lognormal", "--write-durations", csv,
-                       "--json", folder / "a.json"}).code == 0);
+  REQUIRE(run_program({RRFP_SIM, calm, "--set", "jitter.compute=lognormal", "--write-durations",
+                       csv, "--json", folder / "a.json"})
+              .code == 0);
   REQUIRE(run_program({RRFP_SIM, calm, "--durations", csv, "--json", folder / "b.json"}).code == 0);
   CHECK(json::parse(text_of(folder / "a.json")).at("makespan_ms") ==
         json::parse(text_of(folder / "b.json")).at("makespan_ms"));
@@ -64,7 +67,8 @@ TEST_CASE("every gap is explained when asked for") {
   const auto calm = calm_job(folder, "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n");
   const auto o = run_program({RRFP_SIM, calm, "--gaps"});
   REQUIRE(o.code == 0);
-  CHECK_THAT(o.out, Contains("ms  in_order BW0") && Contains("step 0 stage 0  30.000 to 31.000 ms  input BW7"));
+  CHECK_THAT(o.out, Contains("ms  in_order BW0") &&
+                        Contains("step 0 stage 0  30.000 to 31.000 ms  input BW7"));
 }
 
 TEST_CASE("a table of durations with a hole is refused") {

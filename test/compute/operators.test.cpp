@@ -3,10 +3,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <catch2/catch.hpp>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <catch2/catch.hpp>
 
 #include <rrfp/compute/operators.hpp>
 #include <rrfp/compute/stage_compute.hpp>
@@ -89,8 +89,8 @@ void check_all_ways(const at::Tensor& x, const std::vector<at::Tensor>& weights,
       const auto before = weight.grad().defined() ? weight.grad().clone() : at::Tensor{};
       gx = backward_into(*stash, x, f, gy);
       // Immediately means in the backward, deferred means nothing of it before the fold.
-      const bool unchanged = before.defined() ? at::equal(weight.grad(), before)
-                                              : !weight.grad().defined();
+      const bool unchanged =
+          before.defined() ? at::equal(weight.grad(), before) : !weight.grad().defined();
       CHECK(unchanged != immediate);
       stash->fold();
     }

@@ -5,10 +5,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <catch2/catch.hpp>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <catch2/catch.hpp>
 
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/parallel_operators.hpp>
@@ -25,9 +25,7 @@ at::Tensor random(at::IntArrayRef shape, std::uint64_t seed) {
   return at::empty(shape).normal_(0, 1, generator);
 }
 
-at::Tensor leaf(const at::Tensor& t) {
-  return t.contiguous().clone().requires_grad_();
-}
+at::Tensor leaf(const at::Tensor& t) { return t.contiguous().clone().requires_grad_(); }
 
 /// Part `rank` of `ranks` along a dimension.
 at::Tensor part(const at::Tensor& t, std::int64_t dimension, const shared_group& g) {

@@ -49,13 +49,11 @@ bool pipeline::is_ready(const todo& t) const {
   const auto vs = shape_.virtual_stage(t.stage, t.what.chunk);
   const place here{vs.value(), t.what.mb.value()};
   switch (t.what.kind) {
-    case task_kind::forward:
-      return shape_.is_first(vs) || activations_.contains(here);
+    case task_kind::forward: return shape_.is_first(vs) || activations_.contains(here);
     case task_kind::backward:
     case task_kind::backward_weight:
       return is_forward_done_.contains(here) && (shape_.is_last(vs) || gradients_.contains(here));
-    case task_kind::weight:
-      return is_backward_done_.contains(here);
+    case task_kind::weight: return is_backward_done_.contains(here);
   }
   return false;
 }
@@ -165,9 +163,7 @@ std::vector<parameter_hash> pipeline::hashes() const {
   return all;
 }
 
-std::uint64_t pipeline::hash() const {
-  return hash_of_model(hashes());
-}
+std::uint64_t pipeline::hash() const { return hash_of_model(hashes()); }
 
 std::vector<named_tensor> pipeline::snapshot() const {
   std::vector<named_tensor> all;

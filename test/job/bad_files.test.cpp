@@ -1,6 +1,6 @@
 /// What the disk can do to a job.
-#include <catch2/catch.hpp>
 #include <sys/stat.h>
+#include <catch2/catch.hpp>
 
 #include "job_texts.hpp"
 

@@ -16,8 +16,8 @@ using names = std::set<std::string, std::less<>>;
 
 struct layer {
   std::string folder;
-  names may_include;     ///< other layers, or single public headers of them
-  names third_parties;   ///< of those that are watched
+  names may_include;    ///< other layers, or single public headers of them
+  names third_parties;  ///< of those that are watched
 };
 
 const names torch{"torch", "ATen", "c10"};
@@ -33,8 +33,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"job", {"libpipeline/job", {"schedule", "weather", "policies"}, {"toml++"}}},
-      {"plan",
-       {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
+      {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"compute", {"libpipeline/compute", {"schedule", "rrfp/job/options.hpp"}, torch}},
       {"policies", {"policies", {"schedule"}, {}}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
@@ -65,11 +64,12 @@ constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "p
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{
-    "algorithm",  "array",   "bit",    "bitset",      "charconv",    "compare",    "concepts",
-    "cstddef",    "cstdint", "deque",  "functional",  "initializer_list", "iterator", "limits",
-    "map",        "memory",  "numeric", "optional",   "queue",       "ranges",     "set",
-    "span",       "string",  "string_view", "tuple",  "type_traits", "unordered_map",
-    "unordered_set", "utility", "variant", "vector"};
+    "algorithm", "array",       "bit",           "bitset",        "charconv",   "compare",
+    "concepts",  "cstddef",     "cstdint",       "deque",         "functional", "initializer_list",
+    "iterator",  "limits",      "map",           "memory",        "numeric",    "optional",
+    "queue",     "ranges",      "set",           "span",          "string",     "string_view",
+    "tuple",     "type_traits", "unordered_map", "unordered_set", "utility",    "variant",
+    "vector"};
 
 /// What of another layer is as pure as the core, and sees no other part of its own layer.
 constexpr std::string_view pure_folders[] = {"libtp_coord/order/",
@@ -89,8 +89,8 @@ bool is_source(const fs::path& file) {
   return endings.contains(file.extension().string());
 }
 
-/// The layer that owns a file, by its path relative to the root: the innermost folder counts. Empty if
-/// none does.
+/// The layer that owns a file, by its path relative to the root: the innermost folder counts. Empty
+/// if none does.
 std::string owner_of(const std::string& file) {
   std::string owner;
   std::size_t longest = 0;
@@ -192,10 +192,12 @@ bool starts_with_any(std::string_view text, std::initializer_list<std::string_vi
 }
 
 bool is_runtime(std::string_view symbol) {
-  static const names plain{"memcpy",  "memmove",  "memset", "memcmp", "bcmp",   "memchr",
-                           "strlen",  "strcmp",   "abort",  "fprintf", "fflush", "fputs",
-                           "fwrite",  "stderr",   "__stack_chk_fail", "__dso_handle", "__popcountdi2",
-                           "_GLOBAL_OFFSET_TABLE_"};
+  static const names plain{"memcpy",       "memmove",       "memset",
+                           "memcmp",       "bcmp",          "memchr",
+                           "strlen",       "strcmp",        "abort",
+                           "fprintf",      "fflush",        "fputs",
+                           "fwrite",       "stderr",        "__stack_chk_fail",
+                           "__dso_handle", "__popcountdi2", "_GLOBAL_OFFSET_TABLE_"};
   if (plain.contains(symbol)) return true;
   const bool is_std = starts_with_any(symbol, {"_ZNSt", "_ZNKSt", "_ZSt", "_ZTVSt", "_ZTISt"});
   for (const auto* word : {"chrono", "thread", "mutex", "condition_variable", "random_device",

@@ -1,7 +1,8 @@
 /// The arrows of DESIGN.md, section 3, read off the `#include` lines of a source tree.
 ///
 /// A layer is a folder; its public headers are rrfp/<layer>/. What is not allowed here by name is a
-/// violation: an unknown layer, a folder that no layer owns, a quoted include that leaves its layer.
+/// violation: an unknown layer, a folder that no layer owns, a quoted include that leaves its
+/// layer.
 #pragma once
 
 #include <filesystem>
@@ -13,9 +14,9 @@ namespace rrfp::testing {
 /// One line for each violation: "FILE:LINE: what", the file relative to `root`, sorted.
 std::vector<std::string> layer_violations(const std::filesystem::path& root);
 
-/// Of the undefined symbols of an archive (as `nm` names them) those that are not the archive's own,
-/// the C++ runtime's or plain memory and abort functions of libc. Clocks, threads, files, sockets and
-/// random sources of the standard library count as foreign, too.
+/// Of the undefined symbols of an archive (as `nm` names them) those that are not the archive's
+/// own, the C++ runtime's or plain memory and abort functions of libc. Clocks, threads, files,
+/// sockets and random sources of the standard library count as foreign, too.
 std::vector<std::string> foreign_symbols(const std::vector<std::string>& undefined,
                                          const std::vector<std::string>& defined);
 

@@ -92,10 +92,10 @@ TEST_CASE("The core may include its own headers and the pure part of the standar
 }
 
 TEST_CASE("A clock, thread, socket, file, stream, random or foreign header in the core is found") {
-  const auto* const header = GENERATE(
-      "chrono", "ctime", "thread", "mutex", "atomic", "condition_variable", "future", "random",
-      "fstream", "iostream", "sstream", "filesystem", "cstdio", "sys/socket.h", "unistd.h",
-      "fmt/format.h", "nlohmann/json.hpp");
+  const auto* const header =
+      GENERATE("chrono", "ctime", "thread", "mutex", "atomic", "condition_variable", "future",
+               "random", "fstream", "iostream", "sstream", "filesystem", "cstdio", "sys/socket.h",
+               "unistd.h", "fmt/format.h", "nlohmann/json.hpp");
   planted_tree tree;
   tree.add("libpipeline/schedule/bad.cpp", std::string("\n  #  include <") + header + ">\n");
   CHECK(tree.violations() == lines{std::string("libpipeline/schedule/bad.cpp:2: includes <") +
@@ -144,22 +144,24 @@ TEST_CASE("An arrow that runs the other way is found") {
            "#include <rrfp/job/options.hpp>\n#include <rrfp/job/job.hpp>\n")
       .add("policies/a.cpp", "#include <rrfp/schedule/policy.hpp>\n#include <rrfp/job/job.hpp>\n")
       .add("libtp_coord/order/a.cpp", "#include <rrfp/actors/trace.hpp>\n")
-      .add("libactors/a.cpp", "#include <rrfp/simulate/simulator.hpp>\n#include <rrfp/apps/x.hpp>\n");
-  CHECK(tree.violations() ==
-        lines{
-            "libactors/a.cpp:2: includes <rrfp/apps/x.hpp>: no arrow from actors to apps",
-            "libpipeline/compute/a.cpp:2: includes <rrfp/job/job.hpp>: no arrow from compute to job",
-            "libpipeline/job/a.cpp:1: includes <rrfp/compute/gpt.hpp>: no arrow from job to compute",
-            "libpipeline/schedule/a.cpp:1: includes <rrfp/weather/weather.hpp>: "
-            "no arrow from schedule to weather",
-            "libpipeline/simulate/a.cpp:1: includes <rrfp/job/options.hpp>: "
-            "no arrow from simulate to job",
-            "libpipeline/weather/a.cpp:1: includes <rrfp/simulate/simulator.hpp>: "
-            "no arrow from weather to simulate",
-            "libtp_coord/order/a.cpp:1: includes <rrfp/actors/trace.hpp>: "
-            "no arrow from tp_coord to actors",
-            "policies/a.cpp:2: includes <rrfp/job/job.hpp>: no arrow from policies to job",
-        });
+      .add("libactors/a.cpp",
+           "#include <rrfp/simulate/simulator.hpp>\n#include <rrfp/apps/x.hpp>\n");
+  CHECK(
+      tree.violations() ==
+      lines{
+          "libactors/a.cpp:2: includes <rrfp/apps/x.hpp>: no arrow from actors to apps",
+          "libpipeline/compute/a.cpp:2: includes <rrfp/job/job.hpp>: no arrow from compute to job",
+          "libpipeline/job/a.cpp:1: includes <rrfp/compute/gpt.hpp>: no arrow from job to compute",
+          "libpipeline/schedule/a.cpp:1: includes <rrfp/weather/weather.hpp>: "
+          "no arrow from schedule to weather",
+          "libpipeline/simulate/a.cpp:1: includes <rrfp/job/options.hpp>: "
+          "no arrow from simulate to job",
+          "libpipeline/weather/a.cpp:1: includes <rrfp/simulate/simulator.hpp>: "
+          "no arrow from weather to simulate",
+          "libtp_coord/order/a.cpp:1: includes <rrfp/actors/trace.hpp>: "
+          "no arrow from tp_coord to actors",
+          "policies/a.cpp:2: includes <rrfp/job/job.hpp>: no arrow from policies to job",
+      });
 }
 
 TEST_CASE("A third party in a layer that may not know it is found") {
@@ -203,28 +205,30 @@ TEST_CASE("Membership, a layer inside the actors' folder, knows neither actors n
   planted_tree tree;
   tree.add("libactors/membership/frames.hpp", "")
       .add("libactors/membership/a.cpp",
-           "#include <rrfp/actors/membership.hpp>\n#include <openssl/evp.h>\n#include \"frames.hpp\"\n"
+           "#include <rrfp/actors/membership.hpp>\n#include <openssl/evp.h>\n#include "
+           "\"frames.hpp\"\n"
            "#include <rrfp/actors/session.hpp>\n#include <caf/all.hpp>\n#include <torch/torch.h>\n"
            "#include \"../trace.hpp\"\n#include <rrfp/job/job.hpp>\n")
       .add("libactors/trace.hpp", "")
       .add("libactors/a.cpp",
            "#include <rrfp/actors/membership.hpp>\n#include <openssl/evp.h>\n"
            "#include \"membership/frames.hpp\"\n");
-  CHECK(tree.violations() ==
-        lines{
-            "libactors/a.cpp:2: includes <openssl/evp.h>: layer actors may not know openssl",
-            "libactors/a.cpp:3: includes \"membership/frames.hpp\", "
-            "which is not a file of its own layer",
-            "libactors/membership/a.cpp:4: includes <rrfp/actors/session.hpp>: "
-            "no arrow from membership to actors",
-            "libactors/membership/a.cpp:5: includes <caf/all.hpp>: layer membership may not know caf",
-            "libactors/membership/a.cpp:6: includes <torch/torch.h>: "
-            "layer membership may not know torch",
-            "libactors/membership/a.cpp:7: includes \"../trace.hpp\", "
-            "which is not a file of its own layer",
-            "libactors/membership/a.cpp:8: includes <rrfp/job/job.hpp>: "
-            "no arrow from membership to job",
-        });
+  CHECK(
+      tree.violations() ==
+      lines{
+          "libactors/a.cpp:2: includes <openssl/evp.h>: layer actors may not know openssl",
+          "libactors/a.cpp:3: includes \"membership/frames.hpp\", "
+          "which is not a file of its own layer",
+          "libactors/membership/a.cpp:4: includes <rrfp/actors/session.hpp>: "
+          "no arrow from membership to actors",
+          "libactors/membership/a.cpp:5: includes <caf/all.hpp>: layer membership may not know caf",
+          "libactors/membership/a.cpp:6: includes <torch/torch.h>: "
+          "layer membership may not know torch",
+          "libactors/membership/a.cpp:7: includes \"../trace.hpp\", "
+          "which is not a file of its own layer",
+          "libactors/membership/a.cpp:8: includes <rrfp/job/job.hpp>: "
+          "no arrow from membership to job",
+      });
 }
 
 TEST_CASE("A clock, a thread, a file, a socket or a random source in the archive is found") {
@@ -243,8 +247,8 @@ TEST_CASE("A clock, a thread, a file, a socket or a random source in the archive
                         "_ZN3c106DeviceC1Ev"};
   CHECK(foreign_symbols(undefined, {"_ZN4rrfp7task_ofEv"}) ==
         lines{"_ZN4rrfp5otherEv", "clock_gettime", "_ZNSt6chrono3_V212steady_clock3nowEv",
-              "pthread_create", "_ZNSt6thread4joinEv", "fopen",
-              "_ZNSt13random_device9_M_getvalEv", "socket", "rand", "_ZN3c106DeviceC1Ev"});
+              "pthread_create", "_ZNSt6thread4joinEv", "fopen", "_ZNSt13random_device9_M_getvalEv",
+              "socket", "rand", "_ZN3c106DeviceC1Ev"});
 }
 
 }  // namespace rrfp::testing

@@ -10,9 +10,7 @@
 namespace rrfp::actors::control {
 namespace {
 
-secret some_key(unsigned char byte = 7) {
-  return secret{std::vector<unsigned char>(32, byte)};
-}
+secret some_key(unsigned char byte = 7) { return secret{std::vector<unsigned char>(32, byte)}; }
 
 std::string all_of(outbox& out) {
   std::string bytes;
@@ -38,9 +36,7 @@ std::vector<std::string> read_all(frame_reader& reader) {
   }
 }
 
-frame text_frame(std::string text) {
-  return {frame_type::ping, std::move(text)};
-}
+frame text_frame(std::string text) { return {frame_type::ping, std::move(text)}; }
 
 using texts = std::vector<std::string>;
 

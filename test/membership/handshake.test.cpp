@@ -12,9 +12,7 @@ secret key_of(const std::string& text) {
   return secret{std::vector<unsigned char>{text.begin(), text.end()}};
 }
 
-std::string free_seat(node_id) {
-  return {};
-}
+std::string free_seat(node_id) { return {}; }
 
 /// The words between a node and rank 0 until one of them ends it; the node's view of the end.
 struct ending {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include <arpa/inet.h>
-#include <catch2/catch.hpp>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <catch2/catch.hpp>
 
 #include <rrfp/actors/membership.hpp>
 

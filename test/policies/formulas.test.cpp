@@ -39,9 +39,7 @@ struct sizes {
 /// What a stage should show, as a function of (sizes, stage, durations).
 using formula = std::function<std::int64_t(const sizes&, std::int64_t, const durations&)>;
 
-std::int64_t positive(std::int64_t x) {
-  return std::max<std::int64_t>(x, 0);
-}
+std::int64_t positive(std::int64_t x) { return std::max<std::int64_t>(x, 0); }
 
 /// Compares every stage of every run with `gap` and `peak` (in chunks of microbatches).
 void check_stages(std::string_view name, const pipeline_shape& shape,
@@ -69,9 +67,7 @@ void check_sweep(std::string_view name,
       check_stages(name, shape_of(p, m), times, gap, peak);
 }
 
-std::uint32_t any_microbatches(std::uint32_t) {
-  return 1;
-}
+std::uint32_t any_microbatches(std::uint32_t) { return 1; }
 
 /// Gap, head and tail together are the same on every stage: (p-1)T for each chunk-sized ramp.
 void check_ramp(std::string_view name, const pipeline_shape& shape, const durations& t) {

@@ -24,14 +24,10 @@ class uniform_costs final : public simulate::cost_model {
 
   simulate::nanoseconds compute(step_id, stage_id, const task& what) const override {
     switch (what.kind) {
-      case task_kind::forward:
-        return t_.forward;
-      case task_kind::backward:
-        return t_.backward;
-      case task_kind::weight:
-        return t_.weight;
-      case task_kind::backward_weight:
-        return t_.backward + t_.weight;
+      case task_kind::forward: return t_.forward;
+      case task_kind::backward: return t_.backward;
+      case task_kind::weight: return t_.weight;
+      case task_kind::backward_weight: return t_.backward + t_.weight;
     }
     return 0;
   }

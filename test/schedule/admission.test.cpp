@@ -31,8 +31,8 @@ TEST_CASE("Small-large-small rises to the dearest and falls again") {
     std::vector<double> cost(m);
     for (std::size_t i = 0; i < m; ++i) cost[i] = static_cast<double>(i * 7 % m);
     const auto got = admission_order(admission::small_large_small, cost);
-    const auto top = std::max_element(got.begin(), got.end(),
-                                      [&](auto a, auto b) { return cost[a] < cost[b]; });
+    const auto top =
+        std::max_element(got.begin(), got.end(), [&](auto a, auto b) { return cost[a] < cost[b]; });
     const auto cheaper = [&](auto a, auto b) { return cost[a] < cost[b]; };
     REQUIRE(std::is_sorted(got.begin(), top, cheaper));
     REQUIRE(std::is_sorted(top, got.end(), [&](auto a, auto b) { return cheaper(b, a); }));

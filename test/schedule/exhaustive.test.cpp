@@ -1,12 +1,12 @@
 /// All interleavings of small pipelines: no order of arrivals and finishes can deadlock a stage,
 /// overrun a limit or launch a task twice.
 ///
-/// A stage is deterministic: what it does next depends on the events that it has seen alone. So each
-/// stage is explored once as an automaton (its states are found by replaying events into a fresh
-/// core, each step compared with the naive model), and the pipeline as the product of its automata,
-/// where a message is under way when its sender has sent it and its receiver has not got it. Every
-/// event adds something that is never taken back, so the product has no cycle: if each state without
-/// a next event is complete, then every maximal run is.
+/// A stage is deterministic: what it does next depends on the events that it has seen alone. So
+/// each stage is explored once as an automaton (its states are found by replaying events into a
+/// fresh core, each step compared with the naive model), and the pipeline as the product of its
+/// automata, where a message is under way when its sender has sent it and its receiver has not got
+/// it. Every event adds something that is never taken back, so the product has no cycle: if each
+/// state without a next event is complete, then every maximal run is.
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -25,8 +25,8 @@ namespace {
 constexpr std::uint32_t stages_max = 3;
 constexpr std::uint32_t unknown = ~std::uint32_t{0};
 
-/// When a stage decides: after each event, or whenever the run likes (so that many events may be told
-/// before one decision).
+/// When a stage decides: after each event, or whenever the run likes (so that many events may be
+/// told before one decision).
 enum class decisions { eager, lazy };
 
 /// One bit for each input that a stage can get.
@@ -202,8 +202,8 @@ class product {
     const input_bits bits{setup.shape, setup.ranks};
     for (std::uint32_t i = 0; i < setup.shape.microbatches; ++i)
       for (std::uint32_t r = 0; r < setup.ranks; ++r)
-        data_ |= std::uint64_t{1}
-                 << bits.of({task_kind::forward, microbatch_id{i}, chunk_id{0}, rank_id{r}});
+        data_ |= std::uint64_t{1} << bits.of(
+                     {task_kind::forward, microbatch_id{i}, chunk_id{0}, rank_id{r}});
   }
 
   explored explore() {
@@ -431,7 +431,12 @@ TEST_CASE("Every order obeys a proved sequence to its end, 1F1B at its own peak 
       for (std::uint32_t s = 0; s < shape.stages; ++s) split.push_back(random_hint(shape, random));
       const auto sequences = random_sequences(split, random);
       REQUIRE(check_sequences(shape, sequences).ok());
-      all.add({shape, 1, random.below(3), dispatch_mode::in_order, {}, {},
+      all.add({shape,
+               1,
+               random.below(3),
+               dispatch_mode::in_order,
+               {},
+               {},
                sequence_hints(shape, sequences)},
               decisions::lazy, "random sequence");
     }
@@ -446,7 +451,12 @@ TEST_CASE("Every order obeys a proved sequence to its end, 1F1B at its own peak 
     REQUIRE(check_sequences(shape, sequences).ok());
     const memory_limit peak{std::min(shape.stages, shape.microbatches), 0, 0};
     for (const std::uint32_t lookahead : {0U, 1U, 2U})
-      all.add({shape, 1, lookahead, dispatch_mode::in_order, peak, {},
+      all.add({shape,
+               1,
+               lookahead,
+               dispatch_mode::in_order,
+               peak,
+               {},
                sequence_hints(shape, sequences)},
               decisions::lazy, "1f1b");
   }

@@ -18,8 +18,7 @@ std::uint32_t first_in(const std::set<std::uint32_t>& set, std::uint32_t from, s
 }
 
 std::uint32_t count(const std::set<std::uint32_t>& set, std::uint32_t from, std::uint32_t end) {
-  return static_cast<std::uint32_t>(
-      std::distance(set.lower_bound(from), set.lower_bound(end)));
+  return static_cast<std::uint32_t>(std::distance(set.lower_bound(from), set.lower_bound(end)));
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ pipeline_setup random_setup(random_source& random) {
   }
   if (random.one_in(4))
     setup.limit.run_ahead = random.between(1, shape.microbatches * shape.chunks);
-  for (std::uint32_t s = 0; s < shape.stages; ++s) setup.hints.push_back(random_hint(shape, random));
+  for (std::uint32_t s = 0; s < shape.stages; ++s)
+    setup.hints.push_back(random_hint(shape, random));
   if (random.one_in(4)) setup.hints = on_every_stage(bf_hint(shape, random.one_in(2)));
   if (random.one_in(4)) {
     const auto sequences = random_sequences(setup.hints, random);

@@ -59,7 +59,8 @@ TEST_CASE("A missing task is named with its stage") {
   CHECK(refusal(two_by_two, {whole, {}}) == "F0 of stage 1 is missing");
 }
 
-TEST_CASE("A doubled task is named with its stage, the fused and the split form of one among them") {
+TEST_CASE(
+    "A doubled task is named with its stage, the fused and the split form of one among them") {
   const auto whole = of({"F0", "BW0", "F1", "BW1"});
   CHECK(refusal(two_by_two, {of({"F0", "F0", "F1", "BW0", "BW1"}), whole}) ==
         "F0 of stage 0 is there twice");
@@ -91,9 +92,10 @@ TEST_CASE("A stage that waits for itself is a circle of one") {
   CHECK(refusal(two_by_two, {of({"BW0", "F0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
         "the order can never end, a cycle of waits: "
         "stage 0 stops at BW0 (position 0), which needs F0 of stage 0");
-  CHECK(refusal(two_by_two, {of({"F0", "W0", "B0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
-        "the order can never end, a cycle of waits: "
-        "stage 0 stops at W0 (position 1), which needs B0 of stage 0");
+  CHECK(
+      refusal(two_by_two, {of({"F0", "W0", "B0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
+      "the order can never end, a cycle of waits: "
+      "stage 0 stops at W0 (position 1), which needs B0 of stage 0");
 }
 
 TEST_CASE("A circle leaves out the stages that only lead to it") {
@@ -140,8 +142,8 @@ TEST_CASE("A slot is held until W, and by a backward out of turn until the gap i
 }
 
 TEST_CASE("A slot is held until the last chunk of the microbatch is folded") {
-  const auto order = of({"F0", "F0.1", "BW0.1", "F1", "BW0", "F1.1", "BW1.1", "BW1", "F2", "F2.1",
-                         "BW2.1", "BW2"});
+  const auto order = of(
+      {"F0", "F0.1", "BW0.1", "F1", "BW0", "F1.1", "BW1.1", "BW1", "F2", "F2.1", "BW2.1", "BW2"});
   CHECK(slots_refusal(order, {1, 0, 0}, {}, 2) ==
         "F1 of stage 1 exceeds the memory limit: the sequence needs more than 1 slots");
   CHECK(slots_refusal(order, {2, 0, 0}, {}, 2) == "accepted");

@@ -42,8 +42,9 @@ std::unique_ptr<policy> table(const hint_table& hint) {
 /// The oldest microbatch first, F before B before W, all in one lane.
 std::unique_ptr<policy> oldest_first(const pipeline_shape& shape, bool fused) {
   hint_table hint{shape, fused};
-  return table(hint.assign([](const task&) { return 0U; },
-                           [](const task& t) { return t.mb.value() * 3 + testing::row_of(t.kind); }));
+  return table(
+      hint.assign([](const task&) { return 0U; },
+                  [](const task& t) { return t.mb.value() * 3 + testing::row_of(t.kind); }));
 }
 
 }  // namespace
@@ -89,7 +90,8 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("Under V the first stage holds the last virtual stage, and each chunk waits for its own") {
+TEST_CASE(
+    "Under V the first stage holds the last virtual stage, and each chunk waits for its own") {
   stage_config config;
   config.shape = {2, 2, 1, placement::v};
   stage_core core{config, oldest_first(config.shape, true)};
@@ -237,7 +239,8 @@ TEST_CASE("64 ranks are tallied, the most there may be") {
 
 // ---- choice and reason
 
-TEST_CASE("The reason says whether the head of the hint ran, or how many before it were not ready") {
+TEST_CASE(
+    "The reason says whether the head of the hint ran, or how many before it were not ready") {
   const auto config = first_of_two(4);
   stage_core core{config, oldest_first(config.shape, true)};
   const auto text = R"(
@@ -350,8 +353,8 @@ TEST_CASE("A lane that the policy forgets to name is tried after those it names"
   hint_table hint{config.shape};
   hint.lanes = 3;
   hint.rule = testing::lane_rule::alternate;  // names lanes 0 and 1 alone
-  stage_core core{config, table(hint.assign([](const task&) { return 2U; },
-                                            [](const task&) { return 0U; }))};
+  stage_core core{
+      config, table(hint.assign([](const task&) { return 2U; }, [](const task&) { return 0U; }))};
   const auto text = R"(
 step 0
 arrived F0 rank 0
@@ -705,7 +708,8 @@ TEST_CASE("Memory in use counts pending W, on every rank, until the fold ends") 
   CHECK(core.memory() == memory_use{});
   core.on(decide{});
   CHECK(core.memory() == memory_use{1, 1, 50, 50, 1, 1});
-  replayed(core, "finished 0 rank 0\nfinished 0 rank 1\ndecide\nfinished 1 rank 0\nfinished 1 rank 1\n");
+  replayed(core,
+           "finished 0 rank 0\nfinished 0 rank 1\ndecide\nfinished 1 rank 0\nfinished 1 rank 1\n");
   CHECK(core.memory() == memory_use{1, 1, 50, 50, 1, 1});
   replayed(core, "decide\nfinished 2 rank 1\n");
   CHECK(core.memory() == memory_use{1, 1, 50, 50, 1, 1});

@@ -51,8 +51,9 @@ TEST_CASE("Every task comes back from its text") {
 
 TEST_CASE("Any other text is no task") {
   for (const auto* text :
-       {"", "F", "3", "X3", "FB3", "f3", "F-1", "F3.", "F3.x", "F3.1.2", "F3,1", " F3", "F3 ", "F 3",
-        "F4294967296", "F3.4294967296", "F03", "F3.0", "F3.01", "BW", "WB3"})
+       {"",     "F",      "3",     "X3",  "FB3", "f3",  "F-1",         "F3.",
+        "F3.x", "F3.1.2", "F3,1",  " F3", "F3 ", "F 3", "F4294967296", "F3.4294967296",
+        "F03",  "F3.0",   "F3.01", "BW",  "WB3"})
     CHECK_FALSE(task_of(text).has_value());
 }
 
@@ -68,8 +69,8 @@ TEST_CASE("The kinds know what they compute") {
 }
 
 TEST_CASE("Names of kinds and modes come back as what they name") {
-  for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight,
-                          task_kind::backward_weight})
+  for (const auto kind :
+       {task_kind::forward, task_kind::backward, task_kind::weight, task_kind::backward_weight})
     CHECK(task_kind_of(name(kind)) == kind);
   CHECK_FALSE(task_kind_of("WB").has_value());
   CHECK_FALSE(task_kind_of("?").has_value());

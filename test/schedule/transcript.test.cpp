@@ -32,9 +32,10 @@ TEST_CASE("Every event comes back from its line") {
 }
 
 TEST_CASE("Actions say what was chosen, why, and what is folded") {
-  CHECK(to_line(launch{launch_seq{17}, make(task_kind::backward_weight, 2),
-                       {choice::skipped_not_ready, 3}, {microbatch_id{2}, 1}}) ==
-        "launch 17 BW2 skipped_not_ready 3 folds 2+1");
+  CHECK(to_line(launch{launch_seq{17},
+                       make(task_kind::backward_weight, 2),
+                       {choice::skipped_not_ready, 3},
+                       {microbatch_id{2}, 1}}) == "launch 17 BW2 skipped_not_ready 3 folds 2+1");
   CHECK(to_line(wait{wait_cause::memory, make(task_kind::forward, 5)}) == "wait memory F5");
   CHECK(to_line(wait{wait_cause::complete, {}}) == "wait complete");
 }

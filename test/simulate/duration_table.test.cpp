@@ -98,16 +98,15 @@ TEST_CASE("a fused backward may be told from its parts, but not the parts from i
   CHECK(run_well(fused, whole).makespan == 6'000'000);
   const auto refused = run(split, whole);
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.message() ==
-        "durations: expected a row for B0 of stage 0 in step 0, got none");
+  CHECK(refused.message() == "durations: expected a row for B0 of stage 0 in step 0, got none");
   const auto no_weight = parse_well(header + "0,0,0,0,F,1\n0,0,0,0,B,2\n", shape);
   CHECK(run(split, no_weight).message() ==
         "durations: expected a row for W0 of stage 0 in step 0, got none");
   CHECK(run(fused, no_weight).message() ==
         "durations: expected a row for BW0 of stage 0 in step 0, got none");
   // Given in full, BW counts and not its parts.
-  const auto all = parse_well(
-      header + "0,0,0,0,F,1\n0,0,0,0,B,2\n0,0,0,0,W,4\n0,0,0,0,BW,5\n", shape);
+  const auto all =
+      parse_well(header + "0,0,0,0,F,1\n0,0,0,0,B,2\n0,0,0,0,W,4\n0,0,0,0,BW,5\n", shape);
   CHECK(run_well(fused, all).makespan == 6'000'000);
 }
 
@@ -130,7 +129,8 @@ TEST_CASE("a run's durations, exported and read again, give the same run to the 
     const auto ran = run_well(p, stormy_costs(shape, 11), &recorder);
 
     const auto file = (std::filesystem::temp_directory_path() /
-                       ("rrfp_durations_" + std::to_string(::getpid()) + ".csv")).string();
+                       ("rrfp_durations_" + std::to_string(::getpid()) + ".csv"))
+                          .string();
     REQUIRE(recorder.table().write(file).ok());
     const auto read = duration_table::read(file, shape);
     std::filesystem::remove(file);

@@ -72,10 +72,10 @@ TEST_CASE("no run is shorter than the bound, and the bound does not know the pol
                  << shape.microbatches << " microbatches");
     const bool fused = random.one_in(2);
     nanoseconds same = -1;
-    for (const auto& hint : {bf_hint(shape, fused), reversed_hint(shape, fused),
-                             kind_first_hint(shape, fused, task_kind::forward),
-                             kind_first_hint(shape, fused, task_kind::backward),
-                             random_hint(shape, random)}) {
+    for (const auto& hint :
+         {bf_hint(shape, fused), reversed_hint(shape, fused),
+          kind_first_hint(shape, fused, task_kind::forward),
+          kind_first_hint(shape, fused, task_kind::backward), random_hint(shape, random)}) {
       auto p = ready_plan(hint);
       p.limit.slots = random.below(4);
       p.lookahead = random.below(2);

@@ -65,8 +65,8 @@ TEST_CASE("a replay that goes another way names the line") {
 
   auto changed = lines;
   changed[launch_at] = "launch 0 F9 hint_head 0 folds 9+0";
-  CHECK(replayed(changed).message() == number + "expected '" + changed[launch_at] + "', got '" +
-                                           lines[launch_at] + "'");
+  CHECK(replayed(changed).message() ==
+        number + "expected '" + changed[launch_at] + "', got '" + lines[launch_at] + "'");
 
   auto missing = lines;
   missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(launch_at));

@@ -134,9 +134,9 @@ TEST_CASE("the reason for standing still follows what comes in") {
     }
     std::string text;
   } seen;
-  const auto p = in_order_plan(linear(3, 2), {sequence_of("F0 F1 BW0 BW1"),
-                                              sequence_of("F0 F1 BW0 BW1"),
-                                              sequence_of("F0 BW0 F1 BW1")});
+  const auto p = in_order_plan(
+      linear(3, 2),
+      {sequence_of("F0 F1 BW0 BW1"), sequence_of("F0 F1 BW0 BW1"), sequence_of("F0 BW0 F1 BW1")});
   const auto ran = run_well(p, costs, &seen);
   // F1 12-13, BW0 13-15; stage 2: F1 13-14, BW1 14-16; BW1 16-18; stage 0 ends at 20
   CHECK(seen.text ==
@@ -263,8 +263,8 @@ TEST_CASE("the same plan and costs give the same run, event for event") {
 }
 
 TEST_CASE("an order that can never end is an error that says who waits for whom") {
-  const auto p = in_order_plan(linear(2, 2),
-                               {sequence_of("F0 BW0 F1 BW1"), sequence_of("F1 F0 BW0 BW1")});
+  const auto p =
+      in_order_plan(linear(2, 2), {sequence_of("F0 BW0 F1 BW1"), sequence_of("F1 F0 BW0 BW1")});
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==

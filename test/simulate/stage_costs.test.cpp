@@ -130,8 +130,9 @@ TEST_CASE("costs that make no sense are refused by name") {
         "stages, got 3");
   CHECK(message([](auto& o) { o.durations[0].weight_ms = -1; }) ==
         "durations, entry 0, weight_ms: expected milliseconds from 0 to 1e9, got -1.000000");
-  CHECK(message([](auto& o) { o.durations[0].backward_weight_ms = NAN; })
-            .starts_with("durations, entry 0, backward_weight_ms"));
+  CHECK(message([](auto& o) {
+          o.durations[0].backward_weight_ms = NAN;
+        }).starts_with("durations, entry 0, backward_weight_ms"));
   CHECK(message([](auto& o) { o.gradient_ms = 2e9; }).starts_with("gradient_ms"));
   CHECK(message([](auto& o) { o.jitter.link_alpha = 0.5; }).starts_with("link_alpha"));
 }

@@ -1,9 +1,9 @@
 /// Runs one of the product's programs and keeps what it said.
 #pragma once
 
-#include <csignal>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <chrono>
 #include <cstdlib>
@@ -101,8 +101,8 @@ class program {
     }
     pid_ = -1;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), out(),
-            err(), took.count()};
+    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), out(), err(),
+            took.count()};
   }
 
  private:

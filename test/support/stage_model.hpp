@@ -1,9 +1,10 @@
 /// The rules of a stage once more, read naively: what a stage_core is compared with.
 ///
 /// Every question is answered by looking at every task, from the words of DESIGN.md, section 4, and
-/// the public headers. Two sorts of checks come from it: the core's answer to `decide` must equal the
-/// model's, reason included; and the limits and the order of folds are asserted on their own, so
-/// that a shared misunderstanding of the arbiter does not hide an overrun. The model throws `broken`.
+/// the public headers. Two sorts of checks come from it: the core's answer to `decide` must equal
+/// the model's, reason included; and the limits and the order of folds are asserted on their own,
+/// so that a shared misunderstanding of the arbiter does not hide an overrun. The model throws
+/// `broken`.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +58,8 @@ class stage_model {
 
   void arrived(const input_arrived& e) {
     auto& p = of(e.mb, e.chunk);
-    (e.kind == task_kind::forward ? p.forward_ranks : p.backward_ranks) |=
-        std::uint64_t{1} << e.rank.value();
+    (e.kind == task_kind::forward ? p.forward_ranks : p.backward_ranks) |= std::uint64_t{1}
+                                                                           << e.rank.value();
   }
 
   void aborted() { aborted_ = true; }
@@ -128,7 +129,8 @@ class stage_model {
   /// Tasks that could be launched now if they fit.
   std::uint32_t ready() const {
     std::uint32_t count = 0;
-    for (std::size_t at = 0; at < ranked_.size(); ++at) count += !launched_[at] && is_ready(ranked_[at]);
+    for (std::size_t at = 0; at < ranked_.size(); ++at)
+      count += !launched_[at] && is_ready(ranked_[at]);
     return count;
   }
 
@@ -216,8 +218,8 @@ class stage_model {
                (p.backward_ranks == all_ranks() ||
                 config_.shape.is_last(config_.shape.virtual_stage(config_.stage, t.chunk)));
       case task_kind::weight:
-        return p.backward_launched && (config_.mode == dispatch_mode::in_order ||
-                                       fold_next(t.chunk) == t.mb.value());
+        return p.backward_launched &&
+               (config_.mode == dispatch_mode::in_order || fold_next(t.chunk) == t.mb.value());
     }
     return false;
   }
@@ -350,8 +352,8 @@ class stage_model {
 
   void take_over(const launch& l) {
     const auto& t = l.what;
-    const auto at = static_cast<std::size_t>(std::find(ranked_.begin(), ranked_.end(), t) -
-                                             ranked_.begin());
+    const auto at =
+        static_cast<std::size_t>(std::find(ranked_.begin(), ranked_.end(), t) - ranked_.begin());
     expect(at < ranked_.size() && !launched_[at], "a task is launched once a step");
     auto& p = of(t.mb, t.chunk);
     if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);

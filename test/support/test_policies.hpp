@@ -119,7 +119,8 @@ class table_policy final : public policy {
   lane_order order() const override {
     switch (table_->rule) {
       case lane_rule::fixed: return {};
-      case lane_rule::alternate: return second_first_ ? lane_order{{1, 0}, 2} : lane_order{{0, 1}, 2};
+      case lane_rule::alternate:
+        return second_first_ ? lane_order{{1, 0}, 2} : lane_order{{0, 1}, 2};
       case lane_rule::random: return random_order();
     }
     return {};
@@ -157,21 +158,24 @@ inline hint_table bf_hint(const pipeline_shape& shape, bool fused) {
   hint.lanes = 3;
   hint.rule = lane_rule::alternate;
   return hint.assign(
-      [](const task& t) { return is_backward(t.kind) ? 0U : t.kind == task_kind::forward ? 1U : 2U; },
+      [](const task& t) {
+        return is_backward(t.kind) ? 0U : t.kind == task_kind::forward ? 1U : 2U;
+      },
       [&](const task& t) {
-        const auto chunk = t.kind == task_kind::forward ? t.chunk.value()
-                                                        : shape.chunks - 1 - t.chunk.value();
+        const auto chunk =
+            t.kind == task_kind::forward ? t.chunk.value() : shape.chunks - 1 - t.chunk.value();
         return std::uint64_t{chunk} * shape.microbatches + t.mb.value();
       });
 }
 
-/// The kinds in a fixed order of preference, `first` before all others; the oldest microbatch first.
+/// The kinds in a fixed order of preference, `first` before all others; the oldest microbatch
+/// first.
 inline hint_table kind_first_hint(const pipeline_shape& shape, bool fused, task_kind first) {
   hint_table hint{shape, fused};
   hint.lanes = 4;
-  return hint.assign([&](const task& t) { return row_of(t.kind) == row_of(first) ? 0U
-                                                 : 1U + row_of(t.kind); },
-                     [](const task& t) { return t.mb.value(); });
+  return hint.assign(
+      [&](const task& t) { return row_of(t.kind) == row_of(first) ? 0U : 1U + row_of(t.kind); },
+      [](const task& t) { return t.mb.value(); });
 }
 
 /// One lane that ranks everything backwards: the youngest microbatch first, F before B before W.
@@ -179,7 +183,8 @@ inline hint_table reversed_hint(const pipeline_shape& shape, bool fused) {
   hint_table hint{shape, fused};
   return hint.assign([](const task&) { return 0U; },
                      [&](const task& t) {
-                       return (std::uint64_t{shape.microbatches} - t.mb.value()) * 3 + row_of(t.kind);
+                       return (std::uint64_t{shape.microbatches} - t.mb.value()) * 3 +
+                              row_of(t.kind);
                      });
 }
 
@@ -225,8 +230,8 @@ inline sequence one_f_one_b(const pipeline_shape& shape, stage_id stage) {
   return order;
 }
 
-/// Sequences that can end: any order in which the tasks could run one at a time. Each hint gives the
-/// split of its stage's backwards.
+/// Sequences that can end: any order in which the tasks could run one at a time. Each hint gives
+/// the split of its stage's backwards.
 inline std::vector<sequence> random_sequences(const std::vector<hint_table>& hints,
                                               random_source& random) {
   struct place {

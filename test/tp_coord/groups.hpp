@@ -19,14 +19,10 @@ enum class way { in_process, in_process_parallel, channel, channel_parts };
 
 inline const char* name(way w) {
   switch (w) {
-    case way::in_process:
-      return "in process";
-    case way::in_process_parallel:
-      return "in process, all ranks reduce";
-    case way::channel:
-      return "channel";
-    case way::channel_parts:
-      return "channel, in parts";
+    case way::in_process: return "in process";
+    case way::in_process_parallel: return "in process, all ranks reduce";
+    case way::channel: return "channel";
+    case way::channel_parts: return "channel, in parts";
   }
   return "";
 }

@@ -40,9 +40,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-std::vector<std::string> no_errors(std::size_t ranks) {
-  return std::vector<std::string>(ranks);
-}
+std::vector<std::string> no_errors(std::size_t ranks) { return std::vector<std::string>(ranks); }
 
 }  // namespace
 

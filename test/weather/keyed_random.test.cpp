@@ -59,9 +59,9 @@ TEST_CASE("neighbouring keys share nothing") {
 
 TEST_CASE("the order of the words, their number and the number of the draw all count") {
   std::set<std::uint64_t> seen;
-  for (const auto& key : {keyed_random{1, 2}, keyed_random{2, 1}, keyed_random{1, 2, 0},
-                          keyed_random{0, 1, 2}, keyed_random{1}, keyed_random{2}, keyed_random{},
-                          keyed_random{0}, keyed_random{0, 0}}) {
+  for (const auto& key :
+       {keyed_random{1, 2}, keyed_random{2, 1}, keyed_random{1, 2, 0}, keyed_random{0, 1, 2},
+        keyed_random{1}, keyed_random{2}, keyed_random{}, keyed_random{0}, keyed_random{0, 0}}) {
     auto random = key;
     for (int draw = 0; draw < 3; ++draw) CHECK(seen.insert(random.bits()).second);
   }

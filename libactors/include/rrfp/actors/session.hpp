@@ -1,7 +1,8 @@
 /// A training run from the outside: set up, run to the end, hear of every step.
 ///
 ///   auto opened = session::open(setup);           // or an error: bad input, nothing has started
-///   auto result = opened.value()->run();          // blocks; interrupt() from another thread ends it
+///   auto result = opened.value()->run();          // blocks; interrupt() from another thread ends
+///   it
 ///
 /// Inside, a job actor steps the stage supervisors; every stage has a supervisor and its ranks. A
 /// session may be spread over the nodes of a cluster: each opens it with the same setup and its own

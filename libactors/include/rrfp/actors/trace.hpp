@@ -72,10 +72,10 @@ struct titled_trace {
   const trace_recorder* trace = nullptr;
 };
 
-/// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage, a
-/// thread a rank, a further thread for waits, counters for slots and bytes. Several runs lie side by
-/// side, each with processes of its own and its own time 0. Written beside `path` and renamed, so
-/// that the file is whole or absent.
+/// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage,
+/// a thread a rank, a further thread for waits, counters for slots and bytes. Several runs lie side
+/// by side, each with processes of its own and its own time 0. Written beside `path` and renamed,
+/// so that the file is whole or absent.
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);
 
 }  // namespace rrfp::actors

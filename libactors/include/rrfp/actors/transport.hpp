@@ -1,6 +1,6 @@
 /// How tensors travel between ranks. A message describes itself, so shapes may differ from one
-/// microbatch to the next. send() never blocks; a receiver's sink is called from any thread and only
-/// takes note (an actor posts the message to itself).
+/// microbatch to the next. send() never blocks; a receiver's sink is called from any thread and
+/// only takes note (an actor posts the message to itself).
 #pragma once
 
 #include <compare>

@@ -1,7 +1,7 @@
 /// Which node hosts which rank of a job.
 ///
-/// The intuition: ranks talk most to the other ranks of their stage and next to the neighbour stages,
-/// so they are dealt out in the order replica, stage, rank, in runs as even as possible.
+/// The intuition: ranks talk most to the other ranks of their stage and next to the neighbour
+/// stages, so they are dealt out in the order replica, stage, rank, in runs as even as possible.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace rrfp::plan {
 
 class node_places {
  public:
-  /// As pipeline.nodes says (a node a stage and replica, or a node a rank), else evenly. Errors: more
-  /// nodes than ranks, a list of another length, a node that is not there or hosts nothing.
+  /// As pipeline.nodes says (a node a stage and replica, or a node a rank), else evenly. Errors:
+  /// more nodes than ranks, a list of another length, a node that is not there or hosts nothing.
   static result<node_places> make(const job::job& j, std::uint32_t nodes);
 
   std::uint32_t nodes() const { return nodes_; }

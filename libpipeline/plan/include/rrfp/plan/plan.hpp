@@ -1,6 +1,6 @@
-/// What the words of a job come to before anything runs: policies, limits and expected times of every
-/// stage. The runtime, the simulator and `rrfp-node check` all start from here, so what is simulated
-/// is what runs.
+/// What the words of a job come to before anything runs: policies, limits and expected times of
+/// every stage. The runtime, the simulator and `rrfp-node check` all start from here, so what is
+/// simulated is what runs.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,9 @@ struct dispatch_plan {
   std::shared_ptr<const policies::policy_set> policies;
 };
 
-/// In in-order mode a policy that works in rounds becomes a fixed schedule: the order that it gives with
-/// the job's expected costs and no disturbance. Errors: what make_policy_set() and check_sequences()
-/// say.
+/// In in-order mode a policy that works in rounds becomes a fixed schedule: the order that it gives
+/// with the job's expected costs and no disturbance. Errors: what make_policy_set() and
+/// check_sequences() say.
 result<dispatch_plan> make_dispatch_plan(const job::job& j);
 
 /// Expected times of the job ([cost]) under its weather ([jitter]).

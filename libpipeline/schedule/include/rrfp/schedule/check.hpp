@@ -1,5 +1,5 @@
-/// Assertions that stay on in release builds: a broken invariant is a programmer's error, and a core
-/// that goes on after one would train on garbage.
+/// Assertions that stay on in release builds: a broken invariant is a programmer's error, and a
+/// core that goes on after one would train on garbage.
 #pragma once
 
 namespace rrfp {
@@ -10,6 +10,6 @@ namespace rrfp {
 
 }  // namespace rrfp
 
-#define RRFP_CHECK(expression, what)                                                  \
-  (static_cast<bool>(expression) ? static_cast<void>(0)                               \
+#define RRFP_CHECK(expression, what)                    \
+  (static_cast<bool>(expression) ? static_cast<void>(0) \
                                  : ::rrfp::check_failed(#expression, __FILE__, __LINE__, what))

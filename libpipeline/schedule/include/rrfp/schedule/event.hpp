@@ -25,7 +25,8 @@ struct step_began {
 };
 
 /// The external input of a task is on one rank: the activation (or, on the first virtual stage, the
-/// data) of an F, the output gradient of a B or BW. Inputs that the stage makes itself are not told.
+/// data) of an F, the output gradient of a B or BW. Inputs that the stage makes itself are not
+/// told.
 struct input_arrived {
   task_kind kind = task_kind::forward;  ///< forward or backward; backward stands for BW too
   microbatch_id mb;

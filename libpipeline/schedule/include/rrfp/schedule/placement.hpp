@@ -1,4 +1,5 @@
-/// Where the parts of the model live: p stages with v chunks each, p*v virtual stages along the model.
+/// Where the parts of the model live: p stages with v chunks each, p*v virtual stages along the
+/// model.
 ///
 ///   linear        v = 1       virtual stage s is stage s
 ///   interleaved   any v       chunk c of stage s is virtual stage c*p + s

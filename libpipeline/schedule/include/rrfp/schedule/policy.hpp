@@ -54,8 +54,8 @@ class policy {
 /// The whole order of one stage's step, as fixed schedules give it.
 using sequence = std::vector<task>;
 
-/// A fixed schedule as a policy: one lane, ranked by position. Every F must be in the sequence once,
-/// and for each of them either its BW, or its B and W (check_sequences() proves that).
+/// A fixed schedule as a policy: one lane, ranked by position. Every F must be in the sequence
+/// once, and for each of them either its BW, or its B and W (check_sequences() proves that).
 std::unique_ptr<policy> make_sequence_policy(std::string_view name, sequence order);
 
 }  // namespace rrfp

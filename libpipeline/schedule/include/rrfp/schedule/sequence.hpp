@@ -16,8 +16,8 @@ namespace rrfp {
 /// missing or doubled task, or the cycle: who waits for what, stage by stage.
 status check_sequences(const pipeline_shape& shape, std::span<const sequence> sequences);
 
-/// Proves that a stage that obeys `order` never needs more slots than `limit` gives, or says at which
-/// task it would. `slot_bytes` as in step_began.
+/// Proves that a stage that obeys `order` never needs more slots than `limit` gives, or says at
+/// which task it would. `slot_bytes` as in step_began.
 status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& order,
                    const memory_limit& limit, std::span<const std::uint64_t> slot_bytes = {});
 
