@@ -67,13 +67,18 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   const auto predicted = simulate::run(imagined, plan::expected_costs(j));
   if (!predicted) return refuse(j.source + ": " + predicted.message());
   std::uint64_t parameters = 0;
-  for (const auto& chunk : chunks) parameters += chunk.parameters;
+  for (const auto& chunk : compute::estimate(j.model, j.data, dispatch->shape))
+    parameters += chunk.parameters;
   fmt::print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode),
              dispatch->policies->name(), dispatch->lookahead, limit_text(dispatch->limits[0]));
   fmt::print("{} stages x {} chunks ({}), {} microbatches of {} x {} tokens, {} parameters\n",
              dispatch->shape.stages, dispatch->shape.chunks, name(dispatch->shape.layout),
              dispatch->shape.microbatches, j.data.microbatch_size, j.data.sequence_length,
              parameters);
+  if (j.pipeline.replicas > 1)
+    fmt::print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
+  if (j.pipeline.tp > 1)
+    fmt::print("{} tensor-parallel ranks a stage; the table is of one of them\n", j.pipeline.tp);
   print_stages(j, *dispatch, chunks, *predicted);
   const auto places = plan::node_places::make(j, nodes);
   if (!places) return refuse(j.source + ": " + places.message());

@@ -56,6 +56,15 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
   return run;
 }
 
+std::string headline(const job::job& j) {
+  const auto& p = j.pipeline;
+  auto text = fmt::format("{}: {} {}, {} stages", j.name, name(j.dispatch.mode), j.dispatch.policy,
+                          p.stages);
+  if (p.tp > 1) text += fmt::format(" of {} ranks", p.tp);
+  if (p.replicas > 1) text += fmt::format(", {} replicas", p.replicas);
+  return text + fmt::format(", {} microbatches, {} steps", p.microbatches, j.train.steps);
+}
+
 int exit_code_of(const actors::run_result& r) {
   switch (r.how) {
     case actors::ending::done: return exit_done;
@@ -130,9 +139,7 @@ int train(const std::vector<job::job>& runs, const training_options& options,
       fmt::print(stderr, "rrfp-node: {}\n", run.message());
       return exit_bad_input;
     }
-    if (seat.leads())
-      fmt::print("{}: {} {}, {} stages, {} microbatches, {} steps\n", j.name, name(j.dispatch.mode),
-                 j.dispatch.policy, j.pipeline.stages, j.pipeline.microbatches, j.train.steps);
+    if (seat.leads()) fmt::print("{}\n", headline(j));
     std::fflush(stdout);
     interrupts.on_interrupt([session = run->session.get()] { session->interrupt(); });
     const auto result = run->session->run();

@@ -287,7 +287,7 @@ TEST_CASE("nodes end with a launcher that is killed") {
 
 TEST_CASE("nodes may be started by hand, with the words of torchrun") {
   const job_file job;
-  const auto port = std::to_string(20000 + ::getpid() % 20000);
+  const auto port = std::to_string(20000 + ::getpid() % 10000);
   std::vector<std::unique_ptr<program>> nodes;
   for (const std::string rank : {"1", "0", "2"})
     nodes.push_back(std::make_unique<program>(std::vector<std::string>{

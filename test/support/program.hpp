@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -64,6 +65,7 @@ class program {
     sigset_t all, before;
     sigfillset(&all);
     ::sigprocmask(SIG_BLOCK, &all, &before);
+    std::fflush(nullptr);
     pid_ = ::fork();
     if (pid_ > 0) ::sigprocmask(SIG_SETMASK, &before, nullptr);
     if (pid_ == 0) {

@@ -1,0 +1,106 @@
+/// Who stands at the door of a real job with no key, another key or another's words stays outside,
+/// is told why, and costs the job nothing.
+#include "json_lines.hpp"
+#include "program.hpp"
+#include "support.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using namespace rrfp::actors::testing;
+using Catch::Matchers::Contains;
+
+const std::string job_text = R"([pipeline]
+stages = 3
+microbatches = 4
+[model]
+layers = 3
+hidden = 32
+heads = 4
+context = 32
+[data]
+text = ["/usr/share/common-licenses/GPL-3"]
+microbatch_size = 2
+sequence_length = 32
+[train]
+steps = 3
+)";
+
+const std::string good_key = "a key that is long enough: 0123456789";
+const std::string bad_key = "a key that is long enough: 012345678X";
+
+std::uint16_t free_port() {
+  const auto listening = *rrfp::actors::listen_on_loopback();
+  ::close(listening.fd);
+  return listening.port;
+}
+
+class guarded_job {
+ public:
+  guarded_job() {
+    std::ofstream{folder_ / "job.toml"} << job_text;
+    write_key(folder_ / "good", good_key);
+    write_key(folder_ / "bad", bad_key);
+  }
+
+  std::uint16_t port() const { return port_; }
+  std::string at(const std::string& name) const { return folder_ / name; }
+
+  /// Joins with the key in the file of that name; "" is none.
+  std::unique_ptr<program> join(std::uint32_t rank, const std::string& key,
+                                std::uint16_t at_port) const {
+    std::vector<std::string> arguments{RRFP_NODE,
+                                       "join",
+                                       at("job.toml"),
+                                       "--nnodes",
+                                       "3",
+                                       "--node-rank",
+                                       std::to_string(rank),
+                                       "--rendezvous",
+                                       "127.0.0.1:" + std::to_string(at_port)};
+    if (!key.empty()) arguments.insert(arguments.end(), {"--set", "transport.key_file=" + at(key)});
+    if (rank == 0) arguments.insert(arguments.end(), {"--json", at("out.jsonl")});
+    return std::make_unique<program>(arguments);
+  }
+
+ private:
+  scratch_folder folder_;
+  const std::uint16_t port_ = free_port();
+};
+
+std::string all_of(const outcome& o) { return o.out + o.err; }
+
+}  // namespace
+
+TEST_CASE("a join without, with a wrong and with a replayed key is refused, and the job trains") {
+  const guarded_job job;
+  const auto zero = job.join(0, "good", job.port());
+  std::string said;
+  for (const std::string key : {"", "bad"}) {
+    INFO("key: " << key);
+    const auto o = job.join(1, key, job.port())->wait();
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Contains("key refused"));
+    said += all_of(o);
+  }
+  {
+    relay tap{job.port()};
+    const auto tapped = job.join(1, "good", tap.port());
+    REQUIRE(eventually([&] { return tap.said_by_nodes().size() > 200; }));
+    tapped->signal(SIGKILL);
+    CHECK(tapped->wait().code == 128 + SIGKILL);
+    raw_connection replay{job.port()};
+    replay.send(tap.said_by_nodes());
+    CHECK(replay.refusal() == "key refused");
+  }
+  const auto one = job.join(1, "good", job.port());
+  const auto two = job.join(2, "good", job.port());
+  for (const auto* const node : {&zero, &one, &two}) {
+    const auto o = (*node)->wait();
+    INFO(all_of(o));
+    CHECK(o.code == 0);
+    said += all_of(o);
+  }
+  CHECK(lines_of(job.at("out.jsonl")).size() == 4);
+  CHECK_THAT(said, !Contains(good_key) && !Contains(bad_key));
+}
