@@ -112,7 +112,7 @@ void coordinator::wait_for_sockets() {
 }
 
 void coordinator::serve_requests() {
-  if (auto gift = take_gift())
+  while (auto gift = take_gift())
     for_each_member(nullptr, [&](peer& p) { p.link.out().add_bulk(gift->round, 0, gift->bytes); });
   if (leaving() && !said_goodbye_) {
     said_goodbye_ = true;

@@ -168,7 +168,7 @@ void follower::give_up_on_rank_0(const std::string& why) {
 }
 
 void follower::serve_requests(channel& link) {
-  if (auto gift = take_gift())
+  while (auto gift = take_gift())
     link.out().add_bulk(gift->round, options_.rank.value(), std::move(gift->bytes));
   if (leaving() && !std::exchange(said_goodbye_, true)) {
     link.out().add(to_frame(goodbye{}));

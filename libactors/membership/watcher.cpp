@@ -132,7 +132,7 @@ result<std::vector<std::string>> watcher::all_gather(std::string bytes,
   auto& came = rounds_[round];
   came.resize(options_.nodes);
   came[options_.rank.value()] = mine;
-  gift_ = round_bytes{round, std::move(mine)};
+  gifts_.push_back({round, std::move(mine)});
   wake_.set();
 
   const auto complete = [&] { return std::count(came.begin(), came.end(), nullptr) == 0; };
@@ -197,7 +197,10 @@ std::string watcher::give_up_reason() const {
 
 std::optional<watcher::round_bytes> watcher::take_gift() {
   const std::lock_guard lock{mutex_};
-  return std::exchange(gift_, std::nullopt);
+  if (gifts_.empty()) return std::nullopt;
+  auto gift = std::move(gifts_.front());
+  gifts_.pop_front();
+  return gift;
 }
 
 void watcher::tell_join_failed(std::string why) {

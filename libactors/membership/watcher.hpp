@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -116,7 +117,9 @@ class watcher {
   bool gathering_ = false;
   bool exchange_failed_ = false;
   std::uint64_t rounds_begun_ = 0;
-  std::optional<round_bytes> gift_;
+  /// What this node gave to exchanges and the thread has not sent yet: an exchange that all others
+  /// had joined in before is over at once, and the next may begin.
+  std::deque<round_bytes> gifts_;
   std::string status_;
   std::string give_up_reason_;
   std::function<void(node_id, std::string)> on_lost_;

@@ -135,6 +135,7 @@ TEST_CASE("a cable that is cut ends the job on both nodes within 2 s of the sile
   for (int i = 0; i < 3000 && text_of(f.at("two.jsonl")).find("\"step\":5,") == std::string::npos;
        ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds{10});
+  std::this_thread::sleep_for(std::chrono::seconds{1});  // for heartbeats that tell the step
   networks.cut();
   const auto cut = std::chrono::steady_clock::now();
   const auto a = leader.wait(std::chrono::seconds{20});

@@ -47,6 +47,28 @@ TEST_CASE("Every node gets the bytes of all, round after round") {
   leave_all(nodes);
 }
 
+TEST_CASE("A node that finds all others' bytes there gives its own, and may go on to the next round") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::future<gathered>> early;
+    for (const auto i : {0, 1})
+      early.push_back(std::async(std::launch::async, [&node = *nodes[i]] {
+        if (const auto first = node.all_gather("a", 5s); !first) return first;
+        return node.all_gather("b", 5s);
+      }));
+    std::this_thread::sleep_for(20ms);  // for their bytes to be there
+    const auto first = nodes[2]->all_gather("c", 5s);
+    REQUIRE(first.ok());
+    auto second = nodes[2]->all_gather("d", 5s);
+    INFO((second.ok() ? std::string{} : second.message()));
+    REQUIRE(second.ok());
+    CHECK(*second == std::vector<std::string>{"b", "b", "d"});
+    for (auto& one : early) CHECK(one.get().ok());
+  }
+  leave_all(nodes);
+}
+
 TEST_CASE("8 MiB from each of four nodes cross, and nobody is taken for lost meanwhile") {
   constexpr std::size_t size = 8 * 1024 * 1024;
   job all{4};
