@@ -1,5 +1,6 @@
 #include "cluster_link.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,6 +32,12 @@ std::string text_of(const json& binary) {
   return {bytes.begin(), bytes.end()};
 }
 
+/// All nodes found each other on loopback: what they exchange never leaves this machine's memory.
+bool is_one_machine(const std::vector<member>& members) {
+  return std::all_of(members.begin(), members.end(),
+                     [](const member& m) { return m.host.starts_with("127.") || m.host == "::1"; });
+}
+
 /// The cards of all nodes, by node. They come from members, who have proved to be of the same
 /// version: what does not parse is the product's fault and throws.
 result<std::vector<json>> exchange_cards(membership& members, const json& mine,
@@ -59,6 +66,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& where, const sess
   options.job_token = where.job_token;
   options.epoch = where.epoch;
   if (where.transport.tls != "auto") options.tls = where.transport.tls;
+  options.checksum_data = !is_one_machine(members.members());
   options.inflight_bytes_max = options.message_bytes_max = where.transport.inflight_bytes;
   auto wire = ucx_transport::open(std::move(options));
   if (!wire) return wire.failure();
