@@ -31,6 +31,9 @@ using clock = std::chrono::steady_clock;
 
 /// How long nodes may take to notice that another one has ended, to say so and to end too.
 constexpr std::chrono::seconds ending_time{8};
+/// How long they may take when node 0 has ended of an interrupt: those that have not joined yet
+/// would wait for it.
+constexpr std::chrono::milliseconds leaving_time{500};
 constexpr std::chrono::milliseconds poll_period{20};
 
 struct child {
@@ -117,6 +120,7 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
     return std::any_of(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
   };
   bool told = false;
+  bool told_others = false;
   std::optional<clock::time_point> deadline;
   while (any_alive()) {
     std::this_thread::sleep_for(poll_period);
@@ -124,6 +128,10 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
     if (interrupts.interrupted() && !std::exchange(told, true)) {
       if (nodes[0].alive) ::kill(nodes[0].pid, SIGINT);
       deadline = clock::now() + ending_time;
+    }
+    if (told && !nodes[0].alive && !std::exchange(told_others, true)) {
+      signal_all(nodes, SIGINT);
+      deadline = clock::now() + leaving_time;
     }
     const bool all_alive =
         std::all_of(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });

@@ -153,7 +153,7 @@ void lose_a_node(std::uint32_t rank, int number, const std::string& why) {
   CHECK(occurrences(o.err, "rrfp-node:") == 1);
   if (rank != 0) {
     CHECK_THAT(o.err, Contains("step "));
-    CHECK(told.count() < 2.5);
+    CHECK(told.count() < 6);  // 2 s on a quiet machine
   }
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
@@ -254,18 +254,25 @@ TEST_CASE("a killed node ends the job with one message") { lose_a_node(2, SIGKIL
 TEST_CASE("a stopped node ends the job with one message") { lose_a_node(1, SIGSTOP, "lost"); }
 TEST_CASE("the first node's end is the launcher's to tell") { lose_a_node(0, SIGKILL, "signal 9"); }
 
-TEST_CASE("SIGINT ends all nodes with code 130") {
+TEST_CASE("SIGINT ends all nodes with code 130, while they join and while they train") {
+  const bool trains = GENERATE(false, true);
   const job_file job;
-  program training{job.run(4, {{"train.steps=100000", "run.progress=lines"}, jitter})};
+  auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
+  arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
+  program training{arguments};
   REQUIRE(
       waits_for([&] { return children_of(training.pid()).size() == 4; }, std::chrono::seconds{20}));
-  std::this_thread::sleep_for(std::chrono::milliseconds{700});
+  if (trains) {
+    REQUIRE(
+        waits_for([&] { return text_of(job.at("out.jsonl")).find("step") != std::string::npos; },
+                  std::chrono::seconds{60}));
+  }
   const auto nodes = children_of(training.pid());
   training.signal(SIGINT);
   const auto o = training.wait();
   INFO(o.out << o.err);
   CHECK(o.code == 130);
-  CHECK(o.seconds < 3);
+  CHECK(o.seconds < 6);  // half a second on a quiet machine
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 
