@@ -23,6 +23,14 @@ void compute_thread::post(std::function<void()> work) {
   wake_.notify_one();
 }
 
+void compute_thread::occupy(std::function<std::chrono::nanoseconds()> work,
+                            std::function<void()> after) {
+  post([this, work = std::move(work), after = std::move(after)] {
+    const auto time = work();
+    if (time.count() <= 0 || pause(time)) after();
+  });
+}
+
 bool compute_thread::pause(std::chrono::nanoseconds time) {
   std::unique_lock lock{mutex_};
   return !wake_.wait_until(lock, std::chrono::steady_clock::now() + time,
@@ -37,11 +45,6 @@ void compute_thread::stop() {
     dropped.swap(work_);
   }
   wake_.notify_all();
-}
-
-bool compute_thread::stopped() {
-  const std::lock_guard lock{mutex_};
-  return stopped_;
 }
 
 void compute_thread::run() {

@@ -10,25 +10,24 @@
 #include <string>
 #include <thread>
 
+#include "work_queue.hpp"
+
 namespace rrfp::actors {
 
-class compute_thread {
+class compute_thread final : public work_queue {
  public:
   /// Without work it looks for some for `spin` before it sleeps.
   explicit compute_thread(std::string name, std::chrono::microseconds spin = {});
-  ~compute_thread();
+  ~compute_thread() override;
 
-  /// Thread-safe. Dropped once stop() was called.
-  void post(std::function<void()> work);
-
-  /// Called by work: stands still for `time`, or until stop() cuts it short; false if it did.
-  bool pause(std::chrono::nanoseconds time);
-
-  /// Drops what has not begun and ends pauses. Thread-safe; does not wait.
-  void stop();
-  bool stopped();
+  void post(std::function<void()> work) override;
+  /// Stands still after `work`.
+  void occupy(std::function<std::chrono::nanoseconds()> work, std::function<void()> after) override;
+  void stop() override;
 
  private:
+  /// False if stop() cut it short.
+  bool pause(std::chrono::nanoseconds time);
   void run();
   void look_for_work(std::unique_lock<std::mutex>& lock);
 

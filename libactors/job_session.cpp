@@ -13,25 +13,42 @@ namespace {
 
 constexpr double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
-/// The same draws as the simulator's: what a task or a message takes longer than on a calm day.
-injected_delays delays_of(const job::job& j) {
+/// The same draws as the simulator's: what a task or a message takes longer than on a calm day, as
+/// a multiple.
+injected_delays delays_of(const job::job& j, double scale) {
   injected_delays delays;
   const auto costs = std::make_shared<const simulate::stage_costs>(plan::expected_costs(j));
   const auto calm = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
   if (j.jitter.compute != weather::compute_jitter::none)
-    delays.compute = [costs, calm](step_id step, stage_id stage, rank_id, const task& t) {
-      return milliseconds(costs->compute(step, stage, t) - calm->compute(step, stage, t));
+    delays.compute = [costs, calm, scale](step_id step, stage_id stage, rank_id, const task& t) {
+      return scale * milliseconds(costs->compute(step, stage, t) - calm->compute(step, stage, t));
     };
   if (j.jitter.link != weather::link_jitter::none || j.cost.link_ms > 0)
-    delays.link = [costs](step_id step, virtual_stage_id to, const task& t) {
-      return milliseconds(costs->link(step, to, t));
+    delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
+      return scale * milliseconds(costs->link(step, to, t));
     };
   return delays;
+}
+
+emulated_device emulation_of(const job::job& j, double scale) {
+  emulated_device device;
+  const auto calm = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
+  device.task_ms = [calm, scale](step_id step, stage_id stage, rank_id, const task& t) {
+    return scale * milliseconds(calm->compute(step, stage, t));
+  };
+  device.tokens = std::int64_t{j.data.microbatch_size} * j.data.sequence_length;
+  device.activation_bytes =
+      j.device.message_bytes > 0
+          ? static_cast<std::int64_t>(j.device.message_bytes)
+          : device.tokens * j.model.hidden * static_cast<std::int64_t>(sizeof(float));
+  return device;
 }
 
 }  // namespace
 
 result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j) {
+  if (j.device.kind == job::device_kind::emulated)
+    return std::shared_ptr<const compute::batch_source>{};
   compute::text_config config;
   config.data = j.data;
   config.seed = j.train.seed;
@@ -66,7 +83,10 @@ result<session_setup> make_session_setup(const job::job& j,
     return compute::make_gpt_chunk(model, vs, virtual_stages, seed, std::move(group));
   };
   setup.data = std::move(data);
-  setup.delays = delays_of(j);
+  const bool emulated = j.device.kind == job::device_kind::emulated;
+  const auto scale = emulated ? j.device.time_scale : 1.0;
+  setup.delays = delays_of(j, scale);
+  if (emulated) setup.emulated = emulation_of(j, scale);
   setup.hang_timeout_s = j.run.hang_timeout_s;
   return setup;
 }

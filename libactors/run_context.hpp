@@ -14,15 +14,16 @@
 
 namespace rrfp::actors {
 
-/// Injected compute delay of a task in milliseconds.
-using compute_delay = std::function<double(step_id, stage_id, rank_id, const task&)>;
+/// Of a task, in milliseconds.
+using task_time = std::function<double(step_id, stage_id, rank_id, const task&)>;
 
 struct run_context {
   pipeline_shape shape;
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
-  compute_delay delay;              ///< empty: none
+  task_time delay;                  ///< injected; empty: none
+  task_time emulated_time;          ///< of tasks that are not computed; empty: they are
   trace_recorder* trace = nullptr;  ///< null: not traced
   bool record_transcripts = false;
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; empty: nobody listens

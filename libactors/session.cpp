@@ -12,9 +12,12 @@
 
 #include "cluster_link.hpp"
 #include "collective_group.hpp"
+#include "compute_thread.hpp"
+#include "emulated_compute.hpp"
 #include "job_actor.hpp"
 #include "node_actor.hpp"
 #include "rank_groups.hpp"
+#include "virtual_device.hpp"
 
 namespace rrfp::actors {
 
@@ -48,9 +51,17 @@ class replica_source final : public compute::batch_source {
   const std::uint32_t first_;
 };
 
-result<rank_parts> make_rank(const session_setup& setup, rank_address address,
-                             rank_collectives groups, compute_thread* thread) {
+result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
+                                                            rank_address address,
+                                                            const rank_collectives& groups) {
   const auto& shape = setup.shape;
+  if (setup.emulated) {
+    const auto slot = setup.slot_bytes ? setup.slot_bytes(address.stage, microbatch_id{0}) : 0;
+    return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
+        shape, address.stage,
+        emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
+                       static_cast<std::int64_t>(slot)})};
+  }
   const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
@@ -65,7 +76,7 @@ result<rank_parts> make_rank(const session_setup& setup, rank_address address,
   auto compute = compute::stage_compute::make(config, std::move(chunks),
                                               std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
-  return rank_parts{address, address.stage, std::move(*compute), std::move(groups), thread};
+  return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
 }
 
 /// How long ranks wait for each other: as long as a run without progress is let be.
@@ -137,13 +148,13 @@ class session::impl {
                   return rank_address{stage, rank_id{r}, replica_id{other}};
                 });
           if (!hosts(address)) continue;
-          threads_.push_back(
-              std::make_unique<compute_thread>(fmt::format("compute {}.{}", s, r), setup_.spin));
-          auto rank = make_rank(setup_, address, {of_stage[r], of_replicas[{s, r}][d]},
-                                threads_.back().get());
-          if (!rank) return rank.failure();
-          sides_[stage] = rank->compute->tied_side();
-          parts_.ranks.push_back(std::move(*rank));
+          rank_collectives groups{of_stage[r], of_replicas[{s, r}][d]};
+          auto compute = make_compute(setup_, address, groups);
+          if (!compute) return compute.failure();
+          sides_[stage] = (*compute)->tied_side();
+          devices_.push_back(make_device(fmt::format("compute {}.{}", s, r)));
+          parts_.ranks.push_back(
+              {address, stage, std::move(*compute), std::move(groups), devices_.back().get()});
         }
       }
     return success();
@@ -158,6 +169,7 @@ class session::impl {
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
     context->delay = setup_.delays.compute;
+    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
 
@@ -189,7 +201,8 @@ class session::impl {
     auto result = drive(system, link.get(), context);
     context->wire->close();
     system.await_all_actors_done();
-    threads_.clear();  // what still runs there refers to actors
+    timer_.reset();
+    devices_.clear();  // what still runs there refers to actors
     return result;
   }
 
@@ -222,6 +235,12 @@ class session::impl {
     run_result nothing{how, std::move(message), {}, {}};
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
+  }
+
+  std::unique_ptr<work_queue> make_device(std::string name) {
+    if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
+    if (!timer_) timer_ = std::make_shared<timer_thread>();
+    return std::make_unique<virtual_device>(timer_);
   }
 
   /// Handlers only record and decide: a thread serves many ranks.
@@ -277,7 +296,9 @@ class session::impl {
   const std::optional<cluster> where_;
   rank_groups groups_;
   /// Of the ranks in `parts_`; they end with the run.
-  std::vector<std::unique_ptr<compute_thread>> threads_;
+  std::vector<std::unique_ptr<work_queue>> devices_;
+  /// Of the devices, if they are emulated.
+  std::shared_ptr<timer_thread> timer_;
   node_parts parts_;
   /// Of the stages hosted here; later of all.
   std::map<stage_id, compute::tie> sides_;
@@ -293,7 +314,8 @@ session::~session() = default;
 result<std::unique_ptr<session>> session::open(session_setup setup, std::optional<cluster> where) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "a memory limit for each stage");
-  RRFP_CHECK(setup.make_policy && setup.make_chunk, "a source of policies and of chunks");
+  RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated),
+             "a source of policies and of chunks");
   auto state = std::make_unique<impl>(std::move(setup), std::move(where));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};

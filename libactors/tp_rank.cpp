@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
 
 #include "collective_group.hpp"
@@ -10,67 +11,95 @@ namespace rrfp::actors {
 
 namespace {
 
-/// What the compute thread needs to run one launch; holds no part of the actor, which may be gone.
-struct execution {
-  run_launch what;
-  at::Tensor input;
-  rank_address address;
-  caf::actor supervisor;
-  std::shared_ptr<compute::stage_compute> compute;
-  std::shared_ptr<run_context> context;
+constexpr std::chrono::nanoseconds from_ms(double ms) {
+  return std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6)};
+}
 
-  void operator()(compute_thread& thread) {
-    const auto& l = what.what;
-    launch_done done{what.step, l, address.rank};
-    done.begin = context->now();
-    auto output = compute->run(l, std::move(input));
-    if (context->delay) {
-      const auto delay_from = context->now();
-      const auto ms = context->delay(what.step, address.stage, address.rank, l.what);
-      if (ms > 0 && !thread.pause(std::chrono::nanoseconds(static_cast<std::int64_t>(ms * 1e6))))
-        return;
-      done.delay = context->now() - delay_from;
-    }
-    done.end = context->now();
-    done.held_bytes = compute->meter().current();
-    if (output.defined()) send(l.what, std::move(output));
-    post(supervisor, std::move(done));
+/// One launch on its way through the device; holds no part of the actor, which may be gone.
+class execution {
+ public:
+  execution(const run_launch& what, at::Tensor input, const tp_rank_setup& rank)
+      : address(rank.address),
+        supervisor(rank.supervisor),
+        what_(what),
+        input_(std::move(input)),
+        compute_(rank.compute),
+        context_(rank.context),
+        done_{what.step, what.what, rank.address.rank} {}
+
+  /// Says how much longer the device is taken than the computation lasted.
+  std::chrono::nanoseconds begin() {
+    done_.begin = context_->now();
+    output_ = compute_->run(what_.what, std::move(input_));
+    const auto time_of = [&](const task_time& f) {
+      return f ? from_ms(f(what_.step, address.stage, address.rank, what_.what.what)).count() : 0;
+    };
+    done_.delay = time_of(context_->delay);
+    return std::chrono::nanoseconds{done_.delay + time_of(context_->emulated_time)};
   }
 
-  void send(const task& t, at::Tensor output) const {
-    const auto& shape = context->shape;
+  void end() {
+    done_.end = context_->now();
+    done_.held_bytes = compute_->held_bytes();
+    if (output_.defined()) send_output();
+    post(supervisor, std::move(done_));
+  }
+
+  const rank_address address;
+  const caf::actor supervisor;
+  bool went_well = false;
+
+ private:
+  void send_output() {
+    const auto& t = what_.what.what;
+    const auto& shape = context_->shape;
     const auto vs = shape.virtual_stage(address.stage, t.chunk).value();
     const bool forward = t.kind == task_kind::forward;
     const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
-    context->wire->send({{forward ? payload::activation : payload::gradient,
-                          what.step,
-                          t.mb,
-                          to.chunk,
-                          address,
-                          {to.stage, address.rank, address.replica}},
-                         std::move(output)});
+    context_->wire->send({{forward ? payload::activation : payload::gradient,
+                           what_.step,
+                           t.mb,
+                           to.chunk,
+                           address,
+                           {to.stage, address.rank, address.replica}},
+                          std::move(output_)});
   }
+
+  const run_launch what_;
+  at::Tensor input_;
+  const std::shared_ptr<compute::rank_compute> compute_;
+  const std::shared_ptr<run_context> context_;
+  launch_done done_;
+  at::Tensor output_;
 };
+
+/// What `work` throws ends the job: false.
+template <class Work>
+bool tell_failure(const rank_address& address, const caf::actor& supervisor, Work&& work) {
+  try {
+    work();
+    return true;
+  } catch (const compute::compute_error& e) {
+    post(supervisor, failed{e.what()});
+  } catch (const std::exception& e) {
+    post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
+                                        address.rank.value(), e.what())});
+  }
+  return false;
+}
 
 }  // namespace
 
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
     : actor_base(config), setup_(std::move(setup)) {
-  setup_.thread->post([] { compute::prepare_compute_thread(); });
+  setup_.device->post([] { compute::prepare_compute_thread(); });
 }
 
 template <class Work>
-void tp_rank::on_compute_thread(Work work) {
-  setup_.thread->post(
+void tp_rank::on_device(Work work) {
+  setup_.device->post(
       [work = std::move(work), address = setup_.address, supervisor = setup_.supervisor]() mutable {
-        try {
-          work();
-        } catch (const compute::compute_error& e) {
-          post(supervisor, failed{e.what()});
-        } catch (const std::exception& e) {
-          post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
-                                              address.rank.value(), e.what())});
-        }
+        tell_failure(address, supervisor, work);
       });
 }
 
@@ -81,20 +110,20 @@ caf::behavior tp_rank::make_behavior() {
       [this](const run_launch& m) { start(m); },
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
-        on_compute_thread([m, setup = setup_] {
+        on_device([m, setup = setup_] {
           setup.compute->apply(m.scale, m.lr);
           post(setup.supervisor, update_applied{m.step});
         });
       },
       [this](const report_weights&) {
-        on_compute_thread([setup = setup_] {
+        on_device([setup = setup_] {
           post(setup.supervisor, stage_weights{setup.address, setup.compute->hashes(), {}});
         });
       },
       [this](const stop&) {
         for (const auto& group : {setup_.groups.stage, setup_.groups.replicas})
           if (group) group->abort("the run is over");
-        setup_.thread->stop();
+        setup_.device->stop();
         quit();
       },
   };
@@ -117,7 +146,7 @@ void tp_rank::take(message& m) {
 }
 
 void tp_rank::begin(step_id step) {
-  on_compute_thread([step, compute = setup_.compute] { compute->begin_step(step); });
+  on_device([step, compute = setup_.compute] { compute->begin_step(step); });
   const auto& shape = setup_.context->shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_.address.stage) return;
@@ -143,22 +172,30 @@ void tp_rank::start(const run_launch& l) {
     RRFP_CHECK(!taken.empty(), "a launched task's input is here");
     input = std::move(taken.mapped());
   }
-  on_compute_thread([run = execution{l, std::move(input), setup_.address, setup_.supervisor,
-                                     setup_.compute, setup_.context},
-                     thread = setup_.thread]() mutable { run(*thread); });
+  // Both halves run on the device, one after the other.
+  const auto run = std::make_shared<execution>(l, std::move(input), setup_);
+  setup_.device->occupy(
+      [run] {
+        std::chrono::nanoseconds time{0};
+        run->went_well = tell_failure(run->address, run->supervisor, [&] { time = run->begin(); });
+        return time;
+      },
+      [run] {
+        if (run->went_well) tell_failure(run->address, run->supervisor, [&] { run->end(); });
+      });
 }
 
 void tp_rank::end(step_id step) {
   // Here and not at the end of the step for all: other stages still work.
   if (setup_.groups.replicas)
-    on_compute_thread([step, setup = setup_] {
+    on_device([step, setup = setup_] {
       const auto group = make_collective_group(setup.groups.replicas);
       group->set_task(step, {});
       for (auto& gradient : setup.compute->gradients()) group->all_reduce_sum(gradient);
       setup.context->note_progress();
     });
   if (setup_.tied_with != setup_.address.stage)
-    on_compute_thread([step, setup = setup_] {
+    on_device([step, setup = setup_] {
       auto mine = setup.compute->tied_gradient();
       RRFP_CHECK(mine.has_value(), "both sides of a tie have a gradient");
       setup.context->wire->send({{payload::tied_gradient,
@@ -180,11 +217,11 @@ void tp_rank::join_tied_if_both() {
   at::Tensor partner;
   if (tied) partner = std::move(tied_partner_->tensor);
   tied_partner_.reset();
-  on_compute_thread([step, partner = std::move(partner), setup = setup_] {
+  on_device([step, partner = std::move(partner), setup = setup_] {
     if (partner.defined()) setup.compute->join_tied(partner);
     post(setup.supervisor,
          rank_step_ended{step, setup.address.rank, setup.compute->losses(),
-                         setup.compute->squared_norms(), setup.compute->meter().peak()});
+                         setup.compute->squared_norms(), setup.compute->peak_bytes()});
   });
 }
 

@@ -1,4 +1,4 @@
-/// One rank of a stage: its mailbox takes activations and gradients in, its compute thread runs the
+/// One rank of a stage: its mailbox takes activations and gradients in, its device runs the
 /// launches of the supervisor in their order, and results go to the neighbours from there.
 #pragma once
 
@@ -7,13 +7,15 @@
 #include <optional>
 #include <tuple>
 
+#include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/tp_coord/order/launch_order.hpp>
 
 #include "caf_compat.hpp"
-#include "compute_thread.hpp"
+
 #include "messages.hpp"
 #include "rank_groups.hpp"
 #include "run_context.hpp"
+#include "work_queue.hpp"
 
 namespace rrfp::actors {
 
@@ -22,10 +24,10 @@ struct rank_parts {
   rank_address address;
   /// On which stage the other side of a tied parameter lives; its own if there is none elsewhere.
   stage_id tied_with;
-  std::shared_ptr<compute::stage_compute> compute;
+  std::shared_ptr<compute::rank_compute> compute;
   rank_collectives groups;
   /// Its own. Outlives the rank, so that no actor waits for running work.
-  compute_thread* thread = nullptr;
+  work_queue* device = nullptr;
 };
 
 struct tp_rank_setup : rank_parts {
@@ -49,9 +51,9 @@ class tp_rank : public actor_base {
   void end(step_id step);
   void join_tied_if_both();
 
-  /// Runs `work` on the compute thread; what it throws ends the job.
+  /// Runs `work` on the device; what it throws ends the job.
   template <class Work>
-  void on_compute_thread(Work work);
+  void on_device(Work work);
 
   const tp_rank_setup setup_;
   std::map<input_key, at::Tensor> inputs_;

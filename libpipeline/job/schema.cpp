@@ -166,7 +166,14 @@ void add_cost(std::vector<key>& table) {
 void add_device(std::vector<key>& table) {
   section_keys<device_options> keys{table, "device", &job::device};
   using o = device_options;
-  keys.choice("kind", &o::kind, {"cpu", "cuda", "emulated"}, "Only `cpu` for now.");
+  keys.choice(
+      "kind", &o::kind, {"cpu", "cuda", "emulated"},
+      "`cpu`; `emulated`: tasks take the times of [cost] and compute nothing; `cuda` is not "
+      "available yet.");
+  keys.number("time_scale", &o::time_scale, {0.001, 1000}, "",
+              "Emulated: the times of the run as a multiple of those in [cost] and [jitter].");
+  keys.bytes("message_bytes", &o::message_bytes, bytes_max,
+             "Emulated: of a message between stages; 0: as many as the model would send.");
 }
 
 void add_transport(std::vector<key>& table) {

@@ -19,30 +19,30 @@ TEST_CASE("work runs in the order in which it was posted, asleep or looking for 
 }
 
 TEST_CASE("stop ends a pause, drops the rest and refuses more") {
-  std::promise<bool> paused;
   std::promise<void> begun;
   bool later = false;
   const std::chrono::microseconds spin{GENERATE(0, 100'000)};
   {
     compute_thread thread{"test", spin};
-    thread.post([&] {
-      begun.set_value();
-      paused.set_value(thread.pause(std::chrono::hours{1}));
-    });
+    thread.occupy(
+        [&] {
+          begun.set_value();
+          return std::chrono::hours{1};
+        },
+        [&] { later = true; });
     thread.post([&] { later = true; });
     begun.get_future().wait();
     thread.stop();
     thread.post([&] { later = true; });
-    CHECK_FALSE(paused.get_future().get());
   }
   CHECK_FALSE(later);
 }
 
 TEST_CASE("a pause that nobody ends takes its time") {
-  std::promise<bool> whole;
+  std::promise<void> over;
   compute_thread thread{"test"};
   const auto begun = std::chrono::steady_clock::now();
-  thread.post([&] { whole.set_value(thread.pause(std::chrono::milliseconds{30})); });
-  CHECK(whole.get_future().get());
+  thread.occupy([] { return std::chrono::milliseconds{30}; }, [&] { over.set_value(); });
+  over.get_future().wait();
   CHECK(std::chrono::steady_clock::now() - begun >= std::chrono::milliseconds{30});
 }

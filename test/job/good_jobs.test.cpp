@@ -42,6 +42,9 @@ link_mean_ms = 2
 forward_ms = [1.0, 2]
 link_ms = 0.5
 [device]
+kind = "emulated"
+time_scale = 0.5
+message_bytes = "1 KiB"
 [run]
 hang_timeout_s = 0
 progress = "lines"
@@ -57,6 +60,9 @@ spin_us = 200
   CHECK(j.model.hidden == 64);
   CHECK(j.model.tied_head);
   CHECK(j.train.optimizer == job::optimizer_kind::sgd);
+  CHECK(j.device.kind == job::device_kind::emulated);
+  CHECK(j.device.time_scale == 0.5);
+  CHECK(j.device.message_bytes == 1024);
   CHECK(j.run.spin_us == 200);
   CHECK(j.train.lr == 1.0);
   CHECK(j.jitter.seed == 7);

@@ -9,11 +9,12 @@
 
 namespace rrfp::actors {
 
-/// The text of the job. Error: what is wrong with a path or its contents, naming it.
+/// The text of the job; null if its device is emulated and reads none. Error: what is wrong with a
+/// path or its contents, naming it.
 result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j);
 
-/// A session of a GPT on `data`, with the policies, limits and weather of the job. Hooks (on_step,
-/// trace, ...) are the caller's to set.
+/// A session of a GPT on `data`, or of its emulation, with the policies, limits and weather of the
+/// job. Hooks (on_step, trace, ...) are the caller's to set.
 result<session_setup> make_session_setup(const job::job& j,
                                          std::shared_ptr<const compute::batch_source> data);
 

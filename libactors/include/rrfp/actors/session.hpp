@@ -83,6 +83,14 @@ struct injected_delays {
   std::function<double(step_id, virtual_stage_id, const task&)> link;
 };
 
+/// A device that computes nothing: its tasks take a time, its messages and slots have a size.
+struct emulated_device {
+  /// In milliseconds, without injected delays. Called from many threads at once.
+  std::function<double(step_id, stage_id, rank_id, const task&)> task_ms;
+  std::int64_t activation_bytes = 1;  ///< of a message between stages
+  std::int64_t tokens = 0;            ///< of a microbatch
+};
+
 struct session_setup {
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
@@ -106,6 +114,8 @@ struct session_setup {
   std::shared_ptr<const compute::batch_source> data;
 
   injected_delays delays;
+  /// Instead of make_chunk and data.
+  std::optional<emulated_device> emulated;
   /// No task finished for this long: the run ends with a report of who waits for what. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;

@@ -34,6 +34,7 @@
 #include <rrfp/compute/compute_error.hpp>
 #include <rrfp/compute/memory_meter.hpp>
 #include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
@@ -58,12 +59,6 @@ struct stage_compute_config {
   std::uint32_t first_microbatch = 0;
 };
 
-struct microbatch_loss {
-  microbatch_id mb;
-  double mean = 0;          ///< over the tokens that count, in nats
-  std::int64_t tokens = 0;  ///< tokens that count
-};
-
 /// A tensor of a checkpoint.
 struct named_tensor {
   std::string name;
@@ -72,20 +67,18 @@ struct named_tensor {
   std::optional<shard> part = std::nullopt;
 };
 
-class stage_compute {
+class stage_compute final : public rank_compute {
  public:
   /// `chunks` is indexed by chunk. Errors: a shape that is impossible, a number of chunks that is
   /// not that of the shape, a missing batch source, two parameters of one name.
   static result<std::unique_ptr<stage_compute>> make(
       const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
       std::shared_ptr<const batch_source> data);
-  stage_compute(const stage_compute&) = delete;
-  stage_compute& operator=(const stage_compute&) = delete;
-  ~stage_compute();
+  ~stage_compute() override;
 
   /// Legal before the first step, after apply() and after abort_step(). Throws compute_error when
   /// the batch source does.
-  void begin_step(step_id step);
+  void begin_step(step_id step) override;
 
   /// Runs one launch, then folds launch.folds. `input` is the activation for F (undefined on the
   /// first virtual stage, which loads its data) or the output gradient for B and BW (undefined on
@@ -96,39 +89,39 @@ class stage_compute {
   ///
   /// A BW whose folds begin with its own microbatch computes weight gradients inside the backward,
   /// layer by layer; any other leaves them in the stash like a B. Throws compute_error.
-  at::Tensor run(const launch& l, at::Tensor input);
+  at::Tensor run(const launch& l, at::Tensor input) override;
 
   /// The microbatches of this step whose F on the last virtual stage is done, by number. Empty on
   /// other stages. Valid until the next begin_step.
-  std::vector<microbatch_loss> losses() const;
+  std::vector<microbatch_loss> losses() const override;
 
   /// The gradients of all parameters of this rank, copies included, in model order: to be summed in
   /// place over the replicas, before a tie is joined. Legal once every microbatch is folded.
-  std::vector<at::Tensor> gradients() const;
+  std::vector<at::Tensor> gradients() const override;
 
   /// The gradient of the tied parameter's side that this stage holds, when the other side lives on
   /// another stage: to be sent there, to the same rank, and joined. Nothing when there is no tie
   /// across stages. Legal once every microbatch is folded.
-  std::optional<at::Tensor> tied_gradient() const;
+  std::optional<at::Tensor> tied_gradient() const override;
   /// Which side that is.
-  tie tied_side() const;
+  tie tied_side() const override;
   /// `partner` is what the other side's tied_gradient() gave.
-  void join_tied(const at::Tensor& partner);
+  void join_tied(const at::Tensor& partner) override;
 
   /// One entry a parameter, without frozen ones, copies and what rank 0 reports for all, in model
   /// order. Legal once every microbatch is folded and the tie is joined. The computation is in
   /// double.
-  std::vector<parameter_norm> squared_norms();
+  std::vector<parameter_norm> squared_norms() override;
 
   /// Scales the gradients (unless `scale` is 1), takes an optimizer step with the learning rate
   /// `lr` and frees the gradients: the step is over. Throws compute_error.
-  void apply(double scale, double lr);
+  void apply(double scale, double lr) override;
 
   /// Forgets the step: saved activations and gradients are freed, weights stay as they were.
   void abort_step();
 
   /// One entry a parameter, without copies and what rank 0 reports for all, in model order.
-  std::vector<parameter_hash> hashes() const;
+  std::vector<parameter_hash> hashes() const override;
   /// The parameters of this rank, without copies, in model order; every rank gives those that all
   /// hold, too. They share memory with the model.
   std::vector<named_tensor> weights() const;
@@ -145,6 +138,8 @@ class stage_compute {
   /// Activations and all other memory of this stage's launches; not weights, their gradients and
   /// the optimizer's state. The peak is that of the current step.
   const memory_meter& meter() const;
+  std::int64_t held_bytes() const override { return meter().current(); }
+  std::int64_t peak_bytes() const override { return meter().peak(); }
 
  private:
   class impl;

@@ -109,6 +109,10 @@ enum class device_kind : std::uint8_t { cpu, cuda, emulated };
 /// [device] what a rank computes on.
 struct device_options {
   device_kind kind = device_kind::cpu;
+  /// Emulated only: all times of the run, as a multiple of those in [cost] and [jitter].
+  double time_scale = 1.0;
+  /// Emulated only: bytes of a message between stages; 0: as the model would send.
+  std::uint64_t message_bytes = 0;
 };
 
 /// [transport] between the nodes of a job.

@@ -1,0 +1,38 @@
+#include "emulated_compute.hpp"
+
+#include <algorithm>
+
+#include <ATen/ops/zeros.h>
+
+namespace rrfp::actors {
+
+emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
+                                   const emulated_model& model)
+    : shape_(shape),
+      stage_(stage),
+      model_(model),
+      message_(at::zeros({model.activation_bytes}, at::kByte)) {}
+
+void emulated_compute::begin_step(step_id) {
+  losses_.clear();
+  held_ = 0;
+  peak_ = 0;
+}
+
+at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
+  const auto& t = l.what;
+  const auto vs = shape_.virtual_stage(stage_, t.chunk);
+  // A slot is held once for all chunks of a stage, so each has its share of it.
+  const auto share = model_.slot_bytes / shape_.chunks;
+  if (t.kind == task_kind::forward) {
+    held_ += share;
+    peak_ = std::max(peak_.load(), held_.load());
+    if (!shape_.is_last(vs)) return message_;
+    losses_.push_back({t.mb, 0, model_.tokens});
+    return {};
+  }
+  if (t.kind != task_kind::backward) held_ -= share;
+  return is_backward(t.kind) && !shape_.is_first(vs) ? message_ : at::Tensor{};
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,45 @@
+/// The compute of a rank that computes nothing: it passes tensors of the right size on, and counts.
+#pragma once
+
+#include <atomic>
+
+#include <rrfp/compute/rank_compute.hpp>
+#include <rrfp/schedule/placement.hpp>
+
+namespace rrfp::actors {
+
+struct emulated_model {
+  std::int64_t activation_bytes = 1;  ///< of a message between stages
+  std::int64_t tokens = 0;            ///< of a microbatch
+  std::int64_t slot_bytes = 0;        ///< that a microbatch holds on the stage, from its F to its W
+};
+
+class emulated_compute final : public compute::rank_compute {
+ public:
+  emulated_compute(const pipeline_shape& shape, stage_id stage, const emulated_model& model);
+
+  void begin_step(step_id step) override;
+  at::Tensor run(const launch& l, at::Tensor input) override;
+
+  std::vector<compute::microbatch_loss> losses() const override { return losses_; }
+  std::vector<at::Tensor> gradients() const override { return {}; }
+  std::optional<at::Tensor> tied_gradient() const override { return std::nullopt; }
+  compute::tie tied_side() const override { return compute::tie::none; }
+  void join_tied(const at::Tensor&) override {}
+  std::vector<compute::parameter_norm> squared_norms() override { return {}; }
+  void apply(double, double) override {}
+  std::vector<compute::parameter_hash> hashes() const override { return {}; }
+  std::int64_t held_bytes() const override { return held_; }
+  std::int64_t peak_bytes() const override { return peak_; }
+
+ private:
+  const pipeline_shape shape_;
+  const stage_id stage_;
+  const emulated_model model_;
+  const at::Tensor message_;
+  std::vector<compute::microbatch_loss> losses_;
+  std::atomic<std::int64_t> held_ = 0;
+  std::atomic<std::int64_t> peak_ = 0;
+};
+
+}  // namespace rrfp::actors

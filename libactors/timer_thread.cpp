@@ -1,0 +1,51 @@
+#include "timer_thread.hpp"
+
+#include <utility>
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+namespace rrfp::actors {
+
+timer_thread::timer_thread() : thread_([this] { run(); }) {}
+
+timer_thread::~timer_thread() {
+  {
+    const std::lock_guard lock{mutex_};
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void timer_thread::at(clock::time_point due, std::function<void()> what) {
+  bool is_next = false;
+  {
+    const std::lock_guard lock{mutex_};
+    is_next = entries_.empty() || due < entries_.top().due;
+    entries_.push({due, count_++, std::move(what)});
+  }
+  if (is_next) changed_.notify_one();
+}
+
+void timer_thread::run() {
+  pthread_setname_np(pthread_self(), "virtual devices");
+  prctl(PR_SET_TIMERSLACK, 1UL);  // of 50 us by default, which every task would be late by
+  std::unique_lock lock{mutex_};
+  while (!stopped_) {
+    if (entries_.empty()) {
+      changed_.wait(lock);
+    } else if (const auto due = entries_.top().due; due > clock::now()) {
+      changed_.wait_until(lock, due);
+    } else {
+      auto what = std::move(const_cast<entry&>(entries_.top()).what);
+      entries_.pop();
+      lock.unlock();
+      what();
+      what = nullptr;
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace rrfp::actors

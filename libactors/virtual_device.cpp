@@ -1,0 +1,93 @@
+#include "virtual_device.hpp"
+
+#include <utility>
+
+namespace rrfp::actors {
+
+/// Shared with the calls that the timer still holds.
+class virtual_device::state : public std::enable_shared_from_this<state> {
+ public:
+  explicit state(std::shared_ptr<timer_thread> timer) : timer_(std::move(timer)) {}
+
+  void add(std::function<std::chrono::nanoseconds()> work, std::function<void()> after) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (stopped_) return;
+      waiting_.push_back({std::move(work), std::move(after)});
+      if (std::exchange(busy_, true)) return;
+    }
+    const auto now = timer_thread::clock::now();
+    timer_->at(now, [self = shared_from_this(), now] { self->advance(now); });
+  }
+
+  void stop() {
+    std::deque<item> dropped;
+    const std::lock_guard lock{mutex_};
+    stopped_ = true;
+    dropped.swap(waiting_);
+  }
+
+ private:
+  struct item {
+    std::function<std::chrono::nanoseconds()> work;
+    std::function<void()> after;
+  };
+
+  /// On the timer's thread: the device is free since `at`.
+  void advance(timer_thread::clock::time_point at) {
+    for (;;) {
+      item next;
+      {
+        const std::lock_guard lock{mutex_};
+        if (waiting_.empty()) {
+          busy_ = false;
+          return;
+        }
+        next = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+      const auto time = next.work();
+      if (!next.after) continue;
+      const auto due = at + time;
+      timer_->at(due, [self = shared_from_this(), due, after = std::move(next.after)] {
+        if (self->is_stopped()) return;
+        after();
+        self->advance(due);
+      });
+      return;
+    }
+  }
+  bool is_stopped() {
+    const std::lock_guard lock{mutex_};
+    return stopped_;
+  }
+
+  const std::shared_ptr<timer_thread> timer_;
+  std::mutex mutex_;
+  std::deque<item> waiting_;
+  bool busy_ = false;
+  bool stopped_ = false;
+};
+
+virtual_device::virtual_device(std::shared_ptr<timer_thread> timer)
+    : state_(std::make_shared<state>(std::move(timer))) {}
+
+virtual_device::~virtual_device() { state_->stop(); }
+
+void virtual_device::post(std::function<void()> work) {
+  state_->add(
+      [work = std::move(work)] {
+        work();
+        return std::chrono::nanoseconds{0};
+      },
+      nullptr);
+}
+
+void virtual_device::occupy(std::function<std::chrono::nanoseconds()> work,
+                            std::function<void()> after) {
+  state_->add(std::move(work), std::move(after));
+}
+
+void virtual_device::stop() { state_->stop(); }
+
+}  // namespace rrfp::actors

@@ -1,0 +1,29 @@
+/// A device that is taken for as long as a task would take it, and burns nothing meanwhile.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "timer_thread.hpp"
+#include "work_queue.hpp"
+
+namespace rrfp::actors {
+
+/// Its work runs on the timer's thread. What waits behind a task begins when that ends by its own
+/// clock, however late the timer was: lateness does not add up.
+class virtual_device final : public work_queue {
+ public:
+  explicit virtual_device(std::shared_ptr<timer_thread> timer);
+  ~virtual_device() override;
+
+  void post(std::function<void()> work) override;
+  void occupy(std::function<std::chrono::nanoseconds()> work, std::function<void()> after) override;
+  void stop() override;
+
+ private:
+  class state;
+  const std::shared_ptr<state> state_;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,143 @@
+// Devices that compute nothing: their order, and runs of the real runtime on them.
+#include <atomic>
+#include <future>
+
+#include <rrfp/schedule/transcript.hpp>
+#include <rrfp/simulate/simulator.hpp>
+#include <rrfp/simulate/stage_costs.hpp>
+
+#include "small_session.hpp"
+#include "virtual_device.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+using namespace rrfp::actors::test;
+using namespace std::chrono_literals;
+
+/// F takes 2 ms, B and W 1 ms each.
+double task_ms(step_id, stage_id, rank_id, const task& t) {
+  return t.kind == task_kind::forward || t.kind == task_kind::backward_weight ? 2 : 1;
+}
+
+session_setup emulated_setup(const choice_of_run& c, std::uint64_t steps) {
+  auto train = compute::test::small_train();
+  train.steps = steps;
+  auto s = small_setup(c, compute::test::small_model(), train);
+  s.make_chunk = nullptr;
+  s.data = nullptr;
+  s.emulated = emulated_device{task_ms, 4096, 32};
+  s.slot_bytes = [](stage_id, microbatch_id) { return std::uint64_t{1000}; };
+  return s;
+}
+
+run_result run(session_setup setup) {
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  return (*opened)->run();
+}
+
+}  // namespace
+
+TEST_CASE("a virtual device runs its work in order and is taken as long as the work says") {
+  const auto timer = std::make_shared<timer_thread>();
+  virtual_device device{timer};
+  std::vector<int> ran;
+  std::promise<void> done;
+  const auto begun = std::chrono::steady_clock::now();
+  device.post([&] { ran.push_back(0); });
+  device.occupy(
+      [&] {
+        ran.push_back(1);
+        return 20ms;
+      },
+      [&] { ran.push_back(2); });
+  device.occupy(
+      [&] {
+        ran.push_back(3);
+        return 20ms;
+      },
+      [&] { ran.push_back(4); });
+  device.post([&] { done.set_value(); });
+  done.get_future().wait();
+  CHECK(ran == std::vector<int>{0, 1, 2, 3, 4});
+  CHECK(std::chrono::steady_clock::now() - begun >= 40ms);
+}
+
+TEST_CASE("many virtual devices are taken at once on one thread") {
+  const auto timer = std::make_shared<timer_thread>();
+  std::vector<std::unique_ptr<virtual_device>> devices;
+  std::atomic<int> left = 200;
+  std::promise<void> done;
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < 200; ++i) {
+    devices.push_back(std::make_unique<virtual_device>(timer));
+    devices.back()->occupy([] { return 50ms; },
+                           [&] {
+                             if (--left == 0) done.set_value();
+                           });
+  }
+  done.get_future().wait();
+  const auto took = std::chrono::steady_clock::now() - begun;
+  CHECK(took >= 50ms);
+  CHECK(took < 5s);  // one after the other they would take 10 s
+}
+
+TEST_CASE("a stopped virtual device drops its work, and what it waited for") {
+  const auto timer = std::make_shared<timer_thread>();
+  std::atomic<bool> after = false;
+  {
+    virtual_device device{timer};
+    std::promise<void> begun;
+    device.occupy(
+        [&] {
+          begun.set_value();
+          return 30ms;
+        },
+        [&] { after = true; });
+    device.post([&] { after = true; });
+    begun.get_future().wait();
+    device.stop();
+    device.post([&] { after = true; });
+  }
+  std::this_thread::sleep_for(60ms);
+  CHECK_FALSE(after);
+}
+
+TEST_CASE("an emulated run takes its tasks' time and holds what the simulator says") {
+  const pipeline_shape shape{4, 1, 8, placement::linear};
+  for (const auto mode : {dispatch_mode::in_order, dispatch_mode::ready}) {
+    INFO(name(mode));
+    const choice_of_run c{shape, mode, "one_f_one_b"};
+    const auto r = run(emulated_setup(c, 3));
+    INFO(r.message);
+    REQUIRE(r.how == ending::done);
+    CHECK(r.summary.steps == 3);
+    CHECK(r.summary.tokens == 3 * 8 * 32);
+    // Nobody is quicker than the last stage's work and the way there and back.
+    CHECK(r.summary.step_ms_p50 >= 8 * 4 + 3 * 2 + 3 * 2);
+    for (const auto& stage : r.summary.stages) CHECK(stage.busy_ms >= 3 * 8 * 4);
+    for (std::uint32_t s = 0; s < 4; ++s) {
+      INFO("stage " << s);
+      if (mode == dispatch_mode::in_order) {
+        CHECK(r.summary.stages[s].memory.slots_peak == 4 - s);
+        CHECK(r.summary.stages[s].peak_bytes == 1000 * (4 - s));
+      }
+    }
+  }
+}
+
+TEST_CASE("128 emulated ranks train in one process") {
+  const pipeline_shape shape{16, 1, 8, placement::linear};
+  auto setup = emulated_setup({shape, dispatch_mode::ready, "bfw"}, 2);
+  setup.ranks = 8;
+  const auto r = run(std::move(setup));
+  INFO(r.message);
+  REQUIRE(r.how == ending::done);
+  CHECK(r.summary.steps == 2);
+  CHECK(r.summary.step_ms_p50 >= 15 * 2 + 8 * 4 + 15);
+}
