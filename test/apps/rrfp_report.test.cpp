@@ -1,4 +1,6 @@
 // A page of real traces, and what is said when there is none to make.
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -102,9 +104,11 @@ TEST_CASE("a page that cannot be written is refused and what was there stays") {
       {"--out", "/nonexistent/report.html", "No such file"});
   require_refused(run_program({RRFP_REPORT, quickstart_trace(), "--out", folder / ""}),
                   {"--out", "got a folder"});
-  require_refused(run_program({RRFP_REPORT, quickstart_trace(), "--out", "/dev/null"}),
-                  {"--out", "/dev/null", "device"});
-  CHECK(std::filesystem::is_character_file("/dev/null"));
+  const auto pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  require_refused(run_program({RRFP_REPORT, quickstart_trace(), "--out", pipe}),
+                  {"--out", pipe, "device or pipe"});
+  CHECK(std::filesystem::is_fifo(pipe));
   const auto page = folder / "report.html";
   std::ofstream{page} << "before";
   require_refused(run_program({RRFP_REPORT, "/dev/null", "--out", page}), {"/dev/null"});
