@@ -239,15 +239,17 @@
     const box = panel.svg.getBoundingClientRect();
     return s.from + (event.clientX - box.left - left) / s.perMicrosecond;
   };
-  const linesOfTask = (run, lane, i, n, t) => {
+  const moment = (panel, t) => duration(t - origin[panel.number]);
+  const linesOfTask = (panel, lane, i, n, t) => {
+    const {run} = panel;
     const why = data.reasons[t[WHY]], said = reasons[why];
     const held = heldAt(run.held[lane.stage], taskEnd(t));
     const hop = run.onPath.get(i + '.' + n);
     return [
       `${taskName(t)} · ${lane.full} · step ${t[STEP]}`,
-      `${duration(t[BEGIN])} to ${duration(taskEnd(t))}: ${duration(t[LENGTH])}`,
+      `${moment(panel, t[BEGIN])} to ${moment(panel, taskEnd(t))}: ${duration(t[LENGTH])}`,
       t[DELAY] > 0 ? `injected delay: ${duration(t[DELAY])} of it, at the end` : 'no injected delay',
-      `decided at ${duration(t[BEGIN] - t[DECIDED])}, begun ${duration(t[DECIDED])} later`,
+      `decided at ${moment(panel, t[BEGIN] - t[DECIDED])}, begun ${duration(t[DECIDED])} later`,
       `reason: ${why} (${typeof said === 'function' ? said(t[SKIPPED]) : said})`,
       `held when it ended: ${held[1]} slots, ${size(held[2])}`,
     ].concat(hop === undefined ? [] : ['on the critical path: ' + data.holds[hop]]);
@@ -267,7 +269,7 @@
       const stage = run.held[Math.floor((y - axis) / memoryRow)];
       if (!stage) return null;
       const held = heldAt(stage, t);
-      return [stage.name, `at ${duration(t)}: ${held[1]} slots, ${size(held[2])}`,
+      return [stage.name, `at ${moment(panel, t)}: ${held[1]} slots, ${size(held[2])}`,
               `at most: ${stage.slots} slots, ${size(stage.bytes)}`];
     }
     const i = run.lanes.findIndex((_, n) => y >= laneTop(run, n) && y < laneTop(run, n) + run.height);
@@ -275,12 +277,12 @@
     const lane = run.lanes[i];
     const n = firstAfter(lane.tasks, t, taskEnd);
     const task = lane.tasks[n];
-    if (task && task[BEGIN] <= t) return linesOfTask(run, lane, i, n, task);
+    if (task && task[BEGIN] <= t) return linesOfTask(panel, lane, i, n, task);
     const gap = lane.gaps[firstAfter(lane.gaps, t, gapEnd)];
     if (!gap || gap[1] > t) return ['launch gap · ' + lane.full, data.meanings['launch gap']];
     const cause = data.causes[gap[0]];
     return [`${cause}${gap[3] ? ' for ' + gap[3] : ''} · ${lane.full}`,
-            `${duration(gap[1])} to ${duration(gapEnd(gap))}: ${duration(gap[2])}`,
+            `${moment(panel, gap[1])} to ${moment(panel, gapEnd(gap))}: ${duration(gap[2])}`,
             data.meanings[cause]].concat(gap[4] ? ['other work was ready: the sequence was obeyed'] : []);
   }
 
