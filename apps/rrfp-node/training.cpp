@@ -10,6 +10,7 @@
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "../write_file.hpp"
 #include "exit_code.hpp"
 #include "progress.hpp"
 #include "results.hpp"
@@ -97,6 +98,7 @@ int conclude(const std::vector<finished_run>& runs) {
 /// Whether `path` can be written, found out before hours of training.
 status writable(const std::string& option, const std::string& path) {
   if (path.empty()) return success();
+  if (auto can = replaceable(path); !can) return error{option + " " + can.message()};
   const auto beside = path + ".tmp";
   std::FILE* const file = std::fopen(beside.c_str(), "w");
   if (file == nullptr)

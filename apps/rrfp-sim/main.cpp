@@ -1,8 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <numeric>
 
@@ -12,6 +10,7 @@
 #include <rrfp/simulate/duration_table.hpp>
 
 #include "../rrfp-node/exit_code.hpp"
+#include "../write_file.hpp"
 #include "simulation_report.hpp"
 
 namespace {
@@ -70,19 +69,6 @@ class admitted_costs final : public simulate::cost_model {
   std::vector<std::vector<std::uint32_t>> order_;
 };
 
-/// Written beside and renamed: whole or absent.
-status write_file(const std::string& path, const std::string& text) {
-  const auto beside = path + ".tmp";
-  std::FILE* const file = std::fopen(beside.c_str(), "w");
-  const bool written =
-      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return success();
-  const std::string why = std::strerror(errno);
-  std::remove(beside.c_str());
-  return error{fmt::format("{}: cannot write: {}", path, why)};
-}
-
 /// Hands the run to every observer that something was asked of.
 class observers final : public simulate::observer {
  public:
@@ -135,7 +121,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
     std::vector<sequence> order;
     for (const auto& stage : ran->stages) order.push_back(stage.order);
     if (auto written =
-            write_file(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
+            apps::write_file(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
         !written)
       return refuse(written.message());
   }
@@ -179,7 +165,8 @@ int run(int argc, char** argv) {
   for (const auto& j : jobs)
     if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;
   if (!wanted.json.empty())
-    if (auto written = write_file(wanted.json, json); !written) return refuse(written.message());
+    if (auto written = apps::write_file(wanted.json, json); !written)
+      return refuse(written.message());
   return apps::exit_done;
 }
 

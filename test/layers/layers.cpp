@@ -34,6 +34,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"job", {"libpipeline/job", {"schedule", "weather", "policies"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
+      {"report", {"libpipeline/report", {"schedule"}, {}}},
       {"compute", {"libpipeline/compute", {"schedule", "rrfp/job/options.hpp"}, torch}},
       {"policies", {"policies", {"schedule"}, {}}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
@@ -49,7 +50,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"apps",
        {"apps",
         {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule"},
+         "report", "schedule"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
   return all;

@@ -184,6 +184,23 @@ TEST_CASE("A third party in a layer that may not know it is found") {
         });
 }
 
+TEST_CASE("The report reads traces and knows nothing of what made them") {
+  planted_tree tree;
+  tree.add("libpipeline/report/a.cpp",
+           "#include <rrfp/schedule/task.hpp>\n#include <rrfp/report/trace.hpp>\n"
+           "#include <rrfp/actors/trace.hpp>\n#include <rrfp/simulate/simulator.hpp>\n")
+      .add("libactors/a.cpp", "#include <rrfp/report/trace.hpp>\n")
+      .add("apps/a.cpp", "#include <rrfp/report/page.hpp>\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libactors/a.cpp:1: includes <rrfp/report/trace.hpp>: no arrow from actors to report",
+            "libpipeline/report/a.cpp:3: includes <rrfp/actors/trace.hpp>: "
+            "no arrow from report to actors",
+            "libpipeline/report/a.cpp:4: includes <rrfp/simulate/simulator.hpp>: "
+            "no arrow from report to simulate",
+        });
+}
+
 TEST_CASE("A quoted include that leaves its layer, an unknown layer and a stray folder are found") {
   planted_tree tree;
   tree.add("libpipeline/schedule/core.hpp", "")

@@ -1,0 +1,193 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <rrfp/report/page.hpp>
+
+#include "../rrfp-node/exit_code.hpp"
+#include "../write_file.hpp"
+
+namespace {
+
+using namespace rrfp;
+
+constexpr std::size_t runs_max = 8;
+
+struct options {
+  std::vector<std::string> traces;
+  std::string out;
+  std::string steps;
+  std::vector<std::string> runs;
+  std::string title = "rrfp report";
+};
+
+int refuse(const std::string& message) {
+  fmt::print(stderr, "rrfp-report: {}\n", message);
+  return apps::exit_bad_input;
+}
+
+struct step_range {
+  step_id first;
+  step_id last;
+};
+
+/// "3:7", or "3" for that step alone.
+std::optional<step_range> range_of(std::string_view text) {
+  const auto number = [](std::string_view digits) -> std::optional<std::uint64_t> {
+    std::uint64_t n = 0;
+    const auto* end = digits.data() + digits.size();
+    const auto parsed = std::from_chars(digits.data(), end, n);
+    if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
+    return n;
+  };
+  const auto colon = text.find(':');
+  const auto first = number(text.substr(0, colon));
+  const auto last = colon == std::string_view::npos ? first : number(text.substr(colon + 1));
+  if (!first || !last || *first > *last) return std::nullopt;
+  return step_range{step_id{*first}, step_id{*last}};
+}
+
+/// The last steps of the run that have at most `tasks_max` tasks together; one step at least.
+step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
+  std::map<step_id, std::size_t> tasks;
+  for (const auto& t : run.tasks) ++tasks[t.step];
+  auto from = std::prev(tasks.end());
+  for (auto sum = from->second; from != tasks.begin(); --from) {
+    sum += std::prev(from)->second;
+    if (sum > tasks_max) break;
+  }
+  return {from->first, tasks.rbegin()->first};
+}
+
+/// Runs of all traces; those of one title in two traces are told apart by the file.
+result<std::vector<report::traced_run>> read_runs(const options& wanted,
+                                                  std::vector<std::string>& notes) {
+  std::vector<report::traced_run> runs;
+  std::map<std::string, int> titles;
+  std::vector<std::string> file_of;
+  for (const auto& file : wanted.traces) {
+    auto read = report::read_trace(file);
+    if (!read) return read.failure();
+    if (read->dropped > 0)
+      notes.push_back(
+          fmt::format("{}: {} records came after the recorder's limit and are missing here: "
+                      "numbers are of what "
+                      "it holds.",
+                      file, read->dropped));
+    for (auto& run : read->runs) {
+      ++titles[run.title];
+      file_of.push_back(file);
+      runs.push_back(std::move(run));
+    }
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    if (titles[runs[i].title] > 1 && wanted.traces.size() > 1)
+      runs[i].title += fmt::format(" ({})", file_of[i]);
+  return runs;
+}
+
+/// Those whose titles were asked for, in that order; all if none was.
+result<std::vector<report::traced_run>> choose(std::vector<report::traced_run> runs,
+                                               const std::vector<std::string>& titles) {
+  std::string all;
+  for (const auto& run : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", run.title);
+  if (titles.empty()) {
+    if (runs.size() <= runs_max) return runs;
+    return error{fmt::format("expected at most {} runs, got {}: choose with --run; there are {}",
+                             runs_max, runs.size(), all)};
+  }
+  std::vector<report::traced_run> chosen;
+  for (const auto& title : titles) {
+    const auto found =
+        std::find_if(runs.begin(), runs.end(), [&](const auto& run) { return run.title == title; });
+    if (found == runs.end())
+      return error{fmt::format("--run: expected one of {}, got \"{}\"", all, title)};
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+int make_report(const options& wanted) {
+  std::optional<step_range> range;
+  if (!wanted.steps.empty()) {
+    range = range_of(wanted.steps);
+    if (!range)
+      return refuse(
+          fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps));
+  }
+  report::page_content page;
+  page.title = wanted.title;
+  auto read = read_runs(wanted, page.notes);
+  if (!read) return refuse(read.message());
+  const auto runs = choose(std::move(*read), wanted.runs);
+  if (!runs) return refuse(runs.message());
+  for (const auto& run : *runs) {
+    const auto [first, last] =
+        range ? *range : last_steps(run, report::shown_tasks_max / runs->size());
+    auto line = report::make_timeline(run, first, last);
+    if (!line) return refuse(line.message());
+    const auto all = report::steps_of(run);
+    page.notes.push_back(fmt::format(
+        "{}: {} stages, {} microbatches, {} tasks; steps {} to {} of {} to {}{}", run.title,
+        run.shape.stages, run.shape.microbatches, run.tasks.size(),
+        line->steps.front().step.value(), line->steps.back().step.value(), all.front().value(),
+        all.back().value(),
+        !range && line->steps.size() < all.size() ? ", the last that fit; --steps shows others"
+                                                  : ""));
+    page.runs.push_back(std::move(*line));
+  }
+  const auto html = report::html_of(page);
+  if (auto written = apps::write_file(wanted.out, html); !written)
+    return refuse("--out " + written.message());
+  fmt::print("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
+             static_cast<double>(html.size()) / (1 << 20), page.runs.size());
+  return apps::exit_done;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Makes one HTML page of traces: timelines, where the time went, memory, critical path"};
+  app.set_version_flag("--version", "rrfp-report " RRFP_VERSION);
+  app.footer(
+      "The page needs no network. Runs of one trace or of several stand side by side on one time "
+      "scale, with ratios to the first.\n"
+      "Exit codes: 0 done, 1 the product's own fault, 2 bad input.");
+  options wanted;
+  app.add_option("trace", wanted.traces, "Traces, as rrfp-node run --trace FILE writes them")
+      ->required();
+  app.add_option("--out", wanted.out, "The page to write, an HTML file")->required();
+  app.add_option(
+      "--steps", wanted.steps,
+      fmt::format("FIRST:LAST, or one step; else the last steps that fit into a page, {} "
+                  "tasks of all runs together",
+                  report::shown_tasks_max));
+  app.add_option("--run", wanted.runs,
+                 "Only the run of this title; may be repeated, the first is what ratios are to")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--title", wanted.title, "The page's heading")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
+  }
+  return make_report(wanted);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rrfp-report: %s\n", e.what());
+    return rrfp::apps::exit_own_fault;
+  }
+}

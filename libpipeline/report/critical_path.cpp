@@ -1,0 +1,181 @@
+#include <rrfp/report/critical_path.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
+
+namespace rrfp::report {
+
+namespace {
+
+/// What one task sends to another: the output of a virtual stage for a microbatch.
+struct output_key {
+  replica_id replica;
+  step_id step;
+  std::uint32_t virtual_stage = 0;
+  bool forward = false;
+  microbatch_id mb;
+
+  bool operator==(const output_key&) const = default;
+};
+
+struct output_hash {
+  std::size_t operator()(const output_key& k) const {
+    std::size_t h = k.replica.value();
+    for (const std::uint64_t part : {k.step.value(), std::uint64_t{k.virtual_stage},
+                                     std::uint64_t{k.forward}, std::uint64_t{k.mb.value()}})
+      h = (h ^ part) * 0x9e3779b97f4a7c15u;
+    return h;
+  }
+};
+
+class path_finder {
+ public:
+  explicit path_finder(const timeline& t) : timeline_(t), run_(*t.run) {
+    for (const auto& l : t.lanes) {
+      const traced_task* before = nullptr;
+      for (const auto* task : l.tasks) {
+        before_[task] = before;
+        before = task;
+        ++tasks_;
+        keep_latest(launches_[{stage_number(*task), task->seq.value()}], task);
+        if (task->what.kind != task_kind::weight) keep_latest(outputs_[output_of(*task)], task);
+        keep_latest(last_of_step_[task->step], task);
+      }
+    }
+    for (const auto& w : run_.waits)
+      if (w.what.why == wait_cause::input || w.what.why == wait_cause::in_order)
+        woken_[{stage_number(w), static_cast<std::uint64_t>(w.end)}] = true;
+    path_.by_stage.resize(run_.shape.stages);
+  }
+
+  critical_path find() {
+    auto step = timeline_.steps.size();
+    const auto* task = last_of_step_.at(timeline_.steps[--step].step);
+    cursor_ = timeline_.end();
+    // A trace that contradicts itself could lead in a circle.
+    for (std::size_t hops = 0; task != nullptr && hops < tasks_; ++hops) {
+      spend(path_.step_begin, task->end);
+      const auto [from, why] = holder_of(*task);
+      path_.tasks.push_back({task, why});
+      compute(*task);
+      switch (why) {
+        case held_by::sender:
+          spend(path_.launch_gap, task->decided);
+          spend(path_.transfer, from->end);
+          break;
+        case held_by::launch_before: spend(path_.launch_gap, from->end); break;
+        case held_by::step_begin:
+          spend(path_.step_begin, timeline_.steps[step].begin);
+          if (step > 0) spend(path_.between_steps, timeline_.steps[step - 1].end);
+          break;
+      }
+      task = from;
+      if (why == held_by::step_begin && step > 0)
+        task = last_of_step_.at(timeline_.steps[--step].step);
+    }
+    spend(path_.step_begin, timeline_.begin());
+    std::reverse(path_.tasks.begin(), path_.tasks.end());
+    return std::move(path_);
+  }
+
+ private:
+  struct place_hash {
+    std::size_t operator()(const std::pair<std::size_t, std::uint64_t>& p) const {
+      return (p.first + 1) * 0x9e3779b97f4a7c15u ^ p.second;
+    }
+  };
+  template <class Value>
+  using by_place = std::unordered_map<std::pair<std::size_t, std::uint64_t>, Value, place_hash>;
+
+  static void keep_latest(const traced_task*& kept, const traced_task* t) {
+    if (kept == nullptr || kept->end < t->end) kept = t;
+  }
+
+  template <class Record>
+  std::size_t stage_number(const Record& r) const {
+    return static_cast<std::size_t>(r.replica.value()) * run_.shape.stages + r.stage.value();
+  }
+
+  output_key output_of(const traced_task& t) const {
+    return {t.replica, t.step, run_.shape.virtual_stage(t.stage, t.what.chunk).value(),
+            t.what.kind == task_kind::forward, t.what.mb};
+  }
+
+  /// The task whose output this one takes from another stage, on the rank that ended last.
+  const traced_task* sender_of(const traced_task& t) const {
+    const auto vs = run_.shape.virtual_stage(t.stage, t.what.chunk);
+    auto wanted = output_of(t);
+    if (t.what.kind == task_kind::forward) {
+      if (run_.shape.is_first(vs)) return nullptr;
+      --wanted.virtual_stage;
+    } else {
+      if (!is_backward(t.what.kind) || run_.shape.is_last(vs)) return nullptr;
+      ++wanted.virtual_stage;
+    }
+    const auto found = outputs_.find(wanted);
+    // One that began no earlier cannot have been waited for.
+    return found == outputs_.end() || found->second->begin >= t.begin ? nullptr : found->second;
+  }
+
+  /// The launch before this one on its rank: where that ended last, if it ended before this began.
+  const traced_task* launch_before(const traced_task& t) const {
+    const auto* own = before_.at(&t);
+    if (own == nullptr || own->step != t.step) return nullptr;
+    const auto* latest = launches_.at({stage_number(*own), own->seq.value()});
+    return latest->end <= t.begin ? latest : own;
+  }
+
+  std::pair<const traced_task*, held_by> holder_of(const traced_task& t) const {
+    const auto* sender = sender_of(t);
+    const auto* before = launch_before(t);
+    const bool woken = woken_.contains({stage_number(t), static_cast<std::uint64_t>(t.decided)});
+    if (sender != nullptr && (before == nullptr || woken || sender->end > before->end))
+      return {sender, held_by::sender};
+    if (before != nullptr) return {before, held_by::launch_before};
+    return {nullptr, held_by::step_begin};
+  }
+
+  void compute(const traced_task& t) {
+    auto& share = path_.by_stage[t.stage.value()];
+    ++share.tasks;
+    share.delay += std::min(t.delay, std::max<nanoseconds>(cursor_ - t.begin, 0));
+    spend(share.compute_by_kind[static_cast<std::size_t>(t.what.kind)], t.begin);
+  }
+
+  /// Moves back to `to` and counts the time for this part; never forward.
+  void spend(nanoseconds& part, nanoseconds to) {
+    to = std::max(to, timeline_.begin());
+    if (to >= cursor_) return;
+    part += cursor_ - to;
+    cursor_ = to;
+  }
+
+  const timeline& timeline_;
+  const traced_run& run_;
+  std::unordered_map<const traced_task*, const traced_task*> before_;
+  std::unordered_map<output_key, const traced_task*, output_hash> outputs_;
+  std::unordered_map<step_id, const traced_task*> last_of_step_;
+  by_place<const traced_task*> launches_;
+  by_place<bool> woken_;
+  std::size_t tasks_ = 0;
+  nanoseconds cursor_ = 0;
+  critical_path path_;
+};
+
+}  // namespace
+
+nanoseconds path_share::compute() const {
+  return std::accumulate(compute_by_kind.begin(), compute_by_kind.end(), nanoseconds{0});
+}
+
+nanoseconds critical_path::length() const {
+  auto sum = transfer + launch_gap + step_begin + between_steps;
+  for (const auto& share : by_stage) sum += share.compute();
+  return sum;
+}
+
+critical_path find_critical_path(const timeline& t) { return path_finder{t}.find(); }
+
+}  // namespace rrfp::report

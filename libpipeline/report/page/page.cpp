@@ -1,0 +1,140 @@
+#include <rrfp/report/page.hpp>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "page/assets.hpp"
+#include "page/parts.hpp"
+
+namespace rrfp::report {
+
+namespace {
+
+/// Up to when at most `tasks_max` tasks have begun.
+nanoseconds shown_until(const timeline& t, std::size_t tasks_max) {
+  std::vector<nanoseconds> begins;
+  for (const auto& l : t.lanes)
+    for (const auto* task : l.tasks) begins.push_back(task->begin);
+  if (begins.size() <= tasks_max) return t.end();
+  const auto last = begins.begin() + static_cast<std::ptrdiff_t>(tasks_max);
+  std::nth_element(begins.begin(), last, begins.end());
+  return *last;
+}
+
+examined_run examine(const timeline& t, std::size_t tasks_max) {
+  examined_run run;
+  run.line = &t;
+  run.by_stage = breakdown_by_stage(t);
+  for (const auto& b : run.by_stage) run.total += b;
+  for (std::uint32_t r = 0; r < t.run->replicas; ++r)
+    for (std::uint32_t s = 0; s < t.run->shape.stages; ++s)
+      run.held_by_stage.push_back(held_over_time(t, replica_id{r}, stage_id{s}));
+  run.path = find_critical_path(t);
+  run.shown_until = shown_until(t, tasks_max);
+  return run;
+}
+
+std::string notes_of(const page_content& content, const std::vector<examined_run>& runs) {
+  std::string out;
+  for (const auto& note : content.notes)
+    out += fmt::format("<p class=\"soft\">{}</p>\n", escaped(note));
+  for (const auto& r : runs)
+    if (r.shown_until < r.line->end())
+      out += fmt::format(
+          "<p class=\"note\">{}: the timeline shows the first {:.3f} ms of {:.3f} ms, as many "
+          "tasks "
+          "as a page may hold; the numbers count all of them. Choose fewer steps to see later "
+          "ones.</p>\n",
+          escaped(r.line->run->title), static_cast<double>(r.shown_until - r.line->begin()) / 1e6,
+          static_cast<double>(r.line->wall()) / 1e6);
+  return out;
+}
+
+std::string tools_of(const std::vector<examined_run>& runs) {
+  std::vector<step_id> steps;
+  for (const auto& r : runs)
+    for (const auto& s : r.line->steps) steps.push_back(s.step);
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  std::string options;
+  for (const auto s : steps)
+    options += fmt::format("<option value=\"{0}\">step {0}</option>", s.value());
+  return fmt::format(
+      R"(<div id="tools">
+<button data-do="in" title="w or +">zoom in</button>
+<button data-do="out" title="s or -">zoom out</button>
+<button data-do="earlier" title="a">&#9664;</button>
+<button data-do="later" title="d">&#9654;</button>
+<button data-do="all" title="0">all</button>
+<select id="step" title="All runs from the begin of this step"><option value="">all steps</option>{}</select>
+<label><input type="checkbox" id="show-path" checked> critical path</label>
+<span id="range" class="soft num"></span>
+<span class="soft">drag: move &middot; Ctrl + wheel or double click: zoom &middot; keys w a s d 0</span>
+{}</div>
+)",
+      options, legend());
+}
+
+std::string drawings_of(const std::vector<examined_run>& runs, bool memory) {
+  std::string out;
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    out += fmt::format(
+        "<h3>{}</h3>\n<svg class=\"lanes{}\" data-run=\"{}\" role=\"img\" "
+        "aria-label=\"{} of {}\"></svg>\n",
+        escaped(runs[i].line->run->title), memory ? " memory" : "", i,
+        memory ? "memory" : "timeline", escaped(runs[i].line->run->title));
+  return out;
+}
+
+}  // namespace
+
+std::string html_of(const page_content& content, std::size_t tasks_max) {
+  std::vector<examined_run> runs;
+  for (const auto& t : content.runs)
+    runs.push_back(examine(t, std::max<std::size_t>(tasks_max / content.runs.size(), 1)));
+  return fmt::format(
+      R"page(<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{0}</title>
+<style>
+{1}</style>
+</head>
+<body>
+<svg style="position:absolute;width:0;height:0"><defs><pattern id="hatch" width="5" height="5"
+patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="1.6" height="5" fill="#fff" fill-opacity=".5"/></pattern></defs></svg>
+<h1>{0}</h1>
+{2}{3}
+<h2>Timeline</h2>
+{4}{5}
+<h2>Memory held</h2>
+<p class="soft">Filled: slots, the microbatches that the stage holds. Line: activation bytes of all its
+ranks. Both as known at the end of each task, on one scale for all stages and runs; left, the most of
+each.</p>
+{6}
+<h2>In numbers</h2>
+{7}
+<h2>Load and bubble of each stage</h2>
+{8}
+<h2>Critical path</h2>
+{9}
+<h2>Words</h2>
+{10}
+<div id="tip"></div>
+<script type="application/json" id="data">{11}</script>
+<script>
+{12}</script>
+</body>
+</html>
+)page",
+      escaped(content.title), page_css, notes_of(content, runs), cards_of(runs), tools_of(runs),
+      drawings_of(runs, false), drawings_of(runs, true), comparison_of(runs), stages_of(runs),
+      paths_of(runs), glossary(), data_of(runs), page_js);
+}
+
+}  // namespace rrfp::report

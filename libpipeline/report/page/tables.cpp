@@ -1,0 +1,429 @@
+#include <algorithm>
+#include <functional>
+
+#include <fmt/format.h>
+
+#include "page/parts.hpp"
+
+namespace rrfp::report {
+
+namespace {
+
+using runs_list = std::vector<examined_run>;
+
+double milliseconds(nanoseconds t) { return static_cast<double>(t) / 1e6; }
+double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+double share(nanoseconds part, nanoseconds whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+std::string percent(double part) { return fmt::format("{:.1f} %", part * 100); }
+
+/// Milliseconds with as many decimals as times of this size deserve.
+std::string time_text(nanoseconds t, nanoseconds longest) {
+  const int decimals = longest >= 1'000'000'000 ? 1 : longest >= 10'000'000 ? 2 : 4;
+  return fmt::format("{:.{}f}", milliseconds(t), decimals);
+}
+
+nanoseconds longest_wall(const runs_list& runs) {
+  nanoseconds longest = 0;
+  for (const auto& r : runs) longest = std::max(longest, r.line->wall());
+  return longest;
+}
+
+std::string variable(std::string_view word) {
+  std::string name{word};
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return "var(--" + name + ")";
+}
+
+std::string swatch(std::string_view word) {
+  return fmt::format("<span><i class=\"swatch\" style=\"background:{}\"></i>{}</span>",
+                     variable(word), word);
+}
+
+class table {
+ public:
+  explicit table(std::string_view caption, std::initializer_list<std::string> heads) {
+    text_ = "<table>\n";
+    if (!caption.empty()) text_ += fmt::format("<caption>{}</caption>\n", escaped(caption));
+    text_ += "<thead><tr>";
+    for (const auto& h : heads) head(h);
+  }
+  void head(std::string_view cell) { text_ += fmt::format("<th>{}</th>", escaped(cell)); }
+
+  void row(std::string_view first, std::string_view kind = {}) {
+    end_row();
+    text_ += kind.empty() ? "<tr>" : fmt::format("<tr class=\"{}\">", kind);
+    text_ += fmt::format("<td>{}</td>", escaped(first));
+  }
+  void cell(std::string_view value, std::string_view kind = {}) {
+    text_ += kind.empty() ? "<td>" : fmt::format("<td class=\"{}\">", kind);
+    text_ += value;
+    text_ += "</td>";
+  }
+
+  std::string finish() {
+    end_row();
+    return "<div class=\"wide\">" + text_ + "</tbody></table></div>\n";
+  }
+
+ private:
+  void end_row() {
+    text_ += in_body_ ? "</tr>\n" : "</tr></thead>\n<tbody>\n";
+    in_body_ = true;
+  }
+
+  std::string text_;
+  bool in_body_ = false;
+};
+
+/// One number of a run in the comparison.
+struct metric {
+  std::string name;
+  std::function<double(const examined_run&)> of;
+  int decimals = 2;
+  /// Where less of it is better, more is worse.
+  bool judged = true;
+};
+
+/// Mean of the ranks, so that parts add up to the wall time.
+double mean_ms(const examined_run& r, nanoseconds sum) { return milliseconds(sum) / r.total.ranks; }
+
+std::vector<metric> duration_metrics() {
+  return {
+      {"wall time of the steps", [](const auto& r) { return milliseconds(r.line->wall()); }},
+      {"steps", [](const auto& r) { return double(r.line->steps.size()); }, 0, false},
+      {"wall time / steps",
+       [](const auto& r) { return milliseconds(r.line->wall()) / double(r.line->steps.size()); }},
+      {"bubble, % of wall", [](const auto& r) { return share(r.total.idle(), r.total.wall) * 100; },
+       1}};
+}
+
+std::vector<metric> load_metrics() {
+  std::vector<metric> all{
+      {"busy", [](const auto& r) { return mean_ms(r, r.total.busy()); }, 2, false}};
+  for (std::size_t k = 0; k < task_kinds; ++k)
+    all.push_back({"  " + std::string(name(static_cast<task_kind>(k))),
+                   [k](const auto& r) { return mean_ms(r, r.total.busy_by_kind[k]); }, 2, false});
+  all.push_back({"  of it injected delay", [](const auto& r) { return mean_ms(r, r.total.delay); },
+                 2, false});
+  return all;
+}
+
+std::vector<metric> bubble_metrics() {
+  std::vector<metric> all{
+      {"stood still", [](const auto& r) { return mean_ms(r, r.total.idle()); }}};
+  for (std::size_t s = 0; s < standstills; ++s)
+    all.push_back({"  " + std::string(name(static_cast<standstill>(s))),
+                   [s](const auto& r) { return mean_ms(r, r.total.idle_by_cause[s]); }});
+  all.push_back({"  of it with other work ready",
+                 [](const auto& r) { return mean_ms(r, r.total.other_ready); }});
+  return all;
+}
+
+std::vector<metric> memory_metrics() {
+  return {{"most slots on a stage",
+           [](const auto& r) {
+             std::int64_t most = 0;
+             for (std::size_t s = 0; s < r.by_stage.size(); ++s)
+               most = std::max(most, r.slots_peak(s));
+             return double(most);
+           },
+           0},
+          {"most activation MiB on a stage", [](const auto& r) {
+             std::int64_t most = 0;
+             for (std::size_t s = 0; s < r.by_stage.size(); ++s)
+               most = std::max(most, r.bytes_peak(s));
+             return mebibytes(most);
+           }}};
+}
+
+std::vector<metric> path_metrics() {
+  return {{"compute",
+           [](const auto& r) {
+             nanoseconds sum = 0;
+             for (const auto& s : r.path.by_stage) sum += s.compute();
+             return milliseconds(sum);
+           }},
+          {"  of it injected delay",
+           [](const auto& r) {
+             nanoseconds sum = 0;
+             for (const auto& s : r.path.by_stage) sum += s.delay;
+             return milliseconds(sum);
+           }},
+          {"transfer", [](const auto& r) { return milliseconds(r.path.transfer); }},
+          {"launch gaps", [](const auto& r) { return milliseconds(r.path.launch_gap); }},
+          {"begin of steps", [](const auto& r) { return milliseconds(r.path.step_begin); }},
+          {"between steps", [](const auto& r) { return milliseconds(r.path.between_steps); }}};
+}
+
+void add_ratio(table& t, double value, double first, bool judged) {
+  if (first == 0) return t.cell(value == 0 ? "=" : "new");
+  const auto ratio = value / first;
+  const auto verdict = !judged ? "" : ratio < 0.995 ? "better" : ratio > 1.005 ? "worse" : "";
+  t.cell(fmt::format("{:.2f}x", ratio), verdict);
+}
+
+std::string metric_table(const runs_list& runs, std::string_view title,
+                         const std::vector<metric>& metrics) {
+  table t{title, {""}};
+  for (const auto& r : runs) {
+    t.head(r.line->run->title);
+    if (&r != &runs.front()) t.head("ratio");
+  }
+  for (const auto& m : metrics) {
+    const auto first = m.of(runs.front());
+    t.row(m.name.starts_with("  ") ? "\u2003" + m.name.substr(2) : m.name);
+    for (const auto& r : runs) {
+      const auto value = m.of(r);
+      t.cell(fmt::format("{:.{}f}", value, m.decimals));
+      if (&r != &runs.front()) add_ratio(t, value, first, m.judged);
+    }
+  }
+  return t.finish();
+}
+
+std::string bars_of(const examined_run& r, nanoseconds longest) {
+  std::string out = "<div class=\"bars\">\n";
+  for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
+    const auto& b = r.by_stage[s];
+    out += fmt::format("<span>{}</span><div class=\"bar\">", r.stage_name(s));
+    const auto part = [&](std::string_view word, nanoseconds t) {
+      if (t == 0) return;
+      const auto width = share(t, longest * b.ranks) * 100;
+      out += fmt::format(
+          "<i style=\"width:{:.4f}%;background:{}\" title=\"{}: {} ms, {} of the wall time\"></i>",
+          width, variable(word), word, time_text(t / b.ranks, longest), percent(share(t, b.wall)));
+    };
+    for (std::size_t k = 0; k < task_kinds; ++k)
+      part(name(static_cast<task_kind>(k)), b.busy_by_kind[k]);
+    for (std::size_t c = 0; c < standstills; ++c)
+      part(name(static_cast<standstill>(c)), b.idle_by_cause[c]);
+    out += "</div>\n";
+  }
+  return out + "</div>\n";
+}
+
+std::string load_table(const examined_run& r, nanoseconds longest) {
+  table t{"Load: busy ms by kind", {"stage", "tasks"}};
+  for (int k = 0; k < task_kinds; ++k) t.head(name(static_cast<task_kind>(k)));
+  for (const auto* head : {"busy", "% of wall", "injected delay", "slots", "MiB"}) t.head(head);
+  for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
+    const auto& b = r.by_stage[s];
+    t.row(r.stage_name(s));
+    t.cell(std::to_string(b.tasks));
+    for (const auto busy : b.busy_by_kind) t.cell(time_text(busy / b.ranks, longest));
+    t.cell(time_text(b.busy() / b.ranks, longest));
+    t.cell(percent(share(b.busy(), b.wall)));
+    t.cell(time_text(b.delay / b.ranks, longest));
+    t.cell(std::to_string(r.slots_peak(s)));
+    t.cell(fmt::format("{:.2f}", mebibytes(r.bytes_peak(s))));
+  }
+  return t.finish();
+}
+
+std::string bubble_table(const examined_run& r, nanoseconds longest) {
+  table t{"Bubble: ms by cause", {"stage"}};
+  for (std::size_t c = 0; c < standstills; ++c) t.head(name(static_cast<standstill>(c)));
+  for (const auto* head : {"stood still", "% of wall", "other work ready"}) t.head(head);
+  const auto cells = [&](const breakdown& b) {
+    for (const auto idle : b.idle_by_cause) t.cell(time_text(idle / b.ranks, longest));
+    t.cell(time_text(b.idle() / b.ranks, longest));
+    t.cell(percent(share(b.idle(), b.wall)));
+    t.cell(time_text(b.other_ready / b.ranks, longest));
+  };
+  for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
+    t.row(r.stage_name(s));
+    cells(r.by_stage[s]);
+  }
+  t.row("mean", "sum");
+  cells(r.total);
+  return t.finish();
+}
+
+std::string path_table(const examined_run& r, nanoseconds longest) {
+  const auto& p = r.path;
+  table t{r.line->run->title, {"what", "tasks"}};
+  for (int k = 0; k < task_kinds; ++k) t.head(name(static_cast<task_kind>(k)));
+  for (const auto* head : {"injected delay", "ms", "% of path"}) t.head(head);
+  const auto sum = [&](nanoseconds part) {
+    t.cell(time_text(part, longest));
+    t.cell(percent(share(part, p.length())));
+  };
+  for (std::size_t s = 0; s < p.by_stage.size(); ++s) {
+    const auto& stage = p.by_stage[s];
+    t.row(fmt::format("compute of stage {}", s));
+    t.cell(std::to_string(stage.tasks));
+    for (const auto c : stage.compute_by_kind) t.cell(time_text(c, longest));
+    t.cell(time_text(stage.delay, longest));
+    sum(stage.compute());
+  }
+  const auto plain = [&](std::string_view what, nanoseconds part, std::string_view kind = {}) {
+    t.row(what, kind);
+    for (int empty = 0; empty < task_kinds + 2; ++empty) t.cell("");
+    sum(part);
+  };
+  plain("transfer", p.transfer);
+  plain("launch gaps", p.launch_gap);
+  plain("begin of steps", p.step_begin);
+  plain("between steps", p.between_steps);
+  plain("sum", p.length(), "sum");
+  return t.finish();
+}
+
+}  // namespace
+
+std::int64_t examined_run::slots_peak(std::size_t stage) const {
+  std::int64_t most = 0;
+  for (const auto& h : held_by_stage[stage]) most = std::max(most, h.slots);
+  return most;
+}
+
+std::int64_t examined_run::bytes_peak(std::size_t stage) const {
+  std::int64_t most = 0;
+  for (const auto& h : held_by_stage[stage]) most = std::max(most, h.bytes);
+  return most;
+}
+
+std::string examined_run::stage_name(std::size_t stage) const {
+  const auto stages = line->run->shape.stages;
+  if (line->run->replicas == 1) return fmt::format("stage {}", stage);
+  return fmt::format("replica {} stage {}", stage / stages, stage % stages);
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string_view meaning(standstill s) {
+  switch (s) {
+    case standstill::activation:
+      return "Nothing could be launched: an activation of the stage before was missing.";
+    case standstill::gradient:
+      return "Nothing could be launched: an output gradient of the stage behind was missing.";
+    case standstill::memory: return "Work was ready, but no memory slot was free for it.";
+    case standstill::ranks_behind:
+      return "This rank was done; another tensor-parallel rank of its stage was not yet.";
+    case standstill::launch_gap:
+      return "Work was ready, but the rank had not begun it: decision, message, wake-up.";
+    case standstill::head:
+      return "From the begin of the step to the decision for the rank's first task: the pipeline "
+             "fills.";
+    case standstill::tail:
+      return "From the rank's last task to the end of the step's last task anywhere: the pipeline "
+             "drains.";
+    case standstill::between_steps:
+      return "From the end of a step to the begin of the next, the same everywhere: exchange of "
+             "gradients, optimizer, the job's barrier.";
+  }
+  return "";
+}
+
+std::string cards_of(const runs_list& runs) {
+  const auto longest = longest_wall(runs);
+  std::string out = "<div class=\"cards\">\n";
+  for (const auto& r : runs) {
+    const auto steps = static_cast<std::int64_t>(r.line->steps.size());
+    out += fmt::format("<div class=\"card\"><h3>{}</h3><dl class=\"num\">",
+                       escaped(r.line->run->title));
+    const auto item = [&](std::string_view what, const std::string& value) {
+      out += fmt::format("<dt>{}</dt><dd>{}</dd>", what, value);
+    };
+    item("a step", time_text(r.line->wall() / steps, longest / steps) + " ms");
+    const auto first =
+        milliseconds(runs.front().line->wall()) / double(runs.front().line->steps.size());
+    if (runs.size() > 1)
+      item("speed-up",
+           fmt::format("{:.2f}x", first / (milliseconds(r.line->wall()) / double(steps))));
+    item("bubble", percent(share(r.total.idle(), r.total.wall)));
+    std::int64_t slots = 0;
+    for (std::size_t s = 0; s < r.by_stage.size(); ++s) slots = std::max(slots, r.slots_peak(s));
+    item("slots", std::to_string(slots));
+    out += "</dl></div>\n";
+  }
+  return out + "</div>\n";
+}
+
+std::string comparison_of(const runs_list& runs) {
+  std::string out;
+  if (runs.size() > 1)
+    out = fmt::format("<p class=\"soft\">Ratios are to {}.</p>\n",
+                      escaped(runs.front().line->run->title));
+  return out + "<div class=\"pair\">\n<div>\n" +
+         metric_table(runs, "Duration, ms", duration_metrics()) +
+         metric_table(runs, "Memory", memory_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Load, ms a rank", load_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Bubble, ms a rank", bubble_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Critical path, ms", path_metrics()) + "</div>\n</div>\n";
+}
+
+std::string stages_of(const runs_list& runs) {
+  const auto longest = longest_wall(runs);
+  std::string out =
+      "<p class=\"soft\">Mean of the ranks of a stage; busy time and standstill add up to the wall "
+      "time. The bars have one scale.</p>\n" +
+      legend();
+  for (const auto& r : runs)
+    out += fmt::format("<h3>{}</h3>\n", escaped(r.line->run->title)) + bars_of(r, longest) +
+           "<div class=\"pair\">" + load_table(r, longest) + bubble_table(r, longest) + "</div>\n";
+  return out;
+}
+
+std::string paths_of(const runs_list& runs) {
+  const auto longest = longest_wall(runs);
+  std::string out =
+      "<p class=\"soft\">From the end of the last task back, from each task to the one it waited "
+      "for: the sender of its input, or the launch before it on its stage. What is shortened here "
+      "shortens the run, until another path is the longest.</p>\n<div class=\"pair\">\n";
+  for (const auto& r : runs) out += path_table(r, longest);
+  return out + "</div>\n";
+}
+
+std::string legend() {
+  std::string out = "<div class=\"legend\">";
+  for (int k = 0; k < task_kinds; ++k) out += swatch(name(static_cast<task_kind>(k)));
+  out +=
+      "<span><svg class=\"swatch\" style=\"width:11px;height:11px;background:var(--F)\"><rect "
+      "width=\"11\" height=\"11\" fill=\"url(#hatch)\"/></svg>injected delay</span>";
+  for (std::size_t c = 0; c < standstills; ++c) out += swatch(name(static_cast<standstill>(c)));
+  return out +
+         "<span><i class=\"swatch\" style=\"background:var(--path)\"></i>critical path</span>"
+         "</div>\n";
+}
+
+std::string glossary() {
+  std::string out = "<dl class=\"words\">\n";
+  const auto item = [&](std::string_view word, std::string_view what) {
+    out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", word, what);
+  };
+  item("F, B, W, BW",
+       "Tasks: forward, backward (the input gradient alone), weight gradient, fused backward; the "
+       "number is the microbatch, after a dot the chunk.");
+  item("injected delay", "The hatched end of a task: jitter that the job asked for.");
+  for (std::size_t c = 0; c < standstills; ++c) {
+    const auto why = static_cast<standstill>(c);
+    item(name(why), meaning(why));
+  }
+  item("other work ready",
+       "Part of the waits for an activation or a gradient, in which in-order dispatch obeyed its "
+       "sequence although another task was ready.");
+  item("transfer",
+       "On the critical path: from the end of the sending task to the decision for the receiving "
+       "one.");
+  item("bubble", "All standstill, as a part of the wall time of all ranks.");
+  return out + "</dl>\n";
+}
+
+}  // namespace rrfp::report

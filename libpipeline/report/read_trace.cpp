@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <rrfp/report/trace.hpp>
+
+namespace rrfp::report {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view expected = "expected a trace of rrfp-node run --trace";
+
+/// Ends the parse; caught where the parse began.
+struct malformed {
+  std::string what;
+};
+
+std::string shown(const json& value) {
+  auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+const json& member(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) throw malformed{fmt::format("expected \"{}\", got none", key)};
+  return *found;
+}
+
+std::string text(const json& object, const char* key) {
+  const auto& value = member(object, key);
+  if (!value.is_string())
+    throw malformed{fmt::format("expected \"{}\" as text, got {}", key, shown(value))};
+  return value.get<std::string>();
+}
+
+std::uint64_t whole(const json& object, const char* key, std::uint64_t max) {
+  const auto& value = member(object, key);
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > max)
+    throw malformed{
+        fmt::format("expected \"{}\" as a whole number up to {}, got {}", key, max, shown(value))};
+  return value.get<std::uint64_t>();
+}
+
+std::uint32_t index(const json& object, const char* key, std::uint32_t max = 1'000'000) {
+  return static_cast<std::uint32_t>(whole(object, key, max));
+}
+
+/// Written in microseconds with three decimals, so that nanoseconds come back exactly.
+nanoseconds time(const json& object, const char* key) {
+  const auto& value = member(object, key);
+  // Some 100 days; above, a double no longer holds every nanosecond.
+  constexpr double microseconds_max = 9e12;
+  if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > microseconds_max)
+    throw malformed{
+        fmt::format("expected \"{}\" as microseconds from 0, got {}", key, shown(value))};
+  return std::llround(value.get<double>() * 1000);
+}
+
+template <class Enum>
+Enum named(const json& object, const char* key, std::initializer_list<Enum> all) {
+  const auto value = text(object, key);
+  for (const auto e : all)
+    if (name(e) == value) return e;
+  throw malformed{fmt::format("expected \"{}\" as a word of the trace, got \"{}\"", key, value)};
+}
+
+task task_named(const std::string& name) {
+  const auto t = task_of(name);
+  if (!t) throw malformed{fmt::format("expected a task as F3 or BW3.1, got \"{}\"", name)};
+  return *t;
+}
+
+/// The number that ends `text` after `word`; both are taken off.
+std::optional<std::uint32_t> take_number(std::string& text, std::string_view word) {
+  const auto at = text.rfind(word);
+  if (at == std::string::npos) return std::nullopt;
+  const auto digits = text.substr(at + word.size());
+  if (digits.empty() || digits.size() > 6 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  text.resize(at);
+  return static_cast<std::uint32_t>(std::stoul(digits));
+}
+
+/// Whose events a process of the trace holds.
+struct process {
+  std::size_t run = 0;
+  replica_id replica;
+  stage_id stage;
+};
+
+class reader {
+ public:
+  /// Takes one event, in the file's order.
+  void take(const json& e) {
+    if (!e.is_object()) throw malformed{"expected an event, got " + shown(e)};
+    const auto phase = text(e, "ph");
+    if (phase == "M") return take_name(e);
+    if (phase == "C") return take_counter(e);
+    if (phase == "X") return text(e, "cat") == "wait" ? take_wait(e) : take_task(e);
+    throw malformed{
+        fmt::format("expected an event with \"ph\" M, X or C, got {}", shown(e.at("ph")))};
+  }
+
+  std::vector<traced_run> finish() {
+    std::erase_if(runs_, [](const auto& run) { return run.tasks.empty(); });
+    if (runs_.empty()) throw malformed{"got one without tasks"};
+    for (auto& run : runs_) {
+      sort(run);
+      find_shape(run);
+    }
+    return std::move(runs_);
+  }
+
+ private:
+  void take_name(const json& e) {
+    if (text(e, "name") != "process_name") return;
+    auto title = text(member(e, "args"), "name");
+    const auto whole_name = title;
+    const auto stage = take_number(title, "stage ");
+    std::uint32_t replica = 0;
+    if (title.ends_with(' ')) {
+      title.pop_back();
+      if (const auto number = take_number(title, "replica "))
+        replica = *number;
+      else
+        title += ' ';
+    }
+    if (!stage || *stage >= traced_stages_max || replica >= traced_stages_max ||
+        !title.ends_with(": "))
+      throw malformed{fmt::format("expected a process named as \"title: stage 0\", got \"{}\"",
+                                  whole_name.substr(0, 60))};
+    title.resize(title.size() - 2);
+    const auto id = index(e, "pid");
+    // The same place of the same title again is another run.
+    if (runs_.empty() || runs_.back().title != title || !places_.emplace(replica, *stage).second) {
+      runs_.emplace_back().title = title;
+      places_ = {{replica, *stage}};
+    }
+    if (!processes_.emplace(id, process{runs_.size() - 1, replica_id{replica}, stage_id{*stage}})
+             .second)
+      throw malformed{fmt::format("process {} is named twice", id)};
+  }
+
+  const process& process_of(const json& e) {
+    const auto found = processes_.find(index(e, "pid"));
+    if (found == processes_.end())
+      throw malformed{fmt::format("process {} has no name", index(e, "pid"))};
+    return found->second;
+  }
+
+  void take_task(const json& e) {
+    const auto& at = process_of(e);
+    const auto& args = member(e, "args");
+    traced_task t;
+    t.replica = at.replica;
+    t.stage = at.stage;
+    t.rank = rank_id{index(e, "tid", traced_ranks_max - 1)};
+    t.step = step_id{whole(args, "step", std::uint64_t{1} << 52)};
+    t.seq = launch_seq{whole(args, "seq", std::uint64_t{1} << 52)};
+    t.what = task_named(text(e, "name"));
+    t.why = {named(args, "reason",
+                   {choice::hint_head, choice::skipped_not_ready, choice::memory_bound,
+                    choice::only_choice}),
+             index(args, "skipped", ~std::uint32_t{0})};
+    t.begin = time(e, "ts");
+    t.end = t.begin + time(e, "dur");
+    t.decided = std::min(time(args, "decided_us"), t.begin);
+    t.delay = std::min(time(args, "delay_us"), t.end - t.begin);
+    last_task_[index(e, "pid")] = runs_[at.run].tasks.size();
+    runs_[at.run].tasks.push_back(t);
+  }
+
+  /// A counter tells what was held at the end of the task before it.
+  void take_counter(const json& e) {
+    auto& tasks = runs_[process_of(e).run].tasks;
+    const auto found = last_task_.find(index(e, "pid"));
+    if (found == last_task_.end()) throw malformed{"a counter before the first task"};
+    const auto held =
+        static_cast<std::int64_t>(whole(member(e, "args"), "held", std::uint64_t{1} << 62));
+    const auto which = text(e, "name");
+    if (which == "slots") tasks[found->second].slots = held;
+    if (which == "activation bytes") tasks[found->second].bytes = held;
+  }
+
+  void take_wait(const json& e) {
+    const auto& at = process_of(e);
+    const auto& args = member(e, "args");
+    traced_wait w;
+    w.replica = at.replica;
+    w.stage = at.stage;
+    w.step = step_id{whole(args, "step", std::uint64_t{1} << 52)};
+    auto named_wait = e;
+    const auto name = text(e, "name");
+    if (name.starts_with("wait: ")) named_wait["name"] = name.substr(6);
+    w.what.why =
+        named(named_wait, "name",
+              {wait_cause::input, wait_cause::in_order, wait_cause::memory, wait_cause::complete});
+    if (w.what.why != wait_cause::complete) w.what.head = task_named(text(args, "for"));
+    w.begin = time(e, "ts");
+    w.end = w.begin + time(e, "dur");
+    runs_[at.run].waits.push_back(w);
+  }
+
+  static void sort(traced_run& run) {
+    const auto place = [](const traced_task& t) {
+      return std::tuple{t.replica, t.stage, t.rank, t.begin, t.end, t.seq};
+    };
+    std::sort(run.tasks.begin(), run.tasks.end(),
+              [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    for (std::size_t i = 1; i < run.tasks.size(); ++i) {
+      const auto& a = run.tasks[i - 1];
+      const auto& b = run.tasks[i];
+      if (std::tie(a.replica, a.stage, a.rank) == std::tie(b.replica, b.stage, b.rank) &&
+          b.begin < a.end)
+        throw malformed{fmt::format(
+            "got run \"{}\", stage {} rank {}, {} and {} of step {} overlapping", run.title,
+            a.stage.value(), a.rank.value(), to_string(a.what), to_string(b.what), b.step.value())};
+    }
+    std::stable_sort(run.waits.begin(), run.waits.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.replica, a.stage, a.begin) < std::tie(b.replica, b.stage, b.begin);
+    });
+  }
+
+  static void find_shape(traced_run& run) {
+    auto& shape = run.shape;
+    shape = {0, 0, 0, placement::linear};
+    const auto grow = [](auto& size, auto id) { size = std::max(size, id.value() + 1); };
+    for (const auto& t : run.tasks) {
+      grow(run.replicas, t.replica);
+      grow(run.ranks, t.rank);
+      grow(shape.stages, t.stage);
+      grow(shape.chunks, t.what.chunk);
+      grow(shape.microbatches, t.what.mb);
+    }
+    for (const auto& w : run.waits) {
+      grow(run.replicas, w.replica);
+      grow(shape.stages, w.stage);
+    }
+    if (shape.chunks > 1) shape.layout = turns_back(run) ? placement::v : placement::interleaved;
+  }
+
+  /// Whether the last stage forwards a microbatch's second chunk before the first stage does.
+  static bool turns_back(const traced_run& run) {
+    if (run.shape.chunks != 2) return false;
+    std::map<std::tuple<step_id, microbatch_id>, nanoseconds> on_last;
+    const auto each = [&](std::uint32_t stage, auto visit) {
+      for (const auto& t : run.tasks)
+        if (t.stage.value() == stage && t.what.kind == task_kind::forward &&
+            t.what.chunk.value() == 1)
+          visit(std::tuple{t.step, t.what.mb}, t.begin);
+    };
+    each(run.shape.stages - 1, [&](auto key, nanoseconds begin) { on_last.emplace(key, begin); });
+    std::int64_t earlier = 0;
+    each(0, [&](auto key, nanoseconds begin) {
+      if (const auto last = on_last.find(key); last != on_last.end())
+        earlier += last->second < begin ? 1 : -1;
+    });
+    return earlier > 0;
+  }
+
+  std::vector<traced_run> runs_;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> places_;
+  std::map<std::uint32_t, process> processes_;
+  std::map<std::uint32_t, std::size_t> last_task_;
+};
+
+std::string broken(std::string_view text, const std::string& file, const json::parse_error& e) {
+  const auto at = std::min<std::size_t>(e.byte, text.size());
+  const auto line =
+      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  const auto last = text.find_last_not_of(" \t\r\n");
+  const bool cut_off = last == std::string_view::npos || last + 1 < e.byte;
+  return fmt::format("{}:{}: {}, got {}", file, line, expected,
+                     text.empty() ? "an empty file"
+                     : cut_off    ? "JSON that ends too early"
+                                  : "text that is not JSON");
+}
+
+}  // namespace
+
+result<trace_file> parse_trace(std::string_view text, const std::string& file) {
+  reader events;
+  std::size_t count = 0;
+  std::string key;
+  bool has_events = false;
+  // Each event is taken as soon as it is read and then forgotten: a trace may be large.
+  const auto each = [&](int depth, json::parse_event_t what, json& parsed) {
+    if (what == json::parse_event_t::key && depth == 1) key = parsed.get<std::string>();
+    const bool is_event =
+        depth == 2 && key == "traceEvents" &&
+        (what == json::parse_event_t::object_end || what == json::parse_event_t::value);
+    if (depth == 1 && what == json::parse_event_t::array_end && key == "traceEvents")
+      has_events = true;
+    if (!is_event) return true;
+    ++count;
+    events.take(parsed);
+    return false;
+  };
+  try {
+    const auto whole_file = json::parse(text, each);
+    if (!whole_file.is_object() || !has_events)
+      return error{fmt::format("{}: {}, got JSON without \"traceEvents\"", file, expected)};
+    trace_file read;
+    if (const auto other = whole_file.find("otherData");
+        other != whole_file.end() && other->is_object() && other->contains("records_dropped"))
+      read.dropped = whole(*other, "records_dropped", ~std::uint64_t{0});
+    count = 0;
+    read.runs = events.finish();
+    return read;
+  } catch (const json::parse_error& e) {
+    return error{broken(text, file, e)};
+  } catch (const malformed& m) {
+    if (count == 0) return error{fmt::format("{}: {}, {}", file, expected, m.what)};
+    return error{fmt::format("{}: {}; event {}: {}", file, expected, count, m.what)};
+  }
+}
+
+result<trace_file> read_trace(const std::string& file) {
+  if (std::filesystem::is_directory(file))
+    return error{fmt::format("{}: {}, got a folder", file, expected)};
+  std::ifstream in{file, std::ios::binary | std::ios::ate};
+  const auto size = in ? static_cast<std::int64_t>(in.tellg()) : -1;
+  if (size < 0)
+    return error{fmt::format("{}: {}, cannot read: {}", file, expected, std::strerror(errno))};
+  if (static_cast<std::uint64_t>(size) > trace_bytes_max)
+    return error{fmt::format("{}: expected a trace of at most {} bytes, got {}", file,
+                             trace_bytes_max, size)};
+  std::string text(static_cast<std::size_t>(size), '\0');
+  in.seekg(0);
+  if (!in.read(text.data(), size))
+    return error{fmt::format("{}: {}, cannot read: {}", file, expected, std::strerror(errno))};
+  return parse_trace(text, file);
+}
+
+}  // namespace rrfp::report

@@ -1,0 +1,191 @@
+#include <rrfp/report/timeline.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+namespace rrfp::report {
+
+namespace {
+
+/// Cuts a gap into pieces from left to right; what lies before the cursor is done.
+class cutter {
+ public:
+  cutter(std::vector<gap>& pieces, nanoseconds begin, nanoseconds end)
+      : pieces_(pieces), cursor_(begin), end_(end) {}
+
+  nanoseconds cursor() const { return cursor_; }
+
+  /// The time up to `to` (no further than the gap's end) is of this kind.
+  void until(nanoseconds to, gap piece) {
+    to = std::min(to, end_);
+    if (to <= cursor_) return;
+    piece.begin = cursor_;
+    piece.end = to;
+    pieces_.push_back(piece);
+    cursor_ = to;
+  }
+  void rest(standstill why) { until(end_, {why}); }
+
+ private:
+  std::vector<gap>& pieces_;
+  nanoseconds cursor_;
+  nanoseconds end_;
+};
+
+gap piece_of(const wait& w) {
+  if (w.why == wait_cause::memory) return {standstill::memory, 0, 0, w.head};
+  return {w.head.kind == task_kind::forward ? standstill::activation : standstill::gradient, 0, 0,
+          w.head, w.why == wait_cause::in_order};
+}
+
+/// The waits and the ends of launches of one stage of one replica.
+struct stage_records {
+  std::vector<const traced_wait*> waits;
+  std::unordered_map<std::uint64_t, nanoseconds> launch_end;  ///< on the last rank, by launch_seq
+};
+
+class gap_finder {
+ public:
+  gap_finder(const std::vector<step_span>& steps, const stage_records& stage, lane& l)
+      : steps_(steps), stage_(stage), lane_(l) {}
+
+  void find() {
+    const traced_task* before = nullptr;
+    nanoseconds from = steps_.front().begin;
+    for (const auto* t : lane_.tasks) {
+      if (before != nullptr && before->step == t->step)
+        within_step(*before, *t);
+      else
+        before_step(before, *t, from);
+      before = t;
+      from = t->end;
+    }
+    cutter{lane_.gaps, from, steps_.back().end}.rest(standstill::tail);
+  }
+
+ private:
+  const step_span& span(step_id step) const {
+    return *std::lower_bound(steps_.begin(), steps_.end(), step,
+                             [](const step_span& s, step_id wanted) { return s.step < wanted; });
+  }
+
+  void within_step(const traced_task& before, const traced_task& next) {
+    cutter cut{lane_.gaps, before.end, next.begin};
+    const auto decided = std::min(next.decided, next.begin);
+    const auto launch_end = stage_.launch_end.at(before.seq.value());
+    auto w = std::partition_point(stage_.waits.begin(), stage_.waits.end(),
+                                  [&](const auto* record) { return record->begin < before.end; });
+    // The one before may reach into the gap.
+    if (w != stage_.waits.begin()) --w;
+    for (; w != stage_.waits.end() && (*w)->begin < decided; ++w) {
+      if ((*w)->end <= before.end || (*w)->what.why == wait_cause::complete) continue;
+      if (cut.cursor() < (*w)->begin)
+        cut.until(std::min({launch_end, (*w)->begin, decided}), {standstill::ranks_behind});
+      // Nothing was ready, as the next decision found, so the moment before it counts as well.
+      cut.until(std::min((*w)->end, decided), piece_of((*w)->what));
+    }
+    cut.until(std::min(launch_end, decided), {standstill::ranks_behind});
+    cut.rest(standstill::launch_gap);
+  }
+
+  void before_step(const traced_task* before, const traced_task& next, nanoseconds from) {
+    cutter cut{lane_.gaps, from, next.begin};
+    if (before != nullptr) cut.until(span(before->step).end, {standstill::tail});
+    cut.until(span(next.step).begin, {standstill::between_steps});
+    cut.until(next.decided, {standstill::head});
+    cut.rest(standstill::launch_gap);
+  }
+
+  const std::vector<step_span>& steps_;
+  const stage_records& stage_;
+  lane& lane_;
+};
+
+/// From the first sign of each step to its last task's end. A clock that runs behind may make a
+/// step seem to begin before the end of the one before: then it begins there.
+std::vector<step_span> find_spans(const traced_run& run, step_id first, step_id last) {
+  std::map<step_id, step_span> spans;
+  for (const auto& t : run.tasks) {
+    if (t.step < first || t.step > last) continue;
+    auto& s = spans.try_emplace(t.step, step_span{t.step, t.decided, t.end}).first->second;
+    s.begin = std::min(s.begin, t.decided);
+    s.end = std::max(s.end, t.end);
+  }
+  for (const auto& w : run.waits)
+    if (const auto s = spans.find(w.step); s != spans.end() && w.what.why != wait_cause::complete)
+      s->second.begin = std::min(s->second.begin, w.begin);
+  std::vector<step_span> ordered;
+  for (auto [step, s] : spans) {
+    if (!ordered.empty()) s.begin = std::max(s.begin, ordered.back().end);
+    s.end = std::max(s.begin, s.end);
+    ordered.push_back(s);
+  }
+  // The window holds every task whole, whatever the clocks said.
+  if (!ordered.empty())
+    for (const auto& t : run.tasks)
+      if (t.step >= first && t.step <= last)
+        ordered.front().begin = std::min(ordered.front().begin, t.begin);
+  return ordered;
+}
+
+}  // namespace
+
+std::string_view name(standstill s) {
+  switch (s) {
+    case standstill::activation: return "activation";
+    case standstill::gradient: return "gradient";
+    case standstill::memory: return "memory";
+    case standstill::ranks_behind: return "ranks behind";
+    case standstill::launch_gap: return "launch gap";
+    case standstill::head: return "head";
+    case standstill::tail: return "tail";
+    case standstill::between_steps: return "between steps";
+  }
+  return "";
+}
+
+std::size_t timeline::number_of(replica_id r, stage_id s, rank_id rank) const {
+  return (static_cast<std::size_t>(r.value()) * run->shape.stages + s.value()) * run->ranks +
+         rank.value();
+}
+
+std::vector<step_id> steps_of(const traced_run& run) {
+  std::set<step_id> steps;
+  for (const auto& t : run.tasks) steps.insert(t.step);
+  return {steps.begin(), steps.end()};
+}
+
+result<timeline> make_timeline(const traced_run& run, step_id first, step_id last) {
+  timeline made;
+  made.run = &run;
+  made.steps = find_spans(run, first, last);
+  if (made.steps.empty()) {
+    const auto there = steps_of(run);
+    return error{"expected a step from " + std::to_string(there.front().value()) + " to " +
+                 std::to_string(there.back().value()) + " of run \"" + run.title + "\", got " +
+                 std::to_string(first.value()) + ":" + std::to_string(last.value())};
+  }
+  const auto stages = run.shape.stages;
+  std::vector<stage_records> records(static_cast<std::size_t>(run.replicas) * stages);
+  const auto records_of = [&](const auto& r) -> stage_records& {
+    return records[static_cast<std::size_t>(r.replica.value()) * stages + r.stage.value()];
+  };
+  for (std::uint32_t r = 0; r < run.replicas; ++r)
+    for (std::uint32_t s = 0; s < stages; ++s)
+      for (std::uint32_t k = 0; k < run.ranks; ++k)
+        made.lanes.push_back({replica_id{r}, stage_id{s}, rank_id{k}, {}, {}});
+  for (const auto& w : run.waits) records_of(w).waits.push_back(&w);
+  for (const auto& t : run.tasks) {
+    if (t.step < first || t.step > last) continue;
+    made.lanes[made.number_of(t.replica, t.stage, t.rank)].tasks.push_back(&t);
+    auto& end = records_of(t).launch_end[t.seq.value()];
+    end = std::max(end, t.end);
+  }
+  for (auto& l : made.lanes) gap_finder{made.steps, records_of(l), l}.find();
+  return made;
+}
+
+}  // namespace rrfp::report

@@ -1,0 +1,174 @@
+// The page in a browser: nothing on the console, a picture that is not blank, and hovering, zooming
+// and panning that do what they should. Where no Chromium is found the program ends with code 77:
+// skipped.
+#include <catch2/catch.hpp>
+
+#include <optional>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+const std::string artefacts = RRFP_ARTEFACTS;
+
+std::string browser() {
+  for (const std::string name : {"chromium", "chromium-browser", "google-chrome"}) {
+    auto found = run_program({"/bin/sh", "-c", "command -v " + name}).out;
+    if (found.empty()) continue;
+    found.pop_back();
+    return found;
+  }
+  std::puts("skipped: no chromium, chromium-browser or google-chrome on this machine");
+  std::exit(77);
+}
+
+/// Opens a page, with further arguments, at most a minute.
+outcome open(const std::string& page, const std::vector<std::string>& arguments) {
+  const scratch_folder profile;
+  std::vector<std::string> all{browser(),
+                               "--headless",
+                               "--no-sandbox",
+                               "--disable-gpu",
+                               "--hide-scrollbars",
+                               "--window-size=1500,2600",
+                               "--enable-logging=stderr",
+                               "--virtual-time-budget=3000",
+                               "--user-data-dir=" + (profile / "chromium")};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  all.push_back("file://" + page);
+  return program{all}.wait(std::chrono::seconds{60});
+}
+
+std::string console_of(const outcome& o) {
+  std::istringstream in{o.err};
+  std::string said;
+  for (std::string line; std::getline(in, line);)
+    if (line.find("CONSOLE") != std::string::npos) said += line + "\n";
+  return said;
+}
+
+/// A report of the quickstart, once for all tests.
+const std::string& report() {
+  static const scratch_folder folder;
+  static const auto page = folder / "report.html";
+  if (std::filesystem::exists(page)) return page;
+  const auto trace = folder / "trace.json";
+  const auto ran = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/quickstart.toml", "--set",
+                                "train.steps=3", "--trace", trace});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.code == 0);
+  REQUIRE(run_program({RRFP_REPORT, trace, "--out", page}).code == 0);
+  return page;
+}
+
+/// What a script appended to the page leaves in #probe.
+std::string probed(const std::string& script) {
+  const scratch_folder folder;
+  auto html = text_of(report());
+  html.insert(html.rfind("</body>"),
+              "<pre id=\"probe\"></pre>\n<script>\n" + script + "</script>\n");
+  const auto page = folder / "probed.html";
+  std::ofstream{page} << html;
+  const auto o = open(page, {"--dump-dom"});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK(console_of(o) == "");
+  const std::string mark = "<pre id=\"probe\">";
+  const auto from = o.out.find(mark);
+  REQUIRE(from != std::string::npos);
+  return o.out.substr(from + mark.size(), o.out.find("</pre>", from) - from - mark.size());
+}
+
+/// Frames are not drawn when only the document is asked for, so they are timers here.
+const std::string gestures = R"js(
+window.requestAnimationFrame = f => setTimeout(f, 0);
+Element.prototype.setPointerCapture = () => {};
+const say = text => { document.getElementById('probe').textContent += text + '\n'; };
+const svg = document.querySelector('svg.lanes');
+const box = svg.getBoundingClientRect();
+const at = (type, x, y, more = {}) => svg.dispatchEvent(new (type === 'wheel' ? WheelEvent : PointerEvent)(
+    type, {clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true, ...more}));
+const tip = () => document.getElementById('tip').textContent;
+const data = JSON.parse(document.getElementById('data').textContent);
+const range = () => document.getElementById('range').textContent;
+const seconds = () => {
+  const [, number, unit] = range().match(/\((\S+) (\S+)\)/);
+  return number * {s: 1, ms: 1e-3, 'µs': 1e-6}[unit];
+};
+const soon = () => new Promise(done => setTimeout(done, 50));
+)js";
+
+}  // namespace
+
+TEST_CASE("the page opens without a word on the console, and its picture is not blank") {
+  std::filesystem::create_directories(artefacts);
+  const auto picture = artefacts + "/report.png";
+  std::filesystem::remove(picture);
+  const auto o = open(report(), {"--screenshot=" + picture});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK(console_of(o) == "");
+  REQUIRE(std::filesystem::exists(picture));
+
+  const scratch_folder folder;
+  std::ofstream{folder / "blank.html"} << "<!DOCTYPE html><title>blank</title>";
+  REQUIRE(open(folder / "blank.html", {"--screenshot=" + (folder / "blank.png")}).code == 0);
+  CHECK(std::filesystem::file_size(picture) > 5 * std::filesystem::file_size(folder / "blank.png"));
+}
+
+TEST_CASE("an error on the console would be seen") {
+  const scratch_folder folder;
+  const auto page = folder / "bad.html";
+  std::ofstream{page} << "<!DOCTYPE html><script>absent();</script>";
+  CHECK_THAT(console_of(open(page, {"--dump-dom"})), Contains("absent is not defined"));
+}
+
+TEST_CASE("hovering tells a task's reason, decision, delay and memory, and a gap's cause") {
+  const auto said = probed(gestures + R"js(
+const scale = (box.width - 96 - 12) / data.wall;
+const lane = data.runs[0].lanes[0];
+const longest = lane.tasks.reduce((a, b) => a[5] >= b[5] ? a : b);
+at('pointermove', 96 + (longest[4] + longest[5] / 2) * scale, 30);
+say(tip());
+const gap = lane.gaps.reduce((a, b) => a[2] >= b[2] ? a : b);
+at('pointermove', 96 + (gap[1] + gap[2] / 2) * scale, 30);
+say(tip());
+)js");
+  INFO(said);
+  CHECK_THAT(said, Contains("stage 0 · step") && Contains("reason: ") && Contains("decided at") &&
+                       Contains("injected delay") && Contains("slots, "));
+  CHECK_THAT(said, Contains("Nothing could be launched: "));
+}
+
+TEST_CASE("the wheel zooms, dragging pans, a step can be chosen and all seen again") {
+  const auto said = probed(gestures + R"js(
+(async () => {
+  const all = seconds();
+  at('wheel', 600, 30, {deltaY: -500, ctrlKey: true});
+  await soon();
+  say(seconds() < all / 2 ? 'zoomed in' : 'not zoomed: ' + range());
+  const before = range();
+  at('pointerdown', 600, 30);
+  at('pointermove', 500, 30);
+  at('pointerup', 500, 30);
+  await soon();
+  say(range() !== before ? 'panned' : 'not panned: ' + range());
+  document.querySelector('[data-do=all]').click();
+  await soon();
+  say(seconds() === all ? 'all' : 'not all: ' + range());
+  const step = document.getElementById('step');
+  step.value = '1';
+  step.dispatchEvent(new Event('change'));
+  await soon();
+  say(seconds() < all * 0.8 ? 'step' : 'not a step: ' + range());
+  const marks = document.querySelectorAll('path.path').length;
+  document.getElementById('show-path').click();
+  await soon();
+  say(marks === 2 && !document.querySelector('path.path') ? 'path toggled' : 'path: ' + marks);
+})();
+)js");
+  CHECK(said == "zoomed in\npanned\nall\nstep\npath toggled\n");
+}

@@ -1,0 +1,74 @@
+// The page is whole in itself, says nothing that a title smuggles in, and stays small enough.
+#include <catch2/catch.hpp>
+
+#include <regex>
+
+#include <rrfp/report/page.hpp>
+
+#include "hand_made.hpp"
+
+namespace rrfp::report::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t n = 0;
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("the page fetches nothing") {
+  const auto file = two_stages().read();
+  const auto html = html_of({"a report", {"from a test"}, {all_steps(file.runs[0])}});
+  CHECK_THAT(html, Contains("<title>a report</title>") && Contains("from a test") &&
+                       Contains("default-src 'none'"));
+  for (const std::string fetching : {"http://", "https://", "src=", "@import", "fetch("})
+    CHECK(html.find(fetching) == std::string::npos);
+  CHECK(count(html, "url(") == count(html, "url(#hatch)"));
+}
+
+TEST_CASE("titles are text, in HTML and in the data") {
+  hand_made t;
+  t.run("</script><b>&amp; 'x'", 1).task(0, "F0", 0, 0, 5);
+  const auto file = t.read();
+  const auto html = html_of({"<i>&</i>", {"<u>"}, {all_steps(file.runs[0])}});
+  CHECK(count(html, "</script>") == 2);
+  for (const std::string tag : {"<b>&", "<i>&", "<u>"}) CHECK(html.find(tag) == std::string::npos);
+  CHECK_THAT(html, Contains("&lt;/script&gt;&lt;b&gt;&amp;amp; &#39;x&#39;") &&
+                       Contains("\\u003c/script>"));
+}
+
+TEST_CASE("runs are compared by ratios to the first") {
+  hand_made t;
+  t.run("slow", 1).task(0, "F0", 0, 0, 4000);
+  t.run("quick", 1).task(0, "F0", 0, 0, 1000);
+  const auto file = t.read();
+  const auto html = html_of({"x", {}, {all_steps(file.runs[0]), all_steps(file.runs[1])}});
+  CHECK_THAT(html, Contains("<td>4.00</td><td>1.00</td><td class=\"better\">0.25x</td>"));
+  CHECK_THAT(html, Contains("<dt>speed-up</dt><dd>4.00x</dd>"));
+  CHECK(count(html, "<svg class=\"lanes\"") == 2);
+}
+
+TEST_CASE("more tasks than a page may hold are counted, not drawn, and the page says so") {
+  hand_made t;
+  t.run("long", 1);
+  for (int n = 0; n < 50; ++n) t.task(0, "F" + std::to_string(n), 10 * n, 10 * n, 10 * n + 10);
+  const auto file = t.read();
+  const auto drawn = [](const std::string& html) {
+    const auto from = html.find("\"tasks\":[");
+    const auto tasks = html.substr(from, html.find("\"gaps\"") - from);
+    return count(tasks, "[") - 1;
+  };
+  const auto whole = html_of({"x", {}, {all_steps(file.runs[0])}});
+  CHECK(drawn(whole) == 50);
+  CHECK(whole.find("as many tasks as a page may hold") == std::string::npos);
+  const auto bounded = html_of({"x", {}, {all_steps(file.runs[0])}}, 20);
+  CHECK(drawn(bounded) == 20);
+  CHECK_THAT(bounded, Contains("long: the timeline shows the first 0.200 ms of 0.500 ms"));
+  CHECK_THAT(bounded, Contains("<td>50</td>"));
+}
+
+}  // namespace rrfp::report::testing
