@@ -35,7 +35,7 @@ std::string text_of(const json& binary) {
 /// All nodes found each other on loopback: what they exchange never leaves this machine's memory.
 bool is_one_machine(const std::vector<member>& members) {
   return std::all_of(members.begin(), members.end(),
-                     [](const member& m) { return m.host.starts_with("127.") || m.host == "::1"; });
+                     [](const member& m) { return job::is_loopback(m.host); });
 }
 
 /// The cards of all nodes, by node. They come from members, who have proved to be of the same
@@ -66,6 +66,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& where, const sess
   options.job_token = where.job_token;
   options.epoch = where.epoch;
   if (where.transport.tls != "auto") options.tls = where.transport.tls;
+  if (job::is_loopback(where.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !is_one_machine(members.members());
   options.inflight_bytes_max = options.message_bytes_max = where.transport.inflight_bytes;
   auto wire = ucx_transport::open(std::move(options));

@@ -47,6 +47,13 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
 }
 
 caf::behavior job_actor::make_behavior() {
+  set_down_handler([this](const caf::down_msg& m) {
+    failed what{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))};
+    // Who watches the nodes says more, but may hear of it later.
+    if (m.reason == caf::exit_reason::remote_link_unreachable)
+      return post_after(this, unexplained_loss_time, std::move(what));
+    end(ending::failed, std::move(what.message));
+  });
   const auto& context = *setup_.context;
   result_.summary.stages.resize(context.shape.stages);
   result_.transcripts.resize(context.shape.stages);
@@ -68,13 +75,6 @@ caf::behavior job_actor::make_behavior() {
       },
       [this](interrupted) { end(ending::interrupted); },
       [this](tick) { watch(); },
-      [this](const caf::down_msg& m) {
-        failed what{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))};
-        // Who watches the nodes says more, but may hear of it later.
-        if (m.reason == caf::exit_reason::remote_link_unreachable)
-          return post_after(this, unexplained_loss_time, std::move(what));
-        end(ending::failed, std::move(what.message));
-      },
   };
 }
 

@@ -55,14 +55,29 @@ result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j
   config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
   config.vocabulary = j.model.vocabulary;
   auto text = compute::text_source::make(config);
-  if (!text) return error{fmt::format("{}: data.text: {}", j.source, text.message())};
+  if (!text) return job::blame(j, "data.text", text.message());
   return std::shared_ptr<const compute::batch_source>{std::move(*text)};
+}
+
+status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
+  if (dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
+  const auto chunks = compute::estimate(j.model, j.data, dispatch.shape, j.pipeline.tp);
+  auto imagined = plan::simulation_of(dispatch, 1);
+  imagined.slot_bytes = [&](stage_id s, microbatch_id) {
+    return compute::slot_bytes(chunks, dispatch.shape, s);
+  };
+  const auto walked = simulate::run(imagined, plan::nominal_costs(j));
+  if (walked) return success();
+  return job::blame(j, "dispatch.slot_bytes",
+                    fmt::format("too little for the order of {}: {}", dispatch.policies->name(),
+                                walked.message()));
 }
 
 result<session_setup> make_session_setup(const job::job& j,
                                          std::shared_ptr<const compute::batch_source> data) {
   auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
+  if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
   session_setup setup;
   setup.shape = dispatch->shape;
   setup.ranks = j.pipeline.tp;

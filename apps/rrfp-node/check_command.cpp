@@ -58,6 +58,9 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
 int print_plan(const job::job& j, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return refuse(j.source + ": " + dispatch.message());
+  if (auto fits = actors::check_order_fits(j, *dispatch); !fits) return refuse(fits.message());
+  const auto places = plan::node_places::make(j, nodes);
+  if (!places) return refuse(misplaced(j, places.message()).message);
   const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
   constexpr std::uint64_t steps = 10;
   auto imagined = plan::simulation_of(*dispatch, steps);
@@ -80,8 +83,6 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   if (j.pipeline.tp > 1)
     fmt::print("{} tensor-parallel ranks a stage; the table is of one of them\n", j.pipeline.tp);
   print_stages(j, *dispatch, chunks, *predicted);
-  const auto places = plan::node_places::make(j, nodes);
-  if (!places) return refuse(j.source + ": " + places.message());
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     fmt::print("node {}: {}\n", n, places->describe(node_id{n}));
   const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };

@@ -1,4 +1,4 @@
-/// SIGINT and SIGTERM as a call on a thread of its own, free to lock and to allocate.
+/// SIGINT, SIGTERM and SIGHUP as a call on a thread of its own, free to lock and to allocate.
 #pragma once
 
 #include <csignal>
@@ -18,6 +18,7 @@ class interrupt_watch {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGINT);
     sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::thread{[this] { watch(); }};
   }

@@ -80,11 +80,11 @@ int join_command(const command_options& options, const join_options& join) {
   // Nothing has begun: a wrong place, key or job, or others that do not come.
   if (!members) return refuse(members.message());
   const auto token = draw_token(**members);
+  const node_seat seat{members->get(), token ? *token : 0, join.launched};
   if (!token) {
-    fmt::print(stderr, "rrfp-node: {}\n", token.message());
+    if (seat.tells(token.message())) fmt::print(stderr, "rrfp-node: {}\n", token.message());
     return exit_node_lost;
   }
-  const node_seat seat{members->get(), *token, join.launched && place->rank != node_id{0}};
   if (seat.leads())
     for (const auto& node : (*members)->members())
       fmt::print("node {} at {}: {}\n", node.node.value(), node.host, node.description);

@@ -31,6 +31,8 @@ using clock = std::chrono::steady_clock;
 
 /// How long nodes may take to notice that another one has ended, to say so and to end too.
 constexpr std::chrono::seconds ending_time{8};
+/// How long the last of them may take once all others have ended.
+constexpr std::chrono::seconds last_one_time{1};
 /// How long they may take when node 0 has ended of an interrupt: those that have not joined yet
 /// would wait for it.
 constexpr std::chrono::milliseconds leaving_time{500};
@@ -39,9 +41,11 @@ constexpr std::chrono::milliseconds poll_period{20};
 struct child {
   pid_t pid = -1;
   bool alive = false;
+  bool was_killed = false;  ///< by the launcher: it did not end by itself
   int state = 0;
 
-  bool ended_well() const { return WIFEXITED(state) && WEXITSTATUS(state) == exit_done; }
+  bool has_code(int code) const { return WIFEXITED(state) && WEXITSTATUS(state) == code; }
+  bool ended_well() const { return has_code(exit_done); }
 };
 
 std::vector<std::string> arguments_of(const command_options& options, std::uint32_t node,
@@ -87,9 +91,15 @@ void signal_all(const std::vector<child>& nodes, int number) {
     if (n.alive) ::kill(n.pid, number);
 }
 
-std::string how_it_ended(int state) {
-  return WIFSIGNALED(state) ? fmt::format("was ended by signal {}", WTERMSIG(state))
-                            : fmt::format("ended with exit code {}", WEXITSTATUS(state));
+void kill_all(std::vector<child>& nodes) {
+  for (auto& n : nodes) n.was_killed |= n.alive;
+  signal_all(nodes, SIGKILL);
+}
+
+std::string how_it_ended(const child& n) {
+  if (n.was_killed) return "did not end with the others and was killed";
+  return WIFSIGNALED(n.state) ? fmt::format("was ended by signal {}", WTERMSIG(n.state))
+                              : fmt::format("ended with exit code {}", WEXITSTATUS(n.state));
 }
 
 }  // namespace
@@ -121,6 +131,7 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   };
   bool told = false;
   bool told_others = false;
+  bool one_left = false;
   std::optional<clock::time_point> deadline;
   while (any_alive()) {
     std::this_thread::sleep_for(poll_period);
@@ -133,10 +144,12 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
       signal_all(nodes, SIGINT);
       deadline = clock::now() + leaving_time;
     }
-    const bool all_alive =
-        std::all_of(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
-    if (!all_alive && !deadline) deadline = clock::now() + ending_time;
-    if (deadline && clock::now() > *deadline) signal_all(nodes, SIGKILL);
+    const auto alive =
+        std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
+    if (alive < std::ssize(nodes) && !deadline) deadline = clock::now() + ending_time;
+    if (alive == 1 && nodes.size() > 1 && !std::exchange(one_left, true))
+      deadline = std::min(*deadline, clock::now() + last_one_time);
+    if (deadline && clock::now() > *deadline) kill_all(nodes);
   }
 
   if (interrupts.interrupted()) return exit_interrupted;
@@ -145,9 +158,11 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
     return WEXITSTATUS(first.state);
   for (std::uint32_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n].ended_well()) continue;
+    // Of the loss of node 0, node 1 tells more than can be seen from here.
+    if (n == 0 && nodes[1].has_code(exit_node_lost)) return exit_node_lost;
     const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
     fmt::print(stderr, "rrfp-node: node {} ({}) {}\n", n,
-               places ? places->describe(node_id{n}) : "", how_it_ended(nodes[n].state));
+               places ? places->describe(node_id{n}) : "", how_it_ended(nodes[n]));
     return exit_node_lost;
   }
   return exit_done;

@@ -13,6 +13,7 @@
 #include "../write_file.hpp"
 #include "exit_code.hpp"
 #include "progress.hpp"
+#include "refuse.hpp"
 #include "results.hpp"
 
 namespace rrfp::apps {
@@ -118,7 +119,8 @@ status check_training(const std::vector<job::job>& runs, const training_options&
     if (!data) return data.failure();
     if (auto setup = actors::make_session_setup(j, std::move(*data)); !setup)
       return setup.failure();
-    if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
+    if (auto places = plan::node_places::make(j, nodes); !places)
+      return misplaced(j, places.message());
   }
   return success();
 }
@@ -153,7 +155,8 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     code = exit_code_of(result);
     const bool told =
         result.how == actors::ending::failed || result.how == actors::ending::node_lost;
-    if (told && !seat.quiet) fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, result.message);
+    if (told && seat.tells(result.message))
+      fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, result.message);
     if (result.how == actors::ending::interrupted && seat.leads())
       fmt::print("{}: interrupted after {} steps\n", j.name, result.summary.steps);
     if (code != exit_done) break;

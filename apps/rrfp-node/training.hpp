@@ -21,9 +21,14 @@ struct training_options {
 struct node_seat {
   actors::membership* members = nullptr;  ///< null: alone
   std::uint64_t job_token = 0;
-  /// Says nothing of losses, since another process of this machine does.
-  bool quiet = false;
+  /// Started beside other nodes by one command, which shall give one message.
+  bool launched = false;
 
+  /// Whether this node is the one to say how the job failed: node 0, or node 1 of its loss.
+  bool tells(const std::string& message) const {
+    if (!launched || leads()) return true;
+    return members->node() == node_id{1} && message.starts_with("node 0 ");
+  }
   bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };
 

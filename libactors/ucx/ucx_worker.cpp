@@ -52,6 +52,8 @@ void configure(ucp_config_t* config, const worker_options& options) {
   const char* const chosen = std::getenv("UCX_TLS");
   const std::string tls = chosen != nullptr ? chosen : options.tls;
   if (chosen == nullptr && !tls.empty()) ucp_config_modify(config, "TLS", tls.c_str());
+  if (!options.net_devices.empty() && !environment_has({"UCX_NET_DEVICES"}))
+    ucp_config_modify(config, "NET_DEVICES", options.net_devices.c_str());
   if (!environment_has({"UCX_KEEPALIVE_INTERVAL"}))
     ucp_config_modify(config, "KEEPALIVE_INTERVAL",
                       (std::to_string(options.keepalive.count()) + "ms").c_str());

@@ -17,6 +17,7 @@ error ucx_error(const std::string& what, ucs_status_t said);
 
 struct worker_options {
   std::string tls;
+  std::string net_devices;
   std::chrono::milliseconds keepalive;
 };
 

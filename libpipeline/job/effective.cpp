@@ -28,4 +28,14 @@ double cost_at(std::span<const double> list, const pipeline_shape& shape, virtua
   return list[shape.at(vs).stage.value()];
 }
 
+error blame(const job& j, std::string_view key, const std::string& message) {
+  const auto found = j.set_by.find(key);
+  const auto where = found == j.set_by.end() ? j.source + ": " + std::string{key} : found->second;
+  return error{where + ": " + message};
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 }  // namespace rrfp::job

@@ -242,6 +242,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
   for (const auto& o : overrides)
     if (auto done = assign_override(d, o); !done) return done.failure();
   if (auto valid = validate_all(d, *doc, use); !valid) return valid.failure();
+  d.made.set_by = d.from.places();
   return std::move(d.made);
 }
 

@@ -19,6 +19,13 @@ error provenance::blame(std::string_view key, const std::string& message,
   return error{where + ": " + in_variant + std::string{key} + ": " + message};
 }
 
+std::map<std::string, std::string, std::less<>> provenance::places() const {
+  std::map<std::string, std::string, std::less<>> all;
+  for (const auto& [key, from] : set_)
+    all.emplace(key, from.where + (from.shows_key ? "" : ": " + key));
+  return all;
+}
+
 std::string_view provenance::note(std::string_view key) const {
   return set_.contains(key) ? "" : " (the default)";
 }

@@ -33,6 +33,9 @@ class provenance {
   error blame(std::string_view key, const std::string& message,
               std::string_view related = {}) const;
 
+  /// "WHERE: KEY", or the override, of all keys that were set.
+  std::map<std::string, std::string, std::less<>> places() const;
+
   /// For messages: " (the default)" if nothing set the key.
   std::string_view note(std::string_view key) const;
 

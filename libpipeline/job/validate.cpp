@@ -95,6 +95,19 @@ status check_nodes(const job& j, const provenance& from) {
 /// A heartbeat that is late once is no loss yet.
 status check_transport(const job& j, const provenance& from) {
   const auto& t = j.transport;
+  if (!is_loopback(t.listen) && t.key_file.empty())
+    return from.blame("transport.listen",
+                      in_quotes(t.listen) +
+                          " takes transport.key_file: without a key a node listens on loopback "
+                          "only, such as \"127.0.0.1\"");
+  const auto message = std::uint64_t{j.data.microbatch_size} * j.data.sequence_length *
+                       j.model.hidden * sizeof(float);
+  if (t.inflight_bytes < message)
+    return from.blame("transport.inflight_bytes",
+                      "expected at least the " + text_of(message) +
+                          " bytes of an activation (data.microbatch_size * data.sequence_length * "
+                          "model.hidden * 4), got " +
+                          text_of(t.inflight_bytes));
   if (t.node_timeout_ms >= 3 * t.heartbeat_ms) return success();
   return from.blame(
       "transport.node_timeout_ms",

@@ -44,6 +44,9 @@ TEST_CASE("a wrong setting is refused in one line") {
       {{"pipeline.tp=3"}, {"pipeline.tp", "model.heads", "4"}},
       {{"pipeline.nodes=[0, 1]"}, {"pipeline.nodes", "4 entries"}},
       {{"train.lr=-1"}, {"train.lr"}},
+      {{"transport.listen=0.0.0.0"}, {"transport.listen", "transport.key_file", "loopback"}},
+      {{"transport.inflight_bytes=1"}, {"transport.inflight_bytes", "activation", "got 1"}},
+      {{"dispatch.mode=in-order", "dispatch.slot_bytes=1"}, {"dispatch.slot_bytes", "too little"}},
   };
   for (const auto& c : cases) {
     for (const std::string command : {"run", "check"}) {
@@ -73,6 +76,15 @@ TEST_CASE("an empty or too short corpus is refused") {
     require_refused(
         run_program({RRFP_NODE, "run", job, "--set", "data.text=[\"" + (folder / name) + "\"]"}),
         {"data.text", name});
+}
+
+TEST_CASE("a corpus that the file names is refused with the line that names it") {
+  const scratch_folder folder;
+  std::ofstream{folder / "empty.txt"}.flush();
+  const auto file = folder / "job.toml";
+  std::ofstream{file} << "[pipeline]\nstages = 2\n\n[data]\ntext = [\"empty.txt\"]\n";
+  for (const std::string command : {"run", "check"})
+    require_refused(run_program({RRFP_NODE, command, file}), {file + ":5: data.text", "0 bytes"});
 }
 
 TEST_CASE("an infeasible table is refused and its cycle named") {

@@ -115,7 +115,7 @@ TEST_CASE("text that cannot be used is refused by name") {
   const scratch s;
   const auto missing = (s.folder / "missing.txt").string();
   check_refused(config_of({missing}), missing, "does not exist");
-  check_refused(config_of({}), "data.text", "names no file");
+  check_refused(config_of({}), "names no file", "or folder");
 
   fs::create_directories(s.folder / "nothing");
   const auto nothing = (s.folder / "nothing").string();

@@ -27,11 +27,10 @@ result<std::vector<fs::path>> files_under(const fs::path& folder) {
     if (it->is_regular_file(gone)) files.push_back(it->path());
   }
   if (failure) {
-    return error{"data.text: folder '" + folder.string() +
-                 "' cannot be read: " + failure.message()};
+    return error{"folder '" + folder.string() + "' cannot be read: " + failure.message()};
   }
   if (files.empty()) {
-    return error{"data.text: folder '" + folder.string() + "' holds no regular file"};
+    return error{"folder '" + folder.string() + "' holds no regular file"};
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -44,7 +43,7 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
     std::error_code failure;
     const auto what = fs::status(path, failure);
     if (what.type() == fs::file_type::not_found) {
-      return error{"data.text: '" + text + "' does not exist"};
+      return error{"'" + text + "' does not exist"};
     }
     if (fs::is_directory(what)) {
       auto under = files_under(path);
@@ -53,7 +52,7 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
     } else if (fs::is_regular_file(what)) {
       files.push_back(path);
     } else {
-      return error{"data.text: '" + text + "' is neither a regular file nor a folder" +
+      return error{"'" + text + "' is neither a regular file nor a folder" +
                    (failure ? ": " + failure.message() : std::string())};
     }
   }
@@ -64,13 +63,13 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
 status read_file(const fs::path& path, const text_config& config,
                  std::vector<std::uint8_t>& corpus) {
   const auto cannot = [&](const std::string& why) {
-    return error{"data.text: '" + path.string() + "' cannot be read: " + why};
+    return error{"'" + path.string() + "' cannot be read: " + why};
   };
   std::error_code failure;
   const auto size = fs::file_size(path, failure);
   if (failure) return cannot(failure.message());
   if (size > config.corpus_bytes_max || corpus.size() > config.corpus_bytes_max - size) {
-    return error{"data.text: with '" + path.string() + "' the text is longer than the limit of " +
+    return error{"with '" + path.string() + "' the text is longer than the limit of " +
                  std::to_string(config.corpus_bytes_max) + " bytes"};
   }
   std::ifstream file(path, std::ios::binary);
@@ -82,7 +81,7 @@ status read_file(const fs::path& path, const text_config& config,
   const auto bad = std::find_if(corpus.begin() + static_cast<std::ptrdiff_t>(begin), corpus.end(),
                                 [&](std::uint8_t byte) { return byte >= config.vocabulary; });
   if (bad != corpus.end()) {
-    return error{"data.text: '" + path.string() + "' holds the byte " + std::to_string(*bad) +
+    return error{"'" + path.string() + "' holds the byte " + std::to_string(*bad) +
                  ", but model.vocabulary is " + std::to_string(config.vocabulary)};
   }
   return success();
@@ -92,7 +91,7 @@ status read_file(const fs::path& path, const text_config& config,
 
 result<std::shared_ptr<const text_source>> text_source::make(const text_config& config) {
   if (config.data.text.empty()) {
-    return error{"data.text names no file or folder"};
+    return error{"names no file or folder"};
   }
   auto files = all_files(config.data.text);
   if (!files) return files.failure();
@@ -103,7 +102,7 @@ result<std::shared_ptr<const text_source>> text_source::make(const text_config& 
   // The target of the last token is one byte further on.
   const auto least = std::uint64_t{config.data.sequence_length} + 1;
   if (corpus.size() < least) {
-    return error{"data.text: '" + config.data.text.front() + "'" +
+    return error{"'" + config.data.text.front() + "'" +
                  (files->size() > 1 ? " and the others hold " : " holds ") +
                  std::to_string(corpus.size()) +
                  " bytes; data.sequence_length = " + std::to_string(config.data.sequence_length) +

@@ -13,6 +13,9 @@ namespace rrfp::actors {
 /// path or its contents, naming it.
 result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j);
 
+/// Error: obeyed to the letter, the sequence of the policy needs more than dispatch.slot_bytes.
+status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
+
 /// A session of a GPT on `data`, or of its emulation, with the policies, limits and weather of the
 /// job. Hooks (on_step, trace, ...) are the caller's to set.
 result<session_setup> make_session_setup(const job::job& j,

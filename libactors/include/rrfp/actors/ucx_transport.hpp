@@ -43,6 +43,9 @@ struct ucx_options {
 
   /// UCX_TLS unless the environment says otherwise; empty leaves the choice to UCX.
   std::string tls;
+  /// UCX_NET_DEVICES unless the environment says otherwise: where the network is listened to. "lo"
+  /// keeps all to this machine; empty leaves the choice to UCX.
+  std::string net_devices;
   /// Up to here a message travels at once; above it is announced.
   std::size_t eager_bytes_max = 8 * 1024;
   /// A larger message is refused by the sender and by the receiver, as a failure of the other.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,9 +54,15 @@ struct job {
   std::vector<variant> compare;
   /// What whoever started the run should be told of how the job was read, a line each.
   std::vector<std::string> notes;
+  /// Where keys were set: "FILE:LINE: KEY" or "--set KEY=VALUE". Those at their default are absent.
+  std::map<std::string, std::string, std::less<>> set_by;
 };
 
-/// Whether the same run is asked for; `source` and `notes` do not matter.
+/// An error that shows after loading, when what a key names is looked at: "FILE:LINE: KEY:
+/// message".
+error blame(const job& j, std::string_view key, const std::string& message);
+
+/// Whether the same run is asked for; `source`, `notes` and `set_by` do not matter.
 bool operator==(const job& a, const job& b);
 
 /// What the job is read for. A simulation needs no text, and its stages need no layers of a model.

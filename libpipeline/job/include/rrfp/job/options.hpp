@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/schedule/admission.hpp>
@@ -129,6 +130,9 @@ struct transport_options {
   std::uint32_t node_timeout_ms = 1500;
   double join_timeout_s = 60;
 };
+
+/// Whether an address or host name means this machine alone: "localhost", "127.0.0.1", "::1".
+bool is_loopback(std::string_view host);
 
 /// automatic: live on a terminal, plain lines elsewhere.
 enum class progress_kind : std::uint8_t { automatic, lines, none };
