@@ -32,6 +32,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"schedule", {"libpipeline/schedule", {}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
+      {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
       {"job", {"libpipeline/job", {"schedule", "weather", "policies"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"report", {"libpipeline/report", {"schedule"}, {}}},
@@ -49,8 +50,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"openssl"}}},
       {"apps",
        {"apps",
-        {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "simulate",
-         "report", "schedule"},
+        {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "workload",
+         "simulate", "report", "schedule"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
   return all;
