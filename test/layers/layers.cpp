@@ -36,6 +36,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"job", {"libpipeline/job", {"schedule", "weather", "policies"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"report", {"libpipeline/report", {"schedule"}, {}}},
+      {"experiment",
+       {"libpipeline/experiment",
+        {"schedule", "weather", "simulate", "policies", "job", "workload"},
+        {}}},
       {"compute", {"libpipeline/compute", {"schedule", "rrfp/job/options.hpp"}, torch}},
       {"policies", {"policies", {"schedule"}, {}}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
@@ -51,7 +55,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"apps",
        {"apps",
         {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "workload",
-         "simulate", "report", "schedule"},
+         "experiment", "simulate", "report", "schedule"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
   return all;
