@@ -1,4 +1,4 @@
-#include "closest.hpp"
+#include <rrfp/job/closest.hpp>
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "key_types.hpp"
+#include <rrfp/job/key_types.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -1,16 +1,13 @@
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/check.hpp>
 
-#include "provenance.hpp"
+#include <rrfp/job/provenance.hpp>
+#include <rrfp/job/text_file.hpp>
+#include <rrfp/job/toml_reader.hpp>
 #include "schema.hpp"
-#include "toml_reader.hpp"
 #include "validate.hpp"
 
 namespace rrfp::job {
@@ -48,10 +45,6 @@ void resolve_paths(path_rule rule, const fs::path& folder, value& v) {
     for (auto& item : *list) resolve_paths(rule, folder, item);
 }
 
-origin at_line(const std::string& source, std::uint32_t line) {
-  return {line == 0 ? source : source + ":" + std::to_string(line)};
-}
-
 /// The key of an entry; null for what sets nothing: a section as such, an empty compare.
 result<const key*> key_of(const entry& e, const origin& from) {
   const auto name = e.name();
@@ -60,18 +53,7 @@ result<const key*> key_of(const entry& e, const origin& from) {
     if (list != nullptr && list->empty()) return nullptr;
     return from.blame(name, "expected [[compare]] tables, got " + describe(e.what));
   }
-  if (e.path.size() == 1) {
-    const auto* foreign = std::get_if<foreign_value>(&e.what.is);
-    const bool is_table = foreign != nullptr && foreign->is_table;
-    if (is_section(name) && is_table) return nullptr;
-    if (is_section(name)) return from.blame(name, "expected a table, got " + describe(e.what));
-    if (e.path[0].find('.') != std::string::npos)
-      return from.blame(name, "unknown key; section and key stand without quotes");
-    if (is_table) return from.blame(name, unknown_name(name, ""));
-  }
-  if (const auto* k = find_key(name)) return k;
-  return from.blame(
-      name, e.path.size() == 1 ? unknown_name("", name) : unknown_name(e.path[0], e.path[1]));
+  return job_keys().key_of(e, from);
 }
 
 status assign(draft& d, const key& k, value v, const fs::path& folder, const origin& from) {
@@ -126,8 +108,8 @@ status assign_override(draft& d, const std::string& text) {
   if (k == nullptr) {
     const auto dot = path.find('.');
     return from.blame("", dot == std::string::npos
-                              ? unknown_name("", path)
-                              : unknown_name(path.substr(0, dot), path.substr(dot + 1)));
+                              ? job_keys().unknown_name("", path)
+                              : job_keys().unknown_name(path.substr(0, dot), path.substr(dot + 1)));
   }
   const bool bare = k->is_text && word.find_first_of("\"'[") != 0;
   auto read = bare ? std::nullopt : read_value(word);
@@ -149,7 +131,7 @@ result<setting> read_setting(const entry& e, const fs::path& folder, const origi
   return setting{(*k)->path, to_toml((*k)->get ? (*k)->get(scratch) : v)};
 }
 
-result<variant> read_variant(const compare_table& table, const std::string& source,
+result<variant> read_variant(const table_entries& table, const std::string& source,
                              const fs::path& folder) {
   variant made;
   for (const auto& e : table.entries) {
@@ -167,7 +149,7 @@ result<variant> read_variant(const compare_table& table, const std::string& sour
 
 status read_compare(draft& d, const document& doc, const fs::path& folder) {
   const auto& source = d.made.source;
-  for (const auto& table : doc.compare) {
+  for (const auto& table : doc.lists.front()) {
     auto made = read_variant(table, source, folder);
     if (!made) return made.failure();
     const auto from = at_line(source, table.line);
@@ -204,33 +186,19 @@ status validate_all(const draft& d, const document& doc, job_use use) {
   for (std::size_t i = 0; i < d.made.compare.size(); ++i) {
     auto from = d.from;
     from.enter_variant(d.made.compare[i].name);
-    for (const auto& e : doc.compare[i].entries)
+    for (const auto& e : doc.lists.front()[i].entries)
       from.record(e.name(), at_line(d.made.source, e.line));
     if (auto valid = validate(apply(d.made, d.made.compare[i]), from, use); !valid) return valid;
   }
   return success();
 }
 
-/// The file's bytes, or the system's word for why there are none.
-result<std::string> read_file(const std::string& path) {
-  const auto why = [&] { return error{path + ": cannot be read: " + std::strerror(errno)}; };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
-                                                             std::fclose};
-  if (!file) return why();
-  std::string text(job_bytes_max + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  if (std::ferror(file.get()) != 0) return why();
-  if (text.size() > job_bytes_max)
-    return error{path + ": expected a job file of at most " + std::to_string(job_bytes_max) +
-                 " bytes, got more"};
-  return text;
-}
-
 }  // namespace
 
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       std::span<const std::string> overrides, job_use use) {
-  const auto doc = read_toml(text, source_name);
+  constexpr std::string_view lists[] = {"compare"};
+  const auto doc = read_toml(text, source_name, lists);
   if (!doc) return doc.failure();
   const fs::path file{source_name};
   const auto folder = file.parent_path();
@@ -247,7 +215,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
 }
 
 result<job> load_job(const std::string& path, std::span<const std::string> overrides, job_use use) {
-  const auto text = read_file(path);
+  const auto text = read_text_file(path, "a job file");
   if (!text) return text.failure();
   return parse_job(*text, path, overrides, use);
 }

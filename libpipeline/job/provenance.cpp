@@ -1,11 +1,15 @@
-#include "provenance.hpp"
+#include <rrfp/job/provenance.hpp>
 
-#include "value.hpp"
+#include <rrfp/job/value.hpp>
 
 namespace rrfp::job {
 
 error origin::blame(std::string_view key, const std::string& message) const {
   return error{where + ": " + (shows_key ? "" : std::string{key} + ": ") + message};
+}
+
+origin at_line(const std::string& source, std::uint32_t line) {
+  return {line == 0 ? source : source + ":" + std::to_string(line)};
 }
 
 error provenance::blame(std::string_view key, const std::string& message,

@@ -1,11 +1,8 @@
 #include "schema.hpp"
 
-#include <algorithm>
-
 #include <rrfp/schedule/check.hpp>
 
-#include "closest.hpp"
-#include "key_types.hpp"
+#include <rrfp/job/key_types.hpp>
 
 namespace rrfp::job {
 
@@ -15,6 +12,9 @@ namespace {
 constexpr double ms_max = 1e6;
 constexpr std::int64_t count_max = 1'000'000'000;
 constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
+
+template <class Section>
+using section_keys = basic_section_keys<job, Section>;
 
 void add_name(std::vector<key>& table) {
   table.push_back({"name", "text", "", "Names the job in reports. Default: the file's name.", true,
@@ -228,65 +228,27 @@ std::vector<key> make_keys() {
 
 }  // namespace
 
-std::string_view key::section() const {
-  const auto dot = path.find('.');
-  return dot == std::string::npos ? std::string_view{} : std::string_view{path}.substr(0, dot);
-}
-
-std::string_view key::leaf() const {
-  const auto dot = path.find('.');
-  return std::string_view{path}.substr(dot == std::string::npos ? 0 : dot + 1);
-}
-
-const std::vector<section_info>& sections() {
-  static const std::vector<section_info> all = {
-      {"pipeline", "The shape of the pipeline."},
-      {"dispatch", "Which task a stage runs next, and what it may hold."},
-      {"model", "A GPT-style decoder: pre-norm, learned positions, GELU, causal attention."},
-      {"data", "Byte-level text."},
-      {"train", "Optimizer and learning rate."},
-      {"jitter", "What disturbs the run, the same in every mode."},
-      {"cost", "Expected times, for simulation and for the scale of jitter."},
-      {"device", "What a rank computes on."},
-      {"transport", "Between the nodes of a job."},
-      {"run", "How the run is watched."},
-  };
+const key_table<job>& job_keys() {
+  static const key_table<job> all{
+      "a job",
+      {
+          {"pipeline", "The shape of the pipeline."},
+          {"dispatch", "Which task a stage runs next, and what it may hold."},
+          {"model", "A GPT-style decoder: pre-norm, learned positions, GELU, causal attention."},
+          {"data", "Byte-level text."},
+          {"train", "Optimizer and learning rate."},
+          {"jitter", "What disturbs the run, the same in every mode."},
+          {"cost", "Expected times, for simulation and for the scale of jitter."},
+          {"device", "What a rank computes on."},
+          {"transport", "Between the nodes of a job."},
+          {"run", "How the run is watched."},
+      },
+      make_keys()};
   return all;
 }
 
-const std::vector<key>& keys() {
-  static const std::vector<key> all = make_keys();
-  return all;
-}
-
-const key* find_key(std::string_view path) {
-  const auto& all = keys();
-  const auto at =
-      std::find_if(all.begin(), all.end(), [&](const key& k) { return k.path == path; });
-  return at == all.end() ? nullptr : &*at;
-}
-
-bool is_section(std::string_view name) {
-  return std::any_of(sections().begin(), sections().end(),
-                     [&](const section_info& s) { return s.name == name; });
-}
-
-std::string unknown_name(std::string_view section, std::string_view leaf) {
-  if (section.empty() && is_section(leaf)) return "expected section.key, got a section";
-  std::vector<std::string_view> names;
-  if (!section.empty() && !is_section(section)) {
-    for (const auto& s : sections()) names.push_back(s.name);
-    return "unknown section" + suggestion(section, names, "a job has ");
-  }
-  for (const auto& k : keys())
-    if (k.section() == section) names.push_back(k.leaf());
-  if (section.empty())
-    for (const auto& s : sections()) names.push_back(s.name);
-  if (!closest(leaf, names))
-    for (const auto& k : keys())
-      if (k.leaf() == leaf) return "unknown key, did you mean " + k.path + "?";
-  return "unknown key" +
-         suggestion(leaf, names, section.empty() ? "a job has " : "the section has ");
-}
+const std::vector<section_info>& sections() { return job_keys().sections; }
+const std::vector<key>& keys() { return job_keys().keys; }
+const key* find_key(std::string_view path) { return job_keys().find(path); }
 
 }  // namespace rrfp::job

@@ -1,4 +1,4 @@
-#include "toml_reader.hpp"
+#include <rrfp/job/toml_reader.hpp>
 
 #include <algorithm>
 #include <tuple>
@@ -35,11 +35,11 @@ entry entry_of(std::vector<std::string> path, const toml::node& node) {
 }
 
 /// Entries of a table and of the tables in it, but for `skipped`.
-std::vector<entry> flatten(const toml::table& root, std::string_view skipped = {}) {
+std::vector<entry> flatten(const toml::table& root, std::span<const std::string_view> skipped) {
   std::vector<entry> entries;
   for (const auto& [key, node] : root) {
     const std::string section{key.str()};
-    if (section == skipped) continue;
+    if (std::find(skipped.begin(), skipped.end(), section) != skipped.end()) continue;
     entries.push_back(entry_of({section}, node));
     if (const auto* table = node.as_table())
       for (const auto& [inner_key, inner] : *table)
@@ -51,14 +51,18 @@ std::vector<entry> flatten(const toml::table& root, std::string_view skipped = {
   return entries;
 }
 
-document document_of(const toml::table& root) {
+document document_of(const toml::table& root, std::span<const std::string_view> lists) {
   document doc;
-  const auto* compare = root.get("compare");
-  const bool tables = compare != nullptr && compare->is_array_of_tables();
-  doc.entries = flatten(root, tables ? "compare" : "");
-  if (!tables) return doc;
-  for (const auto& table : *compare->as_array())
-    doc.compare.push_back({flatten(*table.as_table()), table.source().begin.line});
+  std::vector<std::string_view> found;
+  for (const auto name : lists) {
+    auto& list = doc.lists.emplace_back();
+    const auto* node = root.get(name);
+    if (node == nullptr || !node->is_array_of_tables()) continue;
+    found.push_back(name);
+    for (const auto& table : *node->as_array())
+      list.push_back({flatten(*table.as_table(), {}), table.source().begin.line});
+  }
+  doc.entries = flatten(root, found);
   return doc;
 }
 
@@ -83,9 +87,10 @@ std::string entry::name() const {
   return text;
 }
 
-result<document> read_toml(std::string_view text, const std::string& source) {
+result<document> read_toml(std::string_view text, const std::string& source,
+                           std::span<const std::string_view> lists) {
   try {
-    return document_of(toml::parse(text, source));
+    return document_of(toml::parse(text, source), lists);
   } catch (const toml::parse_error& e) {
     const auto at = e.source().begin;
     return error{source + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +

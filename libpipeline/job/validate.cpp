@@ -9,7 +9,7 @@
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
-#include "value.hpp"
+#include <rrfp/job/value.hpp>
 
 namespace rrfp::job {
 

@@ -3,7 +3,7 @@
 
 #include <rrfp/job/job.hpp>
 
-#include "provenance.hpp"
+#include <rrfp/job/provenance.hpp>
 
 namespace rrfp::job {
 

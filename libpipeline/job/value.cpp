@@ -1,4 +1,4 @@
-#include "value.hpp"
+#include <rrfp/job/value.hpp>
 
 #include <charconv>
 #include <cmath>

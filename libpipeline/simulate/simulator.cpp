@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"
@@ -24,7 +25,31 @@ struct stage_state {
   bool ran_in_step = false;
   wait why;
   nanoseconds stands_since = 0;
+
+  // Blocking transport.
+  sequence obeyed;
+  /// What of each input, by input_index, was posted: see simulation::meet().
+  std::vector<std::uint8_t> posted;
+  bool sending = false;
+  nanoseconds sends_since = 0;
 };
+
+/// The sequence that a policy of one lane means.
+sequence sequence_of(const policy& hint, const pipeline_shape& shape) {
+  sequence order;
+  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+    for (std::uint32_t c = 0; c < shape.chunks; ++c) {
+      const auto backward = hint.backward_of(microbatch_id{mb}, chunk_id{c});
+      order.push_back({task_kind::forward, microbatch_id{mb}, chunk_id{c}});
+      order.push_back({backward, microbatch_id{mb}, chunk_id{c}});
+      if (!has_weight(backward))
+        order.push_back({task_kind::weight, microbatch_id{mb}, chunk_id{c}});
+    }
+  const auto key = [&](const task& t) { return std::tuple{hint.rank(t), t.mb, t.chunk}; };
+  std::sort(order.begin(), order.end(),
+            [&](const task& a, const task& b) { return key(a) < key(b); });
+  return order;
+}
 
 /// Where the results of one chunk of one stage go.
 struct route {
@@ -68,6 +93,8 @@ class simulation {
     stages_.reserve(cores.size());
     for (auto& core : cores) stages_.emplace_back(std::move(core));
     report_.stages.resize(stages_.size());
+    if (!blocking()) return;
+    for (auto& stage : stages_) stage.obeyed = sequence_of(stage.core.hint(), plan_.shape);
   }
 
   result<report> run() {
@@ -105,6 +132,10 @@ class simulation {
     for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
       tell(first.stage.value(),
            input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{0}});
+    if (!blocking()) return;
+    for (auto& stage : stages_)
+      stage.posted.assign(std::size_t{2} * shape.chunks * shape.microbatches, 0);
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) post_receive(s);
   }
 
   /// Tells everything that happens at the next instant, what it causes at once included.
@@ -170,6 +201,9 @@ class simulation {
     const auto chunk = input / 2 / plan_.shape.microbatches;
     const auto kind = input % 2 == 0 ? task_kind::forward : task_kind::backward;
     tell(s, input_arrived{kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{0}});
+    if (!blocking()) return;
+    const auto& producer = source_of(s, {kind, microbatch_id{mb}, chunk_id{chunk}});
+    if (!producer.same_stage) end_sending(producer.at.stage.value());
   }
 
   void act(std::uint32_t s, std::span<const action> actions) {
@@ -204,28 +238,99 @@ class simulation {
 
   void finish_task(std::uint32_t s) {
     auto& stage = stages_[s];
-    const auto finished = stage.queue.front();
-    stage.queue.erase(stage.queue.begin());
+    const auto& finished = stage.queue.front();
     if (watcher_ != nullptr)
       watcher_->on_task({step_, stage_id{s}, finished, stage.task_began, now_});
-    tell(s, task_finished{finished.seq, rank_id{0}});
-    send(s, finished.what);
-    if (!stage.queue.empty()) begin_task(s);
+    const auto what = finished.what;
+    if (blocking()) {
+      if (send(s, what)) {
+        stage.sending = true;
+        stage.sends_since = now_;
+      }
+      post_receive(s);
+      if (!stage.sending) tell_finished(s);
+    } else {
+      tell_finished(s);
+      send(s, what);
+      if (!stage.queue.empty()) begin_task(s);
+    }
   }
 
-  void send(std::uint32_t s, const task& done) {
-    if (done.kind == task_kind::weight) return;
+  void tell_finished(std::uint32_t s) {
+    auto& stage = stages_[s];
+    const auto finished = stage.queue.front();
+    stage.queue.erase(stage.queue.begin());
+    tell(s, task_finished{finished.seq, rank_id{0}});
+  }
+
+  /// Whether the result goes to another stage.
+  bool send(std::uint32_t s, const task& done) {
+    if (done.kind == task_kind::weight) return false;
     const bool forward = done.kind == task_kind::forward;
     const auto& from = route_of(s, done.chunk);
     const auto& hop = forward ? from.up : from.down;
-    if (!hop.exists) return;
+    if (!hop.exists) return false;
     const task next{forward ? task_kind::forward : task_kind::backward, done.mb, hop.at.chunk};
-    const auto delay = hop.same_stage ? 0 : costs_.link(step_, hop.to, next);
+    if (hop.same_stage || !blocking())
+      travel(hop.at.stage.value(), hop.to, next, hop.same_stage);
+    else
+      meet(hop.at.stage.value(), next, sent);
+    return !hop.same_stage;
+  }
+
+  /// The input of `next` leaves for `to` on stage `s`.
+  void travel(std::uint32_t s, virtual_stage_id to, const task& next, bool same_stage = false) {
+    const auto delay = same_stage ? 0 : costs_.link(step_, to, next);
     RRFP_CHECK(delay >= 0, "a message does not arrive before it is sent");
     bound_.add_link(next.kind, next.mb, delay);
-    const auto input =
-        2 * (next.chunk.value() * plan_.shape.microbatches + next.mb.value()) + (forward ? 0 : 1);
-    queue_.push(happening::arrival(now_ + delay, hop.at.stage.value(), input));
+    queue_.push(happening::arrival(now_ + delay, s, input_index_of(next)));
+  }
+
+  // ---- blocking transport
+
+  enum post : std::uint8_t { sent = 1, received = 2 };
+
+  bool blocking() const { return plan_.messages == transport::blocking; }
+
+  /// Either end of the message that brings the input of `next` to stage `s` is posted.
+  void meet(std::uint32_t s, const task& next, post end) {
+    auto& posted = stages_[s].posted[input_index_of(next)];
+    RRFP_CHECK((posted & end) == 0, "an end is posted once a step");
+    posted |= end;
+    if (posted == (sent | received)) travel(s, route_of(s, next.chunk).here, next);
+  }
+
+  /// Posts the receive of the next F or B, if another stage has to send its input.
+  void post_receive(std::uint32_t s) {
+    const auto& obeyed = stages_[s].obeyed;
+    const auto ran = static_cast<std::ptrdiff_t>(report_.stages[s].order.size());
+    const auto next = std::find_if(obeyed.begin() + ran, obeyed.end(),
+                                   [](const task& t) { return t.kind != task_kind::weight; });
+    if (next == obeyed.end()) return;
+    const auto& from = source_of(s, *next);
+    const bool forward = next->kind == task_kind::forward;
+    const task input{forward ? task_kind::forward : task_kind::backward, next->mb, next->chunk};
+    const auto posted = stages_[s].posted[input_index_of(input)];
+    if (from.exists && !from.same_stage && (posted & received) == 0) meet(s, input, received);
+  }
+
+  void end_sending(std::uint32_t s) {
+    auto& stage = stages_[s];
+    RRFP_CHECK(stage.sending, "who sends a message that arrives waits for it");
+    stage.sending = false;
+    report_.stages[s].blocked += now_ - stage.sends_since;
+    tell_finished(s);
+  }
+
+  /// Where the input of an F or B comes from.
+  const route::hop& source_of(std::uint32_t s, const task& t) const {
+    const auto& r = route_of(s, t.chunk);
+    return t.kind == task_kind::forward ? r.down : r.up;
+  }
+
+  happening::input_index input_index_of(const task& t) const {
+    return 2 * (t.chunk.value() * plan_.shape.microbatches + t.mb.value()) +
+           (t.kind == task_kind::forward ? 0 : 1);
   }
 
   const route& route_of(std::uint32_t s, chunk_id chunk) const {
@@ -292,8 +397,11 @@ class simulation {
       const auto& stage = stages_[s];
       if (stage.core.step_complete() || ++stuck > named_max) continue;
       if (stuck > 1) text += "; ";
-      text += "stage " + std::to_string(s) + " waits with " + to_string(stage.why.head) + " for " +
-              need_of(s, stage.why) + " (" + std::string(name(stage.why.why)) + ")";
+      text += "stage " + std::to_string(s) + " waits ";
+      text += stage.sending
+                  ? "for the receiver of " + to_string(stage.queue.front().what)
+                  : "with " + to_string(stage.why.head) + " for " + need_of(s, stage.why) + " (" +
+                        std::string(name(stage.why.why)) + ")";
     }
     if (stuck > named_max) text += "; and " + std::to_string(stuck - named_max) + " stages more";
     return text;
@@ -340,6 +448,11 @@ status check_plan(const plan& what) {
   const auto inputs = std::uint64_t{2} * what.shape.chunks * what.shape.microbatches;
   if (inputs >= std::numeric_limits<std::uint32_t>::max())
     return error{"expected chunks * microbatches below 2^31, got " + std::to_string(inputs / 2)};
+  if (what.messages == transport::blocking &&
+      (what.mode != dispatch_mode::in_order || what.lookahead != 0))
+    return error{"blocking transport: expected mode in-order without lookahead, got " +
+                 std::string(name(what.mode)) + " with lookahead " +
+                 std::to_string(what.lookahead)};
   RRFP_CHECK(what.make_policy != nullptr, "a plan has a policy");
   RRFP_CHECK(what.limits.empty() || what.limits.size() == what.shape.stages,
              "limits has one entry a stage");
@@ -347,6 +460,14 @@ status check_plan(const plan& what) {
 }
 
 }  // namespace
+
+std::string_view name(transport t) {
+  switch (t) {
+    case transport::asynchronous: return "asynchronous";
+    case transport::blocking: return "blocking";
+  }
+  return "?";
+}
 
 result<report> run(const plan& what, const cost_model& costs, observer* watcher) {
   if (auto valid = check_plan(what); !valid) return valid.failure();

@@ -6,12 +6,11 @@
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
+#include "salt.hpp"
+
 namespace rrfp::weather {
 
 namespace {
-
-/// What a draw is for: two salts never share a number.
-enum class salt : std::uint64_t { compute = 1, link = 2 };
 
 /// Log-normal with mean 1.
 double lognormal(keyed_random& random, double sigma) {
@@ -21,10 +20,6 @@ double lognormal(keyed_random& random, double sigma) {
 /// A fused backward meets the weather of the B that it contains.
 task_kind key_kind(task_kind kind) {
   return kind == task_kind::backward_weight ? task_kind::backward : kind;
-}
-
-constexpr std::uint64_t pack(std::uint32_t high, std::uint32_t low) {
-  return std::uint64_t{high} << 32 | low;
 }
 
 }  // namespace

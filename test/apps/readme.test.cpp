@@ -55,6 +55,7 @@ TEST_CASE("every command of the README runs") {
     command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-node"}, RRFP_NODE);
     command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-sim"}, RRFP_SIM);
     command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-report"}, RRFP_REPORT);
+    command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-jitter"}, RRFP_JITTER);
     if (trains) command += " --set train.steps=2";
     INFO(command);
     const auto o = run_program({"/bin/sh", "-c", "cd '" RRFP_SOURCE "' && " + command});

@@ -6,9 +6,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "closest.hpp"
+#include <rrfp/job/closest.hpp>
+#include <rrfp/job/value.hpp>
 #include "job_texts.hpp"
-#include "value.hpp"
 
 namespace rrfp::testing {
 namespace {
@@ -59,7 +59,7 @@ TEST_CASE("Keys are unique, lie in a known section and follow their section") {
     CHECK_FALSE(k.meaning.empty());
     CHECK_FALSE(k.type.empty());
     if (k.section().empty()) continue;
-    CHECK(job::is_section(k.section()));
+    CHECK(job::job_keys().is_section(k.section()));
     if (order.empty() || order.back() != k.section()) order.push_back(k.section());
   }
   REQUIRE(order.size() == job::sections().size());

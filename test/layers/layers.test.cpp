@@ -164,6 +164,23 @@ TEST_CASE("An arrow that runs the other way is found") {
       });
 }
 
+TEST_CASE("A workload is sizes and weather: it knows neither time nor jobs") {
+  planted_tree tree;
+  tree.add("libpipeline/workload/a.cpp",
+           "#include <rrfp/schedule/ids.hpp>\n#include <rrfp/weather/keyed_random.hpp>\n"
+           "#include <rrfp/simulate/simulator.hpp>\n#include <rrfp/job/job.hpp>\n")
+      .add("libpipeline/simulate/a.cpp", "#include <rrfp/workload/model.hpp>\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libpipeline/simulate/a.cpp:1: includes <rrfp/workload/model.hpp>: "
+            "no arrow from simulate to workload",
+            "libpipeline/workload/a.cpp:3: includes <rrfp/simulate/simulator.hpp>: "
+            "no arrow from workload to simulate",
+            "libpipeline/workload/a.cpp:4: includes <rrfp/job/job.hpp>: "
+            "no arrow from workload to job",
+        });
+}
+
 TEST_CASE("A third party in a layer that may not know it is found") {
   planted_tree tree;
   tree.add("libpipeline/simulate/a.cpp", "#include <torch/torch.h>\n")

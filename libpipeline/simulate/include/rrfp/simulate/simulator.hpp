@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/schedule/stage_core.hpp>
@@ -36,6 +37,16 @@ class cost_model {
   virtual status covers(const plan&) const { return success(); }
 };
 
+/// asynchronous: a stage hands its result over and goes on; it arrives when it arrives.
+///
+/// blocking: send and receive meet, as in frameworks with fixed schedules (Megatron's paired
+/// send/receive). After a task a stage posts its send together with the receive that its next F or
+/// B needs; a message travels once both ends have posted; the sender does nothing until it has
+/// arrived. Only for in-order mode without lookahead.
+enum class transport : std::uint8_t { asynchronous, blocking };
+
+std::string_view name(transport t);
+
 using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
 
 struct plan {
@@ -50,6 +61,7 @@ struct plan {
   std::uint64_t steps = 1;
   /// One for each stage; empty: `limit` for all.
   std::vector<memory_limit> limits;
+  transport messages = transport::asynchronous;
 };
 
 /// One task as it ran.
@@ -94,6 +106,9 @@ struct stage_report {
   /// Time before the first and after the last task of each step.
   nanoseconds head = 0;
   nanoseconds tail = 0;
+  /// Blocking transport: time in which a finished task's result was not received yet; in none of
+  /// the above.
+  nanoseconds blocked = 0;
   memory_use memory;  ///< peaks over all steps
   sequence order;     ///< what ran in the last step, in order
 };

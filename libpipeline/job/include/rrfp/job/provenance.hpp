@@ -1,6 +1,7 @@
 /// Where each key of a job was set, so that an error found later still names file and line.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ struct origin {
   /// "WHERE: KEY: message".
   error blame(std::string_view key, const std::string& message) const;
 };
+
+/// A line of a file; 0: the file as a whole.
+origin at_line(const std::string& source, std::uint32_t line);
 
 class provenance {
  public:

@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <rrfp/schedule/result.hpp>
 
-#include "value.hpp"
+#include <rrfp/job/value.hpp>
 
 namespace rrfp::job {
 
@@ -26,20 +27,24 @@ struct entry {
   std::string name() const;
 };
 
-/// One [[compare]].
-struct compare_table {
+/// One table of a list: one [[compare]].
+struct table_entries {
   std::vector<entry> entries;
   std::uint32_t line = 0;
 };
 
 /// Entries in the order of the text.
 struct document {
+  /// But for those of the lists.
   std::vector<entry> entries;
-  std::vector<compare_table> compare;
+  /// By the names that were asked for: the tables of [[name]]. A name that stands for anything else
+  /// is an entry, and its list is empty.
+  std::vector<std::vector<table_entries>> lists;
 };
 
 /// Error: "SOURCE:LINE:COLUMN: what the grammar expects".
-result<document> read_toml(std::string_view text, const std::string& source);
+result<document> read_toml(std::string_view text, const std::string& source,
+                           std::span<const std::string_view> lists);
 
 /// One value as it may stand right of "="; nothing if it is not TOML.
 std::optional<value> read_value(const std::string& text);

@@ -1,4 +1,4 @@
-/// The sorts of keys: how a value of the file becomes a member of the job, and back.
+/// The sorts of keys: how a value of the file becomes a member, and back.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schema.hpp"
+#include <rrfp/job/key_table.hpp>
 
 namespace rrfp::job {
 
@@ -53,12 +53,14 @@ std::string type_name(integer_range range);
 std::string type_name(number_range range);
 std::string type_name(const words& allowed);
 
-/// The keys of one section, each bound to its member. The members' own initializers are the
-/// defaults.
-template <class Section>
-class section_keys {
+/// The keys of one section of a Root, each bound to its member; of no section if that is empty. The
+/// members' own initializers are the defaults.
+template <class Root, class Section>
+class basic_section_keys {
  public:
-  section_keys(std::vector<key>& table, std::string section, Section job::*member)
+  using key = basic_key<Root>;
+
+  basic_section_keys(std::vector<key>& table, std::string section, Section Root::*member)
       : table_(table), section_(std::move(section)), member_(member) {}
 
   template <class T>
@@ -196,13 +198,13 @@ class section_keys {
   template <class Apply>
   void preset(const char* leaf, words allowed, const char* meaning, Apply apply) {
     const auto member = member_;
-    table_.push_back({section_ + "." + leaf,
+    table_.push_back({path_of(leaf),
                       type_name(allowed),
                       "",
                       meaning,
                       true,
                       path_rule::none,
-                      [=](job& j, const value& v) -> status {
+                      [=](Root& j, const value& v) -> status {
                         const auto at = read_word(v, allowed);
                         if (!at) return at.failure();
                         apply(j.*member, allowed[*at]);
@@ -212,6 +214,10 @@ class section_keys {
   }
 
  private:
+  std::string path_of(const char* leaf) const {
+    return section_.empty() ? leaf : section_ + "." + leaf;
+  }
+
   template <class To, class From>
   static status store(To& to, result<From> read) {
     if (!read) return read.failure();
@@ -238,15 +244,15 @@ class section_keys {
   key& add(const char* leaf, Field field, std::string type, const char* unit, const char* meaning,
            Set set, Get get) {
     const auto member = member_;
-    table_.push_back({section_ + "." + leaf, std::move(type), unit, meaning, false, path_rule::none,
-                      [=](job& j, const value& v) -> status { return set(j.*member.*field, v); },
-                      [=](const job& j) { return get(j.*member.*field); }});
+    table_.push_back({path_of(leaf), std::move(type), unit, meaning, false, path_rule::none,
+                      [=](Root& j, const value& v) -> status { return set(j.*member.*field, v); },
+                      [=](const Root& j) { return get(j.*member.*field); }});
     return table_.back();
   }
 
   std::vector<key>& table_;
   std::string section_;
-  Section job::*member_;
+  Section Root::*member_;
 };
 
 }  // namespace rrfp::job

@@ -1,0 +1,61 @@
+#include <rrfp/experiment/cell.hpp>
+
+#include <numeric>
+
+#include <rrfp/job/value.hpp>
+#include <rrfp/schedule/check.hpp>
+
+#include "keys.hpp"
+
+namespace rrfp::experiment {
+
+namespace {
+
+/// Raised when the same description would give another outcome than before.
+constexpr int description_version = 1;
+
+/// " key=value" for each key but names and the paper's figures.
+template <class Root>
+std::string settings_of(const job::key_table<Root>& table, const Root& of) {
+  std::string text;
+  for (const auto& k : table.keys)
+    if (k.get && k.path != "name" && k.section() != "paper" && k.path != "paper")
+      text += " " + k.path + "=" + job::to_toml(k.get(of));
+  return text;
+}
+
+}  // namespace
+
+cell cell_at(const experiment& e, std::size_t number) {
+  RRFP_CHECK(number < e.cells(), "a cell of the experiment");
+  const auto next = [&](std::size_t size) {
+    const auto at = number % size;
+    number /= size;
+    return at;
+  };
+  cell c;
+  c.seed = e.seeds[next(e.seeds.size())];
+  c.run = e.runs[next(e.runs.size())];
+  c.weather = e.weathers[next(e.weathers.size())];
+  c.workload = e.workloads[number];
+  c.steps = e.steps;
+  c.engine = e.engine;
+  return c;
+}
+
+std::string description_of(const cell& c) {
+  const auto& r = c.run;
+  const run_draft run{
+      {r.name, {r.mode}, {r.policy}, {r.slots}, r.slot_bytes, {r.run_ahead}, {r.admit}, r.paper}};
+  const weather_draft sky{{c.weather.name}, c.weather.is.jitter, c.weather.is};
+  return "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
+         " steps=" + std::to_string(c.steps) + " seed=" + std::to_string(c.seed) + "; workload" +
+         settings_of(workload_keys(), c.workload) + "; run" + settings_of(run_keys(), run) +
+         "; weather" + settings_of(weather_keys(), sky);
+}
+
+double outcome::mean_ms() const {
+  return std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / static_cast<double>(step_ms.size());
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,54 @@
+#include <rrfp/experiment/experiment.hpp>
+
+#include <algorithm>
+
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::experiment {
+
+std::string_view name(run_mode mode) {
+  switch (mode) {
+    case run_mode::blocking: return "blocking";
+    case run_mode::in_order: return "in-order";
+    case run_mode::ready: return "ready";
+  }
+  return "?";
+}
+
+std::string_view name(engine_kind kind) {
+  switch (kind) {
+    case engine_kind::simulator: return "simulator";
+  }
+  return "?";
+}
+
+double figure_of(const paper_figures& p, paper_column column) {
+  switch (column) {
+    case paper_column::none: return 0;
+    case paper_column::zb: return p.zb;
+    case paper_column::bf: return p.bf;
+    case paper_column::bfw: return p.bfw;
+  }
+  return 0;
+}
+
+workload::machine machine_of(const machine_options& o) {
+  workload::machine m;
+  constexpr double gib = double{1 << 30};
+  m.each = {"", o.tflops * 1e12, o.memory_gb_s * 1e9,
+            static_cast<std::uint64_t>(o.memory_gib * gib)};
+  m.group = o.group;
+  m.within = {o.within_gb_s * 1e9, o.within_us * 1e-6};
+  m.between = {o.between_gb_s * 1e9, o.between_us * 1e-6};
+  m.efficiency = o.efficiency;
+  return m;
+}
+
+std::size_t experiment::run_index(std::string_view wanted) const {
+  const auto at =
+      std::find_if(runs.begin(), runs.end(), [&](const auto& r) { return r.name == wanted; });
+  RRFP_CHECK(at != runs.end(), "a run of the experiment");
+  return static_cast<std::size_t>(at - runs.begin());
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,52 @@
+/// The folder of an experiment: cells that are done stay done.
+///
+/// DIR/cells.jsonl has a line a cell: description, outcome, and a checksum over both. A line that
+/// does not parse or whose checksum differs is torn: it is dropped with a note, and its cell runs
+/// again. results.json and results.csv are written whole, beside and renamed.
+#pragma once
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/experiment/cell.hpp>
+
+namespace rrfp::experiment {
+
+class store {
+ public:
+  /// Makes the folder, reads what is there, and drops what is torn. Errors: a folder that cannot be
+  /// made, read or written.
+  static result<store> open(const std::string& folder);
+
+  /// Null if the cell is not done.
+  const outcome* find(const std::string& description) const;
+  /// On disk before it returns.
+  status add(const std::string& description, const outcome& o);
+  /// A line for each torn one: "DIR/cells.jsonl:7: torn, its cell runs again".
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  using file = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+  explicit store(std::string path) : path_(std::move(path)), file_(nullptr, std::fclose) {}
+
+  std::string path_;
+  std::map<std::string, outcome> done_;
+  std::vector<std::string> notes_;
+  file file_;
+};
+
+/// Written beside and renamed: whole or absent.
+status write_whole(const std::string& path, const std::string& text);
+
+/// `outcomes` has one entry a cell, in the order of the cells.
+std::string results_json(const experiment& e, const std::vector<outcome>& outcomes);
+/// A row a cell, with a header.
+std::string results_csv(const experiment& e, const std::vector<outcome>& outcomes);
+/// One cell: its description and its outcome, as one line of JSON.
+std::string cell_json(const cell& c, const outcome& o);
+
+}  // namespace rrfp::experiment

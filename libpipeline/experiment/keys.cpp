@@ -1,0 +1,333 @@
+#include "keys.hpp"
+
+#include <rrfp/job/key_types.hpp>
+#include <rrfp/schedule/check.hpp>
+#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/workload/presets.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+using job::value;
+using job::value_list;
+using job::words;
+
+constexpr double ms_max = 1e6;
+constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
+const words slots_words{"auto", "none", "1f1b"};
+
+template <class Root, class Section>
+using keys_of = job::basic_section_keys<Root, Section>;
+
+/// `take` for the value, or for each of the values of a list that is not empty.
+template <class Take>
+status for_one_or_each(const value& v, Take take) {
+  const auto* list = std::get_if<value_list>(&v.is);
+  if (list == nullptr) return take(v);
+  if (list->empty()) return error{"expected at least one value, got []"};
+  for (std::size_t i = 0; i < list->size(); ++i)
+    if (auto taken = take((*list)[i]); !taken)
+      return error{"entry " + std::to_string(i) + ": " + taken.message()};
+  return success();
+}
+
+/// One word or a list; the words stand for the enumerators from 0.
+template <class Enum>
+void add_choices(std::vector<job::basic_key<run_draft>>& table, const char* leaf,
+                 std::vector<Enum> run_matrix::*field, const words& allowed, const char* meaning) {
+  table.push_back(
+      {leaf, job::type_name(allowed) + ", or an array", "", meaning, true, job::path_rule::none,
+       [=](run_draft& to, const value& v) -> status {
+         std::vector<Enum> all;
+         const auto read = for_one_or_each(v, [&](const value& item) -> status {
+           const auto at = job::read_word(item, allowed);
+           if (!at) return at.failure();
+           all.push_back(static_cast<Enum>(*at));
+           return success();
+         });
+         if (read) to.is.*field = std::move(all);
+         return read;
+       },
+       [=](const run_draft& from) {
+         return value{std::string{allowed[static_cast<std::size_t>((from.is.*field).front())]}};
+       }});
+}
+
+void add_slots(std::vector<job::basic_key<run_draft>>& table) {
+  table.push_back(
+      {"slots", "`auto`, `none`, `1f1b` or integer >= 1, or an array", "microbatches",
+       "That may hold memory on a stage; `1f1b`: on stage s of p, p - s; `auto`: min(2 p, m) in "
+       "mode `ready`, else `none`.",
+       true, job::path_rule::none,
+       [](run_draft& to, const value& v) -> status {
+         std::vector<std::optional<std::uint32_t>> all;
+         const auto read = for_one_or_each(v, [&](const value& item) -> status {
+           const auto n = job::read_integer_or_word(item, {1, 65536}, slots_words);
+           if (!n) return n.failure();
+           if (*n == -3)
+             all.emplace_back();
+           else if (*n == -2)
+             all.emplace_back(0U);
+           else
+             all.emplace_back(*n == -1 ? slots_of_1f1b : static_cast<std::uint32_t>(*n));
+           return success();
+         });
+         if (read) to.is.slots = std::move(all);
+         return read;
+       },
+       [](const run_draft& from) { return slots_value(from.is.slots.front()); }});
+}
+
+void add_weather_preset(std::vector<job::basic_key<weather_draft>>& table) {
+  const words allowed{"none", "J0", "J1", "J2", "J3", "measured", "measured-lognormal"};
+  table.push_back({"preset",
+                   job::type_name(allowed),
+                   "",
+                   "The paper's levels, or its measured spread; keys beside it win over it.",
+                   true,
+                   job::path_rule::none,
+                   [allowed](weather_draft& to, const value& v) -> status {
+                     const auto at = job::read_word(v, allowed);
+                     if (!at) return at.failure();
+                     to.is = *weather::conditions_of(allowed[*at]);
+                     to.jitter = to.is.jitter;
+                     return success();
+                   },
+                   {}});
+}
+
+std::vector<job::basic_key<head_draft>> make_head() {
+  std::vector<job::basic_key<head_draft>> table;
+  keys_of<head_draft, head_options> keys{table, "", &head_draft::is};
+  using o = head_options;
+  keys.text("name", &o::name, job::path_rule::none, "text",
+            "Names the experiment. Default: the file's name.");
+  keys.choice("engine", &o::engine, {name(engine_kind::simulator)}, "What runs the cells.");
+  keys.integers("seeds", &o::seeds, {0, 0xffffffff},
+                "Of weather and images; every run meets the same ones.");
+  keys.integer("steps", &o::steps, {1, 100'000}, "", "Of each cell.");
+  keys.text("baseline", &o::baseline, job::path_rule::none, "a run",
+            "What speed-ups are told against. Default: the first run.");
+  keys.texts("ablation", &o::ablation, job::path_rule::none, "an array of runs",
+             "Prints the gain of each over the one before it.");
+  return table;
+}
+
+void add_workload(std::vector<job::basic_key<workload_entry>>& table) {
+  keys_of<workload_entry, workload_options> keys{table, "", &workload_entry::is};
+  using o = workload_options;
+  keys.text("name", &o::name, job::path_rule::none, "text", "Names it in reports.");
+  std::string presets;
+  for (const auto p : workload::preset_names()) presets += "`" + std::string{p} + "`, ";
+  keys.text("preset", &o::preset, job::path_rule::none, (presets + "or none").c_str(),
+            "The model; without one, `cost` says what tasks take.");
+  keys.integer("stages", &o::stages, {1, 1024}, "", "Physical stages, one chunk each.");
+  keys.integer("microbatches", &o::microbatches, {1, 65536}, "", "In a step of each replica.");
+  keys.integer("tp", &o::tp, {1, 64}, "", "Tensor-parallel ranks of a stage.");
+  keys.integer("replicas", &o::replicas, {1, 1024}, "", "Data-parallel copies.");
+  keys.integer("samples", &o::samples, {1, 64}, "", "In a microbatch.");
+  keys.integer("sequence_tokens", &o::sequence_tokens, {0, 1 << 20}, "tokens",
+               "Of a sample, in the decoder; 0: the preset's.");
+}
+
+void add_machine(std::vector<job::basic_key<workload_entry>>& table) {
+  keys_of<workload_entry, machine_options> keys{table, "machine", &workload_entry::machine};
+  using o = machine_options;
+  const job::number_range rate{0, 1e9, true, false};
+  keys.number("tflops", &o::tflops, rate, "TFLOP/s", "Peak of a device.");
+  keys.number("memory_gb_s", &o::memory_gb_s, rate, "GB/s", "Memory bandwidth of a device.");
+  keys.number("memory_gib", &o::memory_gib, {0, 1e6}, "GiB", "Memory of a device.");
+  keys.integer("group", &o::group, {1, 4096}, "devices", "On a node.");
+  keys.number("within_gb_s", &o::within_gb_s, rate, "GB/s", "Between devices of a node.");
+  keys.number("within_us", &o::within_us, {0, ms_max}, "us", "Latency of it.");
+  keys.number("between_gb_s", &o::between_gb_s, rate, "GB/s", "Of a node's adapter.");
+  keys.number("between_us", &o::between_us, {0, ms_max}, "us", "Latency of it.");
+  keys.number("efficiency", &o::efficiency, {0, 1, true, false}, "",
+              "Share of the peaks that kernels reach.");
+}
+
+void add_images(std::vector<job::basic_key<workload_entry>>& table) {
+  using workload::image_spread;
+  keys_of<workload_entry, workload::image_counts> keys{table, "images", &workload_entry::images};
+  using o = workload::image_counts;
+  keys.choice(
+      "spread", &o::spread,
+      {name(image_spread::fixed), name(image_spread::uniform), name(image_spread::geometric)},
+      "How the images of a sample are spread.");
+  keys.number("mean", &o::mean, {0, workload::pipeline_cost::images_max / 2.0}, "images",
+              "Of a sample, before the cut.");
+  keys.integer("most", &o::most, {0, workload::pipeline_cost::images_max}, "images",
+               "A sample has no more.");
+}
+
+void add_cost_and_paper(std::vector<job::basic_key<workload_entry>>& table) {
+  keys_of<workload_entry, job::cost_options> cost{table, "cost", &workload_entry::cost};
+  using c = job::cost_options;
+  const job::number_range ms{0, ms_max};
+  cost.numbers("forward_ms", &c::forward_ms, ms, "ms", "One value, or one a stage.");
+  cost.numbers("backward_ms", &c::backward_ms, ms, "ms", "Input gradient alone; as above.");
+  cost.numbers("weight_ms", &c::weight_ms, ms, "ms", "Weight gradient alone; as above.");
+  cost.number("link_ms", &c::link_ms, ms, "ms", "From a task's end to its arrival.");
+  keys_of<workload_entry, paper_figures> paper{table, "paper", &workload_entry::paper};
+  using p = paper_figures;
+  paper.number("in_order_s", &p::in_order_s, {0, 1e6}, "s", "Iteration of its 1F1B.");
+  paper.number("zb", &p::zb, {0, 1e3}, "", "Speed-up of its ZB over its 1F1B.");
+  paper.number("bf", &p::bf, {0, 1e3}, "", "Of its RRFP with BF.");
+  paper.number("bfw", &p::bfw, {0, 1e3}, "", "Of its RRFP with BFW.");
+}
+
+std::vector<job::basic_key<workload_entry>> make_workload() {
+  std::vector<job::basic_key<workload_entry>> table;
+  add_workload(table);
+  add_machine(table);
+  add_images(table);
+  add_cost_and_paper(table);
+  return table;
+}
+
+std::vector<job::basic_key<run_draft>> make_run() {
+  std::vector<job::basic_key<run_draft>> table;
+  keys_of<run_draft, run_matrix> keys{table, "", &run_draft::is};
+  using o = run_matrix;
+  keys.text("name", &o::name, job::path_rule::none, "text",
+            "Names it in reports; of lists, what differs is added.");
+  add_choices(table, "mode", &o::mode,
+              {name(run_mode::blocking), name(run_mode::in_order), name(run_mode::ready)},
+              "`blocking`: in order, send and receive meet; `in-order`: in order, asynchronous; "
+              "`ready`: by readiness.");
+  keys.texts("policy", &o::policy, job::path_rule::none, "a policy, or an array of them",
+             "The order that is obeyed, or the hint.");
+  add_slots(table);
+  keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
+             "Of activations that a stage may hold; 0: no limit.");
+  keys.integers("run_ahead", &o::run_ahead, {0, 65536},
+                "The paper's D: forwards that a stage may be ahead of its backwards; 0: no limit.");
+  add_choices(table, "admission", &o::admit,
+              {name(admission::loaded), name(admission::small_large_small),
+               name(admission::large_first), name(admission::small_first)},
+              "In which order stage 0 admits the microbatches of a step.");
+  keys.choice("paper", &o::paper, {"none", "zb", "bf", "bfw"},
+              "Which of the paper's figures stands beside it.");
+  return table;
+}
+
+void add_jitter(std::vector<job::basic_key<weather_draft>>& table) {
+  using weather::compute_jitter;
+  using weather::link_jitter;
+  keys_of<weather_draft, weather::jitter_options> keys{table, "", &weather_draft::jitter};
+  using o = weather::jitter_options;
+  keys.choice(
+      "compute", &o::compute,
+      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
+      "What disturbs a task.");
+  keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("probability", &o::probability, {0, 1}, "", "paper: share of the tasks delayed.");
+  keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
+              "paper: least time that the delay is scaled by.");
+  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: the delay in task times.");
+  keys.choice("link", &o::link,
+              {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
+               name(link_jitter::lognormal), name(link_jitter::pareto)},
+              "How the extra time of a message is spread.");
+  keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
+  keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
+              "pareto: tail index; smaller is heavier.");
+}
+
+void add_conditions(std::vector<job::basic_key<weather_draft>>& table) {
+  using weather::link_spread;
+  keys_of<weather_draft, weather::conditions> keys{table, "", &weather_draft::is};
+  using o = weather::conditions;
+  keys.choice("spread", &o::spread,
+              {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
+              "What a message's own time is multiplied with.");
+  keys.number("spread_sigma", &o::spread_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm; median 1.");
+  keys.number("stall_probability", &o::stall_probability, {0, 1}, "",
+              "stalls: share of the messages.");
+  keys.number("stall_factor", &o::stall_factor, {0, 1e6}, "",
+              "stalls: least extra time, in multiples of the message's own.");
+  keys.number("stall_alpha", &o::stall_alpha, {1, 1e6}, "", "stalls: tail index of the extra.");
+  keys.number("stall_unit_ms", &o::stall_unit_ms, {0, ms_max}, "ms",
+              "stalls: what their extra time is counted in instead; 0: the message's own time.");
+  keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "", "Its tasks are slow.");
+  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6}, "", "So many times; 1: not.");
+  keys.integer("pause_stage", &o::pause_stage, {0, 1023}, "", "A rank of it stops once a step.");
+  keys.number("pause_ms", &o::pause_ms, {0, ms_max}, "ms", "For so long; 0: never.");
+  keys.integer("slow_link_stage", &o::slow_link_stage, {0, 1023}, "",
+               "Messages between it and the next stage are slow.");
+  keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "", "So many times; 1: not.");
+}
+
+std::vector<job::basic_key<weather_draft>> make_weather() {
+  std::vector<job::basic_key<weather_draft>> table;
+  keys_of<weather_draft, weather_name> keys{table, "", &weather_draft::of};
+  keys.text("name", &weather_name::name, job::path_rule::none, "text",
+            "Names it in reports. Default: the preset's.");
+  add_weather_preset(table);
+  add_jitter(table);
+  add_conditions(table);
+  return table;
+}
+
+template <class Root>
+std::string reference_of(std::string_view title, const job::key_table<Root>& table) {
+  const Root defaults{};
+  std::string text{title};
+  for (const auto& k : table.keys) {
+    const auto preset = k.get ? job::to_toml(k.get(defaults)) : "";
+    const bool shown = !preset.empty() && preset != "\"\"" && preset != "[]";
+    text += k.path + (shown ? " = " + preset : "") + "\n    " + k.type +
+            (k.unit.empty() ? "" : "; " + k.unit) + "\n    " + k.meaning + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+job::value slots_value(const std::optional<std::uint32_t>& slots) {
+  if (!slots) return {std::string{slots_words[0]}};
+  if (*slots == 0) return {std::string{slots_words[1]}};
+  if (*slots == slots_of_1f1b) return {std::string{slots_words[2]}};
+  return {std::int64_t{*slots}};
+}
+
+const job::key_table<head_draft>& head_keys() {
+  static const job::key_table<head_draft> all{"an experiment",
+                                              {{"workload", "What is trained, on what."},
+                                               {"run", "How it is scheduled."},
+                                               {"weather", "What it meets."}},
+                                              make_head()};
+  return all;
+}
+
+const job::key_table<workload_entry>& workload_keys() {
+  static const job::key_table<workload_entry> all{"a workload",
+                                                  {{"machine", "What it runs on."},
+                                                   {"images", "How many a sample has."},
+                                                   {"cost", "What tasks take, without a preset."},
+                                                   {"paper", "What the paper measured."}},
+                                                  make_workload()};
+  return all;
+}
+
+const job::key_table<run_draft>& run_keys() {
+  static const job::key_table<run_draft> all{"a run", {}, make_run()};
+  return all;
+}
+
+const job::key_table<weather_draft>& weather_keys() {
+  static const job::key_table<weather_draft> all{"a weather", {}, make_weather()};
+  return all;
+}
+
+std::string experiment_reference() {
+  return reference_of("", head_keys()) + reference_of("\n[[workload]]\n", workload_keys()) +
+         reference_of("\n[[run]]\n", run_keys()) + reference_of("\n[[weather]]\n", weather_keys());
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,57 @@
+/// The tables of keys of an experiment file, and the plain data that they fill.
+#pragma once
+
+#include <rrfp/experiment/experiment.hpp>
+#include <rrfp/job/key_table.hpp>
+
+namespace rrfp::experiment {
+
+/// What stands before all tables.
+struct head_options {
+  std::string name;
+  engine_kind engine = engine_kind::simulator;
+  std::vector<std::uint32_t> seeds{1, 2, 3};
+  std::uint64_t steps = 3;
+  std::string baseline;
+  std::vector<std::string> ablation;
+};
+
+struct head_draft {
+  head_options is;
+};
+
+/// A [[run]]: one run for each combination of its lists.
+struct run_matrix {
+  std::string name;
+  std::vector<run_mode> mode{run_mode::ready};
+  std::vector<std::string> policy{"bfw"};
+  std::vector<std::optional<std::uint32_t>> slots{std::nullopt};
+  std::uint64_t slot_bytes = 0;
+  std::vector<std::uint32_t> run_ahead{0};
+  std::vector<admission> admit{admission::loaded};
+  paper_column paper = paper_column::none;
+};
+
+struct run_draft {
+  run_matrix is;
+};
+
+struct weather_name {
+  std::string name;
+};
+
+struct weather_draft {
+  weather_name of;
+  weather::jitter_options jitter;
+  weather::conditions is;
+};
+
+const job::key_table<head_draft>& head_keys();
+const job::key_table<workload_entry>& workload_keys();
+const job::key_table<run_draft>& run_keys();
+const job::key_table<weather_draft>& weather_keys();
+
+/// "auto", "none", "1f1b" or a number, as TOML.
+job::value slots_value(const std::optional<std::uint32_t>& slots);
+
+}  // namespace rrfp::experiment

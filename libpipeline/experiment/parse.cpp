@@ -1,0 +1,304 @@
+#include <algorithm>
+#include <filesystem>
+
+#include <rrfp/experiment/cell_costs.hpp>
+#include <rrfp/experiment/experiment.hpp>
+#include <rrfp/job/text_file.hpp>
+#include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/sequence.hpp>
+#include <rrfp/workload/presets.hpp>
+
+#include "keys.hpp"
+#include "limits.hpp"
+
+namespace rrfp::experiment {
+
+namespace {
+
+using job::at_line;
+using job::in_quotes;
+using job::provenance;
+using job::table_entries;
+
+/// An experiment on its way, and where each entry was set. One [[run]] makes several runs.
+struct draft {
+  experiment made;
+  std::vector<provenance> workloads;
+  std::vector<provenance> runs;
+  std::vector<provenance> weathers;
+};
+
+/// In the order of document::lists.
+constexpr std::string_view lists[] = {"workload", "run", "weather"};
+
+template <class Entry>
+status check_name(const std::vector<Entry>& all, std::string_view (*name_of)(const Entry&),
+                  const Entry& one, std::string_view list, const job::origin& from) {
+  const auto name = name_of(one);
+  if (name.empty()) return from.blame(list, "expected a name");
+  for (const auto& other : all)
+    if (name_of(other) == name)
+      return from.blame(list, "expected names that differ, got " + in_quotes(name) + " twice");
+  return success();
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& p : parts) text += (text.empty() || p.empty() ? "" : " ") + p;
+  return text;
+}
+
+std::string text_of_slots(const std::optional<std::uint32_t>& slots) {
+  const auto v = slots_value(slots);
+  const auto* word = std::get_if<std::string>(&v.is);
+  return "slots " + (word != nullptr ? *word : job::to_toml(v));
+}
+
+/// Every combination of the lists, with a name that tells it from the others.
+std::vector<run_options> expand(const run_matrix& m) {
+  std::vector<run_options> all;
+  const auto several = [](const auto& list, std::string text) {
+    return list.size() > 1 ? std::move(text) : std::string{};
+  };
+  for (const auto mode : m.mode)
+    for (const auto& policy : m.policy)
+      for (const auto& slots : m.slots)
+        for (const auto ahead : m.run_ahead)
+          for (const auto admit : m.admit) {
+            const auto base = m.name.empty() && m.policy.size() < 2 ? policy : m.name;
+            const auto full =
+                join({base, several(m.policy, policy), several(m.mode, std::string{name(mode)}),
+                      several(m.slots, text_of_slots(slots)),
+                      several(m.run_ahead, "D " + std::to_string(ahead)),
+                      several(m.admit, std::string{name(admit)})});
+            all.push_back({full, mode, policy, slots, m.slot_bytes, ahead, admit, m.paper});
+          }
+  return all;
+}
+
+// ---- reading
+
+status read_head(draft& d, const job::document& doc, provenance& from) {
+  head_draft head;
+  for (const auto& e : doc.entries)
+    if (std::find(std::begin(lists), std::end(lists), e.name()) != std::end(lists))
+      return at_line(d.made.source, e.line)
+          .blame(e.name(), "expected [[" + e.name() + "]] tables, got " + job::describe(e.what));
+  if (auto read = head_keys().read(head, doc.entries, d.made.source, from); !read) return read;
+  auto& made = d.made;
+  if (!head.is.name.empty()) made.name = head.is.name;
+  made.engine = head.is.engine;
+  made.steps = head.is.steps;
+  made.baseline = head.is.baseline;
+  made.ablation = head.is.ablation;
+  made.seeds.assign(head.is.seeds.begin(), head.is.seeds.end());
+  if (made.seeds.empty()) return from.blame("seeds", "expected at least one, got none");
+  for (auto at = made.seeds.begin(); at != made.seeds.end(); ++at)
+    if (std::find(made.seeds.begin(), at, *at) != at)
+      return from.blame("seeds",
+                        "expected seeds that differ, got " + std::to_string(*at) + " twice");
+  return success();
+}
+
+status read_workload(draft& d, const table_entries& table) {
+  workload_entry one;
+  provenance from{d.made.source};
+  if (auto read = workload_keys().read(one, table.entries, d.made.source, from); !read) return read;
+  const auto place = at_line(d.made.source, table.line);
+  const auto name_of = +[](const workload_entry& w) -> std::string_view { return w.is.name; };
+  if (auto ok = check_name(d.made.workloads, name_of, one, "workload", place); !ok) return ok;
+  d.made.workloads.push_back(std::move(one));
+  d.workloads.push_back(std::move(from));
+  return success();
+}
+
+status read_run(draft& d, const table_entries& table) {
+  run_draft one;
+  provenance from{d.made.source};
+  if (auto read = run_keys().read(one, table.entries, d.made.source, from); !read) return read;
+  if (one.is.run_ahead.empty()) return from.blame("run_ahead", "expected at least one value");
+  if (one.is.policy.empty()) return from.blame("policy", "expected at least one value");
+  const auto place = at_line(d.made.source, table.line);
+  const auto name_of = +[](const run_options& r) -> std::string_view { return r.name; };
+  for (auto& r : expand(one.is)) {
+    if (auto ok = check_name(d.made.runs, name_of, r, "run", place); !ok) return ok;
+    d.made.runs.push_back(std::move(r));
+    d.runs.push_back(from);
+  }
+  return success();
+}
+
+status read_weather(draft& d, const table_entries& table) {
+  weather_draft one;
+  provenance from{d.made.source};
+  if (auto read = weather_keys().read(one, table.entries, d.made.source, from); !read) return read;
+  one.is.jitter = one.jitter;
+  for (const auto& e : table.entries)
+    if (const auto* text = std::get_if<std::string>(&e.what.is);
+        one.of.name.empty() && text != nullptr && e.name() == "preset")
+      one.of.name = *text;
+  weather_entry entry{one.of.name, one.is};
+  const auto place = at_line(d.made.source, table.line);
+  const auto name_of = +[](const weather_entry& w) -> std::string_view { return w.name; };
+  if (auto ok = check_name(d.made.weathers, name_of, entry, "weather", place); !ok) return ok;
+  d.made.weathers.push_back(std::move(entry));
+  d.weathers.push_back(std::move(from));
+  return success();
+}
+
+status read_lists(draft& d, const job::document& doc) {
+  using reader = status (*)(draft&, const table_entries&);
+  constexpr reader readers[] = {read_workload, read_run, read_weather};
+  for (std::size_t i = 0; i < std::size(lists); ++i)
+    for (const auto& table : doc.lists[i])
+      if (auto read = readers[i](d, table); !read) return read;
+  if (d.made.workloads.empty() || d.made.runs.empty()) {
+    const std::string what{d.made.workloads.empty() ? "workload" : "run"};
+    return error{d.made.source + ": " + what + ": expected at least one [[" + what +
+                 "]], got none"};
+  }
+  if (d.made.weathers.empty()) {
+    d.made.weathers.push_back({"none", {}});
+    d.weathers.emplace_back(d.made.source);
+  }
+  return success();
+}
+
+// ---- what no single key can show
+
+/// The tokens of its images are among those of a sample.
+status check_images(const workload_entry& w, const provenance& from) {
+  const auto model = workload::preset(w.is.preset);
+  if (!model || !model->images) return success();
+  const auto tokens = w.is.sequence_tokens != 0 ? w.is.sequence_tokens : model->sequence_tokens;
+  const auto fit = tokens / model->images->tokens_per_image();
+  if (w.images.most <= fit) return success();
+  return from.blame("images.most",
+                    "expected at most " + std::to_string(fit) + ", for a sample has " +
+                        std::to_string(tokens) + " tokens and an image " +
+                        std::to_string(model->images->tokens_per_image()) + ", got " +
+                        std::to_string(w.images.most) + std::string{from.note("images.most")},
+                    "sequence_tokens");
+}
+
+status check_workload(const workload_entry& w, const provenance& from) {
+  if (!w.is.preset.empty()) {
+    const auto known = workload::preset_names();
+    if (std::find(known.begin(), known.end(), w.is.preset) == known.end())
+      return from.blame("preset", "expected a known workload, got " + in_quotes(w.is.preset) +
+                                      job::suggestion(w.is.preset, known, "there are "));
+  }
+  if (auto fit = check_images(w, from); !fit) return fit;
+  for (const auto& [key, list] : {std::pair{"cost.forward_ms", &w.cost.forward_ms},
+                                  std::pair{"cost.backward_ms", &w.cost.backward_ms},
+                                  std::pair{"cost.weight_ms", &w.cost.weight_ms}})
+    if (list->size() != 1 && list->size() != w.is.stages)
+      return from.blame(key, "expected one value or " + std::to_string(w.is.stages) +
+                                 " (a stage), got " + std::to_string(list->size()));
+  cell c;
+  c.workload = w;
+  if (const auto model = cell_model::make(c); !model)
+    return from.blame("stages", model.message(), "preset");
+  return success();
+}
+
+status check_run(const run_options& r, const workload_entry& w, const provenance& from) {
+  const pipeline_shape shape{w.is.stages, 1, w.is.microbatches, placement::linear};
+  const auto policies = policies::make_policy_set(r.policy, shape);
+  const auto in_workload = "workload " + in_quotes(w.is.name) + ": ";
+  if (!policies) return from.blame("policy", in_workload + policies.message());
+  if (r.mode == run_mode::ready) return success();
+  const auto* sequences = (*policies)->sequences();
+  if (sequences == nullptr)
+    return from.blame("policy",
+                      "expected a fixed schedule in mode " + in_quotes(name(r.mode)) + ", got " +
+                          in_quotes(r.policy) + ", which works in rounds",
+                      "mode");
+  for (std::uint32_t s = 0; s < shape.stages; ++s) {
+    const auto limit = limit_of(r, shape, stage_id{s});
+    const auto fits = check_slots(shape, stage_id{s}, (*sequences)[s],
+                                  {.slots = limit.slots, .run_ahead = limit.run_ahead});
+    if (!fits)
+      return from.blame(limit.slots != 0 ? "slots" : "run_ahead", in_workload + fits.message(),
+                        "policy");
+  }
+  return success();
+}
+
+status check_weather(const weather_entry& entry, const workload_entry& w, const provenance& from) {
+  const auto& c = entry.is;
+  const auto stands = [&](const char* key, std::uint32_t stage, std::uint32_t end,
+                          bool used) -> status {
+    if (!used || stage < end) return success();
+    return from.blame(key, "workload " + in_quotes(w.is.name) + ": expected a stage below " +
+                               std::to_string(end) + ", got " + std::to_string(stage));
+  };
+  const auto stages = w.is.stages;
+  if (auto ok = stands("straggler_stage", c.straggler_stage, stages, c.straggler_factor != 1); !ok)
+    return ok;
+  if (auto ok = stands("pause_stage", c.pause_stage, stages, c.pause_ms != 0); !ok) return ok;
+  if (auto ok = stands("slow_link_stage", c.slow_link_stage, stages - 1, c.slow_link_factor != 1);
+      !ok)
+    return ok;
+  if (c.jitter.link != weather::link_jitter::none && c.jitter.link_mean_ms == 0)
+    return from.blame(
+        "link_mean_ms",
+        "expected a number > 0 with link, got 0" + std::string{from.note("link_mean_ms")}, "link");
+  return success();
+}
+
+status check_names(const experiment& e, const provenance& from) {
+  const auto known = [&](std::string_view key, const std::string& name) -> status {
+    std::vector<std::string_view> names;
+    for (const auto& r : e.runs) names.push_back(r.name);
+    if (std::find(names.begin(), names.end(), name) != names.end()) return success();
+    return from.blame(key, "expected the name of a run, got " + in_quotes(name) +
+                               job::suggestion(name, names, "there are "));
+  };
+  if (auto ok = known("baseline", e.baseline); !ok) return ok;
+  for (const auto& name : e.ablation)
+    if (auto ok = known("ablation", name); !ok) return ok;
+  return success();
+}
+
+status validate(const draft& d, const provenance& head) {
+  const auto& e = d.made;
+  if (auto ok = check_names(e, head); !ok) return ok;
+  if (e.cells() > cells_max)
+    return head.blame(
+        "seeds", "expected workloads * weathers * runs * seeds <= " + std::to_string(cells_max) +
+                     ", got " + std::to_string(e.cells()));
+  for (std::size_t w = 0; w < e.workloads.size(); ++w) {
+    if (auto ok = check_workload(e.workloads[w], d.workloads[w]); !ok) return ok;
+    for (std::size_t r = 0; r < e.runs.size(); ++r)
+      if (auto ok = check_run(e.runs[r], e.workloads[w], d.runs[r]); !ok) return ok;
+    for (std::size_t i = 0; i < e.weathers.size(); ++i)
+      if (auto ok = check_weather(e.weathers[i], e.workloads[w], d.weathers[i]); !ok) return ok;
+  }
+  return success();
+}
+
+}  // namespace
+
+result<experiment> parse_experiment(std::string_view text, const std::string& source) {
+  const auto doc = job::read_toml(text, source, lists);
+  if (!doc) return doc.failure();
+  const std::filesystem::path file{source};
+  draft d;
+  d.made.source = source;
+  d.made.name = file.has_stem() ? file.stem().string() : "experiment";
+  provenance head{source};
+  if (auto read = read_head(d, *doc, head); !read) return read.failure();
+  if (auto read = read_lists(d, *doc); !read) return read.failure();
+  if (d.made.baseline.empty()) d.made.baseline = d.made.runs.front().name;
+  if (auto valid = validate(d, head); !valid) return valid.failure();
+  return std::move(d.made);
+}
+
+result<experiment> load_experiment(const std::string& path) {
+  const auto text = job::read_text_file(path, "an experiment file");
+  if (!text) return text.failure();
+  return parse_experiment(*text, path);
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,181 @@
+#include <rrfp/experiment/store.hpp>
+
+#include <unistd.h>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <rrfp/job/value.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+error failed(const std::string& what, const std::string& path) {
+  return error{path + ": cannot " + what + ": " + std::strerror(errno)};
+}
+
+/// FNV-1a.
+std::string checksum(std::string_view text) {
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return fmt::format("{:016x}", sum);
+}
+
+json json_of(const outcome& o) {
+  return {{"step_ms", o.step_ms},
+          {"idle", o.idle},
+          {"blocked", o.blocked},
+          {"slots_peak", o.slots_peak},
+          {"activation_bytes_peak", o.activation_bytes_peak},
+          {"held_bytes_peak", o.held_bytes_peak}};
+}
+
+outcome outcome_of(const json& j) {
+  outcome o;
+  j.at("step_ms").get_to(o.step_ms);
+  j.at("idle").get_to(o.idle);
+  j.at("blocked").get_to(o.blocked);
+  j.at("slots_peak").get_to(o.slots_peak);
+  j.at("activation_bytes_peak").get_to(o.activation_bytes_peak);
+  j.at("held_bytes_peak").get_to(o.held_bytes_peak);
+  return o;
+}
+
+std::string line_of(const std::string& description, const outcome& o) {
+  json line{{"cell", description}, {"outcome", json_of(o)}};
+  line["sum"] = checksum(line.dump());
+  return line.dump() + "\n";
+}
+
+/// What line_of() wrote, or nothing.
+std::optional<std::pair<std::string, outcome>> parse_line(const std::string& text) {
+  try {
+    auto line = json::parse(text);
+    const auto sum = line.at("sum").get<std::string>();
+    line.erase("sum");
+    if (sum != checksum(line.dump())) return std::nullopt;
+    return std::pair{line.at("cell").get<std::string>(), outcome_of(line.at("outcome"))};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+result<std::string> text_of(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
+                                                             std::fclose};
+  if (!file) {
+    if (errno == ENOENT) return std::string{};
+    return failed("be read", path);
+  }
+  std::string text;
+  char buffer[1 << 16];
+  while (const auto n = std::fread(buffer, 1, sizeof buffer, file.get())) text.append(buffer, n);
+  if (std::ferror(file.get()) != 0) return failed("be read", path);
+  return text;
+}
+
+}  // namespace
+
+result<store> store::open(const std::string& folder) {
+  std::error_code refused;
+  fs::create_directories(folder, refused);
+  if (refused) return error{folder + ": cannot make the folder: " + refused.message()};
+  store s{(fs::path{folder} / "cells.jsonl").string()};
+  const auto text = text_of(s.path_);
+  if (!text) return text.failure();
+
+  std::string kept;
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text->size();) {
+    const auto end = std::min(text->find('\n', begin), text->size());
+    const auto line = text->substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (auto read = parse_line(line)) {
+      s.done_[read->first] = read->second;
+      kept += line + "\n";
+    } else {
+      s.notes_.push_back(fmt::format("{}:{}: torn, its cell runs again", s.path_, number));
+    }
+  }
+  if (kept != *text)
+    if (auto written = write_whole(s.path_, kept); !written) return written.failure();
+  s.file_.reset(std::fopen(s.path_.c_str(), "ab"));
+  if (!s.file_) return failed("be written", s.path_);
+  return s;
+}
+
+const outcome* store::find(const std::string& description) const {
+  const auto at = done_.find(description);
+  return at == done_.end() ? nullptr : &at->second;
+}
+
+status store::add(const std::string& description, const outcome& o) {
+  const auto line = line_of(description, o);
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
+      std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0)
+    return failed("be written", path_);
+  done_[description] = o;
+  return success();
+}
+
+status write_whole(const std::string& path, const std::string& text) {
+  const auto beside = path + ".tmp";
+  std::FILE* const file = std::fopen(beside.c_str(), "wb");
+  const bool written =
+      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = file != nullptr && std::fclose(file) == 0;
+  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return success();
+  const auto why = failed("be written", path);
+  std::remove(beside.c_str());
+  return why;
+}
+
+std::string cell_json(const cell& c, const outcome& o) {
+  return json{{"workload", c.workload.is.name},
+              {"weather", c.weather.name},
+              {"run", c.run.name},
+              {"seed", c.seed},
+              {"mean_ms", o.mean_ms()},
+              {"outcome", json_of(o)},
+              {"cell", description_of(c)}}
+      .dump();
+}
+
+std::string results_json(const experiment& e, const std::vector<outcome>& outcomes) {
+  std::string text = "{\"experiment\":" + json(e.name).dump() +
+                     ",\"baseline\":" + json(e.baseline).dump() + ",\"cells\":[\n";
+  for (std::size_t i = 0; i < outcomes.size(); ++i)
+    text += cell_json(cell_at(e, i), outcomes[i]) + (i + 1 < outcomes.size() ? ",\n" : "\n");
+  return text + "]}\n";
+}
+
+std::string results_csv(const experiment& e, const std::vector<outcome>& outcomes) {
+  std::string text =
+      "cell,workload,weather,run,mode,policy,seed,mean_ms,idle,blocked,slots_peak,"
+      "activation_bytes_peak,held_bytes_peak\n";
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const auto c = cell_at(e, i);
+    const auto& o = outcomes[i];
+    const auto quoted = [](const std::string& s) {
+      std::string q = "\"";
+      for (const char ch : s) q += ch == '"' ? std::string{"\"\""} : std::string(1, ch);
+      return q + '"';
+    };
+    text += fmt::format("{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
+                        quoted(c.workload.is.name), quoted(c.weather.name), quoted(c.run.name),
+                        name(c.run.mode), c.run.policy, c.seed, o.mean_ms(), o.idle, o.blocked,
+                        o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);
+  }
+  return text;
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,174 @@
+#include <rrfp/experiment/tables.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+constexpr double gib = double{1 << 30};
+
+/// The cells of one run are together, one a seed.
+const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
+                        std::size_t workload, std::size_t weather, std::size_t run) {
+  RRFP_CHECK(outcomes.size() == e.cells(), "an outcome for each cell");
+  const auto number = (workload * e.weathers.size() + weather) * e.runs.size() + run;
+  return outcomes.data() + number * e.seeds.size();
+}
+
+double total_ms(const experiment& e, const outcome* cells) {
+  double all = 0;
+  for (std::size_t i = 0; i < e.seeds.size(); ++i) all += cells[i].mean_ms();
+  return all;
+}
+
+std::string memory_text(const workload_entry& w, std::uint64_t held) {
+  if (w.is.preset.empty()) return "";
+  const auto size = static_cast<double>(held) / gib;
+  return fmt::format("{:.1f}{}", size, size > w.machine.memory_gib ? "!" : "");
+}
+
+std::string figure_text(double figure) { return figure > 0 ? fmt::format("{:.2f}", figure) : ""; }
+
+std::size_t width_of_names(const std::vector<std::string_view>& names) {
+  std::size_t width = 8;
+  for (const auto n : names) width = std::max(width, n.size());
+  return width;
+}
+
+}  // namespace
+
+summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
+                   std::size_t weather, std::size_t run) {
+  const auto* const cells = cells_of(e, outcomes, workload, weather, run);
+  const auto seeds = static_cast<double>(e.seeds.size());
+  summary s;
+  s.step_ms = total_ms(e, cells) / seeds;
+  const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
+  s.speed_up = total_ms(e, baseline) / total_ms(e, cells);
+  for (std::size_t i = 0; i < e.seeds.size(); ++i) {
+    s.idle += cells[i].idle / seeds;
+    s.blocked += cells[i].blocked / seeds;
+    s.slots_peak = std::max(s.slots_peak, cells[i].slots_peak);
+    s.activation_bytes_peak = std::max(s.activation_bytes_peak, cells[i].activation_bytes_peak);
+    s.held_bytes_peak = std::max(s.held_bytes_peak, cells[i].held_bytes_peak);
+  }
+  return s;
+}
+
+std::string results_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  std::vector<std::string_view> names;
+  for (const auto& r : e.runs) names.push_back(r.name);
+  const auto width = width_of_names(names);
+  std::string text;
+  for (std::size_t w = 0; w < e.workloads.size(); ++w)
+    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+      const auto& of = e.workloads[w];
+      text += fmt::format(
+          "\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>6}  {:>7}  {:>8}  {:>6}  {:>9}  {:>9}\n",
+          of.is.name, e.weathers[k].name, "run", width, "step ms", "speed-up", "paper", "idle",
+          "blocked", "slots", "act. GiB", "held GiB");
+      for (std::size_t r = 0; r < e.runs.size(); ++r) {
+        const auto s = summary_of(e, outcomes, w, k, r);
+        const auto activations =
+            of.is.preset.empty()
+                ? std::string{}
+                : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gib);
+        text += fmt::format(
+            "{:<{}}  {:>10.1f}  {:>7.2f}x  {:>6}  {:>5.1f} %  {:>6.1f} %  {:>6}  {:>9}  {:>9}\n",
+            e.runs[r].name, width, s.step_ms, s.speed_up,
+            figure_text(figure_of(of.paper, e.runs[r].paper)), 100 * s.idle, 100 * s.blocked,
+            s.slots_peak, activations, memory_text(of, s.held_bytes_peak));
+      }
+    }
+  return text;
+}
+
+std::string ablation_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  if (e.ablation.empty()) return "";
+  std::vector<std::string_view> names{e.ablation.begin(), e.ablation.end()};
+  const auto width = width_of_names(names);
+  std::string text = "\nablation: each run's gain over the one before it\n";
+  for (std::size_t w = 0; w < e.workloads.size(); ++w)
+    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+      text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>8}  {:>6}  {:>9}\n",
+                          e.workloads[w].is.name, e.weathers[k].name, "run", width, "step ms",
+                          "gain", "in all", "slots", "held GiB");
+      double first = 0;
+      double before = 0;
+      for (const auto& name : e.ablation) {
+        const auto s = summary_of(e, outcomes, w, k, e.run_index(name));
+        if (first == 0) first = before = s.step_ms;
+        text += fmt::format("{:<{}}  {:>10.1f}  {:>7.3f}x  {:>7.3f}x  {:>6}  {:>9}\n", name, width,
+                            s.step_ms, before / s.step_ms, first / s.step_ms, s.slots_peak,
+                            memory_text(e.workloads[w], s.held_bytes_peak));
+        before = s.step_ms;
+      }
+    }
+  return text;
+}
+
+std::string paper_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  std::vector<std::size_t> runs;
+  for (std::size_t r = 0; r < e.runs.size(); ++r)
+    if (e.runs[r].paper != paper_column::none) runs.push_back(r);
+  const bool given = std::any_of(e.workloads.begin(), e.workloads.end(),
+                                 [](const auto& w) { return w.paper.in_order_s > 0; });
+  if (runs.empty() || !given) return "";
+  std::vector<std::string_view> names;
+  for (const auto& w : e.workloads) names.push_back(w.is.name);
+  const auto width = width_of_names(names);
+  std::string text;
+  for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+    text += fmt::format(
+        "\nspeed-up over {}, the paper's / ours (GiB held, ! above the device's), {} weather\n"
+        "{:<{}}  {:>13}",
+        e.baseline, e.weathers[k].name, "workload", width, "1F1B s");
+    for (const auto r : runs) text += fmt::format("  {:>20}", e.runs[r].name);
+    text += "\n";
+    struct score {
+      double paper = 0;
+      double ours = 0;
+      int reached = 0;
+      int rows = 0;
+    };
+    std::vector<score> scores(runs.size());
+    for (std::size_t w = 0; w < e.workloads.size(); ++w) {
+      const auto& of = e.workloads[w];
+      const auto base = summary_of(e, outcomes, w, k, e.run_index(e.baseline));
+      text += fmt::format("{:<{}}  {:>5.2f} / {:>5.2f}", of.is.name, width, of.paper.in_order_s,
+                          base.step_ms / 1e3);
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        const auto s = summary_of(e, outcomes, w, k, runs[i]);
+        const auto figure = figure_of(of.paper, e.runs[runs[i]].paper);
+        text +=
+            fmt::format("  {:>20}", fmt::format("{} / {:.2f} ({})", figure_text(figure), s.speed_up,
+                                                memory_text(of, s.held_bytes_peak)));
+        if (figure <= 0) continue;
+        auto& all = scores[i];
+        all.paper += std::log(figure);
+        all.ours += std::log(s.speed_up);
+        all.reached += s.speed_up >= figure ? 1 : 0;
+        ++all.rows;
+      }
+      text += "\n";
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const auto& all = scores[i];
+      if (all.rows == 0) continue;
+      text += fmt::format(
+          "{}: at or above the paper's in {} of {} rows; geometric mean {:.2f} / "
+          "{:.2f}\n",
+          e.runs[runs[i]].name, all.reached, all.rows, std::exp(all.paper / all.rows),
+          std::exp(all.ours / all.rows));
+    }
+  }
+  return text;
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,15 @@
+/// Reading what a user wrote.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::job {
+
+/// The file's bytes, at most job_bytes_max. The error says why there are none; `what` is what was
+/// expected, "a job file".
+result<std::string> read_text_file(const std::string& path, std::string_view what);
+
+}  // namespace rrfp::job

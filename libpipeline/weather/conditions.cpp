@@ -1,0 +1,107 @@
+#include <rrfp/weather/conditions.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include <rrfp/schedule/check.hpp>
+#include <rrfp/weather/keyed_random.hpp>
+
+#include "salt.hpp"
+
+namespace rrfp::weather {
+
+std::string_view name(link_spread s) {
+  switch (s) {
+    case link_spread::none: return "none";
+    case link_spread::lognormal: return "lognormal";
+    case link_spread::stalls: return "stalls";
+  }
+  return "?";
+}
+
+std::optional<conditions> conditions_of(std::string_view name) {
+  conditions c;
+  if (name == "none") return c;
+  if (const auto level = jitter_level(name, c.jitter.seed)) {
+    c.jitter = *level;
+    return c;
+  }
+  if (name != "measured" && name != "measured-lognormal") return std::nullopt;
+  c.jitter.compute = compute_jitter::lognormal;
+  c.jitter.compute_sigma = measured_compute_sigma;
+  c.spread = name == "measured" ? link_spread::stalls : link_spread::lognormal;
+  return c;
+}
+
+status validate(const conditions& c) {
+  if (auto ok = validate(c.jitter); !ok) return ok;
+  const auto within = [](const char* key, double x, double low, double high) -> status {
+    if (x >= low && x <= high) return success();
+    return error{std::string(key) + ": expected a number from " + std::to_string(low) + " to " +
+                 std::to_string(high) + ", got " + std::to_string(x)};
+  };
+  if (auto ok = within("spread_sigma", c.spread_sigma, 0, 10); !ok) return ok;
+  if (auto ok = within("stall_probability", c.stall_probability, 0, 1); !ok) return ok;
+  if (auto ok = within("stall_factor", c.stall_factor, 0, 1e6); !ok) return ok;
+  if (auto ok = within("stall_alpha", c.stall_alpha, 1, 1e6); !ok) return ok;
+  if (auto ok = within("stall_unit_ms", c.stall_unit_ms, 0, 1e6); !ok) return ok;
+  if (auto ok = within("straggler_factor", c.straggler_factor, 0, 1e6); !ok) return ok;
+  if (auto ok = within("pause_ms", c.pause_ms, 0, 1e6); !ok) return ok;
+  return within("slow_link_factor", c.slow_link_factor, 0, 1e6);
+}
+
+double weathered::compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& what,
+                             double own_ms, double average_ms) const {
+  auto slowest =
+      own_ms + forecast_.compute_extra_ms(step, stage, rank_id{0}, what, own_ms, average_ms);
+  for (std::uint32_t r = 1; r < ranks; ++r)
+    slowest = std::max(slowest, own_ms + forecast_.compute_extra_ms(step, stage, rank_id{r}, what,
+                                                                    own_ms, average_ms));
+  return place_ms(step, stage, what, slowest);
+}
+
+double weathered::fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& what,
+                           double backward_ms, double weight_ms, double average_ms) const {
+  // Part by part, for the ranks of a stage meet inside each.
+  auto part = what;
+  part.kind = task_kind::backward;
+  const auto first = compute_ms(step, stage, ranks, part, backward_ms, average_ms);
+  part.kind = task_kind::weight;
+  return first + compute_ms(step, stage, ranks, part, weight_ms, average_ms);
+}
+
+double weathered::place_ms(step_id step, stage_id stage, const task& what, double ms) const {
+  const auto& c = conditions_;
+  if (stage.value() == c.straggler_stage) ms *= c.straggler_factor;
+  if (c.pause_ms == 0 || stage.value() != c.pause_stage || what.kind != task_kind::forward)
+    return ms;
+  keyed_random random{c.jitter.seed, static_cast<std::uint64_t>(salt::pause), step.value(),
+                      stage.value()};
+  const auto chosen = static_cast<std::uint32_t>(random.uniform() * microbatches_);
+  return what.mb.value() == chosen ? ms + c.pause_ms : ms;
+}
+
+double weathered::spread_ms(step_id step, stage_id to, const task& what, double own_ms) const {
+  const auto& c = conditions_;
+  if (c.spread == link_spread::none) return own_ms;
+  keyed_random random{c.jitter.seed, static_cast<std::uint64_t>(salt::spread), step.value(),
+                      pack(to.value(), is_backward(what.kind) ? 1 : 0), what.mb.value()};
+  if (c.spread == link_spread::lognormal)
+    return own_ms * std::exp(c.spread_sigma * random.normal());
+  if (random.uniform() >= c.stall_probability) return own_ms;
+  const auto unit_ms = c.stall_unit_ms > 0 ? c.stall_unit_ms : own_ms;
+  return own_ms + unit_ms * c.stall_factor * std::pow(1 - random.uniform(), -1 / c.stall_alpha);
+}
+
+double weathered::link_ms(step_id step, stage_id to, const task& what, double own_ms) const {
+  const auto& c = conditions_;
+  auto ms = spread_ms(step, to, what, own_ms) +
+            forecast_.link_extra_ms(step, virtual_stage_id{to.value()}, what);
+  // A gradient comes to the lower stage of its link.
+  const auto lower = is_backward(what.kind) ? to.value() : to.value() - 1;
+  if (lower == c.slow_link_stage) ms *= c.slow_link_factor;
+  return ms;
+}
+
+}  // namespace rrfp::weather

@@ -1,0 +1,14 @@
+/// What a draw is for: two salts never share a number.
+#pragma once
+
+#include <cstdint>
+
+namespace rrfp::weather {
+
+enum class salt : std::uint64_t { compute = 1, link = 2, spread = 3, pause = 4 };
+
+constexpr std::uint64_t pack(std::uint32_t high, std::uint32_t low) {
+  return std::uint64_t{high} << 32 | low;
+}
+
+}  // namespace rrfp::weather

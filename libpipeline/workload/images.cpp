@@ -1,0 +1,49 @@
+#include <rrfp/workload/images.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include <rrfp/schedule/check.hpp>
+#include <rrfp/weather/keyed_random.hpp>
+
+namespace rrfp::workload {
+
+namespace {
+
+/// Apart from the draws of the weather, whose keys have a salt in this place, too.
+constexpr std::uint64_t images_salt = 0x696d61676573;
+
+double draw(const image_counts& counts, double uniform) {
+  switch (counts.spread) {
+    case image_spread::fixed: return std::round(counts.mean);
+    case image_spread::uniform: return std::floor(uniform * (2 * std::round(counts.mean) + 1));
+    case image_spread::geometric:
+      // P(n) = (1 - q) q^n has the mean q / (1 - q).
+      if (counts.mean == 0) return 0;
+      return std::floor(std::log1p(-uniform) / std::log(counts.mean / (1 + counts.mean)));
+  }
+  RRFP_CHECK(false, "unknown spread of images");
+}
+
+}  // namespace
+
+std::string_view name(image_spread s) {
+  switch (s) {
+    case image_spread::fixed: return "fixed";
+    case image_spread::uniform: return "uniform";
+    case image_spread::geometric: return "geometric";
+  }
+  return "?";
+}
+
+std::uint32_t images_of(const image_counts& counts, std::uint64_t seed, step_id step,
+                        std::uint64_t microbatch, std::uint32_t samples) {
+  weather::keyed_random random{seed, images_salt, step.value(), microbatch};
+  std::uint32_t all = 0;
+  for (std::uint32_t i = 0; i < samples; ++i)
+    all += static_cast<std::uint32_t>(
+        std::min(draw(counts, random.uniform()), static_cast<double>(counts.most)));
+  return all;
+}
+
+}  // namespace rrfp::workload

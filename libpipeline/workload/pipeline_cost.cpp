@@ -1,0 +1,228 @@
+#include <rrfp/workload/pipeline_cost.hpp>
+
+#include <algorithm>
+#include <limits>
+
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::workload {
+
+namespace {
+
+constexpr double fp16_bytes = 2;
+/// An FP32 gradient is read and written.
+constexpr double gradient_traffic_bytes = 8;
+constexpr double state_bytes = 18;
+constexpr double gradient_bytes = 4;
+
+/// FLOPs and bytes of one part on one rank, before the machine makes times of them.
+struct work {
+  double matrix_flops = 0;
+  double attention_flops = 0;
+  double weight_count = 0;
+  double activation_bytes = 0;
+  /// Of one all-reduce; a layer has two in F and two in B.
+  double reduced_bytes = 0;
+};
+
+work layer_work(const block& b, double tokens, double sequences, std::uint32_t tp) {
+  work w;
+  w.matrix_flops = matrix_flops(parameters(b), tokens) / tp;
+  if (sequences > 0) w.attention_flops = sequences * attention_flops(b, tokens / sequences) / tp;
+  w.weight_count = static_cast<double>(parameters(b)) / tp;
+  w.activation_bytes = tokens * activation_bytes_per_token(b, tp);
+  w.reduced_bytes = tokens * b.hidden * fp16_bytes;
+  return w;
+}
+
+/// A matrix and what it takes in; no all-reduce of note.
+work matrix_work(std::uint64_t parameters, double tokens, double width, std::uint32_t tp) {
+  work w;
+  w.matrix_flops = matrix_flops(parameters, tokens) / tp;
+  w.weight_count = static_cast<double>(parameters) / tp;
+  w.activation_bytes = tokens * width * fp16_bytes;
+  return w;
+}
+
+work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
+  const auto tokens = double{1} * l.samples * m.sequence_tokens;
+  const auto& text = m.text;
+  switch (part) {
+    case part_kind::encoder_layer:
+      return layer_work(m.images->layer, double{1} * l.images * m.images->patches, l.images, tp);
+    case part_kind::projector: {
+      const auto image_tokens = double{1} * l.images * m.images->tokens_per_image();
+      return matrix_work(
+          projector_parameters(m), image_tokens,
+          double{1} * m.images->layer.hidden * m.images->patches_per_token + text.layer.hidden, tp);
+    }
+    case part_kind::embedding: return {};
+    case part_kind::decoder_layer: return layer_work(text.layer, tokens, l.samples, tp);
+    case part_kind::head:
+      // The logits stay for B, in FP16, divided by tp.
+      return matrix_work(std::uint64_t{text.vocabulary} * text.layer.hidden, tokens,
+                         text.layer.hidden + double{1} * text.vocabulary / tp, tp);
+  }
+  RRFP_CHECK(false, "unknown part");
+}
+
+}  // namespace
+
+part_cost& part_cost::operator+=(const part_cost& other) {
+  forward_ms += other.forward_ms;
+  backward_ms += other.backward_ms;
+  weight_ms += other.weight_ms;
+  activation_bytes += other.activation_bytes;
+  return *this;
+}
+
+std::vector<part_kind> parts_of(const model& m) {
+  std::vector<part_kind> parts;
+  if (m.images) {
+    parts.assign(m.images->layers, part_kind::encoder_layer);
+    parts.push_back(part_kind::projector);
+  }
+  parts.push_back(part_kind::embedding);
+  parts.insert(parts.end(), m.text.layers, part_kind::decoder_layer);
+  parts.push_back(part_kind::head);
+  return parts;
+}
+
+part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t tp,
+                  const machine& on) {
+  const auto w = work_of(m, part, l, tp);
+  // Nothing to do: no kernel reads the weights.
+  if (w.matrix_flops == 0) return {};
+  const auto weights = w.weight_count * fp16_bytes;
+  const auto reduce = 2 * all_reduce_s(on.within, w.reduced_bytes, tp);
+  const auto reduces = w.reduced_bytes > 0 ? reduce : 0;
+  part_cost c;
+  const auto pass_bytes = weights + 2 * w.activation_bytes;
+  c.forward_ms = 1e3 * (kernel_s(on, w.matrix_flops + w.attention_flops, pass_bytes) + reduces);
+  c.backward_ms =
+      1e3 * (kernel_s(on, w.matrix_flops + 2 * w.attention_flops, pass_bytes) + reduces);
+  c.weight_ms = 1e3 * kernel_s(on, w.matrix_flops,
+                               w.activation_bytes + w.weight_count * gradient_traffic_bytes);
+  c.activation_bytes = w.activation_bytes;
+  return c;
+}
+
+std::uint64_t parameters_of(const model& m, part_kind part) {
+  const auto table = std::uint64_t{m.text.vocabulary} * m.text.layer.hidden;
+  switch (part) {
+    case part_kind::encoder_layer: return parameters(m.images->layer);
+    case part_kind::projector: return projector_parameters(m);
+    case part_kind::embedding: return table + std::uint64_t{m.text.positions} * m.text.layer.hidden;
+    case part_kind::decoder_layer: return parameters(m.text.layer);
+    case part_kind::head: return table;
+  }
+  RRFP_CHECK(false, "unknown part");
+}
+
+std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages) {
+  const auto n = static_cast<std::uint32_t>(costs.size());
+  RRFP_CHECK(stages >= 1 && n >= stages, "every stage gets a part");
+  std::vector<double> sum(n + 1);
+  for (std::uint32_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
+  // best[k][i]: the dearest of k stages that hold the first i parts; from[k][i]: where the last
+  // of them begins.
+  constexpr auto never = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> best(stages + 1, std::vector<double>(n + 1, never));
+  std::vector<std::vector<std::uint32_t>> from(stages + 1, std::vector<std::uint32_t>(n + 1));
+  best[0][0] = 0;
+  for (std::uint32_t k = 1; k <= stages; ++k)
+    for (auto i = k; i <= n - (stages - k); ++i)
+      for (auto j = k - 1; j < i; ++j) {
+        const auto dearest = std::max(best[k - 1][j], sum[i] - sum[j]);
+        if (dearest >= best[k][i]) continue;
+        best[k][i] = dearest;
+        from[k][i] = j;
+      }
+  std::vector<std::uint32_t> cuts(stages + 1, n);
+  for (auto k = stages; k > 0; --k) cuts[k - 1] = from[k][cuts[k]];
+  return cuts;
+}
+
+result<pipeline_cost> pipeline_cost::make(model m, machine on, layout where) {
+  if (auto valid = validate(on); !valid) return valid.failure();
+  RRFP_CHECK(where.stages > 0 && where.tp > 0 && where.replicas > 0 && where.samples > 0,
+             "a layout has stages, ranks, replicas and samples");
+  const auto parts = parts_of(m).size();
+  if (parts < where.stages)
+    return error{"expected at most as many stages as " + m.name + " has parts, " +
+                 std::to_string(parts) + ", got " + std::to_string(where.stages)};
+  return pipeline_cost{std::move(m), std::move(on), where};
+}
+
+pipeline_cost::pipeline_cost(model m, machine on, layout where)
+    : model_(std::move(m)), on_(std::move(on)), where_(where), parts_(parts_of(model_)) {
+  const auto cost_at = [&](part_kind part, std::uint32_t images) {
+    return cost_of(model_, part, {where_.samples, images}, where_.tp, on_);
+  };
+  std::vector<double> mean;
+  for (const auto part : parts_) mean.push_back(cost_at(part, where_.mean_images).all_ms());
+  cuts_ = cut_evenly(mean, where_.stages);
+
+  constexpr int kinds = 5;
+  const auto most = model_.images ? images_max * where_.samples : 0;
+  for (std::uint32_t images = 0; images <= most; ++images) {
+    part_cost of_kind[kinds];
+    for (const auto part : parts_) of_kind[static_cast<int>(part)] = cost_at(part, images);
+    for (std::uint32_t s = 0; s < where_.stages; ++s) {
+      part_cost all;
+      for (auto i = cuts_[s]; i < cuts_[s + 1]; ++i) all += of_kind[static_cast<int>(parts_[i])];
+      table_.push_back(all);
+    }
+  }
+}
+
+const part_cost& pipeline_cost::stage(stage_id s, std::uint32_t images) const {
+  const auto most = static_cast<std::uint32_t>(table_.size()) / where_.stages - 1;
+  RRFP_CHECK(s.value() < where_.stages, "a stage of the pipeline");
+  RRFP_CHECK(most == 0 || images <= most, "no more images than are tabled");
+  return table_[std::size_t{std::min(images, most)} * where_.stages + s.value()];
+}
+
+double pipeline_cost::link_s(stage_id lower, double bytes) const {
+  const auto ranks = where_.tp * where_.replicas;
+  const auto node_of = [&](std::uint32_t stage) { return stage * ranks / on_.group; };
+  if (node_of(lower.value()) == node_of(lower.value() + 1)) return transfer_s(on_.within, bytes);
+  return transfer_s(on_.between, bytes, std::min(ranks, on_.group));
+}
+
+double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const {
+  RRFP_CHECK(lower.value() + 1 < where_.stages, "a stage with a next one");
+  const auto last = parts_[cuts_[lower.value() + 1] - 1];
+  // Inside the encoder only patches travel; text joins them behind the projector.
+  if (last == part_kind::encoder_layer)
+    return double{1} * images * model_.images->patches * model_.images->layer.hidden * fp16_bytes;
+  if (last == part_kind::projector)
+    return double{1} * images * model_.images->tokens_per_image() * model_.text.layer.hidden *
+           fp16_bytes;
+  return double{1} * where_.samples * model_.sequence_tokens * model_.text.layer.hidden *
+         fp16_bytes;
+}
+
+double pipeline_cost::message_ms(stage_id lower, std::uint32_t images) const {
+  return 1e3 * link_s(lower, message_bytes(lower, images));
+}
+
+double pipeline_cost::static_bytes(stage_id s) const {
+  std::uint64_t count = 0;
+  for (auto i = cuts_[s.value()]; i < cuts_[s.value() + 1]; ++i)
+    count += parameters_of(model_, parts_[i]);
+  return static_cast<double>(count) / where_.tp * state_bytes;
+}
+
+double pipeline_cost::gradient_exchange_ms() const {
+  double slowest = 0;
+  const auto inside = where_.tp * where_.replicas <= on_.group;
+  for (std::uint32_t s = 0; s < where_.stages; ++s) {
+    const auto bytes = static_bytes(stage_id{s}) / state_bytes * gradient_bytes;
+    slowest = std::max(slowest, all_reduce_s(inside ? on_.within : on_.between, bytes,
+                                             where_.replicas, inside ? 1 : where_.tp));
+  }
+  return 1e3 * slowest;
+}
+
+}  // namespace rrfp::workload

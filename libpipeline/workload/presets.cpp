@@ -1,0 +1,56 @@
+#include <rrfp/workload/presets.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+namespace rrfp::workload {
+
+namespace {
+
+constexpr std::string_view names[] = {"gpt3-large",          "qwen3-1.7b-vit-h",
+                                      "qwen3-4b-vit-big",    "llama3-8b-vit-5b",
+                                      "qwen3-32b-internvit", "llama3-70b-vit-22b"};
+
+constexpr std::uint32_t sequence_tokens = 1024;
+constexpr std::uint32_t qwen3_vocabulary = 151'936;
+constexpr std::uint32_t llama3_vocabulary = 128'256;
+
+/// SwiGLU, 8 key and value heads, heads of 128.
+block modern(std::uint32_t hidden, std::uint32_t heads, std::uint32_t feed_forward) {
+  return {hidden, heads, 8, 128, feed_forward, true, true};
+}
+
+decoder gpt3_large() { return {{1536, 16, 16, 96, 6144, false, true}, 24, 50'257, true, 2048}; }
+decoder qwen3_1_7b() { return {modern(2048, 16, 6144), 28, qwen3_vocabulary, true, 0}; }
+decoder qwen3_4b() { return {modern(2560, 32, 9728), 36, qwen3_vocabulary, true, 0}; }
+decoder qwen3_32b() { return {modern(5120, 64, 25'600), 64, qwen3_vocabulary, false, 0}; }
+decoder llama3_8b() { return {modern(4096, 32, 14'336), 32, llama3_vocabulary, false, 0}; }
+decoder llama3_70b() { return {modern(8192, 64, 28'672), 80, llama3_vocabulary, false, 0}; }
+
+encoder vision(std::uint32_t layers, std::uint32_t hidden, std::uint32_t heads,
+               std::uint32_t feed_forward) {
+  return {{hidden, heads, heads, hidden / heads, feed_forward, false, false}, layers, 256, 1};
+}
+
+encoder vit_h() { return vision(32, 1280, 16, 5120); }
+encoder vit_big() { return vision(48, 1664, 16, 8192); }
+encoder vit_5b() { return vision(48, 2944, 46, 11'776); }
+encoder internvit() { return vision(45, 3200, 25, 12'800); }
+encoder vit_22b() { return vision(48, 6144, 48, 24'576); }
+
+}  // namespace
+
+std::span<const std::string_view> preset_names() { return names; }
+
+std::optional<model> preset(std::string_view name) {
+  const std::string own{name};
+  if (name == names[0]) return model{own, std::nullopt, gpt3_large(), 2048};
+  if (name == names[1]) return model{own, vit_h(), qwen3_1_7b(), sequence_tokens};
+  if (name == names[2]) return model{own, vit_big(), qwen3_4b(), sequence_tokens};
+  if (name == names[3]) return model{own, vit_5b(), llama3_8b(), sequence_tokens};
+  if (name == names[4]) return model{own, internvit(), qwen3_32b(), sequence_tokens};
+  if (name == names[5]) return model{own, vit_22b(), llama3_70b(), sequence_tokens};
+  return std::nullopt;
+}
+
+}  // namespace rrfp::workload

@@ -1,0 +1,143 @@
+/// The program on a small experiment: tables, files, resume, one cell, and what it refuses.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+constexpr int cells = 2 * 3 * 2;  ///< weathers, runs, seeds
+
+std::string small_experiment(const scratch_folder& folder, const std::string& more = "") {
+  const auto file = folder / "small.toml";
+  std::ofstream{file} << "name = \"small\"\nseeds = [1, 2]\nsteps = 2\n"
+                         "ablation = [\"blocking\", \"in order\", \"ready\"]\n"
+                         "[[workload]]\nname = \"four stages\"\npreset = \"qwen3-1.7b-vit-h\"\n"
+                         "stages = 4\nmicrobatches = 12\npaper.in_order_s = 1\npaper.bfw = 1.5\n"
+                         "[[run]]\nname = \"blocking\"\nmode = \"blocking\"\n"
+                         "policy = \"one_f_one_b\"\n"
+                         "[[run]]\nname = \"in order\"\nmode = \"in-order\"\n"
+                         "policy = \"one_f_one_b\"\n"
+                         "[[run]]\nname = \"ready\"\npolicy = \"bfw\"\npaper = \"bfw\"\n"
+                         "[[weather]]\npreset = \"measured\"\n[[weather]]\npreset = \"J2\"\n"
+                      << more;
+  return file;
+}
+
+outcome run_jitter(const std::vector<std::string>& arguments) {
+  auto all = arguments;
+  all.insert(all.begin(), RRFP_JITTER);
+  auto o = run_program(all);
+  INFO(o.out << o.err);
+  return o;
+}
+
+void require_refused(const outcome& o, const std::vector<std::string>& said) {
+  INFO(o.err);
+  CHECK(o.code == 2);
+  CHECK(o.out.empty());
+  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+}
+
+std::size_t lines_of(const std::string& file) {
+  const auto text = text_of(file);
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+}  // namespace
+
+TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
+  const scratch_folder folder;
+  const auto o = run_jitter({small_experiment(folder), "--out", folder / "out"});
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("small: 12 cells on the simulator, 2 seeds of 2 steps") &&
+                        Contains("four stages - measured weather") &&
+                        Contains("four stages - J2 weather") && Contains("ablation") &&
+                        Contains("at or above the paper's in"));
+  const auto results = json::parse(text_of(folder / "out/results.json"));
+  CHECK(results.at("experiment") == "small");
+  CHECK(results.at("baseline") == "blocking");
+  REQUIRE(results.at("cells").size() == cells);
+  const auto ms = [&](int cell) { return results["cells"][cell]["mean_ms"].get<double>(); };
+  CHECK(ms(0) > ms(2));  // blocking, in order, of seed 1
+  CHECK(ms(2) > ms(4));  // ready
+  CHECK(lines_of(folder / "out/results.csv") == cells + 1);
+}
+
+TEST_CASE("cells that are done are not run again, and results stay the same") {
+  const scratch_folder folder;
+  const auto file = small_experiment(folder);
+  REQUIRE(run_jitter({file, "--out", folder / "out"}).code == 0);
+  const auto results = text_of(folder / "out/results.json");
+  const auto again = run_jitter({file, "--out", folder / "out"});
+  CHECK(again.code == 0);
+  CHECK_THAT(again.err, Contains("12 of 12 cells were done before"));
+  CHECK(text_of(folder / "out/results.json") == results);
+  CHECK(lines_of(folder / "out/cells.jsonl") == cells);
+
+  // One run more: only its cells are new.
+  const auto more =
+      run_jitter({small_experiment(folder, "[[run]]\nname = \"bf\"\npolicy = \"bf\"\n"), "--out",
+                  folder / "out"});
+  CHECK(more.code == 0);
+  CHECK_THAT(more.err, Contains("12 of 16 cells were done before"));
+  CHECK(lines_of(folder / "out/cells.jsonl") == 16);
+}
+
+TEST_CASE("a torn file is noticed, and what it lost runs again to the same results") {
+  const scratch_folder folder;
+  const auto file = small_experiment(folder);
+  REQUIRE(run_jitter({file, "--out", folder / "out"}).code == 0);
+  const auto results = text_of(folder / "out/results.json");
+  const auto kept = text_of(folder / "out/cells.jsonl");
+  std::ofstream{folder / "out/cells.jsonl"} << kept.substr(0, kept.size() - 40);
+  const auto again = run_jitter({file, "--out", folder / "out"});
+  CHECK(again.code == 0);
+  CHECK_THAT(again.err, Contains("cells.jsonl:12: torn, its cell runs again") &&
+                            Contains("11 of 12 cells were done before"));
+  CHECK(text_of(folder / "out/results.json") == results);
+  CHECK(text_of(folder / "out/cells.jsonl") == kept);
+}
+
+TEST_CASE("one cell alone gives what it gave among the others") {
+  const scratch_folder folder;
+  const auto file = small_experiment(folder);
+  REQUIRE(run_jitter({file, "--out", folder / "out"}).code == 0);
+  const auto results = json::parse(text_of(folder / "out/results.json"));
+  for (const int number : {0, 5, 11}) {
+    const auto one = run_jitter({file, "--cell", std::to_string(number)});
+    REQUIRE(one.code == 0);
+    CHECK(json::parse(one.out) == results["cells"][static_cast<std::size_t>(number)]);
+  }
+}
+
+TEST_CASE("bad experiments and arguments are refused in one line, and nothing is left behind") {
+  const scratch_folder folder;
+  const auto out = folder / "out";
+  const auto bad = small_experiment(folder, "[[run]]\nname = \"x\"\nmode = \"blocking\"\n");
+  require_refused(run_jitter({bad, "--out", out}),
+                  {"small.toml:30: policy: expected a fixed schedule", "\"bfw\""});
+  CHECK_FALSE(std::filesystem::exists(out));
+  const auto file = small_experiment(folder);
+  require_refused(run_jitter({folder / "absent.toml", "--out", out}),
+                  {"absent.toml: cannot be read: No such file"});
+  require_refused(run_jitter({file, "--cell", "12"}), {"--cell", "below 12", "got 12"});
+  require_refused(run_jitter({file}), {"--out FOLDER or --cell N"});
+  require_refused(run_jitter({"--out", out}), {"an experiment file"});
+  require_refused(run_jitter({file, "--out", "/proc/none"}), {"--out: /proc/none: cannot make"});
+  CHECK(run_jitter({file, "--nonsense"}).code == 2);
+}
+
+TEST_CASE("all keys are printed when asked for") {
+  const auto o = run_jitter({"--keys"});
+  CHECK(o.code == 0);
+  CHECK_THAT(o.out, Contains("[[weather]]") && Contains("stall_factor = 48.97"));
+}

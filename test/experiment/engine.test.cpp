@@ -1,0 +1,115 @@
+#include <catch2/catch.hpp>
+
+#include "support.hpp"
+
+namespace rrfp::experiment {
+
+using namespace testing;
+
+TEST_CASE("1F1B on even stages takes (m + p - 1) T and idles (p - 1) / (m + p - 1)") {
+  const auto o = run_well(plain_cell());
+  REQUIRE(o.step_ms.size() == 1);
+  CHECK(o.mean_ms() == Approx((8 + 3) * 3.0));
+  CHECK(o.idle == Approx(3.0 / 11));
+  CHECK(o.blocked == 0);
+  CHECK(o.slots_peak == 4);
+  CHECK(o.held_bytes_peak == 0);
+}
+
+TEST_CASE("a blocking transport is never quicker, and its blocking is told") {
+  auto c = plain_cell();
+  c.workload.cost.link_ms = 0.5;
+  const auto asynchronous = run_well(c);
+  c.run.mode = run_mode::blocking;
+  const auto blocking = run_well(c);
+  CHECK(blocking.mean_ms() > asynchronous.mean_ms());
+  CHECK(blocking.blocked > 0);
+  CHECK(blocking.blocked < blocking.idle);
+}
+
+TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
+  auto c = stormy_cell();
+  c.workload.is.microbatches = 32;
+  c.run.mode = run_mode::ready;
+  c.run.policy = "bfw";
+  CHECK(run_well(c).slots_peak <= 8);
+  c.run.slots = 3;
+  CHECK(run_well(c).slots_peak == 3);
+  c.run.slots = slots_of_1f1b;
+  CHECK(run_well(c).slots_peak == 4);
+  c.run.slots = 0;
+  const auto open = run_well(c).slots_peak;
+  c.run.run_ahead = 4;
+  const auto ahead = run_well(c).slots_peak;
+  CHECK(ahead < open);
+  // D counts no pending W.
+  CHECK(ahead > 4);
+}
+
+TEST_CASE("a limit in bytes is kept, and memory is told with what stands beside activations") {
+  auto c = stormy_cell();
+  c.run.mode = run_mode::ready;
+  c.run.policy = "bf";
+  c.run.slots = 0;
+  const auto open = run_well(c);
+  CHECK(open.held_bytes_peak > open.activation_bytes_peak);
+  c.run.slot_bytes = open.activation_bytes_peak / 2;
+  CHECK(run_well(c).activation_bytes_peak <= open.activation_bytes_peak / 2);
+}
+
+TEST_CASE("the same cell gives the same outcome, another seed another") {
+  auto c = stormy_cell();
+  c.steps = 2;
+  const auto a = run_well(c);
+  CHECK(run_well(c).step_ms == a.step_ms);
+  CHECK(a.step_ms[0] != a.step_ms[1]);
+  c.seed = 8;
+  CHECK(run_well(c).step_ms != a.step_ms);
+}
+
+TEST_CASE("a step ends with its slowest replica and the exchange of gradients") {
+  auto c = stormy_cell();
+  const auto one = run_well(c);
+  c.workload.is.replicas = 2;
+  CHECK(run_well(c).mean_ms() > one.mean_ms());
+}
+
+TEST_CASE("a straggler, a pause and a slow link cost time") {
+  const auto calm = run_well(plain_cell()).mean_ms();
+  auto c = plain_cell();
+  c.weather.is.straggler_factor = 1.5;
+  CHECK(run_well(c).mean_ms() > calm * 1.2);
+  c = plain_cell();
+  c.weather.is.pause_ms = 40;
+  CHECK(run_well(c).mean_ms() > calm + 20);
+  c = plain_cell();
+  c.workload.cost.link_ms = 0.1;
+  const auto linked = run_well(c).mean_ms();
+  c.weather.is.slow_link_factor = 20;
+  CHECK(run_well(c).mean_ms() > linked);
+}
+
+TEST_CASE("readiness gains most where the transport of the baseline blocks") {
+  auto c = stormy_cell();
+  c.workload.is.microbatches = 32;
+  const auto asynchronous = run_well(c).mean_ms();
+  c.run.mode = run_mode::blocking;
+  const auto blocking = run_well(c).mean_ms();
+  c.run.mode = run_mode::ready;
+  c.run.policy = "bfw";
+  const auto ready = run_well(c).mean_ms();
+  CHECK(blocking > asynchronous);
+  CHECK(asynchronous > ready);
+}
+
+TEST_CASE("without weather and images readiness keeps up with 1F1B at its memory") {
+  auto c = plain_cell();
+  c.workload.is.microbatches = 16;
+  const auto in_order = run_well(c).mean_ms();
+  c.run.mode = run_mode::ready;
+  c.run.policy = "bf";
+  c.run.slots = slots_of_1f1b;
+  CHECK(in_order / run_well(c).mean_ms() >= 0.99);
+}
+
+}  // namespace rrfp::experiment

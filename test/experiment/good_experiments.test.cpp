@@ -1,0 +1,101 @@
+#include <catch2/catch.hpp>
+
+#include <set>
+
+#include "support.hpp"
+
+namespace rrfp::experiment {
+
+using namespace testing;
+
+TEST_CASE("a small experiment has its defaults") {
+  const auto e = good("[[workload]]\nname = \"w\"\n[[run]]\n");
+  CHECK(e.name == "x");
+  CHECK(e.seeds == std::vector<std::uint64_t>{1, 2, 3});
+  CHECK(e.steps == 3);
+  CHECK(e.engine == engine_kind::simulator);
+  REQUIRE(e.runs.size() == 1);
+  CHECK(e.runs[0].name == "bfw");
+  CHECK(e.baseline == "bfw");
+  REQUIRE(e.weathers.size() == 1);
+  CHECK(e.weathers[0].name == "none");
+  CHECK(e.cells() == 3);
+}
+
+TEST_CASE("lists of a run are one run for each combination, told apart by name") {
+  const auto e = good(
+      "[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\npolicy = [\"bf\", \"bfw\"]\n"
+      "slots = [\"auto\", 3, \"1f1b\", \"none\"]\nrun_ahead = [0, 8]\n");
+  CHECK(e.runs.size() == 16);
+  std::set<std::string> names;
+  for (const auto& r : e.runs) names.insert(r.name);
+  CHECK(names.size() == 16);
+  CHECK(names.contains("r bf slots auto D 0"));
+  CHECK(names.contains("r bfw slots 3 D 8"));
+  const auto& r = e.runs[e.run_index("r bf slots 1f1b D 8")];
+  CHECK(r.slots == slots_of_1f1b);
+  CHECK(r.run_ahead == 8);
+}
+
+TEST_CASE("a weather's preset is the ground for the keys beside it, wherever it stands") {
+  const auto e = good(
+      "[[workload]]\nname = \"w\"\n[[run]]\n[[weather]]\nprobability = 0.5\npreset = \"J2\"\n");
+  CHECK(e.weathers[0].name == "J2");
+  const auto& j = e.weathers[0].is.jitter;
+  CHECK(j.compute == weather::compute_jitter::paper);
+  CHECK(j.probability == 0.5);
+  CHECK(j.floor_ms == 10);
+}
+
+TEST_CASE("cells go through seeds first, then runs, weathers and workloads") {
+  const auto e = good(
+      "seeds = [5, 6]\n[[workload]]\nname = \"a\"\n[[workload]]\nname = \"b\"\n"
+      "[[run]]\npolicy = [\"bf\", \"bfw\"]\n[[weather]]\nname = \"none\"\n"
+      "[[weather]]\npreset = \"J1\"\n");
+  REQUIRE(e.cells() == 16);
+  CHECK(cell_at(e, 0).seed == 5);
+  CHECK(cell_at(e, 1).seed == 6);
+  CHECK(cell_at(e, 2).run.policy == "bfw");
+  CHECK(cell_at(e, 4).weather.name == "J1");
+  CHECK(cell_at(e, 8).workload.is.name == "b");
+  std::set<std::string> descriptions;
+  // Workloads of different names alone are the same cells.
+  for (std::size_t i = 0; i < e.cells(); ++i) descriptions.insert(description_of(cell_at(e, i)));
+  CHECK(descriptions.size() == 8);
+}
+
+TEST_CASE("a description holds what the outcome depends on, and no name") {
+  const auto c = stormy_cell();
+  auto other = c;
+  other.workload.is.name = "renamed";
+  other.run.name = "renamed";
+  other.weather.name = "renamed";
+  other.workload.paper.bfw = 3;
+  CHECK(description_of(other) == description_of(c));
+  const auto differs = [&](auto change) {
+    auto changed = c;
+    change(changed);
+    return description_of(changed) != description_of(c);
+  };
+  CHECK(differs([](cell& x) { ++x.seed; }));
+  CHECK(differs([](cell& x) { ++x.steps; }));
+  CHECK(differs([](cell& x) { x.run.slots = slots_of_1f1b; }));
+  CHECK(differs([](cell& x) { x.run.run_ahead = 3; }));
+  CHECK(differs([](cell& x) { x.run.mode = run_mode::blocking; }));
+  CHECK(differs([](cell& x) { x.run.admit = admission::large_first; }));
+  CHECK(differs([](cell& x) { x.weather.is.stall_factor = 2; }));
+  CHECK(differs([](cell& x) { x.weather.is.jitter.compute_sigma = 0.1; }));
+  CHECK(differs([](cell& x) { x.workload.machine.efficiency = 0.4; }));
+  CHECK(differs([](cell& x) { x.workload.images.mean = 1; }));
+  CHECK(differs([](cell& x) { x.workload.cost.forward_ms = {2}; }));
+}
+
+TEST_CASE("every key is in the reference") {
+  const auto text = experiment_reference();
+  for (const auto* key : {"seeds = [1, 2, 3]", "[[workload]]", "machine.tflops = 165.2",
+                          "images.spread = \"uniform\"", "paper.bfw", "[[run]]", "slots = \"auto\"",
+                          "[[weather]]", "stall_factor", "pause_ms"})
+    CHECK(text.find(key) != std::string::npos);
+}
+
+}  // namespace rrfp::experiment

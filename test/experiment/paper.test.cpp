@@ -1,0 +1,52 @@
+/// The experiments of the paper read, and hold what its tables hold.
+#include <catch2/catch.hpp>
+
+#include <set>
+
+#include "support.hpp"
+
+namespace rrfp::experiment {
+
+namespace {
+
+experiment loaded(const std::string& name) {
+  const auto e = load_experiment(RRFP_SOURCE "/bench/paper/" + name);
+  INFO((e ? "" : e.message()));
+  REQUIRE(e.ok());
+  return *e;
+}
+
+}  // namespace
+
+TEST_CASE("tables 1 and 2 have the paper's 20 rows on its numbers of devices") {
+  const auto one = loaded("table1.toml");
+  const auto two = loaded("table2.toml");
+  CHECK(one.workloads.size() == 12);
+  CHECK(two.workloads.size() == 8);
+  std::multiset<std::uint32_t> devices;
+  for (const auto& w : two.workloads) devices.insert(w.is.stages * w.is.tp * w.is.replicas);
+  CHECK(devices == std::multiset<std::uint32_t>{32, 32, 32, 64, 64, 64, 128, 128});
+  for (const auto& e : {one, two})
+    for (const auto& w : e.workloads) {
+      CHECK(w.paper.in_order_s > 2);
+      CHECK(w.paper.bfw > w.paper.bf);
+      CHECK(w.paper.bf > w.paper.zb);
+    }
+}
+
+TEST_CASE("no row of the tables has a constant of its own") {
+  for (const auto* name : {"table1.toml", "table2.toml"}) {
+    const auto e = loaded(name);
+    for (const auto& w : e.workloads) {
+      cell with_row;
+      with_row.workload = w;
+      cell defaults;
+      defaults.workload.is = w.is;
+      CHECK(description_of(with_row) == description_of(defaults));
+      CHECK(w.is.sequence_tokens == 0);
+      CHECK(w.is.samples == 1);
+    }
+  }
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,49 @@
+/// Small experiments for the tests.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <rrfp/experiment/cell.hpp>
+
+namespace rrfp::experiment::testing {
+
+/// The one line that refuses an experiment, or "accepted".
+inline std::string refusal(const std::string& text) {
+  const auto made = parse_experiment(text, "x.toml");
+  return made ? "accepted" : made.message();
+}
+
+inline experiment good(const std::string& text) {
+  const auto made = parse_experiment(text, "x.toml");
+  if (!made) throw std::runtime_error(made.message());
+  return *made;
+}
+
+/// Four even stages, eight microbatches, one run, calm.
+inline cell plain_cell() {
+  cell c;
+  c.workload.is.stages = 4;
+  c.workload.is.microbatches = 8;
+  c.run.mode = run_mode::in_order;
+  c.run.policy = "one_f_one_b";
+  return c;
+}
+
+/// A multimodal workload in the measured weather.
+inline cell stormy_cell() {
+  auto c = plain_cell();
+  c.workload.is.preset = "qwen3-1.7b-vit-h";
+  c.weather.is = *weather::conditions_of("measured");
+  c.seed = 7;
+  return c;
+}
+
+inline outcome run_well(const cell& c) {
+  const auto ran = make_engine(engine_kind::simulator)->run(c);
+  if (!ran) throw std::runtime_error(ran.message());
+  return *ran;
+}
+
+}  // namespace rrfp::experiment::testing

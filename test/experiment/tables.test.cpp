@@ -1,0 +1,68 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include <rrfp/experiment/store.hpp>
+#include <rrfp/experiment/tables.hpp>
+
+#include "support.hpp"
+
+namespace rrfp::experiment {
+
+using namespace testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+experiment two_runs() {
+  return good(
+      "seeds = [1, 2]\nablation = [\"slow\", \"quick\"]\n"
+      "[[workload]]\nname = \"w\"\npreset = \"gpt3-large\"\npaper.in_order_s = 3\n"
+      "paper.bfw = 1.5\n"
+      "[[run]]\nname = \"slow\"\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n"
+      "[[run]]\nname = \"quick\"\npaper = \"bfw\"\n");
+}
+
+outcome of(double ms, std::uint64_t held) { return {{ms}, 0.5, 0.25, 4, held / 2, held}; }
+
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+
+const std::vector<outcome> outcomes{of(300, 8 * gib), of(500, 10 * gib), of(100, 20 * gib),
+                                    of(300, 30 * gib)};
+
+}  // namespace
+
+TEST_CASE("speed-ups are of the sums over paired seeds, memory of the worst") {
+  const auto e = two_runs();
+  const auto s = summary_of(e, outcomes, 0, 0, 1);
+  CHECK(s.step_ms == 200);
+  CHECK(s.speed_up == 2);
+  CHECK(s.held_bytes_peak == 30 * gib);
+  CHECK(summary_of(e, outcomes, 0, 0, 0).speed_up == 1);
+}
+
+TEST_CASE("the tables say gains, the paper's figures, and memory above the device's") {
+  const auto e = two_runs();
+  CHECK_THAT(results_table(e, outcomes), Contains("w - none weather") && Contains("2.00x") &&
+                                             Contains("1.50") && Contains("30.0!") &&
+                                             Contains("10.0\n"));
+  CHECK_THAT(ablation_table(e, outcomes), Contains("2.000x"));
+  CHECK_THAT(paper_table(e, outcomes),
+             Contains("3.00 /  0.40") && Contains("1.50 / 2.00 (30.0!)") &&
+                 Contains("quick: at or above the paper's in 1 of 1 rows; geometric mean 1.50 / "
+                          "2.00"));
+}
+
+TEST_CASE("what was not asked for is not printed") {
+  const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  CHECK(ablation_table(e, {of(1, 0)}).empty());
+  CHECK(paper_table(e, {of(1, 0)}).empty());
+}
+
+TEST_CASE("CSV has a row a cell") {
+  const auto text = results_csv(two_runs(), outcomes);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 5);
+  CHECK_THAT(text, Contains("\n3,\"w\",\"none\",\"quick\",ready,bfw,2,300.000000,"));
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/weather/conditions.hpp>
+
+namespace rrfp::weather {
+
+namespace {
+
+constexpr std::uint32_t draws = 200'000;
+
+task of(task_kind kind, std::uint32_t mb = 0) { return {kind, microbatch_id{mb}, chunk_id{0}}; }
+
+double link(const weathered& w, std::uint32_t mb, double own_ms = 1) {
+  return w.link_ms(step_id{0}, stage_id{1}, of(task_kind::forward, mb), own_ms);
+}
+
+double compute(const weathered& w, std::uint32_t stage, const task& what, std::uint32_t ranks = 1) {
+  return w.compute_ms(step_id{0}, stage_id{stage}, ranks, what, 10, 10);
+}
+
+struct spreads {
+  double outer = 0;  ///< (p95 - p5) / p50
+  double inner = 0;  ///< (p75 - p25) / p50
+};
+
+spreads of(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  const auto at = [&](double p) { return x[static_cast<std::size_t>(p * double(x.size()))]; };
+  return {(at(0.95) - at(0.05)) / at(0.5), (at(0.75) - at(0.25)) / at(0.5)};
+}
+
+template <class Draw>
+spreads spreads_of(Draw draw) {
+  std::vector<double> all;
+  for (std::uint32_t mb = 0; mb < draws; ++mb) all.push_back(draw(mb));
+  return of(std::move(all));
+}
+
+}  // namespace
+
+TEST_CASE("measured communication has both spreads of the paper") {
+  const weathered w{*conditions_of("measured"), draws};
+  const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
+  CHECK(s.outer == Approx(58.74).epsilon(0.01));
+  CHECK(s.inner == Approx(50.80).epsilon(0.01));
+}
+
+TEST_CASE("stalls may take their time whatever the message") {
+  auto c = *conditions_of("measured");
+  c.stall_unit_ms = 0.4;
+  const weathered w{c, draws};
+  const auto same = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.4); });
+  CHECK(same.outer == Approx(58.74).epsilon(0.01));
+  for (std::uint32_t mb = 0; mb < 1000; ++mb)
+    CHECK(link(w, mb, 5) - 5 == Approx(link(w, mb, 0.4) - 0.4).margin(1e-9));
+}
+
+TEST_CASE("measured log-normal communication has the outer spread of the paper alone") {
+  const weathered w{*conditions_of("measured-lognormal"), draws};
+  const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
+  CHECK(s.outer == Approx(58.74).epsilon(0.03));
+  CHECK(s.inner == Approx(5.13).epsilon(0.03));
+}
+
+TEST_CASE("measured compute has both spreads of the paper within a tenth") {
+  const weathered w{*conditions_of("measured"), draws};
+  const auto s =
+      spreads_of([&](std::uint32_t mb) { return compute(w, 0, of(task_kind::forward, mb)); });
+  CHECK(s.outer == Approx(0.73).epsilon(0.10));
+  CHECK(s.inner == Approx(0.35).epsilon(0.10));
+}
+
+TEST_CASE("every name of conditions is known, J0 and none are calm") {
+  for (const auto* name : {"none", "J0"}) {
+    const weathered w{*conditions_of(name), 8};
+    CHECK(compute(w, 0, of(task_kind::forward)) == 10);
+    CHECK(link(w, 3, 0.5) == 0.5);
+  }
+  CHECK(conditions_of("J3")->jitter.alpha == 1.5);
+  CHECK_FALSE(conditions_of("J4"));
+  CHECK_FALSE(conditions_of("sunny"));
+}
+
+TEST_CASE("a straggling stage is slow in everything, the others in nothing") {
+  conditions c;
+  c.straggler_stage = 2;
+  c.straggler_factor = 3;
+  const weathered w{c, 8};
+  CHECK(compute(w, 2, of(task_kind::forward)) == 30);
+  CHECK(compute(w, 2, of(task_kind::weight, 5)) == 30);
+  CHECK(compute(w, 1, of(task_kind::forward)) == 10);
+}
+
+TEST_CASE("a rank pauses once a step, before an F, whatever runs first") {
+  conditions c;
+  c.pause_stage = 1;
+  c.pause_ms = 500;
+  const weathered w{c, 8};
+  int paused = 0;
+  for (std::uint32_t mb = 0; mb < 8; ++mb) {
+    paused += compute(w, 1, of(task_kind::forward, mb)) == 510;
+    CHECK(compute(w, 1, of(task_kind::backward, mb)) == 10);
+    CHECK(compute(w, 0, of(task_kind::forward, mb)) == 10);
+  }
+  CHECK(paused == 1);
+}
+
+TEST_CASE("a slow link is slow both ways, and no other is") {
+  conditions c;
+  c.slow_link_stage = 1;
+  c.slow_link_factor = 4;
+  const weathered w{c, 8};
+  const auto ms = [&](std::uint32_t to, task_kind kind) {
+    return w.link_ms(step_id{0}, stage_id{to}, of(kind), 2);
+  };
+  CHECK(ms(2, task_kind::forward) == 8);
+  CHECK(ms(1, task_kind::backward) == 8);
+  CHECK(ms(1, task_kind::forward) == 2);
+  CHECK(ms(2, task_kind::backward) == 2);
+  CHECK(ms(0, task_kind::backward) == 2);
+}
+
+TEST_CASE("the slowest rank ends a task") {
+  const weathered w{*conditions_of("measured"), draws};
+  double one = 0;
+  double four = 0;
+  for (std::uint32_t mb = 0; mb < 1000; ++mb) {
+    const auto t = of(task_kind::forward, mb);
+    CHECK(compute(w, 0, t, 4) >= compute(w, 0, t, 1));
+    one += compute(w, 0, t, 1) / 1000;
+    four += compute(w, 0, t, 4) / 1000;
+  }
+  CHECK(one == Approx(10).epsilon(0.03));
+  CHECK(four > 12);
+}
+
+TEST_CASE("splitting backward changes no weather") {
+  for (const auto* name : {"measured", "J3"}) {
+    const weathered w{*conditions_of(name), 8};
+    for (std::uint32_t mb = 0; mb < 50; ++mb) {
+      const auto at = [&](task_kind kind) {
+        return w.compute_ms(step_id{0}, stage_id{0}, 2, of(kind, mb), 5, 5);
+      };
+      const auto fused =
+          w.fused_ms(step_id{0}, stage_id{0}, 2, of(task_kind::backward_weight, mb), 5, 5, 5);
+      CHECK(fused == Approx(at(task_kind::backward) + at(task_kind::weight)));
+      CHECK(w.link_ms(step_id{0}, stage_id{0}, of(task_kind::backward_weight, mb), 1) ==
+            w.link_ms(step_id{0}, stage_id{0}, of(task_kind::backward, mb), 1));
+    }
+  }
+}
+
+TEST_CASE("an impossible condition is named with what it may be") {
+  CHECK(validate(conditions{}).ok());
+  CHECK(validate(*conditions_of("measured")).ok());
+  conditions c;
+  c.stall_probability = 2;
+  CHECK(validate(c).message().starts_with("stall_probability: expected a number from 0"));
+  c = {};
+  c.pause_ms = -1;
+  CHECK(validate(c).message().starts_with("pause_ms: "));
+  c = {};
+  c.jitter.link_alpha = 0;
+  CHECK(validate(c).message().starts_with("link_alpha: "));
+}
+
+}  // namespace rrfp::weather

@@ -1,0 +1,174 @@
+#include <catch2/catch.hpp>
+
+#include <numeric>
+
+#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/workload/presets.hpp>
+
+namespace rrfp::workload {
+
+namespace {
+
+/// A machine whose memory and links cost nothing: times are FLOPs.
+machine arithmetic() {
+  machine m;
+  m.each = {"arithmetic", 1e12, 1e30, 0};
+  m.within = m.between = {1e30, 0};
+  m.efficiency = 1;
+  return m;
+}
+
+pipeline_cost made(std::string_view name, layout where, const machine& on = rtx_4090_cluster()) {
+  const auto cost = pipeline_cost::make(*preset(name), on, where);
+  INFO((cost ? "" : cost.message()));
+  REQUIRE(cost.ok());
+  return *cost;
+}
+
+double total_ms(const pipeline_cost& p, std::uint32_t images) {
+  double all = 0;
+  for (std::uint32_t s = 0; s < p.where().stages; ++s) all += p.stage(stage_id{s}, images).all_ms();
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("F, B and W of GPT-3 Large are the closed form of Narayanan et al. less recomputation") {
+  // 72 s l h^2 (1 + s / (12 h) * 1/2 + V / (12 l h)), the middle term halved by the causal mask.
+  const auto p = made("gpt3-large", {.stages = 1}, arithmetic());
+  constexpr double s = 2048, l = 24, h = 1536, v = 50257;
+  const auto flops = 72 * s * l * h * h * (1 + s / (12 * h) + v / (12 * l * h));
+  CHECK(total_ms(p, 0) == Approx(flops / 1e12 * 1e3));
+}
+
+TEST_CASE("B and W without attention cost what F does, attention twice and nothing") {
+  const auto m = *preset("gpt3-large");
+  const auto c = cost_of(m, part_kind::decoder_layer, {1, 0}, 1, arithmetic());
+  const auto attention_ms = attention_flops(m.text.layer, 2048) / 1e9;
+  CHECK(c.backward_ms - c.forward_ms == Approx(attention_ms));
+  CHECK(c.forward_ms - c.weight_ms == Approx(attention_ms));
+  const auto head = cost_of(m, part_kind::head, {1, 0}, 1, arithmetic());
+  CHECK(head.forward_ms == head.backward_ms);
+  CHECK(head.forward_ms == head.weight_ms);
+}
+
+TEST_CASE("more images or samples never cost less, and cost the encoder more") {
+  for (const auto name : preset_names()) {
+    if (!preset(name)->images) continue;
+    const auto p = made(name, {.stages = 8, .mean_images = 2});
+    for (std::uint32_t n = 0; n < 4; ++n) {
+      for (std::uint32_t s = 0; s < 8; ++s) {
+        const auto& less = p.stage(stage_id{s}, n);
+        const auto& more = p.stage(stage_id{s}, n + 1);
+        CHECK(less.forward_ms <= more.forward_ms);
+        CHECK(less.backward_ms <= more.backward_ms);
+        CHECK(less.weight_ms <= more.weight_ms);
+        CHECK(less.activation_bytes <= more.activation_bytes);
+      }
+      CHECK(p.stage(stage_id{0}, n).all_ms() < p.stage(stage_id{0}, n + 1).all_ms());
+      CHECK(p.stage(stage_id{7}, n).all_ms() == p.stage(stage_id{7}, n + 1).all_ms());
+    }
+    CHECK(total_ms(made(name, {.stages = 8, .samples = 2}), 2) > total_ms(p, 2));
+  }
+}
+
+TEST_CASE("longer samples cost more, and attention grows with their square") {
+  auto m = *preset("gpt3-large");
+  const auto at = [&](std::uint32_t tokens) {
+    m.sequence_tokens = tokens;
+    return cost_of(m, part_kind::decoder_layer, {1, 0}, 1, arithmetic());
+  };
+  CHECK(at(4096).weight_ms == Approx(2 * at(2048).weight_ms));
+  const auto square = [&](std::uint32_t n) { return at(n).forward_ms - at(n).weight_ms; };
+  CHECK(square(4096) == Approx(4 * square(2048)));
+}
+
+TEST_CASE("an encoder stands still without images, and costs by the image") {
+  const auto m = *preset("llama3-8b-vit-5b");
+  const auto at = [&](std::uint32_t images) {
+    return cost_of(m, part_kind::encoder_layer, {1, images}, 1, arithmetic()).all_ms();
+  };
+  CHECK(at(0) == 0);
+  CHECK(at(4) == Approx(4 * at(1)));
+}
+
+TEST_CASE("tp ranks share the arithmetic alike, and pay with all-reduces") {
+  const auto m = *preset("llama3-8b-vit-5b");
+  const auto of = [&](std::uint32_t tp, const machine& on) {
+    return cost_of(m, part_kind::decoder_layer, {1, 2}, tp, on);
+  };
+  CHECK(of(2, arithmetic()).all_ms() == Approx(of(1, arithmetic()).all_ms() / 2));
+  const auto real = rtx_4090_cluster();
+  const auto bytes = 1024.0 * 4096 * 2;
+  CHECK(of(2, real).forward_ms ==
+        Approx(of(1, real).forward_ms / 2 + 2e3 * all_reduce_s(real.within, bytes, 2)));
+  CHECK(of(2, real).weight_ms == Approx(of(1, real).weight_ms / 2));
+  CHECK(of(2, real).activation_bytes < of(1, real).activation_bytes);
+  CHECK(of(2, real).activation_bytes > of(1, real).activation_bytes / 2);
+}
+
+TEST_CASE("a layer that does little arithmetic takes as long as its bytes") {
+  auto slow_memory = arithmetic();
+  slow_memory.each.memory_bandwidth = 1;
+  const auto m = *preset("gpt3-large");
+  const auto c = cost_of(m, part_kind::decoder_layer, {1, 0}, 1, slow_memory);
+  const auto weights = 2.0 * 12 * 1536 * 1536;
+  CHECK(c.forward_ms == Approx(1e3 * (weights + 2 * c.activation_bytes)));
+  CHECK(c.weight_ms == Approx(1e3 * (4 * weights + c.activation_bytes)));
+}
+
+TEST_CASE("stages are cut where the dearest is cheapest") {
+  CHECK(cut_evenly({1, 1, 1, 1}, 2) == std::vector<std::uint32_t>{0, 2, 4});
+  CHECK(cut_evenly({1, 1, 1, 3}, 2) == std::vector<std::uint32_t>{0, 3, 4});
+  CHECK(cut_evenly({5, 1, 1, 1, 1}, 3).at(1) == 1);
+  CHECK(cut_evenly({1, 2, 3}, 3) == std::vector<std::uint32_t>{0, 1, 2, 3});
+  CHECK(cut_evenly({0, 0, 4}, 2).size() == 3);
+}
+
+TEST_CASE("stages hold the whole model, encoder first, and are about even") {
+  const auto p = made("llama3-8b-vit-5b", {.stages = 16, .mean_images = 2});
+  const auto parts = parts_of(*preset("llama3-8b-vit-5b"));
+  CHECK(p.cuts().front() == 0);
+  CHECK(p.cuts().back() == parts.size());
+  CHECK(parts.front() == part_kind::encoder_layer);
+  CHECK(parts.back() == part_kind::head);
+  const auto mean = total_ms(p, 2) / 16;
+  for (std::uint32_t s = 0; s < 16; ++s) CHECK(p.stage(stage_id{s}, 2).all_ms() < 1.35 * mean);
+  CHECK(total_ms(p, 3) == Approx(total_ms(made("llama3-8b-vit-5b", {.stages = 1}), 3)));
+}
+
+TEST_CASE("messages are patches inside the encoder and tokens behind it") {
+  const auto p = made("qwen3-1.7b-vit-h", {.stages = 16, .mean_images = 2});
+  CHECK(p.message_bytes(stage_id{0}, 3) == 3.0 * 256 * 1280 * 2);
+  CHECK(p.message_bytes(stage_id{14}, 3) == 1024.0 * 2048 * 2);
+  CHECK(p.message_bytes(stage_id{0}, 0) == 0);
+  CHECK(p.message_ms(stage_id{0}, 0) == Approx(0.01));
+}
+
+TEST_CASE("neighbours in one group of 8 use PCIe, others share a node's adapter") {
+  const auto on = rtx_4090_cluster();
+  const auto one = made("llama3-8b-vit-5b", {.stages = 16, .mean_images = 2});
+  const auto bytes = one.message_bytes(stage_id{6}, 2);
+  CHECK(one.message_ms(stage_id{6}, 2) == Approx(1e3 * transfer_s(on.within, bytes)));
+  CHECK(one.message_ms(stage_id{7}, 2) == Approx(1e3 * transfer_s(on.between, bytes)));
+  const auto two = made("llama3-8b-vit-5b", {.stages = 16, .tp = 2, .mean_images = 2});
+  const auto same = two.message_bytes(stage_id{3}, 2);
+  CHECK(two.message_ms(stage_id{3}, 2) == Approx(1e3 * transfer_s(on.between, same, 2)));
+}
+
+TEST_CASE("18 bytes a parameter are held on one rank; replicas exchange gradients") {
+  const auto p = made("gpt3-large", {.stages = 1});
+  const auto held = 18.0 * (24 * 12 * 1536.0 * 1536 + 2 * 50257.0 * 1536 + 2048.0 * 1536);
+  CHECK(p.static_bytes(stage_id{0}) == Approx(held));
+  CHECK(p.gradient_exchange_ms() == 0);
+  CHECK(made("gpt3-large", {.stages = 1, .replicas = 2}).gradient_exchange_ms() ==
+        Approx(1e3 * (2 * 10e-6 + held / 18 * 4 / 16e9)));
+}
+
+TEST_CASE("more stages than parts are refused") {
+  const auto cost = pipeline_cost::make(*preset("gpt3-large"), rtx_4090_cluster(), {.stages = 27});
+  REQUIRE_FALSE(cost.ok());
+  CHECK(cost.message() == "expected at most as many stages as gpt3-large has parts, 26, got 27");
+}
+
+}  // namespace rrfp::workload

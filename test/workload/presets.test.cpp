@@ -1,0 +1,55 @@
+#include <catch2/catch.hpp>
+
+#include <rrfp/workload/presets.hpp>
+
+namespace rrfp::workload {
+
+namespace {
+
+struct published {
+  std::string_view preset;
+  double decoder;
+  double encoder;
+};
+
+/// As the models' papers and cards count them.
+constexpr published sizes[] = {
+    {"gpt3-large", 760e6, 0},
+    {"qwen3-1.7b-vit-h", 1.72e9, 632e6},
+    {"qwen3-4b-vit-big", 4.02e9, 1.84e9},
+    {"llama3-8b-vit-5b", 8.03e9, 5.0e9},
+    {"qwen3-32b-internvit", 32.8e9, 5.54e9},
+    {"llama3-70b-vit-22b", 70.6e9, 21.7e9},
+};
+
+}  // namespace
+
+TEST_CASE("every preset has the published number of parameters within 1 %") {
+  REQUIRE(preset_names().size() == std::size(sizes));
+  for (const auto& p : sizes) {
+    const auto m = preset(p.preset);
+    INFO(p.preset);
+    REQUIRE(m);
+    CHECK(m->name == p.preset);
+    CHECK(static_cast<double>(parameters(m->text)) == Approx(p.decoder).epsilon(0.01));
+    CHECK(m->images.has_value() == (p.encoder > 0));
+    if (m->images)
+      CHECK(static_cast<double>(parameters(*m->images)) == Approx(p.encoder).epsilon(0.01));
+  }
+}
+
+TEST_CASE("every preset's name is found, others are not") {
+  for (const auto name : preset_names()) CHECK(preset(name));
+  CHECK_FALSE(preset("gpt3"));
+  CHECK_FALSE(preset(""));
+}
+
+TEST_CASE("four images of 256 tokens fill a multimodal sample") {
+  for (const auto name : preset_names())
+    if (const auto m = preset(name); m->images) {
+      CHECK(m->images->tokens_per_image() == 256);
+      CHECK(m->sequence_tokens == 4 * 256);
+    }
+}
+
+}  // namespace rrfp::workload
