@@ -46,7 +46,6 @@ TEST_CASE("a wrong setting is refused in one line") {
       {{"train.lr=-1"}, {"train.lr"}},
       {{"transport.listen=0.0.0.0"}, {"transport.listen", "transport.key_file", "loopback"}},
       {{"transport.inflight_bytes=1"}, {"transport.inflight_bytes", "activation", "got 1"}},
-      {{"dispatch.mode=in-order", "dispatch.slot_bytes=1"}, {"dispatch.slot_bytes", "too little"}},
   };
   for (const auto& c : cases) {
     for (const std::string command : {"run", "check"}) {
@@ -85,6 +84,17 @@ TEST_CASE("a corpus that the file names is refused with the line that names it")
   std::ofstream{file} << "[pipeline]\nstages = 2\n\n[data]\ntext = [\"empty.txt\"]\n";
   for (const std::string command : {"run", "check"})
     require_refused(run_program({RRFP_NODE, command, file}), {file + ":5: data.text", "0 bytes"});
+}
+
+TEST_CASE("an order that needs more bytes than it may hold is refused") {
+  const scratch_folder folder;
+  const auto file = folder / "job.toml";
+  std::ofstream{file}
+      << "[pipeline]\nstages = 4\n[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n"
+         "slot_bytes = 1\n[data]\ntext = [\"" RRFP_SOURCE "/README.md\"]\n";
+  for (const std::string command : {"run", "check"})
+    require_refused(run_program({RRFP_NODE, command, file}),
+                    {file + ":6: dispatch.slot_bytes", "too little", "one_f_one_b"});
 }
 
 TEST_CASE("an infeasible table is refused and its cycle named") {

@@ -193,7 +193,7 @@ TEST_CASE("What this version cannot do is refused, not ignored") {
       {"[device]\nkind = \"cuda\"",
        "x.toml:2: device.kind: not available yet: expected \"cpu\" or \"emulated\", got \"cuda\""},
       {"[device]\nkind = \"emulated\"\ntime_scale = 0",
-       "x.toml:3: device.time_scale: expected a number >= 0.001 and <= 1000, got 0"},
+       "x.toml:3: device.time_scale: expected a number >= 0.001, got 0"},
       {"[device]\nkind = \"tpu\"",
        "x.toml:2: device.kind: expected \"cpu\", \"cuda\" or \"emulated\", got \"tpu\""},
   });
