@@ -239,8 +239,8 @@ class session::impl {
 
   std::unique_ptr<work_queue> make_device(std::string name) {
     if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
-    if (!timer_) timer_ = std::make_shared<timer_thread>();
-    return std::make_unique<virtual_device>(timer_);
+    if (!timer_) timer_ = std::make_unique<timer_thread>();
+    return std::make_unique<virtual_device>(*timer_);
   }
 
   /// Handlers only record and decide: a thread serves many ranks.
@@ -298,7 +298,7 @@ class session::impl {
   /// Of the ranks in `parts_`; they end with the run.
   std::vector<std::unique_ptr<work_queue>> devices_;
   /// Of the devices, if they are emulated.
-  std::shared_ptr<timer_thread> timer_;
+  std::unique_ptr<timer_thread> timer_;
   node_parts parts_;
   /// Of the stages hosted here; later of all.
   std::map<stage_id, compute::tie> sides_;

@@ -7,7 +7,7 @@ namespace rrfp::actors {
 /// Shared with the calls that the timer still holds.
 class virtual_device::state : public std::enable_shared_from_this<state> {
  public:
-  explicit state(std::shared_ptr<timer_thread> timer) : timer_(std::move(timer)) {}
+  explicit state(timer_thread& timer) : timer_(timer) {}
 
   void add(std::function<std::chrono::nanoseconds()> work, std::function<void()> after) {
     {
@@ -17,7 +17,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
       if (std::exchange(busy_, true)) return;
     }
     const auto now = timer_thread::clock::now();
-    timer_->at(now, [self = shared_from_this(), now] { self->advance(now); });
+    timer_.at(now, [self = shared_from_this(), now] { self->advance(now); });
   }
 
   void stop() {
@@ -49,7 +49,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
       const auto time = next.work();
       if (!next.after) continue;
       const auto due = at + time;
-      timer_->at(due, [self = shared_from_this(), due, after = std::move(next.after)] {
+      timer_.at(due, [self = shared_from_this(), due, after = std::move(next.after)] {
         if (self->is_stopped()) return;
         after();
         self->advance(due);
@@ -62,15 +62,14 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
     return stopped_;
   }
 
-  const std::shared_ptr<timer_thread> timer_;
+  timer_thread& timer_;
   std::mutex mutex_;
   std::deque<item> waiting_;
   bool busy_ = false;
   bool stopped_ = false;
 };
 
-virtual_device::virtual_device(std::shared_ptr<timer_thread> timer)
-    : state_(std::make_shared<state>(std::move(timer))) {}
+virtual_device::virtual_device(timer_thread& timer) : state_(std::make_shared<state>(timer)) {}
 
 virtual_device::~virtual_device() { state_->stop(); }
 

@@ -14,7 +14,8 @@ namespace rrfp::actors {
 /// clock, however late the timer was: lateness does not add up.
 class virtual_device final : public work_queue {
  public:
-  explicit virtual_device(std::shared_ptr<timer_thread> timer);
+  /// Once `timer` has ended, nothing is posted any more.
+  explicit virtual_device(timer_thread& timer);
   ~virtual_device() override;
 
   void post(std::function<void()> work) override;
