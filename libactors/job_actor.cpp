@@ -47,12 +47,11 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
 }
 
 caf::behavior job_actor::make_behavior() {
+  // Whatever the reason, it may be the end of a whole node: who watches the nodes says more, but
+  // may hear of it later.
   set_down_handler([this](const caf::down_msg& m) {
-    failed what{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))};
-    // Who watches the nodes says more, but may hear of it later.
-    if (m.reason == caf::exit_reason::remote_link_unreachable)
-      return post_after(this, unexplained_loss_time, std::move(what));
-    end(ending::failed, std::move(what.message));
+    post_after(this, unexplained_loss_time,
+               failed{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))});
   });
   const auto& context = *setup_.context;
   result_.summary.stages.resize(context.shape.stages);
