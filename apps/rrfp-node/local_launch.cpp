@@ -126,14 +126,14 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   }
   ::close(rendezvous->fd);
 
-  const auto any_alive = [&] {
-    return std::any_of(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
+  const auto count_alive = [&] {
+    return std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
   };
   bool told = false;
   bool told_others = false;
   bool one_left = false;
   std::optional<clock::time_point> deadline;
-  while (any_alive()) {
+  while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
     reap(nodes);
     if (interrupts.interrupted() && !std::exchange(told, true)) {
@@ -144,8 +144,7 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
       signal_all(nodes, SIGINT);
       deadline = clock::now() + leaving_time;
     }
-    const auto alive =
-        std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
+    const auto alive = count_alive();
     if (alive < std::ssize(nodes) && !deadline) deadline = clock::now() + ending_time;
     if (alive == 1 && nodes.size() > 1 && !std::exchange(one_left, true))
       deadline = std::min(*deadline, clock::now() + last_one_time);
@@ -153,9 +152,8 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   }
 
   if (interrupts.interrupted()) return exit_interrupted;
-  const auto& first = nodes[0];
-  if (WIFEXITED(first.state) && WEXITSTATUS(first.state) != exit_done)
-    return WEXITSTATUS(first.state);
+  if (const auto state = nodes[0].state; WIFEXITED(state) && !nodes[0].ended_well())
+    return WEXITSTATUS(state);
   for (std::uint32_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n].ended_well()) continue;
     // Of the loss of node 0, node 1 tells more than can be seen from here.

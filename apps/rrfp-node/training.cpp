@@ -128,10 +128,7 @@ status check_training(const std::vector<job::job>& runs, const training_options&
 int train(const std::vector<job::job>& runs, const training_options& options,
           interrupt_watch& interrupts, const node_seat& seat) {
   auto log = json_log::open(seat.leads() ? options.json : std::string{});
-  if (!log) {
-    fmt::print(stderr, "rrfp-node: {}\n", log.message());
-    return exit_bad_input;
-  }
+  if (!log) return refuse(log.message());
   std::vector<finished_run> finished;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces;
   std::vector<actors::titled_trace> titled;
@@ -139,10 +136,7 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   for (const auto& j : runs) {
     auto run =
         prepare(j, static_cast<std::uint32_t>(titled.size()), **log, !options.trace.empty(), seat);
-    if (!run) {
-      fmt::print(stderr, "rrfp-node: {}\n", run.message());
-      return exit_bad_input;
-    }
+    if (!run) return refuse(run.message());
     if (seat.leads()) fmt::print("{}\n", headline(j));
     std::fflush(stdout);
     interrupts.on_interrupt([session = run->session.get()] { session->interrupt(); });

@@ -1,5 +1,6 @@
 #include "keys.hpp"
 
+#include <rrfp/job/jitter_keys.hpp>
 #include <rrfp/job/key_types.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/workload/pipeline_cost.hpp>
@@ -213,29 +214,8 @@ std::vector<job::basic_key<run_draft>> make_run() {
 }
 
 void add_jitter(std::vector<job::basic_key<weather_draft>>& table) {
-  using weather::compute_jitter;
-  using weather::link_jitter;
   keys_of<weather_draft, weather::jitter_options> keys{table, "", &weather_draft::jitter};
-  using o = weather::jitter_options;
-  keys.choice(
-      "compute", &o::compute,
-      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
-      "What disturbs a task.");
-  keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
-              "lognormal: standard deviation of the logarithm.");
-  keys.number("probability", &o::probability, {0, 1}, "", "paper: share of the tasks delayed.");
-  keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
-              "paper: least time that the delay is scaled by.");
-  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: the delay in task times.");
-  keys.choice("link", &o::link,
-              {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
-               name(link_jitter::lognormal), name(link_jitter::pareto)},
-              "How the extra time of a message is spread.");
-  keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
-  keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
-              "lognormal: standard deviation of the logarithm.");
-  keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
-              "pareto: tail index; smaller is heavier.");
+  job::add_jitter_keys(keys);
 }
 
 void add_conditions(std::vector<job::basic_key<weather_draft>>& table) {

@@ -2,6 +2,7 @@
 
 #include <rrfp/schedule/check.hpp>
 
+#include <rrfp/job/jitter_keys.hpp>
 #include <rrfp/job/key_types.hpp>
 
 namespace rrfp::job {
@@ -124,32 +125,12 @@ void apply_level(weather::jitter_options& jitter, std::string_view name) {
 void add_jitter(std::vector<key>& table) {
   section_keys<weather::jitter_options> keys{table, "jitter", &job::jitter};
   using o = weather::jitter_options;
-  using weather::compute_jitter;
-  using weather::link_jitter;
   keys.integer("seed", &o::seed, {}, "", "Equal seeds meet equal weather, in every mode.");
   keys.preset("level", {"J0", "J1", "J2", "J3"},
               "The paper's levels: sets `compute`, `probability`, `floor_ms` and `alpha`, unless "
               "they stand beside it.",
               apply_level);
-  keys.choice(
-      "compute", &o::compute,
-      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
-      "What disturbs a task.");
-  keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
-              "lognormal: standard deviation of the logarithm.");
-  keys.number("probability", &o::probability, {0, 1}, "", "paper: share of the tasks delayed.");
-  keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
-              "paper: least time that the delay is scaled by.");
-  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: the delay in task times.");
-  keys.choice("link", &o::link,
-              {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
-               name(link_jitter::lognormal), name(link_jitter::pareto)},
-              "How the extra time of a message is spread.");
-  keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
-  keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
-              "lognormal: standard deviation of the logarithm.");
-  keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
-              "pareto: tail index; smaller is heavier.");
+  add_jitter_keys(keys);
 }
 
 void add_cost(std::vector<key>& table) {

@@ -1,12 +1,11 @@
 /// What is done stays done, and what is torn is seen.
 #include <catch2/catch.hpp>
 
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include <rrfp/experiment/store.hpp>
 
+#include "program.hpp"
 #include "support.hpp"
 
 namespace rrfp::experiment {
@@ -15,28 +14,8 @@ using namespace testing;
 
 namespace {
 
-class scratch_folder {
- public:
-  scratch_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "rrfp_store_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no scratch folder");
-    path_ = name;
-  }
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-  ~scratch_folder() { std::filesystem::remove_all(path_); }
-
-  std::string at(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string text_of(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream{path}.rdbuf();
-  return text.str();
-}
+using test::scratch_folder;
+using test::text_of;
 
 outcome some(double ms) { return {{ms, 1.0 / 3}, 0.25, 0.125, 7, 1'000'000'007, 5'000'000'000}; }
 
@@ -51,8 +30,8 @@ store opened(const std::string& folder) {
 
 TEST_CASE("an outcome reads back to the last bit") {
   const scratch_folder folder;
-  REQUIRE(opened(folder.at("out")).add("a cell", some(0.1)));
-  const auto again = opened(folder.at("out"));
+  REQUIRE(opened(folder / "out").add("a cell", some(0.1)));
+  const auto again = opened(folder / "out");
   CHECK(again.notes().empty());
   CHECK(again.find("another cell") == nullptr);
   const auto* const o = again.find("a cell");
@@ -67,9 +46,9 @@ TEST_CASE("an outcome reads back to the last bit") {
 
 TEST_CASE("a file torn at any byte gives back its whole lines and takes new ones") {
   const scratch_folder folder;
-  const auto path = folder.at("cells.jsonl");
+  const auto path = folder / "cells.jsonl";
   {
-    auto s = opened(folder.at(""));
+    auto s = opened(folder / "");
     REQUIRE(s.add("first", some(1)));
     REQUIRE(s.add("second", some(2)));
   }
@@ -77,7 +56,7 @@ TEST_CASE("a file torn at any byte gives back its whole lines and takes new ones
   const auto first_end = whole.find('\n') + 1;
   for (std::size_t size = first_end; size < whole.size(); size += 7) {
     std::ofstream{path} << whole.substr(0, size);
-    auto s = opened(folder.at(""));
+    auto s = opened(folder / "");
     CHECK(s.find("first") != nullptr);
     CHECK((s.find("second") != nullptr) == (size + 1 >= whole.size()));
     CHECK(s.notes().size() == (size == first_end || size + 1 >= whole.size() ? 0 : 1));
@@ -89,11 +68,11 @@ TEST_CASE("a file torn at any byte gives back its whole lines and takes new ones
 
 TEST_CASE("a changed digit is seen by the checksum") {
   const scratch_folder folder;
-  REQUIRE(opened(folder.at("")).add("a cell", some(1.5)));
-  auto text = text_of(folder.at("cells.jsonl"));
+  REQUIRE(opened(folder / "").add("a cell", some(1.5)));
+  auto text = text_of(folder / "cells.jsonl");
   text.replace(text.find("1.5"), 3, "1.4");
-  std::ofstream{folder.at("cells.jsonl")} << text;
-  const auto s = opened(folder.at(""));
+  std::ofstream{folder / "cells.jsonl"} << text;
+  const auto s = opened(folder / "");
   CHECK(s.find("a cell") == nullptr);
   CHECK(s.notes().size() == 1);
 }
