@@ -13,7 +13,8 @@ emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
       model_(model),
       message_(at::zeros({model.activation_bytes}, at::kByte)) {}
 
-void emulated_compute::begin_step(step_id) {
+void emulated_compute::begin_step(step_id step) {
+  step_ = step;
   losses_.clear();
   held_ = 0;
   peak_ = 0;
@@ -23,7 +24,8 @@ at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
   const auto& t = l.what;
   const auto vs = shape_.virtual_stage(stage_, t.chunk);
   // A slot is held once for all chunks of a stage, so each has its share of it.
-  const auto share = model_.slot_bytes / shape_.chunks;
+  const auto slot = model_.slot_bytes ? model_.slot_bytes(step_, t.mb) : 0;
+  const auto share = static_cast<std::int64_t>(slot) / shape_.chunks;
   if (t.kind == task_kind::forward) {
     held_ += share;
     peak_ = std::max(peak_.load(), held_.load());

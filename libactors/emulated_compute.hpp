@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/schedule/placement.hpp>
@@ -11,7 +12,8 @@ namespace rrfp::actors {
 struct emulated_model {
   std::int64_t activation_bytes = 1;  ///< of a message between stages
   std::int64_t tokens = 0;            ///< of a microbatch
-  std::int64_t slot_bytes = 0;        ///< that a microbatch holds on the stage, from its F to its W
+  /// What a microbatch holds on the stage, from its F to its W; empty: nothing.
+  std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
 };
 
 class emulated_compute final : public compute::rank_compute {
@@ -37,6 +39,7 @@ class emulated_compute final : public compute::rank_compute {
   const stage_id stage_;
   const emulated_model model_;
   const at::Tensor message_;
+  step_id step_;
   std::vector<compute::microbatch_loss> losses_;
   std::atomic<std::int64_t> held_ = 0;
   std::atomic<std::int64_t> peak_ = 0;

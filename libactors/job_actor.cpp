@@ -164,6 +164,8 @@ void job_actor::finish_step() {
     busy += o.busy;
     auto& stage = result_.summary.stages[o.stage.value()];
     stage.busy_ms += milliseconds(o.busy);
+    stage.blocked_ms += milliseconds(o.blocked);
+    stage.launch_gap_ms += milliseconds(o.launch_gap);
     stage.peak_bytes = std::max(stage.peak_bytes, o.peak_bytes);
     stage.memory.slots_peak = std::max(stage.memory.slots_peak, o.memory.slots_peak);
     stage.memory.bytes_peak = std::max(stage.memory.bytes_peak, o.memory.bytes_peak);

@@ -88,7 +88,7 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.limits = dispatch->limits;
   setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
   const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
-  setup.slot_bytes = [chunks, shape = dispatch->shape](stage_id s, microbatch_id) {
+  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
   setup.train = j.train;

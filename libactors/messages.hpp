@@ -79,6 +79,8 @@ struct launch_done {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t delay = 0;  ///< injected part
+  /// When the receiver of its output had it, if the rank waited for that; else 0.
+  std::int64_t received = 0;
   std::int64_t held_bytes = 0;
 };
 /// All tasks of the step are done: exchange tied gradients and report.
@@ -100,7 +102,10 @@ struct stage_step_ended {
   std::vector<compute::parameter_norm> norms;
   memory_use memory;
   std::int64_t peak_bytes = 0;  ///< activation memory, measured, of the rank that held most
-  std::int64_t busy = 0;        ///< in tasks, of the slowest rank
+  // Of the rank with most of it:
+  std::int64_t busy = 0;        ///< in tasks
+  std::int64_t blocked = 0;     ///< after tasks, until their output was received
+  std::int64_t launch_gap = 0;  ///< free, while the stage waited for nothing
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
 };
@@ -156,15 +161,15 @@ auto fields(auto f, begin_step& x) { return f(x.step); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.what); }
 auto fields(auto f, launch_done& x) {
-  return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.held_bytes);
+  return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes);
 }
 auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
   return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes);
 }
 auto fields(auto f, stage_step_ended& x) {
-  return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.busy,
-           x.first_begin, x.last_end);
+  return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.busy, x.blocked,
+           x.launch_gap, x.first_begin, x.last_end);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }

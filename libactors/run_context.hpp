@@ -12,6 +12,8 @@
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/schedule/placement.hpp>
 
+#include "rendezvous.hpp"
+
 namespace rrfp::actors {
 
 /// Of a task, in milliseconds.
@@ -22,6 +24,7 @@ struct run_context {
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
+  rendezvous* meeting = nullptr;    ///< the wire, if sends and receives meet
   task_time delay;                  ///< injected; empty: none
   task_time emulated_time;          ///< of tasks that are not computed; empty: they are
   trace_recorder* trace = nullptr;  ///< null: not traced

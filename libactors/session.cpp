@@ -9,6 +9,7 @@
 
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/sequence.hpp>
 
 #include "cluster_link.hpp"
 #include "collective_group.hpp"
@@ -51,16 +52,23 @@ class replica_source final : public compute::batch_source {
   const std::uint32_t first_;
 };
 
+std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session_setup& setup,
+                                                                   stage_id stage) {
+  if (!setup.slot_bytes) return {};
+  return [of = setup.slot_bytes, stage](step_id step, microbatch_id mb) {
+    return of(step, stage, mb);
+  };
+}
+
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
                                                             rank_address address,
                                                             const rank_collectives& groups) {
   const auto& shape = setup.shape;
   if (setup.emulated) {
-    const auto slot = setup.slot_bytes ? setup.slot_bytes(address.stage, microbatch_id{0}) : 0;
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
         shape, address.stage,
         emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
-                       static_cast<std::int64_t>(slot)})};
+                       slot_bytes_of(setup, address.stage)})};
   }
   const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
@@ -92,9 +100,7 @@ stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id 
   parts.config = {setup.shape,     stage,      setup.ranks,
                   setup.lookahead, setup.mode, setup.limits[stage.value()]};
   parts.hint = setup.make_policy(stage);
-  if (setup.slot_bytes)
-    for (std::uint32_t mb = 0; mb < setup.shape.microbatches; ++mb)
-      parts.slot_bytes.push_back(setup.slot_bytes(stage, microbatch_id{mb}));
+  parts.slot_bytes = slot_bytes_of(setup, stage);
   return parts;
 }
 
@@ -153,8 +159,8 @@ class session::impl {
           if (!compute) return compute.failure();
           sides_[stage] = (*compute)->tied_side();
           devices_.push_back(make_device(fmt::format("compute {}.{}", s, r)));
-          parts_.ranks.push_back(
-              {address, stage, std::move(*compute), std::move(groups), devices_.back().get()});
+          parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
+                                  devices_.back().get(), order_of(stage)});
         }
       }
     return success();
@@ -191,6 +197,11 @@ class session::impl {
       wire = make_in_process_transport();
     }
     context->wire = with_delays(setup_, std::move(wire));
+    if (setup_.blocking_messages) {
+      auto meeting = std::make_unique<rendezvous>(std::move(context->wire));
+      context->meeting = meeting.get();
+      context->wire = std::move(meeting);
+    }
     for (auto& rank : parts_.ranks) rank.tied_with = partner_of(rank.address.stage, sides_);
 
     caf::actor_system_config config;
@@ -231,6 +242,12 @@ class session::impl {
     return !where_ || where_->places.of(a.replica, a.stage, a.rank) == where_->members->node();
   }
 
+  /// What the stage obeys, if its ranks have to know; else nothing.
+  sequence order_of(stage_id stage) const {
+    if (!setup_.blocking_messages) return {};
+    return obeyed_order(*setup_.make_policy(stage), setup_.shape);
+  }
+
   run_result ended_early(ending how, std::string message) const {
     run_result nothing{how, std::move(message), {}, {}};
     nothing.summary.stages.resize(setup_.shape.stages);
@@ -239,13 +256,15 @@ class session::impl {
 
   std::unique_ptr<work_queue> make_device(std::string name) {
     if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
-    if (!timer_) timer_ = std::make_unique<timer_thread>();
+    if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
     return std::make_unique<virtual_device>(*timer_);
   }
 
   /// Handlers only record and decide: a thread serves many ranks.
   std::size_t actor_threads() const {
-    constexpr std::size_t ranks_a_thread = 16;
+    // Emulated devices leave no gap between two handlers in which another thread could help.
+    const std::size_t ranks_a_thread = setup_.emulated ? 64 : 16;
+    if (parts_.ranks.size() <= ranks_a_thread && setup_.emulated) return 1;
     const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
     return std::min(cores, 1 + (parts_.ranks.size() + ranks_a_thread - 1) / ranks_a_thread);
   }
@@ -316,6 +335,9 @@ result<std::unique_ptr<session>> session::open(session_setup setup, std::optiona
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "a memory limit for each stage");
   RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated),
              "a source of policies and of chunks");
+  RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
+                                          setup.lookahead == 0 && !where.has_value()),
+             "sends meet receives in order, one at a time, in one process");
   auto state = std::make_unique<impl>(std::move(setup), std::move(where));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};

@@ -58,9 +58,13 @@ void stage_supervisor::begin(step_id step) {
   phase_ = phase::running;
   step_ = step;
   outcome_ = {};
-  busy_of_rank_.assign(ranks_.size(), 0);
+  times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
-  tell_core(step_began{step, slot_bytes_});
+  step_began begun{step, {}};
+  if (slot_bytes_)
+    for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
+      begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
+  tell_core(begun);
   tell_ranks(begin_step{step});
   for (const auto& m : std::exchange(early_, {})) take(m);
   ask_for_decision();
@@ -78,7 +82,7 @@ void stage_supervisor::take(const arrived& m) {
 
 void stage_supervisor::take(const launch_done& m) {
   context_->note_progress();
-  busy_of_rank_[m.rank.value()] += m.end - m.begin;
+  count_time(m);
   if (outcome_.first_begin == 0) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   tell_core(task_finished{m.what.seq, m.rank});
@@ -90,6 +94,18 @@ void stage_supervisor::take(const launch_done& m) {
     if (--decided->ranks_left == 0) decisions_.erase(decided);
   }
   ask_for_decision();
+}
+
+void stage_supervisor::count_time(const launch_done& m) {
+  auto& time = times_[m.rank.value()];
+  if (time.free_since != 0) {
+    const auto waited = waited_ - time.waited_before;
+    time.launch_gap += std::max<std::int64_t>(m.begin - time.free_since - waited, 0);
+  }
+  time.busy += m.end - m.begin;
+  time.free_since = std::max(m.end, m.received);
+  time.blocked += time.free_since - m.end;
+  time.waited_before = waited_;
 }
 
 void stage_supervisor::choose() {
@@ -121,6 +137,7 @@ void stage_supervisor::perform(const rrfp::wait& w) {
 void stage_supervisor::end_wait(std::int64_t now) {
   if (!waiting_) return;
   waiting_->end = now;
+  waited_ += now - waiting_->begin;
   if (context_->trace != nullptr) context_->trace->add(*waiting_);
   waiting_.reset();
 }
@@ -137,7 +154,11 @@ void stage_supervisor::take(rank_step_ended& m) {
   outcome_.replica = replica_;
   outcome_.stage = stage_;
   outcome_.memory = core_.memory();
-  outcome_.busy = *std::max_element(busy_of_rank_.begin(), busy_of_rank_.end());
+  for (const auto& time : times_) {
+    outcome_.busy = std::max(outcome_.busy, time.busy);
+    outcome_.blocked = std::max(outcome_.blocked, time.blocked);
+    outcome_.launch_gap = std::max(outcome_.launch_gap, time.launch_gap);
+  }
   post(job_, std::move(outcome_));
 }
 

@@ -4,6 +4,7 @@
 /// that all that is already in the mailbox is seen before the core chooses.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,8 +23,8 @@ struct stage_parts {
   replica_id replica;
   stage_config config;
   std::unique_ptr<policy> hint;
-  /// Bytes of each microbatch's slot; empty: not counted.
-  std::vector<std::uint64_t> slot_bytes;
+  /// Bytes of a microbatch's slot; empty: not counted.
+  std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
 };
 
 class stage_supervisor : public actor_base {
@@ -42,6 +43,7 @@ class stage_supervisor : public actor_base {
   void begin(step_id step);
   void take(const arrived& m);
   void take(const launch_done& m);
+  void count_time(const launch_done& m);
   void take(rank_step_ended& m);
   void choose();
   void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
@@ -56,7 +58,7 @@ class stage_supervisor : public actor_base {
 
   const replica_id replica_;
   const stage_id stage_;
-  const std::vector<std::uint64_t> slot_bytes_;
+  const std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_;
   const caf::actor job_;
   const std::shared_ptr<run_context> context_;
   stage_core core_;
@@ -74,7 +76,18 @@ class stage_supervisor : public actor_base {
   };
   /// Those whose launches are not finished on every rank; kept for the trace.
   std::vector<decision> decisions_;
-  std::vector<std::int64_t> busy_of_rank_;
+  /// Where the time of a rank went in this step, in nanoseconds.
+  struct rank_time {
+    std::int64_t busy = 0;
+    std::int64_t blocked = 0;
+    std::int64_t launch_gap = 0;
+    /// Since when it is free, and `waited_` then; 0 before its first task.
+    std::int64_t free_since = 0;
+    std::int64_t waited_before = 0;
+  };
+  std::vector<rank_time> times_;
+  /// That this stage had nothing to launch, over all steps.
+  std::int64_t waited_ = 0;
   stage_step_ended outcome_;
   std::uint32_t ranks_ended_ = 0;
   std::vector<std::string> transcript_;

@@ -7,7 +7,7 @@
 
 namespace rrfp::actors {
 
-timer_thread::timer_thread() : thread_([this] { run(); }) {}
+timer_thread::timer_thread(const char* name) : thread_([this, name] { run(name); }) {}
 
 timer_thread::~timer_thread() {
   {
@@ -28,8 +28,8 @@ void timer_thread::at(clock::time_point due, std::function<void()> what) {
   if (is_next) changed_.notify_one();
 }
 
-void timer_thread::run() {
-  pthread_setname_np(pthread_self(), "virtual devices");
+void timer_thread::run(const char* name) {
+  pthread_setname_np(pthread_self(), name);
   prctl(PR_SET_TIMERSLACK, 1UL);  // of 50 us by default, which every task would be late by
   std::unique_lock lock{mutex_};
   while (!stopped_) {

@@ -1,4 +1,4 @@
-/// One thread that calls functions at their time, for any number of virtual devices.
+/// One thread that calls functions at their time, for any number of devices or links.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ class timer_thread {
  public:
   using clock = std::chrono::steady_clock;
 
-  timer_thread();
+  /// `name` is the thread's, of at most 15 characters.
+  explicit timer_thread(const char* name);
   /// What is not due yet is not called any more.
   ~timer_thread();
 
@@ -35,7 +36,7 @@ class timer_thread {
     }
   };
 
-  void run();
+  void run(const char* name);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,5 +1,7 @@
 #include "tp_rank.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <rrfp/compute/stage_compute.hpp>
@@ -18,11 +20,13 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
 /// One launch on its way through the device; holds no part of the actor, which may be gone.
 class execution {
  public:
-  execution(const run_launch& what, at::Tensor input, const tp_rank_setup& rank)
+  execution(const run_launch& what, at::Tensor input, std::optional<message_header> next_input,
+            const tp_rank_setup& rank)
       : address(rank.address),
         supervisor(rank.supervisor),
         what_(what),
         input_(std::move(input)),
+        next_input_(next_input),
         compute_(rank.compute),
         context_(rank.context),
         done_{what.step, what.what, rank.address.rank} {}
@@ -41,8 +45,18 @@ class execution {
   void end() {
     done_.end = context_->now();
     done_.held_bytes = compute_->held_bytes();
-    if (output_.defined()) send_output();
-    post(supervisor, std::move(done_));
+    if (next_input_) context_->meeting->receive(*next_input_);
+    if (!output_.defined()) return post(supervisor, std::move(done_));
+    if (context_->meeting == nullptr || destination().to.stage == address.stage) {
+      context_->wire->send({destination(), std::move(output_)});
+      return post(supervisor, std::move(done_));
+    }
+    context_->meeting->send_to_meet(
+        {destination(), std::move(output_)},
+        [supervisor = supervisor, done = done_, context = context_]() mutable {
+          done.received = context->now();
+          post(supervisor, std::move(done));
+        });
   }
 
   const rank_address address;
@@ -50,23 +64,20 @@ class execution {
   bool went_well = false;
 
  private:
-  void send_output() {
+  /// Of the output.
+  message_header destination() const {
     const auto& t = what_.what.what;
     const auto& shape = context_->shape;
     const auto vs = shape.virtual_stage(address.stage, t.chunk).value();
     const bool forward = t.kind == task_kind::forward;
     const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
-    context_->wire->send({{forward ? payload::activation : payload::gradient,
-                           what_.step,
-                           t.mb,
-                           to.chunk,
-                           address,
-                           {to.stage, address.rank, address.replica}},
-                          std::move(output_)});
+    return {forward ? payload::activation : payload::gradient, what_.step, t.mb, to.chunk, address,
+            {to.stage, address.rank, address.replica}};
   }
 
   const run_launch what_;
   at::Tensor input_;
+  const std::optional<message_header> next_input_;
   const std::shared_ptr<compute::rank_compute> compute_;
   const std::shared_ptr<run_context> context_;
   launch_done done_;
@@ -147,6 +158,9 @@ void tp_rank::take(message& m) {
 
 void tp_rank::begin(step_id step) {
   on_device([step, compute = setup_.compute] { compute->begin_step(step); });
+  launched_ = 0;
+  named_input_.reset();
+  if (const auto input = next_input(step)) setup_.context->meeting->receive(*input);
   const auto& shape = setup_.context->shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_.address.stage) return;
@@ -172,8 +186,9 @@ void tp_rank::start(const run_launch& l) {
     RRFP_CHECK(!taken.empty(), "a launched task's input is here");
     input = std::move(taken.mapped());
   }
+  ++launched_;
   // Both halves run on the device, one after the other.
-  const auto run = std::make_shared<execution>(l, std::move(input), setup_);
+  const auto run = std::make_shared<execution>(l, std::move(input), next_input(l.step), setup_);
   setup_.device->occupy(
       [run] {
         std::chrono::nanoseconds time{0};
@@ -183,6 +198,31 @@ void tp_rank::start(const run_launch& l) {
       [run] {
         if (run->went_well) tell_failure(run->address, run->supervisor, [&] { run->end(); });
       });
+}
+
+std::optional<message_header> tp_rank::next_input(step_id step) {
+  const auto& obeyed = setup_.obeyed;
+  if (launched_ >= obeyed.size()) return std::nullopt;
+  const auto next =
+      std::find_if(obeyed.begin() + static_cast<std::ptrdiff_t>(launched_), obeyed.end(),
+                   [](const task& t) { return t.kind != task_kind::weight; });
+  if (next == obeyed.end()) return std::nullopt;
+  const auto& shape = setup_.context->shape;
+  const auto& own = setup_.address;
+  const auto vs = shape.virtual_stage(own.stage, next->chunk);
+  const bool forward = next->kind == task_kind::forward;
+  if (forward ? shape.is_first(vs) : shape.is_last(vs)) return std::nullopt;
+  const auto from = shape.at(virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1}).stage;
+  if (from == own.stage) return std::nullopt;
+  const message_header input{forward ? payload::activation : payload::gradient,
+                             step,
+                             next->mb,
+                             next->chunk,
+                             {from, own.rank, own.replica},
+                             own};
+  if (named_input_ == input) return std::nullopt;
+  named_input_ = input;
+  return input;
 }
 
 void tp_rank::end(step_id step) {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include <rrfp/compute/rank_compute.hpp>
+#include <rrfp/schedule/policy.hpp>
 #include <rrfp/tp_coord/order/launch_order.hpp>
 
 #include "caf_compat.hpp"
@@ -28,6 +29,8 @@ struct rank_parts {
   rank_collectives groups;
   /// Its own. Outlives the rank, so that no actor waits for running work.
   work_queue* device = nullptr;
+  /// What its stage obeys, if sends and receives meet; else empty.
+  sequence obeyed;
 };
 
 struct tp_rank_setup : rank_parts {
@@ -49,6 +52,9 @@ class tp_rank : public actor_base {
   void begin(step_id step);
   void start(const run_launch& l);
   void end(step_id step);
+  /// The input that has to come from another stage for the next F or B of the order, if it was not
+  /// named before.
+  std::optional<message_header> next_input(step_id step);
   void join_tied_if_both();
 
   /// Runs `work` on the device; what it throws ends the job.
@@ -58,6 +64,9 @@ class tp_rank : public actor_base {
   const tp_rank_setup setup_;
   std::map<input_key, at::Tensor> inputs_;
   tp_coord::launch_order order_;
+  /// Of this step.
+  std::size_t launched_ = 0;
+  std::optional<message_header> named_input_;
   /// The step that ends as soon as the partner's side of a tied parameter is here.
   std::optional<step_id> ending_;
   std::optional<message> tied_partner_;

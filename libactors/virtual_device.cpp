@@ -16,8 +16,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
       waiting_.push_back({std::move(work), std::move(after)});
       if (std::exchange(busy_, true)) return;
     }
-    const auto now = timer_thread::clock::now();
-    timer_.at(now, [self = shared_from_this(), now] { self->advance(now); });
+    advance(timer_thread::clock::now());
   }
 
   void stop() {
@@ -33,7 +32,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
     std::function<void()> after;
   };
 
-  /// On the timer's thread: the device is free since `at`.
+  /// The device is free since `at`, and nobody else is here.
   void advance(timer_thread::clock::time_point at) {
     for (;;) {
       item next;

@@ -10,8 +10,9 @@
 
 namespace rrfp::actors {
 
-/// Its work runs on the timer's thread. What waits behind a task begins when that ends by its own
-/// clock, however late the timer was: lateness does not add up.
+/// Its work is short: it runs on the caller's thread if the device is free, else on the timer's.
+/// What waits behind a task begins when that ends by its own clock, however late the timer was:
+/// lateness does not add up.
 class virtual_device final : public work_queue {
  public:
   /// Once `timer` has ended, nothing is posted any more.

@@ -1,18 +1,23 @@
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <thread>
 
 #include <fmt/format.h>
 
+#include <rrfp/experiment/agreement.hpp>
 #include <rrfp/experiment/experiment.hpp>
 #include <rrfp/experiment/store.hpp>
 #include <rrfp/experiment/tables.hpp>
 
 #include "../rrfp-node/exit_code.hpp"
-#include "progress.hpp"
+#include "../rrfp-node/interrupt_watch.hpp"
+#include "run_cells.hpp"
 
 namespace {
 
@@ -22,6 +27,9 @@ struct options {
   std::string experiment;
   std::string out;
   std::optional<std::size_t> cell;
+  std::size_t jobs = 4;
+  std::string engine;
+  std::optional<double> time_scale;
   bool keys = false;
 };
 
@@ -30,63 +38,72 @@ int refuse(const std::string& message) {
   return apps::exit_bad_input;
 }
 
-std::string in_cell(std::size_t number, const experiment::cell& c, const std::string& message) {
-  return fmt::format("cell {} ({}, {} weather, {}, seed {}): {}", number, c.workload.is.name,
-                     c.weather.name, c.run.name, c.seed, message);
-}
-
-/// One cell alone, whatever is in any folder.
+/// One cell alone, whatever is in any folder: a line for each engine.
 int run_cell(const experiment::experiment& e, std::size_t number) {
   if (number >= e.cells())
     return refuse(fmt::format("--cell: expected a number below {}, got {}", e.cells(), number));
-  const auto c = experiment::cell_at(e, number);
-  const auto ran = experiment::make_engine(c.engine)->run(c);
-  if (!ran) return refuse(e.source + ": " + in_cell(number, c, ran.message()));
-  fmt::print("{}\n", experiment::cell_json(c, *ran));
+  for (const auto engine : e.engines) {
+    const auto c = experiment::cell_at(e, number, engine);
+    const auto ran = apps::make_engine(engine)->run(c);
+    if (!ran) return refuse(e.source + ": " + apps::title_of(c, number) + ": " + ran.message());
+    fmt::print("{}\n", experiment::cell_json(c, *ran));
+  }
   return apps::exit_done;
 }
 
-/// Runs what the store does not have yet.
-result<std::vector<experiment::outcome>> run_cells(const experiment::experiment& e,
-                                                   experiment::store& done) {
-  std::vector<std::size_t> missing;
-  for (std::size_t i = 0; i < e.cells(); ++i)
-    if (done.find(description_of(cell_at(e, i))) == nullptr) missing.push_back(i);
-  if (missing.size() < e.cells())
-    fmt::print(stderr, "{} of {} cells were done before\n", e.cells() - missing.size(), e.cells());
-
-  const auto engine = experiment::make_engine(e.engine);
-  apps::progress progress{missing.size()};
-  for (const auto i : missing) {
-    const auto c = cell_at(e, i);
-    const auto ran = engine->run(c);
-    if (!ran) return error{e.source + ": " + in_cell(i, c, ran.message())};
-    if (auto kept = done.add(description_of(c), *ran); !kept) return kept.failure();
-    progress.cell_done();
-  }
-  progress.finish();
-
-  std::vector<experiment::outcome> all;
-  for (std::size_t i = 0; i < e.cells(); ++i)
-    all.push_back(*done.find(description_of(cell_at(e, i))));
-  return all;
+std::string machine() {
+  std::ifstream cpus{"/proc/cpuinfo"};
+  for (std::string line; std::getline(cpus, line);)
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos)
+      return fmt::format("{} cores, {}", std::thread::hardware_concurrency(),
+                         line.substr(line.find(": ") + 2));
+  return fmt::format("{} cores", std::thread::hardware_concurrency());
 }
 
-int run_all(const experiment::experiment& e, const std::string& folder) {
-  auto done = experiment::store::open(folder);
+/// The tables of the last engine, and how well the first agrees with it.
+void print_tables(const experiment::experiment& e,
+                  const std::vector<experiment::engine_outcomes>& all) {
+  const auto& main = all.back();
+  const bool clock = main.engine == experiment::engine_kind::wall_clock;
+  fmt::print("{}: {} cells on the {}{}, {} seeds of {} steps\n{}{}{}", e.name, e.cells(),
+             name(main.engine), clock ? fmt::format(" (time scale {})", e.time_scale) : "",
+             e.seeds.size(), e.steps, results_table(e, main.outcomes),
+             ablation_table(e, main.outcomes), paper_table(e, main.outcomes));
+  if (all.size() > 1)
+    fmt::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
+}
+
+int run_all(const experiment::experiment& e, const options& wanted,
+            const apps::interrupt_watch& watch) {
+  const auto begun = std::chrono::steady_clock::now();
+  auto done = experiment::store::open(wanted.out);
   if (!done) return refuse("--out: " + done.message());
   for (const auto& note : done->notes()) fmt::print(stderr, "rrfp-jitter: {}\n", note);
-  const auto outcomes = run_cells(e, *done);
-  if (!outcomes) return refuse(outcomes.message());
-  fmt::print("{}: {} cells on the {}, {} seeds of {} steps\n{}{}{}", e.name, e.cells(),
-             name(e.engine), e.seeds.size(), e.steps, results_table(e, *outcomes),
-             ablation_table(e, *outcomes), paper_table(e, *outcomes));
-  const std::filesystem::path path{folder};
-  if (auto w = experiment::write_whole(path / "results.json", results_json(e, *outcomes)); !w)
+  const auto all =
+      apps::run_cells(e, *done, {wanted.jobs, [&watch] { return watch.interrupted(); }});
+  if (!all) return refuse(all.message());
+  if (all->size() < e.engines.size() || all->back().outcomes.size() < e.cells()) {
+    fmt::print(stderr, "rrfp-jitter: interrupted; the same command goes on from here\n");
+    return apps::exit_interrupted;
+  }
+  print_tables(e, *all);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  fmt::print("\nmachine: {}; took {:.0f} s\n", machine(), took.count());
+  const std::filesystem::path path{wanted.out};
+  if (auto w = experiment::write_whole(path / "results.json", results_json(e, *all)); !w)
     return refuse("--out: " + w.message());
-  if (auto w = experiment::write_whole(path / "results.csv", results_csv(e, *outcomes)); !w)
+  if (auto w = experiment::write_whole(path / "results.csv", results_csv(e, *all)); !w)
     return refuse("--out: " + w.message());
   return apps::exit_done;
+}
+
+/// What the arguments say instead of the file.
+void set_engines(experiment::experiment& e, const options& wanted) {
+  using experiment::engine_kind;
+  if (wanted.engine == "simulator") e.engines = {engine_kind::simulator};
+  if (wanted.engine == "wall-clock") e.engines = {engine_kind::wall_clock};
+  if (wanted.engine == "both") e.engines = {engine_kind::simulator, engine_kind::wall_clock};
+  if (wanted.time_scale) e.time_scale = *wanted.time_scale;
 }
 
 int run(int argc, char** argv) {
@@ -97,6 +114,14 @@ int run(int argc, char** argv) {
   app.add_option("--out", wanted.out,
                  "Folder of the results; cells that it holds already are not run again");
   app.add_option("--cell", wanted.cell, "Run this cell alone and print it as JSON");
+  app.add_option("--engine", wanted.engine, "What runs the cells, instead of what the file says")
+      ->check(CLI::IsMember({"simulator", "wall-clock", "both"}));
+  app.add_option("--time-scale", wanted.time_scale,
+                 "Of the wall clock: its time over the modelled time, instead of the file's")
+      ->check(CLI::Range(1e-3, 1e3));
+  app.add_option("--jobs", wanted.jobs, "Cells that run at the same time on the wall clock")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_flag("--keys", wanted.keys, "Print all keys of an experiment file");
   try {
     app.parse(argc, argv);
@@ -109,9 +134,12 @@ int run(int argc, char** argv) {
   }
   if (wanted.experiment.empty()) return refuse("expected an experiment file");
   if (wanted.out.empty() && !wanted.cell) return refuse("expected --out FOLDER or --cell N");
-  const auto e = experiment::load_experiment(wanted.experiment);
+  auto e = experiment::load_experiment(wanted.experiment);
   if (!e) return refuse(e.message());
-  return wanted.cell ? run_cell(*e, *wanted.cell) : run_all(*e, wanted.out);
+  set_engines(*e, wanted);
+  if (wanted.cell) return run_cell(*e, *wanted.cell);
+  const apps::interrupt_watch watch;
+  return run_all(*e, wanted, watch);
 }
 
 }  // namespace

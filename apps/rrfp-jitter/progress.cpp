@@ -14,10 +14,13 @@ constexpr std::chrono::seconds line_interval{5};
 
 }  // namespace
 
-progress::progress(std::size_t cells) : cells_(cells), live_(::isatty(STDERR_FILENO) == 1) {}
+progress::progress(std::string where, std::size_t cells, double work)
+    : where_(std::move(where)), cells_(cells), work_(work), live_(::isatty(STDERR_FILENO) == 1) {}
 
-void progress::cell_done() {
+void progress::cell_done(double work) {
+  const std::lock_guard lock{mutex_};
   ++done_;
+  work_done_ += work;
   const auto now = clock::now();
   if (now - shown_ < (live_ ? live_interval : line_interval)) return;
   shown_ = now;
@@ -26,15 +29,15 @@ void progress::cell_done() {
 
 void progress::show(clock::time_point now) {
   const std::chrono::duration<double> passed = now - begun_;
-  const auto left =
-      passed.count() / static_cast<double>(done_) * static_cast<double>(cells_ - done_);
-  fmt::print(stderr, "{}{} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", done_, cells_, left,
-             live_ ? "   " : "\n");
+  const auto left = work_done_ > 0 ? passed.count() * (work_ / work_done_ - 1) : 0;
+  fmt::print(stderr, "{}{}: {} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", where_, done_,
+             cells_, left, live_ ? "   " : "\n");
   std::fflush(stderr);
 }
 
 void progress::finish() {
-  if (live_) fmt::print(stderr, "\r{:40}\r", "");
+  const std::lock_guard lock{mutex_};
+  if (live_) fmt::print(stderr, "\r{:60}\r", "");
 }
 
 }  // namespace rrfp::apps

@@ -3,15 +3,20 @@
 
 #include <chrono>
 #include <cstddef>
+#include <mutex>
+#include <string>
 
 namespace rrfp::apps {
 
+/// Thread-safe.
 class progress {
  public:
-  /// `cells` still have to run.
-  explicit progress(std::size_t cells);
+  /// `cells` still have to run, on what `where` names; `work` is the sum of what cell_done() will
+  /// be told.
+  progress(std::string where, std::size_t cells, double work);
 
-  void cell_done();
+  /// `work`: how much of all this cell was, in any unit.
+  void cell_done(double work);
   /// Clears the line.
   void finish();
 
@@ -20,10 +25,14 @@ class progress {
 
   void show(clock::time_point now);
 
-  std::size_t cells_;
+  const std::string where_;
+  const std::size_t cells_;
+  const double work_;
+  const bool live_;
+  const clock::time_point begun_ = clock::now();
+  std::mutex mutex_;
   std::size_t done_ = 0;
-  bool live_;
-  clock::time_point begun_ = clock::now();
+  double work_done_ = 0;
   clock::time_point shown_ = begun_;
 };
 

@@ -12,7 +12,7 @@ namespace rrfp::experiment {
 namespace {
 
 /// Raised when the same description would give another outcome than before.
-constexpr int description_version = 1;
+constexpr int description_version = 2;
 
 /// " key=value" for each key but names and the paper's figures.
 template <class Root>
@@ -26,7 +26,7 @@ std::string settings_of(const job::key_table<Root>& table, const Root& of) {
 
 }  // namespace
 
-cell cell_at(const experiment& e, std::size_t number) {
+cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
   RRFP_CHECK(number < e.cells(), "a cell of the experiment");
   const auto next = [&](std::size_t size) {
     const auto at = number % size;
@@ -39,16 +39,18 @@ cell cell_at(const experiment& e, std::size_t number) {
   c.weather = e.weathers[next(e.weathers.size())];
   c.workload = e.workloads[number];
   c.steps = e.steps;
-  c.engine = e.engine;
+  c.engine = engine;
+  if (engine == engine_kind::wall_clock) c.time_scale = e.time_scale;
   return c;
 }
 
 std::string description_of(const cell& c) {
   const auto& r = c.run;
-  const run_draft run{
-      {r.name, {r.mode}, {r.policy}, {r.slots}, r.slot_bytes, {r.run_ahead}, {r.admit}, r.paper}};
+  const run_draft run{run_matrix_of(r)};
   const weather_draft sky{{c.weather.name}, c.weather.is.jitter, c.weather.is};
   return "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
+         (c.engine == engine_kind::wall_clock ? " time_scale=" + job::to_toml({c.time_scale})
+                                              : "") +
          " steps=" + std::to_string(c.steps) + " seed=" + std::to_string(c.seed) + "; workload" +
          settings_of(workload_keys(), c.workload) + "; run" + settings_of(run_keys(), run) +
          "; weather" + settings_of(weather_keys(), sky);

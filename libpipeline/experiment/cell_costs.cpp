@@ -147,7 +147,8 @@ simulate::nanoseconds step_costs::link(step_id, virtual_stage_id to, const task&
   // A gradient comes to the lower stage of its link.
   const auto lower = is_backward(t.kind) ? to.value() : to.value() - 1;
   const auto own = model_.message_ms(stage_id{lower}, images_[t.mb.value()]);
-  return nanoseconds_of(weather_.link_ms(step_, stage_id{to.value()}, t, own));
+  return nanoseconds_of(weather_.link_ms(step_, stage_id{to.value()}, t, own) +
+                        model_.of().run.notice_ms);
 }
 
 std::uint64_t step_costs::activation_bytes(stage_id stage, microbatch_id admitted) const {

@@ -18,6 +18,18 @@ std::string_view name(run_mode mode) {
 std::string_view name(engine_kind kind) {
   switch (kind) {
     case engine_kind::simulator: return "simulator";
+    case engine_kind::wall_clock: return "wall clock";
+  }
+  return "?";
+}
+
+std::string_view name(hint_quality quality) {
+  switch (quality) {
+    case hint_quality::own: return "own";
+    case hint_quality::reversed: return "reversed";
+    case hint_quality::shuffled: return "shuffled";
+    case hint_quality::calm: return "calm";
+    case hint_quality::stale: return "stale";
   }
   return "?";
 }

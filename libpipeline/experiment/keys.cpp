@@ -104,7 +104,12 @@ std::vector<job::basic_key<head_draft>> make_head() {
   using o = head_options;
   keys.text("name", &o::name, job::path_rule::none, "text",
             "Names the experiment. Default: the file's name.");
-  keys.choice("engine", &o::engine, {name(engine_kind::simulator)}, "What runs the cells.");
+  keys.choice(
+      "engine", &o::engine, {"simulator", "wall-clock", "both"},
+      "What runs the cells: the simulator, the actor runtime on emulated devices, or both.");
+  keys.number("time_scale", &o::time_scale, {1e-3, 1e3}, "",
+              "Wall clock: its time over the modelled time; small values are quick and let the "
+              "runtime's own time show.");
   keys.integers("seeds", &o::seeds, {0, 0xffffffff},
                 "Of weather and images; every run meets the same ones.");
   keys.integer("steps", &o::steps, {1, 100'000}, "", "Of each cell.");
@@ -199,6 +204,13 @@ std::vector<job::basic_key<run_draft>> make_run() {
               "`ready`: by readiness.");
   keys.texts("policy", &o::policy, job::path_rule::none, "a policy, or an array of them",
              "The order that is obeyed, or the hint.");
+  add_choices(table, "hint", &o::hint,
+              {name(hint_quality::own), name(hint_quality::reversed), name(hint_quality::shuffled),
+               name(hint_quality::calm), name(hint_quality::stale)},
+              "What is made of the policy: itself, a bad hint (mode `ready` alone), or the fixed "
+              "order that it gives without weather, or that it gave on another day.");
+  keys.numbers("notice_ms", &o::notice_ms, {0, ms_max}, "ms",
+               "How much later than they arrive a stage hears of its inputs.");
   add_slots(table);
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Of activations that a stage may hold; 0: no limit.");
@@ -274,6 +286,11 @@ job::value slots_value(const std::optional<std::uint32_t>& slots) {
   if (*slots == 0) return {std::string{slots_words[1]}};
   if (*slots == slots_of_1f1b) return {std::string{slots_words[2]}};
   return {std::int64_t{*slots}};
+}
+
+run_matrix run_matrix_of(const run_options& r) {
+  return {r.name,    {r.mode},     {r.policy},    {r.hint},  {r.notice_ms},
+          {r.slots}, r.slot_bytes, {r.run_ahead}, {r.admit}, r.paper};
 }
 
 const job::key_table<head_draft>& head_keys() {

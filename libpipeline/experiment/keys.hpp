@@ -7,9 +7,12 @@
 namespace rrfp::experiment {
 
 /// What stands before all tables.
+enum class engine_choice : std::uint8_t { simulator, wall_clock, both };
+
 struct head_options {
   std::string name;
-  engine_kind engine = engine_kind::simulator;
+  engine_choice engine = engine_choice::simulator;
+  double time_scale = 1;
   std::vector<std::uint32_t> seeds{1, 2, 3};
   std::uint64_t steps = 3;
   std::string baseline;
@@ -25,12 +28,17 @@ struct run_matrix {
   std::string name;
   std::vector<run_mode> mode{run_mode::ready};
   std::vector<std::string> policy{"bfw"};
+  std::vector<hint_quality> hint{hint_quality::own};
+  std::vector<double> notice_ms{0};
   std::vector<std::optional<std::uint32_t>> slots{std::nullopt};
   std::uint64_t slot_bytes = 0;
   std::vector<std::uint32_t> run_ahead{0};
   std::vector<admission> admit{admission::loaded};
   paper_column paper = paper_column::none;
 };
+
+/// The matrix of this run alone.
+run_matrix run_matrix_of(const run_options& r);
 
 struct run_draft {
   run_matrix is;

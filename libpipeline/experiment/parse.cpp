@@ -3,13 +3,13 @@
 
 #include <rrfp/experiment/cell_costs.hpp>
 #include <rrfp/experiment/experiment.hpp>
+#include <rrfp/experiment/limits.hpp>
 #include <rrfp/job/text_file.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 #include <rrfp/workload/presets.hpp>
 
 #include "keys.hpp"
-#include "limits.hpp"
 
 namespace rrfp::experiment {
 
@@ -60,19 +60,23 @@ std::vector<run_options> expand(const run_matrix& m) {
   const auto several = [](const auto& list, std::string text) {
     return list.size() > 1 ? std::move(text) : std::string{};
   };
+  const auto unnamed = m.name.empty() && m.policy.size() < 2;
   for (const auto mode : m.mode)
     for (const auto& policy : m.policy)
-      for (const auto& slots : m.slots)
-        for (const auto ahead : m.run_ahead)
-          for (const auto admit : m.admit) {
-            const auto base = m.name.empty() && m.policy.size() < 2 ? policy : m.name;
-            const auto full =
-                join({base, several(m.policy, policy), several(m.mode, std::string{name(mode)}),
-                      several(m.slots, text_of_slots(slots)),
-                      several(m.run_ahead, "D " + std::to_string(ahead)),
-                      several(m.admit, std::string{name(admit)})});
-            all.push_back({full, mode, policy, slots, m.slot_bytes, ahead, admit, m.paper});
-          }
+      for (const auto hint : m.hint)
+        for (const auto notice : m.notice_ms)
+          for (const auto& slots : m.slots)
+            for (const auto ahead : m.run_ahead)
+              for (const auto admit : m.admit)
+                all.push_back(
+                    {join({unnamed ? policy : m.name, several(m.policy, policy),
+                           several(m.mode, std::string{name(mode)}),
+                           several(m.hint, std::string{name(hint)}),
+                           several(m.notice_ms, "notice " + job::to_toml({notice}) + " ms"),
+                           several(m.slots, text_of_slots(slots)),
+                           several(m.run_ahead, "D " + std::to_string(ahead)),
+                           several(m.admit, std::string{name(admit)})}),
+                     mode, policy, hint, notice, slots, m.slot_bytes, ahead, admit, m.paper});
   return all;
 }
 
@@ -87,7 +91,10 @@ status read_head(draft& d, const job::document& doc, provenance& from) {
   if (auto read = head_keys().read(head, doc.entries, d.made.source, from); !read) return read;
   auto& made = d.made;
   if (!head.is.name.empty()) made.name = head.is.name;
-  made.engine = head.is.engine;
+  if (head.is.engine == engine_choice::wall_clock) made.engines = {engine_kind::wall_clock};
+  if (head.is.engine == engine_choice::both)
+    made.engines = {engine_kind::simulator, engine_kind::wall_clock};
+  made.time_scale = head.is.time_scale;
   made.steps = head.is.steps;
   made.baseline = head.is.baseline;
   made.ablation = head.is.ablation;
@@ -208,6 +215,13 @@ status check_run(const run_options& r, const workload_entry& w, const provenance
   const auto in_workload = "workload " + in_quotes(w.is.name) + ": ";
   if (!policies) return from.blame("policy", in_workload + policies.message());
   if (r.mode == run_mode::ready) return success();
+  if (r.hint == hint_quality::reversed || r.hint == hint_quality::shuffled)
+    return from.blame("hint",
+                      "expected \"own\", \"calm\" or \"stale\" in mode " + in_quotes(name(r.mode)) +
+                          ", got " + in_quotes(name(r.hint)),
+                      "mode");
+  // An order that was run within the limits fits them.
+  if (r.hint != hint_quality::own) return success();
   const auto* sequences = (*policies)->sequences();
   if (sequences == nullptr)
     return from.blame("policy",

@@ -1,10 +1,6 @@
 #include <algorithm>
 
-#include <rrfp/experiment/cell_costs.hpp>
-#include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/check.hpp>
-
-#include "limits.hpp"
+#include <rrfp/experiment/hints.hpp>
 
 namespace rrfp::experiment {
 
@@ -26,7 +22,7 @@ class simulator_engine final : public engine {
   result<outcome> run(const cell& c) const override {
     const auto model = cell_model::make(c);
     if (!model) return model.failure();
-    const auto policies = policies::make_policy_set(c.run.policy, model->shape());
+    const auto policies = hints_of(*model);
     if (!policies) return policies.failure();
     outcome o;
     times t;
@@ -50,21 +46,6 @@ class simulator_engine final : public engine {
   }
 
  private:
-  static simulate::plan plan_of(const cell_model& model,
-                                const std::shared_ptr<const policies::policy_set>& policies,
-                                const step_costs& costs) {
-    const auto& run = model.of().run;
-    simulate::plan p;
-    p.shape = model.shape();
-    p.mode = run.mode == run_mode::ready ? dispatch_mode::ready : dispatch_mode::in_order;
-    if (run.mode == run_mode::blocking) p.messages = simulate::transport::blocking;
-    p.make_policy = [policies](stage_id s) { return policies->make(s); };
-    for (std::uint32_t s = 0; s < p.shape.stages; ++s)
-      p.limits.push_back(limit_of(run, p.shape, stage_id{s}));
-    p.slot_bytes = [&costs](stage_id s, microbatch_id mb) { return costs.activation_bytes(s, mb); };
-    return p;
-  }
-
   static void add(outcome& o, times& t, const simulate::report& ran, const cell_model& model) {
     for (std::uint32_t s = 0; s < ran.stages.size(); ++s) {
       const auto& stage = ran.stages[s];
@@ -80,11 +61,6 @@ class simulator_engine final : public engine {
 
 }  // namespace
 
-std::unique_ptr<engine> make_engine(engine_kind kind) {
-  switch (kind) {
-    case engine_kind::simulator: return std::make_unique<simulator_engine>();
-  }
-  RRFP_CHECK(false, "unknown engine");
-}
+std::unique_ptr<engine> make_simulator_engine() { return std::make_unique<simulator_engine>(); }
 
 }  // namespace rrfp::experiment

@@ -33,6 +33,7 @@ json json_of(const outcome& o) {
   return {{"step_ms", o.step_ms},
           {"idle", o.idle},
           {"blocked", o.blocked},
+          {"launch_gap_ms", o.launch_gap_ms},
           {"slots_peak", o.slots_peak},
           {"activation_bytes_peak", o.activation_bytes_peak},
           {"held_bytes_peak", o.held_bytes_peak}};
@@ -43,6 +44,7 @@ outcome outcome_of(const json& j) {
   j.at("step_ms").get_to(o.step_ms);
   j.at("idle").get_to(o.idle);
   j.at("blocked").get_to(o.blocked);
+  j.at("launch_gap_ms").get_to(o.launch_gap_ms);
   j.at("slots_peak").get_to(o.slots_peak);
   j.at("activation_bytes_peak").get_to(o.activation_bytes_peak);
   j.at("held_bytes_peak").get_to(o.held_bytes_peak);
@@ -144,37 +146,41 @@ std::string cell_json(const cell& c, const outcome& o) {
               {"weather", c.weather.name},
               {"run", c.run.name},
               {"seed", c.seed},
+              {"engine", name(c.engine)},
               {"mean_ms", o.mean_ms()},
               {"outcome", json_of(o)},
               {"cell", description_of(c)}}
       .dump();
 }
 
-std::string results_json(const experiment& e, const std::vector<outcome>& outcomes) {
-  std::string text = "{\"experiment\":" + json(e.name).dump() +
-                     ",\"baseline\":" + json(e.baseline).dump() + ",\"cells\":[\n";
-  for (std::size_t i = 0; i < outcomes.size(); ++i)
-    text += cell_json(cell_at(e, i), outcomes[i]) + (i + 1 < outcomes.size() ? ",\n" : "\n");
-  return text + "]}\n";
+std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all) {
+  std::string cells;
+  for (const auto& of : all)
+    for (std::size_t i = 0; i < of.outcomes.size(); ++i)
+      cells += (cells.empty() ? "" : ",\n") + cell_json(cell_at(e, i, of.engine), of.outcomes[i]);
+  return "{\"experiment\":" + json(e.name).dump() + ",\"baseline\":" + json(e.baseline).dump() +
+         ",\"cells\":[\n" + cells + "\n]}\n";
 }
 
-std::string results_csv(const experiment& e, const std::vector<outcome>& outcomes) {
+std::string results_csv(const experiment& e, const std::vector<engine_outcomes>& all) {
+  const auto quoted = [](const std::string& s) {
+    std::string q = "\"";
+    for (const char ch : s) q += ch == '"' ? std::string{"\"\""} : std::string(1, ch);
+    return q + '"';
+  };
   std::string text =
-      "cell,workload,weather,run,mode,policy,seed,mean_ms,idle,blocked,slots_peak,"
-      "activation_bytes_peak,held_bytes_peak\n";
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    const auto c = cell_at(e, i);
-    const auto& o = outcomes[i];
-    const auto quoted = [](const std::string& s) {
-      std::string q = "\"";
-      for (const char ch : s) q += ch == '"' ? std::string{"\"\""} : std::string(1, ch);
-      return q + '"';
-    };
-    text += fmt::format("{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
-                        quoted(c.workload.is.name), quoted(c.weather.name), quoted(c.run.name),
-                        name(c.run.mode), c.run.policy, c.seed, o.mean_ms(), o.idle, o.blocked,
-                        o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);
-  }
+      "cell,engine,workload,weather,run,mode,policy,hint,seed,mean_ms,idle,blocked,launch_gap_ms,"
+      "slots_peak,activation_bytes_peak,held_bytes_peak\n";
+  for (const auto& of : all)
+    for (std::size_t i = 0; i < of.outcomes.size(); ++i) {
+      const auto c = cell_at(e, i, of.engine);
+      const auto& o = of.outcomes[i];
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
+                          name(of.engine), quoted(c.workload.is.name), quoted(c.weather.name),
+                          quoted(c.run.name), name(c.run.mode), c.run.policy, name(c.run.hint),
+                          c.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms, o.slots_peak,
+                          o.activation_bytes_peak, o.held_bytes_peak);
+    }
   return text;
 }
 

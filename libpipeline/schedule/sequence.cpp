@@ -245,4 +245,20 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
   return success();
 }
 
+sequence obeyed_order(const policy& hint, const pipeline_shape& shape) {
+  sequence order;
+  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+    for (std::uint32_t c = 0; c < shape.chunks; ++c) {
+      const auto backward = hint.backward_of(microbatch_id{mb}, chunk_id{c});
+      order.push_back({task_kind::forward, microbatch_id{mb}, chunk_id{c}});
+      order.push_back({backward, microbatch_id{mb}, chunk_id{c}});
+      if (!has_weight(backward))
+        order.push_back({task_kind::weight, microbatch_id{mb}, chunk_id{c}});
+    }
+  const auto key = [&](const task& t) { return std::tuple{hint.rank(t), t.mb, t.chunk}; };
+  std::sort(order.begin(), order.end(),
+            [&](const task& a, const task& b) { return key(a) < key(b); });
+  return order;
+}
+
 }  // namespace rrfp

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+
+#include <rrfp/schedule/sequence.hpp>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"
@@ -33,23 +34,6 @@ struct stage_state {
   bool sending = false;
   nanoseconds sends_since = 0;
 };
-
-/// The sequence that a policy of one lane means.
-sequence sequence_of(const policy& hint, const pipeline_shape& shape) {
-  sequence order;
-  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-    for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-      const auto backward = hint.backward_of(microbatch_id{mb}, chunk_id{c});
-      order.push_back({task_kind::forward, microbatch_id{mb}, chunk_id{c}});
-      order.push_back({backward, microbatch_id{mb}, chunk_id{c}});
-      if (!has_weight(backward))
-        order.push_back({task_kind::weight, microbatch_id{mb}, chunk_id{c}});
-    }
-  const auto key = [&](const task& t) { return std::tuple{hint.rank(t), t.mb, t.chunk}; };
-  std::sort(order.begin(), order.end(),
-            [&](const task& a, const task& b) { return key(a) < key(b); });
-  return order;
-}
 
 /// Where the results of one chunk of one stage go.
 struct route {
@@ -94,7 +78,7 @@ class simulation {
     for (auto& core : cores) stages_.emplace_back(std::move(core));
     report_.stages.resize(stages_.size());
     if (!blocking()) return;
-    for (auto& stage : stages_) stage.obeyed = sequence_of(stage.core.hint(), plan_.shape);
+    for (auto& stage : stages_) stage.obeyed = obeyed_order(stage.core.hint(), plan_.shape);
   }
 
   result<report> run() {

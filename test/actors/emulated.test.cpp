@@ -31,7 +31,7 @@ session_setup emulated_setup(const choice_of_run& c, std::uint64_t steps) {
   s.make_chunk = nullptr;
   s.data = nullptr;
   s.emulated = emulated_device{task_ms, 4096, 32};
-  s.slot_bytes = [](stage_id, microbatch_id) { return std::uint64_t{1000}; };
+  s.slot_bytes = [](step_id, stage_id, microbatch_id) { return std::uint64_t{1000}; };
   return s;
 }
 
@@ -44,7 +44,7 @@ run_result run(session_setup setup) {
 }  // namespace
 
 TEST_CASE("a virtual device runs its work in order and is taken as long as the work says") {
-  timer_thread timer;
+  timer_thread timer{"test devices"};
   virtual_device device{timer};
   std::vector<int> ran;
   std::promise<void> done;
@@ -69,7 +69,7 @@ TEST_CASE("a virtual device runs its work in order and is taken as long as the w
 }
 
 TEST_CASE("many virtual devices are taken at once on one thread") {
-  timer_thread timer;
+  timer_thread timer{"test devices"};
   std::vector<std::unique_ptr<virtual_device>> devices;
   std::atomic<int> left = 200;
   std::promise<void> done;
@@ -88,7 +88,7 @@ TEST_CASE("many virtual devices are taken at once on one thread") {
 }
 
 TEST_CASE("a stopped virtual device drops its work, and what it waited for") {
-  timer_thread timer;
+  timer_thread timer{"test devices"};
   std::atomic<bool> after = false;
   {
     virtual_device device{timer};

@@ -119,6 +119,53 @@ TEST_CASE("one cell alone gives what it gave among the others") {
   }
 }
 
+TEST_CASE("the runtime runs what the simulator runs, and the two are compared") {
+  const scratch_folder folder;
+  const auto file = small_experiment(folder);
+  const auto o = run_jitter(
+      {file, "--out", folder / "out", "--engine", "both", "--time-scale", "0.2", "--jobs", "3"});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("small: 12 cells on the wall clock (time scale 0.2)") &&
+                        Contains("the wall clock against the simulator") && Contains("all cells") &&
+                        Contains("machine: "));
+  const auto results = json::parse(text_of(folder / "out/results.json"));
+  REQUIRE(results.at("cells").size() == 2 * cells);
+  for (int i = 0; i < cells; ++i) {
+    const auto& simulated = results["cells"][i];
+    const auto& measured = results["cells"][cells + i];
+    CHECK(simulated.at("engine") == "simulator");
+    CHECK(measured.at("engine") == "wall clock");
+    CHECK(measured.at("run") == simulated.at("run"));
+    CHECK(measured.at("mean_ms") > 0.5 * simulated.at("mean_ms").get<double>());
+  }
+  const auto again =
+      run_jitter({file, "--out", folder / "out", "--engine", "both", "--time-scale", "0.2"});
+  CHECK_THAT(again.err, Contains("12 of 12 cells were done before on the wall clock"));
+}
+
+TEST_CASE("an interrupted experiment keeps what is done and goes on from there") {
+  const scratch_folder folder;
+  const auto file = small_experiment(folder);
+  const std::vector<std::string> command{RRFP_JITTER, file,         "--out",        folder / "out",
+                                         "--engine",  "wall-clock", "--time-scale", "0.5",
+                                         "--jobs",    "1"};
+  program running{command};
+  const auto store = folder / "out/cells.jsonl";
+  for (int i = 0; i < 600 && (!std::filesystem::exists(store) || lines_of(store) == 0); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds{50});
+  running.signal(SIGINT);
+  const auto o = running.wait();
+  CHECK(o.code == 130);
+  CHECK_THAT(o.err, Contains("interrupted; the same command goes on from here"));
+  const auto kept = lines_of(store);
+  CHECK(kept >= 1);
+  CHECK(kept < cells);
+  const auto rest = run_program(command);
+  CHECK(rest.code == 0);
+  CHECK(lines_of(store) == cells);
+}
+
 TEST_CASE("bad experiments and arguments are refused in one line, and nothing is left behind") {
   const scratch_folder folder;
   const auto out = folder / "out";

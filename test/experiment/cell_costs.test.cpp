@@ -56,7 +56,8 @@ TEST_CASE("every mode, policy, limit and admission meets the same tasks, message
       for (const auto admit : {admission::loaded, admission::small_large_small,
                                admission::large_first, admission::small_first}) {
         auto other = c;
-        other.run = {"other", mode, "bfw", 3, 1000, 5, admit, paper_column::bf};
+        other.run = {"other", mode, "bfw", hint_quality::stale, 0, 3,
+                     1000,    5,    admit, paper_column::bf};
         CHECK(met(other) == base);
       }
   }

@@ -13,7 +13,7 @@ TEST_CASE("a small experiment has its defaults") {
   CHECK(e.name == "x");
   CHECK(e.seeds == std::vector<std::uint64_t>{1, 2, 3});
   CHECK(e.steps == 3);
-  CHECK(e.engine == engine_kind::simulator);
+  CHECK(e.engines == std::vector{engine_kind::simulator});
   REQUIRE(e.runs.size() == 1);
   CHECK(e.runs[0].name == "bfw");
   CHECK(e.baseline == "bfw");
@@ -53,15 +53,40 @@ TEST_CASE("cells go through seeds first, then runs, weathers and workloads") {
       "[[run]]\npolicy = [\"bf\", \"bfw\"]\n[[weather]]\nname = \"none\"\n"
       "[[weather]]\npreset = \"J1\"\n");
   REQUIRE(e.cells() == 16);
-  CHECK(cell_at(e, 0).seed == 5);
-  CHECK(cell_at(e, 1).seed == 6);
-  CHECK(cell_at(e, 2).run.policy == "bfw");
-  CHECK(cell_at(e, 4).weather.name == "J1");
-  CHECK(cell_at(e, 8).workload.is.name == "b");
+  CHECK(cell_at(e, 0, engine_kind::simulator).seed == 5);
+  CHECK(cell_at(e, 1, engine_kind::simulator).seed == 6);
+  CHECK(cell_at(e, 2, engine_kind::simulator).run.policy == "bfw");
+  CHECK(cell_at(e, 4, engine_kind::simulator).weather.name == "J1");
+  CHECK(cell_at(e, 8, engine_kind::simulator).workload.is.name == "b");
   std::set<std::string> descriptions;
   // Workloads of different names alone are the same cells.
-  for (std::size_t i = 0; i < e.cells(); ++i) descriptions.insert(description_of(cell_at(e, i)));
+  for (std::size_t i = 0; i < e.cells(); ++i)
+    descriptions.insert(description_of(cell_at(e, i, engine_kind::simulator)));
   CHECK(descriptions.size() == 8);
+}
+
+TEST_CASE("engines and the time scale are read, and tell cells of the wall clock apart") {
+  const std::string rest = "[[workload]]\nname = \"a\"\n[[run]]\n";
+  CHECK(good(rest).engines == std::vector{engine_kind::simulator});
+  const auto e = good("engine = \"both\"\ntime_scale = 0.5\n" + rest);
+  CHECK(e.engines == std::vector{engine_kind::simulator, engine_kind::wall_clock});
+  const auto simulated = description_of(cell_at(e, 0, engine_kind::simulator));
+  CHECK(simulated == description_of(cell_at(good(rest), 0, engine_kind::simulator)));
+  const auto clock = description_of(cell_at(e, 0, engine_kind::wall_clock));
+  CHECK(clock != simulated);
+  CHECK(clock !=
+        description_of(cell_at(good("engine = \"both\"\n" + rest), 0, engine_kind::wall_clock)));
+}
+
+TEST_CASE("hints and late notices make runs of their own, with names that tell them apart") {
+  const auto e = good(
+      "[[workload]]\nname = \"a\"\n[[run]]\nname = \"r\"\nhint = [\"own\", \"stale\"]\n"
+      "notice_ms = [0, 2.5]\n");
+  REQUIRE(e.runs.size() == 4);
+  CHECK(e.runs[0].name == "r own notice 0.0 ms");
+  CHECK(e.runs[3].name == "r stale notice 2.5 ms");
+  CHECK(e.runs[3].hint == hint_quality::stale);
+  CHECK(e.runs[3].notice_ms == 2.5);
 }
 
 TEST_CASE("a description holds what the outcome depends on, and no name") {

@@ -17,7 +17,9 @@ namespace {
 using test::scratch_folder;
 using test::text_of;
 
-outcome some(double ms) { return {{ms, 1.0 / 3}, 0.25, 0.125, 7, 1'000'000'007, 5'000'000'000}; }
+outcome some(double ms) {
+  return {{ms, 1.0 / 3}, 0.25, 0.125, 1.75, 7, 1'000'000'007, 5'000'000'000};
+}
 
 store opened(const std::string& folder) {
   auto s = store::open(folder);
@@ -39,6 +41,7 @@ TEST_CASE("an outcome reads back to the last bit") {
   CHECK(o->step_ms == some(0.1).step_ms);
   CHECK(o->idle == 0.25);
   CHECK(o->blocked == 0.125);
+  CHECK(o->launch_gap_ms == 1.75);
   CHECK(o->slots_peak == 7);
   CHECK(o->activation_bytes_peak == 1'000'000'007);
   CHECK(o->held_bytes_peak == 5'000'000'000);

@@ -41,7 +41,7 @@ inline cell stormy_cell() {
 }
 
 inline outcome run_well(const cell& c) {
-  const auto ran = make_engine(engine_kind::simulator)->run(c);
+  const auto ran = make_simulator_engine()->run(c);
   if (!ran) throw std::runtime_error(ran.message());
   return *ran;
 }

@@ -23,7 +23,7 @@ experiment two_runs() {
       "[[run]]\nname = \"quick\"\npaper = \"bfw\"\n");
 }
 
-outcome of(double ms, std::uint64_t held) { return {{ms}, 0.5, 0.25, 4, held / 2, held}; }
+outcome of(double ms, std::uint64_t held) { return {{ms}, 0.5, 0.25, 0, 4, held / 2, held}; }
 
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
@@ -60,9 +60,9 @@ TEST_CASE("what was not asked for is not printed") {
 }
 
 TEST_CASE("CSV has a row a cell") {
-  const auto text = results_csv(two_runs(), outcomes);
+  const auto text = results_csv(two_runs(), {{engine_kind::simulator, outcomes}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 5);
-  CHECK_THAT(text, Contains("\n3,\"w\",\"none\",\"quick\",ready,bfw,2,300.000000,"));
+  CHECK_THAT(text, Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,bfw,own,2,300.000000,"));
 }
 
 }  // namespace rrfp::experiment

@@ -47,6 +47,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libactors",
         {"plan", "compute", "tp_coord", "job", "policies", "weather", "simulate", "schedule"},
         with(torch, {"caf"})}},
+      {"wall_clock",
+       {"libactors/wall_clock",
+        {"actors", "experiment", "simulate", "policies", "job", "workload", "weather", "schedule"},
+        {}}},
       // Finding and watching nodes takes no actor and no tensor: it builds and is tested by itself.
       {"membership",
        {"libactors/membership",
@@ -55,7 +59,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"apps",
        {"apps",
         {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "workload",
-         "experiment", "simulate", "report", "schedule"},
+         "experiment", "simulate", "report", "wall_clock", "schedule"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
   return all;

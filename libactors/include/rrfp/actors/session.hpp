@@ -45,6 +45,8 @@ struct stage_summary {
   memory_use memory;            ///< peaks over the run
   std::int64_t peak_bytes = 0;  ///< activation memory, measured
   double busy_ms = 0;           ///< in tasks, injected delays included
+  double blocked_ms = 0;        ///< in sends that were not received yet (blocking_messages)
+  double launch_gap_ms = 0;  ///< free, while the stage waited for nothing: the runtime's own time
 };
 
 struct run_summary {
@@ -97,13 +99,17 @@ struct session_setup {
   std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
   dispatch_mode mode = dispatch_mode::ready;
   std::uint32_t lookahead = 0;
+  /// Send and receive meet, as in frameworks with fixed schedules: after a task a rank posts its
+  /// send together with the receive that its next F or B needs, and does nothing until what it sent
+  /// was received. In mode in_order, without lookahead, in one process.
+  bool blocking_messages = false;
   /// How long the threads of stages and ranks look for work before they sleep.
   std::chrono::microseconds spin{0};
   /// What each stage may hold, indexed by stage.
   std::vector<memory_limit> limits;
   std::function<std::unique_ptr<policy>(stage_id)> make_policy;
   /// Bytes of a microbatch's slot; empty: not counted.
-  std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
+  std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
   /// The part of a rank; `group` are the tensor-parallel ranks of its stage, null if it is alone.

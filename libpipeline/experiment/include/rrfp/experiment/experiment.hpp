@@ -101,10 +101,22 @@ struct workload_entry {
 /// Slots that are no number: of each stage, what 1F1B holds, min(p - s, m).
 inline constexpr std::uint32_t slots_of_1f1b = ~0U;
 
+/// What a run makes of its policy before it is hinted with.
+///
+/// own: nothing. reversed, shuffled: a bad hint (rrfp/policies/distorted.hpp). calm: the fixed
+/// order that the policy gives without weather. stale: the fixed order that it gave in the same
+/// weather with another seed, so with other images, too: a profile of another day.
+enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
+
+std::string_view name(hint_quality quality);
+
 struct run_options {
   std::string name;
   run_mode mode = run_mode::ready;
   std::string policy = "bfw";
+  hint_quality hint = hint_quality::own;
+  /// How much later than they arrive a stage hears of its inputs.
+  double notice_ms = 0;
   /// 0: no limit; nothing: min(2 * stages, microbatches) in mode ready, else no limit.
   std::optional<std::uint32_t> slots;
   /// Of activations on a stage together; 0: no limit.
@@ -119,7 +131,8 @@ struct weather_entry {
   weather::conditions is;
 };
 
-enum class engine_kind : std::uint8_t { simulator };
+/// simulator: in virtual time. wall_clock: the actor runtime on emulated devices.
+enum class engine_kind : std::uint8_t { simulator, wall_clock };
 
 std::string_view name(engine_kind kind);
 
@@ -128,7 +141,10 @@ std::string_view name(engine_kind kind);
 struct experiment {
   std::string name;
   std::string source;
-  engine_kind engine = engine_kind::simulator;
+  /// In the order of the enumerators.
+  std::vector<engine_kind> engines{engine_kind::simulator};
+  /// Of the wall clock: its time over the modelled time.
+  double time_scale = 1;
   std::vector<std::uint64_t> seeds{1, 2, 3};
   std::uint64_t steps = 3;
   /// The name of a run; empty: the first.

@@ -42,10 +42,10 @@ class store {
 /// Written beside and renamed: whole or absent.
 status write_whole(const std::string& path, const std::string& text);
 
-/// `outcomes` has one entry a cell, in the order of the cells.
-std::string results_json(const experiment& e, const std::vector<outcome>& outcomes);
+/// Engine by engine, cell by cell.
+std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all);
 /// A row a cell, with a header.
-std::string results_csv(const experiment& e, const std::vector<outcome>& outcomes);
+std::string results_csv(const experiment& e, const std::vector<engine_outcomes>& all);
 /// One cell: its description and its outcome, as one line of JSON.
 std::string cell_json(const cell& c, const outcome& o);
 

@@ -21,4 +21,7 @@ status check_sequences(const pipeline_shape& shape, std::span<const sequence> se
 status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& order,
                    const memory_limit& limit, std::span<const std::uint64_t> slot_bytes = {});
 
+/// The order that a policy of one lane means: all tasks of its stage, by rank.
+sequence obeyed_order(const policy& hint, const pipeline_shape& shape);
+
 }  // namespace rrfp

@@ -1,0 +1,136 @@
+#include "run_cells.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include <rrfp/schedule/check.hpp>
+#include <rrfp/wall_clock/engine.hpp>
+
+#include "progress.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+using experiment::engine_kind;
+
+/// The cells of one engine that still have to run, shared by the threads that run them.
+class work {
+ public:
+  /// `cost`: of each of `missing`, in any unit.
+  work(const experiment::experiment& e, engine_kind engine, std::vector<std::size_t> missing,
+       std::map<std::size_t, double> cost, experiment::store& done, const cell_options& options)
+      : experiment_(e),
+        engine_(make_engine(engine)),
+        missing_(std::move(missing)),
+        cost_(std::move(cost)),
+        done_(done),
+        options_(options),
+        progress_(std::string{name(engine)}, missing_.size(), total()) {}
+
+  status run(std::size_t threads) {
+    std::vector<std::thread> all;
+    for (std::size_t i = 0; i < std::min(threads, missing_.size()); ++i)
+      all.emplace_back([this] { run_some(); });
+    for (auto& thread : all) thread.join();
+    progress_.finish();
+    if (failed_) return error{failed_->second};
+    return success();
+  }
+
+ private:
+  double total() const {
+    double all = 0;
+    for (const auto& [cell, cost] : cost_) all += cost;
+    return all;
+  }
+
+  std::optional<std::size_t> next() {
+    const std::lock_guard lock{mutex_};
+    if (failed_ || next_ == missing_.size() || (options_.interrupted && options_.interrupted()))
+      return std::nullopt;
+    return missing_[next_++];
+  }
+
+  void run_some() {
+    while (const auto number = next()) {
+      const auto c = cell_at(experiment_, *number, engine_->kind());
+      const auto ran = engine_->run(c);
+      const std::lock_guard lock{mutex_};
+      const auto kept = ran ? done_.add(description_of(c), *ran)
+                            : status{error{fmt::format("{}: {}: {}", experiment_.source,
+                                                       title_of(c, *number), ran.message())}};
+      if (!kept && (!failed_ || *number < failed_->first)) failed_ = {*number, kept.message()};
+      if (kept) progress_.cell_done(cost_.at(*number));
+    }
+  }
+
+  const experiment::experiment& experiment_;
+  const std::unique_ptr<experiment::engine> engine_;
+  const std::vector<std::size_t> missing_;
+  const std::map<std::size_t, double> cost_;
+  experiment::store& done_;
+  const cell_options& options_;
+  progress progress_;
+  std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::optional<std::pair<std::size_t, std::string>> failed_;
+};
+
+/// How long a cell takes on the wall clock, if the simulator has said so; else all take the same.
+double cost_of(const experiment::experiment& e, std::size_t number, const experiment::store& done) {
+  const auto* known = done.find(description_of(cell_at(e, number, engine_kind::simulator)));
+  return known != nullptr ? known->mean_ms() : 1;
+}
+
+}  // namespace
+
+std::string title_of(const experiment::cell& c, std::size_t number) {
+  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload.is.name,
+                     c.weather.name, c.run.name, c.seed);
+}
+
+result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::experiment& e,
+                                                           experiment::store& done,
+                                                           const cell_options& options) {
+  std::vector<experiment::engine_outcomes> all;
+  for (const auto engine : e.engines) {
+    std::vector<std::size_t> missing;
+    std::map<std::size_t, double> cost;
+    for (std::size_t i = 0; i < e.cells(); ++i) {
+      if (done.find(description_of(cell_at(e, i, engine))) != nullptr) continue;
+      missing.push_back(i);
+      cost[i] = cost_of(e, i, done);
+    }
+    const bool clock = engine == engine_kind::wall_clock;
+    if (missing.size() < e.cells())
+      fmt::print(stderr, "{} of {} cells were done before{}\n", e.cells() - missing.size(),
+                 e.cells(), clock ? " on the wall clock" : "");
+    const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+    work todo{e, engine, std::move(missing), std::move(cost), done, options};
+    if (auto ran = todo.run(clock ? options.jobs : cores); !ran) return ran.failure();
+
+    experiment::engine_outcomes of{engine, {}};
+    for (std::size_t i = 0; i < e.cells(); ++i)
+      if (const auto* o = done.find(description_of(cell_at(e, i, engine))))
+        of.outcomes.push_back(*o);
+    all.push_back(std::move(of));
+    if (all.back().outcomes.size() < e.cells()) break;
+  }
+  return all;
+}
+
+std::unique_ptr<experiment::engine> make_engine(engine_kind kind) {
+  switch (kind) {
+    case engine_kind::simulator: return experiment::make_simulator_engine();
+    case engine_kind::wall_clock: return wall_clock::make_engine();
+  }
+  RRFP_CHECK(false, "unknown engine");
+}
+
+}  // namespace rrfp::apps

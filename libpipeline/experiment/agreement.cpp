@@ -1,0 +1,85 @@
+#include <rrfp/experiment/agreement.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+double percent(double share) { return 100 * share; }
+
+}  // namespace
+
+std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
+                                       const std::vector<outcome>& measured) {
+  RRFP_CHECK(simulated.size() == e.cells() && measured.size() == e.cells(),
+             "an outcome for each cell, of both engines");
+  std::vector<difference> all;
+  for (std::size_t i = 0; i < e.cells(); ++i) {
+    const auto ms = simulated[i].mean_ms();
+    all.push_back({measured[i].mean_ms() / ms - 1, measured[i].launch_gap_ms / ms});
+  }
+  return all;
+}
+
+double quantile(std::vector<double> values, double share) {
+  RRFP_CHECK(!values.empty(), "a quantile of something");
+  const auto at =
+      static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+agreement agreement_of(const std::vector<difference>& differences) {
+  std::vector<double> of_time;
+  std::vector<double> sizes;
+  std::vector<double> gaps;
+  agreement a;
+  for (const auto& d : differences) {
+    of_time.push_back(d.time);
+    sizes.push_back(std::abs(d.time));
+    gaps.push_back(d.launch_gap);
+    if (std::abs(d.time) <= agreed) continue;
+    ++a.apart;
+    if (std::abs(d.time - d.launch_gap) <= agreed) ++a.explained;
+  }
+  a.cells = differences.size();
+  a.median = quantile(of_time, 0.5);
+  a.median_size = quantile(sizes, 0.5);
+  a.p95_size = quantile(sizes, 0.95);
+  a.launch_gap = quantile(gaps, 0.5);
+  return a;
+}
+
+std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
+                            const std::vector<outcome>& measured) {
+  const auto all = differences_of(e, simulated, measured);
+  std::size_t width = 9;
+  for (const auto& r : e.runs) width = std::max(width, r.name.size());
+  auto text = fmt::format(
+      "\nthe wall clock against the simulator, time scale {}\n"
+      "{:<{}}  {:>8}  {:>12}  {:>9}  {:>10}  {:>11}  {:>18}\n",
+      e.time_scale, "run", width, "median", "median size", "p95 size", "launch gap", "beyond 3 %",
+      "of them launch gap");
+  const auto line = [&](std::string_view name, const agreement& a) {
+    text +=
+        fmt::format("{:<{}}  {:>+6.2f} %  {:>10.2f} %  {:>7.2f} %  {:>8.2f} %  {:>11}  {:>18}\n",
+                    name, width, percent(a.median), percent(a.median_size), percent(a.p95_size),
+                    percent(a.launch_gap), fmt::format("{} of {}", a.apart, a.cells), a.explained);
+  };
+  for (std::size_t r = 0; r < e.runs.size(); ++r) {
+    std::vector<difference> of_run;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(all[i]);
+    line(e.runs[r].name, agreement_of(of_run));
+  }
+  line("all cells", agreement_of(all));
+  return text;
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,131 @@
+// Sends that meet their receives: alone, and in runs of the real runtime.
+#include <vector>
+
+#include <ATen/ops/zeros.h>
+
+#include "rendezvous.hpp"
+#include "small_session.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+using namespace rrfp::actors::test;
+
+message_header header_of(std::uint32_t mb) {
+  return {payload::activation,       step_id{0},
+          microbatch_id{mb},         chunk_id{0},
+          {stage_id{0}, rank_id{0}}, {stage_id{1}, rank_id{0}}};
+}
+
+/// A receiver that notes what came, and senders that note what was received.
+struct meeting_place {
+  meeting_place() : wire(make_in_process_transport()) {
+    wire.bind({stage_id{1}, rank_id{0}}, [this](message m) {
+      events.push_back("arrived " + std::to_string(m.header.mb.value()));
+    });
+  }
+  void send(std::uint32_t mb) {
+    wire.send_to_meet({header_of(mb), at::zeros({1})},
+                      [this, mb] { events.push_back("received " + std::to_string(mb)); });
+  }
+
+  std::vector<std::string> events;
+  rendezvous wire;
+};
+
+using events = std::vector<std::string>;
+
+session_setup blocking_setup(const pipeline_shape& shape, const std::string& policy,
+                             double link_ms) {
+  auto train = compute::test::small_train();
+  train.steps = 2;
+  auto s =
+      small_setup({shape, dispatch_mode::in_order, policy}, compute::test::small_model(), train);
+  s.make_chunk = nullptr;
+  s.data = nullptr;
+  s.emulated = emulated_device{[](step_id, stage_id, rank_id, const task&) { return 1.0; }, 16, 1};
+  s.delays.link = [link_ms](step_id, virtual_stage_id, const task&) { return link_ms; };
+  s.blocking_messages = true;
+  return s;
+}
+
+run_result run(session_setup setup) {
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  return (*opened)->run();
+}
+
+}  // namespace
+
+TEST_CASE("a message leaves when both ends have posted, whoever was first") {
+  meeting_place place;
+  place.send(0);
+  CHECK(place.events.empty());
+  place.wire.receive(header_of(0));
+  CHECK(place.events == events{"arrived 0", "received 0"});
+  place.wire.receive(header_of(1));
+  CHECK(place.events.size() == 2);
+  place.send(1);
+  CHECK(place.events == events{"arrived 0", "received 0", "arrived 1", "received 1"});
+}
+
+TEST_CASE("meetings of different messages do not mix") {
+  meeting_place place;
+  place.send(0);
+  place.send(1);
+  place.wire.receive(header_of(1));
+  CHECK(place.events == events{"arrived 1", "received 1"});
+  auto gradient = header_of(0);
+  gradient.what = payload::gradient;
+  place.wire.receive(gradient);
+  CHECK(place.events.size() == 2);
+  place.wire.close();
+}
+
+TEST_CASE("every fixed schedule of one chunk ends with sends that block, on ranks and alone") {
+  for (const auto* policy : {"one_f_one_b", "gpipe", "zb_h1"})
+    for (const std::uint32_t ranks : {1U, 2U}) {
+      INFO(policy << ", " << ranks << " ranks");
+      auto setup = blocking_setup({4, 1, 8, placement::linear}, policy, 0.2);
+      setup.ranks = ranks;
+      const auto r = run(std::move(setup));
+      INFO(r.message);
+      REQUIRE(r.how == ending::done);
+      CHECK(r.summary.steps == 2);
+    }
+}
+
+TEST_CASE("a blocked stage is blocked for no less than its messages travel") {
+  const pipeline_shape shape{3, 1, 6, placement::linear};
+  const auto r = run(blocking_setup(shape, "one_f_one_b", 3));
+  REQUIRE(r.how == ending::done);
+  const double steps = 2;
+  // Stage 0 sends each activation, stage 2 each gradient, stage 1 both.
+  CHECK(r.summary.stages[0].blocked_ms >= steps * 6 * 3);
+  CHECK(r.summary.stages[1].blocked_ms >= steps * 12 * 3);
+  CHECK(r.summary.stages[2].blocked_ms >= steps * 6 * 3);
+  auto free = blocking_setup(shape, "one_f_one_b", 3);
+  free.blocking_messages = false;
+  for (const auto& stage : run(std::move(free)).summary.stages) CHECK(stage.blocked_ms == 0);
+}
+
+TEST_CASE("sends that block give the bits of those that do not") {
+  const pipeline_shape shape{4, 1, 6, placement::linear};
+  auto train = compute::test::small_train();
+  const auto setup = [&](bool blocking) {
+    auto s = small_setup({shape, dispatch_mode::in_order, "one_f_one_b"},
+                         compute::test::small_model(), train);
+    s.blocking_messages = blocking;
+    return s;
+  };
+  const auto a = run(setup(false));
+  const auto b = run(setup(true));
+  REQUIRE(a.how == ending::done);
+  REQUIRE(b.how == ending::done);
+  CHECK(a.summary.losses_xxh64 == b.summary.losses_xxh64);
+  CHECK(a.summary.weights_xxh64 == b.summary.weights_xxh64);
+}

@@ -1,0 +1,48 @@
+#include <catch2/catch.hpp>
+
+#include <rrfp/experiment/agreement.hpp>
+
+#include "support.hpp"
+
+namespace rrfp::experiment {
+
+using namespace testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+outcome took(double ms, double launch_gap_ms = 0) {
+  outcome o;
+  o.step_ms = {ms};
+  o.launch_gap_ms = launch_gap_ms;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("a quantile is the nearest of the values") {
+  CHECK(quantile({3, 1, 2}, 0.5) == 2);
+  CHECK(quantile({3, 1, 2}, 0) == 1);
+  CHECK(quantile({3, 1, 2}, 1) == 3);
+  CHECK(quantile({7}, 0.95) == 7);
+}
+
+TEST_CASE("cells beyond 3 % are counted, and those that launch gaps explain") {
+  const auto e = good("seeds = [1, 2, 3]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  const std::vector<outcome> simulated{took(100), took(100), took(200)};
+  const std::vector<outcome> measured{took(102), took(110, 9), took(180)};
+  const auto all = differences_of(e, simulated, measured);
+  REQUIRE(all.size() == 3);
+  CHECK(all[2].time == Approx(-0.1));
+  CHECK(all[1].launch_gap == Approx(0.09));
+  const auto a = agreement_of(all);
+  CHECK(a.cells == 3);
+  CHECK(a.median == Approx(0.02));
+  CHECK(a.median_size == Approx(0.1));
+  CHECK(a.apart == 2);
+  CHECK(a.explained == 1);
+  const auto text = agreement_table(e, simulated, measured);
+  CHECK_THAT(text, Contains("+2.00 %") && Contains("2 of 3") && Contains("all cells"));
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,83 @@
+/// What a run makes of its policy, and what comes of it.
+#include <catch2/catch.hpp>
+
+#include <rrfp/experiment/hints.hpp>
+
+#include "support.hpp"
+
+namespace rrfp::experiment {
+
+using namespace testing;
+
+namespace {
+
+/// 16 microbatches by readiness with a hint of this quality.
+cell hinted(hint_quality quality) {
+  auto c = stormy_cell();
+  c.workload.is.microbatches = 16;
+  c.run.mode = run_mode::ready;
+  c.run.policy = "bfw";
+  c.run.hint = quality;
+  return c;
+}
+
+std::vector<sequence> orders_of(const cell& c) {
+  const auto model = cell_model::make(c);
+  REQUIRE(model.ok());
+  const auto hints = hints_of(*model);
+  REQUIRE(hints.ok());
+  return (*hints)->sequences() != nullptr ? *(*hints)->sequences() : std::vector<sequence>{};
+}
+
+}  // namespace
+
+TEST_CASE("a calm order is fixed, and the weather of the run does not show in it") {
+  const auto calm = orders_of(hinted(hint_quality::calm));
+  REQUIRE(calm.size() == 4);
+  auto c = hinted(hint_quality::calm);
+  c.weather.is = {};
+  CHECK(orders_of(c) == calm);
+  CHECK(orders_of(hinted(hint_quality::own)).empty());
+}
+
+TEST_CASE("a stale order is that of another day: the same each time, another than the calm one") {
+  const auto stale = orders_of(hinted(hint_quality::stale));
+  CHECK(orders_of(hinted(hint_quality::stale)) == stale);
+  CHECK(stale != orders_of(hinted(hint_quality::calm)));
+  auto c = hinted(hint_quality::stale);
+  c.seed = 8;
+  CHECK(orders_of(c) != stale);
+}
+
+TEST_CASE("every hint of readiness ends, and its own is not the worst") {
+  const auto own = run_well(hinted(hint_quality::own)).mean_ms();
+  double worst = 0;
+  for (const auto quality :
+       {hint_quality::reversed, hint_quality::shuffled, hint_quality::calm, hint_quality::stale}) {
+    INFO(name(quality));
+    const auto o = run_well(hinted(quality));
+    CHECK(o.slots_peak <= 8);
+    worst = std::max(worst, o.mean_ms());
+  }
+  CHECK(own < worst);
+}
+
+TEST_CASE("an order that was recorded can be obeyed, within the slots that it was recorded with") {
+  for (const auto quality : {hint_quality::calm, hint_quality::stale}) {
+    auto c = hinted(quality);
+    c.run.mode = run_mode::in_order;
+    c.run.slots = 6;
+    const auto o = run_well(c);
+    CHECK(o.slots_peak <= 6);
+    CHECK(o.mean_ms() > run_well(hinted(hint_quality::own)).mean_ms());
+  }
+}
+
+TEST_CASE("late notices cost time, and a hint that is late costs all the same work") {
+  auto c = hinted(hint_quality::own);
+  const auto prompt = run_well(c);
+  c.run.notice_ms = 5;
+  CHECK(run_well(c).mean_ms() > prompt.mean_ms());
+}
+
+}  // namespace rrfp::experiment
