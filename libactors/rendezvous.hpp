@@ -7,9 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <tuple>
 
 #include <rrfp/actors/transport.hpp>
+
+#include "message_key.hpp"
 
 namespace rrfp::actors {
 
@@ -29,9 +30,6 @@ class rendezvous final : public transport {
   void receive(const message_header& what);
 
  private:
-  using key = std::tuple<step_id, payload, microbatch_id, chunk_id, rank_address>;
-  static key key_of(const message_header& h) { return {h.step, h.what, h.mb, h.chunk, h.to}; }
-
   struct meeting {
     bool posted = false;
     std::optional<message> held;
@@ -40,7 +38,7 @@ class rendezvous final : public transport {
 
   const std::unique_ptr<transport> inner_;
   std::mutex mutex_;
-  std::map<key, meeting> meetings_;
+  std::map<message_key, meeting> meetings_;
 };
 
 }  // namespace rrfp::actors

@@ -104,15 +104,32 @@ stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id 
   return parts;
 }
 
+/// The task whose input a message brings, and where; nothing of messages that no weather meets.
+std::optional<std::pair<virtual_stage_id, task>> brought_by(const pipeline_shape& shape,
+                                                            const message_header& h) {
+  if (h.what == payload::tied_gradient || h.from.stage == h.to.stage) return std::nullopt;
+  const auto kind = h.what == payload::activation ? task_kind::forward : task_kind::backward;
+  return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
+}
+
 std::unique_ptr<transport> with_delays(const session_setup& setup,
                                        std::unique_ptr<transport> wire) {
-  if (!setup.delays.link) return wire;
-  return make_delaying_transport(
-      std::move(wire), [shape = setup.shape, link = setup.delays.link](const message_header& h) {
-        if (h.what == payload::tied_gradient || h.from.stage == h.to.stage) return 0.0;
-        const auto kind = h.what == payload::activation ? task_kind::forward : task_kind::backward;
-        return link(h.step, shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk});
-      });
+  const auto& shape = setup.shape;
+  if (setup.delays.link)
+    wire = make_delaying_transport(std::move(wire),
+                                   [shape, link = setup.delays.link](const message_header& h) {
+                                     const auto t = brought_by(shape, h);
+                                     return t ? link(h.step, t->first, t->second) : 0.0;
+                                   });
+  if (!setup.delays.fate) return wire;
+  wire = make_lossy_transport(std::move(wire), [shape, fate = setup.delays.fate](
+                                                   const message_header& h, std::uint32_t attempt) {
+    const auto t = brought_by(shape, h);
+    return t ? fate(h.step, t->first, t->second, attempt) : attempt_fate{};
+  });
+  const std::chrono::duration<double, std::milli> after{setup.delays.resend_ms};
+  return make_resending_transport(std::move(wire),
+                                  std::chrono::duration_cast<std::chrono::nanoseconds>(after));
 }
 
 }  // namespace
@@ -338,6 +355,7 @@ result<std::unique_ptr<session>> session::open(session_setup setup, std::optiona
   RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
                                           setup.lookahead == 0 && !where.has_value()),
              "sends meet receives in order, one at a time, in one process");
+  RRFP_CHECK(!setup.delays.fate || !where.has_value(), "messages are lost in one process");
   auto state = std::make_unique<impl>(std::move(setup), std::move(where));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};

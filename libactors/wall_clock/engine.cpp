@@ -67,8 +67,17 @@ actors::session_setup setup_of(const cell_model& model,
       },
       message_bytes, 0};
   setup.delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
-    return scale * milliseconds((*costs)[step.value()].link(step, to, t));
+    return scale * milliseconds((*costs)[step.value()].travel(to, t));
   };
+  const auto& sky = c.weather.is;
+  if (sky.loss_probability > 0 || sky.double_probability > 0) {
+    setup.delays.fate = [costs](step_id step, virtual_stage_id to, const task& t,
+                                std::uint32_t attempt) {
+      const auto fate = (*costs)[step.value()].fate_of(to, t);
+      return actors::attempt_fate{attempt < fate.losses, attempt == fate.losses && fate.twice};
+    };
+    setup.delays.resend_ms = scale * sky.resend_ms;
+  }
   setup.hang_timeout_s = hang_timeout_s;
   return setup;
 }

@@ -142,13 +142,26 @@ simulate::nanoseconds step_costs::compute(step_id, stage_id stage, const task& w
   return nanoseconds_of(weather_.compute_ms(step_, stage, ranks, t, own(t.kind), average));
 }
 
+double step_costs::own_link_ms(virtual_stage_id to, const task& loaded) const {
+  // A gradient comes to the lower stage of its link.
+  const auto lower = is_backward(loaded.kind) ? to.value() : to.value() - 1;
+  return model_.message_ms(stage_id{lower}, images_[loaded.mb.value()]);
+}
+
 simulate::nanoseconds step_costs::link(step_id, virtual_stage_id to, const task& what) const {
   const auto t = as_loaded(what);
-  // A gradient comes to the lower stage of its link.
-  const auto lower = is_backward(t.kind) ? to.value() : to.value() - 1;
-  const auto own = model_.message_ms(stage_id{lower}, images_[t.mb.value()]);
-  return nanoseconds_of(weather_.link_ms(step_, stage_id{to.value()}, t, own) +
+  return nanoseconds_of(weather_.link_ms(step_, stage_id{to.value()}, t, own_link_ms(to, t)) +
                         model_.of().run.notice_ms);
+}
+
+simulate::nanoseconds step_costs::travel(virtual_stage_id to, const task& what) const {
+  const auto t = as_loaded(what);
+  return nanoseconds_of(weather_.travel_ms(step_, stage_id{to.value()}, t, own_link_ms(to, t)) +
+                        model_.of().run.notice_ms);
+}
+
+weather::message_fate step_costs::fate_of(virtual_stage_id to, const task& what) const {
+  return weather_.fate_of(step_, stage_id{to.value()}, as_loaded(what));
 }
 
 std::uint64_t step_costs::activation_bytes(stage_id stage, microbatch_id admitted) const {

@@ -16,7 +16,7 @@ using job::words;
 
 constexpr double ms_max = 1e6;
 constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
-const words slots_words{"auto", "none", "1f1b"};
+const words slots_words{"auto", "none", "1f1b", "p"};
 
 template <class Root, class Section>
 using keys_of = job::basic_section_keys<Root, Section>;
@@ -57,21 +57,22 @@ void add_choices(std::vector<job::basic_key<run_draft>>& table, const char* leaf
 
 void add_slots(std::vector<job::basic_key<run_draft>>& table) {
   table.push_back(
-      {"slots", "`auto`, `none`, `1f1b` or integer >= 1, or an array", "microbatches",
-       "That may hold memory on a stage; `1f1b`: on stage s of p, p - s; `auto`: min(2 p, m) in "
-       "mode `ready`, else `none`.",
+      {"slots", "`auto`, `none`, `1f1b`, `p` or integer >= 1, or an array", "microbatches",
+       "That may hold memory on a stage; `1f1b`: on stage s of p, p - s; `p`: on each, p; `auto`: "
+       "min(2 p, m) in mode `ready`, else `none`.",
        true, job::path_rule::none,
        [](run_draft& to, const value& v) -> status {
          std::vector<std::optional<std::uint32_t>> all;
          const auto read = for_one_or_each(v, [&](const value& item) -> status {
            const auto n = job::read_integer_or_word(item, {1, 65536}, slots_words);
            if (!n) return n.failure();
-           if (*n == -3)
-             all.emplace_back();
-           else if (*n == -2)
-             all.emplace_back(0U);
-           else
-             all.emplace_back(*n == -1 ? slots_of_1f1b : static_cast<std::uint32_t>(*n));
+           switch (*n) {
+             case -4: all.emplace_back(); break;
+             case -3: all.emplace_back(0U); break;
+             case -2: all.emplace_back(slots_of_1f1b); break;
+             case -1: all.emplace_back(slots_of_stages); break;
+             default: all.emplace_back(static_cast<std::uint32_t>(*n));
+           }
            return success();
          });
          if (read) to.is.slots = std::move(all);
@@ -253,6 +254,12 @@ void add_conditions(std::vector<job::basic_key<weather_draft>>& table) {
   keys.integer("slow_link_stage", &o::slow_link_stage, {0, 1023}, "",
                "Messages between it and the next stage are slow.");
   keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "", "So many times; 1: not.");
+  keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
+              "That an attempt to send a message is lost.");
+  keys.number("resend_ms", &o::resend_ms, {1e-3, ms_max}, "ms",
+              "After which what was lost is sent again.");
+  keys.number("double_probability", &o::double_probability, {0, 1}, "",
+              "That a message arrives twice.");
 }
 
 std::vector<job::basic_key<weather_draft>> make_weather() {
@@ -285,6 +292,7 @@ job::value slots_value(const std::optional<std::uint32_t>& slots) {
   if (!slots) return {std::string{slots_words[0]}};
   if (*slots == 0) return {std::string{slots_words[1]}};
   if (*slots == slots_of_1f1b) return {std::string{slots_words[2]}};
+  if (*slots == slots_of_stages) return {std::string{slots_words[3]}};
   return {std::int64_t{*slots}};
 }
 

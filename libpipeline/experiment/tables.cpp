@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/experiment/agreement.hpp>
 #include <rrfp/schedule/check.hpp>
 
 namespace rrfp::experiment {
@@ -41,6 +42,12 @@ std::size_t width_of_names(const std::vector<std::string_view>& names) {
   return width;
 }
 
+std::vector<std::string_view> names_of_runs(const experiment& e) {
+  std::vector<std::string_view> names;
+  for (const auto& r : e.runs) names.push_back(r.name);
+  return names;
+}
+
 }  // namespace
 
 summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
@@ -54,6 +61,7 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
   for (std::size_t i = 0; i < e.seeds.size(); ++i) {
     s.idle += cells[i].idle / seeds;
     s.blocked += cells[i].blocked / seeds;
+    s.launch_gap_ms += cells[i].launch_gap_ms / seeds;
     s.slots_peak = std::max(s.slots_peak, cells[i].slots_peak);
     s.activation_bytes_peak = std::max(s.activation_bytes_peak, cells[i].activation_bytes_peak);
     s.held_bytes_peak = std::max(s.held_bytes_peak, cells[i].held_bytes_peak);
@@ -62,9 +70,7 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
 }
 
 std::string results_table(const experiment& e, const std::vector<outcome>& outcomes) {
-  std::vector<std::string_view> names;
-  for (const auto& r : e.runs) names.push_back(r.name);
-  const auto width = width_of_names(names);
+  const auto width = width_of_names(names_of_runs(e));
   std::string text;
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
@@ -108,6 +114,72 @@ std::string ablation_table(const experiment& e, const std::vector<outcome>& outc
                             s.step_ms, before / s.step_ms, first / s.step_ms, s.slots_peak,
                             memory_text(e.workloads[w], s.held_bytes_peak));
         before = s.step_ms;
+      }
+    }
+  return text;
+}
+
+std::string weather_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  if (e.weathers.size() < 2) return "";
+  std::string text = fmt::format("\nlonger than in {} weather\n", e.weathers[0].name);
+  const auto width = width_of_names(names_of_runs(e));
+  for (std::size_t w = 0; w < e.workloads.size(); ++w) {
+    text += fmt::format("\n{}\n{:<{}}", e.workloads[w].is.name, "run", width);
+    for (std::size_t k = 1; k < e.weathers.size(); ++k)
+      text += fmt::format("  {:>9}", e.weathers[k].name);
+    text += "\n";
+    for (std::size_t r = 0; r < e.runs.size(); ++r) {
+      const auto first = summary_of(e, outcomes, w, 0, r).step_ms;
+      text += fmt::format("{:<{}}", e.runs[r].name, width);
+      for (std::size_t k = 1; k < e.weathers.size(); ++k)
+        text += fmt::format(
+            "  {:>{}}",
+            fmt::format("{:.2f} %", 100 * (summary_of(e, outcomes, w, k, r).step_ms / first - 1)),
+            std::max<std::size_t>(9, e.weathers[k].name.size()));
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string spread_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  if (e.seeds.size() * e.steps < spread_steps) return "";
+  const auto width = width_of_names(names_of_runs(e));
+  std::string text;
+  for (std::size_t w = 0; w < e.workloads.size(); ++w)
+    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+      text += fmt::format(
+          "\nspread of {} steps: {} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>14}  {:>15}\n",
+          e.seeds.size() * e.steps, e.workloads[w].is.name, e.weathers[k].name, "run", width,
+          "p5 ms", "p50 ms", "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50");
+      for (std::size_t r = 0; r < e.runs.size(); ++r) {
+        std::vector<double> steps;
+        const auto* const cells = cells_of(e, outcomes, w, k, r);
+        for (std::size_t i = 0; i < e.seeds.size(); ++i)
+          steps.insert(steps.end(), cells[i].step_ms.begin(), cells[i].step_ms.end());
+        const auto at = [&](double share) { return quantile(steps, share); };
+        text += fmt::format("{:<{}}  {:>10.1f}  {:>10.1f}  {:>10.1f}  {:>14.3f}  {:>15.3f}\n",
+                            e.runs[r].name, width, at(.05), at(.5), at(.95),
+                            (at(.95) - at(.05)) / at(.5), (at(.75) - at(.25)) / at(.5));
+      }
+    }
+  return text;
+}
+
+std::string breakdown_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  const auto width = width_of_names(names_of_runs(e));
+  std::string text = "\nwhere the mean step goes on a device, in ms\n";
+  for (std::size_t w = 0; w < e.workloads.size(); ++w)
+    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+      text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>12}\n",
+                          e.workloads[w].is.name, e.weathers[k].name, "run", width, "step", "tasks",
+                          "waiting", "coordination");
+      for (std::size_t r = 0; r < e.runs.size(); ++r) {
+        const auto s = summary_of(e, outcomes, w, k, r);
+        const auto tasks = (1 - s.idle) * s.step_ms;
+        text += fmt::format("{:<{}}  {:>10.1f}  {:>10.1f}  {:>10.1f}  {:>12.2f}\n", e.runs[r].name,
+                            width, s.step_ms, tasks, s.step_ms - tasks - s.launch_gap_ms,
+                            s.launch_gap_ms);
       }
     }
   return text;

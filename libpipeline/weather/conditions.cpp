@@ -48,7 +48,11 @@ status validate(const conditions& c) {
   if (auto ok = within("stall_unit_ms", c.stall_unit_ms, 0, 1e6); !ok) return ok;
   if (auto ok = within("straggler_factor", c.straggler_factor, 0, 1e6); !ok) return ok;
   if (auto ok = within("pause_ms", c.pause_ms, 0, 1e6); !ok) return ok;
-  return within("slow_link_factor", c.slow_link_factor, 0, 1e6);
+  if (auto ok = within("slow_link_factor", c.slow_link_factor, 0, 1e6); !ok) return ok;
+  if (auto ok = within("loss_probability", c.loss_probability, 0, loss_probability_max); !ok)
+    return ok;
+  if (auto ok = within("resend_ms", c.resend_ms, 1e-3, 1e6); !ok) return ok;
+  return within("double_probability", c.double_probability, 0, 1);
 }
 
 double weathered::compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& what,
@@ -95,6 +99,25 @@ double weathered::spread_ms(step_id step, stage_id to, const task& what, double 
 }
 
 double weathered::link_ms(step_id step, stage_id to, const task& what, double own_ms) const {
+  return fate_of(step, to, what).losses * conditions_.resend_ms + travel_ms(step, to, what, own_ms);
+}
+
+message_fate weathered::fate_of(step_id step, stage_id to, const task& what) const {
+  const auto& c = conditions_;
+  message_fate fate;
+  if (c.loss_probability == 0 && c.double_probability == 0) return fate;
+  const auto draw = [&](salt of) {
+    return keyed_random{c.jitter.seed, static_cast<std::uint64_t>(of), step.value(),
+                        pack(to.value(), is_backward(what.kind) ? 1 : 0), what.mb.value()};
+  };
+  auto losses = draw(salt::loss);
+  while (fate.losses < message_fate::losses_max && losses.uniform() < c.loss_probability)
+    ++fate.losses;
+  fate.twice = draw(salt::copy).uniform() < c.double_probability;
+  return fate;
+}
+
+double weathered::travel_ms(step_id step, stage_id to, const task& what, double own_ms) const {
   const auto& c = conditions_;
   auto ms = spread_ms(step, to, what, own_ms) +
             forecast_.link_extra_ms(step, virtual_stage_id{to.value()}, what);

@@ -5,7 +5,14 @@
 
 namespace rrfp::weather {
 
-enum class salt : std::uint64_t { compute = 1, link = 2, spread = 3, pause = 4 };
+enum class salt : std::uint64_t {
+  compute = 1,
+  link = 2,
+  spread = 3,
+  pause = 4,
+  loss = 5,
+  copy = 6
+};
 
 constexpr std::uint64_t pack(std::uint32_t high, std::uint32_t low) {
   return std::uint64_t{high} << 32 | low;

@@ -72,7 +72,8 @@ TEST_CASE("a value of the wrong type or outside its range is named with what was
        "x.toml:5: mode: entry 1: expected \"blocking\", \"in-order\" or \"ready\", got \"eager\""},
       {workload + run + "mode = []\n", "x.toml:5: mode: expected at least one value, got []"},
       {workload + run + "slots = \"many\"\n",
-       "x.toml:5: slots: expected \"auto\", \"none\", \"1f1b\" or an integer >= 1, got a string "
+       "x.toml:5: slots: expected \"auto\", \"none\", \"1f1b\", \"p\" or an integer >= 1, got a "
+       "string "
        "\"many\""},
       {workload + run + "slots = [4, 0]\n",
        "x.toml:5: slots: entry 1: expected an integer >= 1, got 0"},

@@ -59,6 +59,35 @@ TEST_CASE("what was not asked for is not printed") {
   CHECK(paper_table(e, {of(1, 0)}).empty());
 }
 
+TEST_CASE("weathers are compared with the first one") {
+  const auto e = good(
+      "seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n"
+      "[[weather]]\npreset = \"J0\"\n[[weather]]\npreset = \"J1\"\n");
+  CHECK_THAT(weather_table(e, {of(200, 0), of(250, 0)}),
+             Contains("longer than in J0 weather") && Contains("25.00 %"));
+  CHECK(weather_table(two_runs(), outcomes).empty());
+}
+
+TEST_CASE("the spread of many steps is told, of few it is not") {
+  const auto e =
+      good("seeds = [1]\nsteps = 21\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  outcome o;
+  for (int i = 0; i <= 20; ++i) o.step_ms.push_back(100 + i);
+  CHECK_THAT(spread_table(e, {o}), Contains("spread of 21 steps") && Contains("101.0") &&
+                                       Contains("110.0") && Contains("119.0") &&
+                                       Contains("0.164") && Contains("0.091"));
+  CHECK(spread_table(two_runs(), outcomes).empty());
+}
+
+TEST_CASE("a step is tasks, waiting and coordination") {
+  const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  outcome o;
+  o.step_ms = {100};
+  o.idle = 0.4;
+  o.launch_gap_ms = 1.5;
+  CHECK_THAT(breakdown_table(e, {o}), Contains("100.0        60.0        38.5          1.50"));
+}
+
 TEST_CASE("CSV has a row a cell") {
   const auto text = results_csv(two_runs(), {{engine_kind::simulator, outcomes}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 5);

@@ -71,6 +71,19 @@ TEST_CASE("readiness keeps its limits on the wall clock") {
   CHECK(o.blocked == 0);
 }
 
+TEST_CASE("what is lost or comes twice is received once, as late as the simulator says") {
+  auto c = plain_cell();
+  c.weather.is.loss_probability = 0.1;
+  c.weather.is.resend_ms = 15;
+  c.weather.is.double_probability = 0.3;
+  c.workload.cost.link_ms = 0.5;
+  check_in_order(c);
+  c.run.mode = run_mode::blocking;
+  check_in_order(c);
+  c.run.mode = run_mode::ready;
+  CHECK(measured(c).mean_ms() > run_well(plain_cell()).mean_ms());
+}
+
 TEST_CASE("times are modelled ones, whatever the scale") {
   auto c = plain_cell();
   const auto calm = run_well(c).mean_ms();

@@ -123,6 +123,30 @@ TEST_CASE("a slow link is slow both ways, and no other is") {
   CHECK(ms(0, task_kind::backward) == 2);
 }
 
+TEST_CASE(
+    "lost messages come as often as said, each attempt a resend later; doubled ones in time") {
+  conditions c;
+  c.loss_probability = 0.25;
+  c.resend_ms = 30;
+  c.double_probability = 0.1;
+  const weathered w{c, draws};
+  double losses = 0;
+  double doubled = 0;
+  for (std::uint32_t mb = 0; mb < 20'000; ++mb) {
+    const auto t = of(task_kind::forward, mb);
+    const auto fate = w.fate_of(step_id{0}, stage_id{1}, t);
+    losses += fate.losses / 20'000.0;
+    doubled += fate.twice / 20'000.0;
+    CHECK(w.travel_ms(step_id{0}, stage_id{1}, t, 2) == 2);
+    CHECK(w.link_ms(step_id{0}, stage_id{1}, t, 2) == 2 + 30 * fate.losses);
+  }
+  CHECK(losses == Approx(0.25 / 0.75).epsilon(0.05));
+  CHECK(doubled == Approx(0.1).epsilon(0.1));
+  const weathered calm{conditions{}, 8};
+  CHECK(calm.fate_of(step_id{0}, stage_id{1}, of(task_kind::forward)).losses == 0);
+  CHECK_FALSE(calm.fate_of(step_id{0}, stage_id{1}, of(task_kind::forward)).twice);
+}
+
 TEST_CASE("the slowest rank ends a task") {
   const weathered w{*conditions_of("measured"), draws};
   double one = 0;

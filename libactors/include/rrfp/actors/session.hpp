@@ -19,6 +19,7 @@
 
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/trace.hpp>
+#include <rrfp/actors/transport.hpp>
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
@@ -83,6 +84,10 @@ struct injected_delays {
   std::function<double(step_id, stage_id, rank_id, const task&)> compute;
   /// Of the message that brings the input of the task (F or B) to the virtual stage.
   std::function<double(step_id, virtual_stage_id, const task&)> link;
+  /// What becomes of an attempt to send that message, the first being 0; empty: it arrives. What is
+  /// lost is sent again after resend_ms. In one process.
+  std::function<attempt_fate(step_id, virtual_stage_id, const task&, std::uint32_t attempt)> fate;
+  double resend_ms = 20;
 };
 
 /// A device that computes nothing: its tasks take a time, its messages and slots have a size.

@@ -3,6 +3,7 @@
 /// only takes note (an actor posts the message to itself).
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -74,5 +75,22 @@ using link_delay = std::function<double(const message_header&)>;
 /// Holds messages back before `inner` gets them; those without a delay pass at once.
 std::unique_ptr<transport> make_delaying_transport(std::unique_ptr<transport> inner,
                                                    link_delay delay);
+
+/// What becomes of one attempt to send a message.
+struct attempt_fate {
+  bool lost = false;
+  bool twice = false;  ///< a copy arrives besides
+};
+/// Of the attempt with this number, from 0. Called from any thread.
+using fate_of_attempt = std::function<attempt_fate(const message_header&, std::uint32_t attempt)>;
+
+/// Loses and doubles messages on their way to `inner`, as `fate` says.
+std::unique_ptr<transport> make_lossy_transport(std::unique_ptr<transport> inner,
+                                                fate_of_attempt fate);
+
+/// Makes an `inner` of one process that loses and doubles messages whole again: what has not
+/// arrived `after` its last attempt is sent once more, and what comes again is dropped.
+std::unique_ptr<transport> make_resending_transport(std::unique_ptr<transport> inner,
+                                                    std::chrono::nanoseconds after);
 
 }  // namespace rrfp::actors

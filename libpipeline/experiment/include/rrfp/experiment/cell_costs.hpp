@@ -50,6 +50,10 @@ class step_costs final : public simulate::cost_model {
   simulate::nanoseconds compute(step_id step, stage_id stage, const task& what) const override;
   simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override;
 
+  /// As link(), of the attempt that arrives alone, and what becomes of the others.
+  simulate::nanoseconds travel(virtual_stage_id to, const task& what) const;
+  weather::message_fate fate_of(virtual_stage_id to, const task& what) const;
+
   /// Of the microbatch admitted at this place.
   std::uint64_t activation_bytes(stage_id stage, microbatch_id admitted) const;
   /// Position in the step -> index of the loaded microbatch.
@@ -58,6 +62,8 @@ class step_costs final : public simulate::cost_model {
  private:
   task as_loaded(task t) const;
   double average_ms(stage_id stage, const task& loaded) const;
+  /// Of the message that brings the input of `loaded` to `to`, on a good day.
+  double own_link_ms(virtual_stage_id to, const task& loaded) const;
 
   const cell_model& model_;
   step_id step_;

@@ -98,8 +98,10 @@ struct workload_entry {
   paper_figures paper;
 };
 
-/// Slots that are no number: of each stage, what 1F1B holds, min(p - s, m).
+/// Slots that are no number. Of each stage, what 1F1B holds, min(p - s, m); or what 1F1B holds on
+/// the first stage and ZB-H1 on all of them, min(p, m).
 inline constexpr std::uint32_t slots_of_1f1b = ~0U;
+inline constexpr std::uint32_t slots_of_stages = ~0U - 1;
 
 /// What a run makes of its policy before it is hinted with.
 ///

@@ -16,6 +16,8 @@ struct summary {
   double speed_up = 1;
   double idle = 0;
   double blocked = 0;
+  /// Of the wall clock: what the runtime itself took.
+  double launch_gap_ms = 0;
   /// Of the worst seed.
   std::uint32_t slots_peak = 0;
   std::uint64_t activation_bytes_peak = 0;
@@ -32,6 +34,18 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
 
 /// The gain of each run over the one before it, in the order of e.ablation; empty without one.
 std::string ablation_table(const experiment& e, const std::vector<outcome>& outcomes);
+
+/// How much longer each run takes in each weather than in the first one; empty with one weather.
+std::string weather_table(const experiment& e, const std::vector<outcome>& outcomes);
+
+/// How far the steps of a run lie apart, over all seeds: quantiles and the paper's two measures of
+/// spread; empty with fewer than spread_steps steps.
+std::string spread_table(const experiment& e, const std::vector<outcome>& outcomes);
+inline constexpr std::size_t spread_steps = 20;
+
+/// Where the mean step of each run goes on a device: tasks, waiting, launches; of outcomes of the
+/// wall clock.
+std::string breakdown_table(const experiment& e, const std::vector<outcome>& outcomes);
 
 /// A row a workload: the paper's speed-ups beside ours; empty if no workload has any.
 std::string paper_table(const experiment& e, const std::vector<outcome>& outcomes);

@@ -28,6 +28,8 @@ namespace rrfp::weather {
 
 inline constexpr double measured_compute_sigma = 0.237;
 inline constexpr double measured_link_sigma = 2.478;
+/// Where nearly all is lost nothing is measured any more.
+inline constexpr double loss_probability_max = 0.9;
 
 /// What a message's own time (bytes over bandwidth, latency) is multiplied with.
 /// none: 1. lognormal: a factor of median 1. stalls: 1, and with `stall_probability`
@@ -58,6 +60,22 @@ struct conditions {
   /// Messages between this stage and the next take so many times as long, both ways; 1: none do.
   std::uint32_t slow_link_stage = 0;
   double slow_link_factor = 1;
+
+  /// Every attempt to send a message is lost with this probability, and made again this long after
+  /// the last one.
+  double loss_probability = 0;
+  double resend_ms = 20;
+  /// A message that arrives does so twice with this probability.
+  double double_probability = 0;
+};
+
+/// What becomes of a message before it is received once.
+struct message_fate {
+  /// Attempts that are lost, at most losses_max; the next one arrives.
+  std::uint32_t losses = 0;
+  bool twice = false;
+
+  static constexpr std::uint32_t losses_max = 1000;
 };
 
 /// "none"; "J0" to "J3"; "measured": compute log-normal and links with stalls, as above;
@@ -80,8 +98,11 @@ class weathered {
   /// The same for a BW of two parts.
   double fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& what,
                   double backward_ms, double weight_ms, double average_ms) const;
-  /// What the message takes that brings the input of `what` to stage `to`.
+  /// What the message takes that brings the input of `what` to stage `to`, lost attempts included.
   double link_ms(step_id step, stage_id to, const task& what, double own_ms) const;
+  /// The same for the attempt that arrives, alone.
+  double travel_ms(step_id step, stage_id to, const task& what, double own_ms) const;
+  message_fate fate_of(step_id step, stage_id to, const task& what) const;
 
  private:
   double place_ms(step_id step, stage_id stage, const task& what, double ms) const;

@@ -1,0 +1,99 @@
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include <rrfp/actors/transport.hpp>
+
+#include "message_key.hpp"
+#include "timer_thread.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+class resending_transport final : public transport {
+ public:
+  resending_transport(std::unique_ptr<transport> inner, std::chrono::nanoseconds after)
+      : inner_(std::move(inner)), after_(after), timer_(std::in_place, "resends") {}
+
+  ~resending_transport() override { close(); }
+
+  void bind(rank_address address, message_sink sink) override {
+    inner_->bind(address, [this, sink = std::move(sink)](message m) {
+      if (is_first(m.header)) sink(std::move(m));
+    });
+  }
+
+  void send(message m) override {
+    const auto header = m.header;
+    {
+      const std::lock_guard lock{mutex_};
+      if (closed_) return;
+      forget_before(header.step);
+      under_way_[key_of(header)] = m;
+    }
+    attempt(std::move(m), timer_thread::clock::now());
+  }
+
+  void close() override {
+    {
+      const std::lock_guard lock{mutex_};
+      closed_ = true;
+    }
+    timer_.reset();
+    inner_->close();
+  }
+
+ private:
+  void attempt(message m, timer_thread::clock::time_point now) {
+    {
+      const std::lock_guard lock{mutex_};
+      if (closed_) return;
+      const auto due = now + after_;
+      timer_->at(due, [this, key = key_of(m.header), due] {
+        if (auto again = not_arrived(key)) attempt(std::move(*again), due);
+      });
+    }
+    inner_->send(std::move(m));
+  }
+
+  std::optional<message> not_arrived(const message_key& key) {
+    const std::lock_guard lock{mutex_};
+    const auto at = under_way_.find(key);
+    if (closed_ || at == under_way_.end() || !at->second) return std::nullopt;
+    return at->second;
+  }
+
+  /// Whether the message has not arrived before.
+  bool is_first(const message_header& h) {
+    const std::lock_guard lock{mutex_};
+    const auto at = under_way_.find(key_of(h));
+    if (at == under_way_.end() || !at->second) return false;
+    at->second.reset();
+    return true;
+  }
+
+  /// Steps end one after the other: when one is under way, the last but one is over.
+  void forget_before(step_id step) {
+    while (!under_way_.empty() &&
+           std::get<step_id>(under_way_.begin()->first).value() + 1 < step.value())
+      under_way_.erase(under_way_.begin());
+  }
+
+  const std::unique_ptr<transport> inner_;
+  const std::chrono::nanoseconds after_;
+  std::mutex mutex_;
+  /// Nothing once it has arrived.
+  std::map<message_key, std::optional<message>> under_way_;
+  bool closed_ = false;
+  std::optional<timer_thread> timer_;
+};
+
+}  // namespace
+
+std::unique_ptr<transport> make_resending_transport(std::unique_ptr<transport> inner,
+                                                    std::chrono::nanoseconds after) {
+  return std::make_unique<resending_transport>(std::move(inner), after);
+}
+
+}  // namespace rrfp::actors
