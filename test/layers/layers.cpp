@@ -35,7 +35,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
       {"job", {"libpipeline/job", {"schedule", "weather", "policies"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
-      {"report", {"libpipeline/report", {"schedule"}, {}}},
+      {"report", {"libpipeline/report", {"schedule", "simulate"}, {}}},
       {"experiment",
        {"libpipeline/experiment",
         {"schedule", "weather", "simulate", "policies", "job", "workload"},
