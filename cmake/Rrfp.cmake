@@ -24,6 +24,24 @@ function(rrfp_add_library name)
     ${arg_PRIVATE_DEPENDS})
 endfunction()
 
+# rrfp_embed(OUT NAMESPACE namespace FILES file...)   sets OUT to a source that holds the files as text
+# style.css is `extern const char* const style_css`, which the caller declares in assets.hpp.
+function(rrfp_embed out)
+  cmake_parse_arguments(arg "" "NAMESPACE" "FILES" ${ARGN})
+  set(text "namespace ${arg_NAMESPACE} {\n")
+  foreach(file IN LISTS arg_FILES)
+    file(READ ${file} content)
+    get_filename_component(name ${file} NAME)
+    string(MAKE_C_IDENTIFIER ${name} name)
+    string(APPEND text "extern const char* const ${name};\n"
+      "const char* const ${name} = R\"asset(${content})asset\";\n")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  endforeach()
+  string(APPEND text "}\n")
+  file(CONFIGURE OUTPUT assets.cpp CONTENT "@text@" @ONLY)
+  set(${out} ${CMAKE_CURRENT_BINARY_DIR}/assets.cpp PARENT_SCOPE)
+endfunction()
+
 # rrfp_add_program(NAME SOURCES file... DEPENDS lib...)   a program in build/PRESET/bin
 function(rrfp_add_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})

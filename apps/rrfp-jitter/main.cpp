@@ -12,6 +12,7 @@
 
 #include <rrfp/experiment/agreement.hpp>
 #include <rrfp/experiment/experiment.hpp>
+#include <rrfp/experiment/page.hpp>
 #include <rrfp/experiment/store.hpp>
 #include <rrfp/experiment/tables.hpp>
 
@@ -95,6 +96,8 @@ int run_all(const experiment::experiment& e, const options& wanted,
   if (auto w = experiment::write_whole(path / "results.json", results_json(e, *all)); !w)
     return refuse("--out: " + w.message());
   if (auto w = experiment::write_whole(path / "results.csv", results_csv(e, *all)); !w)
+    return refuse("--out: " + w.message());
+  if (auto w = experiment::write_whole(path / "report.html", report_page(e, *all, machine())); !w)
     return refuse("--out: " + w.message());
   return apps::exit_done;
 }

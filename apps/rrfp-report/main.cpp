@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/report/page.hpp>
+#include <rrfp/report/profile.hpp>
 
 #include "../rrfp-node/exit_code.hpp"
 #include "../write_file.hpp"
@@ -23,6 +24,8 @@ constexpr std::size_t runs_max = 8;
 struct options {
   std::vector<std::string> traces;
   std::string out;
+  std::vector<std::string> profiles;
+  double backward_share = 0.5;
   std::string steps;
   std::vector<std::string> runs;
   std::string title = "rrfp report";
@@ -114,25 +117,22 @@ result<std::vector<report::traced_run>> choose(std::vector<report::traced_run> r
   return chosen;
 }
 
-int make_report(const options& wanted) {
-  std::optional<step_range> range;
-  if (!wanted.steps.empty()) {
-    range = range_of(wanted.steps);
-    if (!range)
-      return refuse(
-          fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps));
-  }
-  report::page_content page;
-  page.title = wanted.title;
-  auto read = read_runs(wanted, page.notes);
-  if (!read) return refuse(read.message());
-  const auto runs = choose(std::move(*read), wanted.runs);
-  if (!runs) return refuse(runs.message());
-  for (const auto& run : *runs) {
+/// A file to write, and what is said once it is there.
+struct product {
+  std::string option;
+  std::string file;
+  std::string text;
+  std::string said;
+};
+
+result<product> make_page(const options& wanted, const std::vector<report::traced_run>& runs,
+                          const std::optional<step_range>& range, std::vector<std::string> notes) {
+  report::page_content page{wanted.title, std::move(notes), {}};
+  for (const auto& run : runs) {
     const auto [first, last] =
-        range ? *range : last_steps(run, report::shown_tasks_max / runs->size());
+        range ? *range : last_steps(run, report::shown_tasks_max / runs.size());
     auto line = report::make_timeline(run, first, last);
-    if (!line) return refuse(line.message());
+    if (!line) return line.failure();
     const auto all = report::steps_of(run);
     page.notes.push_back(fmt::format(
         "{}: {} stages, {} microbatches, {} tasks; steps {} to {} of {} to {}{}", run.title,
@@ -143,30 +143,123 @@ int make_report(const options& wanted) {
                                                   : ""));
     page.runs.push_back(std::move(*line));
   }
-  const auto html = report::html_of(page);
-  if (auto written = apps::write_file(wanted.out, html); !written)
-    return refuse("--out " + written.message());
-  fmt::print("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
-             static_cast<double>(html.size()) / (1 << 20), page.runs.size());
+  product made{"--out", wanted.out, report::html_of(page), ""};
+  made.said = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
+                          static_cast<double>(made.text.size()) / (1 << 20), page.runs.size());
+  return made;
+}
+
+bool is_durations(const std::string& file) { return file.ends_with(".csv"); }
+
+/// The error is what can be said before any trace is read.
+status check_profiles(const options& wanted) {
+  if (wanted.out.empty() && wanted.profiles.empty())
+    return error{"expected --out PAGE.html, --profile FILE or both"};
+  for (const auto& file : wanted.profiles)
+    if (!is_durations(file) && !file.ends_with(".toml"))
+      return error{fmt::format(
+          "--profile: expected FILE.csv (task by task) or FILE.toml ([cost]), got \"{}\"", file)};
+  return success();
+}
+
+result<std::vector<product>> make_profiles(const options& wanted,
+                                           const std::vector<report::traced_run>& runs,
+                                           const std::optional<step_range>& range) {
+  if (runs.size() != 1) {
+    std::string all;
+    for (const auto& r : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", r.title);
+    return error{fmt::format("--profile: expected one run, got {}: choose with --run; there are {}",
+                             runs.size(), all)};
+  }
+  const auto& run = runs.front();
+  const auto all = report::steps_of(run);
+  const auto [first, last] = range ? *range : step_range{all.front(), all.back()};
+  const auto p = report::profile_of(run, first, last);
+  if (!p) return p.failure();
+  const auto of = fmt::format(
+      "of {}, {} steps from {} to {}{}", p->title, p->steps.size(), p->steps.front().value(),
+      p->steps.back().value(),
+      p->cut_steps == 0 ? "" : fmt::format("; {} that lack tasks are left out", p->cut_steps));
+  std::vector<product> made;
+  for (const auto& file : wanted.profiles)
+    if (is_durations(file))
+      made.push_back(
+          {"--profile", file, report::durations_csv(*p),
+           fmt::format("durations: {} (replica 0 {}; rrfp-sim JOB --durations {} --steps "
+                       "{} replays them)\n",
+                       file, of, file, p->steps.size())});
+    else
+      made.push_back({"--profile", file,
+                      report::cost_toml(*p, wanted.traces.front(), wanted.backward_share),
+                      fmt::format("cost: {} (medians {})\n", file, of)});
+  return made;
+}
+
+int make_report(const options& wanted) {
+  if (auto can = check_profiles(wanted); !can) return refuse(can.message());
+  std::optional<step_range> range;
+  if (!wanted.steps.empty()) {
+    range = range_of(wanted.steps);
+    if (!range)
+      return refuse(
+          fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps));
+  }
+  std::vector<std::string> notes;
+  auto read = read_runs(wanted, notes);
+  if (!read) return refuse(read.message());
+  const auto runs = choose(std::move(*read), wanted.runs);
+  if (!runs) return refuse(runs.message());
+
+  std::vector<product> products;
+  if (!wanted.profiles.empty()) {
+    auto profiles = make_profiles(wanted, *runs, range);
+    if (!profiles) return refuse(profiles.message());
+    products = std::move(*profiles);
+  }
+  if (!wanted.out.empty()) {
+    auto page = make_page(wanted, *runs, range, std::move(notes));
+    if (!page) return refuse(page.message());
+    products.push_back(std::move(*page));
+  }
+  for (const auto& p : products)
+    if (auto written = apps::write_file(p.file, p.text); !written)
+      return refuse(p.option + " " + written.message());
+  for (const auto& p : products) fmt::print("{}", p.said);
   return apps::exit_done;
 }
 
 int run(int argc, char** argv) {
   CLI::App app{
-      "Makes one HTML page of traces: timelines, where the time went, memory, critical path"};
+      "Makes one HTML page of traces: timelines, where the time went, memory, critical path; or a "
+      "cost model of one run"};
   app.set_version_flag("--version", "rrfp-report " RRFP_VERSION);
   app.footer(
       "The page needs no network. Runs of one trace or of several stand side by side on one time "
       "scale, with ratios to the first.\n"
+      "A profile is of one run. FILE.csv has what happened on replica 0, injected delay included: "
+      "the time of each task on the slowest rank of its stage, and of each message that a stage "
+      "stood still for. FILE.toml has what the device takes, injected delay excluded: [cost] with "
+      "medians over microbatches, steps and replicas, for a job or for an experiment's workload. "
+      "Steps that lack tasks are left out.\n"
       "Exit codes: 0 done, 1 the product's own fault, 2 bad input.");
   options wanted;
   app.add_option("trace", wanted.traces, "Traces, as rrfp-node run --trace FILE writes them")
       ->required();
-  app.add_option("--out", wanted.out, "The page to write, an HTML file")->required();
+  app.add_option("--out", wanted.out, "The page to write, an HTML file");
+  app.add_option("--profile", wanted.profiles,
+                 "The run's times as FILE.csv for rrfp-sim --durations, or as [cost] in FILE.toml; "
+                 "may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--backward-share", wanted.backward_share,
+                 "In FILE.toml, the part of a backward that was never split that stands as "
+                 "backward_ms, the rest as weight_ms")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option(
       "--steps", wanted.steps,
-      fmt::format("FIRST:LAST, or one step; else the last steps that fit into a page, {} "
-                  "tasks of all runs together",
+      fmt::format("FIRST:LAST, or one step; else a profile takes all and a page the last that fit, "
+                  "{} tasks of all runs together",
                   report::shown_tasks_max));
   app.add_option("--run", wanted.runs,
                  "Only the run of this title; may be repeated, the first is what ratios are to")

@@ -129,6 +129,21 @@ void add_workload(std::vector<job::basic_key<workload_entry>>& table) {
   for (const auto p : workload::preset_names()) presets += "`" + std::string{p} + "`, ";
   keys.text("preset", &o::preset, job::path_rule::none, (presets + "or none").c_str(),
             "The model; without one, `cost` says what tasks take.");
+  // A short form for cost.*: what an outcome depends on is the times, not the file.
+  table.push_back({"profile",
+                   "a file",
+                   "",
+                   "Holds [cost], as rrfp-report --profile FILE.toml writes it; in place of "
+                   "`preset` and `cost`.",
+                   true,
+                   job::path_rule::files,
+                   [](workload_entry& to, const value& v) {
+                     const auto text = job::read_text(v);
+                     if (!text) return status{text.failure()};
+                     to.is.profile = *text;
+                     return success();
+                   },
+                   {}});
   keys.integer("stages", &o::stages, {1, 1024}, "", "Physical stages, one chunk each.");
   keys.integer("microbatches", &o::microbatches, {1, 65536}, "", "In a step of each replica.");
   keys.integer("tp", &o::tp, {1, 64}, "", "Tensor-parallel ranks of a stage.");

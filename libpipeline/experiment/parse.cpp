@@ -107,10 +107,37 @@ status read_head(draft& d, const job::document& doc, provenance& from) {
   return success();
 }
 
+/// [cost] of the file that the workload names, which holds nothing else.
+status read_profile(workload_entry& to, const table_entries& table, const std::string& source,
+                    provenance& from) {
+  for (const auto& e : table.entries)
+    if (e.path.size() > 1 && e.path[0] == "cost")
+      return at_line(source, e.line).blame(e.name(), "expected none beside profile, which sets it");
+  if (!to.is.preset.empty()) return from.blame("preset", "expected none beside profile");
+  const std::filesystem::path beside{source};
+  to.is.profile = job::absolute_path(beside.parent_path(), to.is.profile);
+  const auto text = job::read_text_file(to.is.profile, "a profile");
+  if (!text) return from.blame("profile", text.message());
+  const auto doc = job::read_toml(*text, to.is.profile, {});
+  if (!doc) return doc.failure();
+  bool given = false;
+  for (const auto& e : doc->entries) {
+    if (e.path[0] != "cost")
+      return at_line(to.is.profile, e.line)
+          .blame(e.name(), "expected [cost] alone in the profile of a workload");
+    given = given || e.path.size() > 1;
+  }
+  if (auto read = workload_keys().read(to, doc->entries, to.is.profile, from); !read) return read;
+  if (given) return success();
+  return from.blame("profile", to.is.profile + ": expected a key of [cost] at least, got none");
+}
+
 status read_workload(draft& d, const table_entries& table) {
   workload_entry one;
   provenance from{d.made.source};
   if (auto read = workload_keys().read(one, table.entries, d.made.source, from); !read) return read;
+  if (!one.is.profile.empty())
+    if (auto read = read_profile(one, table, d.made.source, from); !read) return read;
   const auto place = at_line(d.made.source, table.line);
   const auto name_of = +[](const workload_entry& w) -> std::string_view { return w.is.name; };
   if (auto ok = check_name(d.made.workloads, name_of, one, "workload", place); !ok) return ok;

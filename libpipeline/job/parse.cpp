@@ -24,18 +24,11 @@ struct draft {
   provenance from;
 };
 
-std::string absolute(const fs::path& folder, const std::string& path) {
-  std::error_code failed;
-  const auto joined = folder / path;
-  const auto whole = fs::absolute(joined, failed);
-  return (failed ? joined : whole).lexically_normal().string();
-}
-
 void resolve_path(path_rule rule, const fs::path& folder, std::string& text) {
   constexpr std::string_view table = "table:";
-  if (rule == path_rule::files && !text.empty()) text = absolute(folder, text);
+  if (rule == path_rule::files && !text.empty()) text = absolute_path(folder, text);
   if (rule == path_rule::policy_table && text.starts_with(table) && text.size() > table.size())
-    text = std::string{table} + absolute(folder, text.substr(table.size()));
+    text = std::string{table} + absolute_path(folder, text.substr(table.size()));
 }
 
 void resolve_paths(path_rule rule, const fs::path& folder, value& v) {

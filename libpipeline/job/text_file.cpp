@@ -23,4 +23,11 @@ result<std::string> read_text_file(const std::string& path, std::string_view wha
   return text;
 }
 
+std::string absolute_path(const std::filesystem::path& folder, const std::string& path) {
+  std::error_code failed;
+  const auto joined = folder / path;
+  const auto whole = std::filesystem::absolute(joined, failed);
+  return (failed ? joined : whole).lexically_normal().string();
+}
+
 }  // namespace rrfp::job

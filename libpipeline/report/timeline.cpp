@@ -158,16 +158,20 @@ std::vector<step_id> steps_of(const traced_run& run) {
   return {steps.begin(), steps.end()};
 }
 
+status has_steps(const traced_run& run, step_id first, step_id last) {
+  const auto there = steps_of(run);
+  const auto from = std::lower_bound(there.begin(), there.end(), first);
+  if (from != there.end() && *from <= last) return success();
+  return error{"expected a step from " + std::to_string(there.front().value()) + " to " +
+               std::to_string(there.back().value()) + " of run \"" + run.title + "\", got " +
+               std::to_string(first.value()) + ":" + std::to_string(last.value())};
+}
+
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last) {
+  if (auto there = has_steps(run, first, last); !there) return there.failure();
   timeline made;
   made.run = &run;
   made.steps = find_spans(run, first, last);
-  if (made.steps.empty()) {
-    const auto there = steps_of(run);
-    return error{"expected a step from " + std::to_string(there.front().value()) + " to " +
-                 std::to_string(there.back().value()) + " of run \"" + run.title + "\", got " +
-                 std::to_string(first.value()) + ":" + std::to_string(last.value())};
-  }
   const auto stages = run.shape.stages;
   std::vector<stage_records> records(static_cast<std::size_t>(run.replicas) * stages);
   const auto records_of = [&](const auto& r) -> stage_records& {

@@ -3,52 +3,12 @@
 // skipped.
 #include <catch2/catch.hpp>
 
-#include <optional>
-
-#include "program.hpp"
+#include "browser.hpp"
 
 namespace {
 
 using namespace rrfp::test;
 using Catch::Matchers::Contains;
-
-const std::string artefacts = RRFP_ARTEFACTS;
-
-std::string browser() {
-  for (const std::string name : {"chromium", "chromium-browser", "google-chrome"}) {
-    auto found = run_program({"/bin/sh", "-c", "command -v " + name}).out;
-    if (found.empty()) continue;
-    found.pop_back();
-    return found;
-  }
-  std::puts("skipped: no chromium, chromium-browser or google-chrome on this machine");
-  std::exit(77);
-}
-
-/// Opens a page, with further arguments, at most a minute.
-outcome open(const std::string& page, const std::vector<std::string>& arguments) {
-  const scratch_folder profile;
-  std::vector<std::string> all{browser(),
-                               "--headless",
-                               "--no-sandbox",
-                               "--disable-gpu",
-                               "--hide-scrollbars",
-                               "--window-size=1500,2600",
-                               "--enable-logging=stderr",
-                               "--virtual-time-budget=3000",
-                               "--user-data-dir=" + (profile / "chromium")};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  all.push_back("file://" + page);
-  return program{all}.wait(std::chrono::seconds{60});
-}
-
-std::string console_of(const outcome& o) {
-  std::istringstream in{o.err};
-  std::string said;
-  for (std::string line; std::getline(in, line);)
-    if (line.find("CONSOLE") != std::string::npos) said += line + "\n";
-  return said;
-}
 
 /// A report of the quickstart, once for all tests.
 const std::string& report() {
@@ -64,23 +24,7 @@ const std::string& report() {
   return page;
 }
 
-/// What a script appended to the page leaves in #probe.
-std::string probed(const std::string& script) {
-  const scratch_folder folder;
-  auto html = text_of(report());
-  html.insert(html.rfind("</body>"),
-              "<pre id=\"probe\"></pre>\n<script>\n" + script + "</script>\n");
-  const auto page = folder / "probed.html";
-  std::ofstream{page} << html;
-  const auto o = open(page, {"--dump-dom"});
-  INFO(o.err);
-  REQUIRE(o.code == 0);
-  CHECK(console_of(o) == "");
-  const std::string mark = "<pre id=\"probe\">";
-  const auto from = o.out.find(mark);
-  REQUIRE(from != std::string::npos);
-  return o.out.substr(from + mark.size(), o.out.find("</pre>", from) - from - mark.size());
-}
+std::string probed(const std::string& script) { return probe(report(), script); }
 
 /// Frames are not drawn when only the document is asked for, so they are timers here.
 const std::string gestures = R"js(
@@ -104,19 +48,7 @@ const soon = () => new Promise(done => setTimeout(done, 50));
 }  // namespace
 
 TEST_CASE("the page opens without a word on the console, and its picture is not blank") {
-  std::filesystem::create_directories(artefacts);
-  const auto picture = artefacts + "/report.png";
-  std::filesystem::remove(picture);
-  const auto o = open(report(), {"--screenshot=" + picture});
-  INFO(o.err);
-  REQUIRE(o.code == 0);
-  CHECK(console_of(o) == "");
-  REQUIRE(std::filesystem::exists(picture));
-
-  const scratch_folder folder;
-  std::ofstream{folder / "blank.html"} << "<!DOCTYPE html><title>blank</title>";
-  REQUIRE(open(folder / "blank.html", {"--screenshot=" + (folder / "blank.png")}).code == 0);
-  CHECK(std::filesystem::file_size(picture) > 5 * std::filesystem::file_size(folder / "blank.png"));
+  require_good_picture(report(), "report.png");
 }
 
 TEST_CASE("an error on the console would be seen") {

@@ -70,6 +70,10 @@ TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
   CHECK(ms(0) > ms(2));  // blocking, in order, of seed 1
   CHECK(ms(2) > ms(4));  // ready
   CHECK(lines_of(folder / "out/results.csv") == cells + 1);
+  const auto page = text_of(folder / "out/report.html");
+  CHECK_THAT(page, Contains("<title>small</title>") && Contains("Engine: simulator") &&
+                       Contains("J2 weather") && Contains("What each ingredient adds"));
+  CHECK(page.ends_with("</html>\n"));
 }
 
 TEST_CASE("cells that are done are not run again, and results stay the same") {

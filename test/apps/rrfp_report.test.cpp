@@ -1,9 +1,12 @@
-// A page of real traces, and what is said when there is none to make.
+// A page and a profile of real traces, and what is said when there is none to make.
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <map>
+
+#include <nlohmann/json.hpp>
 
 #include "program.hpp"
 
@@ -33,6 +36,42 @@ void require_refused(const outcome& o, const std::vector<std::string>& said) {
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
   CHECK_THAT(o.err, Catch::Matchers::StartsWith("rrfp-report: "));
   for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+}
+
+/// Of the run that the trace holds first: how long its steps took together, and how much of that
+/// stages took at most to begin what they had decided on, in ms.
+struct recorded {
+  double steps_ms = 0;
+  double launch_gaps_ms = 0;
+};
+
+recorded recorded_in(const std::string& trace, int stages) {
+  struct span {
+    double begin = 1e18;
+    double end = 0;
+  };
+  std::map<int, span> steps;
+  std::map<int, double> before;  ///< by process: the end of the task before
+  recorded all;
+  const auto events = nlohmann::json::parse(text_of(trace)).at("traceEvents");
+  std::map<int, std::vector<nlohmann::json>> tasks;
+  for (const auto& e : events)
+    if (e["ph"] == "X" && e["cat"] != "wait" && e["pid"] < events[0]["pid"].get<int>() + stages)
+      tasks[e["pid"]].push_back(e);
+  for (auto& [process, list] : tasks) {
+    std::sort(list.begin(), list.end(),
+              [](const auto& a, const auto& b) { return a["ts"] < b["ts"]; });
+    for (const auto& t : list) {
+      const double begin = t["ts"], decided = t["args"]["decided_us"];
+      auto& step = steps[t["args"]["step"]];
+      step.begin = std::min(step.begin, decided);
+      step.end = std::max(step.end, begin + t["dur"].get<double>());
+      all.launch_gaps_ms += (begin - std::max(decided, before[process])) / 1e3;
+      before[process] = begin + t["dur"].get<double>();
+    }
+  }
+  for (const auto& [number, step] : steps) all.steps_ms += (step.end - step.begin) / 1e3;
+  return all;
 }
 
 std::size_t files_in(const std::filesystem::path& folder) {
@@ -71,6 +110,82 @@ TEST_CASE("steps and runs can be chosen, and two traces compared") {
   REQUIRE(both.code == 0);
   CHECK_THAT(both.out, Contains("4 runs"));
   CHECK_THAT(text_of(page), Contains("ready BFW (" + copy + ")"));
+}
+
+TEST_CASE("a recorded run replays in the simulator, but for its launch gaps") {
+  const scratch_folder folder;
+  const auto durations = folder / "run.csv";
+  const auto made = run_program(
+      {RRFP_REPORT, quickstart_trace(), "--run", "in-order 1F1B", "--profile", durations});
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  CHECK_THAT(made.out, Contains("durations: " + durations) && Contains("3 steps from 0 to 2"));
+  CHECK(files_in(folder / "") == 1);
+
+  const auto plan = folder / "plan.toml";
+  std::ofstream{plan} << "[pipeline]\nstages = 4\nmicrobatches = 16\n[dispatch]\n"
+                         "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n";
+  const auto replay = [&](const std::string& csv) {
+    const auto o = run_program({RRFP_SIM, plan, "--durations", csv, "--steps", "3", "--json",
+                                folder / "sim.json", "--write-durations", folder / "met.csv"});
+    INFO(o.err);
+    REQUIRE(o.code == 0);
+    return nlohmann::json::parse(text_of(folder / "sim.json")).at("makespan_ms").get<double>();
+  };
+  const auto ms = replay(durations);
+  const auto was = recorded_in(quickstart_trace(), 4);
+  INFO(ms << " replayed, " << was.steps_ms << " recorded, gaps " << was.launch_gaps_ms);
+  CHECK(ms <= was.steps_ms + 0.01);
+  CHECK(ms >= was.steps_ms - was.launch_gaps_ms - 0.01);
+  // What the replay met is what it was told, and tells the same again.
+  CHECK(replay(folder / "met.csv") == ms);
+}
+
+TEST_CASE("a recorded run is [cost] for a job and for an experiment") {
+  const scratch_folder folder;
+  const auto cost = folder / "cost.toml";
+  const auto page = folder / "report.html";
+  const auto made =
+      run_program({RRFP_REPORT, quickstart_trace(), "--run", "in-order 1F1B", "--steps", "1:2",
+                   "--profile", cost, "--backward-share", "0.75", "--out", page});
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  CHECK_THAT(made.out, Contains("cost: " + cost) && Contains("report: " + page));
+  CHECK_THAT(text_of(cost), Contains("2 steps from 1 to 2, 4 stages, 1 chunk, 16 microbatches") &&
+                                Contains("0.75 of it") && Contains("link_ms = "));
+
+  const auto sim = run_program(
+      {RRFP_SIM, cost, "--set", "pipeline.stages=4", "--set", "pipeline.microbatches=16"});
+  INFO(sim.err);
+  CHECK(sim.code == 0);
+  const auto experiment = folder / "experiment.toml";
+  std::ofstream{experiment} << "seeds = [1]\n[[workload]]\nname = \"w\"\nstages = 4\n"
+                               "profile = \"cost.toml\"\n[[run]]\nname = \"r\"\n";
+  const auto jitter = run_program({RRFP_JITTER, experiment, "--cell", "0"});
+  INFO(jitter.err);
+  CHECK(jitter.code == 0);
+}
+
+TEST_CASE("a profile that cannot be made is refused and leaves nothing") {
+  const scratch_folder folder;
+  const auto refused = [&](const std::vector<std::string>& more,
+                           const std::vector<std::string>& said) {
+    std::vector<std::string> all{RRFP_REPORT, quickstart_trace()};
+    all.insert(all.end(), more.begin(), more.end());
+    require_refused(run_program(all), said);
+  };
+  const auto csv = folder / "run.csv";
+  refused({"--profile", csv},
+          {"--profile: expected one run, got 2: choose with --run", "\"ready BFW\""});
+  refused({"--profile", folder / "run.json"}, {"--profile: expected FILE.csv", "run.json"});
+  refused({"--profile", csv, "--run", "ready BFW", "--steps", "7"}, {"step from 0 to 2", "7:7"});
+  refused({"--profile", "/nonexistent/run.csv", "--run", "ready BFW"},
+          {"--profile /nonexistent/run.csv: cannot write"});
+  refused({}, {"expected --out PAGE.html, --profile FILE or both"});
+  const auto pipe = folder / "pipe.toml";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  refused({"--profile", pipe, "--run", "ready BFW"}, {"--profile", pipe, "device or pipe"});
+  CHECK(files_in(folder / "") == 1);
 }
 
 TEST_CASE("what is no trace is refused in one line and leaves no page") {
@@ -130,6 +245,7 @@ TEST_CASE("wrong arguments are refused and --help tells the right ones") {
   CHECK(run_program({RRFP_REPORT, "--nonsense"}).code == 2);
   const auto help = run_program({RRFP_REPORT, "--help"});
   CHECK(help.code == 0);
-  for (const std::string option : {"trace", "--out", "--steps", "--run", "--title", "--version"})
+  for (const std::string option : {"trace", "--out", "--profile", "--backward-share", "--steps",
+                                   "--run", "--title", "--version"})
     CHECK_THAT(help.out, Contains(option));
 }

@@ -139,6 +139,41 @@ TEST_CASE("what no single key can show is found before anything runs") {
             .starts_with("x.toml:7: slots: workload \"w\": "));
 }
 
+TEST_CASE("a profile is refused beside what it replaces, and its faults by its own name") {
+  const scratch_file fits{"[cost]\nforward_ms = 2\n"};
+  const auto with = [](const scratch_file& f, const std::string& more = "") {
+    return refusal(workload + "profile = \"" + f.path() + "\"\n" + more + run);
+  };
+  CHECK(with(fits) == "accepted");
+  CHECK(with(fits, "preset = \"gpt3-large\"\n") ==
+        "x.toml:4: preset: expected none beside profile");
+  CHECK(with(fits, "cost.link_ms = 1\n") ==
+        "x.toml:4: cost.link_ms: expected none beside profile, which sets it");
+  CHECK(with(fits, "stages = 3\n") == "accepted");
+
+  const auto fault = [&](const std::string& text) {
+    const scratch_file f{text};
+    auto said = with(f);
+    for (auto at = said.find(f.path()); at != std::string::npos; at = said.find(f.path()))
+      said.replace(at, f.path().size(), "P");
+    return said;
+  };
+  CHECK(fault("[cost]\n\nweight_ms = [1, 2, 3]\n") ==
+        "P:3: cost.weight_ms: expected one value or 4 (a stage), got 3");
+  CHECK(fault("[cost]\nforwrd_ms = 1\n") ==
+        "P:2: cost.forwrd_ms: unknown key, did you mean forward_ms?");
+  CHECK(fault("[cost]\nforward_ms = -1\n") ==
+        "P:2: cost.forward_ms: expected a number >= 0, got -1");
+  CHECK(fault("cost = 3\n") == "P:1: cost: expected a table, got an integer 3");
+  CHECK(fault("[pipeline]\nstages = 4\n") ==
+        "P:1: pipeline: expected [cost] alone in the profile of a workload");
+  CHECK(fault("# nothing\n") ==
+        "x.toml:3: profile: P: expected a key of [cost] at least, got none");
+  CHECK(fault("[cost\n").starts_with("P:1:6: "));
+  CHECK(refusal(workload + "profile = \"/nonexistent/p.toml\"\n" + run) ==
+        "x.toml:3: profile: /nonexistent/p.toml: cannot be read: No such file or directory");
+}
+
 TEST_CASE("too many cells are refused") {
   std::string seeds = "seeds = [0";
   for (int i = 1; i < 1000; ++i) seeds += ", " + std::to_string(i);

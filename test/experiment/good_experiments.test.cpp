@@ -115,6 +115,25 @@ TEST_CASE("a description holds what the outcome depends on, and no name") {
   CHECK(differs([](cell& x) { x.workload.cost.forward_ms = {2}; }));
 }
 
+TEST_CASE("a workload takes [cost] of its profile, which lies beside the experiment") {
+  const scratch_file profile{"# recorded\n[cost]\nforward_ms = [1, 2]\nlink_ms = 0.5\n"};
+  const std::filesystem::path path{profile.path()};
+  const auto text = [](const std::string& cost) {
+    return "[[workload]]\nname = \"w\"\nstages = 2\n" + cost + "[[run]]\n";
+  };
+  const auto e = parse_experiment(text("profile = \"" + path.filename().string() + "\"\n"),
+                                  path.parent_path() / "x.toml");
+  if (!e) FAIL(e.message());
+  const auto& cost = e->workloads[0].cost;
+  CHECK(cost.forward_ms == std::vector{1.0, 2.0});
+  CHECK(cost.backward_ms == std::vector{1.0});
+  CHECK(cost.link_ms == 0.5);
+  // The same cell, and done, wherever the same times come from.
+  const auto by_hand = good(text("cost.forward_ms = [1, 2]\ncost.link_ms = 0.5\n"));
+  CHECK(description_of(cell_at(*e, 0, engine_kind::simulator)) ==
+        description_of(cell_at(by_hand, 0, engine_kind::simulator)));
+}
+
 TEST_CASE("every key is in the reference") {
   const auto text = experiment_reference();
   for (const auto* key : {"seeds = [1, 2, 3]", "[[workload]]", "machine.tflops = 165.2",

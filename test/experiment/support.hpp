@@ -1,6 +1,10 @@
 /// Small experiments for the tests.
 #pragma once
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,6 +24,26 @@ inline experiment good(const std::string& text) {
   if (!made) throw std::runtime_error(made.message());
   return *made;
 }
+
+/// A file that is gone with the test.
+class scratch_file {
+ public:
+  explicit scratch_file(const std::string& text) {
+    static int number = 0;
+    path_ = (std::filesystem::temp_directory_path() /
+             ("rrfp-experiment-" + std::to_string(::getpid()) + "-" + std::to_string(++number)))
+                .string();
+    std::ofstream{path_} << text;
+  }
+  scratch_file(const scratch_file&) = delete;
+  scratch_file& operator=(const scratch_file&) = delete;
+  ~scratch_file() { std::filesystem::remove(path_); }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 /// Four even stages, eight microbatches, one run, calm.
 inline cell plain_cell() {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/html/html.hpp>
+
 #include "page/assets.hpp"
 #include "page/parts.hpp"
 
@@ -38,7 +40,7 @@ examined_run examine(const timeline& t, std::size_t tasks_max) {
 std::string notes_of(const page_content& content, const std::vector<examined_run>& runs) {
   std::string out;
   for (const auto& note : content.notes)
-    out += fmt::format("<p class=\"soft\">{}</p>\n", escaped(note));
+    out += fmt::format("<p class=\"soft\">{}</p>\n", html::escaped(note));
   for (const auto& r : runs)
     if (r.shown_until < r.line->end())
       out += fmt::format(
@@ -46,7 +48,8 @@ std::string notes_of(const page_content& content, const std::vector<examined_run
           "tasks "
           "as a page may hold; the numbers count all of them. Choose fewer steps to see later "
           "ones.</p>\n",
-          escaped(r.line->run->title), static_cast<double>(r.shown_until - r.line->begin()) / 1e6,
+          html::escaped(r.line->run->title),
+          static_cast<double>(r.shown_until - r.line->begin()) / 1e6,
           static_cast<double>(r.line->wall()) / 1e6);
   return out;
 }
@@ -82,8 +85,8 @@ std::string drawings_of(const std::vector<examined_run>& runs, bool memory) {
     out += fmt::format(
         "<h3>{}</h3>\n<svg class=\"lanes{}\" data-run=\"{}\" role=\"img\" "
         "aria-label=\"{} of {}\"></svg>\n",
-        escaped(runs[i].line->run->title), memory ? " memory" : "", i,
-        memory ? "memory" : "timeline", escaped(runs[i].line->run->title));
+        html::escaped(runs[i].line->run->title), memory ? " memory" : "", i,
+        memory ? "memory" : "timeline", html::escaped(runs[i].line->run->title));
   return out;
 }
 
@@ -93,48 +96,36 @@ std::string html_of(const page_content& content, std::size_t tasks_max) {
   std::vector<examined_run> runs;
   for (const auto& t : content.runs)
     runs.push_back(examine(t, std::max<std::size_t>(tasks_max / content.runs.size(), 1)));
-  return fmt::format(
-      R"page(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{0}</title>
-<style>
-{1}</style>
-</head>
-<body>
-<svg style="position:absolute;width:0;height:0"><defs><pattern id="hatch" width="5" height="5"
+  html::document page;
+  page.title = content.title;
+  page.style = page_css;
+  page.script = page_js;
+  page.body = fmt::format(
+      R"body(<svg style="position:absolute;width:0;height:0"><defs><pattern id="hatch" width="5" height="5"
 patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="1.6" height="5" fill="#fff" fill-opacity=".5"/></pattern></defs></svg>
-<h1>{0}</h1>
-{2}{3}
+{}{}
 <h2>Timeline</h2>
-{4}{5}
+{}{}
 <h2>Memory held</h2>
 <p class="soft">Filled: slots, the microbatches that the stage holds. Line: activation bytes of all its
 ranks. Both as known at the end of each task, on one scale for all stages and runs; left, the most of
 each.</p>
-{6}
+{}
 <h2>In numbers</h2>
-{7}
+{}
 <h2>Load and bubble of each stage</h2>
-{8}
+{}
 <h2>Critical path</h2>
-{9}
+{}
 <h2>Words</h2>
-{10}
+{}
 <div id="tip"></div>
-<script type="application/json" id="data">{11}</script>
-<script>
-{12}</script>
-</body>
-</html>
-)page",
-      escaped(content.title), page_css, notes_of(content, runs), cards_of(runs), tools_of(runs),
-      drawings_of(runs, false), drawings_of(runs, true), comparison_of(runs), stages_of(runs),
-      paths_of(runs), glossary(), data_of(runs), page_js);
+<script type="application/json" id="data">{}</script>
+)body",
+      notes_of(content, runs), cards_of(runs), tools_of(runs), drawings_of(runs, false),
+      drawings_of(runs, true), comparison_of(runs), stages_of(runs), paths_of(runs), glossary(),
+      data_of(runs));
+  return html::text_of(page);
 }
 
 }  // namespace rrfp::report

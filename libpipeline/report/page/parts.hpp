@@ -26,9 +26,6 @@ struct examined_run {
   std::string stage_name(std::size_t stage) const;
 };
 
-/// The same with &, <, > and quotes as entities.
-std::string escaped(std::string_view text);
-
 /// What a cause means, in a sentence.
 std::string_view meaning(standstill s);
 

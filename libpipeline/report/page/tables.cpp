@@ -3,12 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/html/html.hpp>
+
 #include "page/parts.hpp"
 
 namespace rrfp::report {
 
 namespace {
 
+using html::escaped;
+using html::table;
 using runs_list = std::vector<examined_run>;
 
 double milliseconds(nanoseconds t) { return static_cast<double>(t) / 1e6; }
@@ -37,46 +41,7 @@ std::string variable(std::string_view word) {
   return "var(--" + name + ")";
 }
 
-std::string swatch(std::string_view word) {
-  return fmt::format("<span><i class=\"swatch\" style=\"background:{}\"></i>{}</span>",
-                     variable(word), word);
-}
-
-class table {
- public:
-  explicit table(std::string_view caption, std::initializer_list<std::string> heads) {
-    text_ = "<table>\n";
-    if (!caption.empty()) text_ += fmt::format("<caption>{}</caption>\n", escaped(caption));
-    text_ += "<thead><tr>";
-    for (const auto& h : heads) head(h);
-  }
-  void head(std::string_view cell) { text_ += fmt::format("<th>{}</th>", escaped(cell)); }
-
-  void row(std::string_view first, std::string_view kind = {}) {
-    end_row();
-    text_ += kind.empty() ? "<tr>" : fmt::format("<tr class=\"{}\">", kind);
-    text_ += fmt::format("<td>{}</td>", escaped(first));
-  }
-  void cell(std::string_view value, std::string_view kind = {}) {
-    text_ += kind.empty() ? "<td>" : fmt::format("<td class=\"{}\">", kind);
-    text_ += value;
-    text_ += "</td>";
-  }
-
-  std::string finish() {
-    end_row();
-    return "<div class=\"wide\">" + text_ + "</tbody></table></div>\n";
-  }
-
- private:
-  void end_row() {
-    text_ += in_body_ ? "</tr>\n" : "</tr></thead>\n<tbody>\n";
-    in_body_ = true;
-  }
-
-  std::string text_;
-  bool in_body_ = false;
-};
+std::string swatch(std::string_view word) { return html::swatch(variable(word), word); }
 
 /// One number of a run in the comparison.
 struct metric {
@@ -290,21 +255,6 @@ std::string examined_run::stage_name(std::size_t stage) const {
   const auto stages = line->run->shape.stages;
   if (line->run->replicas == 1) return fmt::format("stage {}", stage);
   return fmt::format("replica {} stage {}", stage / stages, stage % stages);
-}
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
 }
 
 std::string_view meaning(standstill s) {

@@ -6,7 +6,8 @@
 ///   baseline = "1F1B blocking"                 # the run that speed-ups are told against
 ///   ablation = ["1F1B blocking", "1F1B", ...]  # each run's gain over the one before it
 ///
-///   [[workload]]              # what is trained, on what: a preset, or [cost] of a job
+///   [[workload]]              # what is trained, on what: a preset, or [cost] as in a job, or
+///                             # profile = "FILE.toml", the [cost] of a file
 ///   name = "GPT3-Large TP1 PP8"
 ///   preset = "gpt3-large"
 ///   stages = 8
@@ -64,6 +65,8 @@ struct workload_options {
   std::string name;
   /// A workload::preset(), or empty: the times of `cost`.
   std::string preset;
+  /// The file that `cost` was read from, or empty. What it said counts, not its name.
+  std::string profile;
   std::uint32_t stages = 4;
   /// Of each replica, in a step.
   std::uint32_t microbatches = 16;

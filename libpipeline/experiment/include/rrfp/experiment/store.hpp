@@ -2,7 +2,7 @@
 ///
 /// DIR/cells.jsonl has a line a cell: description, outcome, and a checksum over both. A line that
 /// does not parse or whose checksum differs is torn: it is dropped with a note, and its cell runs
-/// again. results.json and results.csv are written whole, beside and renamed.
+/// again. results.json, results.csv and report.html are written whole, beside and renamed.
 #pragma once
 
 #include <cstdio>

@@ -97,6 +97,9 @@ struct timeline {
 /// The steps that a run has tasks of, in order.
 std::vector<step_id> steps_of(const traced_run& run);
 
+/// An error that names the steps there are, if none of first..last is among them.
+status has_steps(const traced_run& run, step_id first, step_id last);
+
 /// The steps first..last, as far as the run has them; an error if it has none of them.
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last);
 

@@ -1,0 +1,9 @@
+/// page.css and page.js, as text.
+#pragma once
+
+namespace rrfp::experiment {
+
+extern const char* const page_css;
+extern const char* const page_js;
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,54 @@
+/// An experiment with all that its page tells of it, counted once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <rrfp/experiment/tables.hpp>
+
+namespace rrfp::experiment {
+
+struct spread {
+  double least = 0;
+  double most = 0;
+};
+
+/// A run of one workload in one weather.
+struct measured {
+  summary is;
+  /// Over the steps of all seeds; a step's speed-up is over the same step of the baseline.
+  spread step_ms;
+  spread speed_up;
+  /// The paper's speed-up; 0: none given.
+  double paper = 0;
+  /// Mean over seeds.
+  double launch_gap_ms = 0;
+};
+
+class examined {
+ public:
+  examined(const experiment& e, const engine_outcomes& made, std::size_t rows_max);
+
+  const experiment& of() const { return *e_; }
+  engine_kind engine() const { return engine_; }
+  /// The first so many workloads are here; at least one.
+  std::size_t workloads() const { return workloads_; }
+  const measured& at(std::size_t workload, std::size_t weather, std::size_t run) const {
+    return all_[(workload * e_->weathers.size() + weather) * e_->runs.size() + run];
+  }
+  std::size_t baseline() const { return e_->run_index(e_->baseline); }
+
+  /// Step time of the first of e.ablation over that of its entry `i`.
+  double gained(std::size_t workload, std::size_t weather, std::size_t i) const;
+
+ private:
+  const experiment* e_;
+  engine_kind engine_;
+  std::size_t workloads_;
+  std::vector<measured> all_;
+};
+
+/// "1.56"; empty where there is none.
+std::string figure_text(double figure);
+
+}  // namespace rrfp::experiment

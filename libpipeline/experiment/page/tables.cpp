@@ -1,0 +1,197 @@
+#include "page/tables.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <rrfp/experiment/agreement.hpp>
+#include <rrfp/html/html.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+using html::escaped;
+
+constexpr double gib = double{1 << 30};
+
+/// Milliseconds with as many decimals as times of this size deserve.
+std::string time_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 3 : 1); }
+
+std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
+
+bool is_above(const workload_entry& w, std::uint64_t held) {
+  return static_cast<double>(held) / gib > w.machine.memory_gib;
+}
+
+std::string held_text(const workload_entry& w, std::uint64_t held) {
+  return fmt::format("{:.1f}{}", static_cast<double>(held) / gib, is_above(w, held) ? "!" : "");
+}
+
+std::string share_bar(const summary& s) {
+  std::string out = "<div class=\"bar\">";
+  const auto part = [&](std::string_view word, std::string_view colour, double share) {
+    if (share > 0)
+      out += fmt::format("<i style=\"width:{:.2f}%;background:var(--{})\" title=\"{}: {}\"></i>",
+                         100 * share, colour, word, percent(share));
+  };
+  part("computing", "busy", 1 - s.idle);
+  part("blocked in a send", "blocked", s.blocked);
+  part("other idle time", "idle", s.idle - s.blocked);
+  return out + "</div>";
+}
+
+/// The class of a speed-up beside the paper's.
+std::string_view verdict(const measured& m) {
+  return m.paper <= 0 ? "" : m.is.speed_up >= m.paper ? "better" : "worse";
+}
+
+std::string workload_table(const examined& x, std::size_t workload, std::size_t weather) {
+  const auto& e = x.of();
+  const auto& w = e.workloads[workload];
+  const bool has_bytes = !w.is.preset.empty();
+  html::table t{w.is.name,
+                {"run", "step ms", "least", "most", "speed-up", "paper", "device time", "computing",
+                 "blocked", "other idle", "slots"}};
+  const bool has_gaps = x.engine() == engine_kind::wall_clock;
+  if (has_gaps) t.head("launch gap ms");
+  if (has_bytes)
+    for (const auto* head : {"act. GiB", "held GiB"}) t.head(head);
+  for (std::size_t r = 0; r < e.runs.size(); ++r) {
+    const auto& m = x.at(workload, weather, r);
+    t.row(e.runs[r].name, fmt::format("run r{}", r));
+    t.cell(time_text(m.is.step_ms));
+    t.cell(time_text(m.step_ms.least));
+    t.cell(time_text(m.step_ms.most));
+    t.cell(fmt::format("{:.2f}x", m.is.speed_up), verdict(m));
+    t.cell(figure_text(m.paper));
+    t.cell(share_bar(m.is), "share");
+    t.cell(percent(1 - m.is.idle));
+    t.cell(percent(m.is.blocked));
+    t.cell(percent(m.is.idle - m.is.blocked));
+    t.cell(std::to_string(m.is.slots_peak));
+    if (has_gaps) t.cell(time_text(m.launch_gap_ms));
+    if (!has_bytes) continue;
+    t.cell(fmt::format("{:.1f}", static_cast<double>(m.is.activation_bytes_peak) / gib));
+    t.cell(held_text(w, m.is.held_bytes_peak), is_above(w, m.is.held_bytes_peak) ? "above" : "");
+  }
+  return t.finish();
+}
+
+/// How a run stands to the paper's figures.
+struct score {
+  double paper_log = 0;
+  double ours_log = 0;
+  int reached = 0;
+  int rows = 0;
+
+  void take(const measured& m) {
+    if (m.paper <= 0) return;
+    paper_log += std::log(m.paper);
+    ours_log += std::log(m.is.speed_up);
+    reached += m.is.speed_up >= m.paper ? 1 : 0;
+    ++rows;
+  }
+  std::string mean(double logs) const { return fmt::format("{:.2f}", std::exp(logs / rows)); }
+};
+
+/// The paper's figure, if there is one, and ours.
+std::string beside(const std::string& paper, const std::string& ours) {
+  return paper.empty() ? ours : fmt::format("<span class=\"soft\">{} /</span> {}", paper, ours);
+}
+
+}  // namespace
+
+std::string paper_rows(const examined& x, std::size_t weather) {
+  const auto& e = x.of();
+  std::vector<std::size_t> runs;
+  for (std::size_t r = 0; r < e.runs.size(); ++r)
+    for (std::size_t w = 0; w < x.workloads(); ++w)
+      if (x.at(w, weather, r).paper > 0) {
+        runs.push_back(r);
+        break;
+      }
+  if (runs.empty()) return "";
+  html::table t{"", {"workload", "1F1B s"}};
+  for (const auto r : runs) {
+    t.head(e.runs[r].name);
+    t.head("GiB");
+  }
+  std::vector<score> scores(runs.size());
+  for (std::size_t w = 0; w < x.workloads(); ++w) {
+    const auto& of = e.workloads[w];
+    t.row(of.is.name);
+    t.cell(beside(figure_text(of.paper.in_order_s),
+                  fmt::format("{:.2f}", x.at(w, weather, x.baseline()).is.step_ms / 1e3)));
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const auto& m = x.at(w, weather, runs[i]);
+      t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.is.speed_up)), verdict(m));
+      t.cell(of.is.preset.empty() ? "" : held_text(of, m.is.held_bytes_peak),
+             is_above(of, m.is.held_bytes_peak) ? "above" : "");
+      scores[i].take(m);
+    }
+  }
+  t.row("geometric mean", "sum");
+  t.cell("");
+  for (const auto& s : scores) {
+    t.cell(beside(s.mean(s.paper_log), s.mean(s.ours_log)));
+    t.cell("");
+  }
+  t.row("at or above the paper's");
+  t.cell("");
+  for (const auto& s : scores) {
+    t.cell(fmt::format("{} of {}", s.reached, s.rows));
+    t.cell("");
+  }
+  return t.finish();
+}
+
+std::string workload_tables(const examined& x, std::size_t weather) {
+  std::string out = "<div class=\"legend\">" + html::swatch("var(--busy)", "computing") +
+                    html::swatch("var(--blocked)", "blocked in a send") +
+                    html::swatch("var(--idle)", "other idle time") +
+                    "</div>\n<div class=\"blocks\">\n";
+  for (std::size_t w = 0; w < x.workloads(); ++w) out += workload_table(x, w, weather);
+  return out + "</div>\n";
+}
+
+std::string agreement_rows(const experiment& e, const std::vector<outcome>& simulated,
+                           const std::vector<outcome>& measured) {
+  const auto all = differences_of(e, simulated, measured);
+  const auto beyond = fmt::format("beyond {:.0f} %", 100 * agreed);
+  html::table t{
+      "", {"run", "median", "median size", "p95 size", "launch gap", beyond, "of them launch gap"}};
+  const auto row = [&](std::string_view name, std::string_view kind, const agreement& a) {
+    t.row(name, kind);
+    t.cell(fmt::format("{:+.2f} %", 100 * a.median));
+    for (const auto share : {a.median_size, a.p95_size, a.launch_gap})
+      t.cell(fmt::format("{:.2f} %", 100 * share));
+    t.cell(fmt::format("{} of {}", a.apart, a.cells));
+    t.cell(std::to_string(a.explained));
+  };
+  for (std::size_t r = 0; r < e.runs.size(); ++r) {
+    std::vector<difference> of_run;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (i / e.seeds.size() % e.runs.size() == r) of_run.push_back(all[i]);
+    row(e.runs[r].name, fmt::format("run r{}", r), agreement_of(of_run));
+  }
+  row("all cells", "sum", agreement_of(all));
+  return t.finish();
+}
+
+overall overall_of(const examined& x, std::size_t weather, std::size_t run) {
+  overall all;
+  double logs = 0;
+  for (std::size_t w = 0; w < x.workloads(); ++w) {
+    const auto& s = x.at(w, weather, run).is;
+    logs += std::log(s.speed_up);
+    all.idle += s.idle / static_cast<double>(x.workloads());
+    all.of = w == 0 ? spread{s.speed_up, s.speed_up}
+                    : spread{std::min(all.of.least, s.speed_up), std::max(all.of.most, s.speed_up)};
+  }
+  all.mean = std::exp(logs / static_cast<double>(x.workloads()));
+  return all;
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,297 @@
+#include <rrfp/report/profile.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <rrfp/report/timeline.hpp>
+#include <rrfp/simulate/duration_table.hpp>
+
+namespace rrfp::report {
+
+namespace {
+
+/// One task on all ranks of its stage.
+struct launched {
+  timed_task timed;
+  std::uint32_t ranks = 0;
+  nanoseconds decided = 0;
+  /// On the rank that ended last.
+  nanoseconds end = 0;
+};
+
+auto order_of(const timed_task& t) {
+  return std::tuple{t.step, t.replica, t.stage, t.what.chunk, t.what.mb, t.what.kind};
+}
+
+/// Ordered by step, replica, stage, chunk, microbatch and kind.
+std::vector<launched> launches_of(const traced_run& run, step_id first, step_id last) {
+  std::vector<launched> all;
+  for (const auto& t : run.tasks)
+    if (t.step >= first && t.step <= last)
+      all.push_back(
+          {{t.replica, t.step, t.stage, t.what, t.end - t.begin, t.end - t.begin - t.delay},
+           1,
+           t.decided,
+           t.end});
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return order_of(a.timed) < order_of(b.timed);
+  });
+  std::vector<launched> merged;
+  for (const auto& l : all) {
+    if (merged.empty() || order_of(merged.back().timed) != order_of(l.timed)) {
+      merged.push_back(l);
+      continue;
+    }
+    auto& m = merged.back();
+    m.timed.took = std::max(m.timed.took, l.timed.took);
+    m.timed.undelayed = std::max(m.timed.undelayed, l.timed.undelayed);
+    m.end = std::max(m.end, l.end);
+    ++m.ranks;
+  }
+  return merged;
+}
+
+/// Empty if the launches are a whole step, else the first task that is missing.
+std::string missing_in(const traced_run& run, const launched* begin, const launched* end) {
+  const auto& shape = run.shape;
+  for (std::uint32_t r = 0; r < run.replicas; ++r)
+    for (std::uint32_t s = 0; s < shape.stages; ++s)
+      for (std::uint32_t c = 0; c < shape.chunks; ++c)
+        for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb) {
+          bool there[task_kinds] = {};
+          const task any{task_kind::forward, microbatch_id{mb}, chunk_id{c}};
+          const auto place = std::tuple{replica_id{r}, stage_id{s}, any.chunk, any.mb};
+          for (; begin != end; ++begin) {
+            const auto& t = begin->timed;
+            if (std::tuple{t.replica, t.stage, t.what.chunk, t.what.mb} != place) break;
+            there[static_cast<int>(t.what.kind)] = begin->ranks >= run.ranks;
+          }
+          const auto has = [&](task_kind k) { return there[static_cast<int>(k)]; };
+          auto absent = any;
+          if (has(task_kind::forward)) {
+            if (has(task_kind::backward_weight)) continue;
+            if (has(task_kind::backward) && has(task_kind::weight)) continue;
+            absent.kind = has(task_kind::backward) ? task_kind::weight : task_kind::backward;
+          }
+          return fmt::format("{} of stage {}", to_string(absent), s);
+        }
+  return "";
+}
+
+/// Messages whose receivers stood still until the decision for them.
+class message_finder {
+ public:
+  message_finder(const traced_run& run, const std::vector<launched>& launches)
+      : shape_(run.shape), launches_(launches) {
+    for (const auto& w : run.waits)
+      if (w.what.why == wait_cause::input || w.what.why == wait_cause::in_order)
+        woken_.emplace(w.replica, w.stage, w.end);
+    for (const auto& l : launches)
+      if (l.timed.what.kind != task_kind::weight) ends_[output_of(l.timed)] = l.end;
+  }
+
+  std::vector<timed_message> find() const {
+    std::vector<timed_message> found;
+    for (const auto& l : launches_) {
+      const auto& t = l.timed;
+      auto wanted = output_of(t);
+      auto& vs = std::get<virtual_stage_id>(wanted);
+      const auto to = vs;
+      if (t.what.kind == task_kind::weight) continue;
+      const bool forward = t.what.kind == task_kind::forward;
+      if (forward ? shape_.is_first(vs) : shape_.is_last(vs)) continue;
+      vs = virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1};
+      // What stays on its stage is no message.
+      if (shape_.at(vs).stage == t.stage) continue;
+      const auto sent = ends_.find(wanted);
+      if (sent == ends_.end() || !woken_.contains({t.replica, t.stage, l.decided})) continue;
+      // Clocks of two nodes may disagree by more than a message takes.
+      if (l.decided < sent->second) continue;
+      found.push_back({t.replica, t.step, to, t.what, l.decided - sent->second});
+    }
+    return found;
+  }
+
+ private:
+  using output = std::tuple<step_id, replica_id, virtual_stage_id, microbatch_id, bool>;
+
+  output output_of(const timed_task& t) const {
+    return {t.step, t.replica, shape_.virtual_stage(t.stage, t.what.chunk), t.what.mb,
+            t.what.kind == task_kind::forward};
+  }
+
+  const pipeline_shape& shape_;
+  const std::vector<launched>& launches_;
+  std::set<std::tuple<replica_id, stage_id, nanoseconds>> woken_;
+  std::map<output, nanoseconds> ends_;
+};
+
+/// In milliseconds; sorted by sorted(), asked by quantile().
+using samples = std::vector<double>;
+
+void add(samples& to, nanoseconds t) { to.push_back(static_cast<double>(t) / 1e6); }
+
+samples sorted(samples s) {
+  std::sort(s.begin(), s.end());
+  return s;
+}
+
+/// Of sorted samples, linear between two of them.
+double quantile(const samples& s, double part) {
+  const auto at = part * static_cast<double>(s.size() - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const auto above = std::min(below + 1, s.size() - 1);
+  return s[below] + (s[above] - s[below]) * (at - static_cast<double>(below));
+}
+
+double median(const samples& s) { return quantile(sorted(s), 0.5); }
+
+/// A text that may stand in a comment: quoted, and free of what TOML refuses.
+std::string quoted(const std::string& text) {
+  auto safe = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::replace(safe.begin(), safe.end(), '\x7f', '?');
+  return safe;
+}
+
+std::string list_of(const std::vector<double>& values) {
+  std::string text;
+  for (const auto v : values) text += fmt::format("{}{:.6f}", text.empty() ? "" : ", ", v);
+  return "[" + text + "]";
+}
+
+std::string row_of(std::string_view what, const samples& unsorted) {
+  const auto s = sorted(unsorted);
+  return fmt::format("#   {:<8}{:>8}{:>14.6f}{:>14.6f}{:>14.6f}\n", what, s.size(),
+                     quantile(s, 0.05), quantile(s, 0.5), quantile(s, 0.95));
+}
+
+/// Undelayed times by kind; of a virtual stage, or of all.
+using kinds_of_samples = std::array<samples, task_kinds>;
+
+samples& of(kinds_of_samples& kinds, task_kind k) { return kinds[static_cast<std::size_t>(k)]; }
+
+struct cost_lists {
+  std::vector<double> forward;
+  std::vector<double> backward;
+  std::vector<double> weight;
+  /// Virtual stages whose fused backward was divided.
+  std::uint32_t divided = 0;
+};
+
+cost_lists costs_of(std::vector<kinds_of_samples>& stages, double backward_share) {
+  cost_lists made;
+  for (auto& kinds : stages) {
+    made.forward.push_back(median(of(kinds, task_kind::forward)));
+    const auto& backward = of(kinds, task_kind::backward);
+    const auto& weight = of(kinds, task_kind::weight);
+    if (!backward.empty() && !weight.empty()) {
+      made.backward.push_back(median(backward));
+      made.weight.push_back(median(weight));
+      continue;
+    }
+    const auto both = median(of(kinds, task_kind::backward_weight));
+    made.backward.push_back(both * backward_share);
+    made.weight.push_back(both - made.backward.back());
+    ++made.divided;
+  }
+  return made;
+}
+
+std::string counted(std::uint64_t n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : what.ends_with('h') ? "es" : "s");
+}
+
+std::string head_of(const profile& p, const std::string& source) {
+  return fmt::format(
+      R"(# What tasks took in {}, run {}:
+# {} from {} to {}, {}, {}, {}, {}, {} a stage.
+# Milliseconds: medians over microbatches, steps and replicas, one a stage (with chunks, one a
+# virtual stage, in the order of the model). Of each task the slowest rank's time, without injected
+# delay.
+)",
+      quoted(source), quoted(p.title), counted(p.steps.size(), "step"), p.steps.front().value(),
+      p.steps.back().value(), counted(p.shape.stages, "stage"), counted(p.shape.chunks, "chunk"),
+      counted(p.shape.microbatches, "microbatch"), counted(p.replicas, "replica"),
+      counted(p.ranks, "rank"));
+}
+
+}  // namespace
+
+result<profile> profile_of(const traced_run& run, step_id first, step_id last) {
+  if (auto valid = run.shape.validate(); !valid) return valid.failure();
+  if (auto there = has_steps(run, first, last); !there) return there.failure();
+  const auto launches = launches_of(run, first, last);
+  profile made{run.title, run.shape, run.replicas, run.ranks, {}, 0, {}, {}};
+  std::string missing;
+  std::vector<launched> whole;
+  for (auto begin = launches.data(), all = begin + launches.size(); begin != all;) {
+    const auto step = begin->timed.step;
+    const auto* end = std::find_if(begin, all, [&](const auto& l) { return l.timed.step != step; });
+    auto lacks = missing_in(run, begin, end);
+    if (lacks.empty()) {
+      made.steps.push_back(step);
+      whole.insert(whole.end(), begin, end);
+    } else {
+      ++made.cut_steps;
+      if (missing.empty()) missing = fmt::format("step {} without {}", step.value(), lacks);
+    }
+    begin = end;
+  }
+  if (whole.empty())
+    return error{
+        fmt::format("expected a step of run \"{}\" with every task, got {}", run.title, missing)};
+  for (const auto& l : whole) made.tasks.push_back(l.timed);
+  made.messages = message_finder{run, whole}.find();
+  return made;
+}
+
+std::string durations_csv(const profile& p) {
+  std::map<step_id, step_id> number;
+  for (const auto s : p.steps) number.emplace(s, step_id{number.size()});
+  simulate::duration_table table{p.shape};
+  for (const auto& t : p.tasks)
+    if (t.replica == replica_id{0}) table.set_compute(number.at(t.step), t.stage, t.what, t.took);
+  for (const auto& m : p.messages)
+    if (m.replica == replica_id{0}) table.set_link(number.at(m.step), m.to, m.what, m.took);
+  return table.text();
+}
+
+std::string cost_toml(const profile& p, const std::string& source, double backward_share) {
+  std::vector<kinds_of_samples> stages(p.shape.virtual_stages());
+  kinds_of_samples all;
+  for (const auto& t : p.tasks) {
+    add(of(stages[p.shape.virtual_stage(t.stage, t.what.chunk).value()], t.what.kind), t.undelayed);
+    add(of(all, t.what.kind), t.undelayed);
+  }
+  samples messages;
+  for (const auto& m : p.messages) add(messages, m.took);
+
+  auto text = head_of(p, source);
+  text +=
+      fmt::format("#\n#   {:<8}{:>8}{:>14}{:>14}{:>14}\n", "what", "counted", "p5", "p50", "p95");
+  for (int k = 0; k < task_kinds; ++k)
+    if (const auto kind = static_cast<task_kind>(k); !of(all, kind).empty())
+      text += row_of(name(kind), of(all, kind));
+  text += messages.empty() ? "#\n# No message can be told, for nobody waited for one: no link_ms.\n"
+                           : row_of("message", messages) +
+                                 "#\n# Messages are those that a stage stood still for; injected "
+                                 "delay of messages is in them.\n";
+  const auto costs = costs_of(stages, backward_share);
+  if (costs.divided > 0)
+    text += fmt::format(
+        "# {} of {} stages never split their backward (BW): {} of it stands as backward_ms, the "
+        "rest as\n# weight_ms. That is assumed, not measured.\n",
+        costs.divided, stages.size(), backward_share);
+  text += fmt::format("\n[cost]\nforward_ms = {}\nbackward_ms = {}\nweight_ms = {}\n",
+                      list_of(costs.forward), list_of(costs.backward), list_of(costs.weight));
+  if (!messages.empty()) text += fmt::format("link_ms = {:.6f}\n", median(messages));
+  return text;
+}
+
+}  // namespace rrfp::report

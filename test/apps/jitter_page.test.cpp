@@ -1,0 +1,60 @@
+// The page of an experiment in a browser: nothing on the console, a picture that is not blank, and
+// runs that can be picked out.
+#include "browser.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+
+/// The page of the paper's first table, once for all tests.
+const std::string& report() {
+  static const scratch_folder folder;
+  static const auto page = folder / "out/report.html";
+  if (std::filesystem::exists(page)) return page;
+  const auto ran =
+      run_program({RRFP_JITTER, RRFP_SOURCE "/bench/paper/table1.toml", "--out", folder / "out"});
+  INFO(ran.err);
+  REQUIRE(ran.code == 0);
+  return page;
+}
+
+}  // namespace
+
+TEST_CASE("the page of an experiment opens without a word, and its picture is not blank") {
+  require_good_picture(report(), "experiment.png");
+}
+
+TEST_CASE("no name of a run is drawn over its dots, and no number over another") {
+  const auto said = probe(report(), R"js(
+const svgs = [...document.querySelectorAll('.panels svg')];
+let bad = 0;
+for (const svg of svgs)
+  for (const row of svg.querySelectorAll('.run')) {
+    const boxes = [...row.querySelectorAll('text')].map(t => t.getBoundingClientRect());
+    const marks = [...row.querySelectorAll('circle, .step')].map(m => m.getBoundingClientRect());
+    boxes.forEach((a, i) => {
+      for (const b of [...boxes.slice(i + 1), ...marks])
+        if (a.width && b.width && a.left < b.right && b.left < a.right) ++bad;
+    });
+  }
+document.getElementById('probe').textContent = svgs.length + ' panels, ' + bad + ' overlaps';
+)js");
+  CHECK(said == "48 panels, 0 overlaps");
+}
+
+TEST_CASE("a click picks a run out everywhere, and another ends that") {
+  const auto said = probe(report(), R"js(
+const say = text => { document.getElementById('probe').textContent += text + '\n'; };
+const state = () => document.body.classList.contains('picked') + ' ' +
+    new Set([...document.querySelectorAll('.run.on')].map(e => e.getAttribute('class').match(/r\d+/)[0])).size;
+const tools = document.getElementById('tools');
+say(tools.hidden + ' ' + tools.querySelectorAll('button').length);
+tools.querySelectorAll('button')[4].click();
+say(state());
+document.querySelector('tr.run.r2 td').click();
+say(state());
+document.querySelector('svg .run.r2 .ground').dispatchEvent(new MouseEvent('click', {bubbles: true}));
+say(state());
+)js");
+  CHECK(said == "false 9\ntrue 1\ntrue 1\nfalse 0\n");
+}

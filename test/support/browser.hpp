@@ -1,0 +1,83 @@
+/// Opens pages in a headless Chromium. Where none is found the program ends with code 77: skipped.
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include "program.hpp"
+
+namespace rrfp::test {
+
+inline std::string browser() {
+  for (const std::string name : {"chromium", "chromium-browser", "google-chrome"}) {
+    auto found = run_program({"/bin/sh", "-c", "command -v " + name}).out;
+    if (found.empty()) continue;
+    found.pop_back();
+    return found;
+  }
+  std::puts("skipped: no chromium, chromium-browser or google-chrome on this machine");
+  std::exit(77);
+}
+
+/// Opens a page, with further arguments, at most a minute.
+inline outcome open(const std::string& page, const std::vector<std::string>& arguments) {
+  const scratch_folder profile;
+  std::vector<std::string> all{browser(),
+                               "--headless",
+                               "--no-sandbox",
+                               "--disable-gpu",
+                               "--hide-scrollbars",
+                               "--window-size=1500,2600",
+                               "--enable-logging=stderr",
+                               "--virtual-time-budget=3000",
+                               "--user-data-dir=" + (profile / "chromium")};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  all.push_back("file://" + page);
+  return program{all}.wait(std::chrono::seconds{60});
+}
+
+inline std::string console_of(const outcome& o) {
+  std::istringstream in{o.err};
+  std::string said;
+  for (std::string line; std::getline(in, line);)
+    if (line.find("CONSOLE") != std::string::npos) said += line + "\n";
+  return said;
+}
+
+/// The page opens without a word on the console, and its picture, which stays in the build folder,
+/// is not blank.
+inline void require_good_picture(const std::string& page, const std::string& name) {
+  const std::string artefacts = RRFP_ARTEFACTS;
+  std::filesystem::create_directories(artefacts);
+  const auto picture = artefacts + "/" + name;
+  std::filesystem::remove(picture);
+  const auto o = open(page, {"--screenshot=" + picture});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK(console_of(o) == "");
+  REQUIRE(std::filesystem::exists(picture));
+
+  const scratch_folder folder;
+  std::ofstream{folder / "blank.html"} << "<!DOCTYPE html><title>blank</title>";
+  REQUIRE(open(folder / "blank.html", {"--screenshot=" + (folder / "blank.png")}).code == 0);
+  CHECK(std::filesystem::file_size(picture) > 5 * std::filesystem::file_size(folder / "blank.png"));
+}
+
+/// What a script appended to the page leaves in #probe.
+inline std::string probe(const std::string& page, const std::string& script) {
+  const scratch_folder folder;
+  auto html = text_of(page);
+  html.insert(html.rfind("</body>"),
+              "<pre id=\"probe\"></pre>\n<script>\n" + script + "</script>\n");
+  const auto with_probe = folder / "probed.html";
+  std::ofstream{with_probe} << html;
+  const auto o = open(with_probe, {"--dump-dom"});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK(console_of(o) == "");
+  const std::string mark = "<pre id=\"probe\">";
+  const auto from = o.out.find(mark);
+  REQUIRE(from != std::string::npos);
+  return o.out.substr(from + mark.size(), o.out.find("</pre>", from) - from - mark.size());
+}
+
+}  // namespace rrfp::test
