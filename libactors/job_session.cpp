@@ -13,17 +13,20 @@ namespace {
 
 constexpr double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
-/// The same draws as the simulator's: what a task or a message takes longer than on a calm day, as
-/// a multiple.
-injected_delays delays_of(const job::job& j, double scale) {
+/// The same draws and given delays as the simulator's: what a task or a message takes longer than
+/// on a calm day, as a multiple.
+result<injected_delays> delays_of(const job::job& j, double scale) {
+  auto expected = plan::expected_costs(j);
+  if (!expected) return expected.failure();
   injected_delays delays;
-  const auto costs = std::make_shared<const simulate::stage_costs>(plan::expected_costs(j));
+  const bool given = !j.delays.file.empty();
+  const auto costs = std::make_shared<const simulate::stage_costs>(std::move(*expected));
   const auto calm = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
-  if (j.jitter.compute != weather::compute_jitter::none)
+  if (given || j.jitter.compute != weather::compute_jitter::none)
     delays.compute = [costs, calm, scale](step_id step, stage_id stage, rank_id, const task& t) {
       return scale * milliseconds(costs->compute(step, stage, t) - calm->compute(step, stage, t));
     };
-  if (j.jitter.link != weather::link_jitter::none || j.cost.link_ms > 0)
+  if (given || j.jitter.link != weather::link_jitter::none || j.cost.link_ms > 0)
     delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
       return scale * milliseconds(costs->link(step, to, t));
     };
@@ -100,7 +103,9 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.data = std::move(data);
   const bool emulated = j.device.kind == job::device_kind::emulated;
   const auto scale = emulated ? j.device.time_scale : 1.0;
-  setup.delays = delays_of(j, scale);
+  auto delays = delays_of(j, scale);
+  if (!delays) return delays.failure();
+  setup.delays = std::move(*delays);
   if (emulated) setup.emulated = emulation_of(j, scale);
   setup.hang_timeout_s = j.run.hang_timeout_s;
   return setup;

@@ -59,6 +59,8 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return refuse(j.source + ": " + dispatch.message());
   if (auto fits = actors::check_order_fits(j, *dispatch); !fits) return refuse(fits.message());
+  const auto expected = plan::expected_costs(j);
+  if (!expected) return refuse(expected.message());
   const auto places = plan::node_places::make(j, nodes);
   if (!places) return refuse(misplaced(j, places.message()).message);
   const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
@@ -67,7 +69,7 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   imagined.slot_bytes = [&](stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
-  const auto predicted = simulate::run(imagined, plan::expected_costs(j));
+  const auto predicted = simulate::run(imagined, *expected);
   if (!predicted) return refuse(j.source + ": " + predicted.message());
   std::uint64_t parameters = 0;
   for (const auto& chunk : compute::estimate(j.model, j.data, dispatch->shape))

@@ -105,6 +105,7 @@ bool must_agree(const job::job& a, const job::job& b) {
   same.pipeline = a.pipeline;
   same.pipeline.microbatches = b.pipeline.microbatches;
   same.jitter = a.jitter;
+  same.delays = a.delays;
   same.cost = a.cost;
   same.run = a.run;
   same.compare = a.compare;

@@ -93,7 +93,8 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   const auto what = plan::simulation_of(*dispatch, wanted.steps);
 
   const auto expected = plan::expected_costs(j);
-  const simulate::cost_model* costs = &expected;
+  if (!expected) return refuse(expected.message());
+  const simulate::cost_model* costs = &*expected;
   auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
   if (!wanted.durations.empty()) {
     table = simulate::duration_table::read(wanted.durations, dispatch->shape);

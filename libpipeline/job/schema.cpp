@@ -131,6 +131,12 @@ void add_jitter(std::vector<key>& table) {
               "they stand beside it.",
               apply_level);
   add_jitter_keys(keys);
+  section_keys<delay_options> given{table, "jitter", &job::delays};
+  given.optional_text(
+      "delays", &delay_options::file, path_rule::files, "a file, or nothing",
+      "CSV step,stage,chunk,mb,kind,ms: extra time task by task, on top of all else; what is not "
+      "listed has none. Kinds F, B, W, BW (else B + W), and the messages act and grad, which stage "
+      "and chunk receive. Its steps repeat.");
 }
 
 void add_cost(std::vector<key>& table) {

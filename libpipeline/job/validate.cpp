@@ -160,6 +160,15 @@ status check_jitter(const job& j, const provenance& from) {
   return success();
 }
 
+status check_delays(const job& j, const provenance& from) {
+  const auto& file = j.delays.file;
+  if (file.empty()) return success();
+  std::error_code failed;
+  const auto why = std::filesystem::is_directory(file, failed) ? "a folder" : unreadable(file);
+  if (why.empty()) return success();
+  return from.blame("jitter.delays", "cannot read " + file + ": " + why);
+}
+
 status check_cost(const job& j, const provenance& from) {
   const auto shape = effective_shape(j);
   const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
@@ -220,7 +229,7 @@ status check_policy(const job& j, const provenance& from) {
 status validate(const job& j, const provenance& from, job_use use) {
   using check = status (*)(const job&, const provenance&);
   for (const check holds : {check_device, check_shape, check_nodes, check_transport, check_train,
-                            check_jitter, check_cost, check_policy})
+                            check_jitter, check_delays, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;

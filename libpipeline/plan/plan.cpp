@@ -4,8 +4,10 @@
 
 namespace rrfp::plan {
 
-simulate::stage_costs expected_costs(const job::job& j) {
-  const auto shape = job::effective_shape(j);
+namespace {
+
+/// [cost] with nothing else.
+simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& shape) {
   simulate::stage_costs_options options;
   options.durations.clear();
   for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
@@ -16,13 +18,33 @@ simulate::stage_costs expected_costs(const job::job& j) {
                                  {}});
   }
   options.activation_ms = options.gradient_ms = j.cost.link_ms;
-  options.jitter = j.jitter;
+  return options;
+}
+
+simulate::stage_costs made(const pipeline_shape& shape, simulate::stage_costs_options options) {
   auto costs = simulate::stage_costs::make(shape, std::move(options));
   RRFP_CHECK(costs.ok(), "a loaded job has costs in range");
   return std::move(*costs);
 }
 
-simulate::stage_costs nominal_costs(const job::job& j) { return expected_costs(j).undisturbed(); }
+}  // namespace
+
+result<simulate::stage_costs> expected_costs(const job::job& j) {
+  const auto shape = job::effective_shape(j);
+  auto options = costs_of(j, shape);
+  options.jitter = j.jitter;
+  if (!j.delays.file.empty()) {
+    auto delays = simulate::given_delays::read(j.delays.file, shape);
+    if (!delays) return job::blame(j, "jitter.delays", delays.message());
+    options.delays = std::make_shared<const simulate::given_delays>(std::move(*delays));
+  }
+  return made(shape, std::move(options));
+}
+
+simulate::stage_costs nominal_costs(const job::job& j) {
+  const auto shape = job::effective_shape(j);
+  return made(shape, costs_of(j, shape));
+}
 
 result<dispatch_plan> make_dispatch_plan(const job::job& j) {
   dispatch_plan p;

@@ -175,6 +175,13 @@ status duration_table::write(const std::string& file) const {
   return error{file + ": expected a writable file, got an error while writing the durations"};
 }
 
+std::uint64_t duration_table::steps() const {
+  std::uint64_t end = 0;
+  for (const auto& [where, duration] : rows_)
+    end = std::max(end, where.step == UINT64_MAX ? UINT64_MAX : where.step + 1);
+  return end;
+}
+
 const nanoseconds* duration_table::find(const key& k) const {
   const auto found = rows_.find(k);
   return found == rows_.end() ? nullptr : &found->second;

@@ -87,17 +87,22 @@ double stage_costs::average_ms(stage_id stage, const task& what) const {
 }
 
 nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& what) const {
+  const auto duration = disturbed(step, stage, what);
+  return options_.delays ? duration + options_.delays->compute(step, stage, what) : duration;
+}
+
+nanoseconds stage_costs::disturbed(step_id step, stage_id stage, const task& what) const {
   const auto& d = durations_of(stage, what.chunk);
   const bool needs_average = options_.jitter.compute == weather::compute_jitter::paper;
   const auto average = needs_average ? average_ms(stage, what) : 0.0;
-  const auto disturbed = [&](double ms) {
+  const auto jittered = [&](double ms) {
     return nanoseconds_of(ms +
                           forecast_.compute_extra_ms(step, stage, rank_id{0}, what, ms, average));
   };
   switch (what.kind) {
-    case task_kind::forward: return disturbed(d.forward_ms);
-    case task_kind::backward: return disturbed(d.backward_ms);
-    case task_kind::weight: return disturbed(d.weight_ms);
+    case task_kind::forward: return jittered(d.forward_ms);
+    case task_kind::backward: return jittered(d.backward_ms);
+    case task_kind::weight: return jittered(d.weight_ms);
     case task_kind::backward_weight: break;
   }
   const auto parts = d.backward_ms + d.weight_ms;
@@ -111,12 +116,14 @@ nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& what)
 
 nanoseconds stage_costs::link(step_id step, virtual_stage_id to, const task& what) const {
   const auto ms = what.kind == task_kind::forward ? options_.activation_ms : options_.gradient_ms;
-  return nanoseconds_of(ms + forecast_.link_extra_ms(step, to, what));
+  const auto duration = nanoseconds_of(ms + forecast_.link_extra_ms(step, to, what));
+  return options_.delays ? duration + options_.delays->link(step, to, what) : duration;
 }
 
 stage_costs stage_costs::undisturbed() const {
   auto calm = options_;
   calm.jitter = weather::jitter_options{};
+  calm.delays = nullptr;
   return {shape_, std::move(calm)};
 }
 

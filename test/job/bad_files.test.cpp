@@ -63,6 +63,21 @@ TEST_CASE("An override's path is relative to the current folder") {
   CHECK(made->data.text == texts{(std::filesystem::current_path() / "here.txt").string()});
 }
 
+TEST_CASE("Delays are looked for beside the job file, and what is missing is named") {
+  const scratch_folder folder;
+  const auto path = folder.write("job.toml", "[jitter]\nseed = 1\ndelays = \"d.csv\"\n");
+  const auto refused = path + ":3: jitter.delays: cannot read " + folder.at("d.csv") + ": ";
+  CHECK(load_refusal(path) == refused + "No such file or directory");
+  std::filesystem::create_directory(folder.at("d.csv"));
+  CHECK(load_refusal(path) == refused + "a folder");
+  std::filesystem::remove(folder.at("d.csv"));
+  folder.write("d.csv", "step,stage,chunk,mb,kind,ms\n");
+  const auto made = load_job(path, {}, job_use::simulate);
+  REQUIRE(made);
+  CHECK(made->delays.file == folder.at("d.csv"));
+  CHECK(good("jitter.delays = \"\"").delays.file.empty());
+}
+
 TEST_CASE("A table of a schedule is found beside the job file and proved") {
   const scratch_folder folder;
   const auto path =

@@ -47,6 +47,8 @@ struct job {
   data_options data;
   train_options train;
   weather::jitter_options jitter;
+  /// The path is absolute.
+  delay_options delays;
   cost_options cost;
   device_options device;
   transport_options transport;

@@ -94,6 +94,13 @@ struct train_options {
   double clip_norm = 1.0;
 };
 
+/// [jitter] what is given, not drawn; the rest of the section is weather::jitter_options.
+struct delay_options {
+  /// Extra time task by task and message by message, as simulate/given_delays.hpp has it; empty:
+  /// none.
+  std::string file;
+};
+
 /// [cost] expected times, for simulation and for the scale of jitter. A list holds one value for
 /// all, one a stage or one a virtual stage (see cost_at() in job.hpp).
 struct cost_options {

@@ -27,9 +27,10 @@ struct dispatch_plan {
 /// check_sequences() say.
 result<dispatch_plan> make_dispatch_plan(const job::job& j);
 
-/// Expected times of the job ([cost]) under its weather ([jitter]).
-simulate::stage_costs expected_costs(const job::job& j);
-/// The same on a day without weather.
+/// Expected times of the job ([cost]) under its weather ([jitter]) and with the delays that it
+/// gives (jitter.delays). The error names what is wrong with their file.
+result<simulate::stage_costs> expected_costs(const job::job& j);
+/// The same on a day without weather, and without delays.
 simulate::stage_costs nominal_costs(const job::job& j);
 
 /// The plan as the simulator takes it. The result refers to nothing in `p`.

@@ -42,6 +42,12 @@ class duration_table final : public cost_model {
   std::string text() const;
   status write(const std::string& file) const;
 
+  /// Steps that the rows speak of: the largest + 1, but never past the largest number; 0 without
+  /// rows.
+  std::uint64_t steps() const;
+  /// What the task takes, told from other rows if need be; nothing if no row tells.
+  std::optional<nanoseconds> duration_of(step_id step, stage_id stage, const task& what) const;
+
   /// Asking for a task that covers() would miss is a programmer's error.
   nanoseconds compute(step_id step, stage_id stage, const task& what) const override;
   nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override;
@@ -74,8 +80,6 @@ class duration_table final : public cost_model {
   /// The error says what was expected and what came.
   result<row> parse_row(std::string_view line) const;
   const nanoseconds* find(const key& k) const;
-  /// What the task takes, told from other rows if need be.
-  std::optional<nanoseconds> duration_of(step_id step, stage_id stage, const task& what) const;
 
   pipeline_shape shape_;
   std::unordered_map<key, nanoseconds, key_hash> rows_;

@@ -2,9 +2,11 @@
 /// runs.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include <rrfp/simulate/given_delays.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/weather/weather.hpp>
 
@@ -26,6 +28,8 @@ struct stage_costs_options {
   double activation_ms = 0;
   double gradient_ms = 0;
   weather::jitter_options jitter;
+  /// On top of all else, made for the same shape; null: none.
+  std::shared_ptr<const given_delays> delays;
 };
 
 /// Thread-safe. Disturbances are drawn for rank 0 of each stage.
@@ -42,7 +46,7 @@ class stage_costs final : public cost_model {
   nanoseconds compute(step_id step, stage_id stage, const task& what) const override;
   nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override;
 
-  /// The same without any disturbance, for nominal_sequences().
+  /// The same without any disturbance or delay, for nominal_sequences().
   stage_costs undisturbed() const;
 
  private:
@@ -50,6 +54,8 @@ class stage_costs final : public cost_model {
 
   const task_durations& durations_of(stage_id stage, chunk_id chunk) const;
   double average_ms(stage_id stage, const task& what) const;
+  /// Under the weather, without delays.
+  nanoseconds disturbed(step_id step, stage_id stage, const task& what) const;
 
   pipeline_shape shape_;
   stage_costs_options options_;

@@ -1,0 +1,73 @@
+"""The delays of a row, task by task, in a CSV file that every system reads.
+
+A forward takes 10 ms and a backward 20 ms, each times a log-normal factor of mean 1. A backward
+that is split takes half of its time for B and half for W: splitting changes no amount of work.
+"""
+
+import csv
+import dataclasses
+import math
+import pathlib
+import random
+
+STAGES = 4
+FORWARD_MS = 10.0
+BACKWARD_MS = 20.0
+SEED = 20260518
+# Steps that a file holds: draws. They repeat.
+DRAWS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    microbatches: int
+    sigma: float | None  # None: no delays at all
+
+    @property
+    def name(self) -> str:
+        return f"m{self.microbatches}-" + ("none" if self.sigma is None else f"s{self.sigma:g}")
+
+    @property
+    def title(self) -> str:
+        return "no delays" if self.sigma is None else f"sigma {self.sigma:g}"
+
+
+class Delays:
+    """Milliseconds by (step, stage, mb, kind), kind F, B or W; 0 if not listed."""
+
+    def __init__(self, file: pathlib.Path):
+        self.ms: dict[tuple[int, int, int, str], float] = {}
+        with file.open(newline="") as lines:
+            for line in csv.DictReader(lines):
+                key = (int(line["step"]), int(line["stage"]), int(line["mb"]), line["kind"])
+                self.ms[key] = float(line["ms"])
+        self.steps = 1 + max((key[0] for key in self.ms), default=0)
+
+    def of(self, step: int, stage: int, mb: int, kind: str) -> float:
+        """The steps of the file repeat, as those of the key jitter.delays do."""
+        return self.ms.get((step % self.steps, stage, mb, kind), 0.0)
+
+    def busiest_ms(self) -> list[float]:
+        """By step: the delays of the rank that has most of them."""
+        sums = [[0.0] * STAGES for _ in range(self.steps)]
+        for (step, stage, _, _), ms in self.ms.items():
+            sums[step][stage] += ms
+        return [max(of_stages) for of_stages in sums]
+
+
+def write(row: Row, file: pathlib.Path) -> None:
+    random_numbers = random.Random(f"{SEED} {row.name}")
+
+    def factor() -> float:
+        sigma = row.sigma or 0.0
+        return math.exp(sigma * random_numbers.gauss(0, 1) - sigma * sigma / 2)
+
+    lines = ["step,stage,chunk,mb,kind,ms"]
+    for step in range(DRAWS if row.sigma is not None else 0):
+        for stage in range(STAGES):
+            for mb in range(row.microbatches):
+                forward = FORWARD_MS * factor()
+                half = BACKWARD_MS * factor() / 2
+                for kind, ms in (("F", forward), ("B", half), ("W", half)):
+                    lines.append(f"{step},{stage},0,{mb},{kind},{ms:.6f}")
+    file.write_text("\n".join(lines) + "\n")

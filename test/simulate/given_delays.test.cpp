@@ -1,0 +1,91 @@
+#include <rrfp/simulate/given_delays.hpp>
+
+#include "support.hpp"
+
+namespace rrfp::simulate {
+
+using namespace testing;
+
+namespace {
+
+const std::string header = "step,stage,chunk,mb,kind,ms\n";
+
+given_delays parse_well(const std::string& rows, const pipeline_shape& shape) {
+  auto parsed = given_delays::parse(header + rows, "delays.csv", shape);
+  INFO((parsed ? "" : parsed.message()));
+  REQUIRE(parsed.ok());
+  return *parsed;
+}
+
+task of(task_kind kind, std::uint32_t mb = 0) { return {kind, microbatch_id{mb}, chunk_id{0}}; }
+
+nanoseconds compute(const given_delays& delays, std::uint64_t step, const task& what) {
+  return delays.compute(step_id{step}, stage_id{0}, what);
+}
+
+}  // namespace
+
+TEST_CASE("what no row lists has no delay") {
+  const auto delays = parse_well("0,0,0,1,F,2\n0,0,0,1,grad,3\n", linear(2, 2));
+  CHECK(compute(delays, 0, of(task_kind::forward, 1)) == 2'000'000);
+  CHECK(compute(delays, 0, of(task_kind::forward, 0)) == 0);
+  CHECK(compute(delays, 0, of(task_kind::backward_weight, 1)) == 0);
+  CHECK(delays.link(step_id{0}, virtual_stage_id{0}, of(task_kind::backward, 1)) == 3'000'000);
+  CHECK(delays.link(step_id{0}, virtual_stage_id{1}, of(task_kind::forward, 1)) == 0);
+  CHECK(compute(parse_well("", linear(2, 2)), 7, of(task_kind::forward)) == 0);
+}
+
+TEST_CASE("a fused backward is delayed as its parts are, unless it has a row of its own") {
+  const auto delays = parse_well(
+      "0,0,0,0,B,1\n0,0,0,0,W,2\n"
+      "0,0,0,1,B,1\n"
+      "0,0,0,2,W,2\n"
+      "0,0,0,3,B,1\n0,0,0,3,W,2\n0,0,0,3,BW,5\n",
+      linear(1, 4));
+  const auto fused = [&](std::uint32_t mb) {
+    return compute(delays, 0, of(task_kind::backward_weight, mb)) / 1'000'000;
+  };
+  CHECK(fused(0) == 3);
+  CHECK(fused(1) == 1);
+  CHECK(fused(2) == 2);
+  CHECK(fused(3) == 5);
+  CHECK(compute(delays, 0, of(task_kind::backward, 3)) == 1'000'000);
+}
+
+TEST_CASE("the steps of the file repeat") {
+  const auto delays = parse_well("0,0,0,0,F,1\n2,0,0,0,F,3\n", linear(1, 1));
+  std::vector<nanoseconds> forward;
+  for (std::uint64_t step = 0; step < 6; ++step)
+    forward.push_back(compute(delays, step, of(task_kind::forward)) / 1'000'000);
+  CHECK(forward == std::vector<nanoseconds>{1, 0, 3, 1, 0, 3});
+  const auto last = parse_well("18446744073709551615,0,0,0,F,1\n", linear(1, 1));
+  CHECK(compute(last, UINT64_MAX - 1, of(task_kind::forward)) == 0);
+}
+
+TEST_CASE("a row that is wrong is refused with file and line") {
+  const auto parsed = given_delays::parse(header + "0,2,0,0,F,1\n", "delays.csv", linear(2, 2));
+  REQUIRE_FALSE(parsed.ok());
+  CHECK(parsed.message() == "delays.csv:2: expected a stage from 0 to 1, got '2'");
+}
+
+TEST_CASE("given delays come on top of the times and of the weather") {
+  const auto shape = linear(2, 2);
+  stage_costs_options options;
+  options.activation_ms = 0.5;
+  options.jitter.compute = weather::compute_jitter::lognormal;
+  const auto without = stage_costs::make(shape, options);
+  options.delays =
+      std::make_shared<const given_delays>(parse_well("0,1,0,1,F,7\n0,1,0,1,act,9\n", shape));
+  const auto with = stage_costs::make(shape, options);
+  REQUIRE(with.ok());
+  const step_id step{4};
+  const auto f1 = of(task_kind::forward, 1);
+  CHECK(with->compute(step, stage_id{1}, f1) ==
+        without->compute(step, stage_id{1}, f1) + 7'000'000);
+  CHECK(with->compute(step, stage_id{0}, f1) == without->compute(step, stage_id{0}, f1));
+  CHECK(with->link(step, virtual_stage_id{1}, f1) == 9'500'000);
+  CHECK(with->undisturbed().compute(step, stage_id{1}, f1) == 1'000'000);
+  CHECK(with->undisturbed().link(step, virtual_stage_id{1}, f1) == 500'000);
+}
+
+}  // namespace rrfp::simulate
