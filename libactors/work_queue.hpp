@@ -1,5 +1,5 @@
-/// What a rank computes on: work runs in the order in which it was posted, never on a mailbox's
-/// thread.
+/// What a rank computes on: work runs in the order in which it was posted. What computes never runs
+/// on a mailbox's thread.
 #pragma once
 
 #include <chrono>

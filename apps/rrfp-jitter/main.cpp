@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -76,8 +78,16 @@ void print_tables(const experiment::experiment& e,
     fmt::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
 }
 
-int run_all(const experiment::experiment& e, const options& wanted,
-            const apps::interrupt_watch& watch) {
+/// Cells under way are finished, unless the user asks a second time.
+void listen(apps::interrupt_watch& watch) {
+  watch.on_interrupt([asked = false]() mutable {
+    if (std::exchange(asked, true)) std::_Exit(apps::exit_interrupted);
+    fmt::print(stderr, "\nrrfp-jitter: ending after the cells under way; again: at once\n");
+  });
+}
+
+int run_all(const experiment::experiment& e, const options& wanted, apps::interrupt_watch& watch) {
+  listen(watch);
   const auto begun = std::chrono::steady_clock::now();
   auto done = experiment::store::open(wanted.out);
   if (!done) return refuse("--out: " + done.message());
@@ -143,7 +153,7 @@ int run(int argc, char** argv) {
   if (!e) return refuse(e.message());
   set_engines(*e, wanted);
   if (wanted.cell) return run_cell(*e, *wanted.cell);
-  const apps::interrupt_watch watch;
+  apps::interrupt_watch watch;
   return run_all(*e, wanted, watch);
 }
 

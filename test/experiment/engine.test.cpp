@@ -37,6 +37,8 @@ TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
   CHECK(run_well(c).slots_peak == 3);
   c.run.slots = slots_of_1f1b;
   CHECK(run_well(c).slots_peak == 4);
+  c.run.slots = slots_of_stages;
+  CHECK(run_well(c).slots_peak == 4);
   c.run.slots = 0;
   const auto open = run_well(c).slots_peak;
   c.run.run_ahead = 4;

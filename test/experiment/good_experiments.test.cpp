@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include <rrfp/experiment/limits.hpp>
+
 #include "support.hpp"
 
 namespace rrfp::experiment {
@@ -76,6 +78,14 @@ TEST_CASE("engines and the time scale are read, and tell cells of the wall clock
   CHECK(clock != simulated);
   CHECK(clock !=
         description_of(cell_at(good("engine = \"both\"\n" + rest), 0, engine_kind::wall_clock)));
+}
+
+TEST_CASE("slots may be the stages' number, on every stage") {
+  const auto e = good("[[workload]]\nname = \"a\"\n[[run]]\nslots = \"p\"\n");
+  CHECK(e.runs[0].slots == slots_of_stages);
+  const pipeline_shape shape{4, 1, 3, placement::linear};
+  CHECK(limit_of(e.runs[0], shape, stage_id{3}).slots == 3);
+  CHECK(limit_of(e.runs[0], {4, 1, 8, placement::linear}, stage_id{3}).slots == 4);
 }
 
 TEST_CASE("hints and late notices make runs of their own, with names that tell them apart") {

@@ -1,8 +1,10 @@
 /// The experiments of the paper read, and hold what its tables hold.
 #include <catch2/catch.hpp>
 
+#include <filesystem>
 #include <set>
 
+#include "program.hpp"
 #include "support.hpp"
 
 namespace rrfp::experiment {
@@ -32,6 +34,23 @@ TEST_CASE("tables 1 and 2 have the paper's 20 rows on its numbers of devices") {
       CHECK(w.paper.bfw > w.paper.bf);
       CHECK(w.paper.bf > w.paper.zb);
     }
+}
+
+TEST_CASE("every experiment reads, and its head says the command that runs it") {
+  std::set<std::string> names;
+  for (const auto* folder : {"bench/paper", "bench/questions", "apps/experiments"})
+    for (const auto& file :
+         std::filesystem::directory_iterator{RRFP_SOURCE "/" + std::string{folder}}) {
+      const auto path = file.path().lexically_relative(RRFP_SOURCE).string();
+      INFO(path);
+      const auto e = load_experiment(file.path().string());
+      INFO((e ? "" : e.message()));
+      REQUIRE(e.ok());
+      names.insert(e->name);
+      CHECK_THAT(test::text_of(file.path().string()),
+                 Catch::Matchers::Contains("\n#   rrfp-jitter " + path + " --out DIR"));
+    }
+  CHECK(names.size() >= 15);
 }
 
 TEST_CASE("no row of the tables has a constant of its own") {
