@@ -11,8 +11,8 @@ const std::string& report() {
   static const scratch_folder folder;
   static const auto page = folder / "out/report.html";
   if (std::filesystem::exists(page)) return page;
-  const auto ran =
-      run_program({RRFP_JITTER, RRFP_SOURCE "/bench/paper/table1.toml", "--out", folder / "out"});
+  const auto ran = run_program({RRFP_JITTER, RRFP_SOURCE "/bench/paper/table1.toml", "--out",
+                                folder / "out", "--engine", "simulator"});
   INFO(ran.err);
   REQUIRE(ran.code == 0);
   return page;
