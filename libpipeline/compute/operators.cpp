@@ -2,10 +2,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <rrfp/compute/keyed_hash.hpp>
 #include <rrfp/compute/operators.hpp>
 
 #include "deferred.hpp"
-#include "keyed_hash.hpp"
 
 namespace rrfp::compute {
 

@@ -7,9 +7,8 @@
 
 #include <ATen/ATen.h>
 
+#include <rrfp/compute/keyed_hash.hpp>
 #include <rrfp/compute/text_source.hpp>
-
-#include "keyed_hash.hpp"
 
 namespace rrfp::compute {
 

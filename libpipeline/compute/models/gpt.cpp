@@ -11,9 +11,8 @@
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/keyed_hash.hpp>
 #include <rrfp/compute/parallel_operators.hpp>
-
-#include "keyed_hash.hpp"
 
 namespace rrfp::compute {
 
