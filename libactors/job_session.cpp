@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/model.hpp>
+#include <rrfp/compute/pretrained.hpp>
 #include <rrfp/compute/text_source.hpp>
 #include <rrfp/weather/weather.hpp>
 
@@ -64,7 +65,8 @@ result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
   if (dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
-  const auto chunks = compute::estimate(j.model, j.data, dispatch.shape, j.pipeline.tp);
+  const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
+                                        dispatch.shape, j.pipeline.tp, j.pipeline.recompute);
   auto imagined = plan::simulation_of(dispatch, 1);
   imagined.slot_bytes = [&](stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch.shape, s);
@@ -90,18 +92,30 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch->limits;
   setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
-  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
+  const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
+                                        dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
   setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
   setup.train = j.train;
+  setup.recompute = j.pipeline.recompute;
+  const bool emulated = j.device.kind == job::device_kind::emulated;
+  std::shared_ptr<const safetensors::collection> weights;
+  if (!j.model.pretrained.empty() && !emulated) {
+    auto opened = safetensors::collection::open(j.model.pretrained);
+    if (!opened) return job::blame(j, "model.pretrained", opened.message());
+    weights = std::make_shared<const safetensors::collection>(std::move(*opened));
+  }
   setup.make_chunk = [model = j.model, virtual_stages = dispatch->shape.virtual_stages(),
-                      seed = j.train.seed](virtual_stage_id vs,
-                                           std::shared_ptr<compute::rank_group> group) {
-    return compute::make_gpt_chunk(model, vs, virtual_stages, seed, std::move(group));
+                      seed = j.train.seed,
+                      weights](virtual_stage_id vs, std::shared_ptr<compute::rank_group> group)
+      -> result<std::unique_ptr<compute::stage_module>> {
+    auto chunk = compute::make_model_chunk(model, vs, virtual_stages, seed, std::move(group));
+    if (!chunk || weights == nullptr) return chunk;
+    if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
+    return chunk;
   };
   setup.data = std::move(data);
-  const bool emulated = j.device.kind == job::device_kind::emulated;
   const auto scale = emulated ? j.device.time_scale : 1.0;
   auto delays = delays_of(j, scale);
   if (!delays) return delays.failure();

@@ -45,6 +45,9 @@ class replica_source final : public compute::batch_source {
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return all_->load(step, microbatch_id{first_ + mb.value()});
   }
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
+    return all_->layout(step, microbatch_id{first_ + mb.value()});
+  }
   std::int64_t step_tokens(step_id step) const override { return all_->step_tokens(step); }
 
  private:
@@ -81,6 +84,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   }
   compute::stage_compute_config config{shape, address.stage, setup.train, group};
   config.first_microbatch = first;
+  config.recompute = setup.recompute;
   auto compute = compute::stage_compute::make(config, std::move(chunks),
                                               std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};

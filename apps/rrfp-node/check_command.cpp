@@ -63,7 +63,8 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   if (!expected) return refuse(expected.message());
   const auto places = plan::node_places::make(j, nodes);
   if (!places) return refuse(misplaced(j, places.message()).message);
-  const auto chunks = compute::estimate(j.model, j.data, dispatch->shape, j.pipeline.tp);
+  const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
+                                        dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
   constexpr std::uint64_t steps = 10;
   auto imagined = plan::simulation_of(*dispatch, steps);
   imagined.slot_bytes = [&](stage_id s, microbatch_id) {
@@ -72,7 +73,8 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   const auto predicted = simulate::run(imagined, *expected);
   if (!predicted) return refuse(j.source + ": " + predicted.message());
   std::uint64_t parameters = 0;
-  for (const auto& chunk : compute::estimate(j.model, j.data, dispatch->shape))
+  for (const auto& chunk :
+       compute::estimate(j.model, compute::expected_layout(j.model, j.data), dispatch->shape))
     parameters += chunk.parameters;
   fmt::print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode),
              dispatch->policies->name(), dispatch->lookahead, limit_text(dispatch->limits[0]));

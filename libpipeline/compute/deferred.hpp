@@ -29,13 +29,18 @@ inline c10::intrusive_ptr<weight_stash> stash_of(torch::autograd::AutogradContex
   return c10::static_intrusive_pointer_cast<weight_stash>(ctx->saved_data["stash"].toCapsule());
 }
 
+/// A weight in the type that is computed in: masters may be wider. Undefined stays so.
+inline at::Tensor like(const at::Tensor& weight, const at::Tensor& x) {
+  return weight.defined() ? weight.to(x.scalar_type()) : weight;
+}
+
 /// The backward of a linear layer: leaves (x, gy) in the stash; undefined if x needs no gradient.
 /// Saved variables are x and the detached weight.
 inline at::Tensor backward_of_linear(torch::autograd::AutogradContext* ctx, const at::Tensor& gy) {
   at::Tensor gx;
   const auto saved = ctx->get_saved_variables();
   if (ctx->needs_input_grad(0)) {
-    gx = gy.reshape({-1, gy.size(-1)}).mm(saved[1]).view_as(saved[0]);
+    gx = gy.reshape({-1, gy.size(-1)}).mm(like(saved[1], gy)).view_as(saved[0]);
   }
   stash_of(ctx)->linear(ctx->saved_data["weight"].toInt(), ctx->saved_data["bias"].toInt(),
                         saved[0], gy);

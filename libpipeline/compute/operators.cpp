@@ -21,7 +21,7 @@ struct deferred_linear : torch::autograd::Function<deferred_linear> {
     // The detached weight shares its version counter: a weight that changes between F and B is an
     // error, not a wrong gradient.
     ctx->save_for_backward({x, args.weight.detach()});
-    return at::linear(x, args.weight, args.bias);
+    return at::linear(x, like(args.weight, x), like(args.bias, x));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -48,7 +48,7 @@ struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash) {
-  if (stash == nullptr) return at::linear(x, weight, bias);
+  if (stash == nullptr) return at::linear(x, like(weight, x), like(bias, x));
   return deferred_linear::apply(x, stash->anchor(), weight_arguments{stash, weight, bias});
 }
 

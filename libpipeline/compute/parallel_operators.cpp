@@ -32,6 +32,14 @@ rank_group& group_of(AutogradContext* ctx) {
   return *static_cast<group_capsule*>(capsule.get())->group;
 }
 
+/// In place. Narrow numbers are summed as wide ones: the order is fixed, the sum exact enough.
+void sum_over(rank_group& group, at::Tensor& t) {
+  if (t.scalar_type() != at::kBFloat16) return group.all_reduce_sum(t);
+  auto wide = t.to(at::kFloat);
+  group.all_reduce_sum(wide);
+  t.copy_(wide);
+}
+
 struct copying : torch::autograd::Function<copying> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const shared_group& group) {
     save_group(ctx, group);
@@ -41,7 +49,7 @@ struct copying : torch::autograd::Function<copying> {
     // The gradient may go to other operators too: then only a copy may be summed into.
     auto g = is_sole_owner(gradients[0]) ? gradients[0]
                                          : gradients[0].clone(at::MemoryFormat::Contiguous);
-    group_of(ctx).all_reduce_sum(g);
+    sum_over(group_of(ctx), g);
     return {g, {}};
   }
 };
@@ -50,7 +58,7 @@ struct reducing : torch::autograd::Function<reducing> {
   static at::Tensor forward(AutogradContext* /*ctx*/, const at::Tensor& x,
                             const shared_group& group) {
     auto sum = x.clone(at::MemoryFormat::Contiguous);
-    group->all_reduce_sum(sum);
+    sum_over(*group, sum);
     return sum;
   }
   static variable_list backward(AutogradContext* /*ctx*/, const variable_list& gradients) {
@@ -63,9 +71,9 @@ struct deferred_row_linear : torch::autograd::Function<deferred_row_linear> {
                             const weight_arguments& args, const shared_group& group) {
     save(ctx, args);
     ctx->save_for_backward({x, args.weight.detach()});
-    auto y = at::linear(x, args.weight);
-    group->all_reduce_sum(y);
-    if (args.bias.defined()) y.add_(args.bias);
+    auto y = at::linear(x, like(args.weight, x));
+    sum_over(*group, y);
+    if (args.bias.defined()) y.add_(like(args.bias, y));
     return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -174,8 +182,8 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
     return deferred_row_linear::apply(x, stash->anchor(), weight_arguments{stash, weight, bias},
                                       group);
   }
-  const auto sum = reduce_from_group(at::linear(x, weight), group);
-  return bias.defined() ? sum + bias : sum;
+  const auto sum = reduce_from_group(at::linear(x, like(weight, x)), group);
+  return bias.defined() ? sum + like(bias, sum) : sum;
 }
 
 at::Tensor parallel_embedding(const at::Tensor& indices, const at::Tensor& weight,

@@ -20,7 +20,7 @@ std::uint64_t hash_of(const at::Tensor& value) {
   return XXH64(bytes.const_data_ptr(), bytes.nbytes(), 0);
 }
 
-/// "optimizer.layers.0.attention.qkv.weight.exp_avg"
+/// "optimizer.model.norm.weight.exp_avg"
 std::string name_of_state(const parameter& p, const std::string& what) {
   return "optimizer." + p.name + "." + what;
 }

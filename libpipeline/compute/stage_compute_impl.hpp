@@ -65,7 +65,12 @@ class stage_compute::impl {
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
+  class lazy_microbatch;
   microbatch load(const task& t) const;
+  microbatch_layout load_layout(const task& t) const;
+  /// `input`: undefined on the first virtual stage.
+  at::Tensor call_module(chunk_state& chunk, const task& t, const at::Tensor& input,
+                         weight_stash& stash, microbatch_view& batch) const;
   [[noreturn]] void fail(compute_fault fault, const std::string& where,
                          const std::string& why) const;
   /// Calls `work`; whatever it throws becomes a compute_error.

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -78,18 +79,46 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   });
 }
 
+/// Loads when it is asked, once.
+class stage_compute::impl::lazy_microbatch final : public microbatch_view {
+ public:
+  lazy_microbatch(const impl& stage, const task& t) : stage_(stage), task_(t) {}
+
+  const microbatch& whole() override {
+    if (!whole_) whole_ = stage_.load(task_);
+    return *whole_;
+  }
+  const microbatch_layout& layout() override {
+    if (!layout_) layout_ = whole_ ? layout_of(*whole_) : stage_.load_layout(task_);
+    return *layout_;
+  }
+
+ private:
+  const impl& stage_;
+  task task_;
+  std::optional<microbatch> whole_;
+  std::optional<microbatch_layout> layout_;
+};
+
 microbatch stage_compute::impl::load(const task& t) const {
   auto batch =
       guarded(compute_fault::data, to_string(t), [&] { return data_->load(*step_, t.mb); });
   const auto is_ids = [](const at::Tensor& x) {
-    return x.defined() && x.dim() == 2 && x.scalar_type() == at::kLong;
+    return x.defined() && (x.dim() == 1 || x.dim() == 2) && x.scalar_type() == at::kLong;
   };
-  if (!is_ids(batch.inputs) || !is_ids(batch.targets) ||
-      !batch.inputs.sizes().equals(batch.targets.sizes()) || batch.tokens < 0) {
+  const bool fits = is_ids(batch.inputs) && is_ids(batch.targets) &&
+                    batch.inputs.sizes().equals(batch.targets.sizes()) && batch.tokens >= 0;
+  const auto packed = std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0});
+  if (!fits || packed != (batch.inputs.dim() == 1 ? batch.inputs.numel() : 0)) {
     fail(compute_fault::data, to_string(t),
-         "the batch source must give inputs and targets as int64 [B, T], both of one shape");
+         "the batch source must give inputs and targets as int64, both [B, T] or both [N] with the "
+         "lengths of the sequences, N together");
   }
   return batch;
+}
+
+microbatch_layout stage_compute::impl::load_layout(const task& t) const {
+  return guarded(compute_fault::data, to_string(t), [&] { return data_->layout(*step_, t.mb); });
 }
 
 at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
@@ -97,33 +126,41 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
   auto& mb = chunk.microbatches[t.mb.value()];
   RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has run before in this step");
   const bool is_first = config_.shape.is_first(chunk.vs);
-  const bool is_last = config_.shape.is_last(chunk.vs);
   RRFP_CHECK(is_first != input.defined(), "an activation belongs to every chunk but the first");
-
-  forward_input in;
-  std::int64_t tokens = 0;
-  if (is_first || is_last) {
-    auto batch = load(t);
-    if (is_first) in.input = std::move(batch.inputs);
-    if (is_last) in.targets = std::move(batch.targets);
-    tokens = batch.tokens;
-  }
-  if (!is_first) in.input = mb.input = meter_.take_in(aligned(std::move(input))).requires_grad_();
-  in.step = *step_;
-  in.mb = microbatch_id{config_.first_microbatch + t.mb.value()};
+  if (!is_first) mb.input = meter_.take_in(aligned(std::move(input))).requires_grad_();
   mb.stash = c10::make_intrusive<weight_stash>(&meter_);
-  in.stash = mb.stash.get();
-
-  auto out = chunk.module->forward(in);
-  mb.root = torch::autograd::impl::gradient_edge(out);
   mb.is_backward_done = false;
-  if (is_last) {
-    record_loss(t, out, tokens);
+
+  lazy_microbatch batch(*this, t);
+  at::Tensor out;
+  if (config_.recompute) {
+    const at::NoGradGuard no_grad;
+    const auto unused = c10::make_intrusive<weight_stash>();
+    out = call_module(chunk, t, mb.input, *unused, batch);
+  } else {
+    out = call_module(chunk, t, mb.input, *mb.stash, batch);
+    mb.root = torch::autograd::impl::gradient_edge(out);
+  }
+  if (config_.shape.is_last(chunk.vs)) {
+    record_loss(t, out, batch.whole().tokens);
     return {};
   }
   out = out.detach().contiguous();
   meter_.hand_out(out);
   return out;
+}
+
+at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
+                                            const at::Tensor& input, weight_stash& stash,
+                                            microbatch_view& batch) const {
+  forward_input in;
+  in.input = config_.shape.is_first(chunk.vs) ? batch.whole().inputs : input;
+  if (config_.shape.is_last(chunk.vs)) in.targets = batch.whole().targets;
+  in.step = *step_;
+  in.mb = microbatch_id{config_.first_microbatch + t.mb.value()};
+  in.stash = &stash;
+  in.batch = &batch;
+  return chunk.module->forward(in);
 }
 
 void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens) {
@@ -165,6 +202,12 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
     wanted.push_back(torch::autograd::impl::gradient_edge(p.value));
   }
 
+  if (config_.recompute) {
+    // The same operations on the same numbers as in F: nothing but memory and time differs.
+    lazy_microbatch batch(*this, t);
+    mb.root =
+        torch::autograd::impl::gradient_edge(call_module(chunk, t, mb.input, *mb.stash, batch));
+  }
   mb.stash->set_immediate(fold_inside);
   variable_list gradients(wanted.size());
   if (mb.root.is_valid()) {
@@ -198,6 +241,12 @@ void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
     mb.stash->fold();  // after a fused backward: only what is left of weights used in dead branches
     mb = {};
     ++chunk.folded;
+  }
+  if (chunk.folded < chunk.microbatches.size()) return;
+  for (const auto& p : chunk.module->parameters()) {
+    if (!p.value.requires_grad() || p.value.grad().defined()) continue;
+    p.value.mutable_grad() = at::zeros_like(p.value, at::MemoryFormat::Contiguous);
+    meter_.hand_out(p.value.grad());
   }
 }
 

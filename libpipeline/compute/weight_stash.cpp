@@ -59,8 +59,9 @@ void weight_stash::compute(record r) {
   switch (r.what) {
     case kind::linear: {
       const auto gy = r.gy.reshape({-1, r.gy.size(-1)});
-      if (r.weight != none) deliver(r.weight, gy.t().mm(r.x.reshape({-1, r.x.size(-1)})));
-      if (r.bias != none) deliver(r.bias, gy.sum(0));
+      if (r.weight != none)
+        deliver(r.weight, as_master(r.weight, gy.t().mm(r.x.reshape({-1, r.x.size(-1)}))));
+      if (r.bias != none) deliver(r.bias, as_master(r.bias, gy.sum(0)));
       return;
     }
     case kind::embedding: {
@@ -71,6 +72,11 @@ void weight_stash::compute(record r) {
     }
     case kind::ordinary: accumulate(r.leaf, std::move(r.gy)); return;
   }
+}
+
+/// Gradients are summed in the type of the weights, whatever was computed in.
+at::Tensor weight_stash::as_master(slot s, at::Tensor gradient) const {
+  return gradient.to(slots_[s].weight.scalar_type());
 }
 
 void weight_stash::deliver(slot s, at::Tensor gradient) {

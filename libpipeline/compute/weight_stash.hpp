@@ -65,6 +65,7 @@ class weight_stash final : public torch::CustomClassHolder {
 
   void take(record r);
   void compute(record r);
+  at::Tensor as_master(slot s, at::Tensor gradient) const;
   void deliver(slot s, at::Tensor gradient);
   void accumulate(const at::Tensor& weight, at::Tensor gradient);
 

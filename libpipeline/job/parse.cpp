@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/check.hpp>
 
@@ -174,6 +175,36 @@ job apply(const job& base, const variant& v) {
   return made;
 }
 
+/// The sizes of model.pretrained are those of its config.json. Keys that say otherwise are errors;
+/// dropout and precision are not the model's.
+status adopt_pretrained(draft& d) {
+  auto& mine = d.made.model;
+  for (const auto& v : d.made.compare)
+    for (const auto& s : v.settings)
+      if (s.key == "model.pretrained")
+        return d.from.blame("compare", "variants cannot have models of their own: " +
+                                           in_quotes(v.name) + " sets model.pretrained");
+  if (mine.pretrained.empty()) return success();
+  auto read = hugging_face::read_config(mine.pretrained);
+  if (!read) return d.from.blame("model.pretrained", read.message());
+  job theirs;
+  theirs.model = std::move(*read);
+  theirs.model.pretrained = mine.pretrained;
+  theirs.model.dropout = mine.dropout;
+  theirs.model.precision = mine.precision;
+  const auto set = d.from.places();
+  for (const auto& k : keys()) {
+    if (!k.path.starts_with("model.") && !k.path.starts_with("vision.")) continue;
+    if (!set.contains(k.path)) continue;
+    const auto expected = to_toml(k.get(theirs)), got = to_toml(k.get(d.made));
+    if (expected != got)
+      return d.from.blame(k.path, "expected " + expected + " as in the config.json of " +
+                                      "model.pretrained, got " + got);
+  }
+  mine = std::move(theirs.model);
+  return success();
+}
+
 status validate_all(const draft& d, const document& doc, job_use use) {
   if (auto valid = validate(d.made, d.from, use); !valid) return valid;
   for (std::size_t i = 0; i < d.made.compare.size(); ++i) {
@@ -202,6 +233,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
   if (auto done = read_compare(d, *doc, folder); !done) return done.failure();
   for (const auto& o : overrides)
     if (auto done = assign_override(d, o); !done) return done.failure();
+  if (auto adopted = adopt_pretrained(d); !adopted) return adopted.failure();
   if (auto valid = validate_all(d, *doc, use); !valid) return valid.failure();
   d.made.set_by = d.from.places();
   return std::move(d.made);

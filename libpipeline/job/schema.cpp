@@ -41,6 +41,9 @@ void add_pipeline(std::vector<key>& table) {
   keys.integer("tp", &o::tp, {1, 64}, "", "Tensor-parallel ranks of a stage.");
   keys.integer("replicas", &o::replicas, {1, 1024}, "",
                "Data-parallel copies of the pipeline, each with its own `microbatches`.");
+  keys.boolean("recompute", &o::recompute,
+               "Keep no activations between F and B but compute them again: less memory, a forward "
+               "more.");
   keys.integers("nodes", &o::nodes, {0, 1023},
                 "The node of each stage (replica after replica), or of each rank; empty: evenly.");
 }
@@ -67,20 +70,74 @@ void add_dispatch(std::vector<key>& table) {
               "In which order the first stage admits the microbatches of a step.");
 }
 
+const words activations{"gelu", "gelu_tanh", "silu", "relu"};
+
 void add_model(std::vector<key>& table) {
   section_keys<model_options> keys{table, "model", &job::model};
   using o = model_options;
+  keys.choice("family", &o::family, {"gpt2", "llama", "qwen3"},
+              "`gpt2`: learned positions, layer norm; `llama`: rotary positions, root mean square "
+              "norm, gated feed-forward; `qwen3`: the same with norms of queries and keys.");
+  keys.optional_text("pretrained", &o::pretrained, path_rule::files, "a folder, or nothing",
+                     "With config.json and model.safetensors as Hugging Face has them (gpt2, "
+                     "llama, qwen3, llava): sizes and first weights are theirs.");
   keys.integer("layers", &o::layers, {1, 65536}, "", "At least one for each chunk of each stage.");
   keys.integer("hidden", &o::hidden, {1, 65536}, "", "Width; a multiple of `heads`.");
   keys.integer("heads", &o::heads, {1, 65536}, "", "Attention heads.");
+  keys.integer("kv_heads", &o::kv_heads, {0, 65536}, "",
+               "Heads of keys and values, which several heads share; 0: as many as `heads`.");
+  keys.integer("head_width", &o::head_width, {0, 65536}, "", "0: `hidden` / `heads`.");
   keys.integer("feed_forward", &o::feed_forward, {0, 1 << 20}, "",
                "Width of the feed-forward part; 0: 4 * `hidden`.");
   keys.integer("vocabulary", &o::vocabulary, {1, 1 << 24}, "",
                "Token ids; text needs one more than its largest byte.");
   keys.integer("context", &o::context, {1, 1 << 20}, "tokens", "Longest sequence.");
+  keys.choice("activation", &o::activation, activations,
+              "Of the feed-forward part; `auto`: `gelu_tanh` for gpt2, else `silu`.");
+  keys.number("norm_epsilon", &o::norm_epsilon, {0, 1, true, false}, "",
+              "Added to the variance in norms.");
+  keys.number("rope_theta", &o::rope_theta, {1, 1e12}, "", "Base of rotary positions.");
+  section_keys<rope_scaling_options> rope{
+      table, "model", [](job& j) -> rope_scaling_options& { return j.model.rope_scaling; }};
+  using r = rope_scaling_options;
+  rope.number("rope_factor", &r::factor, {1, 1e6}, "",
+              "How far LLaMA 3 stretches rotary positions; 1: not at all.");
+  rope.number("rope_low_frequency_factor", &r::low_frequency_factor, {0, 1e6, true, false}, "",
+              "Waves longer than `rope_original_context` / this are stretched in full.");
+  rope.number("rope_high_frequency_factor", &r::high_frequency_factor, {0, 1e6, true, false}, "",
+              "Waves shorter than `rope_original_context` / this stay.");
+  rope.number("rope_original_context", &r::original_context, {1, 1e9}, "tokens",
+              "The context of the first training.");
+  keys.boolean("attention_bias", &o::attention_bias,
+               "llama, qwen3: the projections of attention have a bias.");
+  keys.boolean("mlp_bias", &o::mlp_bias, "llama: those of the feed-forward part have one.");
+  keys.choice("precision", &o::precision, {"fp32", "bf16"},
+              "Of activations and their gradients; weights, weight gradients and the optimizer are "
+              "fp32 with either.");
   keys.number("dropout", &o::dropout, {0, 1, false, true}, "",
               "Probability of dropping an element after the embedding and each residual branch.");
   keys.boolean("tied_head", &o::tied_head, "The head uses the weights of the token embedding.");
+}
+
+void add_vision(std::vector<key>& table) {
+  section_keys<vision_options> keys{table, "vision",
+                                    [](job& j) -> vision_options& { return j.model.vision; }};
+  using o = vision_options;
+  keys.integer("layers", &o::layers, {0, 65536}, "", "0: no encoder and no images.");
+  keys.integer("hidden", &o::hidden, {1, 65536}, "", "Width; a multiple of `heads`.");
+  keys.integer("heads", &o::heads, {1, 65536}, "", "Attention heads.");
+  keys.integer("feed_forward", &o::feed_forward, {0, 1 << 20}, "",
+               "Width of the feed-forward part; 0: 4 * `hidden`.");
+  keys.integer("patch", &o::patch, {1, 1024}, "pixels", "Side of a patch.");
+  keys.integer("image_size", &o::image_size, {1, 65536}, "pixels",
+               "Side of the images whose patches have positions of their own; those of other sizes "
+               "get interpolated ones.");
+  keys.boolean("class_token", &o::class_token, "A row of its own before the patches.");
+  keys.choice("activation", &o::activation, activations, "Of the feed-forward part.");
+  keys.number("norm_epsilon", &o::norm_epsilon, {0, 1, true, false}, "",
+              "Added to the variance in norms.");
+  keys.integer("image_token", &o::image_token, {0, 1 << 24}, "",
+               "Stands in a text where a patch of an image goes; less than `model.vocabulary`.");
 }
 
 void add_data(std::vector<key>& table) {
@@ -203,6 +260,7 @@ std::vector<key> make_keys() {
   add_pipeline(table);
   add_dispatch(table);
   add_model(table);
+  add_vision(table);
   add_data(table);
   add_train(table);
   add_jitter(table);
@@ -221,7 +279,8 @@ const key_table<job>& job_keys() {
       {
           {"pipeline", "The shape of the pipeline."},
           {"dispatch", "Which task a stage runs next, and what it may hold."},
-          {"model", "A GPT-style decoder: pre-norm, learned positions, GELU, causal attention."},
+          {"model", "A decoder."},
+          {"vision", "A vision transformer in front of the decoder."},
           {"data", "Byte-level text."},
           {"train", "Optimizer and learning rate."},
           {"jitter", "What disturbs the run, the same in every mode."},

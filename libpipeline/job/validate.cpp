@@ -9,6 +9,7 @@
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
+#include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/value.hpp>
 
 namespace rrfp::job {
@@ -43,18 +44,18 @@ status check_shape(const job& j, const provenance& from) {
 
 status check_model(const job& j, const provenance& from) {
   const auto& m = j.model;
-  if (m.hidden % m.heads != 0)
-    return from.blame("model.hidden",
-                      "expected a multiple of model.heads = " + text_of(m.heads) +
-                          std::string{from.note("model.heads")} + ", got " + text_of(m.hidden) +
-                          std::string{from.note("model.hidden")},
-                      "model.heads");
-  const auto needed = effective_shape(j).virtual_stages();
-  if (m.layers < needed)
-    return from.blame("model.layers",
-                      "expected at least pipeline.stages * pipeline.chunks = " + text_of(needed) +
-                          ", got " + text_of(m.layers) + std::string{from.note("model.layers")},
-                      j.pipeline.chunks > 1 ? "pipeline.chunks" : "pipeline.stages");
+  if (const auto f = fault_of(m, effective_shape(j).virtual_stages(), j.pipeline.tp)) {
+    // Too few layers may as well be too many stages.
+    const auto other = !f->other.empty()          ? f->other
+                       : f->key != "model.layers" ? f->key
+                       : j.pipeline.chunks > 1    ? "pipeline.chunks"
+                                                  : "pipeline.stages";
+    return from.blame(f->key,
+                      "expected " + f->expected +
+                          (f->other.empty() ? "" : std::string{from.note(f->other)}) + ", got " +
+                          f->got + std::string{from.note(f->key)},
+                      other);
+  }
   if (j.data.sequence_length > m.context)
     return from.blame("data.sequence_length",
                       "expected at most model.context = " + text_of(m.context) +
@@ -63,23 +64,6 @@ status check_model(const job& j, const provenance& from) {
                           std::string{from.note("data.sequence_length")},
                       "model.context");
   return success();
-}
-
-/// What tensor parallelism must be able to cut into equal parts.
-status check_ranks(const job& j, const provenance& from) {
-  const auto tp = j.pipeline.tp;
-  const auto divides = [&](std::string_view key, std::uint64_t n) -> status {
-    if (n % tp == 0) return success();
-    return from.blame(key,
-                      "expected a multiple of pipeline.tp = " + text_of(tp) + ", got " +
-                          text_of(n) + std::string{from.note(key)},
-                      "pipeline.tp");
-  };
-  const auto& m = j.model;
-  if (auto heads = divides("model.heads", m.heads); !heads) return heads;
-  const auto width = m.feed_forward != 0 ? m.feed_forward : std::uint64_t{4} * m.hidden;
-  if (auto feed = divides("model.feed_forward", width); !feed) return feed;
-  return divides("model.vocabulary", m.vocabulary);
 }
 
 status check_nodes(const job& j, const provenance& from) {
@@ -233,7 +217,6 @@ status validate(const job& j, const provenance& from, job_use use) {
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;
-  if (auto ranks = check_ranks(j, from); !ranks) return ranks;
   return check_data(j, from);
 }
 

@@ -117,7 +117,7 @@ TEST_CASE("a run of no steps ends at once with the initial weights") {
 TEST_CASE("a model that cannot be cut is refused before anything starts") {
   auto setup = setup_of(1);
   setup.make_chunk = [](virtual_stage_id vs, std::shared_ptr<compute::rank_group>) {
-    return compute::make_gpt_chunk(compute::test::small_model(), vs, 99, 1);
+    return compute::make_model_chunk(compute::test::small_model(), vs, 99, 1);
   };
   const auto opened = session::open(std::move(setup));
   REQUIRE_FALSE(opened.ok());

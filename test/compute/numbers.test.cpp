@@ -76,8 +76,8 @@ TEST_CASE("an estimate of the whole does not depend on the cut") {
   job::model_options m;
   m.layers = 6;
   const job::data_options d;
-  const auto whole = estimate(m, d, {1, 1, 4, placement::linear});
-  const auto cut = estimate(m, d, {2, 2, 4, placement::v});
+  const auto whole = estimate(m, expected_layout(m, d), {1, 1, 4, placement::linear});
+  const auto cut = estimate(m, expected_layout(m, d), {2, 2, 4, placement::v});
   REQUIRE(whole.size() == 1);
   REQUIRE(cut.size() == 4);
   chunk_estimate sum;

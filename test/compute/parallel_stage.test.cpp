@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/compute/estimate.hpp>
-#include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/model.hpp>
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 
@@ -16,26 +16,6 @@
 #include "small_model.hpp"
 
 namespace rrfp::compute::test {
-
-std::vector<named_tensor> assemble(const std::vector<std::vector<named_tensor>>& of_ranks) {
-  std::map<std::string, named_tensor> whole;
-  for (const auto& of_rank : of_ranks) {
-    for (const auto& t : of_rank) {
-      if (!t.part) {
-        whole.try_emplace(t.name, t);
-        continue;
-      }
-      auto& to = whole[t.name];
-      if (!to.value.defined()) to = {t.name, at::full(t.part->whole, std::nanf("")), std::nullopt};
-      const shard all{t.part->whole, t.part->dimension, 1, 0,
-                      t.part->whole[static_cast<std::size_t>(t.part->dimension)]};
-      copy_overlap(t.value, *t.part, to.value, all);
-    }
-  }
-  std::vector<named_tensor> result;
-  for (auto& [name, t] : whole) result.push_back(std::move(t));
-  return result;
-}
 
 namespace {
 
@@ -63,7 +43,7 @@ std::unique_ptr<stage_compute> stage_of_rank(const job::model_options& model,
                                              const shared_group& group,
                                              std::uint32_t microbatches = 2) {
   std::vector<std::unique_ptr<stage_module>> chunks;
-  chunks.push_back(make_gpt_chunk(model, virtual_stage_id{0}, 1, 1, group).value());
+  chunks.push_back(make_model_chunk(model, virtual_stage_id{0}, 1, 1, group).value());
   const pipeline_shape shape{1, 1, microbatches, placement::linear};
   return stage_compute::make({shape, stage_id{0}, small_train(), group}, std::move(chunks),
                              std::make_shared<uneven_source>(microbatches))
@@ -94,13 +74,13 @@ std::string caught(Work work) {
 TEST_CASE("each rank's parameters are slices of those that one rank would have") {
   auto model = wide_model();
   model.tied_head = GENERATE(false, true);
-  const auto whole = make_gpt_chunk(model, virtual_stage_id{0}, 1, 1).value();
+  const auto whole = make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
   for (const auto ranks : {1u, 2u, 4u, 8u}) {
     std::vector<std::vector<named_tensor>> of_ranks;
     for (std::uint32_t r = 0; r < ranks; ++r) {
-      const auto chunk =
-          make_gpt_chunk(model, virtual_stage_id{0}, 1, 1, std::make_shared<lonely_group>(r, ranks))
-              .value();
+      const auto chunk = make_model_chunk(model, virtual_stage_id{0}, 1, 1,
+                                          std::make_shared<lonely_group>(r, ranks))
+                             .value();
       auto& mine = of_ranks.emplace_back();
       const auto expected = whole->parameters();
       REQUIRE(chunk->parameters().size() == expected.size());
@@ -127,13 +107,13 @@ TEST_CASE("each rank's parameters are slices of those that one rank would have")
 }
 
 TEST_CASE("q, k and v are cut by heads, each on its own") {
-  const auto whole = make_gpt_chunk(wide_model(), virtual_stage_id{0}, 4, 1).value();
-  const auto mine =
-      make_gpt_chunk(wide_model(), virtual_stage_id{0}, 4, 1, std::make_shared<lonely_group>(1, 4))
-          .value();
+  const auto whole = make_model_chunk(wide_model(), virtual_stage_id{0}, 4, 1).value();
+  const auto mine = make_model_chunk(wide_model(), virtual_stage_id{0}, 4, 1,
+                                     std::make_shared<lonely_group>(1, 4))
+                        .value();
   for (std::size_t i = 0; i < whole->parameters().size(); ++i) {
     const auto& p = mine->parameters()[i];
-    if (p.name != "layers.0.attention.qkv.weight") continue;
+    if (p.name != "transformer.h.0.attn.c_attn.weight") continue;
     const auto qkv = whole->parameters()[i].value.view({3, 32, 32});  // of, row, input
     CHECK(at::equal(p.value, qkv.narrow(1, 8, 8).reshape({24, 32})));
     REQUIRE(p.part.has_value());
@@ -145,16 +125,16 @@ TEST_CASE("models that the ranks do not divide are refused with key and numbers"
   const auto refused = [](auto change, std::uint32_t ranks) {
     auto model = wide_model();
     change(model);
-    const auto made =
-        make_gpt_chunk(model, virtual_stage_id{0}, 1, 1, std::make_shared<lonely_group>(0, ranks));
+    const auto made = make_model_chunk(model, virtual_stage_id{0}, 1, 1,
+                                       std::make_shared<lonely_group>(0, ranks));
     return made.ok() ? std::string("made") : made.message();
   };
   const auto none = [](auto&) {};
-  CHECK(refused(none, 3) == "model.heads = 8 is not a multiple of pipeline.tp = 3");
+  CHECK(refused(none, 3) == "model.heads: expected a multiple of pipeline.tp = 3, got 8");
   CHECK(refused([](auto& m) { m.feed_forward = 90; }, 4) ==
-        "model.feed_forward = 90 is not a multiple of pipeline.tp = 4");
+        "model.feed_forward: expected a multiple of pipeline.tp = 4, got 90");
   CHECK(refused([](auto& m) { m.vocabulary = 257; }, 2) ==
-        "model.vocabulary = 257 is not a multiple of pipeline.tp = 2");
+        "model.vocabulary: expected a multiple of pipeline.tp = 2, got 257");
   CHECK(refused([](auto& m) { m.feed_forward = 90; }, 2) == "made");
 }
 
@@ -163,11 +143,11 @@ TEST_CASE("the estimate knows the parameters of a rank") {
   model.tied_head = GENERATE(false, true);
   const pipeline_shape shape{3, 1, 2, placement::linear};
   for (const auto ranks : {1u, 2u, 8u}) {
-    const auto estimates = estimate(model, {}, shape, ranks);
-    const auto alone = estimate(model, {}, shape);
+    const auto estimates = estimate(model, expected_layout(model, {}), shape, ranks);
+    const auto alone = estimate(model, expected_layout(model, {}), shape);
     for (std::uint32_t vs = 0; vs < 3; ++vs) {
-      const auto chunk = make_gpt_chunk(model, virtual_stage_id{vs}, 3, 1,
-                                        std::make_shared<lonely_group>(0, ranks))
+      const auto chunk = make_model_chunk(model, virtual_stage_id{vs}, 3, 1,
+                                          std::make_shared<lonely_group>(0, ranks))
                              .value();
       std::uint64_t elements = 0;
       for (const auto& p : chunk->parameters()) {

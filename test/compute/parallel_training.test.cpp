@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/model.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 
 #include "pipeline.hpp"
@@ -302,7 +302,7 @@ TEST_CASE("a checkpoint that lacks a rank is refused with what is missing") {
   const auto refused = p.stage(0).restore(written[1].snapshot);
   REQUIRE(!refused.ok());
   CHECK_THAT(refused.message(), Catch::Contains("the checkpoint's parts of "
-                                                "'embedding.tokens.weight' hold 1024 of the 2048"));
+                                                "'transformer.wte.weight' hold 1024 of the 2048"));
 }
 
 }  // namespace rrfp::compute::test

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/model.hpp>
 
 namespace rrfp::compute::test {
 
@@ -19,13 +19,14 @@ pipeline::pipeline(const job::model_options& model, const job::train_options& tr
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     std::vector<std::unique_ptr<stage_module>> chunks;
     for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-      chunks.push_back(make_gpt_chunk(model, shape.virtual_stage(stage_id{s}, chunk_id{c}),
-                                      shape.virtual_stages(), train.seed, options_.group)
+      chunks.push_back(make_model_chunk(model, shape.virtual_stage(stage_id{s}, chunk_id{c}),
+                                        shape.virtual_stages(), train.seed, options_.group)
                            .value());
+      if (options_.prepare) options_.prepare(*chunks.back());
     }
-    stages_.push_back(
-        stage_compute::make({shape, stage_id{s}, train, options_.group}, std::move(chunks), data)
-            .value());
+    stage_compute_config config{shape, stage_id{s}, train, options_.group};
+    config.recompute = options_.recompute;
+    stages_.push_back(stage_compute::make(config, std::move(chunks), data).value());
   }
 }
 

@@ -27,6 +27,9 @@ struct pipeline_options {
   std::shared_ptr<rank_group> group = nullptr;
   /// Brings together what the ranks report; empty: there is one rank.
   std::function<std::vector<parameter_norm>(std::vector<parameter_norm>)> gather_norms = nullptr;
+  /// Called with every chunk before the first step.
+  std::function<void(stage_module&)> prepare = nullptr;
+  bool recompute = false;
 };
 
 class pipeline {

@@ -7,7 +7,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <rrfp/compute/gpt.hpp>
+#include <rrfp/compute/model.hpp>
 
 namespace rrfp::compute::test {
 
@@ -55,7 +55,7 @@ double norm_of(std::span<const parameter> parameters) {
 training_result train_plainly(const job::model_options& model, const job::train_options& train,
                               std::uint32_t microbatches, const batch_source& data,
                               std::uint64_t steps) {
-  const auto whole = make_gpt_chunk(model, virtual_stage_id{0}, 1, train.seed).value();
+  const auto whole = make_model_chunk(model, virtual_stage_id{0}, 1, train.seed).value();
   const auto parameters = whole->parameters();
   std::vector<at::Tensor> values;
   for (const auto& p : parameters) values.push_back(p.value);
@@ -66,15 +66,20 @@ training_result train_plainly(const job::model_options& model, const job::train_
     optimizer->zero_grad();
     const auto total = static_cast<double>(data.step_tokens(step_id{step}));
     for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
-      const auto batch = data.load(step_id{step}, microbatch_id{mb});
+      loaded_microbatch view(data.load(step_id{step}, microbatch_id{mb}));
+      const auto& batch = view.whole();
       const auto sum = whole->forward({.input = batch.inputs,
                                        .targets = batch.targets,
                                        .step = step_id{step},
                                        .mb = microbatch_id{mb},
-                                       .stash = nullptr});
+                                       .stash = nullptr,
+                                       .batch = &view});
       (sum / total).backward();
       result.losses.push_back(sum.item<double>() / static_cast<double>(batch.tokens));
     }
+    // What no microbatch has used has a gradient of zeros.
+    for (const auto& v : values)
+      if (!v.grad().defined()) v.mutable_grad() = at::zeros_like(v);
     sum_tied(parameters);
     result.norms.push_back(norm_of(parameters));
     if (train.clip_norm > 0 && result.norms.back() > train.clip_norm) {

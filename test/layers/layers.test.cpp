@@ -139,7 +139,7 @@ TEST_CASE("An arrow that runs the other way is found") {
   tree.add("libpipeline/schedule/a.cpp", "#include <rrfp/weather/weather.hpp>\n")
       .add("libpipeline/weather/a.cpp", "#include <rrfp/simulate/simulator.hpp>\n")
       .add("libpipeline/simulate/a.cpp", "#include <rrfp/job/options.hpp>\n")
-      .add("libpipeline/job/a.cpp", "#include <rrfp/compute/gpt.hpp>\n")
+      .add("libpipeline/job/a.cpp", "#include <rrfp/compute/model.hpp>\n")
       .add("libpipeline/compute/a.cpp",
            "#include <rrfp/job/options.hpp>\n#include <rrfp/job/job.hpp>\n")
       .add("policies/a.cpp", "#include <rrfp/schedule/policy.hpp>\n#include <rrfp/job/job.hpp>\n")
@@ -151,7 +151,8 @@ TEST_CASE("An arrow that runs the other way is found") {
       lines{
           "libactors/a.cpp:2: includes <rrfp/apps/x.hpp>: no arrow from actors to apps",
           "libpipeline/compute/a.cpp:2: includes <rrfp/job/job.hpp>: no arrow from compute to job",
-          "libpipeline/job/a.cpp:1: includes <rrfp/compute/gpt.hpp>: no arrow from job to compute",
+          "libpipeline/job/a.cpp:1: includes <rrfp/compute/model.hpp>: no arrow from job to "
+          "compute",
           "libpipeline/schedule/a.cpp:1: includes <rrfp/weather/weather.hpp>: "
           "no arrow from schedule to weather",
           "libpipeline/simulate/a.cpp:1: includes <rrfp/job/options.hpp>: "

@@ -117,6 +117,8 @@ struct session_setup {
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
+  /// See stage_compute_config.
+  bool recompute = false;
   /// The part of a rank; `group` are the tensor-parallel ranks of its stage, null if it is alone.
   std::function<result<std::unique_ptr<compute::stage_module>>(
       virtual_stage_id, std::shared_ptr<compute::rank_group> group)>

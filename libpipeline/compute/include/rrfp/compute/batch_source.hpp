@@ -8,29 +8,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <rrfp/compute/microbatch_layout.hpp>
 #include <rrfp/schedule/ids.hpp>
 
 namespace rrfp::compute {
 
 /// Targets with this value count for nothing: padding of sequences shorter than their microbatch.
 inline constexpr std::int64_t ignored_target = -100;
-
-/// In pixels.
-struct image_size {
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-
-  bool operator==(const image_size&) const = default;
-};
-
-/// The sizes of a microbatch, which every chunk of the model may ask for: where one sequence ends
-/// and the next begins, and where one image.
-struct microbatch_layout {
-  std::vector<std::int64_t> lengths;  ///< tokens of each sequence, in order; none is 0
-  std::vector<image_size> images;     ///< of each image, in order
-
-  bool operator==(const microbatch_layout&) const = default;
-};
 
 /// Sequences of different lengths lie one after another, without padding; so do images.
 struct microbatch {

@@ -1,17 +1,18 @@
-/// What a GPT chunk costs, from its sizes alone: for planning, for slot sizes and for virtual
-/// devices that only pretend to compute. Counts what make_gpt_chunk() builds, in float32; needs no
-/// torch.
+/// What a chunk of a model costs, from its sizes alone: for planning, for slot sizes and for
+/// virtual devices that only pretend to compute. Counts what make_model_chunk() builds, in float32;
+/// needs no torch.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include <rrfp/compute/microbatch_layout.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/placement.hpp>
 
 namespace rrfp::compute {
 
-/// Layers first, first + 1, ..., first + count - 1.
+/// Layers first, first + 1, ..., first + count - 1 of those of the encoder and the decoder.
 struct layer_range {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
@@ -41,10 +42,16 @@ struct chunk_estimate {
   std::uint64_t boundary_bytes = 0;
 };
 
+/// The microbatch that a job expects: full sequences, with an image of vision.image_size each where
+/// the model takes images.
+microbatch_layout expected_layout(const job::model_options& model, const job::data_options& data);
+
 /// Indexed by virtual stage. `shape` and `model` are valid and fit each other, and `ranks`, the
-/// tensor-parallel ranks of a stage, divide what they share (check_ranks() in gpt.hpp).
-std::vector<chunk_estimate> estimate(const job::model_options& model, const job::data_options& data,
-                                     const pipeline_shape& shape, std::uint32_t ranks = 1);
+/// tensor-parallel ranks of a stage, divide what they share (fault_of() in model_rules.hpp).
+/// `recompute`: activations are not kept between F and B.
+std::vector<chunk_estimate> estimate(const job::model_options& model, const microbatch_layout& mb,
+                                     const pipeline_shape& shape, std::uint32_t ranks = 1,
+                                     bool recompute = false);
 
 /// Bytes that a microbatch holds on a stage at most: the slot_bytes of memory slots. Sum over the
 /// stage's chunks of the larger of activation_bytes and pending_weight_bytes.

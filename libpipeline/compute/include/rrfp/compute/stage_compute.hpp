@@ -57,6 +57,9 @@ struct stage_compute_config {
   /// The number of microbatch 0 among those of all replicas: keys dropout. The batch source numbers
   /// from 0 whatever this is.
   std::uint32_t first_microbatch = 0;
+  /// Between F and B a microbatch keeps its input alone; B runs the forward again (Chen et al.,
+  /// 2016). The bits are the same.
+  bool recompute = false;
 };
 
 /// A tensor of a checkpoint.

@@ -60,8 +60,11 @@ class basic_section_keys {
  public:
   using key = basic_key<Root>;
 
-  basic_section_keys(std::vector<key>& table, std::string section, Section Root::*member)
-      : table_(table), section_(std::move(section)), member_(member) {}
+  using access = std::function<Section&(Root&)>;
+
+  /// `of` finds the section in what is read: a pointer to a member, or a function.
+  basic_section_keys(std::vector<key>& table, std::string section, access of)
+      : table_(table), section_(std::move(section)), of_(std::move(of)) {}
 
   template <class T>
   void integer(const char* leaf, T Section::*field, integer_range range, const char* unit,
@@ -197,7 +200,7 @@ class basic_section_keys {
   /// A short form: `apply(section, word)` sets other members.
   template <class Apply>
   void preset(const char* leaf, words allowed, const char* meaning, Apply apply) {
-    const auto member = member_;
+    const auto of = of_;
     table_.push_back({path_of(leaf),
                       type_name(allowed),
                       "",
@@ -207,7 +210,7 @@ class basic_section_keys {
                       [=](Root& j, const value& v) -> status {
                         const auto at = read_word(v, allowed);
                         if (!at) return at.failure();
-                        apply(j.*member, allowed[*at]);
+                        apply(of(j), allowed[*at]);
                         return success();
                       },
                       {}});
@@ -243,16 +246,17 @@ class basic_section_keys {
   template <class Field, class Set, class Get>
   key& add(const char* leaf, Field field, std::string type, const char* unit, const char* meaning,
            Set set, Get get) {
-    const auto member = member_;
+    const auto of = of_;
     table_.push_back({path_of(leaf), std::move(type), unit, meaning, false, path_rule::none,
-                      [=](Root& j, const value& v) -> status { return set(j.*member.*field, v); },
-                      [=](const Root& j) { return get(j.*member.*field); }});
+                      [=](Root& j, const value& v) -> status { return set(of(j).*field, v); },
+                      // Reading alone: the section is one for both.
+                      [=](const Root& j) { return get(of(const_cast<Root&>(j)).*field); }});
     return table_.back();
   }
 
   std::vector<key>& table_;
   std::string section_;
-  Section Root::*member_;
+  access of_;
 };
 
 }  // namespace rrfp::job

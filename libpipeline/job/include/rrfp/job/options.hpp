@@ -28,6 +28,8 @@ struct pipeline_options {
   std::uint32_t tp = 1;
   /// Data-parallel copies of the pipeline, each with `microbatches` of its own.
   std::uint32_t replicas = 1;
+  /// Activations are not kept between F and B but computed again.
+  bool recompute = false;
   /// The node of each stage, replica after replica, or of each rank of each of them; empty: evenly.
   std::vector<std::uint32_t> nodes;
 };
@@ -48,20 +50,83 @@ struct dispatch_options {
   admission admit = admission::loaded;
 };
 
-/// [model] a GPT-style decoder: pre-norm, learned positions, GELU, causal attention.
+/// Families of decoders, by the names that Hugging Face gives them.
+enum class architecture : std::uint8_t { gpt2, llama, qwen3 };
+
+enum class activation_kind : std::uint8_t { gelu, gelu_tanh, silu, relu };
+
+/// What activations and their gradients are. Weights, their gradients, the optimizer and the loss are
+/// float32 with either.
+enum class precision_kind : std::uint8_t { fp32, bf16 };
+
+/// How LLaMA 3 stretches rotary positions beyond the context of its first training.
+struct rope_scaling_options {
+  /// 1: not at all.
+  double factor = 1.0;
+  double low_frequency_factor = 1.0;
+  double high_frequency_factor = 4.0;
+  double original_context = 8192;
+
+  bool operator==(const rope_scaling_options&) const = default;
+};
+
+/// [vision] a vision transformer in front of the decoder.
+struct vision_options {
+  /// 0: there is none, and no images.
+  std::uint32_t layers = 0;
+  std::uint32_t hidden = 128;
+  std::uint32_t heads = 4;
+  /// 0: 4 * hidden.
+  std::uint32_t feed_forward = 0;
+  /// Pixels, of a side.
+  std::uint32_t patch = 16;
+  /// Pixels of a side of the images whose patches have positions of their own; those of other sizes
+  /// get them by interpolation.
+  std::uint32_t image_size = 224;
+  bool class_token = true;
+  activation_kind activation = activation_kind::gelu;
+  double norm_epsilon = 1e-12;
+  /// Stands in a text where a patch of an image goes.
+  std::uint32_t image_token = 256;
+
+  bool operator==(const vision_options&) const = default;
+};
+
+/// [model]
 struct model_options {
+  architecture family = architecture::gpt2;
+  /// A folder with a config.json as Hugging Face writes it, and model.safetensors: sizes and first
+  /// weights are theirs. Empty: none.
+  std::string pretrained;
   std::uint32_t layers = 4;
   std::uint32_t hidden = 128;
   std::uint32_t heads = 4;
+  /// Heads of keys and values, each for several of queries; 0: as many as heads.
+  std::uint32_t kv_heads = 0;
+  /// Elements of a head; 0: hidden / heads.
+  std::uint32_t head_width = 0;
   /// Width of the feed-forward part; 0: 4 * hidden.
   std::uint32_t feed_forward = 0;
   std::uint32_t vocabulary = 256;
   /// Longest sequence, in tokens.
   std::uint32_t context = 128;
+  /// Nothing: as the family has it.
+  std::optional<activation_kind> activation;
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000.0;
+  rope_scaling_options rope_scaling;
+  /// llama, qwen3: whether the projections of attention have a bias.
+  bool attention_bias = false;
+  /// llama: whether those of the feed-forward part have one.
+  bool mlp_bias = false;
+  precision_kind precision = precision_kind::fp32;
   /// Probability of dropping an element after the embedding and after each residual branch.
   double dropout = 0.0;
   /// The head uses the token embedding's weights.
   bool tied_head = false;
+  vision_options vision;
+
+  bool operator==(const model_options&) const = default;
 };
 
 /// [data] byte-level text: every regular file of `text` (folders are walked), in order of path.

@@ -1,0 +1,101 @@
+#include "layers.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace rrfp::compute {
+
+at::Tensor as(const at::Tensor& parameter, const at::Tensor& x) {
+  return parameter.defined() ? parameter.to(x.scalar_type()) : parameter;
+}
+
+whole_linear::whole_linear(parameter_maker& make, const std::string& name, std::int64_t in,
+                           std::int64_t out, stored_form stored)
+    : weight(make.normal(name + ".weight", {out, in}, initial_deviation,
+                         {.stored = std::move(stored)})),
+      bias(make.zeros(name + ".bias", {out})) {}
+
+at::Tensor whole_linear::operator()(const at::Tensor& x, const layer_context& c) const {
+  return linear(x, weight, bias, c.stash);
+}
+
+column_linear::column_linear(parameter_maker& make, const std::string& name, std::int64_t in,
+                             std::int64_t out, const linear_traits& traits, std::int64_t blocks)
+    : weight(make.normal(
+          name + ".weight", {out, in}, traits.deviation,
+          {.how = cut{0, blocks}, .stored = {.transposed = traits.stored_transposed}})) {
+  if (traits.has_bias) bias = make.zeros(name + ".bias", {out}, {.how = cut{0, blocks}});
+}
+
+at::Tensor column_linear::operator()(const at::Tensor& x, const layer_context& c) const {
+  return linear(x, weight, bias, c.stash);
+}
+
+row_linear::row_linear(parameter_maker& make, const std::string& name, std::int64_t in,
+                       std::int64_t out, const linear_traits& traits)
+    : weight(make.normal(name + ".weight", {out, in}, traits.deviation,
+                         {.how = cut{1}, .stored = {.transposed = traits.stored_transposed}})) {
+  if (traits.has_bias) bias = make.zeros(name + ".bias", {out});
+}
+
+at::Tensor row_linear::operator()(const at::Tensor& x, const layer_context& c) const {
+  return row_parallel_linear(x, weight, bias, c.stash, c.group);
+}
+
+norm_layer::norm_layer(parameter_maker& make, const std::string& name, std::int64_t width,
+                       norm_kind kind, double e)
+    : weight(make.ones(name + ".weight", {width})), epsilon(e) {
+  if (kind == norm_kind::layer) bias = make.zeros(name + ".bias", {width});
+}
+
+at::Tensor norm_layer::operator()(const at::Tensor& x) const {
+  if (bias.defined()) {
+    return at::layer_norm(x, {weight.size(0)}, as(weight, x), as(bias, x), epsilon);
+  }
+  return at::rms_norm(x, {weight.size(0)}, as(weight, x), epsilon);
+}
+
+at::Tensor activate(job::activation_kind kind, const at::Tensor& x) {
+  switch (kind) {
+    case job::activation_kind::gelu: return at::gelu(x);
+    case job::activation_kind::gelu_tanh: return at::gelu(x, "tanh");
+    case job::activation_kind::silu: return at::silu(x);
+    case job::activation_kind::relu: return at::relu(x);
+  }
+  return x;
+}
+
+rotary_positions::rotary_positions(const job::model_options& m, std::int64_t width)
+    : frequencies_(at::empty({width / 2})) {
+  auto* frequency = frequencies_.mutable_data_ptr<float>();
+  const auto& scaling = m.rope_scaling;
+  for (std::int64_t i = 0; i < width / 2; ++i) {
+    auto f = 1.0 / std::pow(m.rope_theta, static_cast<double>(2 * i) / static_cast<double>(width));
+    if (scaling.factor != 1) {
+      // Waves that are short against the original context stay, long ones are stretched, those
+      // between go from one to the other (Llama Team, The Llama 3 Herd of Models, 2024).
+      const auto turns = scaling.original_context * f / (2 * std::numbers::pi);
+      const auto share = (turns - scaling.low_frequency_factor) /
+                         (scaling.high_frequency_factor - scaling.low_frequency_factor);
+      const auto kept = std::clamp(share, 0.0, 1.0);
+      f = (1 - kept) * f / scaling.factor + kept * f;
+    }
+    frequency[i] = static_cast<float>(f);
+  }
+}
+
+std::pair<at::Tensor, at::Tensor> rotary_positions::at_positions(
+    const at::Tensor& positions) const {
+  const auto angles = at::outer(positions.to(at::kFloat), frequencies_);
+  const auto both = at::cat({angles, angles}, -1).unsqueeze(1);
+  return {both.cos(), both.sin()};
+}
+
+at::Tensor rotate(const at::Tensor& x, const layer_context& c) {
+  const auto halves = x.chunk(2, -1);
+  const auto turned = at::cat({halves[1].neg(), halves[0]}, -1);
+  return x * as(c.cosines, x) + turned * as(c.sines, x);
+}
+
+}  // namespace rrfp::compute

@@ -1,0 +1,84 @@
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <rrfp/compute/pretrained.hpp>
+
+namespace rrfp::compute {
+
+namespace {
+
+std::optional<at::ScalarType> scalar_type_of(safetensors::dtype type) {
+  switch (type) {
+    case safetensors::dtype::f16: return at::kHalf;
+    case safetensors::dtype::bf16: return at::kBFloat16;
+    case safetensors::dtype::f32: return at::kFloat;
+    case safetensors::dtype::f64: return at::kDouble;
+    default: return std::nullopt;
+  }
+}
+
+const safetensors::located_tensor* find(const safetensors::collection& files,
+                                        std::string_view name) {
+  if (const auto* found = files.find(name)) return found;
+  const auto first_word = name.find('.');
+  return first_word == std::string_view::npos ? nullptr : files.find(name.substr(first_word + 1));
+}
+
+/// The sizes of the whole parameter, as the model has it.
+std::vector<std::int64_t> whole_sizes(const parameter& p) {
+  return p.part ? p.part->whole : p.value.sizes().vec();
+}
+
+std::vector<std::int64_t> stored_sizes(const parameter& p) {
+  if (!p.stored.sizes.empty()) return p.stored.sizes;
+  auto sizes = whole_sizes(p);
+  if (p.stored.transposed) std::swap(sizes[0], sizes[1]);
+  return sizes;
+}
+
+/// All of the tensor, in the model's shape. The memory is the file's, unless it lies badly there.
+at::Tensor view_of(const safetensors::located_tensor& found, at::ScalarType type,
+                   const parameter& p) {
+  auto* const bytes = const_cast<std::byte*>(found.bytes().data());  // it is only read
+  const bool is_aligned =
+      reinterpret_cast<std::uintptr_t>(bytes) % safetensors::size_of(found.what->type) == 0;
+  auto t = is_aligned ? at::from_blob(bytes, found.what->shape, type)
+                      : at::empty(found.what->shape, type);
+  if (!is_aligned && t.numel() > 0) std::memcpy(t.mutable_data_ptr(), bytes, found.bytes().size());
+  if (p.stored.transposed) t = t.t();
+  return p.stored.sizes.empty() ? t : t.view(whole_sizes(p));
+}
+
+status load(const parameter& p, const safetensors::collection& files) {
+  const auto* found = find(files, p.name);
+  if (found == nullptr)
+    return error{files.files().front()->path() + ": lacks the tensor '" + p.name + "'"};
+  const auto& path = found->in->path();
+  const auto type = scalar_type_of(found->what->type);
+  if (!type)
+    return error{path + ": '" + p.name + "': expected F16, BF16, F32 or F64, got " +
+                 std::string(safetensors::name(found->what->type))};
+  const auto expected = stored_sizes(p);
+  if (found->what->shape != expected)
+    return error{path + ": '" + p.name + "': expected the shape " + safetensors::text_of(expected) +
+                 ", got " + safetensors::text_of(found->what->shape)};
+  const auto whole = view_of(*found, *type, p);
+  p.value.copy_(p.part ? slice_of(whole, *p.part) : whole);
+  return success();
+}
+
+}  // namespace
+
+status load_pretrained(stage_module& chunk, const safetensors::collection& files) {
+  const at::NoGradGuard no_grad;
+  for (const auto& p : chunk.parameters())
+    if (auto loaded = load(p, files); !loaded) return loaded;
+  return success();
+}
+
+}  // namespace rrfp::compute

@@ -1,0 +1,359 @@
+#include <rrfp/hugging_face/config.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <rrfp/job/model_rules.hpp>
+
+namespace rrfp::hugging_face {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+using job::activation_kind;
+using job::architecture;
+using job::model_options;
+using job::vision_options;
+
+/// By the names of transformers.activations.ACT2FN.
+const std::pair<const char*, activation_kind> activations[] = {
+    {"gelu", activation_kind::gelu},
+    {"gelu_new", activation_kind::gelu_tanh},
+    {"gelu_pytorch_tanh", activation_kind::gelu_tanh},
+    {"silu", activation_kind::silu},
+    {"swish", activation_kind::silu},
+    {"relu", activation_kind::relu}};
+
+/// An object of the file and the way to it. Remembers the first thing that is wrong, so that
+/// readers need not look after each key.
+class section {
+ public:
+  section(const json& object, std::string source, std::string path, std::optional<error>& failure)
+      : object_(object), source_(std::move(source)), path_(std::move(path)), failure_(failure) {}
+
+  bool failed() const { return failure_.has_value(); }
+  void fail(const std::string& key, const std::string& expected, const json& got) const {
+    if (!failure_) failure_ = error{place(key) + ": expected " + expected + ", got " + got.dump()};
+  }
+
+  /// Absent keys and nulls leave the default.
+  bool has(const char* key) const {
+    const auto it = object_.find(key);
+    return it != object_.end() && !it->is_null();
+  }
+  const json& at(const char* key) const { return object_.at(key); }
+
+  void integer(const char* key, std::uint32_t& to) const {
+    if (!has(key)) return;
+    const auto& v = at(key);
+    const auto most = std::numeric_limits<std::int32_t>::max();
+    if (!v.is_number_integer() || v < 0 || v > most) return fail(key, "an integer >= 0", v);
+    to = v.get<std::uint32_t>();
+  }
+  void needed_integer(const char* key, std::uint32_t& to) const {
+    if (!has(key)) return fail(key, "an integer", nullptr);
+    integer(key, to);
+  }
+  void number(const char* key, double& to) const {
+    if (!has(key)) return;
+    if (!at(key).is_number()) return fail(key, "a number", at(key));
+    to = at(key).get<double>();
+  }
+  void boolean(const char* key, bool& to) const {
+    if (!has(key)) return;
+    if (!at(key).is_boolean()) return fail(key, "true or false", at(key));
+    to = at(key).get<bool>();
+  }
+  /// What is not computed any other way.
+  void only(const char* key, const json& allowed) const {
+    if (has(key) && at(key) != allowed) fail(key, allowed.dump(), at(key));
+  }
+  std::string text(const char* key) const {
+    if (!has(key)) return {};
+    if (at(key).is_string()) return at(key).get<std::string>();
+    fail(key, "a text", at(key));
+    return {};
+  }
+  void activation(const char* key, activation_kind& to) const {
+    const auto name = text(key);
+    if (name.empty()) return;
+    std::string known;
+    for (const auto& [word, kind] : activations) {
+      if (name == word) {
+        to = kind;
+        return;
+      }
+      known += (known.empty() ? "" : ", ") + std::string(word);
+    }
+    fail(key, "one of " + known, name);
+  }
+  std::optional<section> part(const char* key) const {
+    if (!has(key)) return std::nullopt;
+    if (!at(key).is_object()) {
+      fail(key, "an object", at(key));
+      return std::nullopt;
+    }
+    return section(at(key), source_, path_ + key + ".", failure_);
+  }
+
+ private:
+  std::string place(const std::string& key) const { return source_ + ": " + path_ + key; }
+
+  const json& object_;
+  std::string source_, path_;
+  std::optional<error>& failure_;
+};
+
+void read_gpt2(const section& s, model_options& m) {
+  m.family = architecture::gpt2;
+  m.tied_head = true;
+  m.vocabulary = 50257, m.context = 1024, m.hidden = 768, m.layers = 12, m.heads = 12;
+  s.integer("vocab_size", m.vocabulary);
+  s.integer("n_positions", m.context);
+  s.integer("n_embd", m.hidden);
+  s.integer("n_layer", m.layers);
+  s.integer("n_head", m.heads);
+  s.integer("n_inner", m.feed_forward);
+  s.number("layer_norm_epsilon", m.norm_epsilon);
+  s.boolean("tie_word_embeddings", m.tied_head);
+  auto activation = activation_kind::gelu_tanh;
+  s.activation("activation_function", activation);
+  m.activation = activation;
+  s.only("scale_attn_weights", true);
+  s.only("scale_attn_by_inverse_layer_idx", false);
+  s.only("add_cross_attention", false);
+}
+
+/// transformers 5 writes rope_parameters, before it rope_theta and rope_scaling.
+void read_rope(const section& s, model_options& m) {
+  s.number("rope_theta", m.rope_theta);
+  const auto rope = s.part(s.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  if (!rope) return;
+  rope->number("rope_theta", m.rope_theta);
+  rope->only("partial_rotary_factor", 1.0);
+  const auto type = rope->has("rope_type") ? rope->text("rope_type") : rope->text("type");
+  if (type.empty() || type == "default") return;
+  if (type != "llama3") return rope->fail("rope_type", "\"default\" or \"llama3\"", type);
+  auto& scaling = m.rope_scaling;
+  rope->number("factor", scaling.factor);
+  rope->number("low_freq_factor", scaling.low_frequency_factor);
+  rope->number("high_freq_factor", scaling.high_frequency_factor);
+  rope->number("original_max_position_embeddings", scaling.original_context);
+  if (scaling.factor < 1) rope->fail("factor", "a number >= 1", scaling.factor);
+  if (!(scaling.low_frequency_factor < scaling.high_frequency_factor))
+    rope->fail("high_freq_factor", "more than low_freq_factor", scaling.high_frequency_factor);
+}
+
+void read_llama(const section& s, model_options& m, architecture family) {
+  m.family = family;
+  m.norm_epsilon = 1e-6;
+  s.needed_integer("vocab_size", m.vocabulary);
+  s.needed_integer("max_position_embeddings", m.context);
+  s.needed_integer("hidden_size", m.hidden);
+  s.needed_integer("intermediate_size", m.feed_forward);
+  s.needed_integer("num_hidden_layers", m.layers);
+  s.needed_integer("num_attention_heads", m.heads);
+  s.integer("num_key_value_heads", m.kv_heads);
+  // Qwen3's heads are 128 wide unless the file says otherwise.
+  if (family == architecture::qwen3) m.head_width = 128;
+  s.integer("head_dim", m.head_width);
+  s.number("rms_norm_eps", m.norm_epsilon);
+  s.boolean("tie_word_embeddings", m.tied_head);
+  s.boolean("attention_bias", m.attention_bias);
+  if (family == architecture::llama) s.boolean("mlp_bias", m.mlp_bias);
+  auto activation = activation_kind::silu;
+  s.activation("hidden_act", activation);
+  m.activation = activation;
+  read_rope(s, m);
+  s.only("pretraining_tp", 1);
+  s.only("use_sliding_window", false);
+  if (s.has("layer_types"))
+    for (const auto& type : s.at("layer_types"))
+      if (type != "full_attention") s.fail("layer_types", "\"full_attention\" alone", type);
+}
+
+void read_vit(const section& s, vision_options& v) {
+  v = {};
+  v.layers = 12, v.hidden = 768, v.heads = 12, v.feed_forward = 3072;
+  s.only("model_type", "vit");
+  s.integer("num_hidden_layers", v.layers);
+  s.integer("hidden_size", v.hidden);
+  s.integer("num_attention_heads", v.heads);
+  s.integer("intermediate_size", v.feed_forward);
+  s.integer("patch_size", v.patch);
+  s.integer("image_size", v.image_size);
+  s.number("layer_norm_eps", v.norm_epsilon);
+  s.activation("hidden_act", v.activation);
+  s.only("num_channels", 3);
+  s.only("qkv_bias", true);
+}
+
+void read_text(const section& s, model_options& m) {
+  const auto type = s.text("model_type");
+  if (type == "gpt2") return read_gpt2(s, m);
+  if (type == "llama") return read_llama(s, m, architecture::llama);
+  if (type == "qwen3") return read_llama(s, m, architecture::qwen3);
+  s.fail("model_type", "\"gpt2\", \"llama\" or \"qwen3\"", type);
+}
+
+void read_llava(const section& s, model_options& m) {
+  const auto text = s.part("text_config"), vision = s.part("vision_config");
+  if (!text) return s.fail("text_config", "an object", nullptr);
+  if (!vision) return s.fail("vision_config", "an object", nullptr);
+  read_text(*text, m);
+  read_vit(*vision, m.vision);
+  s.boolean("tie_word_embeddings", m.tied_head);
+  m.vision.image_token = 32000;
+  s.integer("image_token_id", m.vision.image_token);
+  s.integer("image_token_index", m.vision.image_token);
+  s.only("projector_hidden_act", "gelu");
+  s.only("multimodal_projector_bias", true);
+  s.only("vision_feature_select_strategy", "default");
+  // -1 is what the last layer gives, -2 what it takes: that layer is not computed then.
+  std::int64_t taken = -2;
+  if (s.has("vision_feature_layer")) {
+    const auto& v = s.at("vision_feature_layer");
+    if (!v.is_number_integer()) return s.fail("vision_feature_layer", "an integer", v);
+    taken = v.get<std::int64_t>();
+  }
+  const auto layers = taken < 0 ? std::int64_t{m.vision.layers} + 1 + taken : taken;
+  if (layers < 1 || layers > m.vision.layers)
+    return s.fail("vision_feature_layer", "a layer of the vision_config", taken);
+  m.vision.layers = static_cast<std::uint32_t>(layers);
+}
+
+const char* name_of(activation_kind kind) {
+  for (const auto& [word, k] : activations)
+    if (k == kind) return word;
+  return "";
+}
+
+json text_config(const model_options& m) {
+  json c;
+  if (m.family == architecture::gpt2) {
+    c["architectures"] = {"GPT2LMHeadModel"};
+    c["model_type"] = "gpt2";
+    c["vocab_size"] = m.vocabulary;
+    c["n_positions"] = m.context;
+    c["n_embd"] = m.hidden;
+    c["n_layer"] = m.layers;
+    c["n_head"] = m.heads;
+    c["n_inner"] = job::feed_forward_of(m);
+    c["activation_function"] = name_of(job::activation_of(m));
+    c["layer_norm_epsilon"] = m.norm_epsilon;
+    for (const auto* key : {"embd_pdrop", "resid_pdrop"}) c[key] = m.dropout;
+    c["attn_pdrop"] = 0.0;
+  } else {
+    const bool llama = m.family == architecture::llama;
+    c["architectures"] = {llama ? "LlamaForCausalLM" : "Qwen3ForCausalLM"};
+    c["model_type"] = llama ? "llama" : "qwen3";
+    c["vocab_size"] = m.vocabulary;
+    c["max_position_embeddings"] = m.context;
+    c["hidden_size"] = m.hidden;
+    c["intermediate_size"] = job::feed_forward_of(m);
+    c["num_hidden_layers"] = m.layers;
+    c["num_attention_heads"] = m.heads;
+    c["num_key_value_heads"] = job::kv_heads_of(m);
+    c["head_dim"] = job::head_width_of(m);
+    c["hidden_act"] = name_of(job::activation_of(m));
+    c["rms_norm_eps"] = m.norm_epsilon;
+    c["attention_bias"] = m.attention_bias;
+    if (llama) c["mlp_bias"] = m.mlp_bias;
+    c["rope_theta"] = m.rope_theta;
+    const auto& r = m.rope_scaling;
+    if (r.factor != 1)
+      c["rope_scaling"] = {
+          {"rope_type", "llama3"},
+          {"factor", r.factor},
+          {"low_freq_factor", r.low_frequency_factor},
+          {"high_freq_factor", r.high_frequency_factor},
+          {"original_max_position_embeddings", static_cast<std::int64_t>(r.original_context)}};
+  }
+  c["tie_word_embeddings"] = m.tied_head;
+  return c;
+}
+
+json vision_config(const vision_options& v) {
+  return {{"model_type", "vit"},
+          {"num_hidden_layers", v.layers},
+          {"hidden_size", v.hidden},
+          {"num_attention_heads", v.heads},
+          {"intermediate_size", job::feed_forward_of(v)},
+          {"patch_size", v.patch},
+          {"image_size", v.image_size},
+          {"layer_norm_eps", v.norm_epsilon},
+          {"hidden_act", name_of(v.activation)},
+          {"num_channels", 3},
+          {"qkv_bias", true}};
+}
+
+}  // namespace
+
+result<model_options> parse_config(std::string_view text, const std::string& source) {
+  const auto read = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (read.is_discarded()) return error{source + ": is not JSON"};
+  if (!read.is_object()) return error{source + ": expected a JSON object"};
+  std::optional<error> failure;
+  const section s(read, source, "", failure);
+  model_options m;
+  const auto type = s.text("model_type");
+  if (type == "llava") {
+    read_llava(s, m);
+  } else if (type == "gpt2" || type == "llama" || type == "qwen3") {
+    read_text(s, m);
+  } else {
+    s.fail("model_type", "\"gpt2\", \"llama\", \"qwen3\" or \"llava\"",
+           s.has("model_type") ? s.at("model_type") : json(nullptr));
+  }
+  if (failure) return *failure;
+  if (const auto fault = job::fault_of(m, 1, 1))
+    return error{source + ": as " + fault->key + " expected " + fault->expected + ", got " +
+                 fault->got};
+  return m;
+}
+
+result<model_options> read_config(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code failure;
+  const auto file =
+      fs::is_directory(path, failure) ? fs::path(path) / "config.json" : fs::path(path);
+  const auto size = fs::file_size(file, failure);
+  if (failure) return error{file.string() + ": cannot be read: " + failure.message()};
+  if (size > config_bytes_max)
+    return error{file.string() + ": expected at most " + std::to_string(config_bytes_max) +
+                 " bytes, got " + std::to_string(size)};
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return error{file.string() + ": cannot be read"};
+  return parse_config(text.str(), file.string());
+}
+
+std::string to_config(const model_options& m) {
+  json c = text_config(m);
+  if (m.vision.layers > 0) {
+    c.erase("architectures");
+    c = {{"architectures", {"LlavaForConditionalGeneration"}},
+         {"model_type", "llava"},
+         {"text_config", c},
+         {"vision_config", vision_config(m.vision)},
+         {"image_token_index", m.vision.image_token},
+         {"projector_hidden_act", "gelu"},
+         {"multimodal_projector_bias", true},
+         {"vision_feature_layer", -1},
+         {"vision_feature_select_strategy", m.vision.class_token ? "default" : "full"},
+         {"tie_word_embeddings", m.tied_head}};
+  }
+  c["dtype"] = "float32";
+  return c.dump(2) + "\n";
+}
+
+}  // namespace rrfp::hugging_face

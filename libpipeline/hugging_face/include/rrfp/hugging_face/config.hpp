@@ -1,0 +1,30 @@
+/// Hugging Face's config.json, as job::model_options: which family, which sizes.
+///
+/// Reads model_type gpt2, llama, qwen3, and llava (a vit before one of them), as transformers
+/// writes them. What would change the numbers and is not computed here (sliding windows, other
+/// kinds of rotary positions, ...) is an error, not ignored. Pure but for the files; thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <rrfp/job/options.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::hugging_face {
+
+/// Largest config.json, in bytes.
+inline constexpr std::size_t config_bytes_max = std::size_t{1} << 20;
+
+/// `path` is a config.json or a folder with one. Leaves `pretrained` empty. Errors name file, key,
+/// what was expected and what came.
+result<job::model_options> read_config(const std::string& path);
+
+/// The same for a text in memory; `source` stands for the path in errors.
+result<job::model_options> parse_config(std::string_view json, const std::string& source);
+
+/// A config.json with which transformers builds the same model; parse_config() reads it back.
+std::string to_config(const job::model_options& model);
+
+}  // namespace rrfp::hugging_face

@@ -1,0 +1,290 @@
+/// The same numbers as transformers: logits, losses, gradients and a short training of small random
+/// models, read from the files that it wrote, at 1 and 2 ranks and 1, 2 and 4 stages.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <rrfp/compute/model.hpp>
+#include <rrfp/compute/pretrained.hpp>
+#include <rrfp/hugging_face/config.hpp>
+#include <rrfp/safetensors/collection.hpp>
+
+#include "../support/program.hpp"
+#include "pipeline.hpp"
+#include "ranks.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace rrfp::compute::test {
+
+namespace {
+
+constexpr std::uint32_t microbatches = 4;
+
+/// Where reference.py has written, or nothing if there is no transformers. Made once.
+const std::optional<std::string>& reference() {
+  static const rrfp::test::scratch_folder scratch;
+  static const auto made = []() -> std::optional<std::string> {
+    const auto out = scratch / "reference";
+    const auto run = rrfp::test::run_program({RRFP_PYTHON, RRFP_REFERENCE, out});
+    if (run.code == 77) {
+      WARN("skipped: " << run.out);
+      return std::nullopt;
+    }
+    INFO(run.err);
+    REQUIRE(run.code == 0);
+    fmt::print("{}", run.out);
+    return out;
+  }();
+  return made;
+}
+
+at::Tensor tensor_of(const safetensors::collection& files, const std::string& name) {
+  const auto* found = files.find(name);
+  REQUIRE(found != nullptr);
+  const auto type = found->what->type == safetensors::dtype::f32   ? at::kFloat
+                    : found->what->type == safetensors::dtype::f64 ? at::kDouble
+                                                                   : at::kLong;
+  return at::from_blob(const_cast<std::byte*>(found->bytes().data()), found->what->shape, type)
+      .clone();
+}
+
+/// The reference's microbatches, the same in every step.
+class recorded_source final : public batch_source {
+ public:
+  explicit recorded_source(const safetensors::collection& files) {
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+      const auto prefix = "data." + std::to_string(mb) + ".";
+      microbatch batch;
+      batch.inputs = tensor_of(files, prefix + "inputs");
+      batch.targets = tensor_of(files, prefix + "targets");
+      const auto lengths = tensor_of(files, prefix + "lengths");
+      for (std::int64_t i = 0; i < lengths.numel(); ++i)
+        batch.lengths.push_back(lengths[i].item<std::int64_t>());
+      for (int i = 0; files.find(prefix + "image." + std::to_string(i)) != nullptr; ++i)
+        batch.images.push_back(tensor_of(files, prefix + "image." + std::to_string(i)));
+      batch.tokens = batch.targets.ne(ignored_target).sum().item<std::int64_t>();
+      tokens_ += batch.tokens;
+      batches_.push_back(std::move(batch));
+    }
+  }
+
+  microbatch load(step_id, microbatch_id mb) const override { return batches_[mb.value()]; }
+  std::int64_t step_tokens(step_id) const override { return tokens_; }
+
+ private:
+  std::vector<microbatch> batches_;
+  std::int64_t tokens_ = 0;
+};
+
+/// A model that transformers wrote, and what it computed with it.
+struct subject {
+  explicit subject(const std::string& folder)
+      : model(hugging_face::read_config(folder).value()),
+        weights(safetensors::collection::open(folder).value()),
+        expected(safetensors::collection::open(folder + "/reference.safetensors").value()),
+        data(std::make_shared<recorded_source>(expected)) {}
+
+  job::model_options model;
+  safetensors::collection weights, expected;
+  std::shared_ptr<const recorded_source> data;
+};
+
+std::vector<std::unique_ptr<stage_module>> chunks_of(const subject& s, std::uint32_t stages,
+                                                     const shared_group& group) {
+  std::vector<std::unique_ptr<stage_module>> chunks;
+  for (std::uint32_t vs = 0; vs < stages; ++vs) {
+    chunks.push_back(make_model_chunk(s.model, virtual_stage_id{vs}, stages, 1, group).value());
+    load_pretrained(*chunks.back(), s.weights).value();
+  }
+  return chunks;
+}
+
+/// [rows, vocabulary] of every microbatch, through all stages.
+std::vector<at::Tensor> logits_of(const subject& s, std::uint32_t stages, std::uint32_t ranks) {
+  const auto of_ranks = on_ranks(ranks, [&](const shared_group& group) {
+    const at::NoGradGuard no_grad;
+    const auto chunks = chunks_of(s, stages, group);
+    std::vector<at::Tensor> all;
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+      loaded_microbatch view(s.data->load(step_id{0}, microbatch_id{mb}));
+      forward_input in;
+      in.input = view.whole().inputs;
+      in.batch = &view;
+      for (const auto& chunk : chunks) in.input = chunk->forward(in);
+      all.push_back(in.input);
+    }
+    return all;
+  });
+  std::vector<at::Tensor> joined;
+  for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+    std::vector<at::Tensor> parts;
+    for (const auto& r : of_ranks) parts.push_back(r[mb]);
+    joined.push_back(at::cat(parts, -1));
+  }
+  return joined;
+}
+
+struct trained {
+  std::vector<double> losses;               // of every microbatch of the first step
+  std::vector<double> steps;                // of every step
+  std::map<std::string, at::Tensor> moved;  // what the parameters lost
+};
+
+std::map<std::string, at::Tensor> by_name(const std::vector<std::vector<named_tensor>>& of_ranks) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& t : assemble(of_ranks)) all.emplace(t.name, t.value.clone());
+  return all;
+}
+
+trained train(const subject& s, std::uint32_t stages, std::uint32_t ranks,
+              const job::train_options& how, std::uint64_t steps) {
+  struct of_rank {
+    std::vector<double> losses, steps;
+    std::vector<named_tensor> before, after;
+  };
+  const auto weights_of = [](const pipeline& p) {
+    std::vector<named_tensor> all;
+    for (auto& t : p.snapshot())
+      if (!t.name.starts_with("optimizer.")) all.push_back(std::move(t));
+    return all;
+  };
+  const auto results = on_ranks(ranks, [&](const shared_group& group) {
+    pipeline_options options;
+    options.group = group;
+    options.prepare = [&](stage_module& chunk) { load_pretrained(chunk, s.weights).value(); };
+    pipeline p(s.model, how, {stages, 1, microbatches, placement::linear}, s.data, options);
+    of_rank r;
+    r.before = weights_of(p);
+    const auto tokens = static_cast<double>(s.data->step_tokens(step_id{0}));
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      p.run_tasks(step_id{step});
+      const auto losses = p.losses();
+      double sum = 0;
+      for (std::uint32_t mb = 0; mb < microbatches; ++mb)
+        sum +=
+            losses[mb] * static_cast<double>(s.data->load(step_id{step}, microbatch_id{mb}).tokens);
+      r.steps.push_back(sum / tokens);
+      if (step == 0) r.losses = losses;
+      p.finish(how.lr);
+    }
+    r.after = weights_of(p);
+    return r;
+  });
+  trained t;
+  t.losses = results[0].losses;
+  t.steps = results[0].steps;
+  std::vector<std::vector<named_tensor>> before, after;
+  for (const auto& r : results) {
+    before.push_back(r.before);
+    after.push_back(r.after);
+  }
+  t.moved = by_name(before);
+  for (const auto& [name, value] : by_name(after)) t.moved[name] -= value;
+  return t;
+}
+
+/// What the reference calls the gradient of a parameter, in the parameter's form.
+std::map<std::string, at::Tensor> gradients_of(const subject& s) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& chunk : chunks_of(s, 1, nullptr)) {
+    for (const auto& p : chunk->parameters()) {
+      if (p.tied == tie::copy) continue;
+      auto g = tensor_of(s.expected, "gradient." + p.name);
+      if (p.stored.transposed) g = g.t();
+      all.emplace(p.name, g.reshape(p.value.sizes()));
+    }
+  }
+  return all;
+}
+
+double norm_of(const std::map<std::string, at::Tensor>& gradients) {
+  double squared = 0;
+  for (const auto& [name, g] : gradients) squared += g.square().sum().item<double>();
+  return std::sqrt(squared);
+}
+
+double relative(const at::Tensor& got, const at::Tensor& expected) {
+  return ((got - expected).norm() / expected.norm()).item<double>();
+}
+
+/// A plain step of size 1: what a parameter loses is its gradient.
+job::train_options gradient_step() {
+  job::train_options t;
+  t.optimizer = job::optimizer_kind::sgd;
+  t.lr = 1;
+  t.momentum = 0;
+  t.weight_decay = 0;
+  t.clip_norm = 0;
+  return t;
+}
+
+job::train_options adamw() {
+  job::train_options t;
+  t.lr = 1e-3;
+  t.beta1 = 0.9;
+  t.beta2 = 0.95;
+  t.epsilon = 1e-8;
+  t.weight_decay = 0.1;
+  t.clip_norm = 0;
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("the numbers are those of transformers") {
+  if (!reference()) return;
+  fmt::print("{:<18} {:>2} {:>6}  {:>9}  {:>9}  {:>9}  {:>9}\n", "model", "tp", "stages", "logits",
+             "loss", "gradient", "20 steps");
+  for (const auto* name : {"gpt2", "llama", "llama-scaled-bias", "qwen3", "llava"}) {
+    const subject s(*reference() + "/" + name);
+    const auto losses = tensor_of(s.expected, "losses"),
+               history = tensor_of(s.expected, "training");
+    const auto gradients = gradients_of(s);
+    for (const std::uint32_t ranks : {1, 2}) {
+      for (const std::uint32_t stages : {1, 2, 4}) {
+        INFO(name << ", tp " << ranks << ", " << stages << " stages");
+        double of_logits = 0, of_loss = 0, of_gradient = 0, of_training = 0;
+        const auto logits = logits_of(s, stages, ranks);
+        for (std::uint32_t mb = 0; mb < microbatches; ++mb)
+          of_logits =
+              std::max(of_logits,
+                       relative(logits[mb], tensor_of(s.expected, "logits." + std::to_string(mb))));
+        CHECK(of_logits < 1e-5);
+
+        const auto one = train(s, stages, ranks, gradient_step(), 1);
+        for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+          const auto expected = losses[mb].item<double>();
+          of_loss = std::max(of_loss, std::abs(one.losses[mb] - expected) / expected);
+        }
+        CHECK(of_loss < 1e-6);
+
+        REQUIRE(one.moved.size() == gradients.size());
+        for (const auto& [parameter, gradient] : one.moved) {
+          INFO(parameter);
+          const auto& expected = gradients.at(parameter);
+          // A bias of keys without rotary positions has no gradient: what is there is rounding.
+          const auto size = std::max(expected.norm().item<double>(), 1e-4 * norm_of(gradients));
+          const auto off = (gradient - expected).norm().item<double>() / size;
+          CHECK(off < 1e-4);
+          of_gradient = std::max(of_gradient, off);
+        }
+
+        const auto many = train(s, stages, ranks, adamw(), 20);
+        for (std::int64_t step = 0; step < 20; ++step)
+          of_training = std::max(of_training, std::abs(many.steps[static_cast<std::size_t>(step)] -
+                                                       history[step].item<double>()));
+        CHECK(of_training < 1e-4);
+        CHECK(many.steps.back() < many.steps.front() - 0.1);  // it does train
+        fmt::print("{:<18} {:>2} {:>6}  {:9.1e}  {:9.1e}  {:9.1e}  {:9.1e}\n", name, ranks, stages,
+                   of_logits, of_loss, of_gradient, of_training);
+      }
+    }
+  }
+}
+
+}  // namespace rrfp::compute::test
