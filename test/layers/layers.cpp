@@ -40,6 +40,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"job", {"libpipeline/job", {"schedule", "weather", "policies", "hugging_face"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"html", {"libpipeline/html", {}, {}}},
+      // A file format: it knows neither models nor tensors that compute.
+      {"safetensors", {"libpipeline/safetensors", {"schedule"}, {}}},
       // Recorded durations are written in the simulator's form; it is not run here.
       {"report",
        {"libpipeline/report", {"schedule", "html", "rrfp/simulate/duration_table.hpp"}, {}}},

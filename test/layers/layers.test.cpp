@@ -219,6 +219,20 @@ TEST_CASE("The report reads traces and knows nothing of what made them") {
         });
 }
 
+TEST_CASE("The file format of tensors knows no tensor library and none of what is stored in it") {
+  planted_tree tree;
+  tree.add("libpipeline/safetensors/a.cpp",
+           "#include <rrfp/schedule/result.hpp>\n#include <nlohmann/json.hpp>\n"
+           "#include <ATen/core/Tensor.h>\n#include <rrfp/compute/shard.hpp>\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libpipeline/safetensors/a.cpp:3: includes <ATen/core/Tensor.h>: "
+            "layer safetensors may not know ATen",
+            "libpipeline/safetensors/a.cpp:4: includes <rrfp/compute/shard.hpp>: "
+            "no arrow from safetensors to compute",
+        });
+}
+
 TEST_CASE("A quoted include that leaves its layer, an unknown layer and a stray folder are found") {
   planted_tree tree;
   tree.add("libpipeline/schedule/core.hpp", "")

@@ -1,0 +1,100 @@
+#include <rrfp/safetensors/collection.hpp>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "strict_json.hpp"
+
+namespace rrfp::safetensors {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+result<std::string> text_of_index(const std::string& path) {
+  std::error_code unknown;
+  const auto size = fs::file_size(path, unknown);
+  if (unknown) return error{path + ": cannot read: " + unknown.message()};
+  if (size > header_bytes_max)
+    return error{path + ": " + std::to_string(size) + " bytes: expected at most " +
+                 std::to_string(header_bytes_max)};
+  std::ostringstream text;
+  const std::ifstream in{path};
+  text << in.rdbuf();
+  if (!in) return error{path + ": cannot read: " + std::strerror(errno)};
+  return text.str();
+}
+
+/// A name that leads to a file of the folder or of one below it, whatever links there are in it:
+/// model hubs keep their files elsewhere and link to them.
+bool stays_inside(const fs::path& name) {
+  const auto plain = name.lexically_normal();
+  return !plain.empty() && !plain.is_absolute() && *plain.begin() != ".." && plain != ".";
+}
+
+}  // namespace
+
+result<collection> collection::open(const std::string& path) {
+  std::error_code unknown;
+  if (!fs::is_directory(path, unknown)) return open_file(path);
+  const auto single = fs::path{path} / single_file_name;
+  if (fs::exists(single, unknown)) return open_file(single.string());
+  const auto index = fs::path{path} / index_file_name;
+  if (fs::exists(index, unknown)) return open_index(index.string());
+  return error{path + ": expected " + std::string{single_file_name} + " or " +
+               std::string{index_file_name} + " in the folder, found neither"};
+}
+
+result<collection> collection::open_file(const std::string& path) {
+  auto opened = file::open(path);
+  if (!opened) return opened.failure();
+  collection c;
+  for (const auto& t : (*opened)->tensors()) c.tensors_[t.name] = {*opened, &t};
+  c.files_.push_back(std::move(*opened));
+  return c;
+}
+
+result<collection> collection::open_index(const std::string& path) {
+  const auto wrong = [&](const std::string& what) { return error{path + ": " + what}; };
+  const auto text = text_of_index(path);
+  if (!text) return text.failure();
+  const auto index = parse_strict(*text);
+  if (!index) return wrong(index.message());
+  const auto map = index->is_object() ? index->find("weight_map") : index->end();
+  if (map == index->end() || !map->is_object())
+    return wrong("expected an object 'weight_map' with the file of each tensor");
+
+  const auto folder = fs::path{path}.parent_path();
+  collection c;
+  std::map<std::string, std::shared_ptr<const file>> files;
+  for (const auto& [name, entry] : map->items()) {
+    if (!entry.is_string())
+      return wrong("tensor '" + name + "': expected the name of a file, got " + entry.dump());
+    const auto& shard = entry.get_ref<const std::string&>();
+    auto& in = files[shard];
+    if (in == nullptr) {
+      if (!stays_inside(shard))
+        return wrong("tensor '" + name + "': expected a file of the folder, got '" + shard + "'");
+      auto opened = file::open((folder / shard).string());
+      if (!opened) return wrong("tensor '" + name + "': " + opened.message());
+      in = std::move(*opened);
+    }
+    const auto* const found = in->find(name);
+    if (found == nullptr)
+      return wrong("tensor '" + name + "': expected in " + shard + ", which lacks it");
+    c.tensors_[name] = {in, found};
+  }
+  for (auto& [name, opened] : files) c.files_.push_back(std::move(opened));
+  return c;
+}
+
+const located_tensor* collection::find(std::string_view name) const {
+  const auto at = tensors_.find(name);
+  return at == tensors_.end() ? nullptr : &at->second;
+}
+
+}  // namespace rrfp::safetensors

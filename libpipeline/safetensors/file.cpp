@@ -1,0 +1,105 @@
+#include <rrfp/safetensors/file.hpp>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <rrfp/schedule/check.hpp>
+
+#include "header.hpp"
+
+namespace rrfp::safetensors {
+
+namespace {
+
+constexpr std::uint64_t length_bytes = 8;
+
+/// All of a regular file; nothing is mapped of an empty one.
+result<std::span<const std::byte>> map_file(const std::string& path) {
+  const auto refused = [&](const std::string& why) {
+    return error{path + ": cannot read: " + why};
+  };
+  // Without O_NONBLOCK, to open a pipe would wait for its writer.
+  const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (opened < 0) return refused(std::strerror(errno));
+  struct stat about {};
+  const bool known = ::fstat(opened, &about) == 0;
+  const int why_unknown = errno;
+  const auto size = known ? static_cast<std::size_t>(about.st_size) : 0;
+  void* at = nullptr;
+  int why_unmapped = 0;
+  if (known && S_ISREG(about.st_mode) && size > 0) {
+    at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened, 0);
+    why_unmapped = at == MAP_FAILED ? errno : 0;
+  }
+  ::close(opened);
+  if (!known) return refused(std::strerror(why_unknown));
+  if (S_ISDIR(about.st_mode)) return refused("expected a file, got a folder");
+  if (!S_ISREG(about.st_mode)) return refused("expected a file, got a device or pipe");
+  if (why_unmapped != 0) return refused(std::strerror(why_unmapped));
+  return std::span{static_cast<const std::byte*>(at), size};
+}
+
+std::uint64_t little_endian(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < length_bytes; ++i)
+    value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+  return value;
+}
+
+}  // namespace
+
+file::file(std::string path, std::span<const std::byte> mapped)
+    : path_(std::move(path)), mapped_(mapped) {}
+
+file::~file() {
+  if (!mapped_.empty())
+    ::munmap(const_cast<void*>(static_cast<const void*>(mapped_.data())), mapped_.size());
+}
+
+result<std::shared_ptr<const file>> file::open(const std::string& path) {
+  const auto mapped = map_file(path);
+  if (!mapped) return mapped.failure();
+  const std::shared_ptr<file> made{new file{path, *mapped}};
+  if (auto read = made->read_header(); !read) return error{path + ": " + read.message()};
+  return std::shared_ptr<const file>{made};
+}
+
+status file::read_header() {
+  if (mapped_.size() < length_bytes)
+    return error{"no safetensors file: expected at least 8 bytes, got " +
+                 std::to_string(mapped_.size())};
+  const auto length = little_endian(mapped_);
+  if (length > header_bytes_max)
+    return error{"a header of " + std::to_string(length) + " bytes: expected at most " +
+                 std::to_string(header_bytes_max)};
+  const auto rest = mapped_.subspan(length_bytes);
+  if (length > rest.size())
+    return error{"a header of " + std::to_string(length) + " bytes, but only " +
+                 std::to_string(rest.size()) + " follow: cut short, or no safetensors file"};
+  const auto text = rest.first(length);
+  data_ = rest.subspan(length);
+  auto read = parse_header({reinterpret_cast<const char*>(text.data()), text.size()}, data_.size());
+  if (!read) return read.failure();
+  tensors_ = std::move(read->tensors);
+  metadata_ = std::move(read->metadata);
+  for (const auto& t : tensors_) by_name_[t.name] = &t;
+  return success();
+}
+
+const tensor_info* file::find(std::string_view name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : at->second;
+}
+
+std::span<const std::byte> file::bytes(const tensor_info& t) const {
+  RRFP_CHECK(t.begin <= t.end && t.end <= data_.size(), "a tensor of this file");
+  return data_.subspan(t.begin, t.size());
+}
+
+}  // namespace rrfp::safetensors

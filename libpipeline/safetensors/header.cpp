@@ -1,0 +1,176 @@
+#include "header.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include <nlohmann/json.hpp>
+
+#include "strict_json.hpp"
+
+namespace rrfp::safetensors {
+
+namespace {
+
+using nlohmann::json;
+
+/// What came, for messages: cut if it is long.
+std::string shown(const json& value) {
+  constexpr std::size_t length_max = 80;
+  auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > length_max) text = text.substr(0, length_max) + "...";
+  return text;
+}
+
+/// The name may be anything: a message stays one line of a sensible length.
+error wrong(std::string tensor, const std::string& what) {
+  constexpr std::size_t length_max = 200;
+  if (tensor.size() > length_max) tensor = tensor.substr(0, length_max) + "...";
+  std::replace_if(
+      tensor.begin(), tensor.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
+      '?');
+  return error{"tensor '" + tensor + "': " + what};
+}
+
+result<string_map> read_metadata(const json& value) {
+  const error expected{std::string{metadata_key} + ": expected texts by name, got " + shown(value)};
+  if (!value.is_object()) return expected;
+  string_map metadata;
+  for (const auto& [name, text] : value.items()) {
+    if (!text.is_string()) return expected;
+    metadata[name] = text.get<std::string>();
+  }
+  return metadata;
+}
+
+result<dtype> read_dtype(const json& entry) {
+  const auto at = entry.find("dtype");
+  if (at == entry.end()) return error{"has no dtype"};
+  const auto known = at->is_string() ? dtype_of(at->get_ref<const std::string&>()) : std::nullopt;
+  if (!known) return error{"unknown dtype " + shown(*at)};
+  return *known;
+}
+
+result<std::vector<std::int64_t>> read_shape(const json& entry) {
+  const auto at = entry.find("shape");
+  if (at == entry.end()) return error{"has no shape"};
+  std::vector<std::int64_t> shape;
+  bool valid = at->is_array();
+  for (std::size_t i = 0; valid && i < at->size(); ++i) {
+    const auto& size = (*at)[i];
+    valid = size.is_number_unsigned() &&
+            size.get<std::uint64_t>() <=
+                static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    if (valid) shape.push_back(size.get<std::int64_t>());
+  }
+  if (!valid) return error{"shape " + shown(*at) + ": expected an array of integers >= 0"};
+  return shape;
+}
+
+status read_offsets(const json& entry, std::uint64_t data_bytes, tensor_info& to) {
+  const auto at = entry.find("data_offsets");
+  if (at == entry.end()) return error{"has no data_offsets"};
+  const bool valid = at->is_array() && at->size() == 2 && (*at)[0].is_number_unsigned() &&
+                     (*at)[1].is_number_unsigned();
+  if (!valid)
+    return error{"data_offsets " + shown(*at) + ": expected two integers >= 0, begin and end"};
+  to.begin = (*at)[0].get<std::uint64_t>();
+  to.end = (*at)[1].get<std::uint64_t>();
+  if (to.begin > to.end)
+    return error{"data_offsets " + shown(*at) + ": expected the begin before the end"};
+  if (to.end > data_bytes)
+    return error{"data_offsets " + shown(*at) + " reach beyond the " + std::to_string(data_bytes) +
+                 " bytes of data"};
+  return success();
+}
+
+result<tensor_info> read_tensor(const std::string& name, const json& entry,
+                                std::uint64_t data_bytes) {
+  tensor_info t;
+  t.name = name;
+  if (!entry.is_object()) return wrong(name, "expected an object, got " + shown(entry));
+  auto type = read_dtype(entry);
+  if (!type) return wrong(name, type.message());
+  t.type = *type;
+  auto shape = read_shape(entry);
+  if (!shape) return wrong(name, shape.message());
+  t.shape = std::move(*shape);
+  if (auto offsets = read_offsets(entry, data_bytes, t); !offsets)
+    return wrong(name, offsets.message());
+  const auto expected = byte_size(t.type, t.shape);
+  if (!expected) return wrong(name, expected.message());
+  if (t.size() != *expected)
+    return wrong(name, std::string{safetensors::name(t.type)} + " " + text_of(t.shape) + " takes " +
+                           std::to_string(*expected) + " bytes, but its data_offsets span " +
+                           std::to_string(t.size()));
+  return t;
+}
+
+/// Every byte of the data belongs to one tensor.
+status check_cover(std::span<const tensor_info> tensors, std::uint64_t data_bytes) {
+  const tensor_info* before = nullptr;
+  std::uint64_t covered = 0;
+  for (const auto& t : tensors) {
+    const auto at = "begins at byte " + std::to_string(t.begin) + " of the data";
+    if (t.begin < covered)
+      return wrong(t.name, at + ", inside of tensor '" + before->name + "', which ends at byte " +
+                               std::to_string(before->end));
+    if (t.begin > covered)
+      return wrong(t.name, at + ", expected " + std::to_string(covered) + ": no tensor has the " +
+                               std::to_string(t.begin - covered) + " bytes before it");
+    covered = t.end;
+    before = &t;
+  }
+  if (covered < data_bytes)
+    return error{std::to_string(data_bytes - covered) + " trailing bytes belong to no tensor"};
+  return success();
+}
+
+}  // namespace
+
+result<header> parse_header(std::string_view text, std::uint64_t data_bytes) {
+  if (text.empty() || text.front() != '{') return error{"the header is no JSON object"};
+  const auto parsed = parse_strict(text);
+  if (!parsed) return error{"the header: " + parsed.message()};
+  header h;
+  for (const auto& [name, entry] : parsed->items()) {
+    if (name == metadata_key) {
+      auto metadata = read_metadata(entry);
+      if (!metadata) return metadata.failure();
+      h.metadata = std::move(*metadata);
+      continue;
+    }
+    auto t = read_tensor(name, entry, data_bytes);
+    if (!t) return t.failure();
+    h.tensors.push_back(std::move(*t));
+  }
+  // An empty tensor lies between two others, or at the begin of one.
+  std::sort(h.tensors.begin(), h.tensors.end(), [](const tensor_info& a, const tensor_info& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  if (auto covered = check_cover(h.tensors, data_bytes); !covered) return covered.failure();
+  return h;
+}
+
+result<std::string> compose_header(std::span<const tensor_info> tensors,
+                                   const string_map& metadata) {
+  std::string text = "{";
+  const auto add = [&](std::string_view name, const json& entry) {
+    if (text.size() > 1) text += ',';
+    text += json(name).dump() + ":" + entry.dump();
+  };
+  try {
+    if (!metadata.empty()) add(metadata_key, metadata);
+    for (const auto& t : tensors)
+      add(t.name,
+          {{"dtype", name(t.type)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
+  } catch (const json::exception&) {
+    return error{"a name of a tensor or a text of the metadata is not UTF-8"};
+  }
+  text += '}';
+  constexpr std::size_t alignment = 8;
+  text.resize((text.size() + alignment - 1) / alignment * alignment, ' ');
+  return text;
+}
+
+}  // namespace rrfp::safetensors

@@ -1,0 +1,108 @@
+/// A disk that fills up, for real where a file system of a few pages may be mounted, and by the
+/// limit on a file's size everywhere.
+#include "support.hpp"
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include <rrfp/safetensors/sharded_writer.hpp>
+
+namespace rrfp::safetensors::test {
+namespace {
+
+/// What `work` says, run in a process of its own that may write no file above `bytes`.
+template <class Work>
+std::string said_with_limit(rlim_t bytes, Work work) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const auto child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);  // the write fails then, and the process goes on
+    const rlimit limit{bytes, bytes};
+    std::string text = ::setrlimit(RLIMIT_FSIZE, &limit) == 0 ? work() : "no limit";
+    const auto sent = ::write(ends[1], text.data(), text.size());
+    ::_exit(sent == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char buffer[512];
+  for (ssize_t got = 0; (got = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(got));
+  ::close(ends[0]);
+  int state = 0;
+  ::waitpid(child, &state, 0);
+  REQUIRE(state == 0);
+  return text;
+}
+
+class tiny_disk {
+ public:
+  explicit tiny_disk(std::string at) : at_(std::move(at)) {
+    std::filesystem::create_directory(at_);
+    mounted_ = ::mount("tmpfs", at_.c_str(), "tmpfs", 0, "size=64k") == 0;
+  }
+  tiny_disk(const tiny_disk&) = delete;
+  tiny_disk& operator=(const tiny_disk&) = delete;
+  ~tiny_disk() {
+    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  bool is_there() const { return mounted_; }
+
+ private:
+  std::string at_;
+  bool mounted_ = false;
+};
+
+TEST_CASE("A write that the system cuts short is told and leaves the old file alone") {
+  const scratch_folder folder;
+  const auto path = folder / "x.safetensors";
+  write_text(path, "old");
+  // In the data; in the header.
+  for (const rlim_t limit : {3000U, 100U, 4U}) {
+    const auto said = said_with_limit(limit, [&] {
+      return write_all(path, {{"a", dtype::f32, {1000}}, {"b", dtype::u8, {9}}});
+    });
+    CHECK(said == path + ": cannot write: File too large");
+    CHECK(text_of(path) == "old");
+    CHECK_FALSE(std::filesystem::exists(path + ".tmp"));
+  }
+}
+
+TEST_CASE("A disk that fills up is told and leaves the old file alone") {
+  const scratch_folder folder;
+  const tiny_disk disk{folder / "disk"};
+  if (!disk.is_there()) {
+    WARN("skipped: no tmpfs can be mounted here");
+    return;
+  }
+  const auto path = folder / "disk/x.safetensors";
+  REQUIRE(write_all(path, {{"old", dtype::u8, {1000}}}) == "");
+  CHECK(write_all(path, {{"a", dtype::f32, {100, 1000}}}) ==
+        path + ": cannot write: No space left on device");
+  CHECK_FALSE(std::filesystem::exists(path + ".tmp"));
+  CHECK((*file::open(path))->find("old") != nullptr);
+  // What was given up holds no room.
+  CHECK(write_all(path, {{"new", dtype::u8, {30000}}}) == "");
+}
+
+TEST_CASE("A model of which one file cannot be written leaves no file") {
+  const scratch_folder folder;
+  const auto to = folder / "out";
+  const auto said = said_with_limit(2000, [&]() -> std::string {
+    auto w = sharded_writer::create(to, {{"a", dtype::u8, {100}}, {"b", dtype::u8, {5000}}}, {}, 1);
+    if (!w) return w.message();
+    for (const auto& name : (*w)->order())
+      if (auto done = (*w)->write(name, std::vector<std::byte>(name == "a" ? 100 : 5000)); !done)
+        return done.message();
+    return "written";
+  });
+  CHECK(said == to + "/model-00002-of-00002.safetensors: cannot write: File too large");
+  CHECK(std::filesystem::is_empty(to));
+}
+
+}  // namespace
+}  // namespace rrfp::safetensors::test
