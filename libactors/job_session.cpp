@@ -97,6 +97,15 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
+  // Where bytes are limited, those of the very microbatch count.
+  if (data != nullptr && j.dispatch.slot_bytes != 0) {
+    setup.slot_bytes = [model = j.model, of = j.pipeline, shape = dispatch->shape, data](
+                           step_id step, stage_id s, microbatch_id mb) {
+      const auto sizes = compute::estimate(model, data->layout(step, mb), shape, of.tp,
+                                           of.recompute);
+      return compute::slot_bytes(sizes, shape, s);
+    };
+  }
   setup.train = j.train;
   setup.recompute = j.pipeline.recompute;
   const bool emulated = j.device.kind == job::device_kind::emulated;

@@ -55,11 +55,14 @@ class replica_source final : public compute::batch_source {
   const std::uint32_t first_;
 };
 
+/// Microbatches are numbered over all replicas.
 std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session_setup& setup,
+                                                                   replica_id replica,
                                                                    stage_id stage) {
   if (!setup.slot_bytes) return {};
-  return [of = setup.slot_bytes, stage](step_id step, microbatch_id mb) {
-    return of(step, stage, mb);
+  return [of = setup.slot_bytes, stage, first = replica.value() * setup.shape.microbatches](
+             step_id step, microbatch_id mb) {
+    return of(step, stage, microbatch_id{first + mb.value()});
   };
 }
 
@@ -71,7 +74,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
         shape, address.stage,
         emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
-                       slot_bytes_of(setup, address.stage)})};
+                       slot_bytes_of(setup, address.replica, address.stage)})};
   }
   const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
@@ -104,7 +107,7 @@ stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id 
   parts.config = {setup.shape,     stage,      setup.ranks,
                   setup.lookahead, setup.mode, setup.limits[stage.value()]};
   parts.hint = setup.make_policy(stage);
-  parts.slot_bytes = slot_bytes_of(setup, stage);
+  parts.slot_bytes = slot_bytes_of(setup, replica, stage);
   return parts;
 }
 

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -151,6 +152,9 @@ int run(int argc, char** argv) {
   if (wanted.out.empty() && !wanted.cell) return refuse("expected --out FOLDER or --cell N");
   auto e = experiment::load_experiment(wanted.experiment);
   if (!e) return refuse(e.message());
+  // A range lets what is no number pass.
+  if (wanted.time_scale && !std::isfinite(*wanted.time_scale))
+    return refuse("--time-scale: expected a number, got " + std::to_string(*wanted.time_scale));
   set_engines(*e, wanted);
   if (wanted.cell) return run_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;

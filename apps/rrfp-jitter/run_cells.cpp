@@ -39,8 +39,13 @@ class work {
       all.emplace_back([this] { run_some(); });
     for (auto& thread : all) thread.join();
     progress_.finish();
-    if (failed_) return error{failed_->second};
-    return success();
+    if (failed_) return error{*failed_};
+    if (refused_.empty()) return success();
+    // The others ran and are kept: whoever mends the experiment need not wait for them again.
+    return error{refused_.begin()->second +
+                 (refused_.size() == 1
+                      ? ""
+                      : fmt::format("; {} cells more cannot run", refused_.size() - 1))};
   }
 
  private:
@@ -62,11 +67,12 @@ class work {
       const auto c = cell_at(experiment_, *number, engine_->kind());
       const auto ran = engine_->run(c);
       const std::lock_guard lock{mutex_};
-      const auto kept = ran ? done_.add(description_of(c), *ran)
-                            : status{error{fmt::format("{}: {}: {}", experiment_.source,
-                                                       title_of(c, *number), ran.message())}};
-      if (!kept && (!failed_ || *number < failed_->first)) failed_ = {*number, kept.message()};
-      if (kept) progress_.cell_done(cost_.at(*number));
+      if (!ran)
+        refused_[*number] = fmt::format("{}: run {}: {}: {}", experiment_.source, c.run.name,
+                                        title_of(c, *number), ran.message());
+      else if (const auto kept = done_.add(description_of(c), *ran); !kept)
+        failed_ = kept.message();
+      progress_.cell_done(cost_.at(*number));
     }
   }
 
@@ -79,7 +85,8 @@ class work {
   progress progress_;
   std::mutex mutex_;
   std::size_t next_ = 0;
-  std::optional<std::pair<std::size_t, std::string>> failed_;
+  std::optional<std::string> failed_;  ///< nothing can be kept any more
+  std::map<std::size_t, std::string> refused_;
 };
 
 /// How long a cell takes on the wall clock, if the simulator has said so; else all take the same.

@@ -104,12 +104,19 @@ void add_layer(chunk_estimate& e, const layer_sizes& s, const rows& r) {
   // the activation its input, and gates both factors; a row of statistics for each norm and head.
   auto kept = 4 * h + 2 * a + 2 * (s.heads_repeated > 0 ? a : s.kv) + 2 * f;
   if (s.gated) kept += 2 * f;
-  if (s.root_mean_square) kept += 2 * h;
   if (r.is_mixed) kept += a;  // its parts and what they make together
-  if (s.head_norms) kept += 2 * (a + s.kv);
+  // Norms by root mean square compute in float32, whatever comes in: narrow input is kept as a wide
+  // copy.
+  std::uint64_t wide = 0;
+  const bool narrow = s.item != float_bytes;
+  if (s.root_mean_square) {
+    wide = (narrow ? 4 : 2) * h;
+    if (narrow) kept += 4 * s.head_width - 2 * h;  // and so do angles have narrow copies
+  }
+  if (s.head_norms) wide += 2 * (a + s.kv);
   const auto statistics =
       (s.root_mean_square ? 2 : 4) + s.heads + (s.head_norms ? s.heads + s.kv / s.head_width : 0);
-  e.activation_bytes += r.count * (kept * s.item + statistics * float_bytes);
+  e.activation_bytes += r.count * (kept * s.item + (wide + statistics) * float_bytes);
   if (s.drops) e.activation_bytes += 2 * r.count * h;
   // (input, output gradient) of the linear layers, those of one input sharing it; norms leave their
   // small gradients.
@@ -167,10 +174,11 @@ void add_exit(chunk_estimate& e, const job::model_options& m, const rows& text,
   e.weight_flops += linear;
   // The norm's input and output, the log-probabilities, the targets; narrow logits have a wide
   // copy.
-  const auto normed = m.family == job::architecture::gpt2 ? 2 * hidden : 3 * hidden;
   const auto item = item_bytes(m);
-  e.activation_bytes +=
-      text.count * (normed * item + (vocabulary + norms) * float_bytes + id_bytes);
+  auto normed = 2 * hidden * item;
+  if (m.family != job::architecture::gpt2)
+    normed = item == float_bytes ? 3 * hidden * item : 2 * hidden * float_bytes + hidden * item;
+  e.activation_bytes += text.count * (normed + (vocabulary + norms) * float_bytes + id_bytes);
   e.pending_weight_bytes +=
       text.count * (hidden + vocabulary) * item + norms * hidden * float_bytes;
 }

@@ -5,6 +5,7 @@
 #include <rrfp/job/value.hpp>
 #include <rrfp/schedule/check.hpp>
 
+#include "checksum.hpp"
 #include "keys.hpp"
 
 namespace rrfp::experiment {
@@ -48,11 +49,12 @@ std::string description_of(const cell& c) {
   const auto& r = c.run;
   const run_draft run{run_matrix_of(r)};
   const weather_draft sky{{c.weather.name}, c.weather.is.jitter, c.weather.is};
+  const auto table = r.table.empty() ? std::string{} : " table=" + checksum(r.table);
   return "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
          (c.engine == engine_kind::wall_clock ? " time_scale=" + job::to_toml({c.time_scale})
                                               : "") +
          " steps=" + std::to_string(c.steps) + " seed=" + std::to_string(c.seed) + "; workload" +
-         settings_of(workload_keys(), c.workload) + "; run" + settings_of(run_keys(), run) +
+         settings_of(workload_keys(), c.workload) + "; run" + settings_of(run_keys(), run) + table +
          "; weather" + settings_of(weather_keys(), sky);
 }
 

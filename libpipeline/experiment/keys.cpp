@@ -263,7 +263,8 @@ void add_conditions(std::vector<job::basic_key<weather_draft>>& table) {
   keys.number("stall_unit_ms", &o::stall_unit_ms, {0, ms_max}, "ms",
               "stalls: what their extra time is counted in instead; 0: the message's own time.");
   keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "", "Its tasks are slow.");
-  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6}, "", "So many times; 1: not.");
+  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
+              "So many times; 1: not.");
   keys.integer("pause_stage", &o::pause_stage, {0, 1023}, "", "A rank of it stops once a step.");
   keys.number("pause_ms", &o::pause_ms, {0, ms_max}, "ms", "For so long; 0: never.");
   keys.integer("slow_link_stage", &o::slow_link_stage, {0, 1023}, "",

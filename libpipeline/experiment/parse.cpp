@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 
 #include <rrfp/experiment/cell_costs.hpp>
 #include <rrfp/experiment/experiment.hpp>
@@ -146,6 +147,19 @@ status read_workload(draft& d, const table_entries& table) {
   return success();
 }
 
+/// Paths of tables are relative to the experiment, as all others.
+status read_table(run_options& r, const std::string& source, const provenance& from) {
+  constexpr std::string_view prefix = "table:";
+  if (!r.policy.starts_with(prefix)) return success();
+  const auto folder = std::filesystem::path{source}.parent_path();
+  const auto file = job::absolute_path(folder, r.policy.substr(prefix.size()));
+  const auto text = job::read_text_file(file, "a table");
+  if (!text) return from.blame("policy", text.message());
+  r.policy = std::string{prefix} + file;
+  r.table = *text;
+  return success();
+}
+
 status read_run(draft& d, const table_entries& table) {
   run_draft one;
   provenance from{d.made.source};
@@ -155,6 +169,7 @@ status read_run(draft& d, const table_entries& table) {
   const auto place = at_line(d.made.source, table.line);
   const auto name_of = +[](const run_options& r) -> std::string_view { return r.name; };
   for (auto& r : expand(one.is)) {
+    if (auto read = read_table(r, d.made.source, from); !read) return read;
     if (auto ok = check_name(d.made.runs, name_of, r, "run", place); !ok) return ok;
     d.made.runs.push_back(std::move(r));
     d.runs.push_back(from);
@@ -215,6 +230,57 @@ status check_images(const workload_entry& w, const provenance& from) {
                     "sequence_tokens");
 }
 
+/// Keys that would have no effect are mistakes of whoever wrote them.
+status check_no_waste(const workload_entry& w, const provenance& from) {
+  for (const auto& [key, place] : from.places()) {
+    const bool of_preset = key.starts_with("machine.") || key.starts_with("images.") ||
+                           key == "samples" || key == "sequence_tokens";
+    if (w.is.preset.empty() && of_preset)
+      return from.blame(key, "expected a preset beside it, which it would change");
+    if (!w.is.preset.empty() && key.starts_with("cost."))
+      return from.blame(key, "expected none beside preset, which gives the times");
+  }
+  const auto& c = w.cost;
+  const auto is_zero = [](const std::vector<double>& list) {
+    return std::all_of(list.begin(), list.end(), [](double ms) { return ms == 0; });
+  };
+  if (w.is.preset.empty() && is_zero(c.forward_ms) && is_zero(c.backward_ms) &&
+      is_zero(c.weight_ms))
+    return from.blame("cost.forward_ms",
+                      "expected a time above 0 of one task at least, got 0 of "
+                      "all");
+  return success();
+}
+
+/// Tensor parallelism cuts the decoder's heads. Those of an encoder are cut as if they came out
+/// even: frameworks pad them (InternViT has 25).
+status check_ranks(const workload_entry& w, const provenance& from) {
+  const auto model = workload::preset(w.is.preset);
+  if (!model) return success();
+  const auto& layer = model->text.layer;
+  if (layer.heads % w.is.tp == 0 && layer.feed_forward % w.is.tp == 0) return success();
+  return from.blame("tp", "expected a divisor of the " + std::to_string(layer.heads) +
+                              " heads of " + in_quotes(w.is.preset) + ", got " +
+                              std::to_string(w.is.tp));
+}
+
+/// What is still run in a moment, in a few GiB.
+status check_size(const workload_entry& w, const provenance& from) {
+  const auto tasks = std::uint64_t{w.is.stages} * w.is.microbatches;
+  if (tasks > tasks_max)
+    return from.blame("microbatches",
+                      "expected stages * microbatches <= " + std::to_string(tasks_max) + ", got " +
+                          std::to_string(tasks),
+                      "stages");
+  const auto ranks = std::uint64_t{w.is.stages} * w.is.tp * w.is.replicas;
+  if (ranks > ranks_max)
+    return from.blame("stages",
+                      "expected stages * tp * replicas <= " + std::to_string(ranks_max) + ", got " +
+                          std::to_string(ranks),
+                      "tp");
+  return success();
+}
+
 status check_workload(const workload_entry& w, const provenance& from) {
   if (!w.is.preset.empty()) {
     const auto known = workload::preset_names();
@@ -222,7 +288,8 @@ status check_workload(const workload_entry& w, const provenance& from) {
       return from.blame("preset", "expected a known workload, got " + in_quotes(w.is.preset) +
                                       job::suggestion(w.is.preset, known, "there are "));
   }
-  if (auto fit = check_images(w, from); !fit) return fit;
+  for (const auto holds : {check_no_waste, check_ranks, check_size, check_images})
+    if (auto held = holds(w, from); !held) return held;
   for (const auto& [key, list] : {std::pair{"cost.forward_ms", &w.cost.forward_ms},
                                   std::pair{"cost.backward_ms", &w.cost.backward_ms},
                                   std::pair{"cost.weight_ms", &w.cost.weight_ms}})
@@ -241,13 +308,16 @@ status check_run(const run_options& r, const workload_entry& w, const provenance
   const auto policies = policies::make_policy_set(r.policy, shape);
   const auto in_workload = "workload " + in_quotes(w.is.name) + ": ";
   if (!policies) return from.blame("policy", in_workload + policies.message());
+  if (r.slot_bytes != 0 && w.is.preset.empty())
+    return from.blame("slot_bytes",
+                      in_workload + "expected a preset, which tells the bytes of a microbatch");
   if (r.mode == run_mode::ready) return success();
   if (r.hint == hint_quality::reversed || r.hint == hint_quality::shuffled)
     return from.blame("hint",
                       "expected \"own\", \"calm\" or \"stale\" in mode " + in_quotes(name(r.mode)) +
                           ", got " + in_quotes(name(r.hint)),
                       "mode");
-  // An order that was run within the limits fits them.
+  // An order that was run within the slots fits them; whether its bytes do, shows when it runs.
   if (r.hint != hint_quality::own) return success();
   const auto* sequences = (*policies)->sequences();
   if (sequences == nullptr)
@@ -278,9 +348,21 @@ status check_weather(const weather_entry& entry, const workload_entry& w, const 
   if (auto ok = stands("straggler_stage", c.straggler_stage, stages, c.straggler_factor != 1); !ok)
     return ok;
   if (auto ok = stands("pause_stage", c.pause_stage, stages, c.pause_ms != 0); !ok) return ok;
-  if (auto ok = stands("slow_link_stage", c.slow_link_stage, stages - 1, c.slow_link_factor != 1);
-      !ok)
-    return ok;
+  const bool slow = c.slow_link_factor != 1;
+  if (slow && stages == 1)
+    return from.blame("slow_link_factor", "workload " + in_quotes(w.is.name) +
+                                              ": expected a link, but one stage has none");
+  if (auto ok = stands("slow_link_stage", c.slow_link_stage, stages - 1, slow); !ok) return ok;
+  const std::tuple<const char*, bool, const char*> needed[] = {
+      {"compute_sigma", c.jitter.compute != weather::compute_jitter::none, "compute"},
+      {"straggler_stage", c.straggler_factor != 1, "straggler_factor"},
+      {"pause_stage", c.pause_ms != 0, "pause_ms"},
+      {"slow_link_stage", slow, "slow_link_factor"}};
+  const auto set = from.places();
+  for (const auto& [key, has_effect, other] : needed)
+    if (set.contains(key) && !has_effect)
+      return from.blame(key,
+                        std::string{"expected "} + other + " beside it: alone it does nothing");
   if (c.jitter.link != weather::link_jitter::none && c.jitter.link_mean_ms == 0)
     return from.blame(
         "link_mean_ms",

@@ -1,5 +1,6 @@
 #include <rrfp/experiment/store.hpp>
 
+#include <sys/file.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +12,8 @@
 
 #include <rrfp/job/value.hpp>
 
+#include "checksum.hpp"
+
 namespace rrfp::experiment {
 
 namespace {
@@ -20,13 +23,6 @@ namespace fs = std::filesystem;
 
 error failed(const std::string& what, const std::string& path) {
   return error{path + ": cannot " + what + ": " + std::strerror(errno)};
-}
-
-/// FNV-1a.
-std::string checksum(std::string_view text) {
-  std::uint64_t sum = 0xcbf29ce484222325U;
-  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return fmt::format("{:016x}", sum);
 }
 
 json json_of(const outcome& o) {
@@ -96,6 +92,9 @@ result<store> store::open(const std::string& folder) {
 
   std::string kept;
   std::size_t number = 0;
+  constexpr std::string_view begins = "{\"cell\":";  // maybe torn already there
+  if (!begins.starts_with(text->substr(0, begins.size())))
+    return error{s.path_ + ":1: expected cells of an experiment, got another file"};
   for (std::size_t begin = 0; begin < text->size();) {
     const auto end = std::min(text->find('\n', begin), text->size());
     const auto line = text->substr(begin, end - begin);
@@ -112,6 +111,8 @@ result<store> store::open(const std::string& folder) {
     if (auto written = write_whole(s.path_, kept); !written) return written.failure();
   s.file_.reset(std::fopen(s.path_.c_str(), "ab"));
   if (!s.file_) return failed("be written", s.path_);
+  if (::flock(::fileno(s.file_.get()), LOCK_EX | LOCK_NB) != 0)
+    return error{s.path_ + ": another process writes it: expected a folder for each"};
   return s;
 }
 
@@ -177,9 +178,9 @@ std::string results_csv(const experiment& e, const std::vector<engine_outcomes>&
       const auto& o = of.outcomes[i];
       text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
                           name(of.engine), quoted(c.workload.is.name), quoted(c.weather.name),
-                          quoted(c.run.name), name(c.run.mode), c.run.policy, name(c.run.hint),
-                          c.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms, o.slots_peak,
-                          o.activation_bytes_peak, o.held_bytes_peak);
+                          quoted(c.run.name), name(c.run.mode), quoted(c.run.policy),
+                          name(c.run.hint), c.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms,
+                          o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);
     }
   return text;
 }

@@ -168,12 +168,13 @@ std::string spread_table(const experiment& e, const std::vector<outcome>& outcom
 
 std::string breakdown_table(const experiment& e, const std::vector<outcome>& outcomes) {
   const auto width = width_of_names(names_of_runs(e));
-  std::string text = "\nwhere the mean step goes on a device, in ms\n";
+  std::string text =
+      "\nwhere the mean step goes on a device, in ms; launch gap: of the stage with most of it\n";
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>12}\n",
                           e.workloads[w].is.name, e.weathers[k].name, "run", width, "step", "tasks",
-                          "waiting", "coordination");
+                          "waiting", "launch gap");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         const auto s = summary_of(e, outcomes, w, k, r);
         const auto tasks = (1 - s.idle) * s.step_ms;

@@ -58,14 +58,23 @@ std::uint32_t index(const json& object, const char* key, std::uint32_t max = 1'0
   return static_cast<std::uint32_t>(whole(object, key, max));
 }
 
+/// Some 100 days; above, a double no longer holds every nanosecond.
+constexpr double microseconds_max = 9e12;
+
 /// Written in microseconds with three decimals, so that nanoseconds come back exactly.
 nanoseconds time(const json& object, const char* key) {
   const auto& value = member(object, key);
-  // Some 100 days; above, a double no longer holds every nanosecond.
-  constexpr double microseconds_max = 9e12;
   if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > microseconds_max)
     throw malformed{
         fmt::format("expected \"{}\" as microseconds from 0, got {}", key, shown(value))};
+  return std::llround(value.get<double>() * 1000);
+}
+
+/// What jitter adds: less than nothing where a task was quicker than on a calm day.
+nanoseconds added_time(const json& object, const char* key) {
+  const auto& value = member(object, key);
+  if (!value.is_number() || std::abs(value.get<double>()) > microseconds_max)
+    throw malformed{fmt::format("expected \"{}\" as microseconds, got {}", key, shown(value))};
   return std::llround(value.get<double>() * 1000);
 }
 
@@ -179,7 +188,7 @@ class reader {
     t.begin = time(e, "ts");
     t.end = t.begin + time(e, "dur");
     t.decided = std::min(time(args, "decided_us"), t.begin);
-    t.delay = std::min(time(args, "delay_us"), t.end - t.begin);
+    t.delay = std::min(added_time(args, "delay_us"), t.end - t.begin);
     last_task_[index(e, "pid")] = runs_[at.run].tasks.size();
     runs_[at.run].tasks.push_back(t);
   }

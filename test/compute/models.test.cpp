@@ -1,6 +1,4 @@
 /// The families of models: what holds for each whatever its configuration.
-#include <numeric>
-
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <catch2/catch.hpp>
@@ -191,9 +189,43 @@ TEST_CASE("recomputed activations change memory, not bits") {
   for (const auto& [name, value] : kept.weights) CHECK(at::equal(again.weights.at(name), value));
 }
 
+TEST_CASE("bfloat16 computes narrow and keeps weights wide, with the same bits in every order") {
+  auto model = GENERATE(small_model(), with_images(qwen3()));
+  model.dropout = 0;
+  const bool sees = model.vision.layers > 0;
+  const std::uint32_t microbatches = 3;
+  const auto data = std::make_shared<mixed_source>(microbatches, sees);
+  const auto wide = train_plainly(model, small_train(), microbatches, *data, 3);
+  model.precision = job::precision_kind::bf16;
+  const auto plain = train_plainly(model, small_train(), microbatches, *data, 3);
+  for (std::size_t i = 0; i < wide.losses.size(); ++i) {
+    CHECK(plain.losses[i] == Approx(wide.losses[i]).epsilon(0.02));
+    CHECK(plain.losses[i] != wide.losses[i]);
+  }
+  for (const auto& [name, value] : plain.weights) CHECK(value.scalar_type() == at::kFloat);
+  for (const auto recompute : {false, true}) {
+    pipeline_options options;
+    options.order_seed = 3;
+    options.recompute = recompute;
+    const auto got = train_in_stages(model, small_train(),
+                                     {3, 1, microbatches, placement::linear}, data, 3, options);
+    CHECK(got.losses == plain.losses);
+    for (const auto& [name, value] : plain.weights) {
+      INFO(name);
+      CHECK(at::equal(got.weights.at(name), value));
+    }
+  }
+  pipeline p(model, small_train(), {2, 1, microbatches, placement::linear}, data);
+  p.stage(0).begin_step(step_id{0});
+  launch l;
+  l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
+  CHECK(p.stage(0).run(l, {}).scalar_type() == at::kBFloat16);
+}
+
 TEST_CASE("the estimate knows every family's parameters, activations and pending gradients") {
   auto model = GENERATE(llama(), qwen3(), with_images(small_model()), with_images(qwen3()));
   model.dropout = 0;
+  model.precision = GENERATE(job::precision_kind::fp32, job::precision_kind::bf16);
   const bool sees = model.vision.layers > 0;
   const bool recompute = GENERATE(false, true);
   const auto data = std::make_shared<mixed_source>(1, sees);

@@ -27,14 +27,18 @@ TEST_CASE("a quantile is the nearest of the values") {
   CHECK(quantile({7}, 0.95) == 7);
 }
 
-TEST_CASE("cells beyond 3 % are counted, and those that launch gaps explain") {
+TEST_CASE("cells beyond 3 % are counted, and those that launch gaps and late tasks explain") {
   const auto e = good("seeds = [1, 2, 3]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
-  const std::vector<outcome> simulated{took(100), took(100), took(200)};
-  const std::vector<outcome> measured{took(102), took(110, 9), took(180)};
+  std::vector<outcome> simulated{took(100), took(100), took(200)};
+  std::vector<outcome> measured{took(102), took(110, 9), took(180)};
+  for (auto* side : {&simulated, &measured})
+    for (auto& o : *side) o.idle = 0.5;
+  measured[1].idle = 1 - 54.0 / 110;  // its tasks took 54 ms instead of 50
   const auto all = differences_of(e, simulated, measured);
   REQUIRE(all.size() == 3);
   CHECK(all[2].time == Approx(-0.1));
   CHECK(all[1].launch_gap == Approx(0.09));
+  CHECK(all[1].late_tasks == Approx(0.04));
   const auto a = agreement_of(all);
   CHECK(a.cells == 3);
   CHECK(a.median == Approx(0.02));

@@ -174,6 +174,49 @@ TEST_CASE("a profile is refused beside what it replaces, and its faults by its o
         "x.toml:3: profile: /nonexistent/p.toml: cannot be read: No such file or directory");
 }
 
+TEST_CASE("a key that would do nothing is refused, with what it needs") {
+  const std::string preset = "preset = \"gpt3-large\"\n";
+  check({
+      {workload + preset + "cost.forward_ms = 500\n" + run,
+       "x.toml:4: cost.forward_ms: expected none beside preset, which gives the times"},
+      {workload + "machine.tflops = 10\n" + run,
+       "x.toml:3: machine.tflops: expected a preset beside it, which it would change"},
+      {workload + "images.mean = 1\n" + run,
+       "x.toml:3: images.mean: expected a preset beside it, which it would change"},
+      {workload + run + "slot_bytes = \"1B\"\n",
+       "x.toml:5: slot_bytes: workload \"w\": expected a preset, which tells the bytes of a "
+       "microbatch"},
+      {workload + run + "[[weather]]\nname = \"n\"\ncompute_sigma = 2\n",
+       "x.toml:7: compute_sigma: expected compute beside it: alone it does nothing"},
+      {workload + run + "[[weather]]\nname = \"n\"\nstraggler_stage = 1\n",
+       "x.toml:7: straggler_stage: expected straggler_factor beside it: alone it does nothing"},
+      {workload + "stages = 1\n" + run + "[[weather]]\nname = \"n\"\nslow_link_factor = 2\n",
+       "x.toml:8: slow_link_factor: workload \"w\": expected a link, but one stage has none"},
+      {workload + "cost = {forward_ms = 0, backward_ms = 0, weight_ms = 0}\n" + run,
+       "x.toml:3: cost.forward_ms: expected a time above 0 of one task at least, got 0 of all"},
+  });
+}
+
+TEST_CASE("sizes that no machine here holds, and ranks that cut no heads, are refused") {
+  check({
+      {workload + "stages = 1024\nmicrobatches = 65536\n" + run,
+       "x.toml:4: microbatches: expected stages * microbatches <= 1048576, got 67108864"},
+      {workload + "stages = 64\ntp = 64\nreplicas = 1024\n" + run,
+       "x.toml:3: stages: expected stages * tp * replicas <= 4096, got 4194304"},
+      {workload + "preset = \"gpt3-large\"\ntp = 3\n" + run,
+       "x.toml:4: tp: expected a divisor of the 16 heads of \"gpt3-large\", got 3"},
+  });
+}
+
+TEST_CASE("the table of a policy is found beside the experiment, and what it says counts") {
+  const auto made = parse_experiment(workload + run + "policy = \"table:none.csv\"\n",
+                                     "/nonexistent/x.toml");
+  REQUIRE_FALSE(made);
+  CHECK(made.message() ==
+        "/nonexistent/x.toml:5: policy: /nonexistent/none.csv: cannot be read: No such file or "
+        "directory");
+}
+
 TEST_CASE("too many cells are refused") {
   std::string seeds = "seeds = [0";
   for (int i = 1; i < 1000; ++i) seeds += ", " + std::to_string(i);

@@ -80,6 +80,21 @@ TEST_CASE("a changed digit is seen by the checksum") {
   CHECK(s.notes().size() == 1);
 }
 
+TEST_CASE("another file of the name, and another process, keep what they have") {
+  const scratch_folder folder;
+  std::ofstream{folder / "cells.jsonl"} << "my notes\n";
+  const auto foreign = store::open(folder / "");
+  REQUIRE_FALSE(foreign.ok());
+  CHECK(foreign.message() ==
+        folder / "cells.jsonl:1: expected cells of an experiment, got another file");
+  CHECK(text_of(folder / "cells.jsonl") == "my notes\n");
+
+  const auto mine = opened(folder / "mine");
+  const auto theirs = store::open(folder / "mine");
+  REQUIRE_FALSE(theirs.ok());
+  CHECK_THAT(theirs.message(), Contains("another process writes it"));
+}
+
 TEST_CASE("a folder that cannot be made is refused") {
   const auto s = store::open("/proc/nothing/here");
   REQUIRE_FALSE(s.ok());

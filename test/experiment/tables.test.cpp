@@ -91,7 +91,7 @@ TEST_CASE("a step is tasks, waiting and coordination") {
 TEST_CASE("CSV has a row a cell") {
   const auto text = results_csv(two_runs(), {{engine_kind::simulator, outcomes}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 5);
-  CHECK_THAT(text, Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,bfw,own,2,300.000000,"));
+  CHECK_THAT(text, Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,\"bfw\",own,2,300.000000,"));
 }
 
 }  // namespace rrfp::experiment

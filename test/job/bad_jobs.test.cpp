@@ -132,10 +132,10 @@ TEST_CASE("An unknown name is refused with what may have been meant") {
       {"[pipeline]\nlr = 4", "x.toml:2: pipeline.lr: unknown key, did you mean train.lr?"},
       {"[pipeline]\nwarp_size = 4",
        "x.toml:2: pipeline.warp_size: unknown key; the section has stages, chunks, placement, "
-       "microbatches, tp, replicas, nodes"},
+       "microbatches, tp, replicas, recompute, nodes"},
       {"\n[pipelin]\nstages = 4", "x.toml:2: pipelin: unknown section, did you mean pipeline?"},
       {"[checkpoint]",
-       "x.toml:1: checkpoint: unknown section; a job has pipeline, dispatch, model, data, train, "
+       "x.toml:1: checkpoint: unknown section; a job has pipeline, dispatch, model, vision, data, train, "
        "jitter, cost, device, transport, run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
@@ -143,7 +143,7 @@ TEST_CASE("An unknown name is refused with what may have been meant") {
        "x.toml:1: \"pipeline.stages\": unknown key; section and key stand without quotes"},
       {"pipeline.\"a\\nb\" = 4",
        "x.toml:1: pipeline.\"a\\u000Ab\": unknown key; the section has stages, chunks, placement, "
-       "microbatches, tp, replicas, nodes"},
+       "microbatches, tp, replicas, recompute, nodes"},
   });
 }
 

@@ -161,11 +161,11 @@ std::string agreement_rows(const experiment& e, const std::vector<outcome>& simu
   const auto all = differences_of(e, simulated, measured);
   const auto beyond = fmt::format("beyond {:.0f} %", 100 * agreed);
   html::table t{
-      "", {"run", "median", "median size", "p95 size", "launch gap", beyond, "of them launch gap"}};
+      "", {"run", "median", "median size", "p95 size", "launch gap", "late tasks", beyond, "explained by both"}};
   const auto row = [&](std::string_view name, std::string_view kind, const agreement& a) {
     t.row(name, kind);
     t.cell(fmt::format("{:+.2f} %", 100 * a.median));
-    for (const auto share : {a.median_size, a.p95_size, a.launch_gap})
+    for (const auto share : {a.median_size, a.p95_size, a.launch_gap, a.late_tasks})
       t.cell(fmt::format("{:.2f} %", 100 * share));
     t.cell(fmt::format("{} of {}", a.apart, a.cells));
     t.cell(std::to_string(a.explained));

@@ -1,8 +1,9 @@
 /// How far the wall clock is from what the simulator says of the same cells, and why.
 ///
 /// The runtime adds what the simulator does not know: launch gaps (a device is free and its stage
-/// waits for nothing, while mailboxes, the decision and the launch take their time), the way of
-/// messages through mailboxes and timers, and what other decisions follow from both.
+/// waits for nothing, while mailboxes, the decision and the launch take their time), timers that
+/// ring late, so that tasks take longer, the way of messages through mailboxes, and what other
+/// decisions follow from all of them.
 #pragma once
 
 #include <string>
@@ -18,6 +19,8 @@ struct difference {
   double time = 0;
   /// The launch gaps of the stage with most of them.
   double launch_gap = 0;
+  /// What tasks took longer, in the mean of the devices.
+  double late_tasks = 0;
 };
 
 /// In the order of the cells; so are both arguments.
@@ -36,7 +39,8 @@ struct agreement {
   double median_size = 0;  ///< of the absolute differences
   double p95_size = 0;
   double launch_gap = 0;  ///< median
-  /// Cells that do not agree, and those of them that would without their launch gaps.
+  double late_tasks = 0;  ///< median
+  /// Cells that do not agree, and those of them that would without their launch gaps and late tasks.
   std::size_t apart = 0;
   std::size_t explained = 0;
 };

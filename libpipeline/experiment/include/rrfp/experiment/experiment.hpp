@@ -129,6 +129,8 @@ struct run_options {
   std::uint32_t run_ahead = 0;
   admission admit = admission::loaded;
   paper_column paper = paper_column::none;
+  /// What the table of the policy says, or empty. Its name does not tell two of them apart.
+  std::string table = {};
 };
 
 struct weather_entry {
@@ -168,6 +170,9 @@ struct experiment {
 };
 
 inline constexpr std::size_t cells_max = 100'000;
+/// Of a workload: stages * microbatches, and stages * tp * replicas.
+inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t ranks_max = 4096;
 
 result<experiment> load_experiment(const std::string& path);
 /// `source` stands for the path.
