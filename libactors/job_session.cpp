@@ -4,7 +4,7 @@
 
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/gpt.hpp>
-#include <rrfp/compute/text_source.hpp>
+#include <rrfp/data/source.hpp>
 #include <rrfp/weather/weather.hpp>
 
 namespace rrfp::actors {
@@ -49,17 +49,16 @@ emulated_device emulation_of(const job::job& j, double scale) {
 
 }  // namespace
 
-result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j) {
-  if (j.device.kind == job::device_kind::emulated)
-    return std::shared_ptr<const compute::batch_source>{};
-  compute::text_config config;
+result<std::shared_ptr<const data::source>> open_data(const job::job& j) {
+  if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const data::source>{};
+  data::source_config config;
   config.data = j.data;
   config.seed = j.train.seed;
   config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
   config.vocabulary = j.model.vocabulary;
-  auto text = compute::text_source::make(config);
-  if (!text) return job::blame(j, "data.text", text.message());
-  return std::shared_ptr<const compute::batch_source>{std::move(*text)};
+  auto opened = data::open_source(config);
+  if (!opened) return job::blame(j, data::key_of(j.data), opened.message());
+  return opened;
 }
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {

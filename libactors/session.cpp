@@ -45,6 +45,9 @@ class replica_source final : public compute::batch_source {
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return all_->load(step, microbatch_id{first_ + mb.value()});
   }
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
+    return all_->layout(step, microbatch_id{first_ + mb.value()});
+  }
   std::int64_t step_tokens(step_id step) const override { return all_->step_tokens(step); }
 
  private:

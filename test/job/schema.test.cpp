@@ -24,7 +24,8 @@ value other_value(const key& k) {
        {value{true}, value{std::int64_t{3}}, value{0.75}, value{1.25}, value{std::string{"v"}},
         value{std::string{"in-order"}}, value{std::string{"sgd"}}, value{std::string{"paper"}},
         value{std::string{"pareto"}}, value{std::string{"cuda"}}, value{std::string{"lines"}},
-        value{std::string{"large_first"}}, value{std::string{"/a"}}}) {
+        value{std::string{"large_first"}}, value{std::string{"skip"}}, value{std::string{"file"}},
+        value{std::string{"/a"}}}) {
     job::job scratch;
     if (k.set(scratch, candidate) && to_toml(k.get(scratch)) != to_toml(now)) return candidate;
   }
