@@ -5,7 +5,7 @@
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>
-#include <rrfp/compute/text_source.hpp>
+#include <rrfp/data/source.hpp>
 #include <rrfp/weather/weather.hpp>
 
 namespace rrfp::actors {
@@ -50,17 +50,18 @@ emulated_device emulation_of(const job::job& j, double scale) {
 
 }  // namespace
 
-result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j) {
-  if (j.device.kind == job::device_kind::emulated)
-    return std::shared_ptr<const compute::batch_source>{};
-  compute::text_config config;
+result<std::shared_ptr<const data::source>> open_data(const job::job& j) {
+  if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const data::source>{};
+  data::source_config config;
   config.data = j.data;
   config.seed = j.train.seed;
   config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
   config.vocabulary = j.model.vocabulary;
-  auto text = compute::text_source::make(config);
-  if (!text) return job::blame(j, "data.text", text.message());
-  return std::shared_ptr<const compute::batch_source>{std::move(*text)};
+  config.patch = j.model.vision.patch;
+  config.image_token = j.model.vision.image_token;
+  auto opened = data::open_source(config);
+  if (!opened) return job::blame(j, data::key_of(j.data), opened.message());
+  return opened;
 }
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
@@ -101,8 +102,8 @@ result<session_setup> make_session_setup(const job::job& j,
   if (data != nullptr && j.dispatch.slot_bytes != 0) {
     setup.slot_bytes = [model = j.model, of = j.pipeline, shape = dispatch->shape, data](
                            step_id step, stage_id s, microbatch_id mb) {
-      const auto sizes = compute::estimate(model, data->layout(step, mb), shape, of.tp,
-                                           of.recompute);
+      const auto sizes =
+          compute::estimate(model, data->layout(step, mb), shape, of.tp, of.recompute);
       return compute::slot_bytes(sizes, shape, s);
     };
   }

@@ -104,8 +104,10 @@ int check_command(const command_options& options) {
   if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
   for (const auto& j : job::variants(*loaded)) {
-    if (const auto data = actors::open_data(j); !data) return refuse(data.message());
+    const auto data = actors::open_data(j);
+    if (!data) return refuse(data.message());
     if (const int code = print_plan(j, options.local_nodes); code != exit_done) return code;
+    if (*data && !(*data)->report().empty()) fmt::print("data: {}\n\n", (*data)->report());
   }
   return exit_done;
 }

@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -23,19 +24,34 @@ namespace {
 /// One run of the job as the outputs need it.
 struct prepared_run {
   job::job what;
+  /// What was read and left out of the data; empty: nothing to say.
+  std::string data_report;
   std::unique_ptr<actors::session> session;
   std::unique_ptr<progress> shown;
   std::unique_ptr<actors::trace_recorder> trace;
 };
+
+/// Nodes that read different files would train on a mixture of them.
+status agree_on_data(const job::job& j, const data::source* opened, const node_seat& seat) {
+  if (opened == nullptr || seat.members == nullptr) return success();
+  const std::chrono::milliseconds limit{
+      static_cast<std::int64_t>(j.transport.join_timeout_s * 1e3)};
+  const auto all = seat.members->all_gather(data::fingerprint_text(*opened), limit);
+  if (!all) return all.failure();
+  if (auto same = data::check_same_data(*all); !same)
+    return job::blame(j, data::key_of(j.data), same.message());
+  return success();
+}
 
 /// Sets up the run; nothing has started yet.
 result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& log, bool traced,
                              const node_seat& seat) {
   auto data = actors::open_data(j);
   if (!data) return data.failure();
+  if (auto same = agree_on_data(j, data->get(), seat); !same) return same.failure();
+  prepared_run run{j, *data ? (*data)->report() : std::string{}, nullptr, nullptr, nullptr};
   auto setup = actors::make_session_setup(j, std::move(*data));
   if (!setup) return setup.failure();
-  prepared_run run{j, nullptr, nullptr, nullptr};
   run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, j.train.steps);
   if (traced) run.trace = std::make_unique<actors::trace_recorder>();
   setup->trace = run.trace.get();
@@ -133,10 +149,15 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   std::vector<std::unique_ptr<actors::trace_recorder>> traces;
   std::vector<actors::titled_trace> titled;
   int code = exit_done;
+  std::string told_of_data;
   for (const auto& j : runs) {
     auto run =
         prepare(j, static_cast<std::uint32_t>(titled.size()), **log, !options.trace.empty(), seat);
     if (!run) return refuse(run.message());
+    if (seat.leads() && run->data_report != told_of_data) {
+      told_of_data = run->data_report;
+      fmt::print("data: {}\n", told_of_data);
+    }
     if (seat.leads()) fmt::print("{}\n", headline(j));
     std::fflush(stdout);
     interrupts.on_interrupt([session = run->session.get()] { session->interrupt(); });

@@ -13,6 +13,7 @@ namespace {
 constexpr double ms_max = 1e6;
 constexpr std::int64_t count_max = 1'000'000'000;
 constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
+constexpr std::int64_t samples_max = std::int64_t{1} << 28;
 
 template <class Section>
 using section_keys = basic_section_keys<job, Section>;
@@ -144,11 +145,41 @@ void add_data(std::vector<key>& table) {
   section_keys<data_options> keys{table, "data", &job::data};
   using o = data_options;
   keys.texts("text", &o::text, path_rule::files, "text or an array of them",
-             "Files and folders whose bytes are the tokens; needed to train.");
+             "Files and folders whose bytes are the tokens, in windows. To train takes exactly one "
+             "of `text`, `jsonl`, `tokens`, `images` and `shapes`.");
+  keys.texts("jsonl", &o::jsonl, path_rule::files, "text or an array of them",
+             "Files of one JSON object a line, each a document; its bytes are the tokens.");
+  keys.texts("tokens", &o::tokens, path_rule::files, "text or an array of them",
+             "Files NAME.bin of token ids with NAME.json beside them, as scripts/tokenize makes.");
+  keys.texts("images", &o::images, path_rule::files, "text or an array of them",
+             "Files of one JSON object a line, each a text with PNG or JPEG images: \"images\" has "
+             "their paths, <image> in the text their places (else they come first).");
+  keys.integer("shapes", &o::shapes, {0, samples_max}, "samples",
+               "Coloured shapes with captions, made up in memory: a small task with images.");
+  keys.integer("shapes_seed", &o::shapes_seed, {}, "", "Other shapes for another number.");
+  keys.text("text_key", &o::text_key, path_rule::none, "text",
+            "In the objects of `jsonl` and `images`, the key of the text.");
   keys.integer("microbatch_size", &o::microbatch_size, {1, 65536}, "sequences",
                "Sequences in a microbatch.");
   keys.integer("sequence_length", &o::sequence_length, {1, 1 << 20}, "tokens",
-               "At most `model.context`.");
+               "Of a window; of other samples the most. At most `model.context`.");
+  keys.choice("too_long", &o::when_too_long, {"stop", "cut", "skip"},
+              "A sample of more tokens is an error, loses its end or is left out.");
+  keys.choice("order", &o::order, {"shuffled", "file"},
+              "Of samples; `shuffled`: every epoch in another order, which follows from "
+              "`train.seed`. Windows of `text` are drawn whatever this is.");
+  keys.choice("bad_samples", &o::when_bad, {"stop", "skip"},
+              "A sample that cannot be used is an error or is left out; to know all of them, "
+              "`skip` decodes every image before the run.");
+  keys.integer("image_side_max", &o::image_side_max, {1, 16384}, "pixels",
+               "The longer side of a larger image is made this long.");
+  keys.numbers("image_mean", &o::image_mean, {0, 1}, "",
+               "Taken off the samples of images, which are in [0, 1]; one value or one a colour.");
+  keys.numbers("image_std", &o::image_std, {0, 1, true, false}, "",
+               "What they are then divided by; one value or one a colour.");
+  keys.boolean("blind", &o::blind,
+               "The samples of `images` or `shapes` without their images: what the text alone can "
+               "tell.");
 }
 
 void add_train(std::vector<key>& table) {
@@ -281,7 +312,7 @@ const key_table<job>& job_keys() {
           {"dispatch", "Which task a stage runs next, and what it may hold."},
           {"model", "A decoder."},
           {"vision", "A vision transformer in front of the decoder."},
-          {"data", "Byte-level text."},
+          {"data", "Text, tokens or text with images."},
           {"train", "Optimizer and learning rate."},
           {"jitter", "What disturbs the run, the same in every mode."},
           {"cost", "Expected times, for simulation and for the scale of jitter."},

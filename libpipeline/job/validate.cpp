@@ -9,6 +9,7 @@
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
+#include <rrfp/job/byte_level.hpp>
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/value.hpp>
 
@@ -125,14 +126,67 @@ std::string unreadable(const std::string& path) {
   return errno != 0 ? std::strerror(errno) : "cannot be opened";
 }
 
+/// A way to give data, and what it names on disk.
+struct data_kind {
+  std::string_view key;
+  bool is_given = false;
+  const std::vector<std::string>* files = nullptr;
+  bool is_byte_level = false;  ///< with ends and images
+};
+
+std::vector<data_kind> data_kinds(const data_options& d) {
+  return {{"data.text", !d.text.empty(), &d.text},
+          {"data.jsonl", !d.jsonl.empty(), &d.jsonl, true},
+          {"data.tokens", !d.tokens.empty(), &d.tokens},
+          {"data.images", !d.images.empty(), &d.images, true},
+          {"data.shapes", d.shapes > 0, nullptr, true}};
+}
+
+status check_images(const job& j, const provenance& from) {
+  const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
+    if (list.size() == 1 || list.size() == 3) return success();
+    return from.blame(key,
+                      "expected one value or 3 (red, green, blue), got " + text_of(list.size()));
+  };
+  if (auto mean = fits("data.image_mean", j.data.image_mean); !mean) return mean;
+  if (auto deviation = fits("data.image_std", j.data.image_std); !deviation) return deviation;
+  if (j.data.blind && j.data.images.empty() && j.data.shapes == 0)
+    return from.blame("data.blind", "expected data.images or data.shapes beside it, got neither");
+  const auto* key = !j.data.images.empty() ? "data.images" : "data.shapes";
+  const bool sees = (!j.data.images.empty() || j.data.shapes > 0) && !j.data.blind;
+  if (sees && j.model.vision.layers == 0)
+    return from.blame(key, "expected a model with images: vision.layers >= 1, or else data.blind",
+                      "vision.layers");
+  return success();
+}
+
 status check_data(const job& j, const provenance& from) {
   if (j.device.kind == device_kind::emulated) return success();  // reads none
-  if (j.data.text.empty())
-    return from.blame("data.text", "expected at least one file or folder, got none");
-  for (const auto& path : j.data.text)
-    if (const auto why = unreadable(path); !why.empty())
-      return from.blame("data.text", "cannot read " + path + ": " + why);
-  return success();
+  const data_kind* given = nullptr;
+  const auto kinds = data_kinds(j.data);
+  for (const auto& kind : kinds) {
+    if (!kind.is_given) continue;
+    if (given != nullptr)
+      return from.blame(kind.key,
+                        "expected one kind of data, got " + std::string{given->key} + " as well");
+    given = &kind;
+  }
+  if (given == nullptr)
+    return from.blame("data.text",
+                      "expected data.text, or else data.jsonl, data.tokens, data.images or "
+                      "data.shapes, got none");
+  if (given->is_byte_level && j.model.vocabulary < byte_level::vocabulary)
+    return from.blame("model.vocabulary",
+                      "expected at least " + text_of(byte_level::vocabulary) +
+                          " (256 bytes, the image token and the end of a text) with " +
+                          std::string{given->key} + ", got " + text_of(j.model.vocabulary) +
+                          std::string{from.note("model.vocabulary")},
+                      given->key);
+  if (given->files != nullptr)
+    for (const auto& path : *given->files)
+      if (const auto why = unreadable(path); !why.empty())
+        return from.blame(given->key, "cannot read " + path + ": " + why);
+  return check_images(j, from);
 }
 
 status check_jitter(const job& j, const provenance& from) {

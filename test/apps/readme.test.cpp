@@ -46,7 +46,7 @@ TEST_CASE("every command of the README runs") {
   int ran = 0;
   for (auto command : commands) {
     // The two scripts install and build; they run this test.
-    if (command.rfind("scripts/", 0) == 0) {
+    if (command == "scripts/train" || command == "scripts/test") {
       CHECK(std::filesystem::exists(RRFP_SOURCE "/" + command.substr(0, command.find(' '))));
       continue;
     }
@@ -56,6 +56,7 @@ TEST_CASE("every command of the README runs") {
     command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-sim"}, RRFP_SIM);
     command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-report"}, RRFP_REPORT);
     command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-jitter"}, RRFP_JITTER);
+    command = std::regex_replace(command, std::regex{"build/release/bin/rrfp-shapes"}, RRFP_SHAPES);
     if (trains) command += " --set train.steps=2";
     INFO(command);
     const auto o = run_program({"/bin/sh", "-c", "cd '" RRFP_SOURCE "' && " + command});

@@ -46,12 +46,70 @@ TEST_CASE("Text is looked for beside the job file, and what is missing is named"
   CHECK(made->source == path);
 }
 
-TEST_CASE("Training needs text, simulation does not") {
-  CHECK(refusal("", {}, job_use::train) ==
-        "x.toml: data.text: expected at least one file or folder, got none");
-  CHECK(refusal("[data]\ntext = []", {}, job_use::train) ==
-        "x.toml:2: data.text: expected at least one file or folder, got none");
+TEST_CASE("Training needs data, simulation does not") {
+  const std::string needed =
+      "data.text: expected data.text, or else data.jsonl, data.tokens, data.images or data.shapes, "
+      "got none";
+  CHECK(refusal("", {}, job_use::train) == "x.toml: " + needed);
+  CHECK(refusal("[data]\ntext = []", {}, job_use::train) == "x.toml:2: " + needed);
+  CHECK(refusal("[data]\nshapes = 0", {}, job_use::train) == "x.toml: " + needed);
+  CHECK(refusal("[device]\nkind = \"emulated\"", {}, job_use::train) == "accepted");
   CHECK(refusal("[data]\ntext = \"/nowhere\"", {}, job_use::simulate) == "accepted");
+}
+
+TEST_CASE("Data is of one kind, and a second one is refused with both keys") {
+  const scratch_folder folder;
+  const auto file = folder.write("a", "a");
+  const std::string kinds[] = {"text", "jsonl", "tokens", "images"};
+  const auto given = [&](const std::string& kind) { return kind + " = \"" + file + "\"\n"; };
+  const auto train = [](const std::string& data) {
+    return refusal("[model]\nvocabulary = 258\n[data]\n" + data, {}, job_use::train);
+  };
+  for (std::size_t a = 0; a < 4; ++a) {
+    CHECK(train(given(kinds[a])) == "accepted");
+    CHECK(train(kinds[a] + " = \"/nowhere\"") ==
+          "x.toml:4: data." + kinds[a] + ": cannot read /nowhere: No such file or directory");
+    const auto both = [&](const std::string& later) {
+      return "x.toml:5: data." + later + ": expected one kind of data, got data." + kinds[a] +
+             " as well";
+    };
+    for (std::size_t b = a + 1; b < 4; ++b)
+      CHECK(train(given(kinds[a]) + given(kinds[b])) == both(kinds[b]));
+    CHECK(train(given(kinds[a]) + "shapes = 3") == both("shapes"));
+  }
+  CHECK(train("shapes = 3") == "accepted");
+}
+
+TEST_CASE("Bytes with ends and images take more ids than bytes") {
+  const auto refused = [](const std::string& place, const std::string& key,
+                          const std::string& got) {
+    return place +
+           "model.vocabulary: expected at least 258 (256 bytes, the image token and the "
+           "end of a text) with " +
+           key + ", got " + got;
+  };
+  CHECK(refusal("[data]\nshapes = 3", {}, job_use::train) ==
+        refused("x.toml:2: ", "data.shapes", "256 (the default)"));
+  CHECK(refusal("[data]\njsonl = \"a\"\n[model]\nvocabulary = 257", {}, job_use::train) ==
+        refused("x.toml:4: ", "data.jsonl", "257"));
+  CHECK(refusal("[data]\nimages = \"a\"", {}, job_use::train) ==
+        refused("x.toml:2: ", "data.images", "256 (the default)"));
+}
+
+TEST_CASE("What is said of images must fit") {
+  const auto train = [](const std::string& more) {
+    return refusal("[model]\nvocabulary = 258\n[data]\n" + more, {}, job_use::train);
+  };
+  CHECK(train("shapes = 3\nimage_mean = [0.1, 0.2, 0.3]\nimage_std = 1\nblind = true") ==
+        "accepted");
+  CHECK(train("shapes = 3\nimage_mean = [0.1, 0.2]") ==
+        "x.toml:5: data.image_mean: expected one value or 3 (red, green, blue), got 2");
+  CHECK(train("shapes = 3\nimage_std = [1, 1, 1, 1]") ==
+        "x.toml:5: data.image_std: expected one value or 3 (red, green, blue), got 4");
+  CHECK(train("shapes = 3\nimage_std = 0") ==
+        "x.toml:5: data.image_std: expected a number > 0, got 0");
+  CHECK(train("text = \".\"\nblind = true") ==
+        "x.toml:5: data.blind: expected data.images or data.shapes beside it, got neither");
 }
 
 TEST_CASE("An override's path is relative to the current folder") {

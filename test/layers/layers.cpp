@@ -53,11 +53,17 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libpipeline/compute",
         {"schedule", "safetensors", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         torch}},
+      {"data",
+       {"libpipeline/data",
+        {"schedule", "rrfp/compute/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
+         "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
+        {"ATen", "c10", "png.h", "turbojpeg.h"}}},
       {"policies", {"policies", {"schedule"}, {}}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
       {"actors",
        {"libactors",
-        {"plan", "compute", "tp_coord", "job", "policies", "weather", "simulate", "schedule"},
+        {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
+         "schedule"},
         with(torch, {"caf"})}},
       {"wall_clock",
        {"libactors/wall_clock",
@@ -70,7 +76,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"openssl"}}},
       {"apps",
        {"apps",
-        {"actors", "plan", "compute", "tp_coord", "job", "policies", "weather", "workload",
+        {"actors", "plan", "compute", "data", "tp_coord", "job", "policies", "weather", "workload",
          "experiment", "simulate", "report", "wall_clock", "schedule"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
@@ -78,7 +84,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
 }
 
 /// Third parties that only some layers may know, by the folder of their headers.
-const names watched{"torch", "ATen", "c10", "caf", "CLI", "toml++", "openssl"};
+const names watched{"torch",  "ATen",    "c10",   "caf",        "CLI",
+                    "toml++", "openssl", "png.h", "turbojpeg.h"};
 
 /// Folders whose sources must all belong to a layer.
 constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",

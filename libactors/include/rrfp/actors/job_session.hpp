@@ -4,14 +4,15 @@
 #include <memory>
 
 #include <rrfp/actors/session.hpp>
+#include <rrfp/data/source.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/plan/plan.hpp>
 
 namespace rrfp::actors {
 
-/// The text of the job; null if its device is emulated and reads none. Error: what is wrong with a
+/// The data of the job; null if its device is emulated and reads none. Error: what is wrong with a
 /// path or its contents, naming it.
-result<std::shared_ptr<const compute::batch_source>> open_data(const job::job& j);
+result<std::shared_ptr<const data::source>> open_data(const job::job& j);
 
 /// Error: obeyed to the letter, the sequence of the policy needs more than dispatch.slot_bytes.
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);

@@ -19,6 +19,12 @@ inline std::uint64_t hash_of_name(std::string_view name) {
 }
 
 /// The first word of every key: what the numbers are for. Two uses never share a stream.
-enum class random_use : std::uint64_t { initial_weight = 1, dropout_mask = 2, text_window = 3 };
+enum class random_use : std::uint64_t {
+  initial_weight = 1,
+  dropout_mask = 2,
+  text_window = 3,
+  sample_order = 4,
+  shapes = 5,
+};
 
 }  // namespace rrfp::compute

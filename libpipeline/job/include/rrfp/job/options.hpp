@@ -129,13 +129,46 @@ struct model_options {
   bool operator==(const model_options&) const = default;
 };
 
-/// [data] byte-level text: every regular file of `text` (folders are walked), in order of path.
+/// What becomes of a sample with more tokens than data.sequence_length: an error, its end is cut
+/// off, or it is left out.
+enum class too_long : std::uint8_t { stop, cut, skip };
+
+/// `shuffled`: every epoch in an order of its own.
+enum class sample_order : std::uint8_t { shuffled, file };
+
+/// What becomes of a sample that cannot be used.
+enum class bad_samples : std::uint8_t { stop, skip };
+
+/// [data] exactly one of `text`, `jsonl`, `tokens`, `images` and `shapes` is given.
 struct data_options {
+  /// Bytes as tokens: every regular file (folders are walked), in order of path.
   std::vector<std::string> text;
+  /// Files of one JSON object a line, each a document.
+  std::vector<std::string> jsonl;
+  /// NAME.bin with token ids, beside it NAME.json that tells what they are.
+  std::vector<std::string> tokens;
+  /// Files of one JSON object a line, each a text with images.
+  std::vector<std::string> images;
+  /// Made up samples of coloured shapes with captions: how many.
+  std::uint32_t shapes = 0;
+  std::uint64_t shapes_seed = 1;
+  /// Of `jsonl` and `images`: the key of the text in each object.
+  std::string text_key = "text";
   /// Sequences in a microbatch.
   std::uint32_t microbatch_size = 4;
-  /// Tokens in a sequence, at most model.context.
+  /// Tokens in a sequence, at most model.context. Where samples have lengths of their own: the most
+  /// that one may have.
   std::uint32_t sequence_length = 128;
+  too_long when_too_long = too_long::stop;
+  sample_order order = sample_order::shuffled;
+  bad_samples when_bad = bad_samples::stop;
+  /// The longer side of a larger image is made this long, in pixels.
+  std::uint32_t image_side_max = 256;
+  /// Of samples in [0, 1]; one value, or one for red, green and blue each.
+  std::vector<double> image_mean{0.5};
+  std::vector<double> image_std{0.5};
+  /// The same samples without their images.
+  bool blind = false;
 };
 
 enum class optimizer_kind : std::uint8_t { adamw, sgd };

@@ -5,11 +5,11 @@
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>
 
-#include <rrfp/compute/text_source.hpp>
+#include <rrfp/data/text_source.hpp>
 
 #include <unistd.h>
 
-namespace rrfp::compute::test {
+namespace rrfp::data::test {
 
 namespace {
 
@@ -63,6 +63,7 @@ TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
   CHECK(batch.inputs.sizes().equals({3, 8}));
   CHECK(batch.tokens == 24);
   CHECK(source->step_tokens(step_id{2}) == 4 * 24);
+  CHECK(source->layout(step_id{2}, microbatch_id{1}) == compute::layout_of(batch));
   // In an alphabet every target is its input's successor.
   CHECK(at::equal(batch.targets, (batch.inputs - 'a' + 1).remainder(26) + 'a'));
   CHECK(at::equal(batch.inputs.narrow(1, 1, 7), batch.targets.narrow(1, 0, 7)));
@@ -147,4 +148,4 @@ TEST_CASE("text that cannot be used is refused by name") {
   }
 }
 
-}  // namespace rrfp::compute::test
+}  // namespace rrfp::data::test

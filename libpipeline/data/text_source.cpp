@@ -5,12 +5,13 @@
 #include <system_error>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <rrfp/compute/keyed_hash.hpp>
-#include <rrfp/compute/text_source.hpp>
+#include <rrfp/data/text_source.hpp>
 
-namespace rrfp::compute {
+namespace rrfp::data {
 
 namespace {
 
@@ -115,10 +116,10 @@ text_source::text_source(const text_config& config, std::vector<std::uint8_t> co
       corpus_(std::move(corpus)),
       fingerprint_(XXH64(corpus_.data(), corpus_.size(), 0)) {}
 
-microbatch text_source::load(step_id step, microbatch_id mb) const {
+compute::microbatch text_source::load(step_id step, microbatch_id mb) const {
   const std::int64_t sequences = config_.data.microbatch_size;
   const std::int64_t length = config_.data.sequence_length;
-  microbatch batch;
+  compute::microbatch batch;
   batch.inputs = at::empty({sequences, length}, at::kLong);
   batch.targets = at::empty({sequences, length}, at::kLong);
   batch.tokens = sequences * length;
@@ -126,8 +127,9 @@ microbatch text_source::load(step_id step, microbatch_id mb) const {
   auto* targets = batch.targets.mutable_data_ptr<std::int64_t>();
   const auto windows = corpus_.size() - static_cast<std::uint64_t>(length);
   for (std::int64_t s = 0; s < sequences; ++s) {
-    const auto hash = keyed_hash({static_cast<std::uint64_t>(random_use::text_window), config_.seed,
-                                  step.value(), mb.value(), static_cast<std::uint64_t>(s)});
+    const auto hash = compute::keyed_hash(
+        {static_cast<std::uint64_t>(compute::random_use::text_window), config_.seed, step.value(),
+         mb.value(), static_cast<std::uint64_t>(s)});
     // The upper half of hash * windows is uniform over [0, windows); the corpus is far below 2^32,
     // so the upper 32 bits of the hash are enough and the product fits.
     const auto first = ((hash >> 32) * windows) >> 32;
@@ -140,9 +142,15 @@ microbatch text_source::load(step_id step, microbatch_id mb) const {
   return batch;
 }
 
+compute::microbatch_layout text_source::layout(step_id /*step*/, microbatch_id /*mb*/) const {
+  compute::microbatch_layout layout;
+  layout.lengths.assign(config_.data.microbatch_size, config_.data.sequence_length);
+  return layout;
+}
+
 std::int64_t text_source::step_tokens(step_id /*step*/) const {
   return std::int64_t{config_.microbatches} * config_.data.microbatch_size *
          config_.data.sequence_length;
 }
 
-}  // namespace rrfp::compute
+}  // namespace rrfp::data

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/data/source.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/result.hpp>
 
-namespace rrfp::compute {
+namespace rrfp::data {
 
 /// The corpus is held in memory; a larger one is an error.
 inline constexpr std::uint64_t corpus_bytes_max = std::uint64_t{1} << 30;
@@ -25,10 +25,10 @@ struct text_config {
   std::uint32_t microbatches = 1;
   /// Ids that the model knows; a byte beyond them is an error.
   std::uint32_t vocabulary = 256;
-  std::uint64_t corpus_bytes_max = compute::corpus_bytes_max;
+  std::uint64_t corpus_bytes_max = data::corpus_bytes_max;
 };
 
-class text_source final : public batch_source {
+class text_source final : public source {
  public:
   /// Reads every file of data.text, in the order given; a folder stands for the regular files under
   /// it, in order of path (links to folders are not followed). Errors name the path: missing,
@@ -36,12 +36,15 @@ class text_source final : public batch_source {
   /// together, more than corpus_bytes_max, a byte outside the vocabulary.
   static result<std::shared_ptr<const text_source>> make(const text_config& config);
 
-  microbatch load(step_id step, microbatch_id mb) const override;
+  compute::microbatch load(step_id step, microbatch_id mb) const override;
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override;
   std::int64_t step_tokens(step_id step) const override;
 
   std::uint64_t bytes() const { return corpus_.size(); }
-  /// XXH64 of the corpus: equal on two nodes if they read the same text.
-  std::uint64_t fingerprint() const { return fingerprint_; }
+  /// XXH64 of the corpus.
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+  /// Nothing: bytes are neither left out nor counted.
+  std::string report() const override { return {}; }
 
  private:
   text_source(const text_config& config, std::vector<std::uint8_t> corpus);
@@ -51,4 +54,4 @@ class text_source final : public batch_source {
   std::uint64_t fingerprint_ = 0;
 };
 
-}  // namespace rrfp::compute
+}  // namespace rrfp::data

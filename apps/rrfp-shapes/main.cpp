@@ -1,0 +1,72 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <rrfp/data/shapes.hpp>
+
+#include "../rrfp-node/exit_code.hpp"
+
+namespace {
+
+using namespace rrfp;
+
+constexpr std::uint32_t samples_max = 10'000'000;
+constexpr std::uint32_t patch_max = 1024;
+
+struct options {
+  std::string folder;
+  std::uint32_t samples = 1000;
+  std::uint64_t seed = 1;
+  std::uint32_t patch = 8;
+};
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Writes a small data set of pictures with captions, such as \"a red circle, two blue "
+      "squares\", for data.images of a job"};
+  app.set_version_flag("--version", "rrfp-shapes " RRFP_VERSION);
+  app.footer(
+      "The same arguments give the same files everywhere. A job with data.shapes = N and "
+      "data.shapes_seed = S draws the same samples in memory.\n"
+      "Exit codes: 0 done, 2 bad input or a folder that cannot be written.");
+  options wanted;
+  app.add_option(
+         "folder", wanted.folder,
+         "Gets train.jsonl and images/*.png; made if it is not there, else it must be empty")
+      ->required();
+  app.add_option("--samples", wanted.samples, "How many")
+      ->check(CLI::Range(1U, samples_max))
+      ->capture_default_str();
+  app.add_option("--seed", wanted.seed, "Other pictures for another number")->capture_default_str();
+  app.add_option("--patch", wanted.patch,
+                 "Sides are multiples of this, in pixels: the patch of the model")
+      ->check(CLI::Range(1U, patch_max))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
+  }
+  if (auto written = data::write_shapes(wanted.folder, wanted.seed, wanted.samples, wanted.patch);
+      !written) {
+    fmt::print(stderr, "rrfp-shapes: {}\n", written.message());
+    return apps::exit_bad_input;
+  }
+  fmt::print("{} samples: {}/train.jsonl\n", wanted.samples, wanted.folder);
+  return apps::exit_done;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "rrfp-shapes: {}\n", e.what());
+    return apps::exit_own_fault;
+  }
+}

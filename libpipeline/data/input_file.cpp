@@ -1,0 +1,90 @@
+#include "input_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace rrfp::data {
+
+namespace {
+
+constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
+
+error unreadable(const std::string& why) { return error{"cannot be read: " + why}; }
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+}  // namespace
+
+result<std::shared_ptr<const input_file>> input_file::open(const std::string& path) {
+  // Without waiting: to open a pipe would wait for its writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return unreadable(std::strerror(errno));
+  struct ::stat about {};
+  const bool known = ::fstat(descriptor, &about) == 0;
+  if (known && S_ISREG(about.st_mode))
+    return std::shared_ptr<const input_file>{
+        new input_file(path, descriptor, static_cast<std::uint64_t>(about.st_size))};
+  const auto why =
+      known ? S_ISDIR(about.st_mode) ? "expected a file, got a folder" : "expected a regular file"
+            : std::strerror(errno);
+  auto failure = unreadable(why);
+  ::close(descriptor);
+  return failure;
+}
+
+input_file::~input_file() { ::close(descriptor_); }
+
+status input_file::read(std::uint64_t offset, std::span<std::uint8_t> to) const {
+  while (!to.empty()) {
+    const auto got = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return unreadable(std::strerror(errno));
+    if (got == 0) return unreadable("it has become shorter");
+    offset += static_cast<std::uint64_t>(got);
+    to = to.subspan(static_cast<std::size_t>(got));
+  }
+  return success();
+}
+
+status for_each_line(const input_file& file, const std::function<status(const text_line&)>& use) {
+  std::vector<std::uint8_t> block(std::min(block_bytes, file.size()));
+  std::string held;  // a line so far, whose end is in a block to come
+  std::uint64_t line_begin = 0;
+  std::uint64_t number = 1;
+  const auto too_long = [&](std::uint64_t more) -> status {
+    if (held.size() + more <= line_bytes_max) return success();
+    return error{file.path() + ":" + std::to_string(number) + ": expected a line of at most " +
+                 std::to_string(line_bytes_max) + " bytes, got more"};
+  };
+  for (std::uint64_t offset = 0; offset < file.size(); offset += block.size()) {
+    block.resize(std::min(block_bytes, file.size() - offset));
+    if (auto got = file.read(offset, block); !got) return error{file.path() + ": " + got.message()};
+    std::string_view rest{reinterpret_cast<const char*>(block.data()), block.size()};
+    for (auto end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
+      if (auto fits = too_long(end); !fits) return fits;
+      std::string_view text = rest.substr(0, end);
+      if (!held.empty()) text = held.append(text);
+      if (!is_blank(text))
+        if (auto used = use({text, line_begin, number}); !used) return used;
+      line_begin += text.size() + 1;
+      ++number;
+      held.clear();
+      rest.remove_prefix(end + 1);
+    }
+    if (auto fits = too_long(rest.size()); !fits) return fits;
+    held.append(rest);
+  }
+  if (is_blank(held)) return success();
+  return use({held, line_begin, number});
+}
+
+}  // namespace rrfp::data

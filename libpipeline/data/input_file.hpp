@@ -1,0 +1,55 @@
+/// A regular file, open for reading at any place; safe to use from several threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::data {
+
+class input_file {
+ public:
+  /// Error: "cannot be read: ...", without the path. Anything but a regular file is one.
+  static result<std::shared_ptr<const input_file>> open(const std::string& path);
+  input_file(const input_file&) = delete;
+  input_file& operator=(const input_file&) = delete;
+  ~input_file();
+
+  const std::string& path() const { return path_; }
+  /// In bytes, when it was opened.
+  std::uint64_t size() const { return size_; }
+  /// Error: as above; also if the file ends before `to` is full.
+  status read(std::uint64_t offset, std::span<std::uint8_t> to) const;
+  /// For those who map it into memory.
+  int descriptor() const { return descriptor_; }
+
+ private:
+  input_file(std::string path, int descriptor, std::uint64_t size)
+      : path_(std::move(path)), descriptor_(descriptor), size_(size) {}
+
+  const std::string path_;
+  const int descriptor_;
+  const std::uint64_t size_;
+};
+
+/// A longer line is an error.
+inline constexpr std::uint64_t line_bytes_max = std::uint64_t{64} << 20;
+
+/// A line of a file without its end.
+struct text_line {
+  std::string_view text;
+  std::uint64_t offset = 0;
+  std::uint64_t number = 0;  ///< from 1
+};
+
+/// Calls `use` with each line that is not blank, until it returns an error, which is returned.
+/// Error otherwise: "PATH: cannot be read: ..." or "PATH:LINE: ...".
+status for_each_line(const input_file& file, const std::function<status(const text_line&)>& use);
+
+}  // namespace rrfp::data

@@ -1,0 +1,36 @@
+#include "line_index.hpp"
+
+#include <stdexcept>
+
+namespace rrfp::data {
+
+status line_index::read(const std::vector<std::string>& paths,
+                        const std::function<status(std::string_view, const line_place&)>& use) {
+  for (const auto& path : paths) {
+    auto file = input_file::open(path);
+    if (!file) return error{path + ": " + file.message()};
+    const auto number = static_cast<std::uint32_t>(files_.size());
+    files_.push_back(std::move(*file));
+    auto read = for_each_line(*files_.back(), [&](const text_line& line) {
+      hash_ = XXH64(line.text.data(), line.text.size(), hash_);
+      return use(line.text,
+                 {line.offset, line.number, static_cast<std::uint32_t>(line.text.size()), number});
+    });
+    if (!read) return read;
+  }
+  return success();
+}
+
+std::string line_index::where(const line_place& place) const {
+  return path(place) + ":" + std::to_string(place.number);
+}
+
+std::string line_index::load(const line_place& place) const {
+  std::string line(place.bytes, '\0');
+  const auto got = files_[place.file]->read(
+      place.offset, {reinterpret_cast<std::uint8_t*>(line.data()), line.size()});
+  if (!got) throw std::runtime_error(where(place) + ": " + got.message());
+  return line;
+}
+
+}  // namespace rrfp::data

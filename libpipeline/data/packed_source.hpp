@@ -1,0 +1,35 @@
+/// Microbatches of samples, one after another without padding.
+///
+/// Sequence s of microbatch mb of step k stands at place (k * microbatches + mb) * microbatch_size
+/// + s of the run; epoch_order says which sample that is.
+#pragma once
+
+#include <memory>
+
+#include <rrfp/data/source.hpp>
+
+#include "epoch_order.hpp"
+#include "sample_set.hpp"
+
+namespace rrfp::data {
+
+class packed_source final : public source {
+ public:
+  packed_source(const source_config& config, std::unique_ptr<const sample_set> samples);
+
+  compute::microbatch load(step_id step, microbatch_id mb) const override;
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override;
+  std::int64_t step_tokens(step_id step) const override;
+  std::uint64_t fingerprint() const override { return samples_->fingerprint(); }
+  std::string report() const override { return samples_->report(); }
+
+ private:
+  std::vector<std::uint32_t> samples_of(step_id step, microbatch_id mb) const;
+
+  const std::uint64_t microbatches_;
+  const std::uint64_t microbatch_size_;
+  const std::unique_ptr<const sample_set> samples_;
+  const epoch_order order_;
+};
+
+}  // namespace rrfp::data

@@ -1,0 +1,82 @@
+#include "shapes_set.hpp"
+
+#include <utility>
+
+#include <xxhash.h>
+
+#include <rrfp/data/shapes.hpp>
+#include <rrfp/schedule/check.hpp>
+
+#include "caption_index.hpp"
+
+namespace rrfp::data {
+
+namespace {
+
+class shapes_set final : public sample_set {
+ public:
+  shapes_set(const source_config& config, caption_index captions)
+      : seed_(config.data.shapes_seed),
+        patch_(config.patch),
+        gate_(config.data),
+        captions_(std::move(captions)) {}
+
+  status read(std::uint32_t samples) {
+    for (std::uint32_t n = 0; n < samples; ++n) {
+      const auto outline = outline_shapes(seed_, n, patch_);
+      const auto used =
+          captions_.add("sample " + std::to_string(n), outline.text, outline.images, gate_);
+      if (!used) return used.failure();
+      if (!*used) continue;
+      numbers_.push_back(n);
+      images_ += outline.images.size();
+      fingerprint_ = XXH64(outline.text.data(), outline.text.size(), fingerprint_);
+    }
+    if (numbers_.empty()) return error{"no sample is left: " + gate_.summary()};
+    return success();
+  }
+
+  std::uint32_t count() const override { return captions_.count(); }
+  sample_size size(std::uint32_t sample) const override { return captions_.size(sample); }
+  void append_image_sizes(std::uint32_t sample,
+                          std::vector<compute::image_size>& to) const override {
+    const auto sizes = captions_.images(sample);
+    to.insert(to.end(), sizes.begin(), sizes.end());
+  }
+
+  void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
+            std::vector<at::Tensor>& images) const override {
+    const auto drawn = draw_shapes(seed_, numbers_[sample], patch_);
+    RRFP_CHECK(captions_.fill(sample, drawn.text, inputs, targets), "the text of the outline");
+    if (captions_.is_blind()) return;
+    for (const auto& image : drawn.images) images.push_back(captions_.scaler().scale(image));
+  }
+
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+  std::string report() const override {
+    const auto left_out = gate_.summary();
+    return count_of(numbers_.size(), "sample") + " of shapes with " + count_of(images_, "image") +
+           (left_out.empty() ? "" : ", " + left_out);
+  }
+
+ private:
+  const std::uint64_t seed_;
+  const std::uint32_t patch_;
+  sample_gate gate_;
+  caption_index captions_;
+  std::vector<std::uint32_t> numbers_;
+  std::uint64_t images_ = 0;
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace
+
+result<std::unique_ptr<const sample_set>> open_shapes(const source_config& config) {
+  auto captions = caption_index::make(config);
+  if (!captions) return captions.failure();
+  auto set = std::make_unique<shapes_set>(config, std::move(*captions));
+  if (auto read = set->read(config.data.shapes); !read) return read.failure();
+  return std::unique_ptr<const sample_set>{std::move(set)};
+}
+
+}  // namespace rrfp::data

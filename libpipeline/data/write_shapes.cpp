@@ -1,0 +1,78 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include <rrfp/data/shapes.hpp>
+
+#include "image_file.hpp"
+
+namespace rrfp::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+error blame(const fs::path& path, const std::string& why) {
+  return error{path.string() + ": " + why};
+}
+
+status make_folder(const fs::path& folder) {
+  std::error_code failure;
+  if (fs::exists(folder, failure)) {
+    if (!fs::is_directory(folder, failure)) return blame(folder, "expected a folder, got a file");
+    const bool empty = fs::is_empty(folder, failure);
+    if (failure) return blame(folder, "cannot be read: " + failure.message());
+    if (!empty) return blame(folder, "expected an empty folder or none, got one with files in it");
+  }
+  if (!failure) fs::create_directories(folder / "images", failure);
+  if (failure) return blame(folder, "cannot be made: " + failure.message());
+  return success();
+}
+
+status write(const fs::path& path, const char* bytes, std::size_t size) {
+  errno = 0;
+  std::ofstream file{path, std::ios::binary};
+  file.write(bytes, static_cast<std::streamsize>(size));
+  file.close();
+  if (file) return success();
+  return blame(path, std::string{"cannot be written: "} +
+                         (errno != 0 ? std::strerror(errno) : "unknown reason"));
+}
+
+/// "images/000123-0.png"
+std::string name_of(std::uint32_t sample, std::size_t image) {
+  char name[48];
+  std::snprintf(name, sizeof name, "images/%06u-%zu.png", sample, image);
+  return name;
+}
+
+}  // namespace
+
+status write_shapes(const std::string& folder, std::uint64_t seed, std::uint32_t samples,
+                    std::uint32_t patch) {
+  const fs::path root{folder};
+  if (auto made = make_folder(root); !made) return made;
+  std::string lines;
+  for (std::uint32_t n = 0; n < samples; ++n) {
+    const auto sample = draw_shapes(seed, n, patch);
+    // Neither names nor texts hold what JSON would have escaped.
+    lines += "{\"images\": [";
+    for (std::size_t i = 0; i < sample.images.size(); ++i) {
+      const auto name = name_of(n, i);
+      const auto file = encode_png(sample.images[i]);
+      if (!file) return blame(root / name, file.message());
+      if (auto written =
+              write(root / name, reinterpret_cast<const char*>(file->data()), file->size());
+          !written)
+        return written;
+      lines += (i == 0 ? "\"" : ", \"") + name + "\"";
+    }
+    lines += "], \"text\": \"" + sample.text + "\"}\n";
+  }
+  return write(root / "train.jsonl", lines.data(), lines.size());
+}
+
+}  // namespace rrfp::data

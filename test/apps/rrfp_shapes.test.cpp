@@ -1,0 +1,56 @@
+// rrfp-shapes writes a data set and says where; what is wrong gets one line and exit code 2.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+std::size_t files_in(const std::string& folder) {
+  const std::filesystem::directory_iterator all{folder};
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+}  // namespace
+
+TEST_CASE("rrfp-shapes writes lines and pictures, the same ones again") {
+  const scratch_folder folder;
+  const auto first = folder / "first";
+  const auto o = run_program({RRFP_SHAPES, first, "--samples", "20", "--seed", "3"});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK(o.out == "20 samples: " + first + "/train.jsonl\n");
+  const auto lines = text_of(first + "/train.jsonl");
+  CHECK(std::count(lines.begin(), lines.end(), '\n') == 20);
+  CHECK(files_in(first + "/images") > 10);
+  REQUIRE(run_program({RRFP_SHAPES, folder / "again", "--samples", "20", "--seed", "3"}).code == 0);
+  CHECK(text_of(folder / "again/train.jsonl") == lines);
+  REQUIRE(run_program({RRFP_SHAPES, folder / "other", "--samples", "20", "--seed", "4"}).code == 0);
+  CHECK(text_of(folder / "other/train.jsonl") != lines);
+}
+
+TEST_CASE("rrfp-shapes refuses what it cannot do") {
+  const scratch_folder folder;
+  std::ofstream{folder / "file"} << "x";
+  const auto check = [&](std::vector<std::string> arguments, const std::string& said) {
+    arguments.insert(arguments.begin(), RRFP_SHAPES);
+    const auto o = run_program(arguments);
+    INFO(o.err);
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Contains(said));
+  };
+  check({folder / ""}, "expected an empty folder");
+  check({folder / "file"}, "expected a folder, got a file");
+  check({"/proc/shapes"}, "/proc/shapes: cannot be made");
+  check({folder / "new", "--samples", "0"}, "--samples");
+  check({folder / "new", "--patch", "0"}, "--patch");
+  check({}, "folder");
+  CHECK(files_in(folder / "") == 1);
+  const auto help = run_program({RRFP_SHAPES, "--help"});
+  CHECK(help.code == 0);
+  CHECK_THAT(help.out, Contains("--samples") && Contains("--seed") && Contains("--patch"));
+}

@@ -1,0 +1,108 @@
+// scripts/tokenize writes what data.tokens reads. The library `tokenizers` is played by a module of
+// the test's own, in which every character is a token.
+#include "support.hpp"
+
+namespace rrfp::data::test {
+
+namespace {
+
+constexpr auto stub = R"(
+class _Ids:
+    def __init__(self, ids): self.ids = ids
+class Tokenizer:
+    @classmethod
+    def from_file(cls, path):
+        text = open(path).read()
+        if text != "tokenizer":
+            raise Exception("no tokenizer")
+        return cls()
+    def get_vocab_size(self): return 70000
+    def token_to_id(self, token): return 69999 if token == "<end>" else None
+    def encode(self, text, add_special_tokens=True):
+        assert not add_special_tokens
+        return _Ids([ord(c) for c in text])
+)";
+
+struct bench {
+  scratch_folder folder;
+  std::string tokenizer = write(folder / "tokenizer.json", "tokenizer");
+
+  bench() { write(folder / "tokenizers.py", stub); }
+
+  rrfp::test::outcome tokenize(const std::string& arguments) const {
+    return rrfp::test::run_program({"/bin/sh", "-c",
+                                    "PYTHONPATH='" + (folder / "") +
+                                        "' python3 '" RRFP_SOURCE "/scripts/tokenize' " +
+                                        arguments});
+  }
+
+  source_config config() const {
+    auto c = config_of([&](job::data_options& d) {
+      d.tokens = {folder / "out.bin"};
+      d.sequence_length = 6;
+      d.microbatch_size = 2;
+      d.order = job::sample_order::file;
+    });
+    c.vocabulary = 70000;
+    return c;
+  }
+};
+
+std::vector<std::int64_t> tokens_of(const std::string& text, bool ended) {
+  std::vector<std::int64_t> tokens{text.begin(), text.end()};
+  if (ended) tokens.push_back(69999);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("documents of JSON lines become documents of tokens") {
+  const bench b;
+  const auto lines =
+      write(b.folder / "a.jsonl", "{\"body\": \"abc\"}\n\n{\"body\": \"\"}\n{\"body\": \"de\"}\n");
+  const auto o = b.tokenize(b.tokenizer + " " + (b.folder / "out.bin") + " " + lines +
+                            " --text-key body --end '<end>'");
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK(o.out == (b.folder / "out.bin") + ": 7 tokens, 2 documents, vocabulary 70000\n");
+  const auto batch = open_good(b.config())->load(step_id{0}, microbatch_id{0});
+  CHECK(sequences_of(batch, batch.inputs) ==
+        std::vector{tokens_of("abc", true), tokens_of("de", true)});
+}
+
+TEST_CASE("plain text becomes windows of tokens") {
+  const bench b;
+  const auto text = write(b.folder / "a.txt", "line one\nline two\n");
+  const auto o = b.tokenize(b.tokenizer + " " + (b.folder / "out.bin") + " " + text);
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  const auto batch = open_good(b.config())->load(step_id{0}, microbatch_id{0});
+  CHECK(sequences_of(batch, batch.inputs) ==
+        std::vector{tokens_of("line o", false), tokens_of("ne\nlin", false)});
+}
+
+TEST_CASE("what cannot be tokenized is refused in one line, and nothing is left") {
+  const bench b;
+  const auto out = b.folder / "out.bin";
+  const auto check = [&](const std::string& arguments, const std::string& said) {
+    const auto o = b.tokenize(arguments);
+    INFO(o.err);
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Catch::StartsWith("tokenize: ") && Catch::Contains(said));
+    CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+    CHECK_FALSE(std::filesystem::exists(out));
+    CHECK_FALSE(std::filesystem::exists(out + ".tmp"));
+  };
+  const auto good = write(b.folder / "good.txt", "text");
+  const auto bad = write(b.folder / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n");
+  check(b.tokenizer + " " + (b.folder / "out.txt") + " " + good, "ends in .bin");
+  check((b.folder / "none.json") + " " + out + " " + good, "none.json: no such file");
+  check(good + " " + out + " " + good, "expected a tokenizer.json: no tokenizer");
+  check(b.tokenizer + " " + out + " " + bad,
+        bad + ":2: expected a JSON object with a string \"text\"");
+  check(b.tokenizer + " " + out + " " + (b.folder / "none.txt"), "none.txt");
+  check(b.tokenizer + " " + out + " " + write(b.folder / "empty.txt", ""), "holds no text");
+  check(b.tokenizer + " " + out + " " + good + " --end '<fin>'", "no token '<fin>'");
+}
+
+}  // namespace rrfp::data::test
