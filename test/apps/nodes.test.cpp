@@ -41,12 +41,42 @@ backward_ms = 1.0
 weight_ms = 1.0
 )";
 
+/// Texts of different lengths with no, one or two pictures each, so that microbatches differ and some
+/// have nothing for the encoder.
+const std::string pictures_text = R"([pipeline]
+stages = 8
+microbatches = 6
+[model]
+family = "qwen3"
+layers = 5
+hidden = 32
+heads = 4
+kv_heads = 2
+vocabulary = 258
+context = 192
+dropout = 0.1
+tied_head = true
+[vision]
+layers = 3
+hidden = 32
+heads = 2
+patch = 8
+image_size = 32
+[data]
+shapes = 40
+microbatch_size = 1
+sequence_length = 192
+[train]
+steps = 2
+lr = 1e-3
+)";
+
 const settings jitter{"jitter.compute=lognormal", "jitter.compute_sigma=0.5",
                       "jitter.link=exponential", "jitter.link_mean_ms=1"};
 
 class job_file {
  public:
-  job_file() { std::ofstream{path()} << job_text; }
+  explicit job_file(const std::string& text = job_text) { std::ofstream{path()} << text; }
 
   std::string path() const { return folder_ / "job.toml"; }
   std::string at(const std::string& name) const { return folder_ / name; }
@@ -210,6 +240,20 @@ TEST_CASE("replicas train on the global batch, to the same bits on any nodes") {
   const settings both{"pipeline.replicas=2", "pipeline.microbatches=3", "pipeline.stages=2",
                       "pipeline.tp=2"};
   CHECK(bits_of(job, 4, {both, jitter}) == bits_of(job, 1, {both}));
+}
+
+TEST_CASE("texts with pictures train to the same bits on any nodes") {
+  const job_file job{pictures_text};
+  const auto alone = bits_of(job, 1, {});
+  CHECK(bits_of(job, 4, {{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) == alone);
+  CHECK(bits_of(job, 3, {jitter, {"pipeline.recompute=true"}}) == alone);
+  CHECK(bits_of(job, 8, {{"transport.tls=tcp"}, jitter}) == alone);
+  const settings two{"pipeline.tp=2"};
+  const auto ranks = bits_of(job, 1, {two});
+  CHECK(bits_of(job, 3, {two, jitter}) == ranks);
+  CHECK(ranks.loss == Approx(alone.loss).epsilon(1e-4));
+  const settings narrow{"model.precision=bf16"};
+  CHECK(bits_of(job, 2, {narrow}) == bits_of(job, 1, {narrow, jitter}));
 }
 
 TEST_CASE("64 ranks train in four processes") {
