@@ -49,6 +49,22 @@ TEST_CASE("the quickstart trains both ways to the same bits and prints the table
   CHECK(tasks == 3 * 4 * 16 * (2 + 3));
 }
 
+TEST_CASE("the pictures train both ways to the same bits, and without them to others") {
+  const scratch_folder folder;
+  const auto o = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/shapes.toml", "--set",
+                              "train.steps=4", "--json", folder / "out.jsonl"});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("samples of shapes") &&
+                        Contains("in-order 1F1B and ready BFW: losses and weights are equal to the "
+                                 "last bit"));
+  const auto lines = lines_of(folder / "out.jsonl");
+  REQUIRE(lines.size() == 3 * (4 + 1));
+  CHECK(lines[4].at("losses_xxh64") == lines[9].at("losses_xxh64"));
+  CHECK(lines[14].at("losses_xxh64") != lines[9].at("losses_xxh64"));
+  CHECK(lines[9].at("loss_last").get<double>() < lines[9].at("loss_first").get<double>());
+}
+
 TEST_CASE("odd sizes train to the bits of one stage") {
   const scratch_folder folder;
   const auto one = folder / "one.toml";

@@ -92,7 +92,7 @@ TEST_CASE("another file of the name, and another process, keep what they have") 
   const auto mine = opened(folder / "mine");
   const auto theirs = store::open(folder / "mine");
   REQUIRE_FALSE(theirs.ok());
-  CHECK_THAT(theirs.message(), Contains("another process writes it"));
+  CHECK_THAT(theirs.message(), Catch::Contains("another process writes it"));
 }
 
 TEST_CASE("a folder that cannot be made is refused") {

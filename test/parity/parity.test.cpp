@@ -2,6 +2,8 @@
 /// models, read from the files that it wrote, at 1 and 2 ranks and 1, 2 and 4 stages.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 
@@ -285,6 +287,54 @@ TEST_CASE("the numbers are those of transformers") {
       }
     }
   }
+}
+
+TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
+  if (!reference()) return;
+  const rrfp::test::scratch_folder folder;
+  const auto job = folder / "job.toml", out = folder / "out.jsonl";
+  std::ofstream{job} << "[model]\npretrained = \"" << *reference() << "/qwen3\"\n"
+                     << "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
+                     << "microbatch_size = 2\nsequence_length = 48\n"
+                     << "[pipeline]\nmicrobatches = 4\n[train]\nsteps = 3\n";
+  const auto run = [&](std::vector<std::string> settings) {
+    std::vector<std::string> arguments{RRFP_NODE, "run", job, "--json", out};
+    for (const auto& s : settings) arguments.insert(arguments.end(), {"--set", s});
+    return rrfp::test::run_program(arguments);
+  };
+  const auto last_line = [&] {
+    const auto text = rrfp::test::text_of(out);
+    const auto at = text.find("\"weights_xxh64\"");
+    return text.substr(at, 40);
+  };
+  REQUIRE(run({}).code == 0);
+  const auto weights = last_line();
+  REQUIRE(run({"pipeline.stages=3"}).code == 0);
+  CHECK(last_line() == weights);
+
+  const auto refused = [&](const std::string& model, const std::string& why) {
+    const auto o = run({"model.pretrained=" + model, "pipeline.stages=2"});
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Catch::Contains(why));
+    CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+  };
+  const auto copy = [&](const std::string& name) {
+    const auto to = folder / name;
+    std::filesystem::copy(*reference() + "/qwen3", to);
+    return to;
+  };
+  refused("/nonexistent", "cannot be read: No such file or directory");
+  const auto torn = copy("torn");
+  std::filesystem::resize_file(torn + "/model.safetensors", 9000);
+  refused(torn, "reach beyond");
+  // The weights of another model: the same family, other names and sizes.
+  const auto other = copy("other");
+  std::filesystem::copy(*reference() + "/llama/model.safetensors", other + "/model.safetensors",
+                        std::filesystem::copy_options::overwrite_existing);
+  refused(other,
+          "'model.layers.0.self_attn.q_proj.weight': expected the shape [48, 32], got [32, 32]");
+  std::ofstream{other + "/config.json"} << "{\"model_type\": \"bert\"}";
+  refused(other, "model_type: expected");
 }
 
 }  // namespace rrfp::compute::test
