@@ -68,6 +68,13 @@ TEST_CASE("tasks and waits come back with every detail") {
   CHECK(run.waits[0].end == us(8));
 }
 
+TEST_CASE("a task that jitter made quicker has less than no delay") {
+  const auto file =
+      parse_trace(hand_made{}.run("r", 1).task(0, "F0", 1, 2, 9, {.delay = -4}).text(), "x");
+  REQUIRE(file.ok());
+  CHECK(file->runs[0].tasks[0].delay == us(-4));
+}
+
 TEST_CASE("runs side by side are told apart, replicas are put together") {
   hand_made t;
   t.run("one", 1).task(0, "F0", 0, 0, 5);

@@ -39,7 +39,7 @@ struct source_config {
 class source : public compute::batch_source {
  public:
   /// XXH64 over what the samples are made of: equal on two nodes that read the same data. Of images
-  /// on disk it takes in the sizes of the files and pictures, not the pixels.
+  /// on disk it takes in the lines that name them and their heights and widths, not the pixels.
   virtual std::uint64_t fingerprint() const = 0;
   /// What was read and what was left out, in one line; empty if there is nothing to say.
   virtual std::string report() const = 0;
