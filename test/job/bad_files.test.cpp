@@ -63,7 +63,8 @@ TEST_CASE("Data is of one kind, and a second one is refused with both keys") {
   const std::string kinds[] = {"text", "jsonl", "tokens", "images"};
   const auto given = [&](const std::string& kind) { return kind + " = \"" + file + "\"\n"; };
   const auto train = [](const std::string& data) {
-    return refusal("[model]\nvocabulary = 258\n[data]\n" + data, {}, job_use::train);
+    return refusal("[model]\nvocabulary = 258\n[data]\n" + data, {"vision.layers=1"},
+                   job_use::train);
   };
   for (std::size_t a = 0; a < 4; ++a) {
     CHECK(train(given(kinds[a])) == "accepted");
@@ -78,6 +79,17 @@ TEST_CASE("Data is of one kind, and a second one is refused with both keys") {
     CHECK(train(given(kinds[a]) + "shapes = 3") == both("shapes"));
   }
   CHECK(train("shapes = 3") == "accepted");
+}
+
+TEST_CASE("Pictures take a model that sees them") {
+  const auto train = [](const std::string& more) {
+    return refusal("[model]\nvocabulary = 258\n[data]\nshapes = 3\n" + more, {}, job_use::train);
+  };
+  CHECK(train("") ==
+        "x.toml:4: data.shapes: expected a model with images: vision.layers >= 1, or else "
+        "data.blind");
+  CHECK(train("blind = true") == "accepted");
+  CHECK(train("[vision]\nlayers = 1") == "accepted");
 }
 
 TEST_CASE("Bytes with ends and images take more ids than bytes") {
