@@ -65,7 +65,7 @@ TEST_CASE("wrong data is refused with the lines of the job and of the data") {
   const auto check = [&](const std::string& data, const std::string& said) {
     const auto job = job_of(folder / "job.toml", data);
     for (const std::string command : {"run", "check"}) {
-      const auto o = run_program({RRFP_NODE, command, job});
+      const auto o = run_program({RRFP_NODE, command, job, "--set", "vision.layers=1"});
       CHECK(o.code == 2);
       CHECK(o.out.empty());
       CHECK(o.err == "rrfp-node: " + job + ":15: data." + said + "\n");
