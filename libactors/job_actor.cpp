@@ -54,6 +54,10 @@ caf::behavior job_actor::make_behavior() {
                failed{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))});
   });
   const auto& context = *setup_.context;
+  result_.summary.first_step = setup_.first_step;
+  if (setup_.checkpoint)
+    saves_.emplace(*std::move(setup_.checkpoint), context.shape.stages * context.ranks,
+                   setup_.first_step);
   result_.summary.stages.resize(context.shape.stages);
   result_.transcripts.resize(context.shape.stages);
   hashes_.resize(context.replicas);
@@ -72,7 +76,10 @@ caf::behavior job_actor::make_behavior() {
       [this](const node_unreachable& m) {
         post_after(this, unexplained_loss_time, node_lost{m.message});
       },
-      [this](interrupted) { end(ending::interrupted); },
+      [this](const snapshot_taken& m) { take(m); },
+      [this](const snapshot_written& m) { take(m); },
+      [this](const save_ended& m) { take(m); },
+      [this](const interrupted& m) { take(m); },
       [this](tick) { watch(); },
   };
 }
@@ -119,7 +126,7 @@ void job_actor::take(ranks_hosted& m) {
 }
 
 void job_actor::begin_next_step() {
-  const auto next = result_.summary.steps;
+  const auto next = steps_done();
   if (next == setup_.train.steps) {
     phase_ = phase::weighing;
     answers_ = 0;
@@ -200,7 +207,78 @@ void job_actor::take(const update_applied&) {
   total.loss_last = summary_.loss;
   total.tokens += summary_.tokens;
   if (setup_.on_step) setup_.on_step(summary_);
+  go_on();
+}
+
+void job_actor::go_on() {
+  const bool is_last = leaving_ || steps_done() == setup_.train.steps;
+  if (saves_ && saves_->is_due(steps_done(), is_last)) return save();
+  if (leaving_) return conclude(ending::interrupted);
   begin_next_step();
+}
+
+void job_actor::save() {
+  if (saves_->running()) {
+    phase_ = phase::waiting_to_save;
+    return;
+  }
+  const auto now = setup_.context->now();
+  if (auto begun = saves_->begin(steps_done(), now); !begun) {
+    end_save(begun.message());
+    return go_on();
+  }
+  phase_ = phase::copying;
+  // The replicas hold the same.
+  for (const auto& stage : stages_)
+    if (stage.replica == replica_id{0}) post(stage.supervisor, take_snapshot{steps_done()});
+}
+
+void job_actor::take(const snapshot_taken& m) {
+  setup_.context->note_progress();
+  if (!saves_->take(m, setup_.context->now()) || phase_ != phase::copying) return;
+  go_on();
+}
+
+void job_actor::take(const snapshot_written& m) {
+  if (!saves_->take(m)) return;
+  auto manifest = saves_->manifest();
+  if (!manifest) return take(save_ended{m.step, manifest.message()});
+  // Beside: to sync a folder and to remove an old one takes its time.
+  setup_.context->saver->post([ring = saves_->setup().ring, manifest = std::move(*manifest),
+                               self = caf::actor_cast<caf::actor>(this)] {
+    const auto committed = ring->commit(manifest);
+    post(self, save_ended{manifest.step, committed ? std::string{} : committed.message()});
+  });
+}
+
+void job_actor::take(const save_ended& m) {
+  if (!saves_->is_running(m.step)) return;  // it was given up
+  end_save(m.failure);
+  // While it is copied, it can only have been given up: what the ranks are to do next waits for
+  // that.
+  if (phase_ == phase::waiting_to_save || phase_ == phase::copying) return go_on();
+  if (phase_ == phase::finishing_save) end(conclusion_);
+}
+
+void job_actor::end_save(std::string failure) {
+  const auto report = saves_->end(std::move(failure), setup_.context->now());
+  if (setup_.on_checkpoint) setup_.on_checkpoint(report);
+}
+
+void job_actor::take(const interrupted& m) {
+  const bool trains = phase_ != phase::hosting_stages && phase_ != phase::hosting_ranks &&
+                      phase_ != phase::reporting_hang;
+  if (!saves_ || !trains || m.again) return end(ending::interrupted);
+  leaving_ = true;
+  // The running step is worth its time only if there is something to save at its end.
+  const bool steps = phase_ == phase::stepping || phase_ == phase::updating;
+  if (steps && !saves_->is_due(steps_done(), true)) conclude(ending::interrupted);
+}
+
+void job_actor::conclude(ending how) {
+  if (!saves_ || !saves_->running()) return end(how);
+  conclusion_ = how;
+  phase_ = phase::finishing_save;
 }
 
 void job_actor::take(stage_weights& m) {
@@ -215,12 +293,23 @@ void job_actor::take(stage_weights& m) {
   result_.summary.weights_xxh64 = weights[0];
   for (const auto w : weights)
     if (w != weights[0]) return end(ending::failed, "the replicas' weights differ");
-  end(ending::done);
+  conclude(ending::done);
 }
 
 void job_actor::watch() {
-  const auto silent =
-      static_cast<double>(setup_.context->now() - setup_.context->last_progress.load()) / 1e9;
+  const auto now = setup_.context->now();
+  if (saves_ && saves_->is_overdue(now)) {
+    saves_->give_up();
+    const std::chrono::duration<double> limit = saves_->setup().save_time_max;
+    take(save_ended{saves_->step(),
+                    fmt::format("not written within {:.0f} s: no more checkpoints in this run",
+                                limit.count())});
+    if (ended_) return;
+  }
+  // A disk may be slow: that has a limit of its own.
+  if (phase_ == phase::waiting_to_save || phase_ == phase::finishing_save)
+    setup_.context->note_progress();
+  const auto silent = static_cast<double>(now - setup_.context->last_progress.load()) / 1e9;
   if (phase_ == phase::reporting_hang)
     return end(ending::failed, fmt::format("no task finished for {:.1f} s\n  {}", silent,
                                            fmt::join(hang_report_, "\n  ")));
@@ -242,6 +331,10 @@ void job_actor::end(ending how, std::string message) {
   s.step_ms_p50 = median(step_ms_);
   s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
   s.seconds = milliseconds(setup_.context->now()) / 1e3;
+  if (saves_) {
+    s.checkpoints = saves_->saved();
+    s.last_checkpoint_failed = saves_->last_failed();
+  }
   result_.how = how;
   result_.message = std::move(message);
   for (const auto& stage : stages_) demonitor(stage.supervisor->address());

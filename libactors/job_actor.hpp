@@ -3,17 +3,24 @@
 ///
 ///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ... -> weighing -> (ended)
 ///
-/// Any failure, an interrupt, or a time without progress leads to the end from every phase.
+/// Between two steps the job may save (job_saves.hpp): updating -> waiting_to_save, while an
+/// earlier save is still written -> copying -> stepping, and the rest of the save goes on beside.
+/// At the end the job waits for it: weighing -> finishing_save -> (ended).
+///
+/// Any failure or a time without progress leads to the end from every phase. So does an interrupt
+/// if there are no checkpoints, or it is the second one; the first lets the step end, and saves.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <rrfp/actors/session.hpp>
 
 #include "caf_compat.hpp"
+#include "job_saves.hpp"
 #include "messages.hpp"
 #include "run_context.hpp"
 
@@ -22,9 +29,14 @@ namespace rrfp::actors {
 struct job_setup {
   std::vector<caf::actor> nodes;
   job::train_options train;
+  /// Steps that were complete before the run.
+  std::uint64_t first_step = 0;
+  /// Nothing: no checkpoints.
+  std::optional<checkpoint_setup> checkpoint;
   std::shared_ptr<run_context> context;
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
+  std::function<void(const checkpoint_report&)> on_checkpoint;
   /// Called once, at the end, before the nodes are told; from then on nothing happens.
   std::function<void(run_result)> on_end;
 };
@@ -43,7 +55,10 @@ class job_actor : public actor_base {
     hosting_ranks,
     stepping,
     updating,
+    waiting_to_save,
+    copying,
     weighing,
+    finishing_save,
     reporting_hang
   };
 
@@ -53,10 +68,22 @@ class job_actor : public actor_base {
   void take(const update_applied& m);
   void take(stage_weights& m);
   void take(stage_progress& m);
+  void take(const snapshot_taken& m);
+  void take(const snapshot_written& m);
+  void take(const save_ended& m);
+  void take(const interrupted& m);
   void watch();
 
   void begin_next_step();
   void finish_step();
+  /// Steps that are complete, those before the run included.
+  std::uint64_t steps_done() const { return setup_.first_step + result_.summary.steps; }
+  /// After a step: saves if it is time to, and goes on.
+  void go_on();
+  void save();
+  void end_save(std::string failure);
+  /// Nothing else is to be done: ends as soon as no save is under way.
+  void conclude(ending how);
   void end(ending how, std::string message = {});
   template <class Message>
   void tell_stages(const Message& m);
@@ -70,6 +97,11 @@ class job_actor : public actor_base {
   std::vector<stage_handle> stages_;
   std::vector<rank_handle> ranks_;
   std::uint32_t answers_ = 0;
+  std::optional<job_saves> saves_;
+  /// Interrupted, and on its way to a good end.
+  bool leaving_ = false;
+  /// How it ends in phase finishing_save.
+  ending conclusion_ = ending::done;
   step_id step_;
   std::int64_t step_began_ = 0;
   step_summary summary_;

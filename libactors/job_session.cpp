@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>
@@ -80,7 +81,7 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
 }
 
 result<session_setup> make_session_setup(const job::job& j,
-                                         std::shared_ptr<const compute::batch_source> data) {
+                                         std::shared_ptr<const data::source> data) {
   auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
@@ -125,6 +126,7 @@ result<session_setup> make_session_setup(const job::job& j,
     if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
     return chunk;
   };
+  setup.checkpoint = checkpoint_setup_of(j, data.get());
   setup.data = std::move(data);
   const auto scale = emulated ? j.device.time_scale : 1.0;
   auto delays = delays_of(j, scale);

@@ -17,6 +17,9 @@ void add_messages(caf::actor_system_config& config) {
   add_message<stage_step_ended>(config, "rrfp.stage_step_ended");
   add_message<apply_update>(config, "rrfp.apply_update");
   add_message<update_applied>(config, "rrfp.update_applied");
+  add_message<take_snapshot>(config, "rrfp.take_snapshot");
+  add_message<snapshot_taken>(config, "rrfp.snapshot_taken");
+  add_message<snapshot_written>(config, "rrfp.snapshot_written");
   add_message<report_weights>(config, "rrfp.report_weights");
   add_message<stage_weights>(config, "rrfp.stage_weights");
   add_message<report_progress>(config, "rrfp.report_progress");

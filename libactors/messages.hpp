@@ -2,12 +2,16 @@
 ///
 ///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
 ///   job -> node                 job_ended
-///   job -> stage                crew, begin_step, apply_update, report_weights, report_progress,
-///   stop stage -> rank               the same, and run_launch, end_step transport -> rank message
-///   (transport.hpp) rank -> stage               arrived, launch_done, rank_step_ended,
-///   update_applied stage -> job                stage_step_ended, update_applied, stage_weights,
-///   stage_progress anybody -> job              failed, node_lost, interrupted process -> job or
-///   node      node_lost, node_unreachable, interrupted
+///   job -> stage                crew, begin_step, apply_update, take_snapshot, report_weights,
+///                               report_progress, stop
+///   stage -> rank               the same but for crew, and run_launch, end_step
+///   transport -> rank           message (transport.hpp)
+///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied,
+///                               snapshot_taken, snapshot_written
+///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
+///                               snapshot_written, stage_weights, stage_progress
+///   anybody -> job              failed, node_lost, interrupted
+///   process -> job or node      node_lost, node_unreachable, interrupted
 ///
 /// All but those marked local may go from one node to another. Times are nanoseconds since the run
 /// began, on the clock of the job's node.
@@ -117,6 +121,28 @@ struct apply_update {
 struct update_applied {
   step_id step;
 };
+/// Copy all tensors, between two steps, and have them written into the folder of the save.
+struct take_snapshot {
+  std::uint64_t step = 0;  ///< complete ones
+};
+/// The copy is made; the pipeline may go on.
+struct snapshot_taken {
+  std::uint64_t step = 0;
+  std::int64_t copy_time = 0;
+};
+/// The rank's file is on the disk, or why not.
+struct snapshot_written {
+  std::uint64_t step = 0;
+  std::string file;
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh64 = 0;
+  std::string failure;
+};
+/// Local. The checkpoint stands, or why not.
+struct save_ended {
+  std::uint64_t step = 0;
+  std::string failure;
+};
 struct report_weights {};
 struct stage_weights {
   rank_address from;
@@ -141,7 +167,10 @@ struct node_lost {
 struct node_unreachable {
   std::string message;
 };
-struct interrupted {};
+/// `again`: for the second time, by the same process; a patient end is not wanted any more.
+struct interrupted {
+  bool again = false;
+};
 /// Local. The job actor's own clock.
 struct tick {};
 /// The run is over: end all that is yours.
@@ -173,6 +202,9 @@ auto fields(auto f, stage_step_ended& x) {
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
+auto fields(auto f, take_snapshot& x) { return f(x.step); }
+auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
+auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
 auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
 auto fields(auto f, report_progress&) { return f(); }
@@ -180,7 +212,7 @@ auto fields(auto f, stage_progress& x) { return f(x.text); }
 auto fields(auto f, stop&) { return f(); }
 auto fields(auto f, failed& x) { return f(x.message); }
 auto fields(auto f, node_lost& x) { return f(x.message); }
-auto fields(auto f, interrupted&) { return f(); }
+auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, job_ended& x) { return f(x.how, x.message); }
 
 /// How long the loss of a node may stay without the word of who watches the nodes.
@@ -193,5 +225,6 @@ void add_messages(caf::actor_system_config& config);
 
 RRFP_LOCAL_MESSAGE(rrfp::actors::decide_now)
 RRFP_LOCAL_MESSAGE(rrfp::actors::node_unreachable)
+RRFP_LOCAL_MESSAGE(rrfp::actors::save_ended)
 RRFP_LOCAL_MESSAGE(rrfp::actors::tick)
 RRFP_LOCAL_MESSAGE(rrfp::actors::message)

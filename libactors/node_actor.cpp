@@ -16,7 +16,7 @@ caf::behavior node_actor::make_behavior() {
   return {
       [this](const host_supervisors& m) { host(m); },
       [this](const host_ranks& m) { host(m); },
-      [this](interrupted) { interrupt(); },
+      [this](const interrupted& m) { interrupt(m); },
       [this](const node_lost& m) {
         end({ending::node_lost, m.message});
       },
@@ -46,9 +46,9 @@ void node_actor::host(const host_supervisors& m) {
 }
 
 /// The job decides how it ends.
-void node_actor::interrupt() {
+void node_actor::interrupt(interrupted m) {
   interrupted_ = true;
-  if (job_) post(job_, interrupted{});
+  if (job_) post(job_, m);
 }
 
 void node_actor::host(const host_ranks& m) {

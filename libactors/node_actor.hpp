@@ -35,7 +35,7 @@ class node_actor : public actor_base {
  private:
   void host(const host_supervisors& m);
   void host(const host_ranks& m);
-  void interrupt();
+  void interrupt(interrupted m);
   void end(const job_ended& m);
 
   node_parts parts_;

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/schedule/placement.hpp>
 
 #include "rendezvous.hpp"
+#include "work_queue.hpp"
 
 namespace rrfp::actors {
 
@@ -29,6 +31,8 @@ struct run_context {
   task_time emulated_time;          ///< of tasks that are not computed; empty: they are
   trace_recorder* trace = nullptr;  ///< null: not traced
   bool record_transcripts = false;
+  std::string checkpoint_dir;                  ///< where saves go
+  work_queue* saver = nullptr;                 ///< writes them; null: there are none
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; empty: nobody listens
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// now() of the last sign of life of any stage; the job actor's watchdog reads it.

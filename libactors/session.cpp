@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/sequence.hpp>
@@ -44,6 +45,9 @@ class replica_source final : public compute::batch_source {
 
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return all_->load(step, microbatch_id{first_ + mb.value()});
+  }
+  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
+    return all_->load_text(step, microbatch_id{first_ + mb.value()});
   }
   compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
     return all_->layout(step, microbatch_id{first_ + mb.value()});
@@ -160,6 +164,11 @@ class session::impl {
 
   /// Makes what is hosted here.
   status build() {
+    if (setup_.resume) {
+      auto opened = checkpoint_tensors::open(*setup_.resume);
+      if (!opened) return opened.failure();
+      saved_ = std::move(*opened);
+    }
     std::map<std::pair<std::uint32_t, std::uint32_t>, members> of_replicas;  // by stage and rank
     for (std::uint32_t d = 0; d < setup_.replicas; ++d)
       for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
@@ -181,18 +190,20 @@ class session::impl {
           rank_collectives groups{of_stage[r], of_replicas[{s, r}][d]};
           auto compute = make_compute(setup_, address, groups);
           if (!compute) return compute.failure();
+          if (auto restored = restore(**compute, stage); !restored) return restored;
           sides_[stage] = (*compute)->tied_side();
           devices_.push_back(make_device(fmt::format("compute {}.{}", s, r)));
           parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
                                   devices_.back().get(), order_of(stage)});
         }
       }
+    saved_.reset();
     return success();
   }
 
   run_result run() {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
-    if (const std::lock_guard lock{mutex_}; interrupted_ && !where_)
+    if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !where_)
       return ended_early(ending::interrupted, {});
     auto context = std::make_shared<run_context>();
     context->shape = setup_.shape;
@@ -202,6 +213,12 @@ class session::impl {
     if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
+    std::unique_ptr<work_queue> saver;
+    if (setup_.checkpoint) {
+      saver = std::make_unique<compute_thread>("checkpoint");
+      context->saver = saver.get();
+      context->checkpoint_dir = setup_.checkpoint->dir;
+    }
 
     std::unique_ptr<cluster_link> link;
     std::unique_ptr<transport> wire;
@@ -238,13 +255,14 @@ class session::impl {
     system.await_all_actors_done();
     timer_.reset();
     devices_.clear();  // what still runs there refers to actors
+    saver.reset();     // and so does this
     return result;
   }
 
   void interrupt() {
     const std::lock_guard lock{mutex_};
-    interrupted_ = true;
-    if (to_interrupt_) post(to_interrupt_, interrupted{});
+    ++interrupts_;
+    if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
   }
 
  private:
@@ -260,6 +278,14 @@ class session::impl {
       here.push_back(hosts(all.back()));
     }
     return groups_.make(id, all, here);
+  }
+
+  status restore(compute::rank_compute& of, stage_id stage) const {
+    if (saved_ == nullptr) return success();
+    auto restored = of.restore(saved_->all());
+    if (restored) return success();
+    return error{
+        fmt::format("{}: stage {}: {}", setup_.resume->folder, stage.value(), restored.message())};
   }
 
   bool hosts(rank_address a) const {
@@ -314,8 +340,10 @@ class session::impl {
     caf::actor job;
     if (leads)
       job = spawn_detached<job_actor>(
-          system, job_setup{nodes, setup_.train, context, setup_.hang_timeout_s, setup_.on_step,
-                            [&](run_result r) { job_over.set_value(std::move(r)); }});
+          system,
+          job_setup{nodes, setup_.train, setup_.resume ? setup_.resume->what.step : 0,
+                    setup_.checkpoint, context, setup_.hang_timeout_s, setup_.on_step,
+                    setup_.on_checkpoint, [&](run_result r) { job_over.set_value(std::move(r)); }});
     listen_for_interrupts(leads ? job : node);
     if (link != nullptr) link->watch(leads ? job : node);
     // The job ends by itself, of an interrupt, a failure or a loss, and tells its nodes.
@@ -332,10 +360,12 @@ class session::impl {
   void listen_for_interrupts(const caf::actor& who) {
     const std::lock_guard lock{mutex_};
     to_interrupt_ = who;
-    if (interrupted_ && who) post(who, interrupted{});
+    if (interrupts_ > 0 && who) post(who, interrupted{interrupts_ > 1});
   }
 
   session_setup setup_;
+  /// What the run goes on from, while ranks are made.
+  std::shared_ptr<const checkpoint_tensors> saved_;
   const std::optional<cluster> where_;
   rank_groups groups_;
   /// Of the ranks in `parts_`; they end with the run.
@@ -348,7 +378,7 @@ class session::impl {
   bool has_run_ = false;
   std::mutex mutex_;
   caf::actor to_interrupt_;
-  bool interrupted_ = false;
+  int interrupts_ = 0;
 };
 
 session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -362,6 +392,7 @@ result<std::unique_ptr<session>> session::open(session_setup setup, std::optiona
   RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
                                           setup.lookahead == 0 && !where.has_value()),
              "sends meet receives in order, one at a time, in one process");
+  RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.delays.fate || !where.has_value(), "messages are lost in one process");
   auto state = std::make_unique<impl>(std::move(setup), std::move(where));
   if (auto built = state->build(); !built) return built.failure();

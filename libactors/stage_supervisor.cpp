@@ -32,6 +32,9 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](rank_step_ended& m) { take(m); },
       [this](const apply_update& m) { tell_ranks(m); },
       [this](const update_applied& m) { post(job_, m); },
+      [this](const take_snapshot& m) { tell_ranks(m); },
+      [this](const snapshot_taken& m) { post(job_, m); },
+      [this](snapshot_written& m) { post(job_, std::move(m)); },
       [this](const report_weights& m) { tell_ranks(m); },
       [this](stage_weights& m) {
         m.transcript = std::exchange(transcript_, {});

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
 
@@ -126,6 +127,7 @@ caf::behavior tp_rank::make_behavior() {
           post(setup.supervisor, update_applied{m.step});
         });
       },
+      [this](const take_snapshot& m) { take(m); },
       [this](const report_weights&) {
         on_device([setup = setup_] {
           post(setup.supervisor, stage_weights{setup.address, setup.compute->hashes(), {}});
@@ -248,6 +250,30 @@ void tp_rank::end(step_id step) {
     });
   ending_ = step;
   join_tied_if_both();
+}
+
+void tp_rank::take(const take_snapshot& m) {
+  on_device([m, address = setup_.address, supervisor = setup_.supervisor, compute = setup_.compute,
+             context = setup_.context] {
+    const auto begun = context->now();
+    std::vector<compute::named_tensor> copies;
+    std::string failure;
+    // There may be no memory for a copy: no checkpoint then, but no end of the run either.
+    try {
+      copies = copy_to_host(compute->snapshot());
+    } catch (const std::exception& e) {
+      failure = fmt::format("stage {} rank {}: no copy to save: {}", address.stage.value(),
+                            address.rank.value(), e.what());
+    }
+    post(supervisor, snapshot_taken{m.step, context->now() - begun});
+    context->saver->post([m, address, supervisor, context, copies = std::move(copies), failure] {
+      if (!failure.empty()) return post(supervisor, snapshot_written{m.step, {}, 0, 0, failure});
+      const auto written = write_rank(checkpoint::folder_of_save(context->checkpoint_dir, m.step),
+                                      address.stage, address.rank, m.step, copies);
+      if (!written) return post(supervisor, snapshot_written{m.step, {}, 0, 0, written.message()});
+      post(supervisor, snapshot_written{m.step, written->name, written->bytes, written->xxh64, {}});
+    });
+  });
 }
 
 void tp_rank::join_tied_if_both() {

@@ -52,6 +52,7 @@ class tp_rank : public actor_base {
   void begin(step_id step);
   void start(const run_launch& l);
   void end(step_id step);
+  void take(const take_snapshot& m);
   /// The input that has to come from another stage for the next F or B of the order, if it was not
   /// named before.
   std::optional<message_header> next_input(step_id step);

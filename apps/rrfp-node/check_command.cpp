@@ -6,6 +6,7 @@
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "checkpoints.hpp"
 #include "commands.hpp"
 #include "refuse.hpp"
 
@@ -55,7 +56,7 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
   }
 }
 
-int print_plan(const job::job& j, std::uint32_t nodes) {
+int print_plan(const job::job& j, const data::source* data, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return refuse(j.source + ": " + dispatch.message());
   if (auto fits = actors::check_order_fits(j, *dispatch); !fits) return refuse(fits.message());
@@ -72,6 +73,8 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   };
   const auto predicted = simulate::run(imagined, *expected);
   if (!predicted) return refuse(j.source + ": " + predicted.message());
+  const auto checkpoints = describe_checkpoints(j, data);
+  if (!checkpoints) return refuse(checkpoints.message());
   std::uint64_t parameters = 0;
   for (const auto& chunk :
        compute::estimate(j.model, compute::expected_layout(j.model, j.data), dispatch->shape))
@@ -89,6 +92,7 @@ int print_plan(const job::job& j, std::uint32_t nodes) {
   print_stages(j, *dispatch, chunks, *predicted);
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     fmt::print("node {}: {}\n", n, places->describe(node_id{n}));
+  fmt::print("{}", *checkpoints);
   const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
   fmt::print(
       "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
@@ -106,7 +110,8 @@ int check_command(const command_options& options) {
   for (const auto& j : job::variants(*loaded)) {
     const auto data = actors::open_data(j);
     if (!data) return refuse(data.message());
-    if (const int code = print_plan(j, options.local_nodes); code != exit_done) return code;
+    if (const int code = print_plan(j, data->get(), options.local_nodes); code != exit_done)
+      return code;
     if (*data && !(*data)->report().empty()) fmt::print("data: {}\n\n", (*data)->report());
   }
   return exit_done;

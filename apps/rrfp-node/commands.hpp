@@ -25,11 +25,22 @@ struct join_options {
   bool launched = false;                  ///< by the launcher, which speaks for the nodes
 };
 
+struct export_options {
+  std::string checkpoint;  ///< its folder, or one of several: the newest
+  std::string out;
+  /// The model that was trained on: what it has beside the trained weights goes along. Maybe empty.
+  std::string base;
+  std::string dtype = "float32";
+  std::uint64_t shard_bytes_max = 5'000'000'000;
+};
+
 /// Trains the job, or each of its variants in turn, on this machine, and prints the table.
 int run_command(const command_options& options);
 /// The same as one node of several, each started like this.
 int join_command(const command_options& options, const join_options& join);
 /// Validates the job and prints what would run.
 int check_command(const command_options& options);
+/// Joins the weights of a checkpoint and writes them as a model that transformers loads.
+int export_command(const export_options& options);
 
 }  // namespace rrfp::apps

@@ -33,9 +33,11 @@ class interrupt_watch {
   void on_interrupt(std::function<void()> call) {
     const std::lock_guard lock{mutex_};
     call_ = std::move(call);
-    if (interrupted_ && call_) call_();
+    if (count_ > 0 && call_) call_();
   }
-  bool interrupted() const { return interrupted_; }
+  bool interrupted() const { return count_ > 0; }
+  /// Signals so far.
+  int count() const { return count_; }
 
  private:
   void watch() {
@@ -43,14 +45,14 @@ class interrupt_watch {
     while (!done_) {
       if (sigtimedwait(&signals_, nullptr, &period) < 0) continue;
       const std::lock_guard lock{mutex_};
-      interrupted_ = true;
+      ++count_;
       if (call_) call_();
     }
   }
 
   sigset_t signals_{};
   std::atomic<bool> done_ = false;
-  std::atomic<bool> interrupted_ = false;
+  std::atomic<int> count_ = 0;
   std::mutex mutex_;
   std::function<void()> call_;
   std::thread thread_;

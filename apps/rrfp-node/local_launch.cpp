@@ -129,18 +129,21 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   const auto count_alive = [&] {
     return std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
   };
-  bool told = false;
+  // Where there are checkpoints, a first interrupt lets the step end and saves it.
+  const bool patient = !j.checkpoint.dir.empty();
+  int told = 0;
   bool told_others = false;
   bool one_left = false;
   std::optional<clock::time_point> deadline;
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
     reap(nodes);
-    if (interrupts.interrupted() && !std::exchange(told, true)) {
+    // One by one: signals that wait are merged into one.
+    if (interrupts.count() > told && told < 2) {
       if (nodes[0].alive) ::kill(nodes[0].pid, SIGINT);
-      deadline = clock::now() + ending_time;
+      if (++told == 2 || !patient) deadline = clock::now() + ending_time;
     }
-    if (told && !nodes[0].alive && !std::exchange(told_others, true)) {
+    if (told > 0 && !nodes[0].alive && !std::exchange(told_others, true)) {
       signal_all(nodes, SIGINT);
       deadline = clock::now() + leaving_time;
     }

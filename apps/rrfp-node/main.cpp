@@ -28,8 +28,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 the product's own fault, 2 bad input, 3 a node "
-      "was lost, 130 interrupted.");
+      "Exit codes: 0 done, 1 the product's own fault or an output or last checkpoint that could "
+      "not "
+      "be written, 2 bad input, 3 a node was lost, 130 interrupted.");
 
   apps::command_options options;
   const auto add_job = [&](CLI::App* command) {
@@ -73,6 +74,26 @@ int run(int argc, char** argv) {
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
   add_job(check);
   add_nodes(check);
+  apps::export_options exported;
+  auto* const export_model =
+      app.add_subcommand("export", "Write a checkpoint as a model that transformers loads");
+  export_model
+      ->add_option("checkpoint", exported.checkpoint,
+                   "The folder of a checkpoint, or of several: the newest of them")
+      ->required();
+  export_model->add_option("--out", exported.out, "The folder of the model, which must hold none")
+      ->required();
+  export_model->add_option("--base", exported.base,
+                           "The folder of the model that was trained on (model.pretrained): its "
+                           "tokenizer and what was not trained go along");
+  export_model->add_option("--dtype", exported.dtype, "Of the weights: float32, bfloat16, float16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->capture_default_str();
+  export_model
+      ->add_option("--max-shard-bytes", exported.shard_bytes_max,
+                   "Of a file; a model that takes more is written in several, with an index")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
   auto* const list = app.add_subcommand("policies", "Print every policy");
 
@@ -84,6 +105,7 @@ int run(int argc, char** argv) {
   if (run_job->parsed()) return apps::run_command(options);
   if (join->parsed()) return apps::join_command(options, place);
   if (check->parsed()) return apps::check_command(options);
+  if (export_model->parsed()) return apps::export_command(exported);
   if (list->parsed()) return print_policies();
   if (keys->parsed()) std::fputs(job::job_reference_text().c_str(), stdout);
   return apps::exit_done;

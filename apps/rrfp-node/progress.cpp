@@ -22,17 +22,19 @@ std::string minutes_and_seconds(double seconds) {
 
 }  // namespace
 
-progress::progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t steps)
+progress::progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t first,
+                   std::uint64_t steps)
     : out_(out),
       live_(kind == job::progress_kind::automatic && isatty(fileno(out)) != 0),
       silent_(kind == job::progress_kind::none),
       run_(std::move(run)),
+      first_(first),
       steps_(steps) {}
 
 void progress::step(const actors::step_summary& s) {
   if (silent_) return;
   const auto now = clock::now();
-  const bool edge = s.step.value() == 0 || s.step.value() + 1 == steps_;
+  const bool edge = s.step.value() == first_ || s.step.value() + 1 == steps_;
   if (!edge && now - printed_ < (live_ ? clock::duration{live_period} : line_period)) return;
   printed_ = now;
   const auto text = line(s);
@@ -48,10 +50,16 @@ std::string progress::line(const actors::step_summary& s) const {
   const auto done = s.step.value() + 1;
   const std::chrono::duration<double> elapsed = clock::now() - began_;
   const auto rest =
-      elapsed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
+      elapsed.count() / static_cast<double>(done - first_) * static_cast<double>(steps_ - done);
   return fmt::format("{}  step {}/{}  loss {:.4f}  {:.0f} tokens/s  bubble {:.0f} %  ETA {}", run_,
                      done, steps_, s.loss, static_cast<double>(s.tokens) / s.step_ms * 1e3,
                      s.bubble_fraction * 100, minutes_and_seconds(rest));
+}
+
+void progress::note(const std::string& text) {
+  if (live_) fmt::print(out_, "\r{:<{}}\r", "", std::exchange(width_, 0));
+  fmt::print(out_, "{}\n", text);
+  std::fflush(out_);
 }
 
 void progress::finish() {

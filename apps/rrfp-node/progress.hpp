@@ -14,9 +14,13 @@ namespace rrfp::apps {
 /// Not thread-safe: one run's steps are told by one thread.
 class progress {
  public:
-  progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t steps);
+  /// Of `steps` steps in all, those before `first` were done before.
+  progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t first,
+           std::uint64_t steps);
 
   void step(const actors::step_summary& s);
+  /// A line of its own, also where there is no progress to see.
+  void note(const std::string& text);
   /// Ends the line that is being written over.
   void finish();
 
@@ -29,6 +33,7 @@ class progress {
   bool live_;
   bool silent_;
   std::string run_;
+  std::uint64_t first_;
   std::uint64_t steps_;
   clock::time_point began_ = clock::now();
   clock::time_point printed_;

@@ -59,6 +59,27 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
             .dump());
 }
 
+void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& r) {
+  if (file_ == nullptr) return;
+  json line{{"event", "checkpoint"}, {"run", run.name}, {"step", r.step}};
+  if (!r.failure.empty()) {
+    line["failure"] = r.failure;
+  } else {
+    line["files"] = r.files;
+    line["bytes"] = r.bytes;
+    line["copy_ms"] = r.copy_ms;
+    line["background_ms"] = r.background_ms;
+  }
+  write(line.dump());
+}
+
+void json_log::resume(const job::job& run, const checkpoint::found& from) {
+  if (file_ == nullptr) return;
+  write(json{
+      {"event", "resume"}, {"run", run.name}, {"step", from.what.step}, {"checkpoint", from.folder}}
+            .dump());
+}
+
 void json_log::summary(const job::job& run, const actors::run_result& r) {
   if (file_ == nullptr) return;
   const auto& s = r.summary;
@@ -84,6 +105,11 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
   line["peak_bytes"] = s.peak_bytes();
   line["tokens"] = s.tokens;
   line["seconds"] = s.seconds;
+  if (!run.checkpoint.dir.empty()) {
+    line["first_step"] = s.first_step;
+    line["checkpoints"] = s.checkpoints;
+    line["last_checkpoint_failed"] = s.last_checkpoint_failed;
+  }
   line["stages"] = stages;
   if (!r.message.empty()) line["message"] = r.message;
   write(line.dump());
@@ -108,6 +134,7 @@ bool must_agree(const job::job& a, const job::job& b) {
   same.delays = a.delays;
   same.cost = a.cost;
   same.run = a.run;
+  same.checkpoint = a.checkpoint;
   same.compare = a.compare;
   // An emulated device computes nothing that could agree.
   return same == a && a.device.kind != job::device_kind::emulated;
@@ -121,10 +148,17 @@ std::string table_of(const std::vector<finished_run>& runs) {
   for (const auto& r : runs) {
     const auto& s = r.summary;
     const bool computes = r.run.device.kind != job::device_kind::emulated;
+    if (s.steps == 0) {
+      text += fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  {:>8}  {}\n", r.run.name,
+                          width, "-", "-", "-", "-", "-", "-", hex(s.weights_xxh64));
+      continue;
+    }
+    const auto speed_up = runs[0].summary.steps == 0
+                              ? std::string{"-"}
+                              : fmt::format("{:.2f}x", runs[0].summary.step_ms_p50 / s.step_ms_p50);
     text += fmt::format(
-        "{:<{}}  {:>9.1f}  {:>7.2f}x  {:>5.1f} %  {:>6}  {:>10.1f}  {:>8}  {}\n", r.run.name, width,
-        s.step_ms_p50, runs[0].summary.step_ms_p50 / s.step_ms_p50, s.bubble_fraction * 100,
-        s.peak_slots(), mebibytes(s.peak_bytes()),
+        "{:<{}}  {:>9.1f}  {:>8}  {:>5.1f} %  {:>6}  {:>10.1f}  {:>8}  {}\n", r.run.name, width,
+        s.step_ms_p50, speed_up, s.bubble_fraction * 100, s.peak_slots(), mebibytes(s.peak_bytes()),
         computes ? fmt::format("{:.4f}", s.loss_last) : "-", computes ? hex(s.weights_xxh64) : "-");
   }
   return text;

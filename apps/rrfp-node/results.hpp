@@ -12,7 +12,9 @@
 
 namespace rrfp::apps {
 
-/// JSON lines: {"event":"step",...} as they come, {"event":"summary",...} at the end of each run.
+/// JSON lines: {"event":"step",...} and {"event":"checkpoint",...} as they come,
+/// {"event":"summary",...} at the end of each run, {"event":"resume",...} where one does not begin
+/// with the first step.
 /// Every line is written whole.
 class json_log {
  public:
@@ -21,6 +23,8 @@ class json_log {
   ~json_log();
 
   void step(const job::job& run, const actors::step_summary& s);
+  void checkpoint(const job::job& run, const actors::checkpoint_report& r);
+  void resume(const job::job& run, const checkpoint::found& from);
   void summary(const job::job& run, const actors::run_result& r);
   /// Error: something could not be written (the disk is full, say).
   status close();

@@ -12,6 +12,7 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "../write_file.hpp"
+#include "checkpoints.hpp"
 #include "exit_code.hpp"
 #include "progress.hpp"
 #include "refuse.hpp"
@@ -29,6 +30,7 @@ struct prepared_run {
   std::unique_ptr<actors::session> session;
   std::unique_ptr<progress> shown;
   std::unique_ptr<actors::trace_recorder> trace;
+  std::vector<std::string> notes;  ///< to be told before it starts
 };
 
 /// Nodes that read different files would train on a mixture of them.
@@ -49,15 +51,24 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
   auto data = actors::open_data(j);
   if (!data) return data.failure();
   if (auto same = agree_on_data(j, data->get(), seat); !same) return same.failure();
-  prepared_run run{j, *data ? (*data)->report() : std::string{}, nullptr, nullptr, nullptr};
+  prepared_run run{j, *data ? (*data)->report() : std::string{}, nullptr, nullptr, nullptr, {}};
   auto setup = actors::make_session_setup(j, std::move(*data));
   if (!setup) return setup.failure();
-  run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, j.train.steps);
+  if (auto ready = prepare_checkpoints(j, seat, *setup); !ready) return ready.failure();
+  const auto first = setup->resume ? setup->resume->what.step : 0;
+  run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, first, j.train.steps);
   if (traced) run.trace = std::make_unique<actors::trace_recorder>();
   setup->trace = run.trace.get();
   setup->on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
     shown->step(s);
     log.step(j, s);
+  };
+  setup->on_checkpoint = [&log, j, shown = run.shown.get()](const actors::checkpoint_report& r) {
+    if (r.failure.empty())
+      shown->note(line_of(r));
+    else
+      fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, line_of(r));
+    log.checkpoint(j, r);
   };
   std::optional<actors::cluster> where;
   if (seat.members != nullptr) {
@@ -67,6 +78,10 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
     where = actors::cluster{seat.members, std::move(*places), j.transport, seat.job_token, number};
     if (seat.leads())
       setup->on_connected = [](const std::string& line) { fmt::print("{}\n", line); };
+  }
+  if (setup->resume && seat.leads()) {
+    run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup->resume)));
+    log.resume(j, *setup->resume);
   }
   auto session = actors::session::open(std::move(*setup), std::move(where));
   if (!session) return session.failure();
@@ -99,6 +114,9 @@ int conclude(const std::vector<finished_run>& runs) {
   for (const auto& r : runs) {
     const auto& first = runs[0];
     if (&r == &runs[0] || !must_agree(first.run, r.run)) continue;
+    // Of runs that went on from different steps, one has losses that the other did not see, and the
+    // learning rate may have been changed between them.
+    if (r.summary.first_step != first.summary.first_step) continue;
     if (r.summary.weights_xxh64 == first.summary.weights_xxh64 &&
         r.summary.losses_xxh64 == first.summary.losses_xxh64) {
       fmt::print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
@@ -133,8 +151,13 @@ status check_training(const std::vector<job::job>& runs, const training_options&
   for (const auto& j : runs) {
     auto data = actors::open_data(j);
     if (!data) return data.failure();
-    if (auto setup = actors::make_session_setup(j, std::move(*data)); !setup)
-      return setup.failure();
+    auto setup = actors::make_session_setup(j, std::move(*data));
+    if (!setup) return setup.failure();
+    // Their bytes are looked through when the run starts; that takes its time.
+    if (setup->checkpoint)
+      if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::scrutiny::sizes);
+          !may)
+        return may.failure();
     if (auto places = plan::node_places::make(j, nodes); !places)
       return misplaced(j, places.message());
   }
@@ -149,18 +172,27 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   std::vector<std::unique_ptr<actors::trace_recorder>> traces;
   std::vector<actors::titled_trace> titled;
   int code = exit_done;
+  bool unsaved = false;
   std::string told_of_data;
   for (const auto& j : runs) {
     auto run =
         prepare(j, static_cast<std::uint32_t>(titled.size()), **log, !options.trace.empty(), seat);
-    if (!run) return refuse(run.message());
+    if (!run) return run.message().empty() ? exit_bad_input : refuse(run.message());
     if (seat.leads() && run->data_report != told_of_data) {
       told_of_data = run->data_report;
       fmt::print("data: {}\n", told_of_data);
     }
     if (seat.leads()) fmt::print("{}\n", headline(j));
+    for (const auto& note : run->notes) fmt::print("{}\n", note);
     std::fflush(stdout);
-    interrupts.on_interrupt([session = run->session.get()] { session->interrupt(); });
+    interrupts.on_interrupt([session = run->session.get(), &interrupts, &j, &seat] {
+      if (!j.checkpoint.dir.empty() && seat.leads() && interrupts.count() == 1)
+        fmt::print(stderr,
+                   "rrfp-node: {}: interrupted: saves what is not saved yet and ends; a second "
+                   "interrupt ends it at once\n",
+                   j.name);
+      session->interrupt();
+    });
     const auto result = run->session->run();
     interrupts.on_interrupt(nullptr);
     run->shown->finish();
@@ -173,13 +205,17 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     if (told && seat.tells(result.message))
       fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, result.message);
     if (result.how == actors::ending::interrupted && seat.leads())
-      fmt::print("{}: interrupted after {} steps\n", j.name, result.summary.steps);
+      fmt::print("{}: interrupted after {} steps\n", j.name,
+                 result.summary.first_step + result.summary.steps);
     if (code != exit_done) break;
+    unsaved |= result.summary.last_checkpoint_failed;
     finished.push_back({j, result.summary});
   }
   if (!seat.leads()) return code;
 
   if (code == exit_done) code = conclude(finished);
+  // Each was told when it failed. The training is done, and its last state is lost.
+  if (code == exit_done && unsaved) code = exit_own_fault;
   if (!options.trace.empty()) {
     if (auto written = actors::write_chrome_json(options.trace, titled); !written) {
       fmt::print(stderr, "rrfp-node: --trace {}\n", written.message());

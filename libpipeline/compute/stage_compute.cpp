@@ -206,7 +206,7 @@ std::vector<parameter_hash> stage_compute::hashes() const {
 std::vector<named_tensor> stage_compute::weights() const {
   std::vector<named_tensor> all;
   for (const auto& t : impl_->parameters_) {
-    if (t.p.tied != tie::copy) all.push_back({t.p.name, t.p.value.detach(), t.p.part});
+    if (t.p.tied != tie::copy) all.push_back({t.p.name, t.p.value.detach(), t.p.part, t.p.stored});
   }
   return all;
 }

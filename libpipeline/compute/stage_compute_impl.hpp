@@ -66,7 +66,8 @@ class stage_compute::impl {
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
   class lazy_microbatch;
-  microbatch load(const task& t) const;
+  using load_function = microbatch (batch_source::*)(step_id, microbatch_id) const;
+  microbatch load(const task& t, load_function how) const;
   microbatch_layout load_layout(const task& t) const;
   /// `input`: undefined on the first virtual stage.
   at::Tensor call_module(chunk_state& chunk, const task& t, const at::Tensor& input,

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -85,8 +86,13 @@ class stage_compute::impl::lazy_microbatch final : public microbatch_view {
   lazy_microbatch(const impl& stage, const task& t) : stage_(stage), task_(t) {}
 
   const microbatch& whole() override {
-    if (!whole_) whole_ = stage_.load(task_);
+    if (!whole_) whole_ = stage_.load(task_, &batch_source::load);
     return *whole_;
+  }
+  const microbatch& text() override {
+    if (whole_) return *whole_;
+    if (!text_) text_ = stage_.load(task_, &batch_source::load_text);
+    return *text_;
   }
   const microbatch_layout& layout() override {
     if (!layout_) layout_ = whole_ ? layout_of(*whole_) : stage_.load_layout(task_);
@@ -97,12 +103,13 @@ class stage_compute::impl::lazy_microbatch final : public microbatch_view {
   const impl& stage_;
   task task_;
   std::optional<microbatch> whole_;
+  std::optional<microbatch> text_;
   std::optional<microbatch_layout> layout_;
 };
 
-microbatch stage_compute::impl::load(const task& t) const {
-  auto batch =
-      guarded(compute_fault::data, to_string(t), [&] { return data_->load(*step_, t.mb); });
+microbatch stage_compute::impl::load(const task& t, load_function how) const {
+  auto batch = guarded(compute_fault::data, to_string(t),
+                       [&] { return std::invoke(how, *data_, *step_, t.mb); });
   const auto is_ids = [](const at::Tensor& x) {
     return x.defined() && (x.dim() == 1 || x.dim() == 2) && x.scalar_type() == at::kLong;
   };
@@ -142,7 +149,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
     mb.root = torch::autograd::impl::gradient_edge(out);
   }
   if (config_.shape.is_last(chunk.vs)) {
-    record_loss(t, out, batch.whole().tokens);
+    record_loss(t, out, batch.text().tokens);
     return {};
   }
   out = out.detach().contiguous();
@@ -154,8 +161,8 @@ at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
                                             const at::Tensor& input, weight_stash& stash,
                                             microbatch_view& batch) const {
   forward_input in;
-  in.input = config_.shape.is_first(chunk.vs) ? batch.whole().inputs : input;
-  if (config_.shape.is_last(chunk.vs)) in.targets = batch.whole().targets;
+  in.input = config_.shape.is_first(chunk.vs) ? batch.text().inputs : input;
+  if (config_.shape.is_last(chunk.vs)) in.targets = batch.text().targets;
   in.step = *step_;
   in.mb = microbatch_id{config_.first_microbatch + t.mb.value()};
   in.stash = &stash;

@@ -45,7 +45,7 @@ class image_set final : public sample_set {
   }
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
-            std::vector<at::Tensor>& images) const override {
+            std::vector<at::Tensor>* images) const override {
     const auto& place = places_[sample];
     const auto fail = [&](const std::string& what) {
       throw std::runtime_error(lines_.where(place) + ": " + what);
@@ -56,12 +56,13 @@ class image_set final : public sample_set {
     if (line == nullptr || (!captions_.is_blind() && line->images.size() != sizes.size()) ||
         !captions_.fill(sample, line->text, inputs, targets))
       return fail("has changed since it was opened");
+    if (images == nullptr) return;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const auto path = beside(lines_.path(place), line->images[i]);
       const auto image = read_image(path);
       if (const auto* bad = fault_of(image)) return fail(path + ": " + bad->what);
-      images.push_back(captions_.scaler().scale(std::get<pixels>(image)));
-      const auto& made = images.back();
+      images->push_back(captions_.scaler().scale(std::get<pixels>(image)));
+      const auto& made = images->back();
       if (compute::image_size{made.size(1), made.size(2)} != sizes[i])
         return fail(path + ": has changed since it was opened");
     }

@@ -37,7 +37,7 @@ class jsonl_set final : public sample_set {
   }
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
-            std::vector<at::Tensor>& /*images*/) const override {
+            std::vector<at::Tensor>* /*images*/) const override {
     const auto& place = documents_[sample].place;
     const auto read = read_document(lines_.load(place), text_key_);
     const auto* text = std::get_if<std::string>(&read);

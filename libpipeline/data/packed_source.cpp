@@ -25,7 +25,7 @@ std::vector<std::uint32_t> packed_source::samples_of(step_id step, microbatch_id
                    microbatch_size_);
 }
 
-compute::microbatch packed_source::load(step_id step, microbatch_id mb) const {
+compute::microbatch packed_source::load(step_id step, microbatch_id mb, bool with_images) const {
   const auto samples = samples_of(step, mb);
   compute::microbatch batch;
   std::int64_t tokens = 0;
@@ -41,7 +41,8 @@ compute::microbatch packed_source::load(step_id step, microbatch_id mb) const {
   auto* targets = batch.targets.mutable_data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const auto length = static_cast<std::size_t>(batch.lengths[i]);
-    samples_->load(samples[i], {inputs, length}, {targets, length}, batch.images);
+    samples_->load(samples[i], {inputs, length}, {targets, length},
+                   with_images ? &batch.images : nullptr);
     inputs += length;
     targets += length;
   }

@@ -17,13 +17,19 @@ class packed_source final : public source {
  public:
   packed_source(const source_config& config, std::unique_ptr<const sample_set> samples);
 
-  compute::microbatch load(step_id step, microbatch_id mb) const override;
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    return load(step, mb, true);
+  }
+  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
+    return load(step, mb, false);
+  }
   compute::microbatch_layout layout(step_id step, microbatch_id mb) const override;
   std::int64_t step_tokens(step_id step) const override;
   std::uint64_t fingerprint() const override { return samples_->fingerprint(); }
   std::string report() const override { return samples_->report(); }
 
  private:
+  compute::microbatch load(step_id step, microbatch_id mb, bool with_images) const;
   std::vector<std::uint32_t> samples_of(step_id step, microbatch_id mb) const;
 
   const std::uint64_t microbatches_;

@@ -32,10 +32,10 @@ class sample_set {
   /// Appends the sizes of the sample's images. Cheap.
   virtual void append_image_sizes(std::uint32_t /*sample*/,
                                   std::vector<compute::image_size>& /*to*/) const {}
-  /// Fills `inputs` and `targets`, of size(sample).tokens each, and appends the images. May throw a
-  /// std::exception whose message names file and line.
+  /// Fills `inputs` and `targets`, of size(sample).tokens each, and appends the images, unless
+  /// `images` is null. May throw a std::exception whose message names file and line.
   virtual void load(std::uint32_t sample, std::span<std::int64_t> inputs,
-                    std::span<std::int64_t> targets, std::vector<at::Tensor>& images) const = 0;
+                    std::span<std::int64_t> targets, std::vector<at::Tensor>* images) const = 0;
   /// Whether all have the same number of tokens, being windows of a text.
   virtual bool are_windows() const { return false; }
 

@@ -45,11 +45,15 @@ class shapes_set final : public sample_set {
   }
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
-            std::vector<at::Tensor>& images) const override {
+            std::vector<at::Tensor>* images) const override {
+    const auto fill = [&](const std::string& text) {
+      RRFP_CHECK(captions_.fill(sample, text, inputs, targets), "the text of the outline");
+    };
+    if (captions_.is_blind() || images == nullptr)
+      return fill(outline_shapes(seed_, numbers_[sample], patch_).text);
     const auto drawn = draw_shapes(seed_, numbers_[sample], patch_);
-    RRFP_CHECK(captions_.fill(sample, drawn.text, inputs, targets), "the text of the outline");
-    if (captions_.is_blind()) return;
-    for (const auto& image : drawn.images) images.push_back(captions_.scaler().scale(image));
+    fill(drawn.text);
+    for (const auto& image : drawn.images) images->push_back(captions_.scaler().scale(image));
   }
 
   std::uint64_t fingerprint() const override { return fingerprint_; }

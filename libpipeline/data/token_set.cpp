@@ -64,7 +64,7 @@ class token_set final : public sample_set {
   }
 
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
-            std::vector<at::Tensor>& /*images*/) const override {
+            std::vector<at::Tensor>* /*images*/) const override {
     const auto& p = part_of(sample);
     if (p.documents.empty()) {
       const auto begin = (sample - p.first) * window_;

@@ -295,6 +295,26 @@ json vision_config(const vision_options& v) {
           {"qkv_bias", true}};
 }
 
+std::string file_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  return fs::is_directory(path, unknown) ? (fs::path(path) / "config.json").string() : path;
+}
+
+result<std::string> read_text_file(const std::string& file) {
+  std::error_code failure;
+  const auto size = std::filesystem::file_size(file, failure);
+  if (failure) return error{file + ": cannot be read: " + failure.message()};
+  if (size > config_bytes_max)
+    return error{file + ": expected at most " + std::to_string(config_bytes_max) + " bytes, got " +
+                 std::to_string(size)};
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return error{file + ": cannot be read"};
+  return text.str();
+}
+
 }  // namespace
 
 result<model_options> parse_config(std::string_view text, const std::string& source) {
@@ -321,23 +341,13 @@ result<model_options> parse_config(std::string_view text, const std::string& sou
 }
 
 result<model_options> read_config(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code failure;
-  const auto file =
-      fs::is_directory(path, failure) ? fs::path(path) / "config.json" : fs::path(path);
-  const auto size = fs::file_size(file, failure);
-  if (failure) return error{file.string() + ": cannot be read: " + failure.message()};
-  if (size > config_bytes_max)
-    return error{file.string() + ": expected at most " + std::to_string(config_bytes_max) +
-                 " bytes, got " + std::to_string(size)};
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return error{file.string() + ": cannot be read"};
-  return parse_config(text.str(), file.string());
+  const auto file = file_of(path);
+  const auto text = read_text_file(file);
+  if (!text) return text.failure();
+  return parse_config(*text, file);
 }
 
-std::string to_config(const model_options& m) {
+std::string to_config(const model_options& m, std::string_view dtype) {
   json c = text_config(m);
   if (m.vision.layers > 0) {
     c.erase("architectures");
@@ -352,7 +362,26 @@ std::string to_config(const model_options& m) {
          {"vision_feature_select_strategy", m.vision.class_token ? "default" : "full"},
          {"tie_word_embeddings", m.tied_head}};
   }
-  c["dtype"] = "float32";
+  c["dtype"] = dtype;
+  return c.dump(2) + "\n";
+}
+
+result<std::string> config_with_dtype(const std::string& folder, const model_options& model,
+                                      std::string_view dtype) {
+  const auto file = file_of(folder);
+  const auto text = read_text_file(file);
+  if (!text) return text.failure();
+  auto there = parse_config(*text, file);
+  if (!there) return there.failure();
+  there->dropout = model.dropout;  // of training, not of the model
+  const auto expected = json::parse(to_config(model)), got = json::parse(to_config(*there));
+  for (const auto& [key, value] : expected.items())
+    if (!got.contains(key) || got.at(key) != value)
+      return error{file + ": as " + key + " expected " + value.dump() + ", got " +
+                   (got.contains(key) ? got.at(key).dump() : "none")};
+  auto c = json::parse(*text);
+  c.erase("torch_dtype");  // its name of old
+  c["dtype"] = dtype;
   return c.dump(2) + "\n";
 }
 

@@ -159,6 +159,14 @@ status read_compare(draft& d, const document& doc, const fs::path& folder) {
   return success();
 }
 
+/// The name of a variant as that of a folder: names that differ give folders that differ.
+std::string as_folder(const std::string& name) {
+  std::string folder;
+  for (const char c : name) folder += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+  if (folder == "." || folder == "..") folder.replace(0, 1, "%2E");
+  return folder;
+}
+
 /// The variant alone: its settings over those of the job. They were read once and cannot fail.
 job apply(const job& base, const variant& v) {
   auto made = base;
@@ -172,6 +180,8 @@ job apply(const job& base, const variant& v) {
       const auto read = read_value(s.value);
       RRFP_CHECK(read && k->set(made, *read), "a variant's values are valid");
     }
+  auto& dir = made.checkpoint.dir;
+  if (!dir.empty()) dir = (fs::path{dir} / as_folder(v.name)).string();
   return made;
 }
 

@@ -272,6 +272,21 @@ void add_transport(std::vector<key>& table) {
               "That nodes wait for each other at the start.");
 }
 
+void add_checkpoint(std::vector<key>& table) {
+  section_keys<checkpoint_options> keys{table, "checkpoint", &job::checkpoint};
+  using o = checkpoint_options;
+  keys.optional_text("dir", &o::dir, path_rule::files, "a folder, or nothing",
+                     "Where checkpoints go, one folder that all nodes share; none: none are made. "
+                     "Each run of a comparison has its own folder in it.");
+  keys.integer("every", &o::every, {0, count_max}, "steps",
+               "Between two checkpoints; 0: one at the end, or when the run is interrupted.");
+  keys.integer("keep", &o::keep, {1, 1000}, "",
+               "Checkpoints that stay; older ones go when a new one stands.");
+  keys.choice("resume", &o::resume, {"auto", "never", "must"},
+              "`auto`: the run goes on from the newest checkpoint in `dir`, if there is one; "
+              "`must`: there has to be one; `never`: it starts, and sets earlier ones aside.");
+}
+
 void add_run(std::vector<key>& table) {
   section_keys<run_options> keys{table, "run", &job::run};
   using o = run_options;
@@ -298,6 +313,7 @@ std::vector<key> make_keys() {
   add_cost(table);
   add_device(table);
   add_transport(table);
+  add_checkpoint(table);
   add_run(table);
   return table;
 }
@@ -318,6 +334,7 @@ const key_table<job>& job_keys() {
           {"cost", "Expected times, for simulation and for the scale of jitter."},
           {"device", "What a rank computes on."},
           {"transport", "Between the nodes of a job."},
+          {"checkpoint", "What a run leaves to go on from."},
           {"run", "How the run is watched."},
       },
       make_keys()};

@@ -189,6 +189,24 @@ status check_data(const job& j, const provenance& from) {
   return check_images(j, from);
 }
 
+status check_checkpoint(const job& j, const provenance& from) {
+  const auto& dir = j.checkpoint.dir;
+  if (dir.empty()) {
+    if (j.checkpoint.resume != resume_kind::must) return success();
+    return from.blame("checkpoint.resume", "\"must\" expects checkpoint.dir, got none");
+  }
+  if (j.device.kind == device_kind::emulated)
+    return from.blame("checkpoint.dir",
+                      "expected none with device.kind = \"emulated\", which computes nothing that "
+                      "could be saved, got " +
+                          in_quotes(dir),
+                      "device.kind");
+  std::error_code failed;
+  if (std::filesystem::exists(dir, failed) && !std::filesystem::is_directory(dir, failed))
+    return from.blame("checkpoint.dir", "expected a folder, got the file " + in_quotes(dir));
+  return success();
+}
+
 status check_jitter(const job& j, const provenance& from) {
   if (j.jitter.link != weather::link_jitter::none && j.jitter.link_mean_ms == 0)
     return from.blame("jitter.link_mean_ms",
@@ -271,6 +289,7 @@ status validate(const job& j, const provenance& from, job_use use) {
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (auto model = check_model(j, from); !model) return model;
+  if (auto checkpoint = check_checkpoint(j, from); !checkpoint) return checkpoint;
   return check_data(j, from);
 }
 

@@ -123,6 +123,10 @@ inline void check_promises(const source& s, const source_config& config) {
     for (std::uint32_t mb = 0; mb < config.microbatches; ++mb) {
       const auto batch = s.load(step_id{step}, microbatch_id{mb});
       CHECK(same(batch, s.load(step_id{step}, microbatch_id{mb})));
+      auto text = s.load_text(step_id{step}, microbatch_id{mb});
+      CHECK(text.images.empty());
+      text.images = batch.images;
+      CHECK(same(batch, text));
       const auto layout = s.layout(step_id{step}, microbatch_id{mb});
       CHECK(layout == compute::layout_of(batch));
       CHECK(layout.lengths.size() == config.data.microbatch_size);

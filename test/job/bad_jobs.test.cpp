@@ -134,9 +134,10 @@ TEST_CASE("An unknown name is refused with what may have been meant") {
        "x.toml:2: pipeline.warp_size: unknown key; the section has stages, chunks, placement, "
        "microbatches, tp, replicas, recompute, nodes"},
       {"\n[pipelin]\nstages = 4", "x.toml:2: pipelin: unknown section, did you mean pipeline?"},
-      {"[checkpoint]",
-       "x.toml:1: checkpoint: unknown section; a job has pipeline, dispatch, model, vision, data, train, "
-       "jitter, cost, device, transport, run"},
+      {"[quota]",
+       "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
+       "train, "
+       "jitter, cost, device, transport, checkpoint, run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
       {"\"pipeline.stages\" = 4",

@@ -20,13 +20,27 @@ using job::value;
 value other_value(const key& k) {
   const job::job defaults;
   const auto now = k.get(defaults);
-  for (const value& candidate :
-       {value{true}, value{false}, value{std::int64_t{3}}, value{0.75}, value{1.25},
-        value{std::string{"v"}}, value{std::string{"in-order"}}, value{std::string{"sgd"}},
-        value{std::string{"paper"}}, value{std::string{"pareto"}}, value{std::string{"cuda"}},
-        value{std::string{"lines"}}, value{std::string{"large_first"}}, value{std::string{"/a"}},
-        value{std::string{"llama"}}, value{std::string{"silu"}}, value{std::string{"bf16"}},
-        value{std::string{"skip"}}, value{std::string{"file"}}}) {
+  for (const value& candidate : {value{true},
+                                 value{false},
+                                 value{std::int64_t{3}},
+                                 value{0.75},
+                                 value{1.25},
+                                 value{std::string{"v"}},
+                                 value{std::string{"in-order"}},
+                                 value{std::string{"sgd"}},
+                                 value{std::string{"paper"}},
+                                 value{std::string{"pareto"}},
+                                 value{std::string{"cuda"}},
+                                 value{std::string{"lines"}},
+                                 value{std::string{"large_first"}},
+                                 value{std::string{"/a"}},
+                                 value{std::string{"llama"}},
+                                 value{std::string{"silu"}},
+                                 value{std::string{"bf16"}},
+                                 value{std::string{"skip"}},
+                                 value{std::string{"file"}},
+                                 value{std::string{"never"}},
+                                 value{std::int64_t{5}}}) {
     job::job scratch;
     if (k.set(scratch, candidate) && to_toml(k.get(scratch)) != to_toml(now)) return candidate;
   }

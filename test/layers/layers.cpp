@@ -42,6 +42,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"html", {"libpipeline/html", {}, {}}},
       // A file format: it knows neither models nor tensors that compute.
       {"safetensors", {"libpipeline/safetensors", {"schedule"}, {}}},
+      {"checkpoint", {"libpipeline/checkpoint", {"schedule", "safetensors"}, {}}},
       // Recorded durations are written in the simulator's form; it is not run here.
       {"report",
        {"libpipeline/report", {"schedule", "html", "rrfp/simulate/duration_table.hpp"}, {}}},
@@ -63,7 +64,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule"},
+         "schedule", "checkpoint", "safetensors"},
         with(torch, {"caf"})}},
       {"wall_clock",
        {"libactors/wall_clock",
@@ -77,7 +78,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"apps",
        {"apps",
         {"actors", "plan", "compute", "data", "tp_coord", "job", "policies", "weather", "workload",
-         "experiment", "simulate", "report", "wall_clock", "schedule"},
+         "hugging_face", "experiment", "simulate", "report", "wall_clock", "schedule", "checkpoint",
+         "safetensors"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
   return all;

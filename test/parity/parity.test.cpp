@@ -337,4 +337,71 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
   refused(other, "model_type: expected");
 }
 
+TEST_CASE("what was trained here is a model of transformers again") {
+  if (!reference()) return;
+  namespace fs = std::filesystem;
+  const rrfp::test::scratch_folder folder;
+  const auto run = [](const std::vector<std::string>& command) {
+    const auto o = rrfp::test::run_program(command);
+    INFO(o.out << o.err);
+    REQUIRE(o.code == 0);
+    return o;
+  };
+  for (const std::string name : {"gpt2", "llama", "llama-scaled-bias", "qwen3", "llava"}) {
+    INFO(name);
+    const auto base = *reference() + "/" + name;
+    const auto sees = name == "llava";
+    const auto job = folder / (name + ".toml");
+    std::ofstream{job} << "[pipeline]\nstages = 2\nmicrobatches = 3\ntp = 2\n"
+                       << "[model]\npretrained = \"" << base << "\"\n[data]\n"
+                       << (sees ? "shapes = 64\nsequence_length = 512\n"
+                                : "text = [\"/usr/share/common-licenses/GPL-3\"]\n"
+                                  "sequence_length = 32\n")
+                       << "microbatch_size = 1\n"
+                       << "[train]\nsteps = 3\nlr = 1e-2\n[run]\nprogress = \"none\"\n";
+    const auto exported = [&](const std::string& what, const std::vector<std::string>& settings,
+                              const std::vector<std::string>& how) {
+      const auto saved = folder / (name + "." + what + ".saved"), to = folder / (name + "." + what);
+      std::vector<std::string> train{RRFP_NODE, "run", job, "--set", "checkpoint.dir=" + saved};
+      for (const auto& s : settings) train.insert(train.end(), {"--set", s});
+      run(train);
+      std::vector<std::string> write{RRFP_NODE, "export", saved, "--out", to, "--base", base};
+      write.insert(write.end(), how.begin(), how.end());
+      run(write);
+      return to;
+    };
+    const auto tensors_of = [](const std::string& of) {
+      return safetensors::collection::open(of).value();
+    };
+
+    // Nothing learnt: the same files again, to the last bit.
+    const auto same = tensors_of(exported("same", {"train.lr=0"}, {}));
+    const auto begun = tensors_of(base);
+    REQUIRE(same.tensors().size() == begun.tensors().size());
+    for (const auto& [tensor, t] : begun.tensors()) {
+      INFO(tensor);
+      const auto* const other = same.find(tensor);
+      REQUIRE(other != nullptr);
+      CHECK(other->what->shape == t.what->shape);
+      CHECK(std::ranges::equal(other->bytes(), t.bytes()));
+    }
+
+    const auto tuned = exported("tuned", {}, {"--max-shard-bytes", "32KiB"});
+    const auto logits = folder / (name + ".logits");
+    run({RRFP_PYTHON, RRFP_REFERENCE, "--load", tuned, base + "/reference.safetensors", logits});
+    fs::copy(base + "/reference.safetensors", tuned + "/reference.safetensors");
+    const subject s(tuned);
+    CHECK(s.weights.files().size() > 1);
+    const auto expected = safetensors::collection::open(logits).value();
+    const auto ours = logits_of(s, 2, 1);
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+      const auto number = "logits." + std::to_string(mb);
+      CHECK(relative(ours[mb], tensor_of(expected, number)) < 1e-5);
+      CHECK(relative(ours[mb], tensor_of(s.expected, number)) > 1e-2);
+    }
+    run({RRFP_NODE, "check", job, "--set",
+         "model.pretrained=" + exported("half", {}, {"--dtype", "bfloat16"})});
+  }
+}
+
 }  // namespace rrfp::compute::test

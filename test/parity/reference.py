@@ -3,6 +3,9 @@
     reference.py OUT        one folder a model: config.json, model.safetensors, and
                             reference.safetensors with the data, the logits, the loss, the gradient
                             of every parameter and the losses of a short training
+    reference.py --load FOLDER DATA OUT
+                            loads a model as any user of transformers would, which must find every
+                            weight and no other, and writes its logits of DATA, one of the files above
 
 Exits with 77 and one line if transformers cannot be imported.
 """
@@ -16,6 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 try:
     import torch
     import transformers
+    from safetensors import safe_open
     from safetensors.torch import save_file
 except ImportError as missing:
     print(f"no parity with transformers is tested: {missing}")
@@ -71,7 +75,7 @@ def models():
     )
     yield "llava", transformers.LlavaForConditionalGeneration(
         transformers.LlavaConfig(
-            vision_config=vit, text_config=llama(num_hidden_layers=2),
+            vision_config=vit, text_config=llama(num_hidden_layers=2, max_position_embeddings=512),
             image_token_index=IMAGE_TOKEN, vision_feature_layer=-1,
         )
     )
@@ -137,7 +141,6 @@ def tokens_of(sequences):
 def names_on_disk(model, folder):
     """The name in the file of every parameter: saving gives each one a number of its own."""
     import copy
-    from safetensors import safe_open
 
     numbered = copy.deepcopy(model)
     with torch.no_grad():
@@ -196,9 +199,36 @@ def write(name, model, out):
               os.path.join(folder, "reference.safetensors"))
 
 
+def load(folder, data, out):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model, found = getattr(transformers, config.architectures[0]).from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True)
+    wrong = {what: keys for what, keys in found.items() if keys}
+    if wrong:
+        sys.exit(f"{folder}: {wrong}")
+    tensors = {}
+    with safe_open(data, "pt") as f:
+        for mb in range(MICROBATCHES):
+            ids = f.get_tensor(f"data.{mb}.inputs")
+            lengths = f.get_tensor(f"data.{mb}.lengths").tolist()
+            images = [f.get_tensor(key) for key in sorted(
+                (k for k in f.keys() if k.startswith(f"data.{mb}.image.")),
+                key=lambda k: int(k.rsplit(".", 1)[1]))]
+            logits = []
+            with torch.no_grad():
+                for part in torch.split(ids, lengths):
+                    # One image at most in a sequence.
+                    has_image = bool((part == IMAGE_TOKEN).any())
+                    logits.append(logits_of(model, part, [images.pop(0)] if has_image else []))
+            tensors[f"logits.{mb}"] = torch.cat(logits).contiguous()
+    save_file(tensors, out)
+
+
 def main():
     torch.manual_seed(1)
     torch.set_num_threads(1)
+    if sys.argv[1] == "--load":
+        return load(*sys.argv[2:])
     out = sys.argv[1]
     for name, model in models():
         write(name, model, out)

@@ -101,7 +101,7 @@ class model_chunk final : public stage_module {
 
   /// The tokens' rows, and those of images in their places.
   at::Tensor enter(const forward_input& in, const at::Tensor& features) const {
-    const auto& ids = entry_->project ? in.batch->whole().inputs : in.input;
+    const auto& ids = entry_->project ? in.batch->text().inputs : in.input;
     const auto tokens = ids.reshape({-1});
     auto x = parallel_embedding(tokens, entry_->tokens, in.stash, group_).to(type_);
     if (!entry_->project) return x;

@@ -18,8 +18,9 @@ result<std::shared_ptr<const data::source>> open_data(const job::job& j);
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
 
 /// A session of a GPT on `data`, or of its emulation, with the policies, limits and weather of the
-/// job. Hooks (on_step, trace, ...) are the caller's to set.
+/// job. Hooks (on_step, trace, ...) are the caller's to set, and so are what the run goes on from
+/// and, on the node that runs the job, the ring that its checkpoints go to (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j,
-                                         std::shared_ptr<const compute::batch_source> data);
+                                         std::shared_ptr<const data::source> data);
 
 }  // namespace rrfp::actors

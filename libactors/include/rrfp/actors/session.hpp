@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
@@ -51,7 +52,8 @@ struct stage_summary {
 };
 
 struct run_summary {
-  std::uint64_t steps = 0;
+  std::uint64_t first_step = 0;  ///< complete ones before this run, which went on from there
+  std::uint64_t steps = 0;       ///< of this run
   double loss_first = 0;
   double loss_last = 0;
   /// Over the bits of the loss of every step (float64), and of every weight at the end.
@@ -61,6 +63,8 @@ struct run_summary {
   double bubble_fraction = 0;  ///< over the whole run
   std::int64_t tokens = 0;
   double seconds = 0;
+  std::uint32_t checkpoints = 0;        ///< that were saved
+  bool last_checkpoint_failed = false;  ///< the last that was tried: its state is lost with the run
   std::vector<stage_summary> stages;
 
   std::uint32_t peak_slots() const;
@@ -126,6 +130,12 @@ struct session_setup {
   /// Numbered over all replicas: replica d has the microbatches from d * m on.
   std::shared_ptr<const compute::batch_source> data;
 
+  /// Nothing: none are made. Not with an emulated device.
+  std::optional<checkpoint_setup> checkpoint;
+  /// Where the run goes on, the same on every node; nothing: it starts. Cut into stages and ranks
+  /// as it may be, the model must be the same.
+  std::optional<checkpoint::found> resume;
+
   injected_delays delays;
   /// Instead of make_chunk and data.
   std::optional<emulated_device> emulated;
@@ -136,8 +146,10 @@ struct session_setup {
   trace_recorder* trace = nullptr;
   /// Called once, with a line on what the nodes talk over, when they are several.
   std::function<void(const std::string&)> on_connected;
-  /// Called after every step, from a thread of the session; must not call back into it.
+  /// Called after every step, from a thread of the session; may call interrupt() and nothing else.
   std::function<void(const step_summary&)> on_step;
+  /// Called after every save, as on_step.
+  std::function<void(const checkpoint_report&)> on_checkpoint;
 };
 
 /// The part that this process has in a run of several.
@@ -161,10 +173,12 @@ class session {
   session& operator=(const session&) = delete;
   ~session();
 
-  /// Trains train.steps steps. Once.
+  /// Trains until train.steps steps are complete. Once.
   run_result run();
-  /// Ends run() as soon as the running tasks are done. Thread-safe, any number of times. On a node
-  /// that does not run the job actor: this node leaves, and the job is over for the others too.
+  /// Ends run() as soon as the running tasks are done. With checkpoints, the first call lets the
+  /// running step end and saves it, if it would be lost; the second does not. Thread-safe, any
+  /// number of times. On a node that does not run the job actor: this node leaves, and the job is
+  /// over for the others too.
   void interrupt();
 
  private:

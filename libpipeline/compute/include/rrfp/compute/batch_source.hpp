@@ -44,6 +44,9 @@ class batch_source {
   /// The same answer on every node and at any time; safe to call from several threads at once. May
   /// throw a std::exception, which reaches the caller of stage_compute::run() as a compute_error.
   virtual microbatch load(step_id step, microbatch_id mb) const = 0;
+  /// load() without the images, for chunks that need the text alone; `images` may be filled where
+  /// that costs nothing.
+  virtual microbatch load_text(step_id step, microbatch_id mb) const { return load(step, mb); }
   /// layout_of(load(step, mb)). A source that knows it without loading says so: chunks in the
   /// middle of the model ask for nothing else.
   virtual microbatch_layout layout(step_id step, microbatch_id mb) const {

@@ -4,14 +4,18 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/ids.hpp>
+#include <rrfp/schedule/result.hpp>
 
 namespace rrfp::compute {
 
@@ -19,6 +23,16 @@ struct microbatch_loss {
   microbatch_id mb;
   double mean = 0;          ///< over the tokens that count, in nats
   std::int64_t tokens = 0;  ///< tokens that count
+};
+
+/// A tensor of a checkpoint.
+struct named_tensor {
+  std::string name;
+  at::Tensor value;
+  /// Which part of the tensor of that name it is; nothing: all of it, the same on every rank.
+  std::optional<shard> part = std::nullopt;
+  /// How files of the model's own kind hold the whole tensor; checkpoints hold `value`.
+  stored_form stored = {};
 };
 
 /// The life of a step: begin_step, run for every launch of the stage core, gradients() summed over
@@ -44,6 +58,10 @@ class rank_compute {
   virtual std::vector<parameter_norm> squared_norms() = 0;
   virtual void apply(double scale, double lr) = 0;
   virtual std::vector<parameter_hash> hashes() const = 0;
+
+  /// What a run needs to go on; nothing if nothing was computed. Legal between steps.
+  virtual std::vector<named_tensor> snapshot() const { return {}; }
+  virtual status restore(std::span<const named_tensor>) { return success(); }
 
   /// Memory of launches, now and at most in the current step.
   virtual std::int64_t held_bytes() const = 0;

@@ -62,14 +62,6 @@ struct stage_compute_config {
   bool recompute = false;
 };
 
-/// A tensor of a checkpoint.
-struct named_tensor {
-  std::string name;
-  at::Tensor value;
-  /// Which part of the tensor of that name it is; nothing: all of it, the same on every rank.
-  std::optional<shard> part = std::nullopt;
-};
-
 class stage_compute final : public rank_compute {
  public:
   /// `chunks` is indexed by chunk. Errors: a shape that is impossible, a number of chunks that is
@@ -131,12 +123,12 @@ class stage_compute final : public rank_compute {
   /// weights() and the optimizer's state ("optimizer.NAME.exp_avg", ...): with restore() everything
   /// that a run needs to go on with the same bits. They share memory with the model: copy or write
   /// them before the next step. Legal between steps.
-  std::vector<named_tensor> snapshot() const;
+  std::vector<named_tensor> snapshot() const override;
   /// Copies what this rank needs (copies of tied parameters included) out of `state`, the snapshots
   /// of all ranks of all stages of a model, maybe cut differently into stages and ranks; other
   /// entries are ignored. Error: a tensor or a part of one is missing, or has another shape or
   /// type; the state is then partly restored.
-  status restore(std::span<const named_tensor> state);
+  status restore(std::span<const named_tensor> state) override;
 
   /// Activations and all other memory of this stage's launches; not weights, their gradients and
   /// the optimizer's state. The peak is that of the current step.

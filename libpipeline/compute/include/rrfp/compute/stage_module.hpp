@@ -57,6 +57,8 @@ class microbatch_view {
   virtual ~microbatch_view() = default;
 
   virtual const microbatch& whole() = 0;
+  /// Without its images.
+  virtual const microbatch& text() = 0;
   virtual const microbatch_layout& layout() = 0;
 };
 
@@ -66,6 +68,7 @@ class loaded_microbatch final : public microbatch_view {
   explicit loaded_microbatch(microbatch mb) : mb_(std::move(mb)), layout_(layout_of(mb_)) {}
 
   const microbatch& whole() override { return mb_; }
+  const microbatch& text() override { return mb_; }
   const microbatch_layout& layout() override { return layout_; }
 
  private:

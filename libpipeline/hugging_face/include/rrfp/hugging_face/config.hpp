@@ -25,6 +25,12 @@ result<job::model_options> read_config(const std::string& path);
 result<job::model_options> parse_config(std::string_view json, const std::string& source);
 
 /// A config.json with which transformers builds the same model; parse_config() reads it back.
-std::string to_config(const job::model_options& model);
+/// `dtype` is what its weights are: "float32", "bfloat16" or "float16".
+std::string to_config(const job::model_options& model, std::string_view dtype = "float32");
+
+/// The config.json of the folder with another dtype and all else as it stands there. Error: it is
+/// none, or one of another model than `model`; names the file.
+result<std::string> config_with_dtype(const std::string& folder, const job::model_options& model,
+                                      std::string_view dtype);
 
 }  // namespace rrfp::hugging_face

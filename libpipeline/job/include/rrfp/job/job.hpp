@@ -52,6 +52,8 @@ struct job {
   cost_options cost;
   device_options device;
   transport_options transport;
+  /// The path is absolute.
+  checkpoint_options checkpoint;
   run_options run;
   std::vector<variant> compare;
   /// What whoever started the run should be told of how the job was read, a line each.
@@ -84,8 +86,9 @@ result<job> load_job(const std::string& path, std::span<const std::string> overr
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       std::span<const std::string> overrides = {}, job_use use = job_use::train);
 
-/// The jobs to run, named after their variants; the job itself if it compares nothing. `j` comes
-/// from load_job(): a setting that is not valid is a programmer's error.
+/// The jobs to run, named after their variants; the job itself if it compares nothing. Each variant
+/// has its checkpoints in a folder of its name in checkpoint.dir. `j` comes from load_job(): a
+/// setting that is not valid is a programmer's error.
 std::vector<job> variants(const job& j);
 
 /// The sizes of the pipeline, with the placement that holds if the job names none.
@@ -97,6 +100,18 @@ memory_limit effective_limit(const job& j, stage_id stage);
 
 /// The entry of a list of [cost] that holds for a virtual stage.
 double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs);
+
+/// What must be the same for a run to go on where another has stopped: the model, the seed, the
+/// optimizer, how much data a step takes. In the order of the reference. Paths are no part of it:
+/// data is known by its contents.
+std::vector<setting> identity(const job& j);
+
+/// The model that an identity() is of. Error: a key or value that no job has.
+result<model_options> model_of(std::span<const setting> identity);
+
+/// What shapes the rest of a training and may be changed on the way, to other results than without:
+/// the rest of [train], and over how many ranks sums are taken.
+std::vector<setting> course(const job& j);
 
 /// Every key with its value, in the order of the reference; parse_job() reads it back to the same
 /// job.

@@ -55,8 +55,8 @@ enum class architecture : std::uint8_t { gpt2, llama, qwen3 };
 
 enum class activation_kind : std::uint8_t { gelu, gelu_tanh, silu, relu };
 
-/// What activations and their gradients are. Weights, their gradients, the optimizer and the loss are
-/// float32 with either.
+/// What activations and their gradients are. Weights, their gradients, the optimizer and the loss
+/// are float32 with either.
 enum class precision_kind : std::uint8_t { fp32, bf16 };
 
 /// How LLaMA 3 stretches rotary positions beyond the context of its first training.
@@ -234,6 +234,19 @@ struct transport_options {
   std::uint32_t heartbeat_ms = 200;
   std::uint32_t node_timeout_ms = 1500;
   double join_timeout_s = 60;
+};
+
+enum class resume_kind : std::uint8_t { automatic, never, must };
+
+/// [checkpoint] what a run leaves to go on from.
+struct checkpoint_options {
+  /// Empty: none. Shared among the nodes of the job. Runs of a comparison have a folder each in it.
+  std::string dir;
+  /// Steps between two checkpoints; 0: only at the end.
+  std::uint64_t every = 0;
+  /// Of the newest, that stay.
+  std::uint32_t keep = 3;
+  resume_kind resume = resume_kind::automatic;
 };
 
 /// Whether an address or host name means this machine alone: "localhost", "127.0.0.1", "::1".

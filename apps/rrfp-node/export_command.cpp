@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <rrfp/hugging_face/config.hpp>
+#include <rrfp/job/job.hpp>
+
+#include "../write_file.hpp"
+#include "commands.hpp"
+#include "exported_model.hpp"
+#include "refuse.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view config_name = "config.json";
+/// What goes along from the model that was trained on: no weights of any kind.
+constexpr std::array<std::string_view, 4> companion_kinds{".json", ".txt", ".model", ".jinja"};
+
+result<checkpoint::found> find_checkpoint(const std::string& path) {
+  std::error_code unknown;
+  if (fs::exists(fs::path{path} / checkpoint::manifest_name, unknown))
+    return checkpoint::verify(path, checkpoint::scrutiny::checksums);
+  auto searched = checkpoint::find_newest(path, checkpoint::scrutiny::checksums);
+  if (!searched) return searched.failure();
+  for (const auto& line : searched->passed_over)
+    fmt::print(stderr, "rrfp-node: passed over: {}\n", line);
+  if (searched->newest) return *std::move(searched->newest);
+  return error{path + ": expected a checkpoint, or a folder of them, found none that can be used"};
+}
+
+/// What stands in config.json.
+result<std::string> config_of(const checkpoint::found& from, const export_options& options) {
+  std::vector<job::setting> identity;
+  for (const auto& s : from.what.identity) identity.push_back({s.key, s.value});
+  const auto model = job::model_of(identity);
+  if (!model) return error{from.folder + ": " + model.message()};
+  if (options.base.empty()) return hugging_face::to_config(*model, options.dtype);
+  return hugging_face::config_with_dtype(options.base, *model, options.dtype);
+}
+
+/// The model that was trained on.
+struct base_model {
+  std::shared_ptr<const safetensors::collection> weights;  ///< null: there is none
+  std::vector<fs::path> companions;                        ///< beside weights and config.json
+};
+
+result<base_model> open_base(const std::string& folder) {
+  base_model base;
+  if (folder.empty()) return base;
+  auto weights = safetensors::collection::open(folder);
+  if (!weights) return weights.failure();
+  base.weights = std::make_shared<const safetensors::collection>(std::move(*weights));
+  std::error_code failed;
+  for (fs::directory_iterator at{folder, failed}; !failed && at != fs::directory_iterator{};
+       at.increment(failed)) {
+    const auto name = at->path().filename().string();
+    const bool is_kept = std::any_of(companion_kinds.begin(), companion_kinds.end(),
+                                     [&](auto kind) { return at->path().extension() == kind; });
+    if (is_kept && at->is_regular_file() && name != config_name && !name.ends_with(".index.json"))
+      base.companions.push_back(at->path());
+  }
+  if (failed) return error{folder + ": cannot be read: " + failed.message()};
+  return base;
+}
+
+status copy_into(const std::vector<fs::path>& files, const std::string& folder) {
+  for (const auto& from : files) {
+    std::error_code failed;
+    const auto to = fs::path{folder} / from.filename();
+    fs::copy_file(from, to, fs::copy_options::overwrite_existing, failed);
+    if (failed) return error{to.string() + ": cannot write: " + failed.message()};
+  }
+  return success();
+}
+
+int fail(const std::string& why) {
+  fmt::print(stderr, "rrfp-node: {}\n", why);
+  return exit_own_fault;
+}
+
+}  // namespace
+
+int export_command(const export_options& options) {
+  const auto from = find_checkpoint(options.checkpoint);
+  if (!from) return refuse(from.message());
+  auto saved = actors::checkpoint_tensors::open(*from);
+  if (!saved) return refuse(saved.message());
+  const auto base = open_base(options.base);
+  if (!base) return refuse(base.message());
+  const auto config = config_of(*from, options);
+  if (!config) return refuse(config.message());
+  auto model = exported_model::create(*std::move(saved), base->weights, from->what.step, options);
+  if (!model) return refuse(model.message());
+  // The weights come last: a folder that has them is whole.
+  if (auto copied = copy_into(base->companions, options.out); !copied)
+    return fail(copied.message());
+  const auto config_file = (fs::path{options.out} / config_name).string();
+  if (auto written = write_file(config_file, *config); !written) return fail(written.message());
+  if (auto written = model->write(); !written) return fail(written.message());
+  fmt::print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
+             from->what.written_at, model->tensors(), model->bytes(), model->files(),
+             model->files() == 1 ? "" : "s", options.out);
+  if (base->weights)
+    fmt::print("{}: {} tensors and {} files of it went along\n", options.base,
+               model->taken_from_base(), base->companions.size());
+  return exit_done;
+}
+
+}  // namespace rrfp::apps

@@ -1,0 +1,130 @@
+#include "exported_model.hpp"
+
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <rrfp/compute/shard.hpp>
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::apps {
+
+namespace {
+
+/// What the optimizer keeps for a parameter stands beside it under such a name.
+constexpr std::string_view optimizer_prefix = "optimizer.";
+
+std::vector<std::int64_t> whole_sizes(const compute::named_tensor& piece) {
+  return piece.part ? piece.part->whole : piece.value.sizes().vec();
+}
+
+/// The whole tensor, from the parts of the ranks.
+result<at::Tensor> join(const std::string& name,
+                        const std::vector<const compute::named_tensor*>& parts) {
+  const auto& first = *parts.front();
+  if (!first.part) return first.value.contiguous();
+  const auto sizes = whole_sizes(first);
+  const auto dimension = first.part->dimension;
+  const compute::shard whole{sizes, dimension, 1, 0, sizes[static_cast<std::size_t>(dimension)]};
+  auto joined = at::empty(sizes, first.value.options());
+  std::int64_t found = 0;
+  for (const auto* p : parts) {
+    if (!p->part || p->part->whole != sizes || p->part->dimension != dimension ||
+        p->value.scalar_type() != first.value.scalar_type())
+      return error{"tensor '" + name + "': its parts are not of one tensor"};
+    found += compute::copy_overlap(p->value, *p->part, joined, whole);
+  }
+  if (found == joined.numel()) return joined;
+  return error{
+      fmt::format("tensor '{}': its parts hold {} of {} elements", name, found, joined.numel())};
+}
+
+at::Tensor as_stored(const at::Tensor& whole, const compute::stored_form& form) {
+  const auto turned = form.transposed ? whole.t() : whole;
+  return form.sizes.empty() ? turned : turned.reshape(form.sizes);
+}
+
+std::vector<std::int64_t> stored_sizes(const compute::named_tensor& piece) {
+  if (!piece.stored.sizes.empty()) return piece.stored.sizes;
+  auto sizes = whole_sizes(piece);
+  if (piece.stored.transposed) std::swap(sizes[0], sizes[1]);
+  return sizes;
+}
+
+/// Error: the file's metadata names a form that this tensor cannot have.
+status check_form(const std::string& name, const compute::named_tensor& piece) {
+  const auto elements = [](const std::vector<std::int64_t>& of) {
+    std::int64_t n = 1;
+    for (const auto size : of) n *= size;
+    return n;
+  };
+  const auto sizes = whole_sizes(piece);
+  const auto& form = piece.stored;
+  if ((!form.transposed || sizes.size() == 2) &&
+      (form.sizes.empty() || elements(form.sizes) == elements(sizes)))
+    return success();
+  return error{"tensor '" + name + "': it cannot be stored as its file's metadata says"};
+}
+
+at::ScalarType type_of(const std::string& dtype) {
+  if (dtype == "bfloat16") return at::kBFloat16;
+  return dtype == "float16" ? at::kHalf : at::kFloat;
+}
+
+}  // namespace
+
+result<exported_model> exported_model::create(
+    std::shared_ptr<const actors::checkpoint_tensors> saved,
+    std::shared_ptr<const safetensors::collection> base, std::uint64_t step,
+    const export_options& options) {
+  exported_model made;
+  made.saved_ = std::move(saved);
+  made.base_ = std::move(base);
+  made.type_ = type_of(options.dtype);
+  for (const auto& t : made.saved_->all())
+    if (!t.name.starts_with(optimizer_prefix)) made.weights_[t.name].push_back(&t);
+
+  const auto type = actors::dtype_of(at::empty({0}, made.type_));
+  RRFP_CHECK(type.ok(), "files hold floats");
+  std::vector<safetensors::tensor_spec> specs;
+  std::set<std::string_view> trained;
+  for (const auto& [name, parts] : made.weights_) {
+    if (auto fits = check_form(name, *parts.front()); !fits) return fits.failure();
+    specs.push_back({name, *type, stored_sizes(*parts.front())});
+    // Files of a model without its head leave out the first word of a name.
+    trained.insert(name);
+    trained.insert(std::string_view{name}.substr(name.find('.') + 1));
+  }
+  if (made.base_ != nullptr)
+    for (const auto& [name, t] : made.base_->tensors())
+      if (!trained.contains(name)) {
+        made.kept_.emplace(name, t);
+        specs.push_back({name, t.what->type, t.what->shape});
+      }
+  auto to = safetensors::sharded_writer::create(
+      options.out, std::move(specs), {{"format", "pt"}, {"rrfp.step", std::to_string(step)}},
+      options.shard_bytes_max);
+  if (!to) return to.failure();
+  made.to_ = std::move(*to);
+  return made;
+}
+
+status exported_model::write() {
+  for (const auto& name : to_->order()) {
+    if (const auto kept = kept_.find(name); kept != kept_.end()) {
+      if (auto written = to_->write(name, kept->second.bytes()); !written) return written;
+      continue;
+    }
+    const auto& parts = weights_.at(name);
+    const auto whole = join(name, parts);
+    if (!whole) return whole.failure();
+    const auto made = as_stored(*whole, parts.front()->stored).to(type_).contiguous();
+    if (auto written = to_->write(name, actors::bytes_of(made)); !written) return written;
+  }
+  return to_->finish();
+}
+
+}  // namespace rrfp::apps

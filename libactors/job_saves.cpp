@@ -1,0 +1,88 @@
+#include "job_saves.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+constexpr double milliseconds(std::int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e6;
+}
+
+}  // namespace
+
+job_saves::job_saves(checkpoint_setup setup, std::uint32_t ranks, std::uint64_t first_step)
+    : setup_(std::move(setup)), ranks_(ranks), last_step_(first_step) {
+  RRFP_CHECK(setup_.ring != nullptr, "the node of the job holds the folder of checkpoints");
+}
+
+bool job_saves::is_due(std::uint64_t steps, bool last) const {
+  if (given_up_ || steps == last_step_) return false;
+  return last || (setup_.every > 0 && steps % setup_.every == 0);
+}
+
+status job_saves::begin(std::uint64_t steps, std::int64_t now) {
+  RRFP_CHECK(!current_, "one save at a time");
+  last_step_ = steps;
+  current_ = save{};
+  current_->step = steps;
+  current_->began = now;
+  return setup_.ring->begin(steps);
+}
+
+bool job_saves::take(const snapshot_taken& m, std::int64_t now) {
+  if (!current_ || current_->step != m.step) return false;
+  current_->copy_time = std::max(current_->copy_time, m.copy_time);
+  if (++current_->copies < ranks_) return false;
+  current_->copied = now;
+  return true;
+}
+
+bool job_saves::take(const snapshot_written& m) {
+  if (!current_ || current_->step != m.step) return false;
+  if (m.failure.empty())
+    current_->files.push_back({m.file, m.bytes, m.xxh64});
+  else if (current_->failure.empty())
+    current_->failure = m.failure;
+  return ++current_->answers == ranks_;
+}
+
+result<checkpoint::manifest> job_saves::manifest() const {
+  RRFP_CHECK(current_ && current_->answers == ranks_, "all ranks have written");
+  if (!current_->failure.empty()) return error{current_->failure};
+  auto m = setup_.head;
+  m.step = current_->step;
+  m.written_at = checkpoint::utc_now();
+  m.microbatches_read = m.step * m.shape.microbatches * m.replicas;
+  m.files = current_->files;
+  std::sort(m.files.begin(), m.files.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return m;
+}
+
+checkpoint_report job_saves::end(std::string failure, std::int64_t now) {
+  RRFP_CHECK(current_, "a save that has begun");
+  const auto done = *std::exchange(current_, std::nullopt);
+  last_failed_ = !failure.empty();
+  checkpoint_report report{done.step, std::move(failure)};
+  report.files = static_cast<std::uint32_t>(done.files.size());
+  for (const auto& f : done.files) report.bytes += f.bytes;
+  report.copy_ms = milliseconds(done.copy_time);
+  report.background_ms = milliseconds(now - std::max(done.began, done.copied));
+  if (last_failed_)
+    setup_.ring->abandon(done.step);
+  else
+    ++saved_;
+  return report;
+}
+
+bool job_saves::is_overdue(std::int64_t now) const {
+  const std::chrono::nanoseconds limit = setup_.save_time_max;
+  return current_ && now - current_->began > limit.count();
+}
+
+}  // namespace rrfp::actors

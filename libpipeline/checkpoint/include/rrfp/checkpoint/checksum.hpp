@@ -1,0 +1,47 @@
+/// XXH64 over bytes as they come: tells a file that was altered or cut short from one that was
+/// not. It keeps nobody from forging one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::checkpoint {
+
+/// Not thread-safe.
+class checksum {
+ public:
+  checksum();
+  checksum(const checksum&) = delete;
+  checksum& operator=(const checksum&) = delete;
+  ~checksum();
+
+  void add(std::span<const std::byte> bytes);
+  std::uint64_t value() const;
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct state;
+  std::unique_ptr<state> state_;
+  std::uint64_t bytes_ = 0;
+};
+
+std::uint64_t checksum_of(std::string_view text);
+
+/// 16 hexadecimal digits.
+std::string hex(std::uint64_t value);
+
+struct file_sum {
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh64 = 0;
+};
+
+/// Reads the file to its end. Error: it cannot be read; names it.
+result<file_sum> sum_of_file(const std::string& path);
+
+}  // namespace rrfp::checkpoint

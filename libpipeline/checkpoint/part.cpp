@@ -1,0 +1,78 @@
+#include <rrfp/checkpoint/part.hpp>
+
+#include <nlohmann/json.hpp>
+
+namespace rrfp::checkpoint {
+
+using nlohmann::json;
+
+std::string to_json(const parts& all) {
+  json made = json::object();
+  for (const auto& [name, p] : all)
+    made[name] = {{"whole", p.whole},
+                  {"dimension", p.dimension},
+                  {"blocks", p.blocks},
+                  {"offset", p.offset},
+                  {"length", p.length}};
+  return made.dump();
+}
+
+result<parts> parse_parts(std::string_view text) {
+  try {
+    const auto parsed = json::parse(text);
+    parts all;
+    for (const auto& [name, entry] : parsed.items()) {
+      part p;
+      entry.at("whole").get_to(p.whole);
+      entry.at("dimension").get_to(p.dimension);
+      entry.at("blocks").get_to(p.blocks);
+      entry.at("offset").get_to(p.offset);
+      entry.at("length").get_to(p.length);
+      all[name] = std::move(p);
+    }
+    return all;
+  } catch (const json::exception& e) {
+    return error{std::string{parts_key} + ": " + e.what()};
+  }
+}
+
+std::string to_json(const stored_forms& all) {
+  json made = json::object();
+  for (const auto& [name, form] : all)
+    made[name] = {{"transposed", form.transposed}, {"sizes", form.sizes}};
+  return made.dump();
+}
+
+result<stored_forms> parse_stored(std::string_view text) {
+  try {
+    const auto parsed = json::parse(text);
+    stored_forms all;
+    for (const auto& [name, entry] : parsed.items()) {
+      stored form;
+      entry.at("transposed").get_to(form.transposed);
+      entry.at("sizes").get_to(form.sizes);
+      all[name] = std::move(form);
+    }
+    return all;
+  } catch (const json::exception& e) {
+    return error{std::string{stored_key} + ": " + e.what()};
+  }
+}
+
+status check_part(const part& p, std::span<const std::int64_t> shape) {
+  const error no_part{"the tensor is no such part of a whole one"};
+  if (p.dimension < 0 || p.dimension >= std::ssize(p.whole) || p.whole.size() != shape.size())
+    return no_part;
+  for (std::int64_t d = 0; d < std::ssize(shape); ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    if (d != p.dimension && shape[at] != p.whole[at]) return no_part;
+  }
+  const auto cut = static_cast<std::size_t>(p.dimension);
+  if (p.blocks < 1 || p.whole[cut] % p.blocks != 0 || p.offset < 0 || p.length < 0) return no_part;
+  const auto block = p.whole[cut] / p.blocks;
+  if (p.length > block || p.offset > block - p.length) return no_part;
+  if (shape[cut] != p.length * p.blocks) return no_part;
+  return success();
+}
+
+}  // namespace rrfp::checkpoint

@@ -1,0 +1,504 @@
+/// Training that stops, however it stops, and goes on: the bits of a training that never did.
+#include <catch2/catch.hpp>
+
+#include <sys/mount.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include <rrfp/safetensors/collection.hpp>
+
+#include "json_lines.hpp"
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+using settings = std::vector<std::string>;
+
+const std::string job_text = R"([pipeline]
+stages = 4
+microbatches = 6
+[model]
+layers = 4
+hidden = 32
+heads = 4
+context = 32
+dropout = 0.1
+tied_head = true
+[data]
+text = ["/usr/share/common-licenses/GPL-3"]
+microbatch_size = 2
+sequence_length = 32
+[train]
+steps = 12
+lr = 1e-3
+warmup_steps = 4
+[cost]
+forward_ms = 1.0
+backward_ms = 1.0
+weight_ms = 1.0
+[run]
+progress = "none"
+)";
+
+/// Steps that take some 20 ms, so that there is time between two of them.
+const settings slow{"jitter.compute=lognormal", "jitter.compute_sigma=0.5"};
+
+/// What a run has told, as far as it came.
+struct told {
+  outcome o;
+  std::map<std::uint64_t, double> losses;  ///< by step, from 0
+  std::optional<std::uint64_t> resumed;
+  std::uint64_t saved = 0;  ///< the last step that was reported as saved
+  json summary;
+};
+
+told read_log(const std::string& file, outcome o) {
+  told t;
+  t.o = std::move(o);
+  std::string text = text_of(file);
+  std::istringstream in{text.substr(0, text.rfind('\n') + 1)};
+  for (std::string line; std::getline(in, line);) {
+    const auto j = json::parse(line);
+    const auto event = j.at("event").get<std::string>();
+    if (event == "step") t.losses[j.at("step").get<std::uint64_t>()] = j.at("loss").get<double>();
+    if (event == "resume") t.resumed = j.at("step").get<std::uint64_t>();
+    if (event == "checkpoint" && !j.contains("failure")) t.saved = j.at("step");
+    if (event == "summary") t.summary = j;
+  }
+  return t;
+}
+
+class workplace {
+ public:
+  workplace() { std::ofstream{job()} << job_text; }
+
+  std::string job() const { return folder_ / "job.toml"; }
+  std::string at(const std::string& name) const { return folder_ / name; }
+  std::string dir() const { return folder_ / "checkpoints"; }
+  std::string step(std::uint64_t n) const {
+    char name[32];
+    std::snprintf(name, sizeof name, "/step-%08u", static_cast<unsigned>(n));
+    return dir() + name;
+  }
+
+  /// `rrfp-node run`, with a log of its own and without checkpoints unless a setting says so.
+  std::vector<std::string> command(const std::vector<settings>& all, const std::string& log,
+                                   std::uint32_t nodes = 1) const {
+    std::vector<std::string> arguments{RRFP_NODE, "run", job(), "--json", at(log)};
+    if (nodes > 1) arguments.insert(arguments.end(), {"--local-nodes", std::to_string(nodes)});
+    for (const auto& some : all)
+      for (const auto& s : some) arguments.insert(arguments.end(), {"--set", s});
+    return arguments;
+  }
+  settings saving(std::uint64_t every) const {
+    return {"checkpoint.dir=" + dir(), "checkpoint.every=" + std::to_string(every)};
+  }
+  told run(const std::vector<settings>& all, std::uint32_t nodes = 1) const {
+    auto o = run_program(command(all, "run.jsonl", nodes));
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+    return read_log(at("run.jsonl"), std::move(o));
+  }
+
+ private:
+  scratch_folder folder_;
+};
+
+template <class What>
+bool waits_for(What what, std::chrono::seconds limit = std::chrono::seconds{60}) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!what()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds{200});
+  }
+  return true;
+}
+
+/// Trains until the checkpoint of that step stands, and is killed.
+void train_and_kill(const workplace& w, const std::vector<settings>& all, std::uint64_t step) {
+  program training{w.command(all, "killed.jsonl")};
+  REQUIRE(waits_for([&] { return fs::exists(w.step(step)); }));
+  training.signal(SIGKILL);
+  REQUIRE(training.wait().code == 128 + SIGKILL);
+}
+
+void require_continues(const told& straight, const told& rest, std::uint64_t from) {
+  INFO(rest.o.out << rest.o.err);
+  REQUIRE(rest.resumed == from);
+  CHECK(rest.losses.size() == straight.losses.size() - from);
+  for (const auto& [step, loss] : rest.losses) {
+    CHECK(step >= from);
+    CHECK(loss == straight.losses.at(step));
+  }
+  CHECK(rest.summary.at("weights_xxh64") == straight.summary.at("weights_xxh64"));
+  CHECK(rest.summary.at("first_step") == from);
+}
+
+void flip_bit(const std::string& file) {
+  std::fstream f{file, std::ios::in | std::ios::out | std::ios::binary};
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  f.seekg(middle);
+  const auto c = static_cast<char>(f.get() ^ 1);
+  f.seekp(middle);
+  f.put(c);
+}
+
+bool has_save_under_way(const std::string& dir) {
+  std::error_code ignored;
+  for (fs::directory_iterator at{dir, ignored}; !ignored && at != fs::directory_iterator{};
+       at.increment(ignored))
+    if (at->path().filename().string().starts_with(".step-")) return true;
+  return false;
+}
+
+/// Kills training at random moments, in the middle of saves above all, `kills` times. What was said
+/// to be saved is never lost, and the end is that of a training that nobody disturbed.
+void kill_again_and_again(int kills) {
+  std::random_device entropy;
+  const auto seed = entropy();
+  INFO("seed " << seed);
+  std::mt19937 random{seed};
+  const settings longer{"train.steps=40"};
+  const auto straight = workplace{}.run({longer});
+
+  auto w = std::make_unique<workplace>();
+  std::uint64_t saved = 0;
+  int within_saves = 0;
+  for (int killed = 0;;) {
+    program training{w->command({longer, w->saving(1)}, "leg.jsonl")};
+    if (killed < kills) {
+      const auto log = w->at("leg.jsonl");
+      waits_for([&] { return text_of(log).find("\"step\"") != std::string::npos; },
+                std::chrono::seconds{20});
+      std::this_thread::sleep_for(std::chrono::microseconds{random() % 20000});
+      if (killed % 4 != 0)
+        waits_for([&] { return has_save_under_way(w->dir()); }, std::chrono::seconds{1});
+      std::this_thread::sleep_for(std::chrono::microseconds{random() % 6000});
+      training.signal(SIGKILL);
+    }
+    const auto t = read_log(w->at("leg.jsonl"), training.wait());
+    INFO("after " << killed << " kills: " << t.o.out << t.o.err);
+    CHECK_THAT(t.o.err, !Contains("passed over"));
+    CHECK(t.resumed.value_or(0) >= saved);
+    for (const auto& [step, loss] : t.losses) CHECK(loss == straight.losses.at(step));
+    saved = std::max({saved, t.saved, t.resumed.value_or(0)});
+    if (t.o.code == 128 + SIGKILL) {
+      ++killed;
+      within_saves += has_save_under_way(w->dir());
+      continue;
+    }
+    REQUIRE(t.o.code == 0);
+    CHECK(t.summary.at("weights_xxh64") == straight.summary.at("weights_xxh64"));
+    CHECK_FALSE(has_save_under_way(w->dir()));
+    if (killed == kills) break;
+    // It came to its end before it was killed often enough: once more from the start.
+    w = std::make_unique<workplace>();
+    saved = 0;
+  }
+  CHECK(within_saves >= kills / 4);
+}
+
+}  // namespace
+
+TEST_CASE("a killed run goes on after its last checkpoint, on the same stages or others") {
+  const auto straight = workplace{}.run({});
+  REQUIRE(straight.losses.size() == 12);
+  for (const settings& then :
+       {settings{}, settings{"pipeline.stages=2"}, settings{"pipeline.stages=1"},
+        settings{"pipeline.stages=2", "pipeline.chunks=2", "dispatch.policy=dualpipe_v",
+                 "pipeline.placement=v"}}) {
+    const workplace w;
+    train_and_kill(w, {w.saving(6), slow}, 6);
+    const auto rest = w.run({w.saving(6), then});
+    require_continues(straight, rest, 6);
+    CHECK(fs::exists(w.step(12)));
+  }
+}
+
+TEST_CASE("tensor-parallel ranks go on on other stages, and others than before on near ones") {
+  const settings two{"pipeline.tp=2"};
+  const auto straight = workplace{}.run({two});
+  const workplace w;
+  train_and_kill(w, {w.saving(6), slow, two}, 6);
+  fs::copy(w.dir(), w.at("copy"), fs::copy_options::recursive);
+  require_continues(straight, w.run({w.saving(6), two, {"pipeline.stages=2"}}), 6);
+
+  const auto other = w.run(
+      {w.saving(6), {"checkpoint.dir=" + w.at("copy"), "pipeline.tp=4", "pipeline.stages=1"}});
+  CHECK(other.resumed == 6);
+  CHECK(other.losses.at(6) == Approx(straight.losses.at(6)).epsilon(1e-5));
+  CHECK(other.losses.at(11) == Approx(straight.losses.at(11)).epsilon(1e-3));
+  CHECK_THAT(other.o.err, Contains("pipeline.tp was 2 in the checkpoint ") && Contains("is 4"));
+}
+
+TEST_CASE("killed at random moments of saving, training always goes on to the same bits") {
+  kill_again_and_again(10);
+}
+
+TEST_CASE("killed at random moments of saving, fifty times", "[.soak]") {
+  kill_again_and_again(50);
+}
+
+TEST_CASE("SIGINT lets the step end, saves it, and the run goes on from there") {
+  const auto straight = workplace{}.run({});
+  const workplace w;
+  program training{w.command({w.saving(0), slow}, "first.jsonl")};
+  REQUIRE(waits_for(
+      [&] { return text_of(w.at("first.jsonl")).find("\"step\":4,") != std::string::npos; }));
+  training.signal(SIGINT);
+  const auto first = read_log(w.at("first.jsonl"), training.wait());
+  INFO(first.o.out << first.o.err);
+  CHECK(first.o.code == 130);
+  const auto done = first.losses.size();
+  CHECK(first.saved == done);
+  CHECK_THAT(first.o.out,
+             Contains("checkpoint: step " + std::to_string(done) + " saved, 4 files") &&
+                 Contains("interrupted after " + std::to_string(done) + " steps"));
+  CHECK_THAT(first.o.err, Contains("a second interrupt ends it at once"));
+  require_continues(straight, w.run({w.saving(0)}), done);
+}
+
+TEST_CASE("a finished run has nothing left to do, and more steps go on from its end") {
+  const workplace w;
+  const auto all = w.run({w.saving(5)});
+  for (const std::uint64_t step : {5U, 10U, 12U}) CHECK(fs::exists(w.step(step)));
+  const auto again = w.run({w.saving(5)});
+  CHECK(again.losses.empty());
+  CHECK(again.resumed == 12);
+  CHECK(again.summary.at("weights_xxh64") == all.summary.at("weights_xxh64"));
+  CHECK(again.summary.at("checkpoints") == 0);
+  const auto more = w.run({w.saving(5), {"train.steps=14"}});
+  CHECK(more.losses.size() == 2);
+  CHECK_THAT(more.o.err, Contains("train.steps was 12 in the checkpoint"));
+}
+
+TEST_CASE("an altered or torn checkpoint is named, and the one before is used") {
+  const auto straight = workplace{}.run({});
+  const workplace w;
+  train_and_kill(w, {w.saving(2), slow}, 6);
+  const auto file = w.step(6) + "/stage-002-rank-00.safetensors";
+  flip_bit(file);
+  fs::remove(w.step(4) + "/manifest.json");
+  const auto check =
+      run_program({RRFP_NODE, "check", w.job(), "--set", "checkpoint.dir=" + w.dir()});
+  CHECK_THAT(check.out, Contains("passed over: " + file) && Contains("goes on after step 2"));
+  const auto rest = w.run({w.saving(2)});
+  CHECK_THAT(rest.o.err, Contains("rrfp-node: passed over: " + file + ": altered: ") &&
+                             Contains("passed over: " + w.step(4) + ": no checkpoint"));
+  require_continues(straight, rest, 2);
+  // It is good again.
+  CHECK(w.run({w.saving(2)}).resumed == 12);
+}
+
+TEST_CASE("what must be as it was is named if it is not") {
+  const workplace w;
+  w.run({w.saving(0), {"train.steps=2"}});
+  const auto refused = [&](const settings& changed, const std::string& why) {
+    for (const std::string command : {"run", "check"}) {
+      std::vector<std::string> arguments{RRFP_NODE, command, w.job()};
+      for (const auto& some : {w.saving(0), changed})
+        for (const auto& s : some) arguments.insert(arguments.end(), {"--set", s});
+      const auto o = run_program(arguments);
+      INFO(o.out << o.err);
+      CHECK(o.code == 2);
+      CHECK_THAT(o.err, Contains(why));
+      CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+    }
+  };
+  const auto as_in = ", as in the checkpoint " + w.step(2) + ", got ";
+  refused({"model.hidden=64"}, "--set model.hidden=64: expected 32" + as_in + "64");
+  refused({"model.dropout=0.2"}, "--set model.dropout=0.2: expected 0.1" + as_in + "0.2");
+  refused({"train.seed=2"}, "--set train.seed=2: expected 1" + as_in + "2");
+  refused({"train.optimizer=sgd"}, "expected \"adamw\"" + as_in + "\"sgd\"");
+  refused({"data.sequence_length=16"}, "expected 32" + as_in + "16");
+  refused({"pipeline.microbatches=5"}, "expected 6" + as_in + "5");
+  refused({"pipeline.replicas=2"}, "pipeline.microbatches: expected 6" + as_in + "12");
+  refused({"data.text=/usr/share/common-licenses/GPL-2"}, "expected xxh64 ");
+  refused({"train.steps=1"}, "expected at least the 2 steps of the checkpoint " + w.step(2));
+  // A learning rate may change; it is told.
+  const auto o = run_program(w.command({w.saving(0), {"train.steps=3", "train.lr=0.002"}}, "x"));
+  CHECK(o.code == 0);
+  CHECK_THAT(o.err,
+             Contains("train.lr was 0.001 in the checkpoint " + w.step(2) + ", and is 0.002"));
+}
+
+TEST_CASE("a run must, may or must not go on, as the job says") {
+  const workplace w;
+  const auto must = run_program(w.command({w.saving(0), {"checkpoint.resume=must"}}, "x"));
+  CHECK(must.code == 2);
+  CHECK_THAT(must.err, Contains("checkpoint.resume=must: \"must\" expects a checkpoint in " +
+                                w.dir() + ", found none"));
+  const settings two{"train.steps=2"};
+  const auto first = w.run({w.saving(0), two});
+  CHECK_FALSE(first.resumed);
+  CHECK(w.run({w.saving(0), two, {"checkpoint.resume=must"}}).resumed == 2);
+  const auto anew = w.run({w.saving(0), two, {"checkpoint.resume=never"}});
+  CHECK_FALSE(anew.resumed);
+  CHECK(anew.losses == first.losses);
+  CHECK_THAT(anew.o.err, Contains("earlier checkpoints are set aside in " + w.dir() + "/earlier-"));
+}
+
+TEST_CASE("jobs that cannot have checkpoints are refused") {
+  const workplace w;
+  std::ofstream{w.at("file")} << "x";
+  const auto refused = [&](const settings& bad, const std::string& why) {
+    const auto o = run_program(w.command({bad}, "x"));
+    CHECK(o.code == 2);
+    CHECK_THAT(o.err, Contains(why));
+  };
+  refused({"checkpoint.dir=" + w.dir(), "device.kind=emulated"},
+          "expected none with device.kind = \"emulated\"");
+  refused({"checkpoint.dir=" + w.at("file")}, "expected a folder, got the file");
+  refused({"checkpoint.resume=must"}, "expects checkpoint.dir, got none");
+  refused({"checkpoint.dir=/proc/none"}, "/proc/none: cannot make the folder");
+}
+
+TEST_CASE("a folder belongs to one run at a time") {
+  const workplace w;
+  program training{w.command({w.saving(1), slow, {"train.steps=100000"}}, "first.jsonl")};
+  REQUIRE(waits_for([&] { return fs::exists(w.step(1)); }));
+  const auto o = run_program(w.command({w.saving(1)}, "x"));
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains(w.dir() + ": another run writes its checkpoints here"));
+}
+
+TEST_CASE("a full disk is told, the training goes on, and the checkpoint before stays") {
+  const auto straight = workplace{}.run({});
+  const workplace w;
+  w.run({w.saving(0), {"train.steps=2"}});
+  // Files above 16 KiB: none of a rank's fits.
+  auto limited = w.command({w.saving(4)}, "run.jsonl");
+  limited.insert(limited.begin(),
+                 {"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 32; exec \"$@\"", "limited"});
+  const auto t = read_log(w.at("run.jsonl"), run_program(limited));
+  INFO(t.o.out << t.o.err);
+  CHECK(t.o.code == 1);
+  CHECK(t.resumed == 2);
+  CHECK(t.losses.size() == 10);
+  CHECK(t.losses.at(11) == straight.losses.at(11));
+  CHECK(t.summary.at("weights_xxh64") == straight.summary.at("weights_xxh64"));
+  CHECK(t.summary.at("last_checkpoint_failed") == true);
+  for (const std::string step : {"4", "8", "12"})
+    CHECK_THAT(t.o.err, Contains("checkpoint: step " + step + " not saved: " + w.dir()));
+  CHECK_THAT(t.o.err, Contains("cannot write: File too large"));
+  CHECK_FALSE(has_save_under_way(w.dir()));
+  require_continues(straight, w.run({w.saving(0)}), 2);
+}
+
+TEST_CASE("a disk with room for two checkpoints has two good ones") {
+  const workplace w;
+  fs::create_directory(w.dir());
+  if (::mount("tmpfs", w.dir().c_str(), "tmpfs", 0, "size=2m") != 0) {
+    WARN("skipped: no tmpfs can be mounted here");
+    return;
+  }
+  const std::shared_ptr<void> mounted{nullptr,
+                                      [&](void*) { ::umount2(w.dir().c_str(), MNT_DETACH); }};
+  const auto o = run_program(w.command({w.saving(2)}, "run.jsonl"));
+  INFO(o.out << o.err);
+  CHECK(o.code == 1);
+  CHECK_THAT(o.out, Contains("checkpoint: step 2 saved") && Contains("checkpoint: step 4 saved"));
+  CHECK_THAT(o.err, Contains("step 6 not saved: ") && Contains("No space left on device"));
+  CHECK(w.run({{"checkpoint.dir=" + w.dir(), "checkpoint.every=0", "train.steps=4"}}).resumed == 4);
+}
+
+TEST_CASE("each run of a comparison has checkpoints of its own") {
+  const workplace w;
+  std::ofstream{w.job(), std::ios::app} << "[[compare]]\nname = \"in order\"\n"
+                                           "dispatch.mode = \"in-order\"\n"
+                                           "dispatch.policy = \"one_f_one_b\"\n"
+                                           "[[compare]]\nname = \"a/b\"\n";
+  const auto first = w.run({w.saving(6)});
+  CHECK_THAT(first.o.out, Contains("equal to the last bit"));
+  CHECK(fs::exists(w.dir() + "/in order/step-00000012/manifest.json"));
+  CHECK(fs::exists(w.dir() + "/a%2Fb/step-00000006/manifest.json"));
+  fs::remove_all(w.dir() + "/in order/step-00000012");
+  fs::remove_all(w.dir() + "/a%2Fb/step-00000012");
+  const auto rest = w.run({w.saving(6)});
+  CHECK(rest.resumed == 6);
+  CHECK_THAT(rest.o.out, Contains("equal to the last bit"));
+  CHECK(rest.summary.at("weights_xxh64") == first.summary.at("weights_xxh64"));
+}
+
+TEST_CASE("several nodes save into one folder, and others go on from it") {
+  const settings two{"pipeline.tp=2"};
+  const auto straight = workplace{}.run({two});
+  const workplace w;
+  const auto begun = [&] {
+    program training{w.command({w.saving(0), slow, two}, "first.jsonl", 3)};
+    REQUIRE(waits_for(
+        [&] { return text_of(w.at("first.jsonl")).find("\"step\":3,") != std::string::npos; }));
+    training.signal(SIGINT);
+    return read_log(w.at("first.jsonl"), training.wait());
+  }();
+  INFO(begun.o.out << begun.o.err);
+  CHECK(begun.o.code == 130);
+  CHECK(begun.saved == begun.losses.size());
+  CHECK_THAT(begun.o.out, Contains(" saved, 8 files"));
+  fs::copy(w.dir(), w.at("copy"), fs::copy_options::recursive);
+  require_continues(straight, w.run({w.saving(0), two}), begun.saved);
+  const settings copy{"checkpoint.dir=" + w.at("copy")};
+  require_continues(straight, w.run({copy, two, {"pipeline.stages=2"}}, 4), begun.saved);
+  // One message, by one node.
+  const auto o = run_program(w.command({copy, {"train.seed=5"}}, "x", 2));
+  CHECK(o.code == 2);
+  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+}
+
+TEST_CASE("an exported model does not depend on how many ranks and stages wrote it") {
+  namespace st = rrfp::safetensors;
+  const workplace w;
+  w.run({w.saving(0), {"train.steps=4"}});
+  const auto exported = [&](const std::string& from, const std::string& to,
+                            const settings& more = {}) {
+    std::vector<std::string> arguments{RRFP_NODE, "export", from, "--out", w.at(to)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  const auto one = exported(w.step(4), "one");
+  INFO(one.out << one.err);
+  REQUIRE(one.code == 0);
+  CHECK_THAT(one.out, Contains("in 1 file of "));
+  // A step that changes nothing, written by other ranks.
+  w.run({w.saving(0), {"train.steps=5", "train.lr=0", "pipeline.tp=4", "pipeline.stages=2"}});
+  const auto many = exported(w.dir(), "many", {"--max-shard-bytes", "64KiB"});
+  INFO(many.out << many.err);
+  REQUIRE(many.code == 0);
+
+  const auto a = st::collection::open(w.at("one"));
+  const auto b = st::collection::open(w.at("many"));
+  REQUIRE(a.ok());
+  REQUIRE(b.ok());
+  CHECK(b->files().size() > 2);
+  CHECK(a->tensors().size() == b->tensors().size());
+  CHECK(a->tensors().size() > 4 * 10);
+  for (const auto& [name, t] : a->tensors()) {
+    INFO(name);
+    const auto* const other = b->find(name);
+    REQUIRE(other != nullptr);
+    CHECK(t.what->shape == other->what->shape);
+    CHECK(std::ranges::equal(t.bytes(), other->bytes()));
+    CHECK(name.find("optimizer") == std::string::npos);
+  }
+
+  const auto again = exported(w.dir(), "many");
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, Contains("expected a folder without a model"));
+  CHECK(exported(w.at("none"), "x").code == 2);
+  flip_bit(w.step(5) + "/stage-001-rank-02.safetensors");
+  const auto older = exported(w.dir(), "older");
+  CHECK(older.code == 0);
+  CHECK_THAT(older.err, Contains("passed over: "));
+  CHECK_THAT(older.out, Contains("step-00000004"));
+  CHECK(exported(w.step(5), "bad").code == 2);
+}

@@ -1,0 +1,247 @@
+/// The folder of checkpoints: whatever dies whenever, what stands is whole, and the newest that can
+/// be used is found.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <rrfp/checkpoint/checksum.hpp>
+#include <rrfp/checkpoint/ring.hpp>
+
+#include "program.hpp"
+
+namespace rrfp::checkpoint::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using names = std::vector<std::string>;
+using rrfp::test::scratch_folder;
+using rrfp::test::text_of;
+
+void write(const std::string& path, const std::string& text) { std::ofstream{path} << text; }
+
+names names_in(const std::string& dir) {
+  names all;
+  for (const auto& entry : fs::directory_iterator{dir})
+    if (entry.path().filename() != ".lock") all.push_back(entry.path().filename());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+/// Two files, and what a manifest says of them.
+manifest write_files(const std::string& dir, std::uint64_t step) {
+  manifest m;
+  m.step = step;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    const auto name = file_name(stage_id{0}, rank_id{rank});
+    const auto text = "step " + std::to_string(step) + " rank " + std::to_string(rank);
+    write(folder_of_save(dir, step) + "/" + name, text);
+    m.files.push_back({name, text.size(), checksum_of(text)});
+  }
+  return m;
+}
+
+void save(ring& r, std::uint64_t step) {
+  REQUIRE(r.begin(step));
+  REQUIRE(r.commit(write_files(r.dir(), step)));
+}
+
+std::unique_ptr<ring> open(const std::string& dir, std::uint32_t keep) {
+  auto opened = ring::open(dir, keep);
+  REQUIRE(opened);
+  return std::move(*opened);
+}
+
+/// The step that is found, and what is said of newer ones; 0: none.
+struct choice {
+  std::uint64_t step = 0;
+  names passed_over;
+};
+
+choice newest(const std::string& dir, scrutiny how = scrutiny::checksums) {
+  const auto s = find_newest(dir, how);
+  REQUIRE(s);
+  return {s->newest ? s->newest->what.step : 0, s->passed_over};
+}
+
+TEST_CASE("Names sort by step, however many digits it has") {
+  CHECK(folder_name(42) == "step-00000042");
+  CHECK(folder_name(1234567890123) == "step-1234567890123");
+  CHECK(file_name(stage_id{3}, rank_id{1}) == "stage-003-rank-01.safetensors");
+}
+
+TEST_CASE("The newest few stay, older ones go when the new one stands") {
+  const scratch_folder folder;
+  const auto dir = folder / "ring";
+  CHECK(newest(dir).step == 0);
+  const auto r = open(dir, 2);
+  for (const std::uint64_t step : {1U, 5U, 10U}) save(*r, step);
+  CHECK(names_in(dir) == names{"step-00000005", "step-00000010"});
+  CHECK(newest(dir).step == 10);
+  CHECK(newest(dir).passed_over.empty());
+  CHECK(names_in(dir + "/step-00000010") ==
+        names{"manifest.json", "stage-000-rank-00.safetensors", "stage-000-rank-01.safetensors"});
+  // Steps are numbers, not texts.
+  save(*r, 123456789);
+  CHECK(newest(dir).step == 123456789);
+}
+
+TEST_CASE("A save that is not complete is no checkpoint, and the next one sweeps it away") {
+  const scratch_folder folder;
+  const auto r = open(folder / "ring", 3);
+  save(*r, 1);
+  REQUIRE(r->begin(2));
+  write_files(r->dir(), 2);
+  CHECK(newest(r->dir()).step == 1);
+  CHECK(newest(r->dir()).passed_over.empty());
+  CHECK(names_in(r->dir()) == names{".step-00000002.tmp", "step-00000001"});
+  save(*r, 3);
+  CHECK(names_in(r->dir()) == names{"step-00000001", "step-00000003"});
+  REQUIRE(r->begin(4));
+  r->abandon(4);
+  CHECK(names_in(r->dir()) == names{"step-00000001", "step-00000003"});
+}
+
+TEST_CASE("A checkpoint lacks no file and each is as its rank wrote it, or it is not committed") {
+  const scratch_folder folder;
+  const auto r = open(folder / "ring", 1);
+  save(*r, 1);
+  for (const bool missing : {true, false}) {
+    REQUIRE(r->begin(2));
+    const auto m = write_files(r->dir(), 2);
+    const auto file = folder_of_save(r->dir(), 2) + "/" + m.files[1].name;
+    if (missing)
+      fs::remove(file);
+    else
+      write(file, "short");
+    const auto done = r->commit(m);
+    REQUIRE_FALSE(done.ok());
+    CHECK(done.message() == file +
+                                ": expected the 13 bytes that its rank has written: is this one "
+                                "folder for all nodes?");
+    CHECK(newest(r->dir()).step == 1);
+  }
+}
+
+TEST_CASE("A torn, altered or foreign checkpoint is named, and the one before it is used") {
+  const scratch_folder folder;
+  const auto r = open(folder / "ring", 5);
+  for (const std::uint64_t step : {1U, 2U, 3U}) save(*r, step);
+  const auto at = r->dir() + "/step-00000003";
+  const auto file = at + "/stage-000-rank-01.safetensors";
+  const auto good = text_of(at + "/manifest.json");
+
+  const auto falls_back = [&](const std::string& why) {
+    const auto c = newest(r->dir());
+    CHECK(c.step == 2);
+    REQUIRE(c.passed_over.size() == 1);
+    CHECK_THAT(c.passed_over[0], Contains(why));
+    CHECK(c.passed_over[0].find('\n') == std::string::npos);
+  };
+  SECTION("no manifest") {
+    fs::remove(at + "/manifest.json");
+    falls_back(at + ": no checkpoint: it has no manifest.json");
+  }
+  SECTION("half a manifest") {
+    write(at + "/manifest.json", good.substr(0, good.size() / 2));
+    falls_back(at + "/manifest.json: no JSON at byte ");
+  }
+  SECTION("an altered manifest") {
+    auto text = good;
+    text.replace(text.find("\"step\": 3"), 9, "\"step\": 4");
+    write(at + "/manifest.json", text);
+    falls_back(at + "/manifest.json: altered: its checksum does not agree");
+  }
+  SECTION("another format") {
+    auto text = good;
+    text.replace(text.find("\"format\": 1"), 11, "\"format\": 9");
+    write(at + "/manifest.json", text);
+    falls_back(at + "/manifest.json: of format 9, this program reads 1");
+  }
+  SECTION("another step") {
+    fs::copy_file(r->dir() + "/step-00000001/manifest.json", at + "/manifest.json",
+                  fs::copy_options::overwrite_existing);
+    falls_back(at + "/manifest.json: of step 1, in the folder of another");
+  }
+  SECTION("a file that is missing") {
+    fs::remove(file);
+    falls_back(file + ": No such file or directory");
+  }
+  SECTION("a file that was cut short") {
+    write(file, "step 3 rank ");
+    falls_back(file + ": expected 13 bytes, got 12");
+  }
+  SECTION("a file of which one bit was altered") {
+    write(file, "step 3 rank 0");
+    falls_back(file + ": altered: expected xxh64 ");
+    // Sizes alone do not show it.
+    CHECK(newest(r->dir(), scrutiny::sizes).step == 3);
+  }
+  SECTION("all of them") {
+    for (const std::string step : {"1", "2", "3"})
+      fs::remove(r->dir() + "/step-0000000" + step + "/manifest.json");
+    const auto c = newest(r->dir());
+    CHECK(c.step == 0);
+    CHECK(c.passed_over.size() == 3);
+  }
+}
+
+TEST_CASE("A checkpoint that could not be used is replaced when its step comes again") {
+  const scratch_folder folder;
+  const auto r = open(folder / "ring", 3);
+  for (const std::uint64_t step : {1U, 2U}) save(*r, step);
+  fs::remove(r->dir() + "/step-00000002/manifest.json");
+  save(*r, 2);
+  CHECK(newest(r->dir()).step == 2);
+  CHECK(names_in(r->dir()) == names{"step-00000001", "step-00000002"});
+}
+
+TEST_CASE("Earlier checkpoints are set aside, twice within a second too") {
+  const scratch_folder folder;
+  const auto r = open(folder / "ring", 3);
+  CHECK_FALSE(*r->set_aside());
+  std::vector<std::string> aside;
+  for (int i = 0; i < 2; ++i) {
+    save(*r, 7);
+    const auto moved = r->set_aside();
+    REQUIRE(moved);
+    REQUIRE(moved->has_value());
+    aside.push_back(**moved);
+    CHECK(newest(r->dir()).step == 0);
+    CHECK(newest(aside.back()).step == 7);
+  }
+  CHECK(aside[0] != aside[1]);
+}
+
+TEST_CASE("A folder has one writer, and is free again when that is gone") {
+  const scratch_folder folder;
+  const auto dir = folder / "ring";
+  {
+    const auto first = open(dir, 3);
+    const auto second = ring::open(dir, 3);
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.message() == dir + ": another run writes its checkpoints here");
+  }
+  CHECK(ring::open(dir, 3).ok());
+}
+
+TEST_CASE("A folder that cannot be is told") {
+  const scratch_folder folder;
+  write(folder / "file", "x");
+  const auto opened = ring::open(folder / "file", 3);
+  REQUIRE_FALSE(opened.ok());
+  CHECK_THAT(opened.message(), Contains(folder / "file" + ": cannot make the folder: "));
+  // Names of other things in the folder are no business of the ring.
+  const auto r = open(folder / "ring", 1);
+  for (const std::string name : {"step-7", "step-00000007x", "notes", "step-"})
+    fs::create_directory(r->dir() + "/" + name);
+  save(*r, 1);
+  CHECK(newest(r->dir()).step == 1);
+  CHECK(names_in(r->dir()).size() == 5);
+}
+
+}  // namespace
+}  // namespace rrfp::checkpoint::test
