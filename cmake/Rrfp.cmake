@@ -1,5 +1,6 @@
 # Helpers that keep the CMakeLists of the layers down to their file lists.
 include_guard()
+include(GNUInstallDirs)
 
 add_library(rrfp_options INTERFACE)
 target_compile_features(rrfp_options INTERFACE cxx_std_20)
@@ -14,14 +15,24 @@ if(RRFP_SANITIZE)
 endif()
 
 # rrfp_add_library(NAME SOURCES file... [DEPENDS lib...] [PRIVATE_DEPENDS lib...])
-# A layer: public headers in include/ beside its CMakeLists, alias rrfp::NAME.
+# A layer: public headers in include/ beside its CMakeLists, alias rrfp::NAME, installed as rrfp::NAME.
 function(rrfp_add_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(rrfp_${name} STATIC ${arg_SOURCES})
   add_library(rrfp::${name} ALIAS rrfp_${name})
-  target_include_directories(rrfp_${name} PUBLIC include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  target_link_libraries(rrfp_${name} PUBLIC ${arg_DEPENDS} PRIVATE rrfp_options
+  target_include_directories(rrfp_${name}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
+      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(rrfp_${name} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:rrfp_options>
     ${arg_PRIVATE_DEPENDS})
+  target_compile_features(rrfp_${name} PUBLIC cxx_std_20)
+  set_target_properties(rrfp_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS rrfp_${name} EXPORT rrfp
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+  if(IS_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+  endif()
 endfunction()
 
 # rrfp_embed(OUT NAMESPACE namespace FILES file...)   sets OUT to a source that holds the files as text
@@ -42,13 +53,17 @@ function(rrfp_embed out)
   set(${out} ${CMAKE_CURRENT_BINARY_DIR}/assets.cpp PARENT_SCOPE)
 endfunction()
 
-# rrfp_add_program(NAME SOURCES file... DEPENDS lib...)   a program in build/PRESET/bin
+# rrfp_add_program(NAME [INSTALL] SOURCES file... DEPENDS lib...)   a program in build/PRESET/bin
 function(rrfp_add_program name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "INSTALL" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE rrfp_options ${arg_DEPENDS})
   target_compile_definitions(${name} PRIVATE RRFP_VERSION="${PROJECT_VERSION}")
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin
+    INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/rrfp/torch/lib")
+  if(arg_INSTALL)
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  endif()
 endfunction()
 
 # rrfp_add_test(NAME SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])

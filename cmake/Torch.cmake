@@ -3,35 +3,43 @@
 # The wheel's own CMake package enables the CUDA language and stops without nvcc, although nothing
 # here is compiled by nvcc; so the target is made from the wheel's include/ and lib/.
 #
-#   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout)
+#   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout, or what
+#                     python3 imports)
 #   rrfp::torch       headers and CPU libraries
 set(RRFP_TORCH_ROOT "" CACHE PATH "libtorch: a folder with include/ and lib/")
 set(_torch_root "${RRFP_TORCH_ROOT}")
 if(NOT _torch_root)
-  file(GLOB _torch_candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3.*/site-packages/torch)
-  list(GET _torch_candidates 0 _torch_root)
+  file(GLOB _torch_root ${PROJECT_SOURCE_DIR}/.venv/lib/python3.*/site-packages/torch)
+endif()
+if(NOT _torch_root)
+  execute_process(COMMAND python3 -c
+    "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE _torch_root ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+if(_torch_root)
+  list(GET _torch_root 0 _torch_root)
 endif()
 if(NOT EXISTS "${_torch_root}/include/ATen/ATen.h")
-  message(FATAL_ERROR "libtorch not found in '${_torch_root}': run scripts/setup, "
-    "or give -DRRFP_TORCH_ROOT=DIR, a folder with include/ and lib/")
+  message(FATAL_ERROR "libtorch not found in '${_torch_root}': run scripts/setup or pip install "
+    "torch==2.11.0, or give -DRRFP_TORCH_ROOT=DIR, a folder with include/ and lib/")
 endif()
 file(READ ${_torch_root}/include/torch/headeronly/version.h _torch_version)
 string(REGEX MATCH "TORCH_VERSION \"([0-9.]+)" _ "${_torch_version}")
+set(RRFP_TORCH_FOUND_ROOT ${_torch_root})
 message(STATUS "libtorch ${CMAKE_MATCH_1}: ${_torch_root}")
 
-add_library(rrfp_torch INTERFACE)
-add_library(rrfp::torch ALIAS rrfp_torch)
-target_include_directories(rrfp_torch SYSTEM INTERFACE
+# Imported, as an installed package has it: its place is that of the machine, not of the package.
+add_library(rrfp::torch INTERFACE IMPORTED GLOBAL)
+target_include_directories(rrfp::torch SYSTEM INTERFACE
   ${_torch_root}/include ${_torch_root}/include/torch/csrc/api/include)
 find_package(Threads REQUIRED)
-target_link_libraries(rrfp_torch INTERFACE
+target_link_libraries(rrfp::torch INTERFACE
   ${_torch_root}/lib/libtorch_cpu.so ${_torch_root}/lib/libc10.so Threads::Threads)
 # libtorch_cpu.so refers to CUDA libraries of its sister wheels; it finds them at run time by its own
 # run path, and the linker need not.
-target_link_options(rrfp_torch INTERFACE -Wl,--allow-shlib-undefined)
+target_link_options(rrfp::torch INTERFACE -Wl,--allow-shlib-undefined)
 # The wheel also carries headers of fmt, of another version than the system's library: sources that see
 # both must take fmt as headers alone.
 find_package(fmt REQUIRED)
-add_library(rrfp_fmt INTERFACE)
-add_library(rrfp::fmt ALIAS rrfp_fmt)
-target_link_libraries(rrfp_fmt INTERFACE fmt::fmt-header-only)
+add_library(rrfp::fmt INTERFACE IMPORTED GLOBAL)
+target_link_libraries(rrfp::fmt INTERFACE fmt::fmt-header-only)

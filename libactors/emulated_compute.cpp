@@ -13,7 +13,7 @@ emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
       model_(model),
       message_(at::zeros({model.activation_bytes}, at::kByte)) {}
 
-void emulated_compute::begin_step(step_id step) {
+void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*/) {
   step_ = step;
   losses_.clear();
   held_ = 0;

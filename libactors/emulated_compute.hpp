@@ -20,7 +20,7 @@ class emulated_compute final : public compute::rank_compute {
  public:
   emulated_compute(const pipeline_shape& shape, stage_id stage, const emulated_model& model);
 
-  void begin_step(step_id step) override;
+  void begin_step(step_id step, compute::step_purpose purpose) override;
   at::Tensor run(const launch& l, at::Tensor input) override;
 
   std::vector<compute::microbatch_loss> losses() const override { return losses_; }
@@ -30,6 +30,7 @@ class emulated_compute final : public compute::rank_compute {
   void join_tied(const at::Tensor&) override {}
   std::vector<compute::parameter_norm> squared_norms() override { return {}; }
   void apply(double, double) override {}
+  void end_evaluation() override {}
   std::vector<compute::parameter_hash> hashes() const override { return {}; }
   std::int64_t held_bytes() const override { return held_; }
   std::int64_t peak_bytes() const override { return peak_; }

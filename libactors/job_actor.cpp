@@ -80,6 +80,7 @@ caf::behavior job_actor::make_behavior() {
       [this](const snapshot_written& m) { take(m); },
       [this](const save_ended& m) { take(m); },
       [this](const interrupted& m) { take(m); },
+      [this](const demand& m) { take(m); },
       [this](tick) { watch(); },
   };
 }
@@ -126,18 +127,47 @@ void job_actor::take(ranks_hosted& m) {
 }
 
 void job_actor::begin_next_step() {
-  const auto next = steps_done();
-  if (next == setup_.train.steps) {
-    phase_ = phase::weighing;
-    answers_ = 0;
-    tell_stages(report_weights{});
-    return;
-  }
+  if (setup_.on_request) return heed();
+  if (steps_done() == setup_.train.steps) return weigh();
+  begin(step_id{steps_done()}, compute::step_purpose::training);
+}
+
+void job_actor::take(const demand& m) {
+  demands_.push_back(m);
+  if (phase_ == phase::idle) heed();
+}
+
+void job_actor::heed() {
+  phase_ = phase::idle;
+  setup_.context->note_progress();
+  if (finishing_) return weigh();
+  if (demands_.empty()) return;
+  const auto what = demands_.front().what;
+  demands_.pop_front();
+  using kind = demand::kind;
+  if (what == kind::train) return begin(step_id{steps_done()}, compute::step_purpose::training);
+  if (what == kind::evaluate)
+    return begin(step_id{first_evaluation + evaluations_++}, compute::step_purpose::evaluation);
+  finishing_ = what == kind::finish;
+  if (saves_ && saves_->is_due(steps_done(), true)) return save();
+  heed();
+}
+
+void job_actor::begin(step_id step, compute::step_purpose purpose) {
   phase_ = phase::stepping;
-  step_ = step_id{next};
+  step_ = step;
+  summary_ = {};
+  summary_.step = step;
+  summary_.purpose = purpose;
   step_began_ = setup_.context->now();
   outcomes_.clear();
-  tell_stages(begin_step{step_});
+  tell_stages(begin_step{step, purpose});
+}
+
+void job_actor::weigh() {
+  phase_ = phase::weighing;
+  answers_ = 0;
+  tell_stages(report_weights{});
 }
 
 void job_actor::take(stage_step_ended& m) {
@@ -149,7 +179,6 @@ void job_actor::take(stage_step_ended& m) {
 
 void job_actor::finish_step() {
   auto& s = summary_;
-  s = {step_};
   // Sums of losses follow the order of the replicas, whoever was first.
   std::sort(outcomes_.begin(), outcomes_.end(), [](const auto& a, const auto& b) {
     return std::tie(a.replica, a.stage) < std::tie(b.replica, b.stage);
@@ -165,6 +194,7 @@ void job_actor::finish_step() {
     for (const auto& l : o.losses) {
       loss_sum += l.mean * static_cast<double>(l.tokens);
       s.tokens += l.tokens;
+      s.losses.push_back(l);
     }
     first = std::min(first, o.first_begin);
     last = std::max(last, o.last_end);
@@ -179,14 +209,15 @@ void job_actor::finish_step() {
     stage.memory.activations_peak =
         std::max(stage.memory.activations_peak, o.memory.activations_peak);
   }
+  s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
+  const auto span = milliseconds(last - first);
+  s.bubble_fraction = 1 - milliseconds(busy) / (span * static_cast<double>(stages_.size()));
+  if (s.purpose == compute::step_purpose::evaluation) return end_step();
   const auto clipped = compute::clip_gradients(std::move(norms), setup_.train.clip_norm);
   if (!clipped)
     return end(ending::failed, fmt::format("step {}: {}", step_.value(), clipped.message()));
-  s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
   s.gradient_norm = clipped->norm;
   s.lr = compute::lr_of(setup_.train, step_);
-  const auto span = milliseconds(last - first);
-  s.bubble_fraction = 1 - milliseconds(busy) / (span * static_cast<double>(stages_.size()));
   busy_ms_ += milliseconds(busy);
   span_ms_ += span * static_cast<double>(stages_.size());
 
@@ -198,20 +229,30 @@ void job_actor::finish_step() {
 void job_actor::take(const update_applied&) {
   if (phase_ != phase::updating) return;
   if (++answers_ < rank_count()) return;
+  end_step();
+}
+
+void job_actor::end_step() {
   setup_.context->note_progress();
   summary_.step_ms = milliseconds(setup_.context->now() - step_began_);
+  if (summary_.purpose == compute::step_purpose::training) count_step();
+  if (setup_.on_step) setup_.on_step(summary_);
+  // The first is where the job runs.
+  for (std::size_t n = 1; n < setup_.nodes.size(); ++n) post(setup_.nodes[n], step_over{summary_});
+  go_on();
+}
+
+void job_actor::count_step() {
   step_ms_.push_back(summary_.step_ms);
   losses_.push_back(summary_.loss);
   auto& total = result_.summary;
   if (total.steps++ == 0) total.loss_first = summary_.loss;
   total.loss_last = summary_.loss;
   total.tokens += summary_.tokens;
-  if (setup_.on_step) setup_.on_step(summary_);
-  go_on();
 }
 
 void job_actor::go_on() {
-  const bool is_last = leaving_ || steps_done() == setup_.train.steps;
+  const bool is_last = leaving_ || (!setup_.on_request && steps_done() == setup_.train.steps);
   if (saves_ && saves_->is_due(steps_done(), is_last)) return save();
   if (leaving_) return conclude(ending::interrupted);
   begin_next_step();
@@ -272,7 +313,8 @@ void job_actor::take(const interrupted& m) {
   leaving_ = true;
   // The running step is worth its time only if there is something to save at its end.
   const bool steps = phase_ == phase::stepping || phase_ == phase::updating;
-  if (steps && !saves_->is_due(steps_done(), true)) conclude(ending::interrupted);
+  if (steps && !saves_->is_due(steps_done(), true)) return conclude(ending::interrupted);
+  if (phase_ == phase::idle) go_on();
 }
 
 void job_actor::conclude(ending how) {
@@ -306,8 +348,8 @@ void job_actor::watch() {
                                 limit.count())});
     if (ended_) return;
   }
-  // A disk may be slow: that has a limit of its own.
-  if (phase_ == phase::waiting_to_save || phase_ == phase::finishing_save)
+  // A disk may be slow: that has a limit of its own. And whoever asks for steps takes their time.
+  if (phase_ == phase::waiting_to_save || phase_ == phase::finishing_save || phase_ == phase::idle)
     setup_.context->note_progress();
   const auto silent = static_cast<double>(now - setup_.context->last_progress.load()) / 1e9;
   if (phase_ == phase::reporting_hang)

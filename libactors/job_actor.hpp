@@ -3,6 +3,9 @@
 ///
 ///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ... -> weighing -> (ended)
 ///
+/// An evaluation has no update. If steps are asked for, it waits for them between two steps, in
+/// phase idle, for as long as its owner takes.
+///
 /// Between two steps the job may save (job_saves.hpp): updating -> waiting_to_save, while an
 /// earlier save is still written -> copying -> stepping, and the rest of the save goes on beside.
 /// At the end the job waits for it: weighing -> finishing_save -> (ended).
@@ -11,6 +14,7 @@
 /// if there are no checkpoints, or it is the second one; the first lets the step end, and saves.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +33,8 @@ namespace rrfp::actors {
 struct job_setup {
   std::vector<caf::actor> nodes;
   job::train_options train;
+  /// Steps begin when they are asked for.
+  bool on_request = false;
   /// Steps that were complete before the run.
   std::uint64_t first_step = 0;
   /// Nothing: no checkpoints.
@@ -53,6 +59,7 @@ class job_actor : public actor_base {
   enum class phase : std::uint8_t {
     hosting_stages,
     hosting_ranks,
+    idle,
     stepping,
     updating,
     waiting_to_save,
@@ -72,10 +79,17 @@ class job_actor : public actor_base {
   void take(const snapshot_written& m);
   void take(const save_ended& m);
   void take(const interrupted& m);
+  void take(const demand& m);
   void watch();
 
   void begin_next_step();
+  void begin(step_id step, compute::step_purpose purpose);
   void finish_step();
+  void end_step();
+  void count_step();
+  void weigh();
+  /// Does what is asked for, or waits to be asked.
+  void heed();
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return setup_.first_step + result_.summary.steps; }
   /// After a step: saves if it is time to, and goes on.
@@ -97,7 +111,11 @@ class job_actor : public actor_base {
   std::vector<stage_handle> stages_;
   std::vector<rank_handle> ranks_;
   std::uint32_t answers_ = 0;
+  std::deque<demand> demands_;
+  std::uint64_t evaluations_ = 0;
   std::optional<job_saves> saves_;
+  /// Nothing is asked for any more.
+  bool finishing_ = false;
   /// Interrupted, and on its way to a good end.
   bool leaving_ = false;
   /// How it ends in phase finishing_save.

@@ -1,6 +1,10 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 
+#include <chrono>
+#include <utility>
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <rrfp/checkpoint/checksum.hpp>
 
@@ -34,22 +38,45 @@ status judge(const job::job& j, const checkpoint_setup& setup, const checkpoint:
 
 }  // namespace
 
-std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j, const data::source* data) {
+std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data) {
+  auto all = settings_of(job::identity(j));
+  // Wherever the files lie now, it is their contents that a training goes on with.
+  if (data != nullptr)
+    all.push_back(
+        {std::string{data::key_of(j.data)}, "xxh64 " + checkpoint::hex(data->fingerprint())});
+  return all;
+}
+
+std::vector<checkpoint::setting> identity_without_model(const job::job& j) {
+  auto all = settings_of(job::identity(j));
+  std::erase_if(all, [](const checkpoint::setting& s) {
+    return s.key.starts_with("model.") || s.key.starts_with("vision.") ||
+           s.key.starts_with("data.");
+  });
+  return all;
+}
+
+std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
+                                                    std::vector<checkpoint::setting> identity) {
   if (j.checkpoint.dir.empty()) return std::nullopt;
   checkpoint_setup setup;
   setup.dir = j.checkpoint.dir;
   setup.every = j.checkpoint.every;
   auto& head = setup.head;
-  head.identity = settings_of(job::identity(j));
-  // Wherever the files lie now, it is their contents that a training goes on with.
-  if (data != nullptr)
-    head.identity.push_back(
-        {std::string{data::key_of(j.data)}, "xxh64 " + checkpoint::hex(data->fingerprint())});
+  head.identity = std::move(identity);
   head.course = settings_of(job::course(j));
   head.shape = job::effective_shape(j);
   head.tp = j.pipeline.tp;
   head.replicas = j.pipeline.replicas;
   return setup;
+}
+
+std::vector<std::string> resume_choice::notes() const {
+  std::vector<std::string> all;
+  if (!set_aside.empty()) all.push_back("earlier checkpoints are set aside in " + set_aside);
+  for (const auto& line : passed_over) all.push_back("passed over: " + line);
+  all.insert(all.end(), changed.begin(), changed.end());
+  return all;
 }
 
 result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& setup,
@@ -68,6 +95,56 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
   auto why = fmt::format("\"must\" expects a checkpoint in {}, found none", setup.dir);
   for (const auto& line : choice.passed_over) why += "; " + line;
   return job::blame(j, "checkpoint.resume", why);
+}
+
+namespace {
+
+/// How long nodes may wait for the one that looks through all bytes of a checkpoint.
+constexpr std::chrono::minutes choosing_time{30};
+
+result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup) {
+  auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep);
+  if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
+  setup.ring = std::move(*ring);
+  std::string set_aside;
+  if (j.checkpoint.resume == job::resume_kind::never) {
+    const auto aside = setup.ring->set_aside();
+    if (!aside) return job::blame(j, "checkpoint.dir", aside.message());
+    set_aside = aside->value_or("");
+  }
+  auto choice = choose_resume(j, setup, checkpoint::scrutiny::checksums);
+  if (choice) choice->set_aside = std::move(set_aside);
+  return choice;
+}
+
+}  // namespace
+
+result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
+                                      membership* members) {
+  using nlohmann::json;
+  if (members == nullptr) return choose_and_hold(j, setup);
+  const bool leads = members->node() == node_id{0};
+  result<resume_choice> mine = resume_choice{};
+  json said;
+  if (leads) {
+    mine = choose_and_hold(j, setup);
+    if (!mine)
+      said["refused"] = mine.message();
+    else
+      said["folder"] = mine->from ? mine->from->folder : std::string{};
+  }
+  const auto all = members->all_gather(said.dump(), choosing_time);
+  if (!all) return all.failure();
+  if (leads) return mine;
+  const auto chosen = json::parse((*all)[0]);
+  if (chosen.contains("refused"))
+    return error{std::string{refused_by_leader} + chosen.at("refused").get<std::string>()};
+  const auto folder = chosen.at("folder").get<std::string>();
+  if (folder.empty()) return mine;
+  auto found = checkpoint::verify(folder, checkpoint::scrutiny::sizes);
+  if (!found) return found.failure();
+  mine->from = std::move(*found);
+  return mine;
 }
 
 }  // namespace rrfp::actors

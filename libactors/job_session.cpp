@@ -80,11 +80,9 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
                                 walked.message()));
 }
 
-result<session_setup> make_session_setup(const job::job& j,
-                                         std::shared_ptr<const data::source> data) {
+result<session_setup> make_setup_without_model(const job::job& j) {
   auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
-  if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
   session_setup setup;
   setup.shape = dispatch->shape;
   setup.ranks = j.pipeline.tp;
@@ -94,6 +92,26 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch->limits;
   setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
+  setup.train = j.train;
+  setup.recompute = j.pipeline.recompute;
+  setup.hang_timeout_s = j.run.hang_timeout_s;
+  const bool emulated = j.device.kind == job::device_kind::emulated;
+  const auto scale = emulated ? j.device.time_scale : 1.0;
+  auto delays = delays_of(j, scale);
+  if (!delays) return delays.failure();
+  setup.delays = std::move(*delays);
+  if (emulated) setup.emulated = emulation_of(j, scale);
+  return setup;
+}
+
+result<session_setup> make_session_setup(const job::job& j,
+                                         std::shared_ptr<const data::source> data) {
+  const auto dispatch = plan::make_dispatch_plan(j);
+  if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
+  if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
+  auto made = make_setup_without_model(j);
+  if (!made) return made;
+  auto& setup = *made;
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                                         dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
   setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
@@ -108,11 +126,8 @@ result<session_setup> make_session_setup(const job::job& j,
       return compute::slot_bytes(sizes, shape, s);
     };
   }
-  setup.train = j.train;
-  setup.recompute = j.pipeline.recompute;
-  const bool emulated = j.device.kind == job::device_kind::emulated;
   std::shared_ptr<const safetensors::collection> weights;
-  if (!j.model.pretrained.empty() && !emulated) {
+  if (!j.model.pretrained.empty() && !setup.emulated) {
     auto opened = safetensors::collection::open(j.model.pretrained);
     if (!opened) return job::blame(j, "model.pretrained", opened.message());
     weights = std::make_shared<const safetensors::collection>(std::move(*opened));
@@ -126,15 +141,9 @@ result<session_setup> make_session_setup(const job::job& j,
     if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
     return chunk;
   };
-  setup.checkpoint = checkpoint_setup_of(j, data.get());
+  setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get()));
   setup.data = std::move(data);
-  const auto scale = emulated ? j.device.time_scale : 1.0;
-  auto delays = delays_of(j, scale);
-  if (!delays) return delays.failure();
-  setup.delays = std::move(*delays);
-  if (emulated) setup.emulated = emulation_of(j, scale);
-  setup.hang_timeout_s = j.run.hang_timeout_s;
-  return setup;
+  return made;
 }
 
 }  // namespace rrfp::actors

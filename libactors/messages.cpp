@@ -17,6 +17,7 @@ void add_messages(caf::actor_system_config& config) {
   add_message<stage_step_ended>(config, "rrfp.stage_step_ended");
   add_message<apply_update>(config, "rrfp.apply_update");
   add_message<update_applied>(config, "rrfp.update_applied");
+  add_message<step_over>(config, "rrfp.step_over");
   add_message<take_snapshot>(config, "rrfp.take_snapshot");
   add_message<snapshot_taken>(config, "rrfp.snapshot_taken");
   add_message<snapshot_written>(config, "rrfp.snapshot_written");

@@ -1,7 +1,7 @@
 /// What the actors tell each other. A message is a struct; its type says what it means.
 ///
 ///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
-///   job -> node                 job_ended
+///   job -> node                 step_over, job_ended
 ///   job -> stage                crew, begin_step, apply_update, take_snapshot, report_weights,
 ///                               report_progress, stop
 ///   stage -> rank               the same but for crew, and run_launch, end_step
@@ -11,7 +11,7 @@
 ///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
 ///                               snapshot_written, stage_weights, stage_progress
 ///   anybody -> job              failed, node_lost, interrupted
-///   process -> job or node      node_lost, node_unreachable, interrupted
+///   process -> job or node      node_lost, node_unreachable, interrupted, demand
 ///
 /// All but those marked local may go from one node to another. Times are nanoseconds since the run
 /// began, on the clock of the job's node.
@@ -61,6 +61,7 @@ struct crew {
 
 struct begin_step {
   step_id step;
+  compute::step_purpose purpose = compute::step_purpose::training;
 };
 /// The input of a task is on a rank.
 struct arrived {
@@ -87,7 +88,7 @@ struct launch_done {
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
 };
-/// All tasks of the step are done: exchange tied gradients and report.
+/// All tasks of the step are done: exchange tied gradients, if it is a training, and report.
 struct end_step {
   step_id step;
 };
@@ -120,6 +121,15 @@ struct apply_update {
 };
 struct update_applied {
   step_id step;
+};
+/// The step is over on all nodes.
+struct step_over {
+  step_summary summary;
+};
+/// Local. What is to be done next, if steps do not follow by themselves.
+struct demand {
+  enum class kind : std::uint8_t { train, evaluate, save, finish };
+  kind what = kind::train;
 };
 /// Copy all tensors, between two steps, and have them written into the folder of the save.
 struct take_snapshot {
@@ -186,7 +196,7 @@ auto fields(auto f, supervisors_hosted& x) { return f(x.stages); }
 auto fields(auto f, host_ranks& x) { return f(x.stages); }
 auto fields(auto f, ranks_hosted& x) { return f(x.ranks); }
 auto fields(auto f, crew& x) { return f(x.ranks); }
-auto fields(auto f, begin_step& x) { return f(x.step); }
+auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.what); }
 auto fields(auto f, launch_done& x) {
@@ -202,6 +212,11 @@ auto fields(auto f, stage_step_ended& x) {
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
+auto fields(auto f, step_summary& x) {
+  return f(x.step, x.purpose, x.loss, x.losses, x.gradient_norm, x.lr, x.tokens, x.step_ms,
+           x.bubble_fraction);
+}
+auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }
 auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
 auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
@@ -225,6 +240,7 @@ void add_messages(caf::actor_system_config& config);
 
 RRFP_LOCAL_MESSAGE(rrfp::actors::decide_now)
 RRFP_LOCAL_MESSAGE(rrfp::actors::node_unreachable)
+RRFP_LOCAL_MESSAGE(rrfp::actors::demand)
 RRFP_LOCAL_MESSAGE(rrfp::actors::save_ended)
 RRFP_LOCAL_MESSAGE(rrfp::actors::tick)
 RRFP_LOCAL_MESSAGE(rrfp::actors::message)

@@ -23,6 +23,9 @@ caf::behavior node_actor::make_behavior() {
       [this](const node_unreachable& m) {
         post_after(this, unexplained_loss_time, node_lost{m.message});
       },
+      [this](const step_over& m) {
+        if (context_->on_step) context_->on_step(m.summary);
+      },
       [this](const job_ended& m) { end(m); },
   };
 }
@@ -70,6 +73,7 @@ void node_actor::host(const host_ranks& m) {
 }
 
 void node_actor::end(const job_ended& m) {
+  if (context_->on_ending) context_->on_ending();
   for (const auto& actor : hosted_) post(actor, stop{});
   std::exchange(on_end_, [](const job_ended&) {})(m);
   quit();

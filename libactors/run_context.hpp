@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include <rrfp/actors/session.hpp>
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/schedule/placement.hpp>
@@ -34,6 +35,9 @@ struct run_context {
   std::string checkpoint_dir;                  ///< where saves go
   work_queue* saver = nullptr;                 ///< writes them; null: there are none
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; empty: nobody listens
+  /// Called by a node that the job does not run on; empty: nobody listens.
+  std::function<void(const step_summary&)> on_step;
+  std::function<void()> on_ending;  ///< called by the node when the run is over; empty: nobody
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// now() of the last sign of life of any stage; the job actor's watchdog reads it.
   std::atomic<std::int64_t> last_progress = 0;

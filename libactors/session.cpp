@@ -80,6 +80,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
         emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
                        slot_bytes_of(setup, address.replica, address.stage)})};
   }
+  if (setup.make_compute) return setup.make_compute(address);
   const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
@@ -92,6 +93,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   compute::stage_compute_config config{shape, address.stage, setup.train, group};
   config.first_microbatch = first;
   config.recompute = setup.recompute;
+  config.make_optimizer = setup.make_optimizer;
   auto compute = compute::stage_compute::make(config, std::move(chunks),
                                               std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
@@ -213,6 +215,8 @@ class session::impl {
     if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
+    context->on_step = setup_.on_step;
+    context->on_ending = setup_.on_ending;
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
@@ -237,6 +241,7 @@ class session::impl {
     } else {
       wire = make_in_process_transport();
     }
+    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
     context->wire = with_delays(setup_, std::move(wire));
     if (setup_.blocking_messages) {
       auto meeting = std::make_unique<rendezvous>(std::move(context->wire));
@@ -257,6 +262,15 @@ class session::impl {
     devices_.clear();  // what still runs there refers to actors
     saver.reset();     // and so does this
     return result;
+  }
+
+  void ask_for(demand::kind what) {
+    RRFP_CHECK(setup_.on_request && leads(), "steps are asked for, of node 0");
+    const std::lock_guard lock{mutex_};
+    if (to_interrupt_)
+      post(to_interrupt_, demand{what});
+    else
+      early_demands_.push_back({what});
   }
 
   void interrupt() {
@@ -287,6 +301,8 @@ class session::impl {
     return error{
         fmt::format("{}: stage {}: {}", setup_.resume->folder, stage.value(), restored.message())};
   }
+
+  bool leads() const { return !where_ || where_->members->node() == node_id{0}; }
 
   bool hosts(rank_address a) const {
     return !where_ || where_->places.of(a.replica, a.stage, a.rank) == where_->members->node();
@@ -340,10 +356,10 @@ class session::impl {
     caf::actor job;
     if (leads)
       job = spawn_detached<job_actor>(
-          system,
-          job_setup{nodes, setup_.train, setup_.resume ? setup_.resume->what.step : 0,
-                    setup_.checkpoint, context, setup_.hang_timeout_s, setup_.on_step,
-                    setup_.on_checkpoint, [&](run_result r) { job_over.set_value(std::move(r)); }});
+          system, job_setup{nodes, setup_.train, setup_.on_request,
+                            setup_.resume ? setup_.resume->what.step : 0, setup_.checkpoint,
+                            context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
+                            [&](run_result r) { job_over.set_value(std::move(r)); }});
     listen_for_interrupts(leads ? job : node);
     if (link != nullptr) link->watch(leads ? job : node);
     // The job ends by itself, of an interrupt, a failure or a loss, and tells its nodes.
@@ -360,7 +376,9 @@ class session::impl {
   void listen_for_interrupts(const caf::actor& who) {
     const std::lock_guard lock{mutex_};
     to_interrupt_ = who;
-    if (interrupts_ > 0 && who) post(who, interrupted{interrupts_ > 1});
+    if (!who) return;
+    if (interrupts_ > 0) post(who, interrupted{interrupts_ > 1});
+    for (const auto& m : std::exchange(early_demands_, {})) post(who, m);
   }
 
   session_setup setup_;
@@ -379,6 +397,7 @@ class session::impl {
   std::mutex mutex_;
   caf::actor to_interrupt_;
   int interrupts_ = 0;
+  std::vector<demand> early_demands_;  ///< from before there was a job to tell
 };
 
 session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -387,7 +406,7 @@ session::~session() = default;
 result<std::unique_ptr<session>> session::open(session_setup setup, std::optional<cluster> where) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "a memory limit for each stage");
-  RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated),
+  RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated || setup.make_compute),
              "a source of policies and of chunks");
   RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
                                           setup.lookahead == 0 && !where.has_value()),
@@ -401,5 +420,9 @@ result<std::unique_ptr<session>> session::open(session_setup setup, std::optiona
 
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
+void session::train() { impl_->ask_for(demand::kind::train); }
+void session::evaluate() { impl_->ask_for(demand::kind::evaluate); }
+void session::save() { impl_->ask_for(demand::kind::save); }
+void session::finish() { impl_->ask_for(demand::kind::finish); }
 
 }  // namespace rrfp::actors

@@ -22,7 +22,7 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
 caf::behavior stage_supervisor::make_behavior() {
   return {
       [this](crew& m) { take(m); },
-      [this](const begin_step& m) { begin(m.step); },
+      [this](const begin_step& m) { begin(m); },
       [this](const arrived& m) { take(m); },
       [this](const launch_done& m) { take(m); },
       [this](decide_now) {
@@ -56,7 +56,8 @@ void stage_supervisor::take(crew& m) {
   for (const auto& rank : ranks_) link_to(rank);
 }
 
-void stage_supervisor::begin(step_id step) {
+void stage_supervisor::begin(const begin_step& m) {
+  const auto step = m.step;
   RRFP_CHECK(phase_ == phase::idle, "a step begins after the one before");
   phase_ = phase::running;
   step_ = step;
@@ -68,8 +69,8 @@ void stage_supervisor::begin(step_id step) {
     for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
       begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
   tell_core(begun);
-  tell_ranks(begin_step{step});
-  for (const auto& m : std::exchange(early_, {})) take(m);
+  tell_ranks(m);
+  for (const auto& early : std::exchange(early_, {})) take(early);
   ask_for_decision();
 }
 

@@ -40,7 +40,7 @@ class stage_supervisor : public actor_base {
   enum class phase : std::uint8_t { idle, running, ending };
 
   void take(crew& m);
-  void begin(step_id step);
+  void begin(const begin_step& m);
   void take(const arrived& m);
   void take(const launch_done& m);
   void count_time(const launch_done& m);

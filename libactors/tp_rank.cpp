@@ -118,7 +118,7 @@ void tp_rank::on_device(Work work) {
 caf::behavior tp_rank::make_behavior() {
   return {
       [this](message& m) { take(m); },
-      [this](const begin_step& m) { begin(m.step); },
+      [this](const begin_step& m) { begin(m); },
       [this](const run_launch& m) { start(m); },
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
@@ -158,8 +158,10 @@ void tp_rank::take(message& m) {
                                   h.chunk, setup_.address.rank});
 }
 
-void tp_rank::begin(step_id step) {
-  on_device([step, compute = setup_.compute] { compute->begin_step(step); });
+void tp_rank::begin(const begin_step& m) {
+  const auto step = m.step;
+  purpose_ = m.purpose;
+  on_device([m, compute = setup_.compute] { compute->begin_step(m.step, m.purpose); });
   launched_ = 0;
   named_input_.reset();
   if (const auto input = next_input(step)) setup_.context->meeting->receive(*input);
@@ -227,7 +229,17 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
   return input;
 }
 
+void tp_rank::end_evaluation(step_id step) {
+  on_device([step, setup = setup_] {
+    auto losses = setup.compute->losses();
+    const auto peak = setup.compute->peak_bytes();
+    setup.compute->end_evaluation();
+    post(setup.supervisor, rank_step_ended{step, setup.address.rank, std::move(losses), {}, peak});
+  });
+}
+
 void tp_rank::end(step_id step) {
+  if (purpose_ == compute::step_purpose::evaluation) return end_evaluation(step);
   // Here and not at the end of the step for all: other stages still work.
   if (setup_.groups.replicas)
     on_device([step, setup = setup_] {

@@ -49,7 +49,7 @@ class tp_rank : public actor_base {
   using input_key = std::tuple<step_id, bool /*forward*/, microbatch_id, chunk_id>;
 
   void take(message& m);
-  void begin(step_id step);
+  void begin(const begin_step& m);
   void start(const run_launch& l);
   void end(step_id step);
   void take(const take_snapshot& m);
@@ -57,6 +57,8 @@ class tp_rank : public actor_base {
   /// named before.
   std::optional<message_header> next_input(step_id step);
   void join_tied_if_both();
+  /// An evaluation: nothing is to be summed.
+  void end_evaluation(step_id step);
 
   /// Runs `work` on the device; what it throws ends the job.
   template <class Work>
@@ -66,6 +68,7 @@ class tp_rank : public actor_base {
   std::map<input_key, at::Tensor> inputs_;
   tp_coord::launch_order order_;
   /// Of this step.
+  compute::step_purpose purpose_ = compute::step_purpose::training;
   std::size_t launched_ = 0;
   std::optional<message_header> named_input_;
   /// The step that ends as soon as the partner's side of a tied parameter is here.

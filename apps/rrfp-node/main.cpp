@@ -95,6 +95,8 @@ int run(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
+  bool as_markdown = false;
+  keys->add_flag("--markdown", as_markdown, "As a page");
   auto* const list = app.add_subcommand("policies", "Print every policy");
 
   try {
@@ -107,7 +109,9 @@ int run(int argc, char** argv) {
   if (check->parsed()) return apps::check_command(options);
   if (export_model->parsed()) return apps::export_command(exported);
   if (list->parsed()) return print_policies();
-  if (keys->parsed()) std::fputs(job::job_reference_text().c_str(), stdout);
+  if (keys->parsed())
+    std::fputs((as_markdown ? job::job_reference_markdown() : job::job_reference_text()).c_str(),
+               stdout);
   return apps::exit_done;
 }
 

@@ -59,10 +59,11 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
   run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, first, j.train.steps);
   if (traced) run.trace = std::make_unique<actors::trace_recorder>();
   setup->trace = run.trace.get();
-  setup->on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
-    shown->step(s);
-    log.step(j, s);
-  };
+  if (seat.leads())
+    setup->on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
+      shown->step(s);
+      log.step(j, s);
+    };
   setup->on_checkpoint = [&log, j, shown = run.shown.get()](const actors::checkpoint_report& r) {
     if (r.failure.empty())
       shown->note(line_of(r));

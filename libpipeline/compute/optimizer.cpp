@@ -1,4 +1,4 @@
-#include "optimizer.hpp"
+#include <rrfp/compute/optimizer.hpp>
 
 #include <utility>
 

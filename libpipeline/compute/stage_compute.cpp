@@ -94,7 +94,8 @@ stage_compute::impl::impl(const stage_compute_config& config,
     if (p.tied == tie::owner) owner_ = p.value;
     if (p.tied == tie::copy) copy_ = p.value;
   }
-  optimizer_ = make_optimizer(config_.train, std::move(values));
+  optimizer_ = config_.make_optimizer ? config_.make_optimizer(std::move(values))
+                                      : make_optimizer(config_.train, std::move(values));
 }
 
 std::vector<parameter> stage_compute::impl::trained_parameters() const {
@@ -133,11 +134,14 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
       new stage_compute(std::make_unique<impl>(config, std::move(chunks), std::move(data))));
 }
 
-void stage_compute::begin_step(step_id step) { impl_->begin_step(step); }
+void stage_compute::begin_step(step_id step, step_purpose purpose) {
+  impl_->begin_step(step, purpose);
+}
 at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
   return impl_->run(l, std::move(input));
 }
 void stage_compute::apply(double scale, double lr) { impl_->apply(scale, lr); }
+void stage_compute::end_evaluation() { impl_->end_evaluation(); }
 void stage_compute::abort_step() { impl_->abort_step(); }
 const memory_meter& stage_compute::meter() const { return impl_->meter_; }
 

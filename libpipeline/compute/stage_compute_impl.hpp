@@ -14,7 +14,7 @@
 
 #include <rrfp/compute/stage_compute.hpp>
 
-#include "optimizer.hpp"
+#include <rrfp/compute/optimizer.hpp>
 #include "weight_stash.hpp"
 
 namespace rrfp::compute {
@@ -46,12 +46,15 @@ class stage_compute::impl {
   impl(const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
        std::shared_ptr<const batch_source> data);
 
-  void begin_step(step_id step);
+  void begin_step(step_id step, step_purpose purpose);
   at::Tensor run(const launch& l, at::Tensor input);
   void apply(double scale, double lr);
+  void end_evaluation();
   void abort_step();
   void join_local_tie();
   void require_folded() const;
+  bool has_last_chunk() const;
+  bool is_training() const { return purpose_ == step_purpose::training; }
   /// Those that the optimizer steps, in its order.
   std::vector<parameter> trained_parameters() const;
 
@@ -100,6 +103,7 @@ class stage_compute::impl {
   bool is_tie_joined_ = false;
   std::unique_ptr<optimizer> optimizer_;
   std::optional<step_id> step_;
+  step_purpose purpose_ = step_purpose::training;
   std::int64_t step_tokens_ = 0;
   std::vector<std::optional<microbatch_loss>> losses_;
 };

@@ -1,6 +1,6 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -40,13 +40,20 @@ void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                  why);
 }
 
-void stage_compute::impl::begin_step(step_id step) {
+bool stage_compute::impl::has_last_chunk() const {
+  return std::any_of(chunks_.begin(), chunks_.end(),
+                     [&](const chunk_state& c) { return config_.shape.is_last(c.vs); });
+}
+
+void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   RRFP_CHECK(!step_, "a step begins before the one before it is applied or aborted");
   meter_.reset_peak();
   losses_.assign(config_.shape.microbatches, std::nullopt);
   is_tie_joined_ = false;
   for (auto& chunk : chunks_) chunk.folded = 0;
   step_ = step;
+  purpose_ = purpose;
+  if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {
     fail(compute_fault::data, "begin", "the batch source says that the step has no tokens");
@@ -58,7 +65,7 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   RRFP_CHECK(l.what.chunk.value() < chunks_.size(), "a launch of a chunk of another stage");
   RRFP_CHECK(l.what.mb.value() < config_.shape.microbatches, "a launch of an unknown microbatch");
   const memory_meter::scope metering(meter_);
-  const at::AutoGradMode with_grad(true);
+  const at::AutoGradMode with_grad(is_training());
   if (config_.group) config_.group->set_task(*step_, l);
   return guarded(compute_fault::library, to_string(l.what), [&] {
     auto& chunk = chunks_[l.what.chunk.value()];
@@ -110,17 +117,11 @@ class stage_compute::impl::lazy_microbatch final : public microbatch_view {
 microbatch stage_compute::impl::load(const task& t, load_function how) const {
   auto batch = guarded(compute_fault::data, to_string(t),
                        [&] { return std::invoke(how, *data_, *step_, t.mb); });
-  const auto is_ids = [](const at::Tensor& x) {
-    return x.defined() && (x.dim() == 1 || x.dim() == 2) && x.scalar_type() == at::kLong;
-  };
-  const bool fits = is_ids(batch.inputs) && is_ids(batch.targets) &&
-                    batch.inputs.sizes().equals(batch.targets.sizes()) && batch.tokens >= 0;
-  const auto packed = std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0});
-  if (!fits || packed != (batch.inputs.dim() == 1 ? batch.inputs.numel() : 0)) {
+  if (batch.tokens < 0)
     fail(compute_fault::data, to_string(t),
-         "the batch source must give inputs and targets as int64, both [B, T] or both [N] with the "
-         "lengths of the sequences, N together");
-  }
+         "the batch source gives " + std::to_string(batch.tokens) + " tokens");
+  if (auto fits = chunks_[t.chunk.value()].module->check(batch); !fits)
+    fail(compute_fault::data, to_string(t), fits.message());
   return batch;
 }
 
@@ -134,13 +135,14 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
   RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has run before in this step");
   const bool is_first = config_.shape.is_first(chunk.vs);
   RRFP_CHECK(is_first != input.defined(), "an activation belongs to every chunk but the first");
-  if (!is_first) mb.input = meter_.take_in(aligned(std::move(input))).requires_grad_();
+  if (!is_first) mb.input = meter_.take_in(aligned(std::move(input)));
+  if (!is_first && is_training()) mb.input.requires_grad_();
   mb.stash = c10::make_intrusive<weight_stash>(&meter_);
   mb.is_backward_done = false;
 
   lazy_microbatch batch(*this, t);
   at::Tensor out;
-  if (config_.recompute) {
+  if (config_.recompute || !is_training()) {
     const at::NoGradGuard no_grad;
     const auto unused = c10::make_intrusive<weight_stash>();
     out = call_module(chunk, t, mb.input, *unused, batch);
@@ -167,6 +169,7 @@ at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
   in.mb = microbatch_id{config_.first_microbatch + t.mb.value()};
   in.stash = &stash;
   in.batch = &batch;
+  in.training = is_training();
   return chunk.module->forward(in);
 }
 
@@ -189,6 +192,11 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   auto& chunk = chunks_[t.chunk.value()];
   auto& mb = chunk.microbatches[t.mb.value()];
   RRFP_CHECK(mb.stash && !mb.is_backward_done, "a B without its F, or a second one");
+  if (!is_training()) {
+    // A word to the neighbour that it may let go as well.
+    mb.is_backward_done = true;
+    return std::exchange(mb.input, {}).defined() ? at::zeros({1}) : at::Tensor{};
+  }
   if (config_.shape.is_last(chunk.vs)) {
     RRFP_CHECK(!gradient.defined(), "the last chunk takes its gradient from the loss");
     // d(mean over the tokens of the step) / d(sum over the tokens of this microbatch)
@@ -249,7 +257,7 @@ void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
     mb = {};
     ++chunk.folded;
   }
-  if (chunk.folded < chunk.microbatches.size()) return;
+  if (chunk.folded < chunk.microbatches.size() || !is_training()) return;
   for (const auto& p : chunk.module->parameters()) {
     if (!p.value.requires_grad() || p.value.grad().defined()) continue;
     p.value.mutable_grad() = at::zeros_like(p.value, at::MemoryFormat::Contiguous);
@@ -287,6 +295,12 @@ void stage_compute::impl::apply(double scale, double lr) {
     optimizer_->step(lr);
   });
   for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
+  step_.reset();
+}
+
+void stage_compute::impl::end_evaluation() {
+  require_folded();
+  RRFP_CHECK(!is_training(), "a training step ends with apply()");
   step_.reset();
 }
 

@@ -288,6 +288,7 @@ status validate(const job& j, const provenance& from, job_use use) {
                             check_jitter, check_delays, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
+  if (use == job_use::embed) return check_checkpoint(j, from);
   if (auto model = check_model(j, from); !model) return model;
   if (auto checkpoint = check_checkpoint(j, from); !checkpoint) return checkpoint;
   return check_data(j, from);

@@ -66,6 +66,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
          "schedule", "checkpoint", "safetensors"},
         with(torch, {"caf"})}},
+      {"trainer",
+       {"libactors/trainer",
+        {"actors", "plan", "compute", "job", "tp_coord", "schedule", "checkpoint"},
+        torch}},
       {"wall_clock",
        {"libactors/wall_clock",
         {"actors", "experiment", "simulate", "policies", "job", "workload", "weather", "schedule"},
@@ -78,8 +82,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"apps",
        {"apps",
         {"actors", "plan", "compute", "data", "tp_coord", "job", "policies", "weather", "workload",
-         "hugging_face", "experiment", "simulate", "report", "wall_clock", "schedule", "checkpoint",
-         "safetensors"},
+         "trainer", "hugging_face", "experiment", "simulate", "report", "wall_clock", "schedule",
+         "checkpoint", "safetensors"},
         with(torch, {"caf", "CLI", "toml++"})}},
   };
   return all;
@@ -198,7 +202,9 @@ class reader {
   }
 
   void judge_layer(const std::string& target) {
-    const auto other = first_part(target.substr(5));
+    // What stands in no folder of a layer is the door for programs that embed the runtime.
+    const auto part = first_part(target.substr(5));
+    const auto other = part.ends_with(".hpp") ? std::string{"trainer"} : std::string{part};
     const auto& may = layers().at(owner_).may_include;
     if (!layers().contains(other)) return report("includes <" + target + "> of an unknown layer");
     if (is_in_pure_folder(file_) && other == owner_ && !target.starts_with(pure_public_headers))

@@ -1,4 +1,5 @@
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -74,6 +75,19 @@ class model_chunk final : public stage_module {
     parameters_ = make.take();
   }
 
+  status check(const microbatch& mb) const override {
+    const auto is_ids = [](const at::Tensor& x) {
+      return x.defined() && (x.dim() == 1 || x.dim() == 2) && x.scalar_type() == at::kLong;
+    };
+    const bool fits =
+        is_ids(mb.inputs) && is_ids(mb.targets) && mb.inputs.sizes().equals(mb.targets.sizes());
+    const auto packed = std::accumulate(mb.lengths.begin(), mb.lengths.end(), std::int64_t{0});
+    if (fits && packed == (mb.inputs.dim() == 1 ? mb.inputs.numel() : 0)) return success();
+    return error{
+        "the batch source must give inputs and targets as int64, both [B, T] or both [N] with the "
+        "lengths of the sequences, N together"};
+  }
+
   std::span<const parameter> parameters() const override { return parameters_; }
 
   at::Tensor forward(const forward_input& in) override {
@@ -116,7 +130,7 @@ class model_chunk final : public stage_module {
     const packing rows(lengths_of(in));
     layer_context c{in.stash, group_, rows};
     const residual_dropout drop = [&](const at::Tensor& t, std::uint32_t layer, dropout_site site) {
-      return dropout(t, model_.dropout,
+      return dropout(t, in.training ? model_.dropout : 0,
                      {seed_, in.step, in.mb, layer, static_cast<std::uint32_t>(site)});
     };
     if (entry_) {

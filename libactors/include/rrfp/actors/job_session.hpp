@@ -17,9 +17,14 @@ result<std::shared_ptr<const data::source>> open_data(const job::job& j);
 /// Error: obeyed to the letter, the sequence of the policy needs more than dispatch.slot_bytes.
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
 
-/// A session of a GPT on `data`, or of its emulation, with the policies, limits and weather of the
-/// job. Hooks (on_step, trace, ...) are the caller's to set, and so are what the run goes on from
-/// and, on the node that runs the job, the ring that its checkpoints go to (job_checkpoint.hpp).
+/// Policies, limits, weather and training of the job, for a model and data that it does not know:
+/// they, checkpoints and hooks are the caller's to set.
+result<session_setup> make_setup_without_model(const job::job& j);
+
+/// A session of the job's model on `data`, or of its emulation, with the policies, limits and
+/// weather of the job. Hooks (on_step, trace, ...) are the caller's to set, and so are what the run
+/// goes on from and, on the node that runs the job, the ring that its checkpoints go to
+/// (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j,
                                          std::shared_ptr<const data::source> data);
 

@@ -22,6 +22,8 @@
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/compute/batch_source.hpp>
+#include <rrfp/compute/optimizer.hpp>
+#include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
@@ -32,9 +34,16 @@
 
 namespace rrfp::actors {
 
+/// Evaluations are numbered from here, apart from the steps of the training.
+inline constexpr std::uint64_t first_evaluation = std::uint64_t{1} << 52;
+
 struct step_summary {
+  /// Of a training: how many are complete without it. Of an evaluation: a number of its own.
   step_id step;
+  compute::step_purpose purpose = compute::step_purpose::training;
   double loss = 0;  ///< mean over the tokens of the step, in nats
+  /// Of every microbatch, those of replica 0 first.
+  std::vector<compute::microbatch_loss> losses;
   double gradient_norm = 0;
   double lr = 0;
   std::int64_t tokens = 0;
@@ -121,8 +130,12 @@ struct session_setup {
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
+  /// Steps do not follow by themselves, and there may be any number of them: session::train() and
+  /// its like ask for each.
+  bool on_request = false;
   /// See stage_compute_config.
   bool recompute = false;
+  std::function<std::unique_ptr<compute::optimizer>(std::vector<at::Tensor>)> make_optimizer;
   /// The part of a rank; `group` are the tensor-parallel ranks of its stage, null if it is alone.
   std::function<result<std::unique_ptr<compute::stage_module>>(
       virtual_stage_id, std::shared_ptr<compute::rank_group> group)>
@@ -142,12 +155,19 @@ struct session_setup {
   /// No task finished for this long: the run ends with a report of who waits for what. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;
+  /// Around or instead of what carries tensors between ranks; gets what would. Empty: that.
+  std::function<std::unique_ptr<transport>(std::unique_ptr<transport>)> wrap_transport;
+  /// Instead of make_chunk and data: what computes for a rank. Null: as the rest says.
+  std::function<result<std::shared_ptr<compute::rank_compute>>(rank_address)> make_compute;
   /// Filled as the run goes; may be null. Must outlive the session.
   trace_recorder* trace = nullptr;
   /// Called once, with a line on what the nodes talk over, when they are several.
   std::function<void(const std::string&)> on_connected;
-  /// Called after every step, from a thread of the session; may call interrupt() and nothing else.
+  /// Called after every step on every node, from a thread of the session; may call interrupt() and
+  /// nothing else of it. On other nodes than 0 `step_ms` is theirs only by and large.
   std::function<void(const step_summary&)> on_step;
+  /// Called when the run is over on this node, before what still computes is waited for.
+  std::function<void()> on_ending;
   /// Called after every save, as on_step.
   std::function<void(const checkpoint_report&)> on_checkpoint;
 };
@@ -173,13 +193,22 @@ class session {
   session& operator=(const session&) = delete;
   ~session();
 
-  /// Trains until train.steps steps are complete. Once.
+  /// Trains until train.steps steps are complete, or, with on_request, as it is asked to. Once.
   run_result run();
   /// Ends run() as soon as the running tasks are done. With checkpoints, the first call lets the
   /// running step end and saves it, if it would be lost; the second does not. Thread-safe, any
   /// number of times. On a node that does not run the job actor: this node leaves, and the job is
   /// over for the others too.
   void interrupt();
+
+  /// With on_request, and on node 0: what is to be done next, after what was asked for before.
+  /// Thread-safe; before run() as well.
+  void train();
+  void evaluate();
+  /// Saves, unless nothing was trained since the last save. Needs checkpoints.
+  void save();
+  /// Ends run() in a good way.
+  void finish();
 
  private:
   class impl;

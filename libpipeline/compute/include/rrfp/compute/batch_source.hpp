@@ -16,6 +16,9 @@ namespace rrfp::compute {
 /// Targets with this value count for nothing: padding of sequences shorter than their microbatch.
 inline constexpr std::int64_t ignored_target = -100;
 
+/// What a microbatch of text holds. A model of one's own (stage_module) may give every member
+/// another meaning, but for `tokens`, by which losses are weighed.
+///
 /// Sequences of different lengths lie one after another, without padding; so do images.
 struct microbatch {
   /// Token ids, int64: [B, T], or [N], the sequences one after another. Where an image goes, the
@@ -52,7 +55,8 @@ class batch_source {
   virtual microbatch_layout layout(step_id step, microbatch_id mb) const {
     return layout_of(load(step, mb));
   }
-  /// Sum of `tokens` over the microbatches of the step: what the loss is averaged over.
+  /// Sum of `tokens` over the microbatches of the step: what the loss is averaged over. Asked for
+  /// where the last chunk is.
   virtual std::int64_t step_tokens(step_id step) const = 0;
 };
 

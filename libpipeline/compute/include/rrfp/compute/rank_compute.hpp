@@ -35,8 +35,13 @@ struct named_tensor {
   stored_form stored = {};
 };
 
+/// What a step is for. An evaluation has the tasks of a training, so that it is ranked, limited and
+/// watched like one, but its Bs and Ws compute nothing.
+enum class step_purpose : std::uint8_t { training, evaluation };
+
 /// The life of a step: begin_step, run for every launch of the stage core, gradients() summed over
-/// the replicas, tied_gradient/join_tied if there is a tie across stages, squared_norms, apply.
+/// the replicas, tied_gradient/join_tied if there is a tie across stages, squared_norms, apply; of
+/// an evaluation: begin_step, run for every launch, losses, end_evaluation.
 /// Not thread-safe, but for held_bytes() and peak_bytes().
 class rank_compute {
  public:
@@ -45,7 +50,7 @@ class rank_compute {
   rank_compute& operator=(const rank_compute&) = delete;
   virtual ~rank_compute() = default;
 
-  virtual void begin_step(step_id step) = 0;
+  virtual void begin_step(step_id step, step_purpose purpose) = 0;
   /// Takes the activation (F) or output gradient (B, BW), undefined at the ends of the model; gives
   /// what goes on to a neighbour, undefined if nothing does.
   virtual at::Tensor run(const launch& l, at::Tensor input) = 0;
@@ -57,6 +62,7 @@ class rank_compute {
   virtual void join_tied(const at::Tensor& partner) = 0;
   virtual std::vector<parameter_norm> squared_norms() = 0;
   virtual void apply(double scale, double lr) = 0;
+  virtual void end_evaluation() = 0;
   virtual std::vector<parameter_hash> hashes() const = 0;
 
   /// What a run needs to go on; nothing if nothing was computed. Legal between steps.

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +34,7 @@
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/compute_error.hpp>
 #include <rrfp/compute/memory_meter.hpp>
+#include <rrfp/compute/optimizer.hpp>
 #include <rrfp/compute/parameter_report.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/rank_group.hpp>
@@ -60,6 +62,8 @@ struct stage_compute_config {
   /// Between F and B a microbatch keeps its input alone; B runs the forward again (Chen et al.,
   /// 2016). The bits are the same.
   bool recompute = false;
+  /// Of the parameters that are trained; empty: as train.optimizer says.
+  std::function<std::unique_ptr<optimizer>(std::vector<at::Tensor>)> make_optimizer = {};
 };
 
 class stage_compute final : public rank_compute {
@@ -73,7 +77,7 @@ class stage_compute final : public rank_compute {
 
   /// Legal before the first step, after apply() and after abort_step(). Throws compute_error when
   /// the batch source does.
-  void begin_step(step_id step) override;
+  void begin_step(step_id step, step_purpose purpose = step_purpose::training) override;
 
   /// Runs one launch, then folds launch.folds. `input` is the activation for F (undefined on the
   /// first virtual stage, which loads its data) or the output gradient for B and BW (undefined on
@@ -111,6 +115,9 @@ class stage_compute final : public rank_compute {
   /// Scales the gradients (unless `scale` is 1), takes an optimizer step with the learning rate
   /// `lr` and frees the gradients: the step is over. Throws compute_error.
   void apply(double scale, double lr) override;
+
+  /// An evaluation is over; nothing has changed. Legal once every microbatch is folded.
+  void end_evaluation() override;
 
   /// Forgets the step: saved activations and gradients are freed, weights stay as they were.
   void abort_step();

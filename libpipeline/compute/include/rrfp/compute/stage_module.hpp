@@ -15,6 +15,7 @@
 #include <rrfp/compute/operators.hpp>
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/schedule/ids.hpp>
+#include <rrfp/schedule/result.hpp>
 
 namespace rrfp::compute {
 
@@ -87,6 +88,8 @@ struct forward_input {
   weight_stash* stash = nullptr;
   /// May be null for modules that ask nothing.
   microbatch_view* batch = nullptr;
+  /// False: nothing is learnt from it, and dropout has no place.
+  bool training = true;
 };
 
 /// Not thread-safe: one thread drives a chunk.
@@ -96,6 +99,9 @@ class stage_module {
   stage_module(const stage_module&) = delete;
   stage_module& operator=(const stage_module&) = delete;
   virtual ~stage_module() = default;
+
+  /// Whether the first or last chunk can make something of it. Error: what was expected, what came.
+  virtual status check(const microbatch&) const { return success(); }
 
   /// Always the same ones in the same order.
   virtual std::span<const parameter> parameters() const = 0;

@@ -69,8 +69,9 @@ error blame(const job& j, std::string_view key, const std::string& message);
 /// Whether the same run is asked for; `source`, `notes` and `set_by` do not matter.
 bool operator==(const job& a, const job& b);
 
-/// What the job is read for. A simulation needs no text, and its stages need no layers of a model.
-enum class job_use : std::uint8_t { train, simulate };
+/// What the job is read for. A simulation needs no data, and its stages need no layers of a model;
+/// a program that embeds the runtime brings both itself.
+enum class job_use : std::uint8_t { train, simulate, embed };
 
 /// Largest job file, in bytes.
 inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;

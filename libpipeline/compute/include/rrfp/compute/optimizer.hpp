@@ -18,8 +18,12 @@ struct optimizer_tensor {
   at::Tensor value;       ///< "step": an int64 scalar; any other: shaped like the parameter
 };
 
+/// Not thread-safe: one thread drives it.
 class optimizer {
  public:
+  optimizer() = default;
+  optimizer(const optimizer&) = delete;
+  optimizer& operator=(const optimizer&) = delete;
   virtual ~optimizer() = default;
 
   /// One step with the gradients that the parameters hold now.

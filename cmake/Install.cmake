@@ -1,0 +1,50 @@
+# What `cmake --install` puts where, and the Debian packages that CPack makes of it:
+#
+#   runtime       the programs, with the libtorch that they were linked to (lib/rrfp)
+#   development   headers, static libraries and the CMake package
+include(CMakePackageConfigHelpers)
+
+set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rrfp)
+configure_package_config_file(cmake/rrfpConfig.cmake.in ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
+  INSTALL_DESTINATION ${_package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES cmake/FindCAF.cmake cmake/Torch.cmake cmake/Ucx.cmake ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
+    ${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
+  DESTINATION ${_package_dir} COMPONENT development)
+install(EXPORT rrfp FILE rrfpTargets.cmake NAMESPACE rrfp:: DESTINATION ${_package_dir}
+  COMPONENT development)
+
+# The wheel's libraries in the wheel's layout, by which they find each other.
+set(_torch_libraries libtorch_cpu.so libc10.so)
+foreach(library IN LISTS _torch_libraries)
+  install(PROGRAMS ${RRFP_TORCH_FOUND_ROOT}/lib/${library}
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/rrfp/torch/lib COMPONENT runtime)
+endforeach()
+install(DIRECTORY ${RRFP_TORCH_FOUND_ROOT}/lib/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/rrfp/torch/lib
+  COMPONENT runtime FILES_MATCHING PATTERN "libgomp*" PATTERN "libshm*" EXCLUDE)
+install(DIRECTORY ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib/
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/rrfp/nvidia/cu13/lib COMPONENT runtime
+  FILES_MATCHING PATTERN "libcupti.so.13" PATTERN "libcudart.so.13")
+install(DIRECTORY apps/jobs DESTINATION ${CMAKE_INSTALL_DATADIR}/rrfp COMPONENT runtime)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_VENDOR rrfp)
+set(CPACK_PACKAGE_CONTACT "rrfp maintainers <rrfp@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL runtime development)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_COMPRESSION_TYPE gzip)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME rrfp)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME librrfp-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${RRFP_TORCH_FOUND_ROOT}/lib
+  ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+  "libcaf-dev, libucx-dev, libtomlplusplus-dev, nlohmann-json3-dev, libfmt-dev, libssl-dev, libxxhash-dev, libpng-dev, libturbojpeg0-dev, pkg-config")
+include(CPack)

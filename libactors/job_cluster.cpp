@@ -1,0 +1,60 @@
+#include <rrfp/actors/job_cluster.hpp>
+
+#include <xxhash.h>
+
+#include <random>
+#include <utility>
+
+namespace rrfp::actors {
+
+namespace {
+
+/// What all nodes must agree on.
+std::uint64_t fingerprint(job::job j) {
+  j.transport = {};
+  const auto text = job::to_toml(j);
+  return XXH64(text.data(), text.size(), 0);
+}
+
+result<std::uint64_t> draw_token(membership& members) {
+  std::random_device random;
+  const auto own = std::to_string((std::uint64_t{random()} << 32) ^ random());
+  const auto all = members.all_gather(own, std::chrono::seconds{30});
+  if (!all) return all.failure();
+  std::uint64_t token = 0;
+  for (const auto& one : *all) token = XXH64(one.data(), one.size(), token);
+  return token;
+}
+
+}  // namespace
+
+result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks) {
+  const auto& t = j.transport;
+  membership_options m;
+  m.nodes = place.nodes;
+  m.rank = place.rank;
+  m.rendezvous_host = place.host;
+  m.rendezvous_port = place.port;
+  m.listen_fd = hooks.listen_fd;
+  m.key_file = t.key_file;
+  m.job_id = j.name;
+  m.job_hash = fingerprint(j);
+  m.version = std::move(hooks.version);
+  m.description = std::move(hooks.description);
+  m.join_timeout = std::chrono::milliseconds{static_cast<std::int64_t>(t.join_timeout_s * 1e3)};
+  m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
+  m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
+  m.stop = std::move(hooks.stop);
+  m.on_refused = std::move(hooks.on_refused);
+  auto members = membership::join(std::move(m), {});
+  if (!members) return members.failure();
+  joined_job joined;
+  joined.members = std::move(*members);
+  if (const auto token = draw_token(*joined.members); token)
+    joined.token = *token;
+  else
+    joined.lost = token.message();
+  return joined;
+}
+
+}  // namespace rrfp::actors

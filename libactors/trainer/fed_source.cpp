@@ -1,0 +1,68 @@
+#include "fed_source.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+namespace rrfp {
+
+void fed_source::feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs) {
+  const std::lock_guard lock{mutex_};
+  steps_[step] = {std::move(all), wants_outputs, {}};
+  changed_.notify_all();
+}
+
+std::vector<at::Tensor> fed_source::take_back(step_id step) {
+  const std::lock_guard lock{mutex_};
+  std::vector<at::Tensor> outputs;
+  const auto at = steps_.find(step);
+  if (at == steps_.end()) return outputs;
+  for (auto& [mb, output] : at->second.outputs) outputs.push_back(std::move(output));
+  steps_.erase(at);
+  return outputs;
+}
+
+void fed_source::close() {
+  const std::lock_guard lock{mutex_};
+  closed_ = true;
+  changed_.notify_all();
+}
+
+const fed_source::fed& fed_source::wait_for(std::unique_lock<std::mutex>& lock,
+                                            step_id step) const {
+  const auto is_here = [&] { return closed_ || steps_.contains(step); };
+  if (!changed_.wait_for(lock, limit_, is_here))
+    throw std::runtime_error("this process was not given the batch of the step, as others were");
+  const auto at = steps_.find(step);
+  if (at == steps_.end()) throw std::runtime_error("the training is over");
+  return at->second;
+}
+
+compute::microbatch fed_source::load(step_id step, microbatch_id mb) const {
+  std::unique_lock lock{mutex_};
+  return wait_for(lock, step).microbatches.at(mb.value());
+}
+
+std::int64_t fed_source::step_tokens(step_id step) const {
+  std::unique_lock lock{mutex_};
+  std::int64_t sum = 0;
+  for (const auto& mb : wait_for(lock, step).microbatches) {
+    if (!mb.targets.defined())
+      throw std::runtime_error("expected targets in the process of the last stage, got none");
+    sum += mb.tokens;
+  }
+  return sum;
+}
+
+bool fed_source::wants_outputs(step_id step) const {
+  const std::lock_guard lock{mutex_};
+  const auto at = steps_.find(step);
+  return at != steps_.end() && at->second.wants_outputs;
+}
+
+void fed_source::keep_output(step_id step, microbatch_id mb, at::Tensor output) {
+  const std::lock_guard lock{mutex_};
+  if (const auto at = steps_.find(step); at != steps_.end())
+    at->second.outputs[mb] = std::move(output);
+}
+
+}  // namespace rrfp

@@ -1,0 +1,45 @@
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <rrfp/stage.hpp>
+
+namespace rrfp {
+
+namespace {
+
+/// The profiling executor rewrites a graph after it has seen it run: the same microbatch would be
+/// computed by other kernels, depending on how many came before.
+void run_graphs_as_written() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    torch::jit::setGraphExecutorOptimize(false);
+    torch::jit::getProfilingMode() = false;
+  });
+}
+
+}  // namespace
+
+result<stage> script_stage(const std::string& path, const std::string& prefix) {
+  run_graphs_as_written();
+  std::shared_ptr<torch::jit::Module> module;
+  try {
+    module = std::make_shared<torch::jit::Module>(torch::jit::load(path));
+  } catch (const c10::Error& e) {
+    const std::string why = e.what_without_backtrace();
+    return error{path +
+                 ": expected a module saved by torch.jit.save: " + why.substr(0, why.find('\n'))};
+  }
+  stage made;
+  for (const auto& p : module->named_parameters())
+    made.parameters.emplace_back(prefix + p.name, p.value);
+  made.forward = [module](const at::Tensor& x) { return module->forward({x}).toTensor(); };
+  made.set_training = [module](bool training) { module->train(training); };
+  return made;
+}
+
+}  // namespace rrfp

@@ -1,0 +1,140 @@
+#include "stage_chunk.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <rrfp/compute/operators.hpp>
+
+namespace rrfp {
+
+namespace {
+
+/// Where linear() and embedding() of the running forward leave what W needs.
+thread_local compute::weight_stash* current_stash = nullptr;
+
+class stash_scope {
+ public:
+  explicit stash_scope(compute::weight_stash* stash) : before_(current_stash) {
+    current_stash = stash;
+  }
+  stash_scope(const stash_scope&) = delete;
+  stash_scope& operator=(const stash_scope&) = delete;
+  ~stash_scope() { current_stash = before_; }
+
+ private:
+  compute::weight_stash* const before_;
+};
+
+/// "float [4, 16]"
+std::string describe(const at::Tensor& t) {
+  return t.defined() ? c10::str(t.scalar_type(), " ", t.sizes()) : "none";
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// What user code throws says what was thrown, not what it was given.
+template <class Work>
+auto with_context(const std::string& what, const std::string& given, Work work) {
+  const auto fail = [&](const std::string& why) {
+    throw std::runtime_error(what + ": " + first_line(why) + " (given " + given + ")");
+  };
+  try {
+    return work();
+  } catch (const c10::Error& e) {
+    fail(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    fail(e.what());
+  } catch (...) {
+    fail("something that is no std::exception was thrown");
+  }
+  throw std::logic_error("fail() throws");
+}
+
+class stage_chunk final : public compute::stage_module {
+ public:
+  stage_chunk(const stage_place& place, stage s, stage_loss loss, std::shared_ptr<fed_source> data)
+      : stage_(std::move(s)),
+        loss_(std::move(loss)),
+        data_(std::move(data)),
+        is_first_(place.is_first()),
+        is_last_(place.is_last()),
+        speaks_(place.group == nullptr || place.group->rank() == 0) {
+    for (const auto& [name, value] : stage_.parameters) parameters_.push_back({name, value});
+  }
+
+  status check(const compute::microbatch& mb) const override {
+    if (is_first_ && !mb.inputs.defined())
+      return error{"expected inputs in the process of the first stage, got none"};
+    return success();
+  }
+
+  std::span<const compute::parameter> parameters() const override { return parameters_; }
+
+  at::Tensor forward(const compute::forward_input& in) override {
+    if (stage_.set_training && told_training_ != in.training) stage_.set_training(in.training);
+    told_training_ = in.training;
+    const stash_scope scope(in.stash);
+    const auto out =
+        with_context("forward", describe(in.input), [&] { return stage_.forward(in.input); });
+    if (!is_last_) {
+      check_output(out, in);
+      return out;
+    }
+    if (!out.defined()) throw std::runtime_error("forward gave no tensor");
+    if (speaks_ && data_->wants_outputs(in.step)) data_->keep_output(in.step, in.mb, out.detach());
+    return with_context("loss",
+                        "the output " + describe(out) + " and the target " + describe(in.targets),
+                        [&] { return loss_.of(out, in.targets); });
+  }
+
+ private:
+  void check_output(const at::Tensor& out, const compute::forward_input& in) const {
+    if (!out.defined()) throw std::runtime_error("forward gave no tensor");
+    if (!out.is_floating_point())
+      throw std::runtime_error("forward gave " + describe(out) +
+                               ", expected a float tensor for the next stage");
+    const bool learns = !parameters_.empty() || in.input.requires_grad();
+    if (in.training && learns && at::GradMode::is_enabled() && !out.requires_grad())
+      throw std::runtime_error(
+          "forward gave a tensor without a gradient: it depends on no parameter and not on the "
+          "input");
+  }
+
+  const stage stage_;
+  const stage_loss loss_;
+  const std::shared_ptr<fed_source> data_;
+  const bool is_first_;
+  const bool is_last_;
+  const bool speaks_;
+  std::optional<bool> told_training_;
+  std::vector<compute::parameter> parameters_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
+                                                                stage_loss loss,
+                                                                std::shared_ptr<fed_source> data) {
+  if (!s.forward) return error{"the factory gave no module"};
+  for (const auto& [name, value] : s.parameters) {
+    if (!value.defined() || !value.is_leaf() || value.scalar_type() != at::kFloat ||
+        !value.is_cpu())
+      return error{"parameter '" + name + "': expected a float leaf on the CPU, got " +
+                   describe(value)};
+  }
+  return std::unique_ptr<compute::stage_module>{
+      std::make_unique<stage_chunk>(place, std::move(s), std::move(loss), std::move(data))};
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return compute::linear(x, weight, bias, current_stash);
+}
+
+at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight) {
+  return compute::embedding(indices, weight, current_stash);
+}
+
+}  // namespace rrfp

@@ -1,0 +1,25 @@
+/// A stage of one's own as the runtime takes it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/compute/stage_module.hpp>
+#include <rrfp/stage.hpp>
+
+#include "fed_source.hpp"
+
+namespace rrfp {
+
+struct stage_loss {
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> of;
+};
+
+/// Error: the stage has no forward, or parameters that cannot be trained.
+result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
+                                                                stage_loss loss,
+                                                                std::shared_ptr<fed_source> data);
+
+}  // namespace rrfp

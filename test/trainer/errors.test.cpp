@@ -1,0 +1,136 @@
+/// What is wrong with a user's model is said with the stage, at once, and nothing hangs.
+#include "small_model.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace rrfp::testing {
+
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string refused(pipeline_options options, const std::string& job = {}) {
+  auto opened = pipeline::open(job_of(job), std::move(options));
+  return opened ? "accepted" : opened.message();
+}
+
+/// The message of the first step with stage 1 replaced.
+std::string fails_with(std::function<stage(const stage_place&)> second) {
+  auto options = small_options();
+  options.make_stage = [second](const stage_place& at) {
+    return at.index == 1 ? second(at) : part_at(at);
+  };
+  auto p = pipeline::open(job_of(), options).value();
+  const auto r = p->step(batch_of(0));
+  REQUIRE_FALSE(r);
+  CHECK(p->step(batch_of(1)).message() == r.message());
+  CHECK(p->eval(batch_of(1)).message() == r.message());
+  CHECK(p->finish().message() == r.message());
+  return r.message();
+}
+
+stage with_forward(std::function<at::Tensor(const at::Tensor&)> forward) {
+  auto s = layers_of(2, 4);
+  s.forward = std::move(forward);
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("a factory that gives nothing or throws is named with its stage") {
+  auto options = small_options();
+  options.make_stage = [](const stage_place& at) -> result<stage> {
+    if (at.index == 1) return stage{};
+    return part_at(at);
+  };
+  CHECK(refused(options) == "stage 1 chunk 0: the factory gave no module");
+  options.make_stage = [](const stage_place& at) -> result<stage> {
+    if (at.index == 1) throw std::runtime_error("no such file");
+    return part_at(at);
+  };
+  CHECK(refused(options) == "stage 1 chunk 0: its factory threw: no such file");
+  options.make_stage = [](const stage_place&) -> result<stage> { return error{"not today"}; };
+  CHECK(refused(options) == "stage 0 chunk 0: not today");
+  options.make_stage = [](const stage_place& at) -> result<stage> {
+    auto s = part_at(at);
+    s.parameters.emplace_back("double", at::zeros({2}, at::kDouble));
+    return s;
+  };
+  CHECK_THAT(refused(options),
+             Contains("stage 0 chunk 0: parameter 'double': expected a float leaf"));
+  options.make_stage = [](const stage_place&) -> result<stage> { return layers_of(0, 1); };
+  CHECK_THAT(refused(options, "[dispatch]\nslot_bytes = 1000\n"), Contains("slot_bytes"));
+  CHECK_THAT(refused(pipeline_options{}), Contains("expected make_stage and loss"));
+  options = small_options();
+  options.make_stage = nullptr;
+  options.make_chunk = [](const stage_place&) -> result<std::unique_ptr<compute::stage_module>> {
+    return std::unique_ptr<compute::stage_module>{};
+  };
+  CHECK(refused(options) == "stage 0 chunk 0: the factory gave no module");
+}
+
+TEST_CASE("what a stage does wrong is named with the stage, the task and what it was given") {
+  CHECK_THAT(fails_with([](auto&) {
+               return with_forward([](const at::Tensor&) -> at::Tensor {
+                 throw std::runtime_error("out of luck");
+               });
+             }),
+             Contains("stage 1, F0 of step 0: forward: out of luck (given Float [8, 16])"));
+  // Another width than the loss expects.
+  CHECK_THAT(
+      fails_with([](auto&) {
+        return with_forward([](const at::Tensor& x) { return x.narrow(1, 0, 3); });
+      }),
+      Contains("stage 1, F0 of step 0: loss: ") && Contains("[8, 3]") && Contains("[8, 16]"));
+  CHECK_THAT(fails_with([](auto&) {
+               return with_forward([](const at::Tensor&) { return at::Tensor{}; });
+             }),
+             Contains("stage 1, F0 of step 0: forward gave no tensor"));
+  auto options = small_options();
+  const auto first_stage = [&](std::function<at::Tensor(const at::Tensor&)> forward) {
+    options.make_stage = [forward](const stage_place& at) {
+      auto s = part_at(at);
+      if (at.index == 0) s.forward = forward;
+      return s;
+    };
+    auto p = pipeline::open(job_of(), options).value();
+    return p->step(batch_of(0)).message();
+  };
+  // Another width than the next stage expects: it says what it was given.
+  CHECK_THAT(first_stage([](const at::Tensor& x) {
+               return at::linear(x, at::ones({3, width}).requires_grad_());
+             }),
+             Contains("stage 1, F0 of step 0: forward: ") && Contains("given Float [8, 3]"));
+  CHECK_THAT(first_stage([](const at::Tensor& x) { return x.to(at::kLong); }),
+             Contains("stage 0, F0 of step 0: forward gave Long [8, 16], expected a float tensor"));
+  CHECK_THAT(first_stage([](const at::Tensor& x) { return x.detach() * 2; }),
+             Contains("stage 0, F0 of step 0: forward gave a tensor without a gradient"));
+  CHECK_THAT(first_stage([](const at::Tensor&) -> at::Tensor { throw 3; }),
+             Contains("stage 0, F0 of step 0: forward: something that is no std::exception"));
+  options = small_options();
+  options.loss = [](const at::Tensor& output, const at::Tensor&) { return output; };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("stage 1") && Contains("must return a scalar"));
+  options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.sum() / 0; };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("stage 1") && Contains("the loss of microbatch 0 is"));
+}
+
+TEST_CASE("a batch that does not fit is refused, and the pipeline goes on") {
+  auto p = pipeline::open(job_of(), small_options()).value();
+  CHECK(p->step(batch_of(0, 4)).message() ==
+        "batch.inputs: expected at least 5 rows, one a microbatch, got 4");
+  CHECK(p->step({batch_of(0).inputs, at::zeros({})}).message() ==
+        "batch.targets: expected at least 5 rows, one a microbatch, got 0");
+  CHECK(p->step(batch_of(0)).ok());
+  CHECK_THAT(p->step({batch_of(0).inputs, {}}).message(),
+             Contains("expected targets in the process"));
+}
+
+TEST_CASE("a pipeline that nobody uses ends") {
+  auto unused = pipeline::open(job_of(), small_options()).value();
+  auto finished = pipeline::open(job_of(), small_options()).value();
+  CHECK(finished->finish().value().steps == 0);
+}
+
+}  // namespace rrfp::testing

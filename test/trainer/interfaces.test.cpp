@@ -1,0 +1,166 @@
+/// Policies, weather, transports, devices and optimizers of one's own.
+#include <atomic>
+
+#include <rrfp/actors/transport.hpp>
+#include <rrfp/schedule/policy.hpp>
+
+#include "small_model.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace rrfp::testing {
+
+namespace {
+
+std::vector<double> losses_of(const pipeline_options& options, std::uint64_t steps = 3) {
+  auto p = pipeline::open(job_of(), options).value();
+  std::vector<double> losses;
+  for (std::uint64_t step = 0; step < steps; ++step)
+    losses.push_back(p->step(batch_of(step)).value().loss);
+  CHECK(p->finish().ok());
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("weather of one's own delays what it names and changes no bit") {
+  const auto calm = losses_of(small_options());
+  auto options = small_options();
+  std::atomic<int> asked = 0;
+  options.weather = actors::injected_delays{};
+  options.weather->compute = [&](step_id, stage_id stage, rank_id, const task&) {
+    ++asked;
+    return stage == stage_id{1} ? 2.0 : 0.0;
+  };
+  options.weather->link = [](step_id, virtual_stage_id, const task& t) {
+    return t.mb.value() * 0.5;
+  };
+  CHECK(losses_of(options) == calm);
+  CHECK(asked > 0);
+}
+
+TEST_CASE("a transport of one's own carries every tensor") {
+  /// Counts, and hands on.
+  class counting final : public actors::transport {
+   public:
+    counting(std::unique_ptr<actors::transport> inner, std::atomic<int>& count)
+        : inner_(std::move(inner)), count_(count) {}
+    void bind(actors::rank_address address, actors::message_sink sink) override {
+      inner_->bind(address, std::move(sink));
+    }
+    void send(actors::message m) override {
+      ++count_;
+      inner_->send(std::move(m));
+    }
+    void close() override { inner_->close(); }
+
+   private:
+    const std::unique_ptr<actors::transport> inner_;
+    std::atomic<int>& count_;
+  };
+  std::atomic<int> count = 0;
+  auto options = small_options();
+  options.wrap_transport = [&](std::unique_ptr<actors::transport> inner) {
+    return std::make_unique<counting>(std::move(inner), count);
+  };
+  CHECK(losses_of(options) == losses_of(small_options()));
+  CHECK(count == 3 * 5 * 2);  // steps, microbatches, there and back
+}
+
+TEST_CASE("an optimizer of one's own steps the parameters of its stage") {
+  class descent final : public compute::optimizer {
+   public:
+    explicit descent(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
+    void step(double lr) override {
+      const at::NoGradGuard no_grad;
+      for (auto& p : parameters_) p.add_(p.grad(), -lr);
+    }
+    std::vector<std::string> state_names() const override { return {}; }
+    std::vector<compute::optimizer_tensor> state() const override { return {}; }
+    void set_state(const std::vector<compute::optimizer_tensor>&) override {}
+
+   private:
+    std::vector<at::Tensor> parameters_;
+  };
+  auto options = small_options();
+  std::atomic<int> made = 0;
+  options.make_optimizer = [&](std::vector<at::Tensor> parameters) {
+    ++made;
+    CHECK(parameters.size() == 2);
+    return std::make_unique<descent>(std::move(parameters));
+  };
+  const auto own = losses_of(options);
+  CHECK(made == 2);
+  const auto with_momentum = losses_of(small_options());
+  CHECK(own[1] == with_momentum[1]);  // its first step is a plain one
+  CHECK(own[2] != with_momentum[2]);
+}
+
+TEST_CASE("a device of one's own computes in place of libtorch's threads") {
+  /// Adds 1 on the way there and says so on the way back.
+  class adding final : public compute::rank_compute {
+   public:
+    explicit adding(bool is_first, bool is_last) : is_first_(is_first), is_last_(is_last) {}
+    void begin_step(step_id, compute::step_purpose) override { losses_.clear(); }
+    at::Tensor run(const launch& l, at::Tensor input) override {
+      if (l.what.kind == task_kind::weight) return {};
+      if (l.what.kind != task_kind::forward) return is_first_ ? at::Tensor{} : at::ones({1});
+      if (is_first_) return at::ones({1});
+      const auto sum = input + 1;
+      if (!is_last_) return sum;
+      losses_.push_back({l.what.mb, sum.item<double>(), 1});
+      return {};
+    }
+    std::vector<compute::microbatch_loss> losses() const override { return losses_; }
+    std::vector<at::Tensor> gradients() const override { return {}; }
+    std::optional<at::Tensor> tied_gradient() const override { return std::nullopt; }
+    compute::tie tied_side() const override { return compute::tie::none; }
+    void join_tied(const at::Tensor&) override {}
+    std::vector<compute::parameter_norm> squared_norms() override { return {}; }
+    void apply(double, double) override {}
+    void end_evaluation() override {}
+    std::vector<compute::parameter_hash> hashes() const override { return {}; }
+    std::int64_t held_bytes() const override { return 0; }
+    std::int64_t peak_bytes() const override { return 0; }
+
+   private:
+    const bool is_first_, is_last_;
+    std::vector<compute::microbatch_loss> losses_;
+  };
+  pipeline_options options;
+  options.make_compute =
+      [](actors::rank_address a) -> result<std::shared_ptr<compute::rank_compute>> {
+    return std::shared_ptr<compute::rank_compute>{
+        std::make_shared<adding>(a.stage == stage_id{0}, a.stage == stage_id{1})};
+  };
+  CHECK(losses_of(options) == std::vector<double>{2, 2, 2});
+}
+
+TEST_CASE("a chunk of one's own knows the step, the microbatch and its purpose") {
+  class knowing final : public compute::stage_module {
+   public:
+    explicit knowing(const stage_place& at) : at_(at) {
+      parameters_.push_back({"bias." + std::to_string(at.index), at::zeros({1}).requires_grad_()});
+    }
+    std::span<const compute::parameter> parameters() const override { return parameters_; }
+    at::Tensor forward(const compute::forward_input& in) override {
+      const auto x = in.input + parameters_[0].value;
+      if (!at_.is_last()) return x;
+      return x.sum() * 0 + static_cast<double>(in.mb.value()) + (in.training ? 100.0 : 0.0);
+    }
+
+   private:
+    const stage_place at_;
+    std::vector<compute::parameter> parameters_;
+  };
+  pipeline_options options;
+  options.make_chunk = [](const stage_place& at) -> result<std::unique_ptr<compute::stage_module>> {
+    return std::unique_ptr<compute::stage_module>{std::make_unique<knowing>(at)};
+  };
+  options.count = [](const at::Tensor&) { return std::int64_t{1}; };
+  auto p = pipeline::open(job_of(), options).value();
+  CHECK(p->step(batch_of(0)).value().losses == std::vector<double>{100, 101, 102, 103, 104});
+  CHECK(p->eval(batch_of(0)).value().losses == std::vector<double>{0, 1, 2, 3, 4});
+}
+
+}  // namespace rrfp::testing

@@ -1,0 +1,147 @@
+/// A pipeline in a loop of one's own is that loop, to the last bit.
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "program.hpp"
+#include "small_model.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace rrfp::testing {
+
+using Catch::Matchers::Contains;
+using rrfp::test::scratch_folder;
+
+TEST_CASE("steps and evaluations are those of a plain loop, whatever the cut and the order") {
+  const auto plain = train_plainly(5, 6);
+  for (const std::string how : {"", "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n",
+                                "[dispatch]\npolicy = \"zb_h1\"\n",
+                                "[jitter]\ncompute = \"lognormal\"\ncompute_sigma = 0.5\n"}) {
+    for (const std::uint32_t stages : {1, 2, 4}) {
+      INFO(stages << " stages " << how);
+      auto j = job_of(how);
+      j.pipeline.stages = stages;
+      auto p = pipeline::open(j, small_options()).value();
+      CHECK(p->leads());
+      for (std::uint64_t step = 0; step < 6; ++step) {
+        CHECK(p->steps() == step);
+        const auto r = p->step(batch_of(step)).value();
+        CHECK(r.step == step + 1);
+        CHECK(r.loss == plain.losses[step]);
+        CHECK(r.count == 37);
+        CHECK(r.lr == 0.01);
+        CHECK(r.outputs.empty());
+        if (step == 0) CHECK(r.losses == plain.first_losses);
+        // In between, and without a trace.
+        if (step == 3) CHECK(p->eval(batch_of(7)).value().gradient_norm == 0);
+      }
+      const auto evaluated = p->eval(batch_of(100), {.return_outputs = true}).value();
+      CHECK(evaluated.loss == plain.evaluated);
+      CHECK(p->steps() == 6);
+      const at::NoGradGuard no_grad;
+      auto whole = layers_of(0, layers);
+      for (std::size_t i = 0; i < plain.weights.size(); ++i)
+        whole.parameters[i].second.copy_(plain.weights[i]);
+      const auto inputs = at::tensor_split(batch_of(100).inputs, 5);
+      REQUIRE(evaluated.outputs.size() == 5);
+      for (std::size_t i = 0; i < 5; ++i)
+        CHECK(at::equal(evaluated.outputs[i], whole.forward(inputs[i].clone())));
+      const auto summary = p->finish().value();
+      CHECK(summary.steps == 6);
+      CHECK(summary.loss_last == plain.losses.back());
+      CHECK(p->step(batch_of(0)).message() == "the training is over");
+      CHECK(p->finish().message() == "the training is over");
+    }
+  }
+}
+
+TEST_CASE("microbatches of one's own may differ in what counts") {
+  auto p = pipeline::open(job_of(), small_options()).value();
+  std::vector<compute::microbatch> all;
+  double sum = 0;
+  const at::NoGradGuard no_grad;
+  const auto whole = layers_of(0, layers);
+  for (std::int64_t i = 0; i < 5; ++i) {
+    auto b = batch_of(static_cast<std::uint64_t>(i), i + 1);
+    sum += square_loss(whole.forward(b.inputs), b.targets).item<double>();
+    compute::microbatch mb;
+    mb.inputs = b.inputs;
+    mb.targets = b.targets;
+    mb.tokens = 10 * i;  // the first one counts for nothing
+    all.push_back(mb);
+  }
+  const auto r = p->eval(all).value();
+  CHECK(r.count == 100);
+  CHECK(r.losses[4] ==
+        Approx(square_loss(whole.forward(all[4].inputs), all[4].targets).item<double>() / 40));
+  all.pop_back();
+  CHECK(p->step(all).message() == "expected 5 microbatches, got 4");
+}
+
+TEST_CASE("replicas share the batch") {
+  const auto plain = train_plainly(6, 4);
+  auto j = job_of();
+  j.pipeline.microbatches = 3;
+  j.pipeline.replicas = 2;
+  auto p = pipeline::open(j, small_options()).value();
+  for (std::uint64_t step = 0; step < 4; ++step)
+    CHECK(p->step(batch_of(step)).value().loss == Approx(plain.losses[step]).epsilon(1e-5));
+  CHECK(p->finish().ok());
+}
+
+TEST_CASE("a training is saved and goes on to the same bits, on other stages too") {
+  const auto plain = train_plainly(5, 6);
+  const scratch_folder folder;
+  auto j = job_of();
+  j.checkpoint.dir = folder / "saved";
+  std::atomic<int> saved = 0;
+  std::vector<std::string> notes;
+  auto options = small_options();
+  options.on_checkpoint = [&](const actors::checkpoint_report& r) { saved += r.failure.empty(); };
+  options.on_note = [&](const std::string& line) { notes.push_back(line); };
+  {
+    auto p = pipeline::open(j, options).value();
+    for (std::uint64_t step = 0; step < 2; ++step) CHECK(p->step(batch_of(step)).ok());
+    CHECK(p->save().ok());
+    CHECK(p->save().ok());  // nothing new
+    CHECK(p->step(batch_of(2)).ok());
+    for (int i = 0; i < 2000 && saved == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds{10});
+  }  // given up: what was not saved is lost
+  CHECK(saved == 1);
+  CHECK(notes.empty());
+  for (const std::uint32_t stages : {1, 4}) {
+    j.pipeline.stages = stages;
+    auto p = pipeline::open(j, options).value();
+    const auto first = p->steps();
+    CHECK(first == (stages == 1 ? 2 : 4));
+    CHECK_THAT(notes.back(), Contains("goes on after step " + std::to_string(first)));
+    for (auto step = first; step < first + 2; ++step)
+      CHECK(p->step(batch_of(step)).value().loss == plain.losses[step]);
+    const auto summary = p->finish();  // saves
+    CHECK(summary.value().first_step == first);
+  }
+  CHECK(std::filesystem::exists(folder / "saved/step-00000006/manifest.json"));
+  j.train.seed = 5;
+  CHECK_THAT(pipeline::open(j, options).message(), Contains("train.seed: expected 1, as in"));
+  j.checkpoint.dir.clear();
+  CHECK_THAT(pipeline::open(j, options).value()->save().message(), Contains("checkpoint.dir"));
+}
+
+TEST_CASE("an interrupt ends the step, and the pipeline") {
+  auto options = small_options();
+  pipeline* running = nullptr;
+  options.on_step = [&](const actors::step_summary& s) {
+    if (s.step.value() == 1) running->interrupt();
+  };
+  auto p = pipeline::open(job_of(), options).value();
+  running = p.get();
+  CHECK(p->step(batch_of(0)).ok());
+  (void)p->step(batch_of(1));  // may still be told
+  CHECK(p->step(batch_of(2)).message() == "interrupted");
+  CHECK(p->finish().message() == "interrupted");
+}
+
+}  // namespace rrfp::testing
