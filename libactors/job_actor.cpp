@@ -50,8 +50,9 @@ caf::behavior job_actor::make_behavior() {
   // Whatever the reason, it may be the end of a whole node: who watches the nodes says more, but
   // may hear of it later.
   set_down_handler([this](const caf::down_msg& m) {
-    post_after(this, unexplained_loss_time,
-               failed{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))});
+    post_after(
+        this, unexplained_loss_time,
+        failed{fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason)), false});
   });
   const auto& context = *setup_.context;
   result_.summary.first_step = setup_.first_step;
@@ -71,7 +72,7 @@ caf::behavior job_actor::make_behavior() {
       [this](const update_applied& m) { take(m); },
       [this](stage_weights& m) { take(m); },
       [this](stage_progress& m) { take(m); },
-      [this](const failed& m) { end(ending::failed, m.message); },
+      [this](const failed& m) { end(m.by_input ? ending::bad_input : ending::failed, m.message); },
       [this](const node_lost& m) { end(ending::node_lost, m.message); },
       [this](const node_unreachable& m) {
         post_after(this, unexplained_loss_time, node_lost{m.message});
@@ -215,7 +216,7 @@ void job_actor::finish_step() {
   if (s.purpose == compute::step_purpose::evaluation) return end_step();
   const auto clipped = compute::clip_gradients(std::move(norms), setup_.train.clip_norm);
   if (!clipped)
-    return end(ending::failed, fmt::format("step {}: {}", step_.value(), clipped.message()));
+    return end(ending::bad_input, fmt::format("step {}: {}", step_.value(), clipped.message()));
   s.gradient_norm = clipped->norm;
   s.lr = compute::lr_of(setup_.train, step_);
   busy_ms_ += milliseconds(busy);

@@ -1,5 +1,6 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -18,14 +19,30 @@ std::vector<checkpoint::setting> settings_of(const std::vector<job::setting>& al
   return made;
 }
 
+constexpr std::string_view microbatches_key = "pipeline.microbatches";
+
+/// What is compared is how many a step has, those of all replicas together.
+error other_microbatches(const job::job& j, const checkpoint::found& from,
+                         const checkpoint::difference& d) {
+  const bool by_replicas = from.what.replicas != j.pipeline.replicas;
+  return job::blame(
+      j, by_replicas ? std::string_view{"pipeline.replicas"} : microbatches_key,
+      fmt::format(
+          "expected pipeline.microbatches * pipeline.replicas = {}, as in the checkpoint {}, "
+          "got {} * {}",
+          d.saved, from.folder, j.pipeline.microbatches, j.pipeline.replicas));
+}
+
 /// Whether the job may go on from there, and what it has changed.
 status judge(const job::job& j, const checkpoint_setup& setup, const checkpoint::found& from,
              std::vector<std::string>& changed) {
   const auto& saved = from.what;
-  for (const auto& d : differences(saved.identity, setup.head.identity))
+  for (const auto& d : differences(saved.identity, setup.head.identity)) {
+    if (d.key == microbatches_key) return other_microbatches(j, from, d);
     return job::blame(j, d.key,
                       fmt::format("expected {}, as in the checkpoint {}, got {}", d.saved,
                                   from.folder, d.now.empty() ? "none" : d.now));
+  }
   if (saved.step > j.train.steps)
     return job::blame(j, "train.steps",
                       fmt::format("expected at least the {} steps of the checkpoint {}, got {}",
@@ -40,10 +57,13 @@ status judge(const job::job& j, const checkpoint_setup& setup, const checkpoint:
 
 std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data) {
   auto all = settings_of(job::identity(j));
-  // Wherever the files lie now, it is their contents that a training goes on with.
-  if (data != nullptr)
-    all.push_back(
-        {std::string{data::key_of(j.data)}, "xxh64 " + checkpoint::hex(data->fingerprint())});
+  // Wherever the files lie now, it is their contents that a training goes on with. What is no file
+  // is there already, as the number that it follows from.
+  if (data == nullptr) return all;
+  const auto key = data::key_of(j.data);
+  const bool is_there =
+      std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.key == key; });
+  if (!is_there) all.push_back({std::string{key}, "xxh64 " + checkpoint::hex(data->fingerprint())});
   return all;
 }
 
@@ -113,6 +133,8 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
     set_aside = aside->value_or("");
   }
   auto choice = choose_resume(j, setup, checkpoint::scrutiny::checksums);
+  // There may be fewer to keep than before, and a disk that is full of them.
+  if (choice && choice->from) setup.ring->remove_older(choice->from->what.step);
   if (choice) choice->set_aside = std::move(set_aside);
   return choice;
 }

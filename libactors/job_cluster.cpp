@@ -57,4 +57,17 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   return joined;
 }
 
+status agree_to_start(membership& members, const status& mine) {
+  // A node may read many gigabytes of weights longer than another.
+  constexpr std::chrono::minutes limit{30};
+  const auto all = members.all_gather(mine ? std::string{} : mine.message(), limit);
+  if (!all) return all.failure();
+  for (std::size_t n = 0; n < all->size(); ++n) {
+    if ((*all)[n].empty()) continue;
+    const auto& description = members.members()[n].description;
+    return error{"node " + std::to_string(n) + " (" + description + "): " + (*all)[n]};
+  }
+  return success();
+}
+
 }  // namespace rrfp::actors

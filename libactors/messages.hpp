@@ -168,6 +168,8 @@ struct stage_progress {
 struct stop {};
 struct failed {
   std::string message;
+  /// The data's or the training's own, not the runtime's.
+  bool by_input = false;
 };
 struct node_lost {
   std::string message;
@@ -225,7 +227,7 @@ auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript)
 auto fields(auto f, report_progress&) { return f(); }
 auto fields(auto f, stage_progress& x) { return f(x.text); }
 auto fields(auto f, stop&) { return f(); }
-auto fields(auto f, failed& x) { return f(x.message); }
+auto fields(auto f, failed& x) { return f(x.message, x.by_input); }
 auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, job_ended& x) { return f(x.how, x.message); }

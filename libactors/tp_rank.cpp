@@ -92,10 +92,13 @@ bool tell_failure(const rank_address& address, const caf::actor& supervisor, Wor
     work();
     return true;
   } catch (const compute::compute_error& e) {
-    post(supervisor, failed{e.what()});
+    const bool by_input = e.fault() == compute::compute_fault::data ||
+                          e.fault() == compute::compute_fault::non_finite_loss;
+    post(supervisor, failed{e.what(), by_input});
   } catch (const std::exception& e) {
     post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
-                                        address.rank.value(), e.what())});
+                                        address.rank.value(), e.what()),
+                            false});
   }
   return false;
 }
@@ -178,7 +181,8 @@ void tp_rank::start(const run_launch& l) {
   if (auto taken = order_.take(l.what.seq, l.what.what); !taken)
     return post(setup_.supervisor,
                 failed{fmt::format("stage {} rank {}: {}", setup_.address.stage.value(),
-                                   setup_.address.rank.value(), taken.message())});
+                                   setup_.address.rank.value(), taken.message()),
+                       false});
   const auto& t = l.what.what;
   const auto& shape = setup_.context->shape;
   const auto vs = shape.virtual_stage(setup_.address.stage, t.chunk);

@@ -38,14 +38,20 @@ result<checkpoint::found> find_checkpoint(const std::string& path) {
   return error{path + ": expected a checkpoint, or a folder of them, found none that can be used"};
 }
 
-/// What stands in config.json.
-result<std::string> config_of(const checkpoint::found& from, const export_options& options) {
+result<job::model_options> model_of(const checkpoint::found& from) {
   std::vector<job::setting> identity;
   for (const auto& s : from.what.identity) identity.push_back({s.key, s.value});
-  const auto model = job::model_of(identity);
+  auto model = job::model_of(identity);
   if (!model) return error{from.folder + ": " + model.message()};
-  if (options.base.empty()) return hugging_face::to_config(*model, options.dtype);
-  return hugging_face::config_with_dtype(options.base, *model, options.dtype);
+  if (auto can = hugging_face::check_expressible(*model); !can)
+    return error{from.folder + ": " + can.message()};
+  return model;
+}
+
+/// What stands in config.json.
+result<std::string> config_of(const job::model_options& model, const export_options& options) {
+  if (options.base.empty()) return hugging_face::to_config(model, options.dtype);
+  return hugging_face::config_with_dtype(options.base, model, options.dtype);
 }
 
 /// The model that was trained on.
@@ -73,11 +79,33 @@ result<base_model> open_base(const std::string& folder) {
   return base;
 }
 
+/// Error: there is something that an export would write over, or hide in.
+status check_free(const export_options& options, const base_model& base) {
+  const auto has = [&](const fs::path& name) {
+    std::error_code unknown;
+    return fs::exists(fs::path{options.out} / name, unknown);
+  };
+  if (has(checkpoint::manifest_name) || has(".lock"))
+    return error{options.out + ": expected a folder for a model, got one of checkpoints"};
+  std::vector<fs::path> made{config_name};
+  for (const auto& c : base.companions) made.push_back(c.filename());
+  for (const auto& name : made)
+    if (has(name))
+      return error{options.out + ": expected a folder without " + name.string() + ", found it"};
+  return success();
+}
+
+void take_back(const export_options& options, const base_model& base) {
+  std::error_code ignored;
+  fs::remove(fs::path{options.out} / config_name, ignored);
+  for (const auto& c : base.companions) fs::remove(fs::path{options.out} / c.filename(), ignored);
+}
+
 status copy_into(const std::vector<fs::path>& files, const std::string& folder) {
   for (const auto& from : files) {
     std::error_code failed;
     const auto to = fs::path{folder} / from.filename();
-    fs::copy_file(from, to, fs::copy_options::overwrite_existing, failed);
+    fs::copy_file(from, to, failed);
     if (failed) return error{to.string() + ": cannot write: " + failed.message()};
   }
   return success();
@@ -97,16 +125,23 @@ int export_command(const export_options& options) {
   if (!saved) return refuse(saved.message());
   const auto base = open_base(options.base);
   if (!base) return refuse(base.message());
-  const auto config = config_of(*from, options);
+  const auto trained = model_of(*from);
+  if (!trained) return refuse(trained.message());
+  const auto config = config_of(*trained, options);
   if (!config) return refuse(config.message());
-  auto model = exported_model::create(*std::move(saved), base->weights, from->what.step, options);
+  if (auto free = check_free(options, *base); !free) return refuse(free.message());
+  auto model =
+      exported_model::create(*std::move(saved), base->weights,
+                             hugging_face::unused_parameters(*trained), from->what.step, options);
   if (!model) return refuse(model.message());
   // The weights come last: a folder that has them is whole.
-  if (auto copied = copy_into(base->companions, options.out); !copied)
-    return fail(copied.message());
-  const auto config_file = (fs::path{options.out} / config_name).string();
-  if (auto written = write_file(config_file, *config); !written) return fail(written.message());
-  if (auto written = model->write(); !written) return fail(written.message());
+  auto written = copy_into(base->companions, options.out);
+  if (written) written = write_file((fs::path{options.out} / config_name).string(), *config);
+  if (written) written = model->write();
+  if (!written) {
+    take_back(options, *base);
+    return fail(written.message());
+  }
   fmt::print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
              from->what.written_at, model->tensors(), model->bytes(), model->files(),
              model->files() == 1 ? "" : "s", options.out);

@@ -78,7 +78,8 @@ at::ScalarType type_of(const std::string& dtype) {
 
 result<exported_model> exported_model::create(
     std::shared_ptr<const actors::checkpoint_tensors> saved,
-    std::shared_ptr<const safetensors::collection> base, std::uint64_t step,
+    std::shared_ptr<const safetensors::collection> base,
+    const std::vector<hugging_face::unused_parameter>& unused, std::uint64_t step,
     const export_options& options) {
   exported_model made;
   made.saved_ = std::move(saved);
@@ -98,7 +99,13 @@ result<exported_model> exported_model::create(
     trained.insert(name);
     trained.insert(std::string_view{name}.substr(name.find('.') + 1));
   }
-  if (made.base_ != nullptr)
+  if (made.base_ == nullptr)
+    for (const auto& u : unused) {
+      if (trained.contains(u.name)) continue;
+      made.filled_[u.name] = at::full(u.sizes, u.value, made.type_);
+      specs.push_back({u.name, *type, u.sizes});
+    }
+  else
     for (const auto& [name, t] : made.base_->tensors())
       if (!trained.contains(name)) {
         made.kept_.emplace(name, t);
@@ -116,6 +123,11 @@ status exported_model::write() {
   for (const auto& name : to_->order()) {
     if (const auto kept = kept_.find(name); kept != kept_.end()) {
       if (auto written = to_->write(name, kept->second.bytes()); !written) return written;
+      continue;
+    }
+    if (const auto filled = filled_.find(name); filled != filled_.end()) {
+      if (auto written = to_->write(name, actors::bytes_of(filled->second)); !written)
+        return written;
       continue;
     }
     const auto& parts = weights_.at(name);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
+#include <rrfp/hugging_face/config.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/safetensors/sharded_writer.hpp>
 #include <rrfp/schedule/result.hpp>
@@ -21,10 +22,11 @@ namespace rrfp::apps {
 class exported_model {
  public:
   /// Makes the folder `options.out` and begins. `base` are the tensors of the model that was
-  /// trained on, null if there is none: those that the checkpoint lacks go along as they are.
-  /// Error: the user's to mend.
+  /// trained on: those that the checkpoint lacks go along as they are. Null if there is none: then
+  /// the `unused` ones go along. Error: the user's to mend.
   static result<exported_model> create(std::shared_ptr<const actors::checkpoint_tensors> saved,
                                        std::shared_ptr<const safetensors::collection> base,
+                                       const std::vector<hugging_face::unused_parameter>& unused,
                                        std::uint64_t step, const export_options& options);
 
   /// Error: the checkpoint's parts are not whole tensors, or the disk.
@@ -45,6 +47,7 @@ class exported_model {
   std::shared_ptr<const safetensors::collection> base_;
   std::map<std::string, pieces> weights_;
   std::map<std::string, safetensors::located_tensor> kept_;  ///< of base_
+  std::map<std::string, at::Tensor> filled_;
   at::ScalarType type_ = at::kFloat;
   std::unique_ptr<safetensors::sharded_writer> to_;
 };

@@ -93,7 +93,7 @@ int run(int argc, char** argv) {
       ->add_option("--max-shard-bytes", exported.shard_bytes_max,
                    "Of a file; a model that takes more is written in several, with an index")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62));
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
   bool as_markdown = false;
   keys->add_flag("--markdown", as_markdown, "As a page");

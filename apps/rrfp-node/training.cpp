@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/plan/node_places.hpp>
 
@@ -85,6 +86,11 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
     log.resume(j, *setup->resume);
   }
   auto session = actors::session::open(std::move(*setup), std::move(where));
+  if (seat.members != nullptr) {
+    const auto mine = session ? success() : status{session.failure()};
+    if (auto all = actors::agree_to_start(*seat.members, mine); !all)
+      return error{seat.launched && !seat.leads() ? std::string{} : all.message()};
+  }
   if (!session) return session.failure();
   run.session = std::move(*session);
   return run;
@@ -103,6 +109,7 @@ int exit_code_of(const actors::run_result& r) {
   switch (r.how) {
     case actors::ending::done: return exit_done;
     case actors::ending::interrupted: return exit_interrupted;
+    case actors::ending::bad_input: return exit_bad_input;
     case actors::ending::failed: return exit_own_fault;
     case actors::ending::node_lost: return exit_node_lost;
   }

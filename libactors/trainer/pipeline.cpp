@@ -106,6 +106,10 @@ class pipeline::impl {
       where = actors::cluster{members_.get(), std::move(*places), job_.transport, token_, 0};
     }
     auto session = actors::session::open(std::move(*setup), std::move(where));
+    if (members_) {
+      const auto mine = session ? success() : status{session.failure()};
+      if (auto all = actors::agree_to_start(*members_, mine); !all) return all;
+    }
     if (!session) return session.failure();
     session_ = std::move(*session);
     runner_ = std::thread{[this] { run(); }};
@@ -291,6 +295,7 @@ class pipeline::impl {
     switch (ended_.how) {
       case actors::ending::done: return error{"the training is over"};
       case actors::ending::interrupted: return error{"interrupted"};
+      case actors::ending::bad_input:
       case actors::ending::failed:
       case actors::ending::node_lost: return error{ended_.message};
     }

@@ -81,18 +81,21 @@ status ring::commit(const manifest& m) {
   const auto place = path_in(dir_, folder_name(m.step));
   std::error_code failed;
   // A checkpoint of this step that was passed over, or is one of a run that has been here before.
-  if (fs::exists(place, failed)) remove(place);
+  if (fs::exists(fs::symlink_status(place, failed))) remove(place);
   fs::rename(folder, place, failed);
   if (failed) return error{place + ": cannot be put in its place: " + failed.message()};
   if (auto synced = safetensors::sync_folder(dir_); !synced) return synced;
+  remove_older(m.step);
+  return success();
+}
 
+void ring::remove_older(std::uint64_t good) {
   // Newer ones that could not be used stay, for people to look at.
   const auto steps = steps_in(dir_);
-  if (!steps) return success();
+  if (!steps) return;
   std::uint32_t kept = 0;
   for (const auto step : *steps)
-    if (step <= m.step && ++kept > keep_) remove(path_in(dir_, folder_name(step)));
-  return success();
+    if (step <= good && ++kept > keep_) remove(path_in(dir_, folder_name(step)));
 }
 
 void ring::abandon(std::uint64_t step) {

@@ -209,6 +209,8 @@ void read_llava(const section& s, model_options& m) {
   if (!text) return s.fail("text_config", "an object", nullptr);
   if (!vision) return s.fail("vision_config", "an object", nullptr);
   read_text(*text, m);
+  if (m.family == architecture::gpt2)
+    return text->fail("model_type", "\"llama\" or \"qwen3\" behind images", "gpt2");
   read_vit(*vision, m.vision);
   s.boolean("tie_word_embeddings", m.tied_head);
   m.vision.image_token = 32000;
@@ -345,6 +347,30 @@ result<model_options> read_config(const std::string& path) {
   const auto text = read_text_file(file);
   if (!text) return text.failure();
   return parse_config(*text, file);
+}
+
+status check_expressible(const model_options& m) {
+  const auto refuse = [](const std::string& key, const std::string& expected,
+                         const std::string& got) {
+    return error{key + ": transformers has no such model: expected " + expected + ", got " + got};
+  };
+  const bool is_gpt2 = m.family == architecture::gpt2;
+  if (is_gpt2 && job::head_width_of(m) * m.heads != m.hidden)
+    return refuse("model.head_width", "hidden / heads with family gpt2",
+                  std::to_string(job::head_width_of(m)));
+  if (m.vision.layers == 0) return success();
+  if (is_gpt2) return refuse("model.family", "llama or qwen3 with [vision]", "gpt2");
+  if (!m.vision.class_token) return refuse("vision.class_token", "true", "false");
+  return success();
+}
+
+std::vector<unused_parameter> unused_parameters(const model_options& m) {
+  if (m.vision.layers == 0) return {};
+  const std::int64_t width = m.vision.hidden;
+  return {{"vision_tower.layernorm.weight", {width}, 1},
+          {"vision_tower.layernorm.bias", {width}},
+          {"vision_tower.pooler.dense.weight", {width, width}},
+          {"vision_tower.pooler.dense.bias", {width}}};
 }
 
 std::string to_config(const model_options& m, std::string_view dtype) {

@@ -46,7 +46,7 @@ TEST_CASE("a failing task ends the run and names stage and cause") {
   auto setup = setup_of(5);
   setup.data = std::make_shared<failing_source>();
   const auto r = run(std::move(setup));
-  CHECK(r.how == ending::failed);
+  CHECK(r.how == ending::bad_input);
   CHECK_THAT(r.message, Contains("stage 0") && Contains("the disk is gone"));
   CHECK(r.summary.steps == 1);
 }

@@ -300,6 +300,22 @@ TEST_CASE("an altered or torn checkpoint is named, and the one before is used") 
   CHECK(w.run({w.saving(2)}).resumed == 12);
 }
 
+TEST_CASE("made-up pictures go on like any other data") {
+  const workplace w;
+  std::ofstream{w.job()}
+      << "[pipeline]\nstages = 2\nmicrobatches = 3\n[model]\nlayers = 2\n"
+         "hidden = 32\nheads = 4\ncontext = 512\nvocabulary = 258\n[vision]\n"
+         "layers = 1\nhidden = 16\nheads = 2\n[data]\nshapes = 40\n"
+         "sequence_length = 512\n[train]\nsteps = 4\n[run]\nprogress = \"none\"\n";
+  const auto straight = w.run({});
+  w.run({w.saving(0), {"train.steps=2"}});
+  const auto rest = w.run({w.saving(0), {"pipeline.stages=1"}});
+  require_continues(straight, rest, 2);
+  const auto o = run_program(w.command({w.saving(0), {"data.shapes=41", "train.steps=5"}}, "x"));
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("data.shapes=41: expected 40, as in the checkpoint"));
+}
+
 TEST_CASE("what must be as it was is named if it is not") {
   const workplace w;
   w.run({w.saving(0), {"train.steps=2"}});
@@ -321,8 +337,11 @@ TEST_CASE("what must be as it was is named if it is not") {
   refused({"train.seed=2"}, "--set train.seed=2: expected 1" + as_in + "2");
   refused({"train.optimizer=sgd"}, "expected \"adamw\"" + as_in + "\"sgd\"");
   refused({"data.sequence_length=16"}, "expected 32" + as_in + "16");
-  refused({"pipeline.microbatches=5"}, "expected 6" + as_in + "5");
-  refused({"pipeline.replicas=2"}, "pipeline.microbatches: expected 6" + as_in + "12");
+  refused({"pipeline.microbatches=5"}, "expected pipeline.microbatches * pipeline.replicas = 6");
+  refused({"pipeline.replicas=2"},
+          "pipeline.replicas=2: expected pipeline.microbatches * pipeline.replicas = 6, as in the "
+          "checkpoint " +
+              w.step(2) + ", got 6 * 2");
   refused({"data.text=/usr/share/common-licenses/GPL-2"}, "expected xxh64 ");
   refused({"train.steps=1"}, "expected at least the 2 steps of the checkpoint " + w.step(2));
   // A learning rate may change; it is told.

@@ -333,8 +333,53 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
                         std::filesystem::copy_options::overwrite_existing);
   refused(other,
           "'model.layers.0.self_attn.q_proj.weight': expected the shape [48, 32], got [32, 32]");
+  // What only the second node reads ends both, with one line.
+  const auto lacks = copy("lacks");
+  auto index = rrfp::test::text_of(lacks + "/model.safetensors");
+  const auto at = index.find("model.layers.3.mlp.up_proj");
+  REQUIRE(at != std::string::npos);
+  index.replace(at, 5, "nodel");
+  std::ofstream{lacks + "/model.safetensors", std::ios::binary} << index;
+  const auto o =
+      rrfp::test::run_program({RRFP_NODE, "run", job, "--set", "model.pretrained=" + lacks, "--set",
+                               "pipeline.stages=2", "--local-nodes", "2"});
+  INFO(o.out << o.err);
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Catch::Contains("node 1 (stage 1): stage 1 chunk 0: ") &&
+                        Catch::Contains("lacks the tensor 'model.layers.3.mlp.up_proj.weight'"));
+  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+
   std::ofstream{other + "/config.json"} << "{\"model_type\": \"bert\"}";
   refused(other, "model_type: expected");
+}
+
+TEST_CASE("what began here is a model of transformers, too") {
+  if (!reference()) return;
+  const rrfp::test::scratch_folder folder;
+  const auto saved = folder / "saved";
+  const auto run = [](const std::vector<std::string>& command) {
+    const auto o = rrfp::test::run_program(command);
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+  };
+  const auto job = folder / "job.toml";
+  std::ofstream{job} << "[pipeline]\nstages = 2\nmicrobatches = 2\n[model]\nfamily = \"llama\"\n"
+                     << "vocabulary = 320\nlayers = 2\nhidden = 32\nheads = 4\ncontext = 512\n"
+                     << "[vision]\nlayers = 2\nhidden = 16\nheads = 2\npatch = 4\nimage_size = 16\n"
+                     << "image_token = 300\n[data]\nshapes = 64\nsequence_length = 512\n"
+                     << "microbatch_size = 1\n[train]\nsteps = 2\n[checkpoint]\ndir = \"" << saved
+                     << "\"\n[run]\nprogress = \"none\"\n";
+  run({RRFP_NODE, "run", job});
+  const auto out = folder / "model";
+  run({RRFP_NODE, "export", saved, "--out", out});
+  const auto data = *reference() + "/llava/reference.safetensors";
+  run({RRFP_PYTHON, RRFP_REFERENCE, "--load", out, data, folder / "logits"});
+  std::filesystem::copy(data, out + "/reference.safetensors");
+  const subject s(out);
+  const auto expected = safetensors::collection::open(folder / "logits").value();
+  const auto ours = logits_of(s, 1, 1);
+  for (std::uint32_t mb = 0; mb < microbatches; ++mb)
+    CHECK(relative(ours[mb], tensor_of(expected, "logits." + std::to_string(mb))) < 1e-5);
 }
 
 TEST_CASE("what was trained here is a model of transformers again") {

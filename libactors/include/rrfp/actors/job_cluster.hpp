@@ -35,4 +35,8 @@ struct joined_job {
 /// Error: a wrong place, key or job, or others that do not come.
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks);
 
+/// After each node has set up its part, or could not, which `mine` says: all go on or none does.
+/// Error: the same on all nodes, naming the first that could not; or a node was lost meanwhile.
+status agree_to_start(membership& members, const status& mine);
+
 }  // namespace rrfp::actors

@@ -80,7 +80,13 @@ struct run_summary {
   std::int64_t peak_bytes() const;
 };
 
-enum class ending : std::uint8_t { done, interrupted, failed, node_lost };
+enum class ending : std::uint8_t {
+  done,
+  interrupted,
+  bad_input,  ///< data that cannot be read, or a training that has diverged
+  failed,
+  node_lost,
+};
 
 struct run_result {
   ending how = ending::done;

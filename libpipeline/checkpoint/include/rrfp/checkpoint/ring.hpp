@@ -74,6 +74,8 @@ class ring {
   /// are removed. Error: a file is not there as its rank says, or the manifest cannot be written;
   /// nothing has changed then.
   status commit(const manifest& m);
+  /// Of the checkpoint of step `good` and the older ones the newest `keep` stay.
+  void remove_older(std::uint64_t good);
   /// Removes what has been written of a checkpoint that will not be.
   void abandon(std::uint64_t step);
 

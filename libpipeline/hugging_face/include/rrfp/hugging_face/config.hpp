@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/result.hpp>
@@ -23,6 +25,19 @@ result<job::model_options> read_config(const std::string& path);
 
 /// The same for a text in memory; `source` stands for the path in errors.
 result<job::model_options> parse_config(std::string_view json, const std::string& source);
+
+/// Error: transformers has no model like it; names the key of the job, what was expected and what
+/// came.
+status check_expressible(const job::model_options& model);
+
+/// A parameter that transformers' model has and that nothing is computed with.
+struct unused_parameter {
+  std::string name;
+  std::vector<std::int64_t> sizes;
+  float value = 0;  ///< of all elements
+};
+/// Those of the files of a model that was not made from such files.
+std::vector<unused_parameter> unused_parameters(const job::model_options& model);
 
 /// A config.json with which transformers builds the same model; parse_config() reads it back.
 /// `dtype` is what its weights are: "float32", "bfloat16" or "float16".
