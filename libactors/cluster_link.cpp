@@ -108,6 +108,18 @@ void cluster_link::configure(caf::actor_system_config& config) const {
   config.load<caf::io::middleman>();
 }
 
+metrics::transport_numbers cluster_link::count() const {
+  const auto c = wire_.counters();
+  return {c.sent,
+          c.sent_bytes,
+          c.received,
+          c.received_bytes,
+          c.dropped_duplicate,
+          c.dropped_stale + c.dropped_invalid + c.dropped_unreachable,
+          c.announced,
+          c.inflight_bytes};
+}
+
 bool cluster_link::leads() const { return where_.members->node() == node_id{0}; }
 
 result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system,

@@ -43,6 +43,8 @@ class cluster_link {
   void attach(rank_groups& groups) { groups.attach(wire_); }
   /// One line on what UCX chose, for people.
   std::string transports() const { return wire_.transports(); }
+  /// While the transport is there.
+  metrics::transport_numbers count() const;
   /// Makes `node` known to the others. The job's node gets the handles of all, by node; the others
   /// their own.
   result<std::vector<caf::actor>> exchange(caf::actor_system& system, const caf::actor& node);

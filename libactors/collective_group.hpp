@@ -8,9 +8,22 @@
 
 namespace rrfp::actors {
 
+/// Hears of every collective of a group's member, on the thread that calls it.
+class collective_observer {
+ public:
+  collective_observer() = default;
+  collective_observer(const collective_observer&) = delete;
+  collective_observer& operator=(const collective_observer&) = delete;
+  virtual ~collective_observer() = default;
+
+  virtual void enter(const tp_coord::fingerprint& print) = 0;
+  virtual void leave() = 0;
+};
+
 /// Tensors in host memory. Keep `member`, and call its abort() when the run is
-/// given up: that releases a compute thread that waits for other ranks.
+/// given up: that releases a compute thread that waits for other ranks. `observer` may be null.
 std::shared_ptr<compute::rank_group> make_collective_group(
-    std::shared_ptr<tp_coord::collective> member);
+    std::shared_ptr<tp_coord::collective> member,
+    std::shared_ptr<collective_observer> observer = nullptr);
 
 }  // namespace rrfp::actors

@@ -8,10 +8,11 @@
 #include <tuple>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <rrfp/compute/lr_schedule.hpp>
 #include <rrfp/schedule/check.hpp>
+
+#include "hang_cause.hpp"
 
 namespace rrfp::actors {
 
@@ -20,6 +21,8 @@ namespace {
 constexpr std::chrono::milliseconds watch_period{250};
 /// How long stages may take to say what they wait for.
 constexpr std::chrono::milliseconds report_time{1000};
+/// How long nodes may take to write that down before the run ends.
+constexpr std::chrono::milliseconds write_time{1000};
 
 constexpr double milliseconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e6;
@@ -82,6 +85,9 @@ caf::behavior job_actor::make_behavior() {
       [this](const save_ended& m) { take(m); },
       [this](const interrupted& m) { take(m); },
       [this](const demand& m) { take(m); },
+      [this](const report_asked& m) { take(m); },
+      [this](const inquiry_over& m) { take(m); },
+      [this](hang_reported) { end(ending::failed, hang_); },
       [this](tick) { watch(); },
   };
 }
@@ -250,6 +256,18 @@ void job_actor::count_step() {
   if (total.steps++ == 0) total.loss_first = summary_.loss;
   total.loss_last = summary_.loss;
   total.tokens += summary_.tokens;
+  count(summary_);
+}
+
+void job_actor::count(const step_summary& s) {
+  auto& counters = setup_.context->counters->job;
+  counters.steps.add();
+  counters.tokens.add(static_cast<std::uint64_t>(s.tokens));
+  counters.loss.set(s.loss);
+  counters.gradient_norm.set(s.gradient_norm);
+  counters.lr.set(s.lr);
+  counters.bubble_fraction.set(s.bubble_fraction);
+  counters.step_time.observe(static_cast<std::int64_t>(s.step_ms * 1e6));
 }
 
 void job_actor::go_on() {
@@ -304,6 +322,13 @@ void job_actor::take(const save_ended& m) {
 
 void job_actor::end_save(std::string failure) {
   const auto report = saves_->end(std::move(failure), setup_.context->now());
+  auto& counters = setup_.context->counters->job;
+  if (report.failure.empty()) {
+    counters.checkpoints.add();
+    counters.checkpoint_step.set(report.step);
+  } else {
+    counters.checkpoint_failures.add();
+  }
   if (setup_.on_checkpoint) setup_.on_checkpoint(report);
 }
 
@@ -352,20 +377,50 @@ void job_actor::watch() {
   // A disk may be slow: that has a limit of its own. And whoever asks for steps takes their time.
   if (phase_ == phase::waiting_to_save || phase_ == phase::finishing_save || phase_ == phase::idle)
     setup_.context->note_progress();
-  const auto silent = static_cast<double>(now - setup_.context->last_progress.load()) / 1e9;
-  if (phase_ == phase::reporting_hang)
-    return end(ending::failed, fmt::format("no task finished for {:.1f} s\n  {}", silent,
-                                           fmt::join(hang_report_, "\n  ")));
+  const auto silent = static_cast<double>(setup_.context->silence()) / 1e9;
   if (setup_.hang_timeout_s > 0 && silent > setup_.hang_timeout_s) {
     phase_ = phase::reporting_hang;
-    tell_stages(report_progress{});
-    post_after(this, report_time, tick{});
-    return;
+    return inquire(fmt::format("no task finished for {:.1f} s", silent));
   }
   post_after(this, watch_period, tick{});
 }
 
-void job_actor::take(stage_progress& m) { hang_report_.push_back(std::move(m.text)); }
+void job_actor::take(const report_asked& m) {
+  if (!inquiry_ && phase_ != phase::reporting_hang) inquire(m.why);
+}
+
+void job_actor::inquire(std::string why) {
+  inquiry_ = inquiry{++inquiries_, std::move(why), {}, {}};
+  tell_stages(report_progress{});
+  if (stages_.empty()) return end_inquiry();
+  post_after(this, report_time, inquiry_over{inquiries_});
+}
+
+void job_actor::take(stage_progress& m) {
+  if (!inquiry_) return;
+  inquiry_->texts.push_back(std::move(m.text));
+  inquiry_->states.push_back(std::move(m.state));
+  if (inquiry_->states.size() == stages_.size()) end_inquiry();
+}
+
+void job_actor::take(const inquiry_over& m) {
+  if (inquiry_ && inquiry_->number == m.number) end_inquiry();
+}
+
+void job_actor::end_inquiry() {
+  auto asked = *std::exchange(inquiry_, std::nullopt);
+  const auto& context = *setup_.context;
+  const auto causes =
+      stages_.empty() ? std::vector<std::string>{"the stages are not hosted yet"}
+                      : causes_of({context.shape, context.ranks, context.replicas}, asked.states);
+  for (const auto& node : setup_.nodes) post(node, write_report{asked.why, causes});
+  if (phase_ != phase::reporting_hang) return;
+  std::sort(asked.texts.begin(), asked.texts.end());
+  hang_ = asked.why;
+  for (const auto& cause : causes) hang_ += "\n  cause: " + cause;
+  for (const auto& text : asked.texts) hang_ += "\n  " + text;
+  post_after(this, write_time, hang_reported{});
+}
 
 void job_actor::end(ending how, std::string message) {
   if (std::exchange(ended_, true)) return;

@@ -80,8 +80,13 @@ class job_actor : public actor_base {
   void take(const save_ended& m);
   void take(const interrupted& m);
   void take(const demand& m);
+  void take(const report_asked& m);
+  void take(const inquiry_over& m);
   void watch();
 
+  /// Asks all stages what they wait for, and then has the nodes write.
+  void inquire(std::string why);
+  void end_inquiry();
   void begin_next_step();
   void begin(step_id step, compute::step_purpose purpose);
   void finish_step();
@@ -90,6 +95,7 @@ class job_actor : public actor_base {
   void weigh();
   /// Does what is asked for, or waits to be asked.
   void heed();
+  void count(const step_summary& s);
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return setup_.first_step + result_.summary.steps; }
   /// After a step: saves if it is time to, and goes on.
@@ -126,7 +132,17 @@ class job_actor : public actor_base {
   std::vector<stage_step_ended> outcomes_;
   /// By replica.
   std::vector<std::vector<compute::parameter_hash>> hashes_;
-  std::vector<std::string> hang_report_;
+  /// A question to all stages that is under way.
+  struct inquiry {
+    std::uint64_t number = 0;
+    std::string why;
+    std::vector<std::string> texts;
+    std::vector<stage_state> states;
+  };
+  std::optional<inquiry> inquiry_;
+  std::uint64_t inquiries_ = 0;
+  /// For how long nothing moved, and why; once the run is given up.
+  std::string hang_;
   std::vector<double> losses_;
   std::vector<double> step_ms_;
   double busy_ms_ = 0;

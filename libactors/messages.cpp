@@ -25,6 +25,8 @@ void add_messages(caf::actor_system_config& config) {
   add_message<stage_weights>(config, "rrfp.stage_weights");
   add_message<report_progress>(config, "rrfp.report_progress");
   add_message<stage_progress>(config, "rrfp.stage_progress");
+  add_message<report_asked>(config, "rrfp.report_asked");
+  add_message<write_report>(config, "rrfp.write_report");
   add_message<stop>(config, "rrfp.stop");
   add_message<failed>(config, "rrfp.failed");
   add_message<node_lost>(config, "rrfp.node_lost");

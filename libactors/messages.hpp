@@ -1,7 +1,8 @@
 /// What the actors tell each other. A message is a struct; its type says what it means.
 ///
 ///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
-///   job -> node                 step_over, job_ended
+///   job -> node                 step_over, write_report, job_ended
+///   node -> stage -> node       tell_state, state_told
 ///   job -> stage                crew, begin_step, apply_update, take_snapshot, report_weights,
 ///                               report_progress, stop
 ///   stage -> rank               the same but for crew, and run_launch, end_step
@@ -10,8 +11,8 @@
 ///                               snapshot_taken, snapshot_written
 ///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
 ///                               snapshot_written, stage_weights, stage_progress
-///   anybody -> job              failed, node_lost, interrupted
-///   process -> job or node      node_lost, node_unreachable, interrupted, demand
+///   anybody -> job              failed, node_lost, interrupted, report_asked
+///   process -> job or node      node_lost, node_unreachable, interrupted, demand, report_asked
 ///
 /// All but those marked local may go from one node to another. Times are nanoseconds since the run
 /// began, on the clock of the job's node.
@@ -27,6 +28,7 @@
 
 #include "caf_compat.hpp"
 #include "serialization.hpp"
+#include "stage_state.hpp"
 
 namespace rrfp::actors {
 
@@ -163,6 +165,38 @@ struct stage_weights {
 struct report_progress {};
 struct stage_progress {
   std::string text;
+  stage_state state;
+};
+/// Somebody wants to know who waits for what. To the job, which asks all stages and then has all
+/// nodes write.
+struct report_asked {
+  std::string why;
+};
+/// Write your report: `causes` is what the job makes of the stages' answers.
+struct write_report {
+  std::string why;
+  std::vector<std::string> causes;
+};
+/// Local. The job has waited long enough for the stages' answers.
+struct inquiry_over {
+  std::uint64_t number = 0;
+};
+/// Local. The nodes have had their time to write what the end of a hanging run leaves.
+struct hang_reported {};
+/// Local. A node to its supervisors, which answer even when nothing moves.
+struct tell_state {
+  caf::actor to;
+};
+/// Local.
+struct state_told {
+  replica_id replica;
+  stage_id stage;
+  std::string text;
+};
+/// Local. A node to itself: the job did not have it write, or its stages were slow.
+struct report_due {
+  std::uint64_t number = 0;
+  bool asked = false;  ///< the job was
 };
 /// Drop all work; what runs is the last.
 struct stop {};
@@ -225,7 +259,9 @@ auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.x
 auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
 auto fields(auto f, report_progress&) { return f(); }
-auto fields(auto f, stage_progress& x) { return f(x.text); }
+auto fields(auto f, stage_progress& x) { return f(x.text, x.state); }
+auto fields(auto f, report_asked& x) { return f(x.why); }
+auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
 auto fields(auto f, stop&) { return f(); }
 auto fields(auto f, failed& x) { return f(x.message, x.by_input); }
 auto fields(auto f, node_lost& x) { return f(x.message); }
@@ -246,3 +282,8 @@ RRFP_LOCAL_MESSAGE(rrfp::actors::demand)
 RRFP_LOCAL_MESSAGE(rrfp::actors::save_ended)
 RRFP_LOCAL_MESSAGE(rrfp::actors::tick)
 RRFP_LOCAL_MESSAGE(rrfp::actors::message)
+RRFP_LOCAL_MESSAGE(rrfp::actors::inquiry_over)
+RRFP_LOCAL_MESSAGE(rrfp::actors::hang_reported)
+RRFP_LOCAL_MESSAGE(rrfp::actors::tell_state)
+RRFP_LOCAL_MESSAGE(rrfp::actors::state_told)
+RRFP_LOCAL_MESSAGE(rrfp::actors::report_due)

@@ -1,8 +1,21 @@
 #include "node_actor.hpp"
 
+#include <fmt/format.h>
+
 #include <rrfp/schedule/check.hpp>
 
+#include "node_report.hpp"
+
 namespace rrfp::actors {
+
+namespace {
+
+/// How long the job may take to have its nodes write: it asks all stages first.
+constexpr std::chrono::milliseconds job_answer_time{2500};
+/// How long the stages of a node may take to say what they wait for.
+constexpr std::chrono::milliseconds stage_answer_time{500};
+
+}  // namespace
 
 node_actor::node_actor(caf::actor_config& config, node_parts parts,
                        std::shared_ptr<run_context> context,
@@ -26,12 +39,17 @@ caf::behavior node_actor::make_behavior() {
       [this](const step_over& m) {
         if (context_->on_step) context_->on_step(m.summary);
       },
+      [this](const report_asked& m) { ask_for_report(m); },
+      [this](const write_report& m) { begin_report(m); },
+      [this](state_told& m) { take(m); },
+      [this](const report_due& m) { take(m); },
       [this](const job_ended& m) { end(m); },
   };
 }
 
 void node_actor::on_exit() {
   hosted_.clear();
+  supervisors_.clear();
   job_ = nullptr;
 }
 
@@ -44,6 +62,7 @@ void node_actor::host(const host_supervisors& m) {
     hosted_.push_back(actors::spawn<stage_supervisor>(system(), std::move(parts), m.job, context_));
     answer.stages.push_back({replica, stage, hosted_.back()});
   }
+  supervisors_ = answer.stages;
   post(job_, std::move(answer));
   if (interrupted_) post(job_, interrupted{});
 }
@@ -72,8 +91,44 @@ void node_actor::host(const host_ranks& m) {
   post(job_, std::move(answer));
 }
 
+void node_actor::ask_for_report(const report_asked& m) {
+  if (!job_) return begin_report({m.why, {"the job has not started here yet"}});
+  post(job_, m);
+  post_after(this, job_answer_time, report_due{reports_, true});
+}
+
+void node_actor::begin_report(const write_report& m) {
+  if (report_) finish_report();
+  report_ = report{++reports_, m, {}};
+  if (supervisors_.empty()) return finish_report();
+  for (const auto& s : supervisors_)
+    post(s.supervisor, tell_state{caf::actor_cast<caf::actor>(this)});
+  post_after(this, stage_answer_time, report_due{reports_, false});
+}
+
+void node_actor::take(state_told& m) {
+  if (!report_) return;
+  report_->stages[{m.replica, m.stage}] = std::move(m.text);
+  if (report_->stages.size() == supervisors_.size()) finish_report();
+}
+
+void node_actor::take(const report_due& m) {
+  if (m.number != reports_) return;
+  if (m.asked) return begin_report({"asked for", {"the job does not answer"}});
+  if (report_) finish_report();
+}
+
+void node_actor::finish_report() {
+  auto told = *std::exchange(report_, std::nullopt);
+  for (const auto& s : supervisors_)
+    told.stages.try_emplace({s.replica, s.stage},
+                            fmt::format("stage {}: does not answer\n", s.stage.value()));
+  if (context_->on_report) context_->on_report(node_report(*context_, told.what, told.stages));
+}
+
 void node_actor::end(const job_ended& m) {
   if (context_->on_ending) context_->on_ending();
+  if (report_) finish_report();
   for (const auto& actor : hosted_) post(actor, stop{});
   std::exchange(on_end_, [](const job_ended&) {})(m);
   quit();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,12 @@ class node_actor : public actor_base {
   void host(const host_ranks& m);
   void interrupt(interrupted m);
   void end(const job_ended& m);
+  void ask_for_report(const report_asked& m);
+  /// Asks what is hosted here and writes when all have answered.
+  void begin_report(const write_report& m);
+  void take(state_told& m);
+  void take(const report_due& m);
+  void finish_report();
 
   node_parts parts_;
   const std::shared_ptr<run_context> context_;
@@ -44,6 +51,16 @@ class node_actor : public actor_base {
   caf::actor job_;
   bool interrupted_ = false;
   std::vector<caf::actor> hosted_;
+  std::vector<stage_handle> supervisors_;
+  /// A report on its way.
+  struct report {
+    std::uint64_t number = 0;
+    write_report what;
+    std::map<std::pair<replica_id, stage_id>, std::string> stages;
+  };
+  std::optional<report> report_;
+  /// Begun so far.
+  std::uint64_t reports_ = 0;
 };
 
 }  // namespace rrfp::actors

@@ -13,8 +13,12 @@ namespace {
 
 class resending_transport final : public transport {
  public:
-  resending_transport(std::unique_ptr<transport> inner, std::chrono::nanoseconds after)
-      : inner_(std::move(inner)), after_(after), timer_(std::in_place, "resends") {}
+  resending_transport(std::unique_ptr<transport> inner, std::chrono::nanoseconds after,
+                      std::function<void()> on_resend)
+      : inner_(std::move(inner)),
+        after_(after),
+        on_resend_(std::move(on_resend)),
+        timer_(std::in_place, "resends") {}
 
   ~resending_transport() override { close(); }
 
@@ -51,7 +55,10 @@ class resending_transport final : public transport {
       if (closed_) return;
       const auto due = now + after_;
       timer_->at(due, [this, key = key_of(m.header), due] {
-        if (auto again = not_arrived(key)) attempt(std::move(*again), due);
+        auto again = not_arrived(key);
+        if (!again) return;
+        if (on_resend_) on_resend_();
+        attempt(std::move(*again), due);
       });
     }
     inner_->send(std::move(m));
@@ -82,6 +89,7 @@ class resending_transport final : public transport {
 
   const std::unique_ptr<transport> inner_;
   const std::chrono::nanoseconds after_;
+  const std::function<void()> on_resend_;
   std::mutex mutex_;
   /// Nothing once it has arrived.
   std::map<message_key, std::optional<message>> under_way_;
@@ -92,8 +100,9 @@ class resending_transport final : public transport {
 }  // namespace
 
 std::unique_ptr<transport> make_resending_transport(std::unique_ptr<transport> inner,
-                                                    std::chrono::nanoseconds after) {
-  return std::make_unique<resending_transport>(std::move(inner), after);
+                                                    std::chrono::nanoseconds after,
+                                                    std::function<void()> on_resend) {
+  return std::make_unique<resending_transport>(std::move(inner), after, std::move(on_resend));
 }
 
 }  // namespace rrfp::actors

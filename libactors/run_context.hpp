@@ -2,18 +2,20 @@
 /// read-only but for what is atomic or locks itself.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
+#include <rrfp/metrics/run_counters.hpp>
 #include <rrfp/schedule/placement.hpp>
 
+#include "collective_watch.hpp"
 #include "rendezvous.hpp"
 #include "work_queue.hpp"
 
@@ -21,6 +23,13 @@ namespace rrfp::actors {
 
 /// Of a task, in milliseconds.
 using task_time = std::function<double(step_id, stage_id, rank_id, const task&)>;
+
+/// In which collectives a rank is; null where it is in no such group.
+struct rank_watch {
+  rank_address address;
+  std::shared_ptr<collective_watch> stage;     ///< with the ranks of its stage
+  std::shared_ptr<collective_watch> replicas;  ///< with the same rank of all replicas
+};
 
 struct run_context {
   pipeline_shape shape;
@@ -39,8 +48,11 @@ struct run_context {
   std::function<void(const step_summary&)> on_step;
   std::function<void()> on_ending;  ///< called by the node when the run is over; empty: nobody
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  /// now() of the last sign of life of any stage; the job actor's watchdog reads it.
-  std::atomic<std::int64_t> last_progress = 0;
+  /// Of the stages and ranks that are hosted here.
+  std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();
+  /// The same ranks, in their order.
+  std::vector<rank_watch> watches;
+  std::function<void(const std::string&)> on_report;  ///< empty: nobody wants reports
 
   /// Nanoseconds since the run began, on the clock of the job's node.
   std::int64_t now() const {
@@ -48,7 +60,9 @@ struct run_context {
                                                                 start)
         .count();
   }
-  void note_progress() { last_progress.store(now(), std::memory_order_relaxed); }
+  void note_progress() { counters->note_progress(); }
+  /// Since the last sign of life of any stage here; the job actor's watchdog reads it.
+  std::int64_t silence() const { return metrics::steady_now() - counters->last_progress.value(); }
 };
 
 }  // namespace rrfp::actors

@@ -72,7 +72,8 @@ std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session
 
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
                                                             rank_address address,
-                                                            const rank_collectives& groups) {
+                                                            const rank_collectives& groups,
+                                                            const rank_watch& watch) {
   const auto& shape = setup.shape;
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
@@ -81,7 +82,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
                        slot_bytes_of(setup, address.replica, address.stage)})};
   }
   if (setup.make_compute) return setup.make_compute(address);
-  const auto group = groups.stage ? make_collective_group(groups.stage) : nullptr;
+  const auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
   for (std::uint32_t c = 0; c < shape.chunks; ++c) {
@@ -100,11 +101,13 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
 }
 
-/// How long ranks wait for each other: as long as a run without progress is let be.
+/// How long ranks wait for each other: longer than a run without progress is let be, so that it
+/// ends with a report of who waits for whom.
 std::chrono::milliseconds limit_of(const session_setup& setup) {
   constexpr std::int64_t forever_ms = 7LL * 24 * 3600 * 1000;
+  constexpr std::int64_t reporting_ms = 5000;
   const auto ms = static_cast<std::int64_t>(setup.hang_timeout_s * 1e3);
-  return std::chrono::milliseconds{ms > 0 ? ms : forever_ms};
+  return std::chrono::milliseconds{ms > 0 ? ms + reporting_ms : forever_ms};
 }
 
 stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id stage) {
@@ -125,8 +128,8 @@ std::optional<std::pair<virtual_stage_id, task>> brought_by(const pipeline_shape
   return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
 }
 
-std::unique_ptr<transport> with_delays(const session_setup& setup,
-                                       std::unique_ptr<transport> wire) {
+std::unique_ptr<transport> with_delays(const session_setup& setup, std::unique_ptr<transport> wire,
+                                       const std::shared_ptr<metrics::run_counters>& counters) {
   const auto& shape = setup.shape;
   if (setup.delays.link)
     wire = make_delaying_transport(std::move(wire),
@@ -142,7 +145,8 @@ std::unique_ptr<transport> with_delays(const session_setup& setup,
   });
   const std::chrono::duration<double, std::milli> after{setup.delays.resend_ms};
   return make_resending_transport(std::move(wire),
-                                  std::chrono::duration_cast<std::chrono::nanoseconds>(after));
+                                  std::chrono::duration_cast<std::chrono::nanoseconds>(after),
+                                  [counters] { counters->resent.add(); });
 }
 
 }  // namespace
@@ -176,8 +180,10 @@ class session::impl {
       for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
         const replica_id replica{d};
         const stage_id stage{s};
-        if (hosts({stage, rank_id{0}, replica}))
+        if (hosts({stage, rank_id{0}, replica})) {
           parts_.stages.push_back(make_stage(setup_, replica, stage));
+          parts_.stages.back().counters = &count_stage(replica, stage);
+        }
         const auto of_stage = group_of(d * setup_.shape.stages + s, setup_.ranks, [&](auto r) {
           return rank_address{stage, rank_id{r}, replica};
         });
@@ -190,13 +196,16 @@ class session::impl {
                 });
           if (!hosts(address)) continue;
           rank_collectives groups{of_stage[r], of_replicas[{s, r}][d]};
-          auto compute = make_compute(setup_, address, groups);
+          auto& counters = count_rank(address, groups);
+          const auto& watch = watches_.back();
+          auto compute = make_compute(setup_, address, groups, watch);
           if (!compute) return compute.failure();
           if (auto restored = restore(**compute, stage); !restored) return restored;
           sides_[stage] = (*compute)->tied_side();
           devices_.push_back(make_device(fmt::format("compute {}.{}", s, r)));
           parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
-                                  devices_.back().get(), order_of(stage)});
+                                  devices_.back().get(), order_of(stage), &counters,
+                                  watch.replicas});
         }
       }
     saved_.reset();
@@ -209,6 +218,13 @@ class session::impl {
       return ended_early(ending::interrupted, {});
     auto context = std::make_shared<run_context>();
     context->shape = setup_.shape;
+    context->counters = counters_;
+    context->watches = watches_;
+    context->on_report = setup_.on_report;
+    counters_->run = setup_.name;
+    counters_->hang_timeout_s = setup_.hang_timeout_s;
+    counters_->job.first_step.set(setup_.resume ? setup_.resume->what.step : 0);
+    counters_->note_progress();
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
     context->delay = setup_.delays.compute;
@@ -237,12 +253,15 @@ class session::impl {
         members->set_status(fmt::format("step {}", step.value()));
       };
       link->attach(groups_);
+      counters_->leads = link->leads();
+      counters_->transport.set([&of = *link] { return of.count(); });
       if (setup_.on_connected) setup_.on_connected(link->transports());
     } else {
       wire = make_in_process_transport();
     }
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
-    context->wire = with_delays(setup_, std::move(wire));
+    context->wire = with_delays(setup_, std::move(wire), counters_);
+    if (setup_.board != nullptr) setup_.board->show(counters_);
     if (setup_.blocking_messages) {
       auto meeting = std::make_unique<rendezvous>(std::move(context->wire));
       context->meeting = meeting.get();
@@ -256,6 +275,8 @@ class session::impl {
     if (link) link->configure(config);
     caf::actor_system system{config};
     auto result = drive(system, link.get(), context);
+    counters_->over.set(true);
+    counters_->transport.set(nullptr);
     context->wire->close();
     system.await_all_actors_done();
     timer_.reset();
@@ -279,7 +300,31 @@ class session::impl {
     if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
   }
 
+  void report(std::string why) {
+    const std::lock_guard lock{mutex_};
+    if (to_report_) post(to_report_, report_asked{std::move(why)});
+  }
+
  private:
+  metrics::stage_counters& count_stage(replica_id replica, stage_id stage) {
+    auto& counters = counters_->stages.emplace_back();
+    counters.replica = replica;
+    counters.stage = stage;
+    return counters;
+  }
+
+  metrics::rank_counters& count_rank(rank_address a, const rank_collectives& groups) {
+    auto& counters = counters_->ranks.emplace_back();
+    counters.replica = a.replica;
+    counters.stage = a.stage;
+    counters.rank = a.rank;
+    const auto watch = [&](const auto& group) {
+      return group ? std::make_shared<collective_watch>(counters) : nullptr;
+    };
+    watches_.push_back({a, watch(groups.stage), watch(groups.replicas)});
+    return counters;
+  }
+
   using members = std::vector<std::shared_ptr<tp_coord::collective>>;
 
   /// The group number `id` of `size` ranks; null where a member is on another node.
@@ -360,12 +405,12 @@ class session::impl {
                             setup_.resume ? setup_.resume->what.step : 0, setup_.checkpoint,
                             context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
                             [&](run_result r) { job_over.set_value(std::move(r)); }});
-    listen_for_interrupts(leads ? job : node);
+    listen(leads ? job : node, node);
     if (link != nullptr) link->watch(leads ? job : node);
     // The job ends by itself, of an interrupt, a failure or a loss, and tells its nodes.
     const auto over = node_over.get_future().get();
     auto result = leads ? job_over.get_future().get() : ended_early(over.how, over.message);
-    listen_for_interrupts(nullptr);
+    listen(nullptr, nullptr);
     if (link != nullptr) {
       link->watch(nullptr);
       if (over.how != ending::node_lost) link->say_goodbye(setup_.trace, goodbye_time);
@@ -373,9 +418,11 @@ class session::impl {
     return result;
   }
 
-  void listen_for_interrupts(const caf::actor& who) {
+  /// For interrupts and for wishes of a report.
+  void listen(const caf::actor& who, const caf::actor& node) {
     const std::lock_guard lock{mutex_};
     to_interrupt_ = who;
+    to_report_ = node;
     if (!who) return;
     if (interrupts_ > 0) post(who, interrupted{interrupts_ > 1});
     for (const auto& m : std::exchange(early_demands_, {})) post(who, m);
@@ -386,6 +433,9 @@ class session::impl {
   std::shared_ptr<const checkpoint_tensors> saved_;
   const std::optional<cluster> where_;
   rank_groups groups_;
+  const std::shared_ptr<metrics::run_counters> counters_ =
+      std::make_shared<metrics::run_counters>();
+  std::vector<rank_watch> watches_;
   /// Of the ranks in `parts_`; they end with the run.
   std::vector<std::unique_ptr<work_queue>> devices_;
   /// Of the devices, if they are emulated.
@@ -396,6 +446,7 @@ class session::impl {
   bool has_run_ = false;
   std::mutex mutex_;
   caf::actor to_interrupt_;
+  caf::actor to_report_;
   int interrupts_ = 0;
   std::vector<demand> early_demands_;  ///< from before there was a job to tell
 };
@@ -424,5 +475,6 @@ void session::train() { impl_->ask_for(demand::kind::train); }
 void session::evaluate() { impl_->ask_for(demand::kind::evaluate); }
 void session::save() { impl_->ask_for(demand::kind::save); }
 void session::finish() { impl_->ask_for(demand::kind::finish); }
+void session::report(std::string why) { impl_->report(std::move(why)); }
 
 }  // namespace rrfp::actors

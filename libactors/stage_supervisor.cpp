@@ -1,11 +1,15 @@
 #include "stage_supervisor.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/transcript.hpp>
+
+#include "hang_cause.hpp"
 
 namespace rrfp::actors {
 
@@ -17,7 +21,12 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
       slot_bytes_(std::move(parts.slot_bytes)),
       job_(std::move(job)),
       context_(std::move(context)),
-      core_(parts.config, std::move(parts.hint)) {}
+      core_(parts.config, std::move(parts.hint)),
+      counters_(*parts.counters),
+      ledger_(parts.config) {
+  counters_.slots_limit.set(parts.config.limit.slots);
+  counters_.slot_bytes_limit.set(parts.config.limit.bytes);
+}
 
 caf::behavior stage_supervisor::make_behavior() {
   return {
@@ -32,6 +41,9 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](rank_step_ended& m) { take(m); },
       [this](const apply_update& m) { tell_ranks(m); },
       [this](const update_applied& m) { post(job_, m); },
+      [this](const tell_state& m) {
+        post(m.to, state_told{replica_, stage_, tell_all()});
+      },
       [this](const take_snapshot& m) { tell_ranks(m); },
       [this](const snapshot_taken& m) { post(job_, m); },
       [this](snapshot_written& m) { post(job_, std::move(m)); },
@@ -40,7 +52,9 @@ caf::behavior stage_supervisor::make_behavior() {
         m.transcript = std::exchange(transcript_, {});
         post(job_, std::move(m));
       },
-      [this](report_progress) { post(job_, stage_progress{describe()}); },
+      [this](report_progress) {
+        post(job_, stage_progress{describe(), state()});
+      },
       [this](failed& m) { post(job_, std::move(m)); },
       [this](const stop& m) {
         tell_core(abort{});
@@ -58,9 +72,10 @@ void stage_supervisor::take(crew& m) {
 
 void stage_supervisor::begin(const begin_step& m) {
   const auto step = m.step;
-  RRFP_CHECK(phase_ == phase::idle, "a step begins after the one before");
-  phase_ = phase::running;
+  RRFP_CHECK(phase_ == stage_phase::idle, "a step begins after the one before");
+  phase_ = stage_phase::running;
   step_ = step;
+  ledger_.begin(step);
   outcome_ = {};
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
@@ -75,12 +90,16 @@ void stage_supervisor::begin(const begin_step& m) {
 }
 
 void stage_supervisor::take(const arrived& m) {
-  if (phase_ != phase::running || m.step != step_) {
-    RRFP_CHECK(m.step > step_ || phase_ == phase::idle, "nothing arrives for a step that is over");
+  if (phase_ != stage_phase::running || m.step != step_) {
+    RRFP_CHECK(m.step > step_ || phase_ == stage_phase::idle,
+               "nothing arrives for a step that is over");
     early_.push_back(m);
     return;
   }
-  tell_core(input_arrived{m.kind, m.mb, m.chunk, m.rank});
+  const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
+  tell_core(input);
+  const auto waited = ledger_.arrive(input, context_->now());
+  if (waited && ranks_.size() > 1) counters_.tp_waits.observe(*waited);
   ask_for_decision();
 }
 
@@ -90,13 +109,12 @@ void stage_supervisor::take(const launch_done& m) {
   if (outcome_.first_begin == 0) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   tell_core(task_finished{m.what.seq, m.rank});
-  if (context_->trace != nullptr) {
-    const auto decided = std::find_if(decisions_.begin(), decisions_.end(),
-                                      [&](const auto& d) { return d.seq == m.what.seq; });
-    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what, decided->at, m.begin,
-                                     m.end, m.delay, core_.memory(), m.held_bytes});
-    if (--decided->ranks_left == 0) decisions_.erase(decided);
-  }
+  if (context_->trace != nullptr)
+    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what,
+                                     ledger_.decided_at(m.what.seq), m.begin, m.end, m.delay,
+                                     core_.memory(), m.held_bytes});
+  ledger_.finish(m.what.seq, m.rank);
+  counters_.tasks[static_cast<std::size_t>(m.what.what.kind)].observe(m.end - m.begin);
   ask_for_decision();
 }
 
@@ -113,21 +131,24 @@ void stage_supervisor::count_time(const launch_done& m) {
 }
 
 void stage_supervisor::choose() {
-  if (phase_ != phase::running) return;
+  if (phase_ != stage_phase::running) return;
   if (context_->record_transcripts) transcript_.push_back(to_line(decide{}));
   for (const auto& a : core_.on(decide{})) {
     if (context_->record_transcripts) transcript_.push_back(to_line(a));
     std::visit([this](const auto& x) { perform(x); }, a);
   }
+  count_gauges();
   if (!core_.step_complete()) return;
-  phase_ = phase::ending;
+  phase_ = stage_phase::ending;
   tell_ranks(end_step{step_});
 }
 
 void stage_supervisor::perform(const rrfp::launch& l) {
   const auto now = context_->now();
   end_wait(now);
-  if (context_->trace != nullptr) decisions_.push_back({l.seq, now, ranks_.size()});
+  ledger_.decide(l, now);
+  counters_.decisions[static_cast<std::size_t>(l.why.why)].add();
+  counters_.skipped_hints.add(l.why.skipped);
   tell_ranks(run_launch{step_, l});
 }
 
@@ -135,6 +156,7 @@ void stage_supervisor::perform(const rrfp::wait& w) {
   if (waiting_ && waiting_->what == w) return;
   const auto now = context_->now();
   end_wait(now);
+  ledger_.decide(w, now);
   waiting_ = wait_record{replica_, stage_, step_, w, now, now};
 }
 
@@ -142,6 +164,8 @@ void stage_supervisor::end_wait(std::int64_t now) {
   if (!waiting_) return;
   waiting_->end = now;
   waited_ += now - waiting_->begin;
+  counters_.waited_ns[static_cast<std::size_t>(waiting_->what.why)].add(
+      static_cast<std::uint64_t>(now - waiting_->begin));
   if (context_->trace != nullptr) context_->trace->add(*waiting_);
   waiting_.reset();
 }
@@ -151,9 +175,12 @@ void stage_supervisor::take(rank_step_ended& m) {
   outcome_.peak_bytes = std::max(outcome_.peak_bytes, m.peak_bytes);
   if (m.rank == rank_id{0}) outcome_.losses = std::move(m.losses);  // the same on every rank
   outcome_.norms.insert(outcome_.norms.end(), m.norms.begin(), m.norms.end());
-  if (++ranks_ended_ < ranks_.size()) return;
+  ranks_ended_ |= rank_set{1} << m.rank.value();
+  if (static_cast<std::size_t>(std::popcount(ranks_ended_)) < ranks_.size()) return;
   ranks_ended_ = 0;
-  phase_ = phase::idle;
+  counters_.steps.add();
+  context_->counters->last_step.set(metrics::steady_now());
+  phase_ = stage_phase::idle;
   outcome_.step = step_;
   outcome_.replica = replica_;
   outcome_.stage = stage_;
@@ -166,12 +193,50 @@ void stage_supervisor::take(rank_step_ended& m) {
   post(job_, std::move(outcome_));
 }
 
+void stage_supervisor::count_gauges() {
+  const auto& memory = core_.memory();
+  counters_.ready.set(core_.ready());
+  counters_.outstanding.set(core_.outstanding());
+  counters_.slots.set(memory.slots);
+  counters_.slot_bytes.set(memory.bytes);
+}
+
+stage_state stage_supervisor::state() const {
+  stage_state s;
+  s.replica = replica_;
+  s.stage = stage_;
+  s.step = step_;
+  s.phase = phase_;
+  s.waits = waiting_.has_value();
+  if (waiting_) s.waiting = waiting_->what;
+  s.ready = core_.ready();
+  s.remaining = core_.remaining();
+  s.slots_limit = core_.config().limit.slots;
+  if (phase_ == stage_phase::ending)
+    s.not_ended = ~rank_set{0} >> (64 - core_.config().ranks) & ~ranks_ended_;
+  for (const auto& w : context_->watches)
+    if (w.address.replica == replica_ && w.address.stage == stage_ && w.stage && w.stage->open())
+      s.in_collective |= rank_set{1} << w.address.rank.value();
+  ledger_.describe(s, context_->now());
+  return s;
+}
+
+std::string stage_supervisor::tell_all() const {
+  const asked_pipeline job{core_.config().shape, core_.config().ranks, context_->replicas};
+  const auto decisions = ledger_.decisions();
+  auto text = describe() + "\n";
+  for (const auto& line : details_of(job, state())) text += fmt::format("    {}\n", line);
+  return text + fmt::format("    the last {} decisions, by the time of the run:\n      {}\n",
+                            decisions.size(), fmt::join(decisions, "\n      "));
+}
+
 std::string stage_supervisor::describe() const {
   const auto where =
       context_->replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
   const auto head = fmt::format("{}stage {}: step {}: ", where, stage_.value(), step_.value());
-  if (phase_ == phase::idle) return head + "done, waits for the job";
-  if (phase_ == phase::ending) return head + "all tasks done, waits for its ranks to end the step";
+  if (phase_ == stage_phase::idle) return head + "done, waits for the job";
+  if (phase_ == stage_phase::ending)
+    return head + "all tasks done, waits for its ranks to end the step";
   const auto rest = fmt::format(", {} ready, {} of the step left, {} slots held", core_.ready(),
                                 core_.remaining(), core_.memory().slots);
   if (core_.outstanding() > 0)

@@ -15,6 +15,7 @@
 #include "caf_compat.hpp"
 #include "messages.hpp"
 #include "run_context.hpp"
+#include "stage_ledger.hpp"
 
 namespace rrfp::actors {
 
@@ -25,6 +26,8 @@ struct stage_parts {
   std::unique_ptr<policy> hint;
   /// Bytes of a microbatch's slot; empty: not counted.
   std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
+  /// Its own entry of the run's.
+  metrics::stage_counters* counters = nullptr;
 };
 
 class stage_supervisor : public actor_base {
@@ -37,8 +40,6 @@ class stage_supervisor : public actor_base {
   void on_exit() override { ranks_.clear(); }
 
  private:
-  enum class phase : std::uint8_t { idle, running, ending };
-
   void take(crew& m);
   void begin(const begin_step& m);
   void take(const arrived& m);
@@ -49,7 +50,11 @@ class stage_supervisor : public actor_base {
   void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
   void perform(const rrfp::wait& w);
   void end_wait(std::int64_t now);
+  void count_gauges();
   std::string describe() const;
+  stage_state state() const;
+  /// All that is known here, for the report of the node.
+  std::string tell_all() const;
 
   void tell_core(const event& e);
   void ask_for_decision();
@@ -63,19 +68,14 @@ class stage_supervisor : public actor_base {
   const std::shared_ptr<run_context> context_;
   stage_core core_;
   std::vector<caf::actor> ranks_;
-  phase phase_ = phase::idle;
+  metrics::stage_counters& counters_;
+  stage_ledger ledger_;
+  stage_phase phase_ = stage_phase::idle;
   step_id step_;
   bool decision_asked_ = false;
   /// Arrivals for a step that this stage has not been told to begin yet.
   std::vector<arrived> early_;
   std::optional<wait_record> waiting_;
-  struct decision {
-    launch_seq seq;
-    std::int64_t at = 0;
-    std::size_t ranks_left = 0;
-  };
-  /// Those whose launches are not finished on every rank; kept for the trace.
-  std::vector<decision> decisions_;
   /// Where the time of a rank went in this step, in nanoseconds.
   struct rank_time {
     std::int64_t busy = 0;
@@ -89,7 +89,7 @@ class stage_supervisor : public actor_base {
   /// That this stage had nothing to launch, over all steps.
   std::int64_t waited_ = 0;
   stage_step_ended outcome_;
-  std::uint32_t ranks_ended_ = 0;
+  rank_set ranks_ended_ = 0;
   std::vector<std::string> transcript_;
 };
 

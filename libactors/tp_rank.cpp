@@ -30,6 +30,7 @@ class execution {
         next_input_(next_input),
         compute_(rank.compute),
         context_(rank.context),
+        counters_(*rank.counters),
         done_{what.step, what.what, rank.address.rank} {}
 
   /// Says how much longer the device is taken than the computation lasted.
@@ -48,6 +49,8 @@ class execution {
     done_.held_bytes = compute_->held_bytes();
     if (next_input_) context_->meeting->receive(*next_input_);
     if (!output_.defined()) return post(supervisor, std::move(done_));
+    counters_.sent.add();
+    counters_.sent_bytes.add(output_.nbytes());
     if (context_->meeting == nullptr || destination().to.stage == address.stage) {
       context_->wire->send({destination(), std::move(output_)});
       return post(supervisor, std::move(done_));
@@ -81,6 +84,7 @@ class execution {
   const std::optional<message_header> next_input_;
   const std::shared_ptr<compute::rank_compute> compute_;
   const std::shared_ptr<run_context> context_;
+  metrics::rank_counters& counters_;
   launch_done done_;
   at::Tensor output_;
 };
@@ -147,6 +151,8 @@ caf::behavior tp_rank::make_behavior() {
 
 void tp_rank::take(message& m) {
   const auto& h = m.header;
+  setup_.counters->received.add();
+  setup_.counters->received_bytes.add(m.tensor.nbytes());
   if (h.what == payload::tied_gradient) {
     RRFP_CHECK(!tied_partner_, "one tied gradient a step");
     tied_partner_ = std::move(m);
@@ -157,6 +163,7 @@ void tp_rank::take(message& m) {
   const bool fresh =
       inputs_.emplace(input_key{h.step, forward, h.mb, h.chunk}, std::move(m.tensor)).second;
   RRFP_CHECK(fresh, "an input arrives once");
+  setup_.counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
   post(setup_.supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
                                   h.chunk, setup_.address.rank});
 }
@@ -193,6 +200,7 @@ void tp_rank::start(const run_launch& l) {
     auto taken = inputs_.extract(input_key{l.step, forward, t.mb, t.chunk});
     RRFP_CHECK(!taken.empty(), "a launched task's input is here");
     input = std::move(taken.mapped());
+    setup_.counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
   }
   ++launched_;
   // Both halves run on the device, one after the other.
@@ -247,7 +255,7 @@ void tp_rank::end(step_id step) {
   // Here and not at the end of the step for all: other stages still work.
   if (setup_.groups.replicas)
     on_device([step, setup = setup_] {
-      const auto group = make_collective_group(setup.groups.replicas);
+      const auto group = make_collective_group(setup.groups.replicas, setup.replicas_watch);
       group->set_task(step, {});
       for (auto& gradient : setup.compute->gradients()) group->all_reduce_sum(gradient);
       setup.context->note_progress();

@@ -31,6 +31,9 @@ struct rank_parts {
   work_queue* device = nullptr;
   /// What its stage obeys, if sends and receives meet; else empty.
   sequence obeyed;
+  /// Its own entries of the run's.
+  metrics::rank_counters* counters = nullptr;
+  std::shared_ptr<collective_watch> replicas_watch;  ///< null if there is no such group
 };
 
 struct tp_rank_setup : rank_parts {

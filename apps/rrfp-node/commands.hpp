@@ -13,6 +13,8 @@ struct command_options {
   std::vector<std::string> settings;  ///< --set
   std::string json;                   ///< run: a file for the JSON lines
   std::string trace;                  ///< run: a file for the trace
+  std::string metrics;                ///< run, join: HOST:PORT to serve numbers on; empty: nowhere
+  std::string reports;                ///< run, join: a folder for reports of who waits for what
   std::uint32_t local_nodes = 1;      ///< run, check: processes on this machine
 };
 

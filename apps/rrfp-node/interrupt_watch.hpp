@@ -1,10 +1,12 @@
-/// SIGINT, SIGTERM and SIGHUP as a call on a thread of its own, free to lock and to allocate.
+/// SIGINT, SIGTERM and SIGHUP as a call on a thread of its own, free to lock and to allocate;
+/// SIGUSR1, which asks for a report, as another.
 #pragma once
 
 #include <csignal>
 #include <ctime>
 
 #include <atomic>
+#include <cstdio>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -19,6 +21,7 @@ class interrupt_watch {
     sigaddset(&signals_, SIGINT);
     sigaddset(&signals_, SIGTERM);
     sigaddset(&signals_, SIGHUP);
+    sigaddset(&signals_, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::thread{[this] { watch(); }};
   }
@@ -35,6 +38,12 @@ class interrupt_watch {
     call_ = std::move(call);
     if (count_ > 0 && call_) call_();
   }
+  /// Called at every SIGUSR1 from now on; null: it is told on stderr that there is nothing to
+  /// report.
+  void on_report(std::function<void()> call) {
+    const std::lock_guard lock{mutex_};
+    report_ = std::move(call);
+  }
   bool interrupted() const { return count_ > 0; }
   /// Signals so far.
   int count() const { return count_; }
@@ -43,8 +52,16 @@ class interrupt_watch {
   void watch() {
     const timespec period{0, 50'000'000};
     while (!done_) {
-      if (sigtimedwait(&signals_, nullptr, &period) < 0) continue;
+      const int number = sigtimedwait(&signals_, nullptr, &period);
+      if (number < 0) continue;
       const std::lock_guard lock{mutex_};
+      if (number == SIGUSR1) {
+        if (report_)
+          report_();
+        else
+          std::fputs("rrfp-node: nothing to report: no run is under way\n", stderr);
+        continue;
+      }
       ++count_;
       if (call_) call_();
     }
@@ -55,6 +72,7 @@ class interrupt_watch {
   std::atomic<int> count_ = 0;
   std::mutex mutex_;
   std::function<void()> call_;
+  std::function<void()> report_;
   std::thread thread_;
 };
 

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <stop_token>
 
 #include <fmt/format.h>
@@ -8,7 +9,9 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "commands.hpp"
+#include "metrics_server.hpp"
 #include "refuse.hpp"
+#include "report_file.hpp"
 #include "training.hpp"
 
 namespace rrfp::apps {
@@ -22,11 +25,22 @@ int join_command(const command_options& options, const join_options& join) {
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
   const auto runs = job::variants(*loaded);
-  const training_options outputs{options.json, options.trace};
+  auto reports = reports_folder(options);
+  if (!reports) return refuse(reports.message());
+  metrics::board board;
+  const training_options outputs{options.json, options.trace, *reports, &board};
   if (auto can = check_training(runs, place->rank == node_id{0} ? outputs : training_options{},
                                 place->nodes);
       !can)
     return refuse(can.message());
+  std::unique_ptr<metrics_server> server;
+  if (!options.metrics.empty()) {
+    const auto at = parse_http_address(options.metrics);
+    if (!at) return refuse(at.message());
+    auto opened = metrics_server::open(*at, place->rank, board);
+    if (!opened) return refuse(opened.message());
+    server = std::move(*opened);
+  }
   const auto places = plan::node_places::make(runs[0], place->nodes);
 
   std::stop_source stop;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -22,6 +23,7 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "exit_code.hpp"
+#include "refuse.hpp"
 
 namespace rrfp::apps {
 
@@ -48,7 +50,25 @@ struct child {
   bool ended_well() const { return has_code(exit_done); }
 };
 
+http_address metrics_of(http_address first, std::uint32_t node) {
+  first.port = static_cast<std::uint16_t>(first.port + node);
+  return first;
+}
+
+/// Before any node has started: a port that is taken would look like the loss of a node.
+status check_metrics(const std::optional<http_address>& first, std::uint32_t nodes) {
+  if (!first) return success();
+  if (first->port + nodes - 1 > 65535)
+    return error{fmt::format("--metrics {}: {} nodes take ports up to {}, expected at most 65535",
+                             first->text(), nodes, first->port + nodes - 1)};
+  for (std::uint32_t n = 0; n < nodes; ++n)
+    if (auto free = check_free(metrics_of(*first, n)); !free) return free;
+  return success();
+}
+
 std::vector<std::string> arguments_of(const command_options& options, std::uint32_t node,
+                                      const std::optional<http_address>& metrics,
+                                      const std::string& reports,
                                       const actors::listening_socket& rendezvous) {
   std::vector<std::string> all{"rrfp-node", "join", options.job};
   for (const auto& s : options.settings) all.insert(all.end(), {"--set", s});
@@ -60,6 +80,8 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
     if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});
   }
   if (!options.trace.empty()) all.insert(all.end(), {"--trace", options.trace});
+  if (metrics) all.insert(all.end(), {"--metrics", metrics_of(*metrics, node).text()});
+  if (!reports.empty()) all.insert(all.end(), {"--reports", reports});
   return all;
 }
 
@@ -69,9 +91,11 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
   if (::getppid() != launcher) ::_exit(exit_node_lost);
   // Ctrl-C reaches the launcher alone, which tells node 0.
   ::setpgid(0, 0);
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // A wish for a report must not end a node that does not listen yet.
+  sigset_t waits;
+  sigemptyset(&waits);
+  sigaddset(&waits, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &waits, nullptr);
   std::vector<char*> argv;
   for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
@@ -104,7 +128,10 @@ std::string how_it_ended(const child& n) {
 
 }  // namespace
 
-int launch_nodes(const command_options& options, const job::job& j, interrupt_watch& interrupts) {
+int launch_nodes(const command_options& options, const job::job& j,
+                 const std::optional<http_address>& metrics, const std::string& reports,
+                 interrupt_watch& interrupts) {
+  if (auto can = check_metrics(metrics, options.local_nodes); !can) return refuse(can.message());
   const auto rendezvous = actors::listen_on_loopback();
   if (!rendezvous) {
     fmt::print(stderr, "rrfp-node: {}\n", rendezvous.message());
@@ -114,7 +141,7 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   std::vector<child> nodes(options.local_nodes);
   const auto launcher = ::getpid();
   for (std::uint32_t n = 0; n < nodes.size(); ++n) {
-    const auto arguments = arguments_of(options, n, *rendezvous);
+    const auto arguments = arguments_of(options, n, metrics, reports, *rendezvous);
     nodes[n].pid = ::fork();
     if (nodes[n].pid == 0) become_node(arguments, launcher);
     if (nodes[n].pid < 0) {
@@ -131,6 +158,9 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   };
   // Where there are checkpoints, a first interrupt lets the step end and saves it.
   const bool patient = !j.checkpoint.dir.empty();
+  // Any node has all of them report.
+  std::atomic<int> reports_wanted = 0;
+  interrupts.on_report([&] { ++reports_wanted; });
   int told = 0;
   bool told_others = false;
   bool one_left = false;
@@ -138,6 +168,7 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
     reap(nodes);
+    if (reports_wanted.exchange(0) > 0 && nodes[0].alive) ::kill(nodes[0].pid, SIGUSR1);
     // One by one: signals that wait are merged into one.
     if (interrupts.count() > told && told < 2) {
       if (nodes[0].alive) ::kill(nodes[0].pid, SIGINT);
@@ -153,6 +184,7 @@ int launch_nodes(const command_options& options, const job::job& j, interrupt_wa
       deadline = std::min(*deadline, clock::now() + last_one_time);
     if (deadline && clock::now() > *deadline) kill_all(nodes);
   }
+  interrupts.on_report(nullptr);
 
   if (interrupts.interrupted()) return exit_interrupted;
   if (const auto state = nodes[0].state; WIFEXITED(state) && !nodes[0].ended_well())

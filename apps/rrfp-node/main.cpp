@@ -47,6 +47,12 @@ int run(int argc, char** argv) {
     command->add_option("--json", options.json, "Write a JSON line a step and a summary a run");
     command->add_option("--trace", options.trace,
                         "Write every task with its reason, for ui.perfetto.dev");
+    command->add_option("--metrics", options.metrics,
+                        "HOST:PORT to serve /metrics (Prometheus) and /healthz on; :PORT is "
+                        "127.0.0.1 alone. With --local-nodes, node N serves on PORT+N");
+    command->add_option("--reports", options.reports,
+                        "A folder for reports of who waits for what, which every node leaves when "
+                        "nothing moves or at SIGUSR1 (else that of --json; else stderr alone)");
   };
   add_outputs(run_job);
   const auto add_nodes = [&](CLI::App* command) {

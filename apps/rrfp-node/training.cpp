@@ -17,6 +17,7 @@
 #include "exit_code.hpp"
 #include "progress.hpp"
 #include "refuse.hpp"
+#include "report_file.hpp"
 #include "results.hpp"
 
 namespace rrfp::apps {
@@ -47,8 +48,8 @@ status agree_on_data(const job::job& j, const data::source* opened, const node_s
 }
 
 /// Sets up the run; nothing has started yet.
-result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& log, bool traced,
-                             const node_seat& seat) {
+result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& log,
+                             const training_options& options, const node_seat& seat) {
   auto data = actors::open_data(j);
   if (!data) return data.failure();
   if (auto same = agree_on_data(j, data->get(), seat); !same) return same.failure();
@@ -58,7 +59,7 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
   if (auto ready = prepare_checkpoints(j, seat, *setup); !ready) return ready.failure();
   const auto first = setup->resume ? setup->resume->what.step : 0;
   run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, first, j.train.steps);
-  if (traced) run.trace = std::make_unique<actors::trace_recorder>();
+  if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
   setup->trace = run.trace.get();
   if (seat.leads())
     setup->on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
@@ -71,6 +72,12 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
     else
       fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, line_of(r));
     log.checkpoint(j, r);
+  };
+  setup->name = j.name;
+  setup->board = options.board;
+  const auto node = seat.members == nullptr ? node_id{0} : seat.members->node();
+  setup->on_report = [folder = options.reports, node](const std::string& report) {
+    leave_report(folder, node, report);
   };
   std::optional<actors::cluster> where;
   if (seat.members != nullptr) {
@@ -183,8 +190,7 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   bool unsaved = false;
   std::string told_of_data;
   for (const auto& j : runs) {
-    auto run =
-        prepare(j, static_cast<std::uint32_t>(titled.size()), **log, !options.trace.empty(), seat);
+    auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), **log, options, seat);
     if (!run) return run.message().empty() ? exit_bad_input : refuse(run.message());
     if (seat.leads() && run->data_report != told_of_data) {
       told_of_data = run->data_report;
@@ -201,7 +207,10 @@ int train(const std::vector<job::job>& runs, const training_options& options,
                    j.name);
       session->interrupt();
     });
+    interrupts.on_report(
+        [session = run->session.get()] { session->report("asked for by SIGUSR1"); });
     const auto result = run->session->run();
+    interrupts.on_report(nullptr);
     interrupts.on_interrupt(nullptr);
     run->shown->finish();
     (*log)->summary(j, result);

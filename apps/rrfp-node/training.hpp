@@ -7,6 +7,7 @@
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job/job.hpp>
+#include <rrfp/metrics/board.hpp>
 
 #include "interrupt_watch.hpp"
 
@@ -15,6 +16,9 @@ namespace rrfp::apps {
 struct training_options {
   std::string json;   ///< a file for the JSON lines; empty: none
   std::string trace;  ///< a file for the trace; empty: none
+  /// A folder for reports of who waits for what; empty: they go to stderr alone.
+  std::string reports;
+  metrics::board* board = nullptr;  ///< where the numbers of the runs are shown; may be null
 };
 
 /// The seat of this process among the nodes of the job.

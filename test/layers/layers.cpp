@@ -64,7 +64,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "checkpoint", "safetensors"},
+         "schedule", "checkpoint", "safetensors", "metrics"},
         with(torch, {"caf"})}},
       {"trainer",
        {"libactors/trainer",
@@ -75,6 +75,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"actors", "experiment", "simulate", "policies", "job", "workload", "weather", "schedule"},
         {}}},
       // Finding and watching nodes takes no actor and no tensor: it builds and is tested by itself.
+      // Numbers and where to read them: whoever serves them is an app.
+      {"metrics", {"libactors/metrics", {"schedule"}, {}}},
       {"membership",
        {"libactors/membership",
         {"schedule", "rrfp/actors/launch_environment.hpp", "rrfp/actors/membership.hpp"},
@@ -83,15 +85,15 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"apps",
         {"actors", "plan", "compute", "data", "tp_coord", "job", "policies", "weather", "workload",
          "trainer", "hugging_face", "experiment", "simulate", "report", "wall_clock", "schedule",
-         "checkpoint", "safetensors"},
-        with(torch, {"caf", "CLI", "toml++"})}},
+         "checkpoint", "safetensors", "metrics"},
+        with(torch, {"caf", "CLI", "toml++", "prometheus", "CivetServer.h"})}},
   };
   return all;
 }
 
 /// Third parties that only some layers may know, by the folder of their headers.
-const names watched{"torch",  "ATen",    "c10",   "caf",        "CLI",
-                    "toml++", "openssl", "png.h", "turbojpeg.h"};
+const names watched{"torch",   "ATen",  "c10",         "caf",        "CLI",          "toml++",
+                    "openssl", "png.h", "turbojpeg.h", "prometheus", "CivetServer.h"};
 
 /// Folders whose sources must all belong to a layer.
 constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",

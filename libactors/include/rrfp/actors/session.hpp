@@ -27,6 +27,7 @@
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
+#include <rrfp/metrics/board.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/policy.hpp>
@@ -167,6 +168,13 @@ struct session_setup {
   std::function<result<std::shared_ptr<compute::rank_compute>>(rank_address)> make_compute;
   /// Filled as the run goes; may be null. Must outlive the session.
   trace_recorder* trace = nullptr;
+  /// The name of the run, where its numbers and reports are.
+  std::string name;
+  /// The run's counters are shown there from its start; may be null. Must outlive the session.
+  metrics::board* board = nullptr;
+  /// Called with what report() asked for and with what the end of a run that hangs leaves: on every
+  /// node, from a thread of the session; may write it down and nothing else.
+  std::function<void(const std::string&)> on_report;
   /// Called once, with a line on what the nodes talk over, when they are several.
   std::function<void(const std::string&)> on_connected;
   /// Called after every step on every node, from a thread of the session; may call interrupt() and
@@ -206,6 +214,9 @@ class session {
   /// number of times. On a node that does not run the job actor: this node leaves, and the job is
   /// over for the others too.
   void interrupt();
+  /// Has every node of the run tell on_report who waits for what, and lets it go on. `why` is told
+  /// along. Thread-safe, any number of times; without effect before run() and after it.
+  void report(std::string why);
 
   /// With on_request, and on node 0: what is to be done next, after what was asked for before.
   /// Thread-safe; before run() as well.

@@ -89,8 +89,10 @@ std::unique_ptr<transport> make_lossy_transport(std::unique_ptr<transport> inner
                                                 fate_of_attempt fate);
 
 /// Makes an `inner` of one process that loses and doubles messages whole again: what has not
-/// arrived `after` its last attempt is sent once more, and what comes again is dropped.
+/// arrived `after` its last attempt is sent once more, and what comes again is dropped. `on_resend`
+/// is called before every further attempt, from any thread; may be empty.
 std::unique_ptr<transport> make_resending_transport(std::unique_ptr<transport> inner,
-                                                    std::chrono::nanoseconds after);
+                                                    std::chrono::nanoseconds after,
+                                                    std::function<void()> on_resend = {});
 
 }  // namespace rrfp::actors

@@ -1,0 +1,18 @@
+/// The counters of a run by the names under which Prometheus knows them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <prometheus/metric_family.h>
+
+#include <rrfp/metrics/run_counters.hpp>
+#include <rrfp/schedule/ids.hpp>
+
+namespace rrfp::apps {
+
+/// `run` is null before the first run; `now` is metrics::steady_now().
+std::vector<prometheus::MetricFamily> families_of(node_id node, const metrics::run_counters* run,
+                                                  std::int64_t now);
+
+}  // namespace rrfp::apps

@@ -1,0 +1,44 @@
+/// Serves the numbers of the run that is under way over HTTP: /metrics in the text format that
+/// Prometheus reads, /healthz for probes. Numbers are collected when somebody asks and not before.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <rrfp/metrics/board.hpp>
+#include <rrfp/schedule/ids.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::apps {
+
+struct http_address {
+  std::string host;
+  std::uint16_t port = 0;
+
+  std::string text() const;
+};
+
+/// "HOST:PORT", "[IPV6]:PORT", or ":PORT" for loopback. Error: one line that says what is wrong.
+result<http_address> parse_http_address(const std::string& text);
+
+/// Whether somebody could listen there now. Error: why not.
+status check_free(const http_address& at);
+
+class metrics_server {
+ public:
+  /// Listens from now on. `board` outlives the server. Error: the address is taken, or not of this
+  /// machine.
+  static result<std::unique_ptr<metrics_server>> open(const http_address& at, node_id node,
+                                                      const metrics::board& board);
+  metrics_server(const metrics_server&) = delete;
+  metrics_server& operator=(const metrics_server&) = delete;
+  ~metrics_server();
+
+ private:
+  class impl;
+  explicit metrics_server(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+}  // namespace rrfp::apps

@@ -1,0 +1,101 @@
+#include "report_file.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace rrfp::apps {
+
+namespace {
+
+/// How the lines of decisions are indented in a report.
+constexpr std::string_view decision_indent = "      ";
+constexpr std::size_t decisions_told = 8;
+
+/// "20260131T120000.123Z"
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  const std::time_t seconds = ms / 1000;
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1,
+                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
+}
+
+/// The report with the last few decisions of each stage alone.
+std::string shortened(std::string_view report) {
+  std::string text;
+  std::vector<std::string_view> decisions;
+  const auto add_decisions = [&] {
+    const auto skipped = decisions.size() - std::min(decisions.size(), decisions_told);
+    if (skipped > 0) text += fmt::format("{}({} more in the file)\n", decision_indent, skipped);
+    for (auto i = skipped; i < decisions.size(); ++i) text += decisions[i];
+    decisions.clear();
+  };
+  while (!report.empty()) {
+    const auto end = std::min(report.find('\n'), report.size() - 1) + 1;
+    const auto line = report.substr(0, end);
+    report.remove_prefix(end);
+    if (line.starts_with(decision_indent)) {
+      decisions.push_back(line);
+      continue;
+    }
+    add_decisions();
+    text += line;
+  }
+  add_decisions();
+  return text;
+}
+
+status write_whole(const std::string& path, const std::string& text) {
+  std::FILE* const file = std::fopen(path.c_str(), "wx");
+  if (file == nullptr) return error{fmt::format("{}: {}", path, std::strerror(errno))};
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int problem = errno;
+  if (std::fclose(file) == 0 && written) return success();
+  return error{fmt::format("{}: {}", path, std::strerror(written ? errno : problem))};
+}
+
+}  // namespace
+
+result<std::string> reports_folder(const command_options& options) {
+  if (options.reports.empty()) {
+    if (options.json.empty()) return std::string{};
+    const auto parent = std::filesystem::path{options.json}.parent_path().string();
+    return parent.empty() ? std::string{"."} : parent;
+  }
+  const auto& folder = options.reports;
+  if (!std::filesystem::is_directory(folder))
+    return error{fmt::format("--reports {}: no such folder", folder)};
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    return error{fmt::format("--reports {}: {}", folder, std::strerror(errno))};
+  return folder;
+}
+
+void leave_report(const std::string& folder, node_id node, const std::string& report) {
+  const auto time = utc_now();
+  const auto whole =
+      fmt::format("rrfp-node: report of node {} at {}: {}", node.value(), time, report);
+  auto told = whole;
+  if (!folder.empty()) {
+    const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
+    if (auto written = write_whole(path, whole); written)
+      told = shortened(whole) + fmt::format("rrfp-node: the report is saved in {}\n", path);
+    else
+      told += fmt::format("rrfp-node: the report cannot be saved: {}\n", written.message());
+  }
+  // At once: several nodes may tell the same terminal.
+  std::fwrite(told.data(), 1, told.size(), stderr);
+}
+
+}  // namespace rrfp::apps

@@ -1,0 +1,228 @@
+#include "hang_cause.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace rrfp::actors {
+
+namespace {
+
+struct place {
+  replica_id replica;
+  stage_id stage;
+
+  auto operator<=>(const place&) const = default;
+};
+
+bool is_one(rank_set ranks) { return (ranks & (ranks - 1)) == 0; }
+const char* has(rank_set ranks) { return is_one(ranks) ? "has" : "have"; }
+
+class tracer {
+ public:
+  tracer(const asked_pipeline& job, const std::vector<stage_state>& states) : job_(job) {
+    for (const auto& s : states) states_[{s.replica, s.stage}] = &s;
+  }
+
+  std::vector<std::string> causes() {
+    for (std::uint32_t d = 0; d < job_.replicas; ++d)
+      for (std::uint32_t s = 0; s < job_.shape.stages; ++s) {
+        visited_.clear();
+        const place here{replica_id{d}, stage_id{s}};
+        if (const auto cause = of_stage(here); !cause.empty()) ++votes_[cause];
+      }
+    std::vector<std::pair<std::string, int>> sorted{votes_.begin(), votes_.end()};
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::vector<std::string> causes;
+    for (auto& [text, count] : sorted) causes.push_back(std::move(text));
+    return causes;
+  }
+
+  /// "its next task", of a microbatch that holds a slot here.
+  std::optional<task> next_of(const stage_state& s, microbatch_id mb) const {
+    for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight})
+      for (std::uint32_t c = 0; c < job_.shape.chunks; ++c)
+        if (const task t{kind, mb, chunk_id{c}}; !is_finished(s, t) && !waits_for_other(s, t))
+          return t;
+    return std::nullopt;
+  }
+
+  rank_set missing_input(const stage_state& s, const task& t) const {
+    if (t.kind == task_kind::weight) return 0;
+    const auto vs = job_.shape.virtual_stage(s.stage, t.chunk);
+    const bool forward = t.kind == task_kind::forward;
+    if (!forward && job_.shape.is_last(vs)) return 0;
+    const auto& inputs = forward ? s.activations : s.gradients;
+    const auto all = ~rank_set{0} >> (64 - job_.ranks);
+    return all & ~inputs[index(t)];
+  }
+
+  std::string name_of(place p) const {
+    if (job_.replicas == 1) return fmt::format("stage {}", p.stage.value());
+    return fmt::format("replica {} stage {}", p.replica.value(), p.stage.value());
+  }
+
+  /// Who makes the input of `t` on this stage; nothing where it comes from nobody else.
+  std::optional<std::pair<stage_id, task>> maker_of(stage_id stage, const task& t) const {
+    if (t.kind == task_kind::weight) return std::nullopt;
+    const auto vs = job_.shape.virtual_stage(stage, t.chunk);
+    const bool forward = t.kind == task_kind::forward;
+    if (forward ? job_.shape.is_first(vs) : job_.shape.is_last(vs)) return std::nullopt;
+    const auto from = job_.shape.at(virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1});
+    return std::pair{from.stage, task{t.kind, t.mb, from.chunk}};
+  }
+
+ private:
+  std::size_t index(const task& t) const {
+    return std::size_t{t.chunk.value()} * job_.shape.microbatches + t.mb.value();
+  }
+
+  bool is_finished(const stage_state& s, const task& t) const {
+    const auto bits = s.finished[index(t)];
+    if (t.kind == task_kind::forward) return (bits & forward_finished) != 0;
+    if (is_backward(t.kind)) return (bits & backward_finished) != 0;
+    return (bits & weight_finished) != 0;
+  }
+
+  /// B waits for its own F, W for its own B.
+  bool waits_for_other(const stage_state& s, const task& t) const {
+    if (t.kind == task_kind::forward) return false;
+    const auto before = t.kind == task_kind::weight ? task_kind::backward : task_kind::forward;
+    return !is_finished(s, {before, t.mb, t.chunk});
+  }
+
+  std::string of_stage(place here) {
+    const auto at = states_.find(here);
+    if (at == states_.end()) return name_of(here) + " does not answer";
+    const auto& s = *at->second;
+    switch (s.phase) {
+      case stage_phase::idle: return {};
+      case stage_phase::ending:
+        return fmt::format(
+            "{}: {} of {} not ended step {}: exchange of gradients with replicas or "
+            "the stage of a tied parameter",
+            name_of(here), to_text(s.not_ended), job_.ranks, s.step.value());
+      case stage_phase::running: break;
+    }
+    if (!s.flights.empty()) return of_flight(here, s);
+    if (!s.waits || s.waiting.why == wait_cause::complete) return {};
+    if (s.waiting.why == wait_cause::memory) return of_memory(here, s, s.waiting.head);
+    return of_task(here, s.waiting.head);
+  }
+
+  /// Why `t` is not finished at `here`.
+  std::string of_task(place here, const task& t) {
+    if (!visited_.insert({here, t}).second) return {};
+    const auto at = states_.find(here);
+    if (at == states_.end()) return name_of(here) + " does not answer";
+    const auto& s = *at->second;
+    if (s.phase == stage_phase::idle) return {};
+    // It does one thing after the other, whatever it is waited for.
+    if (!s.flights.empty()) return of_flight(here, s);
+    if (is_backward(t.kind) || t.kind == task_kind::weight)
+      if (waits_for_other(s, t))
+        return of_task(
+            here, {t.kind == task_kind::weight ? task_kind::backward : task_kind::forward, t.mb,
+                   t.chunk});
+    if (const auto missing = missing_input(s, t); missing != 0) return of_input(here, t, missing);
+    // All is here and it does not run.
+    if (s.waits && s.waiting.why == wait_cause::memory) return of_memory(here, s, t);
+    if (s.waits && s.waiting.head != t) return of_task(here, s.waiting.head);
+    return fmt::format("{}: {} of step {} is ready and not launched", name_of(here), to_string(t),
+                       s.step.value());
+  }
+
+  std::string of_flight(place here, const stage_state& s) const {
+    const auto& f = s.flights.front();
+    const auto all = ~rank_set{0} >> (64 - job_.ranks);
+    const auto come = f.behind & s.in_collective;
+    const auto missing = f.behind & ~s.in_collective;
+    if (come != 0 && missing != 0)
+      return fmt::format(
+          "{} {} not come to the collective of {}, step {}, that {} {} in; launched "
+          "{:.1f} s ago",
+          name_of(here) + " " + to_text(missing), has(missing), to_string(f.what), s.step.value(),
+          to_text(come), is_one(come) ? "is" : "are", static_cast<double>(f.age) / 1e9);
+    auto text = fmt::format("{} {} not finished {} of step {}, launched {:.1f} s ago",
+                            name_of(here) + " " + to_text(f.behind), has(f.behind),
+                            to_string(f.what), s.step.value(), static_cast<double>(f.age) / 1e9);
+    if (f.behind != all) text += fmt::format("; {} finished it", to_text(all & ~f.behind));
+    return text;
+  }
+
+  std::string of_input(place here, const task& t, rank_set missing) {
+    const auto maker = maker_of(here.stage, t);
+    if (!maker)
+      return fmt::format("{}: {} lacks its data on {}", name_of(here), to_string(t),
+                         to_text(missing));
+    const place from{here.replica, maker->first};
+    const auto at = states_.find(from);
+    const auto step = states_.at(here)->step;
+    const bool left =
+        at != states_.end() && at->second->step >= step &&
+        (at->second->phase == stage_phase::idle || is_finished(*at->second, maker->second));
+    if (!left) return of_task(from, maker->second);
+    return fmt::format("the {} for {} left {} and has not arrived at {} {}, step {}",
+                       t.kind == task_kind::forward ? "activation" : "gradient", to_string(t),
+                       name_of(from), name_of(here), to_text(missing), step.value());
+  }
+
+  std::string of_memory(place here, const stage_state& s, const task& t) {
+    for (const auto mb : s.holders) {
+      const auto next = next_of(s, mb);
+      if (!next) continue;
+      const auto why = of_task(here, *next);
+      if (why.empty()) continue;
+      return fmt::format("{} (and so {} never gives back the slot that {} of {} waits for)", why,
+                         fmt::format("microbatch {}", mb.value()), to_string(t), name_of(here));
+    }
+    return fmt::format("{}: no slot for {}", name_of(here), to_string(t));
+  }
+
+  const asked_pipeline& job_;
+  std::map<place, const stage_state*> states_;
+  std::set<std::pair<place, task>> visited_;
+  std::map<std::string, int> votes_;
+};
+
+}  // namespace
+
+std::vector<std::string> causes_of(const asked_pipeline& job,
+                                   const std::vector<stage_state>& states) {
+  return tracer{job, states}.causes();
+}
+
+std::vector<std::string> details_of(const asked_pipeline& job, const stage_state& s) {
+  const std::vector<stage_state> alone{s};
+  const tracer look{job, alone};
+  std::vector<std::string> lines;
+  for (const auto& f : s.flights)
+    lines.push_back(fmt::format("launch {} {}, {:.3f} s ago, not finished on {}", f.seq.value(),
+                                to_string(f.what), static_cast<double>(f.age) / 1e9,
+                                to_text(f.behind)));
+  if (s.phase == stage_phase::ending && s.not_ended != 0)
+    lines.push_back("step not ended on " + to_text(s.not_ended));
+  if (s.waits && s.waiting.why != wait_cause::complete)
+    if (const auto missing = look.missing_input(s, s.waiting.head); missing != 0) {
+      const auto maker = look.maker_of(s.stage, s.waiting.head);
+      lines.push_back(fmt::format("input of {} from {} is missing on {}", to_string(s.waiting.head),
+                                  maker ? look.name_of({s.replica, maker->first}) : "the data",
+                                  to_text(missing)));
+    }
+  for (const auto mb : s.holders) {
+    const auto next = look.next_of(s, mb);
+    const auto missing = next ? look.missing_input(s, *next) : 0;
+    auto line = fmt::format("slot held by microbatch {}", mb.value());
+    if (next) line += fmt::format(", whose next task is {}", to_string(*next));
+    if (missing != 0) line += fmt::format(" (input missing on {})", to_text(missing));
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace rrfp::actors

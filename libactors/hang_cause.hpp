@@ -1,0 +1,29 @@
+/// Why does nothing move? Follows each stage's wait to the one thing that somebody else owes: from
+/// a missing input to its sender, from a missing slot to its holder, from a task to the task before
+/// it. Pure: no clock, thread or actor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/placement.hpp>
+
+#include "stage_state.hpp"
+
+namespace rrfp::actors {
+
+struct asked_pipeline {
+  pipeline_shape shape;
+  std::uint32_t ranks = 1;
+  std::uint32_t replicas = 1;
+};
+
+/// One line for each thing that the stages wait for in the end, the one that most of them wait for
+/// first. A stage without a state did not answer. Empty if no stage waits for anything.
+std::vector<std::string> causes_of(const asked_pipeline& job,
+                                   const std::vector<stage_state>& states);
+
+/// What the stage holds and lacks, one line each, without the decisions.
+std::vector<std::string> details_of(const asked_pipeline& job, const stage_state& state);
+
+}  // namespace rrfp::actors

@@ -1,0 +1,51 @@
+#include "node_report.hpp"
+
+#include <fmt/format.h>
+
+namespace rrfp::actors {
+
+namespace {
+
+std::string text_of(const char* with, const std::shared_ptr<collective_watch>& watch) {
+  if (watch == nullptr) return {};
+  const auto call = watch->open();
+  if (!call) return {};
+  return fmt::format(", in a collective with {} for {:.3f} s: {}", with,
+                     static_cast<double>(metrics::steady_now() - call->began) / 1e9,
+                     tp_coord::to_string(call->print));
+}
+
+std::string text_of(const metrics::rank_counters& r, const rank_watch& watch,
+                    std::uint32_t replicas) {
+  const auto where = replicas == 1 ? std::string{} : fmt::format("replica {} ", r.replica.value());
+  return fmt::format(
+      "  {}stage {} rank {}: {} inputs wait, {} tensors ({} bytes) sent, {} ({} bytes) received"
+      "{}{}\n",
+      where, r.stage.value(), r.rank.value(), r.inputs_waiting.value(), r.sent.value(),
+      r.sent_bytes.value(), r.received.value(), r.received_bytes.value(),
+      text_of("the ranks of the stage", watch.stage), text_of("the replicas", watch.replicas));
+}
+
+}  // namespace
+
+std::string node_report(const run_context& context, const write_report& what,
+                        const std::map<std::pair<replica_id, stage_id>, std::string>& stages) {
+  const auto& counters = *context.counters;
+  auto text = fmt::format("{}: {}\n", counters.run, what.why);
+  for (const auto& cause : what.causes) text += fmt::format("cause: {}\n", cause);
+  if (what.causes.empty()) text += "cause: nobody waits for anything\n";
+  text += fmt::format("last sign of life here {:.3f} s ago\n",
+                      static_cast<double>(context.silence()) / 1e9);
+  for (const auto& [where, told] : stages) text += "  " + told;
+  for (std::size_t i = 0; i < counters.ranks.size(); ++i)
+    text += text_of(counters.ranks[i], context.watches[i], context.replicas);
+  const auto wire = counters.transport.read();
+  text += fmt::format(
+      "  transport between nodes: {} sent, {} received, {} announced and not fetched, {} bytes "
+      "being fetched, {} dropped\n",
+      wire.sent, wire.received, wire.announced, wire.inflight_bytes,
+      wire.dropped_duplicates + wire.dropped_others);
+  return text;
+}
+
+}  // namespace rrfp::actors

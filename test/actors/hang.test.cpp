@@ -1,0 +1,249 @@
+// A run in which nothing moves any more ends with a report that names what everybody waits for. The
+// hangs are planted from outside: messages that stay away, tasks that do not return, ranks
+// that do not come.
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "small_session.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+using namespace rrfp::actors::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::Matches;
+
+const pipeline_shape shape{3, 1, 6, placement::linear};
+constexpr double for_ever_ms = 1e7;
+
+session_setup setup_of(std::uint32_t slots = 0, const std::string& policy = "bfw") {
+  auto train = compute::test::small_train();
+  train.steps = 4;
+  choice_of_run choice{shape};
+  choice.slots = slots;
+  choice.policy = policy;
+  auto setup = small_setup(choice, compute::test::small_model(), train);
+  setup.name = "planted";
+  setup.hang_timeout_s = 0.4;
+  return setup;
+}
+
+task forward(std::uint32_t mb) { return {task_kind::forward, microbatch_id{mb}, chunk_id{0}}; }
+
+struct report_of_hang {
+  run_result result;
+  std::string text;  ///< what on_report got
+
+  /// The first one.
+  std::string cause() const {
+    const auto at = text.find("cause: ");
+    return at == std::string::npos ? text : text.substr(at, text.find('\n', at) - at);
+  }
+};
+
+report_of_hang run_to_the_hang(session_setup setup, std::function<void()> release = {}) {
+  report_of_hang r;
+  std::mutex mutex;
+  setup.on_report = [&](const std::string& text) {
+    {
+      const std::lock_guard lock{mutex};
+      r.text += text;
+    }
+    if (release) release();
+  };
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  r.result = (*opened)->run();
+  CHECK(r.result.how == ending::failed);
+  return r;
+}
+
+/// Where somebody stands still until the test has seen enough.
+class gate {
+ public:
+  void wait() {
+    std::unique_lock lock{mutex_};
+    changed_.wait_for(lock, std::chrono::seconds{60}, [this] { return open_; });
+  }
+  void open() {
+    {
+      const std::lock_guard lock{mutex_};
+      open_ = true;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+/// Loads as the good source does, but for one rank that does not come back from one microbatch.
+class stuck_source final : public compute::batch_source {
+ public:
+  stuck_source(std::string thread, step_id step, microbatch_id mb, std::shared_ptr<gate> at)
+      : thread_(std::move(thread)), step_(step), mb_(mb), gate_(std::move(at)) {}
+
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    char name[16] = {};
+    ::pthread_getname_np(::pthread_self(), name, sizeof name);
+    if (step == step_ && mb == mb_ && thread_ == name) gate_->wait();
+    return good_.load(step, mb);
+  }
+  std::int64_t step_tokens(step_id step) const override { return good_.step_tokens(step); }
+
+ private:
+  const std::string thread_;
+  const step_id step_;
+  const microbatch_id mb_;
+  const std::shared_ptr<gate> gate_;
+  compute::test::uneven_source good_{shape.microbatches};
+};
+
+struct plant {
+  std::uint64_t step;
+  std::uint32_t stage;
+  std::uint32_t mb;
+};
+
+}  // namespace
+
+TEST_CASE("a withheld activation is named, with the stage that sent it and the one that waits") {
+  const auto p =
+      GENERATE(plant{0, 1, 0}, plant{1, 2, 4}, plant{1, 1, 5}, plant{2, 2, 0}, plant{3, 1, 3});
+  auto setup = setup_of();
+  setup.delays.link = [=](step_id step, virtual_stage_id to, const task& t) {
+    const bool lost = step.value() == p.step && to.value() == p.stage && t == forward(p.mb);
+    return lost ? for_ever_ms : 0.0;
+  };
+  const auto r = run_to_the_hang(std::move(setup));
+  INFO(r.text);
+  CHECK(r.cause() == "cause: the activation for F" + std::to_string(p.mb) + " left stage " +
+                         std::to_string(p.stage - 1) + " and has not arrived at stage " +
+                         std::to_string(p.stage) + " rank 0, step " + std::to_string(p.step));
+  CHECK_THAT(r.result.message, Contains(r.cause()));
+}
+
+TEST_CASE("a sender that is dead is named, with the task that it died in") {
+  const auto p =
+      GENERATE(plant{0, 0, 0}, plant{1, 0, 3}, plant{1, 1, 2}, plant{2, 1, 5}, plant{3, 0, 5});
+  auto setup = setup_of();
+  setup.delays.compute = [=](step_id step, stage_id stage, rank_id, const task& t) {
+    const bool dies = step.value() == p.step && stage.value() == p.stage && t == forward(p.mb);
+    return dies ? for_ever_ms : 0.0;
+  };
+  const auto r = run_to_the_hang(std::move(setup));
+  INFO(r.text);
+  CHECK_THAT(r.cause(),
+             Contains("cause: stage " + std::to_string(p.stage) + " rank 0 has not finished F" +
+                      std::to_string(p.mb) + " of step " + std::to_string(p.step) + ", launched "));
+  CHECK_THAT(r.text, Contains("(" + r.cause().substr(7, 7)) || Contains("comes from stage"));
+}
+
+TEST_CASE("a slot that is never given back is named, with its holder and what that lacks") {
+  const auto p =
+      GENERATE(plant{0, 0, 0}, plant{1, 0, 2}, plant{1, 1, 1}, plant{2, 1, 3}, plant{3, 0, 4});
+  auto setup = setup_of(1);
+  setup.delays.link = [=](step_id step, virtual_stage_id to, const task& t) {
+    const bool lost = step.value() == p.step && to.value() == p.stage && is_backward(t.kind) &&
+                      t.mb.value() == p.mb;
+    return lost ? for_ever_ms : 0.0;
+  };
+  const auto r = run_to_the_hang(std::move(setup));
+  INFO(r.text);
+  const auto mb = std::to_string(p.mb);
+  const auto stage = std::to_string(p.stage);
+  CHECK_THAT(r.cause(), Contains("the gradient for B" + mb + " left stage " +
+                                 std::to_string(p.stage + 1) + " and has not arrived at stage " +
+                                 stage + " rank 0, step " + std::to_string(p.step)) &&
+                            Contains("microbatch " + mb + " never gives back the slot"));
+  CHECK_THAT(r.text, Contains("slot held by microbatch " + mb));
+}
+
+TEST_CASE("a tensor-parallel rank that is missing is named") {
+  SECTION("in the middle of a task that the others have done") {
+    const auto p = GENERATE(plant{0, 0, 0}, plant{1, 1, 2}, plant{3, 2, 5});
+    const std::uint32_t rank = p.mb % 2;
+    auto setup = setup_of();
+    setup.ranks = 2;
+    setup.delays.compute = [=](step_id step, stage_id stage, rank_id r, const task& t) {
+      const bool stays = step.value() == p.step && stage.value() == p.stage && t == forward(p.mb) &&
+                         r.value() == rank;
+      return stays ? for_ever_ms : 0.0;
+    };
+    const auto r = run_to_the_hang(std::move(setup));
+    INFO(r.text);
+    CHECK_THAT(r.cause(),
+               Contains("cause: stage " + std::to_string(p.stage) + " rank " +
+                        std::to_string(rank) + " has not finished F" + std::to_string(p.mb)) &&
+                   Contains("; rank " + std::to_string(1 - rank) + " finished it"));
+  }
+  SECTION("before a collective that the others are in") {
+    const std::uint32_t rank = GENERATE(0u, 1u);
+    auto setup = setup_of();
+    setup.ranks = 2;
+    const auto here = std::make_shared<gate>();
+    setup.data = std::make_shared<stuck_source>("compute 0." + std::to_string(rank), step_id{1},
+                                                microbatch_id{3}, here);
+    const auto r = run_to_the_hang(std::move(setup), [here] { here->open(); });
+    INFO(r.text);
+    CHECK_THAT(r.cause(), Contains("cause: stage 0 rank " + std::to_string(rank) +
+                                   " has not come to the collective of F3, step 1, that rank " +
+                                   std::to_string(1 - rank) + " is in"));
+    CHECK_THAT(r.text, Contains("in a collective with the ranks of the stage for"));
+  }
+}
+
+TEST_CASE("a report holds the last decisions of each stage and what its ranks hold") {
+  auto setup = setup_of(2);
+  setup.delays.link = [](step_id step, virtual_stage_id to, const task& t) {
+    return step == step_id{1} && to == virtual_stage_id{2} && t == forward(4) ? for_ever_ms : 0.0;
+  };
+  const auto r = run_to_the_hang(std::move(setup));
+  INFO(r.text);
+  for (const auto* stage : {"  stage 0: step 1", "  stage 1: step 1", "  stage 2: step 1"})
+    CHECK_THAT(r.text, Contains(stage));
+  CHECK_THAT(r.text, Contains("planted: no task finished for 0.") &&
+                         Contains("input of F4 from stage 1 is missing on rank 0") &&
+                         Contains("step 0 launch 0 F0: ") && Contains("wait (input) for F4") &&
+                         Contains("stage 2 rank 0: 0 inputs wait"));
+}
+
+TEST_CASE("a report that is asked for leaves the run as it is") {
+  auto setup = setup_of();
+  setup.train.steps = 12;
+  setup.hang_timeout_s = 60;
+  setup.delays.compute = [](step_id, stage_id, rank_id, const task&) { return 2.0; };
+  std::mutex mutex;
+  std::vector<std::string> reports;
+  setup.on_report = [&](const std::string& text) {
+    const std::lock_guard lock{mutex};
+    reports.push_back(text);
+  };
+  auto plain = setup;
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened.ok());
+  std::thread other{[&] {
+    for (int i = 0; i < 3; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{100});
+      (*opened)->report("by the test");
+    }
+  }};
+  const auto r = (*opened)->run();
+  other.join();
+  CHECK(r.how == ending::done);
+  const auto same = (*session::open(std::move(plain)))->run();
+  CHECK(r.summary.weights_xxh64 == same.summary.weights_xxh64);
+  const std::lock_guard lock{mutex};
+  REQUIRE_FALSE(reports.empty());
+  CHECK_THAT(reports[0], Contains("planted: by the test") && Contains("stage 1: step "));
+}

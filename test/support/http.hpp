@@ -1,0 +1,98 @@
+/// Asks a server on this machine, and finds ports that nobody has.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace rrfp::test {
+
+inline sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(port);
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return at;
+}
+
+/// A socket that listens on a port of loopback, so that nobody else can.
+class taken_port {
+ public:
+  explicit taken_port(std::uint16_t port = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const int on = 1;
+    ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    auto at = loopback(port);
+    const bool bound = ::bind(fd_, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
+    if (!bound || ::listen(fd_, 8) != 0) return;
+    socklen_t length = sizeof at;
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &length);
+    port_ = ntohs(at.sin_port);
+  }
+  taken_port(const taken_port&) = delete;
+  taken_port& operator=(const taken_port&) = delete;
+  ~taken_port() { ::close(fd_); }
+
+  /// 0: it could not be had.
+  std::uint16_t port() const { return port_; }
+
+ private:
+  int fd_;
+  std::uint16_t port_ = 0;
+};
+
+/// The first of `count` ports in a row that are free just now.
+inline std::uint16_t free_ports(std::uint16_t count) {
+  for (;;) {
+    const auto first = taken_port{}.port();
+    bool all = first < 60'000;
+    for (std::uint16_t i = 0; all && i < count; ++i)
+      all = taken_port{static_cast<std::uint16_t>(first + i)}.port() != 0;
+    if (all) return first;
+  }
+}
+
+struct reply {
+  int code = 0;  ///< 0: nobody answered
+  std::string body;
+};
+
+inline reply get(std::uint16_t port, const std::string& path) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const timeval limit{5, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  const auto at = loopback(port);
+  std::string text;
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) {
+    const auto request = "GET " + path + " HTTP/1.0\r\nHost: localhost\r\n\r\n";
+    char buffer[65536];
+    if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0)
+      for (ssize_t n = 0; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
+        text.append(buffer, static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  const auto head_end = text.find("\r\n\r\n");
+  if (text.size() < 12 || head_end == std::string::npos) return {};
+  return {std::stoi(text.substr(9, 3)), text.substr(head_end + 4)};
+}
+
+/// The text format: "name{labels}" to value.
+inline std::map<std::string, double> samples_of(const std::string& text) {
+  std::map<std::string, double> samples;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const auto space = line.rfind(' ');
+    samples[line.substr(0, space)] = std::stod(line.substr(space + 1));
+  }
+  return samples;
+}
+
+}  // namespace rrfp::test
