@@ -8,8 +8,9 @@
 
 namespace rrfp::actors {
 
-/// Tensors in host memory. Keep `member`, and call its abort() when the run is
-/// given up: that releases a compute thread that waits for other ranks.
+/// Tensors are where the collective works, or are copied to the host and back. Keep `member`, and
+/// call its abort() when the run is given up: that releases a compute thread that waits for other
+/// ranks.
 std::shared_ptr<compute::rank_group> make_collective_group(
     std::shared_ptr<tp_coord::collective> member);
 

@@ -93,7 +93,8 @@ void stage_supervisor::take(const launch_done& m) {
     const auto decided = std::find_if(decisions_.begin(), decisions_.end(),
                                       [&](const auto& d) { return d.seq == m.what.seq; });
     context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what, decided->at, m.begin,
-                                     m.end, m.delay, core_.memory(), m.held_bytes});
+                                     m.end, m.delay, core_.memory(), m.held_bytes, m.device_bytes,
+                                     m.reserved_bytes});
     if (--decided->ranks_left == 0) decisions_.erase(decided);
   }
   ask_for_decision();

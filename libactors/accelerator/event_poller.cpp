@@ -20,7 +20,8 @@ constexpr unsigned long timer_slack_ns = 1000;
 
 }  // namespace
 
-event_poller::event_poller(std::chrono::microseconds spin) : spin_(spin), thread_([this] { run(); }) {}
+event_poller::event_poller(std::chrono::microseconds spin)
+    : spin_(spin), thread_([this] { run(); }) {}
 
 event_poller::~event_poller() {
   {

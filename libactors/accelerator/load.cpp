@@ -21,8 +21,7 @@ std::optional<fs::path> find_library() {
   const auto program = fs::read_symlink("/proc/self/exe", failed);
   if (failed) return std::nullopt;
   const auto beside = program.parent_path();
-  for (const auto& folder :
-       {beside, beside.parent_path(), beside.parent_path() / "lib"})
+  for (const auto& folder : {beside, beside.parent_path(), beside.parent_path() / "lib"})
     if (fs::exists(folder / cuda_library, failed)) return folder / cuda_library;
   return std::nullopt;
 }
@@ -30,8 +29,7 @@ std::optional<fs::path> find_library() {
 result<std::shared_ptr<platform>> load(const fs::path& library, bool deterministic) {
   // Never unloaded: what it has started does not end before the process.
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr)
-    return error{"cannot load " + library.string() + ": " + dlerror()};
+  if (handle == nullptr) return error{"cannot load " + library.string() + ": " + dlerror()};
   const auto open = reinterpret_cast<open_function>(dlsym(handle, open_symbol));
   if (open == nullptr)
     return error{library.string() + ": expected a library of rrfp, which exports " + open_symbol};

@@ -40,9 +40,9 @@ class torch_streams final : public nccl::stream_host {
 
   result<std::shared_ptr<void>> scratch(std::size_t bytes) override {
     try {
-      const auto memory =
-          std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(bytes)},
-                                                 at::TensorOptions{at::kByte}.device(where_->device())));
+      const auto memory = std::make_shared<at::Tensor>(
+          at::empty({static_cast<std::int64_t>(bytes)},
+                    at::TensorOptions{at::kByte}.device(where_->device())));
       return std::shared_ptr<void>{memory, memory->mutable_data_ptr()};
     } catch (const std::exception& e) {
       return failure_of(e);

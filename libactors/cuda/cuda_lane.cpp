@@ -19,7 +19,8 @@ class cuda_event final : public accelerator::event {
   static result<std::unique_ptr<accelerator::event>> make(int device, bool timed) {
     cudaEvent_t made = nullptr;
     const auto flags = timed ? cudaEventDefault : cudaEventDisableTiming;
-    if (auto ok = checked("cudaEventCreateWithFlags", device, cudaEventCreateWithFlags(&made, flags));
+    if (auto ok =
+            checked("cudaEventCreateWithFlags", device, cudaEventCreateWithFlags(&made, flags));
         !ok)
       return ok.failure();
     return std::unique_ptr<accelerator::event>{new cuda_event{device, made}};

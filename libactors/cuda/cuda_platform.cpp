@@ -81,8 +81,7 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
   std::vector<accelerator::device_info> devices;
   for (int d = 0; d < count; ++d) {
     cudaDeviceProp properties{};
-    if (auto ok =
-            checked("cudaGetDeviceProperties", d, cudaGetDeviceProperties(&properties, d));
+    if (auto ok = checked("cudaGetDeviceProperties", d, cudaGetDeviceProperties(&properties, d));
         !ok)
       return ok.failure();
     devices.push_back({properties.name, properties.totalGlobalMem});
@@ -104,8 +103,9 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
 extern "C" __attribute__((visibility("default"))) void rrfp_open_platform(
     const char* version, bool deterministic, rrfp::accelerator::opened& answer) {
   if (std::strcmp(version, rrfp::accelerator::door_version) != 0) {
-    answer.failure = std::string{"librrfp_cuda.so is of another build than the program: expected "} +
-                     version + ", got " + rrfp::accelerator::door_version;
+    answer.failure =
+        std::string{"librrfp_cuda.so is of another build than the program: expected "} + version +
+        ", got " + rrfp::accelerator::door_version;
     return;
   }
   auto made = rrfp::cuda::cuda_platform::open(deterministic);

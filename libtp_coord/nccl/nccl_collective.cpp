@@ -124,11 +124,12 @@ class nccl_collective final : public collective {
     auto* const collected = static_cast<std::byte*>(parts->get());
     // Sends to itself count: the own part takes its place among the others.
     auto scattered = comm_->call("ncclSend and ncclRecv of parts", [&](ncclComm_t c) {
-      return exchange([&](std::uint32_t k) {
-        return std::pair{
-            transfer{r.out + begin_of(k) * width, length_of(k)},
-            transfer{collected + k * mine * width, mine}};
-      }, type, c, stream);
+      return exchange(
+          [&](std::uint32_t k) {
+            return std::pair{transfer{r.out + begin_of(k) * width, length_of(k)},
+                             transfer{collected + k * mine * width, mine}};
+          },
+          type, c, stream);
     });
     if (!scattered) return scattered;
     auto* const sum = r.out + begin_of(me) * width;
@@ -136,11 +137,13 @@ class nccl_collective final : public collective {
       if (auto added = host_->sum_in_order(sum, collected, mine, size(), r.print.type); !added)
         return added;
     return comm_->call("ncclSend and ncclRecv of sums", [&](ncclComm_t c) {
-      return exchange([&](std::uint32_t k) {
-        // What is here needs no way.
-        return std::pair{transfer{sum, k == me ? 0 : mine},
-                         transfer{r.out + begin_of(k) * width, k == me ? 0 : length_of(k)}};
-      }, type, c, stream);
+      return exchange(
+          [&](std::uint32_t k) {
+            // What is here needs no way.
+            return std::pair{transfer{sum, k == me ? 0 : mine},
+                             transfer{r.out + begin_of(k) * width, k == me ? 0 : length_of(k)}};
+          },
+          type, c, stream);
     });
   }
 

@@ -40,7 +40,7 @@ TEST_CASE("a wrong setting is refused in one line") {
       {{"dispatch.mode=sometimes"}, {"dispatch.mode", "in-order", "ready", "sometimes"}},
       {{"data.text=[\"/nonexistent/corpus\"]"}, {"data.text", "/nonexistent/corpus"}},
       {{"data.sequence_length=4096"}, {"data.sequence_length", "model.context"}},
-      {{"device.kind=cuda"}, {"device.kind", "cuda"}},
+      {{"device.kind=tpu"}, {"device.kind", "cuda", "emulated", "tpu"}},
       {{"pipeline.tp=3"}, {"pipeline.tp", "model.heads", "4"}},
       {{"pipeline.nodes=[0, 1]"}, {"pipeline.nodes", "4 entries"}},
       {{"train.lr=-1"}, {"train.lr"}},
