@@ -42,22 +42,16 @@ result<std::shared_ptr<accelerated_ranks>> accelerated_ranks::open(
     const accelerator::machine_share& share, std::chrono::milliseconds limit) {
   std::shared_ptr<accelerated_ranks> made{new accelerated_ranks{setup, limit}};
   if (auto assigned = made->assign(setup, hosted, share); !assigned) return assigned.failure();
-  if (auto chosen = made->choose_collectives(setup, hosted); !chosen) return chosen.failure();
+  if (auto chosen = made->choose_collectives(setup); !chosen) return chosen.failure();
   return made;
 }
 
 status accelerated_ranks::assign(const session_setup& setup,
                                  const std::vector<rank_address>& hosted,
                                  const accelerator::machine_share& share) {
-  std::vector<std::uint32_t> ranks;
-  for (std::size_t i = 0; i < hosted.size(); ++i) {
-    const bool is_new = i == 0 || hosted[i].stage != hosted[i - 1].stage ||
-                        hosted[i].replica != hosted[i - 1].replica;
-    if (is_new) ranks.push_back(0);
-    ++ranks.back();
-  }
   const auto own = accelerator::devices_of(setup.accelerated->use, share);
-  const auto assigned = accelerator::assign_devices(ranks, own, ranks_may_share_device());
+  const bool alone = setup.ranks > 1 && !ranks_may_share_device();
+  const auto assigned = accelerator::assign_devices(hosted.size(), own, alone);
   if (!assigned) return error{"device.gpus: " + assigned.message()};
   for (std::size_t i = 0; i < hosted.size(); ++i) {
     auto lane = devices_.platform->open_lane((*assigned)[i]);
@@ -67,31 +61,27 @@ status accelerated_ranks::assign(const session_setup& setup,
   return success();
 }
 
-const rank_address* accelerated_ranks::sharing(const std::vector<rank_address>& ranks) const {
+const rank_address* accelerated_ranks::sharing() const {
   std::set<int> seen;
-  for (const auto& r : ranks)
-    if (!seen.insert(lanes_.at(r)->device().index()).second) return &r;
+  for (const auto& [rank, lane] : lanes_)
+    if (!seen.insert(lane->device().index()).second) return &rank;
   return nullptr;
 }
 
-status accelerated_ranks::choose_collectives(const session_setup& setup,
-                                             const std::vector<rank_address>& hosted) {
+status accelerated_ranks::choose_collectives(const session_setup& setup) {
   const auto how = setup.accelerated->collectives;
   stages_on_device_ = replicas_on_device_ = how != job::collectives_kind::host;
-  if (how == job::collectives_kind::host || ranks_may_share_device()) return success();
-  // The ranks of a stage have a device each; those of replicas may not.
-  std::map<std::pair<stage_id, rank_id>, std::vector<rank_address>> groups;
-  for (const auto& r : hosted) groups[{r.stage, r.rank}].push_back(r);
-  for (const auto& [_, group] : groups) {
-    const auto* const twice = sharing(group);
-    if (twice == nullptr) continue;
-    if (how == job::collectives_kind::nccl)
-      return error{fmt::format(
-          "device.collectives: \"nccl\" expects a device for each replica of stage {}, but {} has "
-          "two of them: more devices, fewer replicas a node, or \"host\"",
-          twice->stage.value(), where(*twice).str())};
-    replicas_on_device_ = false;
-  }
+  if (!replicas_on_device_ || setup.replicas == 1 || ranks_may_share_device()) return success();
+  // Kernels of several groups that wait on one device may wait for each other for ever.
+  const auto* const shared = sharing();
+  if (shared == nullptr) return success();
+  if (how == job::collectives_kind::nccl)
+    return error{
+        fmt::format("device.collectives: \"nccl\" with replicas expects a device for each rank, "
+                    "but {} of stage "
+                    "{} has others: more devices, fewer stages or replicas a node, or \"host\"",
+                    where(*shared).str(), shared->stage.value())};
+  replicas_on_device_ = false;
   return success();
 }
 

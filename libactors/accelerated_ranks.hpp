@@ -19,9 +19,9 @@ namespace rrfp::actors {
 
 class accelerated_ranks {
  public:
-  /// `hosted`: the ranks of this process, stage by stage. Error: more ranks of a stage than
-  /// devices, a device that gives no stream, or one that several ranks of a group have while
-  /// device.collectives = "nccl".
+  /// `hosted`: the ranks of this process, stage by stage. Error: more tensor-parallel
+  /// ranks than devices, a device that gives no stream, or one that several ranks have where
+  /// device.collectives = "nccl" and there are replicas.
   static result<std::shared_ptr<accelerated_ranks>> open(const session_setup& setup,
                                                          const std::vector<rank_address>& hosted,
                                                          const accelerator::machine_share& share,
@@ -38,9 +38,9 @@ class accelerated_ranks {
   accelerated_ranks(const session_setup& setup, std::chrono::milliseconds limit);
   status assign(const session_setup& setup, const std::vector<rank_address>& hosted,
                 const accelerator::machine_share& share);
-  /// Two of `ranks` that have one device; null if there are none.
-  const rank_address* sharing(const std::vector<rank_address>& ranks) const;
-  status choose_collectives(const session_setup& setup, const std::vector<rank_address>& hosted);
+  /// A rank whose device is that of another one, too; null if there is none.
+  const rank_address* sharing() const;
+  status choose_collectives(const session_setup& setup);
 
   const accelerated_devices devices_;
   const std::chrono::milliseconds limit_;

@@ -36,24 +36,17 @@ std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
           devices.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-result<std::vector<std::uint32_t>> assign_devices(std::span<const std::uint32_t> ranks,
+result<std::vector<std::uint32_t>> assign_devices(std::size_t ranks,
                                                   std::span<const std::uint32_t> devices,
-                                                  bool may_share) {
+                                                  bool alone) {
   RRFP_CHECK(!devices.empty(), "a device to assign");
+  if (alone && ranks > devices.size())
+    return error{"expected a device for each of the " + std::to_string(ranks) +
+                 " ranks here, which sum with others while they compute, got " +
+                 std::to_string(devices.size())};
   std::vector<std::uint32_t> assigned;
-  if (ranks.empty()) return assigned;
-  auto widest = std::size_t{*std::max_element(ranks.begin(), ranks.end())};
-  if (widest > devices.size()) {
-    if (!may_share)
-      return error{"expected a device for each of the " + std::to_string(widest) +
-                   " tensor-parallel ranks of a stage, got " + std::to_string(devices.size())};
-    widest = devices.size();
-  }
-  // As many stages side by side as fit with all their ranks; the others share with these.
-  const auto columns = devices.size() / widest;
-  for (std::size_t s = 0; s < ranks.size(); ++s)
-    for (std::size_t r = 0; r < ranks[s]; ++r)
-      assigned.push_back(devices[s * columns / ranks.size() * widest + r % widest]);
+  for (std::size_t i = 0; i < ranks; ++i)
+    assigned.push_back(devices[alone ? i : i * devices.size() / ranks]);
   return assigned;
 }
 

@@ -258,7 +258,7 @@ void add_device(std::vector<key>& table) {
   cuda.choice(
       "collectives", &c::collectives, {"nccl", "host"},
       "Cuda: how ranks sum; `host`: by way of host memory; `auto`: `nccl`, where every rank "
-      "of a group here has a device of its own.");
+      "has a device of its own.");
 }
 
 void add_transport(std::vector<key>& table) {

@@ -8,8 +8,8 @@ namespace {
 
 using list = std::vector<std::uint32_t>;
 
-list assigned(const list& ranks, const list& devices, bool may_share = false) {
-  return assign_devices(ranks, devices, may_share).value();
+list assigned(std::size_t ranks, const list& devices, bool alone = false) {
+  return assign_devices(ranks, devices, alone).value();
 }
 
 }  // namespace
@@ -36,23 +36,20 @@ TEST_CASE("processes of one machine get even parts of its devices, or share them
 }
 
 TEST_CASE("stages that follow each other share a device") {
-  CHECK(assigned({1, 1, 1, 1}, {0, 1, 2, 3}) == list{0, 1, 2, 3});
-  CHECK(assigned({1, 1, 1, 1}, {0, 1}) == list{0, 0, 1, 1});
-  CHECK(assigned({1, 1, 1}, {0, 1}) == list{0, 0, 1});
-  CHECK(assigned({1, 1}, {4, 6, 7}) == list{4, 6});
-  CHECK(assigned({1, 1, 1, 1}, {9}) == list{9, 9, 9, 9});
-  CHECK(assigned({}, {0}).empty());
+  CHECK(assigned(4, {0, 1, 2, 3}) == list{0, 1, 2, 3});
+  CHECK(assigned(4, {0, 1}) == list{0, 0, 1, 1});
+  CHECK(assigned(3, {0, 1}) == list{0, 0, 1});
+  CHECK(assigned(2, {4, 6, 7}) == list{4, 6});
+  CHECK(assigned(4, {9}) == list{9, 9, 9, 9});
+  CHECK(assigned(0, {0}).empty());
 }
 
-TEST_CASE("the ranks of a stage have a device each") {
-  CHECK(assigned({2, 2}, {0, 1, 2, 3}) == list{0, 1, 2, 3});
-  CHECK(assigned({2, 2, 2}, {0, 1}) == list{0, 1, 0, 1, 0, 1});
-  // A stage that is partly on another node.
-  CHECK(assigned({1, 2}, {0, 1, 2, 3}) == list{0, 2, 3});
-  const auto refused = assign_devices(list{2}, list{0}, false);
-  CHECK(refused.message() ==
-        "expected a device for each of the 2 tensor-parallel ranks of a stage, got 1");
-  CHECK(assigned({2, 2}, {3}, true) == list{3, 3, 3, 3});
+TEST_CASE("ranks that work in groups have a device each") {
+  CHECK(assigned(4, {0, 1, 2, 3}, true) == list{0, 1, 2, 3});
+  CHECK(assigned(2, {5, 3, 1}, true) == list{5, 3});
+  CHECK(assign_devices(4, list{0, 1}, true).message() ==
+        "expected a device for each of the 4 ranks here, which sum with others while they compute, "
+        "got 2");
 }
 
 }  // namespace rrfp::accelerator

@@ -111,7 +111,7 @@ struct accelerated_devices {
   /// Sums run in the order of the ranks.
   bool deterministic = true;
   /// How ranks sum: over the library of the devices, over host memory, or (nothing) over the first
-  /// where every rank of a group that is here has a device of its own.
+  /// where every rank that is here has a device of its own.
   std::optional<job::collectives_kind> collectives;
 };
 

@@ -1,8 +1,8 @@
 /// Which device a rank owns. Pure.
 ///
-/// The ranks of one stage get different devices, for they work at the same time and on the same
-/// things. Stages that follow each other share a device rather than stages far apart: what they
-/// send each other then needs no copy.
+/// Stages that follow each other share a device rather than stages far apart: what they send each
+/// other then needs no copy. Ranks that work in groups share none: a rank that waits for another
+/// would hold up the device, and what the other waits for.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,9 @@ struct machine_share {
 std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
                                       const machine_share& share);
 
-/// `ranks[i]` ranks of the i-th stage are here; gives their devices, stage by stage. Error: a stage
-/// with more ranks than devices, unless they may share one.
-result<std::vector<std::uint32_t>> assign_devices(std::span<const std::uint32_t> ranks,
+/// The devices of so many ranks, which follow each other. Error: `alone`, and there are not enough.
+result<std::vector<std::uint32_t>> assign_devices(std::size_t ranks,
                                                   std::span<const std::uint32_t> devices,
-                                                  bool may_share);
+                                                  bool alone);
 
 }  // namespace rrfp::accelerator

@@ -37,7 +37,7 @@ struct cuda_options {
   /// Those of a machine that its ranks share; empty: all.
   std::vector<std::uint32_t> gpus;
   bool deterministic = true;
-  /// How ranks sum; nothing: nccl, where every rank of a group has a device of its own.
+  /// How ranks sum; nothing: nccl, where every rank has a device of its own.
   std::optional<collectives_kind> collectives;
 };
 
