@@ -226,16 +226,17 @@ TEST_CASE("replicas that share a device sum over host memory, others as the devi
   CHECK(collectives_of({0}, job::collectives_kind::host) == "0");
   CHECK(
       collectives_of({0}, job::collectives_kind::nccl) ==
-      "device.collectives: \"nccl\" expects a device for each replica of stage 0, but cpu has two "
-      "of them: more devices, fewer replicas a node, or \"host\"");
+      "device.collectives: \"nccl\" with replicas expects a device for each rank, but cpu of stage "
+      "0 has others: more devices, fewer stages or replicas a node, or \"host\"");
 }
 
-TEST_CASE("ranks of a stage that would share a device are refused") {
+TEST_CASE("tensor-parallel ranks that would share a device are refused") {
   test::choice_of_run c{two_stages};
   auto setup = setup_on(std::make_shared<fake_platform>(1), c);
   setup.ranks = 2;
   CHECK(session::open(std::move(setup)).message() ==
-        "device.gpus: expected a device for each of the 2 tensor-parallel ranks of a stage, got 1");
+        "device.gpus: expected a device for each of the 4 ranks here, which sum with others while "
+        "they compute, got 1");
 }
 
 }  // namespace rrfp::actors
