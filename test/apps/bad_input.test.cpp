@@ -57,6 +57,17 @@ TEST_CASE("a wrong setting is refused in one line") {
   }
 }
 
+TEST_CASE("a GPU that is not there is refused in words that name what is missing") {
+  const auto o = run_program({RRFP_NODE, "check", job, "--set", "device.kind=cuda"});
+  if (o.code == 0) {
+    WARN("skipped: this machine has a CUDA device");
+    return;
+  }
+  for (const std::string command : {"run", "check"})
+    require_refused(run_program({RRFP_NODE, command, job, "--set", "device.kind=cuda"}),
+                    {"--set device.kind=cuda: \"cuda\": this "});
+}
+
 TEST_CASE("errors in the file name file, line and key") {
   const scratch_folder folder;
   const auto file = folder / "job.toml";
