@@ -43,6 +43,10 @@ result<std::shared_ptr<platform>> load(const fs::path& library, bool determinist
 
 result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
   static std::shared_ptr<platform> loaded;
+  static bool is_deterministic = false;
+  if (loaded != nullptr && deterministic != is_deterministic)
+    return error{"device.deterministic is one for all runs of a process: expected " +
+                 std::string{is_deterministic ? "true" : "false"} + " as in the first"};
   if (loaded != nullptr) return loaded;
   const auto library = find_library();
   if (!library)
@@ -55,6 +59,7 @@ result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
   }
   auto made = load(*library, deterministic);
   if (made) loaded = *made;
+  is_deterministic = deterministic;
   return made;
 }
 
