@@ -23,7 +23,7 @@ void require_health(const rank_collectives& groups) {
 }
 
 /// Sends a tensor that is complete, from where the transport can read it.
-void send(const tp_rank_setup& rank, message m) {
+void send_out(const tp_rank_setup& rank, message m) {
   auto& wire = *rank.context->wire;
   if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
   rank.device->bring_out(
@@ -76,7 +76,7 @@ class execution {
     if (next_input_) context_->meeting->receive(*next_input_);
     if (!output_.defined()) return post(supervisor, std::move(done_));
     if (context_->meeting == nullptr || destination().to.stage == address.stage) {
-      send(rank_, {destination(), std::move(output_)});
+      send_out(rank_, {destination(), std::move(output_)});
       return post(supervisor, std::move(done_));
     }
     context_->meeting->send_to_meet(
@@ -297,13 +297,13 @@ void tp_rank::send_tied(step_id step) {
         if (!mine->has_value()) return;
         tell_failure(setup.address, setup.supervisor, [&] {
           if (!o.outcome) throw std::runtime_error(o.outcome.message());
-          send(setup, {{payload::tied_gradient,
-                        step,
-                        microbatch_id{},
-                        chunk_id{},
-                        setup.address,
-                        {setup.tied_with, setup.address.rank, setup.address.replica}},
-                       std::move(**mine)});
+          send_out(setup, {{payload::tied_gradient,
+                            step,
+                            microbatch_id{},
+                            chunk_id{},
+                            setup.address,
+                            {setup.tied_with, setup.address.rank, setup.address.replica}},
+                           std::move(**mine)});
         });
       });
 }

@@ -44,8 +44,9 @@ void stage_compute::impl::fail(compute_fault fault, const std::string& where,
 std::size_t stage_compute::impl::held_microbatches() const {
   std::size_t held = 0;
   for (std::uint32_t mb = 0; mb < config_.shape.microbatches; ++mb)
-    held += std::any_of(chunks_.begin(), chunks_.end(),
-                        [&](const chunk_state& c) { return c.microbatches[mb].stash != nullptr; });
+    held += std::any_of(chunks_.begin(), chunks_.end(), [&](const chunk_state& c) {
+      return static_cast<bool>(c.microbatches[mb].stash);
+    });
   return held;
 }
 
