@@ -57,7 +57,8 @@ cluster_link::cluster_link(const cluster& where, ucx_transport& wire,
 
 result<cluster_link::opened> cluster_link::open(const cluster& where, const session_setup& setup,
                                                 const std::map<stage_id, compute::tie>& sides,
-                                                steady_clock::time_point start) {
+                                                steady_clock::time_point start,
+                                                slab_memory memory) {
   auto& members = *where.members;
   const std::chrono::milliseconds limit{
       static_cast<std::int64_t>(where.transport.join_timeout_s * 1e3)};
@@ -65,6 +66,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& where, const sess
   options.node = members.node();
   options.job_token = where.job_token;
   options.epoch = where.epoch;
+  options.memory = std::move(memory);
   if (where.transport.tls != "auto") options.tls = where.transport.tls;
   if (job::is_loopback(where.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !is_one_machine(members.members());

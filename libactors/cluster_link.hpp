@@ -30,10 +30,10 @@ class cluster_link {
   };
 
   /// Blocks until every node has done the same. `sides` are those of the stages hosted here. Error:
-  /// a node was lost, or does not come.
+  /// a node was lost, or does not come. Messages arrive in `memory`.
   static result<opened> open(const cluster& where, const session_setup& setup,
                              const std::map<stage_id, compute::tie>& sides,
-                             std::chrono::steady_clock::time_point start);
+                             std::chrono::steady_clock::time_point start, slab_memory memory);
 
   /// Lets an actor system talk to others.
   void configure(caf::actor_system_config& config) const;

@@ -38,8 +38,11 @@ class collective_group final : public compute::rank_group {
 
  private:
   void all_reduce(reduction op, at::Tensor& t) {
-    if (!t.is_cpu()) throw compute::group_error("a collective takes a tensor in host memory");
-    const auto flat = t.contiguous();
+    // What is not where the collective works goes there and back.
+    const bool is_there = t.is_cpu() != member_->on_device();
+    if (!is_there && member_->on_device())
+      throw compute::group_error("a collective of a device takes a tensor in its memory");
+    const auto flat = is_there ? t.contiguous() : t.cpu().contiguous();
     const auto count = static_cast<std::size_t>(flat.numel());
     const auto type = element_of(flat);
     if (observer_)

@@ -20,8 +20,9 @@ class collective_observer {
   virtual void leave() = 0;
 };
 
-/// Tensors in host memory. Keep `member`, and call its abort() when the run is
-/// given up: that releases a compute thread that waits for other ranks. `observer` may be null.
+/// Tensors are where the collective works, or are copied to the host and back. Keep `member`, and
+/// call its abort() when the run is given up: that releases a compute thread that waits for other
+/// ranks. `observer` may be null.
 std::shared_ptr<compute::rank_group> make_collective_group(
     std::shared_ptr<tp_coord::collective> member,
     std::shared_ptr<collective_observer> observer = nullptr);

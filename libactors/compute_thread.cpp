@@ -24,10 +24,10 @@ void compute_thread::post(std::function<void()> work) {
 }
 
 void compute_thread::occupy(std::function<std::chrono::nanoseconds()> work,
-                            std::function<void()> after) {
+                            std::function<void(const occupancy&)> after) {
   post([this, work = std::move(work), after = std::move(after)] {
     const auto time = work();
-    if (time.count() <= 0 || pause(time)) after();
+    if (time.count() <= 0 || pause(time)) after({});
   });
 }
 

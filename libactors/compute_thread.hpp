@@ -10,11 +10,11 @@
 #include <string>
 #include <thread>
 
-#include "work_queue.hpp"
+#include "device.hpp"
 
 namespace rrfp::actors {
 
-class compute_thread final : public work_queue {
+class compute_thread final : public device {
  public:
   /// Without work it looks for some for `spin` before it sleeps.
   explicit compute_thread(std::string name, std::chrono::microseconds spin = {});
@@ -22,7 +22,8 @@ class compute_thread final : public work_queue {
 
   void post(std::function<void()> work) override;
   /// Stands still after `work`.
-  void occupy(std::function<std::chrono::nanoseconds()> work, std::function<void()> after) override;
+  void occupy(std::function<std::chrono::nanoseconds()> work,
+              std::function<void(const occupancy&)> after) override;
   void stop() override;
 
  private:

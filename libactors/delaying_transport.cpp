@@ -32,6 +32,10 @@ class delaying_transport final : public transport {
     if (!closed_) timer_->at(due, [this, waiting] { inner_->send(std::move(*waiting)); });
   }
 
+  bool takes_device_memory(const rank_address& to) const override {
+    return inner_->takes_device_memory(to);
+  }
+
   void close() override {
     {
       const std::lock_guard lock{mutex_};

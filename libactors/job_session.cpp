@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/accelerator/assignment.hpp>
+#include <rrfp/accelerator/load.hpp>
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/model.hpp>
@@ -49,7 +51,25 @@ emulated_device emulation_of(const job::job& j, double scale) {
   return device;
 }
 
+result<accelerated_devices> accelerated_by(const job::job& j) {
+  auto platform = accelerator::load_cuda(j.cuda.deterministic);
+  if (!platform)
+    return job::blame(j, "device.kind", fmt::format("\"cuda\": {}", platform.message()));
+  const auto present = static_cast<std::uint32_t>((*platform)->devices().size());
+  auto use = accelerator::choose_devices(j.cuda.gpus, present);
+  if (!use) return job::blame(j, "device.gpus", use.message());
+  return accelerated_devices{std::move(*platform), std::move(*use), j.cuda.deterministic,
+                             j.cuda.collectives};
+}
+
 }  // namespace
+
+status check_device(const job::job& j) {
+  if (j.device.kind != job::device_kind::cuda) return success();
+  const auto found = accelerated_by(j);
+  if (!found) return found.failure();
+  return success();
+}
 
 result<std::shared_ptr<const data::source>> open_data(const job::job& j) {
   if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const data::source>{};
@@ -143,6 +163,11 @@ result<session_setup> make_session_setup(const job::job& j,
   };
   setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get()));
   setup.data = std::move(data);
+  if (j.device.kind == job::device_kind::cuda) {
+    auto found = accelerated_by(j);
+    if (!found) return found.failure();
+    setup.accelerated = std::move(*found);
+  }
   return made;
 }
 

@@ -24,6 +24,10 @@ class lossy_transport final : public transport {
     if (!fate.lost) inner_->send(std::move(m));
   }
 
+  bool takes_device_memory(const rank_address& to) const override {
+    return inner_->takes_device_memory(to);
+  }
+
   void close() override { inner_->close(); }
 
  private:

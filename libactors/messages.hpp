@@ -89,6 +89,9 @@ struct launch_done {
   /// When the receiver of its output had it, if the rank waited for that; else 0.
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
+  // Of the device's own memory, where that is measured; else 0:
+  std::int64_t device_bytes = 0;    ///< in tensors
+  std::int64_t reserved_bytes = 0;  ///< taken from the device
 };
 /// All tasks of the step are done: exchange tied gradients, if it is a training, and report.
 struct end_step {
@@ -236,7 +239,8 @@ auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.what); }
 auto fields(auto f, launch_done& x) {
-  return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes);
+  return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes,
+           x.device_bytes, x.reserved_bytes);
 }
 auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {

@@ -21,6 +21,9 @@ class rendezvous final : public transport {
   void bind(rank_address address, message_sink sink) override;
   /// Waits for nobody.
   void send(message m) override { inner_->send(std::move(m)); }
+  bool takes_device_memory(const rank_address& to) const override {
+    return inner_->takes_device_memory(to);
+  }
   void close() override;
 
   /// Sends `m` once receive() was called for it; `arrived` is called after the receiver's sink, by

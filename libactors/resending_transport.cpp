@@ -39,6 +39,10 @@ class resending_transport final : public transport {
     attempt(std::move(m), timer_thread::clock::now());
   }
 
+  bool takes_device_memory(const rank_address& to) const override {
+    return inner_->takes_device_memory(to);
+  }
+
   void close() override {
     {
       const std::lock_guard lock{mutex_};

@@ -12,6 +12,7 @@
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
+#include "accelerated_ranks.hpp"
 #include "cluster_link.hpp"
 #include "collective_group.hpp"
 #include "compute_thread.hpp"
@@ -73,7 +74,8 @@ std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
                                                             rank_address address,
                                                             const rank_collectives& groups,
-                                                            const rank_watch& watch) {
+                                                            const rank_watch& watch,
+                                                            at::Device where) {
   const auto& shape = setup.shape;
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
@@ -95,6 +97,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   config.first_microbatch = first;
   config.recompute = setup.recompute;
   config.make_optimizer = setup.make_optimizer;
+  config.device = where;
   auto compute = compute::stage_compute::make(config, std::move(chunks),
                                               std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
@@ -175,6 +178,11 @@ class session::impl {
       if (!opened) return opened.failure();
       saved_ = std::move(*opened);
     }
+    if (setup_.accelerated) {
+      auto ready = accelerated_ranks::open(setup_, hosted(), share_of_machine(), limit_of(setup_));
+      if (!ready) return ready.failure();
+      accelerated_ = std::move(*ready);
+    }
     std::map<std::pair<std::uint32_t, std::uint32_t>, members> of_replicas;  // by stage and rank
     for (std::uint32_t d = 0; d < setup_.replicas; ++d)
       for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
@@ -196,13 +204,15 @@ class session::impl {
                 });
           if (!hosts(address)) continue;
           rank_collectives groups{of_stage[r], of_replicas[{s, r}][d]};
+          if (accelerated_) groups = accelerated_->join(address, groups);
           auto& counters = count_rank(address, groups);
           const auto& watch = watches_.back();
-          auto compute = make_compute(setup_, address, groups, watch);
+          auto compute = make_compute(setup_, address, groups, watch,
+                                      accelerated_ ? accelerated_->where(address) : at::kCPU);
           if (!compute) return compute.failure();
           if (auto restored = restore(**compute, stage); !restored) return restored;
           sides_[stage] = (*compute)->tied_side();
-          devices_.push_back(make_device(fmt::format("compute {}.{}", s, r)));
+          devices_.push_back(make_device(fmt::format("compute {}.{}", s, r), address));
           parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
                                   devices_.back().get(), order_of(stage), &counters,
                                   watch.replicas});
@@ -243,7 +253,9 @@ class session::impl {
     std::unique_ptr<cluster_link> link;
     std::unique_ptr<transport> wire;
     if (where_) {
-      auto joined = cluster_link::open(*where_, setup_, sides_, context->start);
+      auto joined =
+          cluster_link::open(*where_, setup_, sides_, context->start,
+                             accelerated_ ? accelerated_->pinned_memory() : slab_memory{});
       if (!joined) return ended_early(ending::node_lost, joined.message());
       link = std::move(joined->link);
       wire = std::move(joined->wire);
@@ -281,7 +293,8 @@ class session::impl {
     system.await_all_actors_done();
     timer_.reset();
     devices_.clear();  // what still runs there refers to actors
-    saver.reset();     // and so does this
+    accelerated_.reset();
+    saver.reset();  // and so does this
     return result;
   }
 
@@ -365,7 +378,33 @@ class session::impl {
     return nothing;
   }
 
-  std::unique_ptr<work_queue> make_device(std::string name) {
+  std::vector<rank_address> hosted() const {
+    std::vector<rank_address> all;
+    for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+      for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
+        for (std::uint32_t r = 0; r < setup_.ranks; ++r)
+          if (const rank_address a{stage_id{s}, rank_id{r}, replica_id{d}}; hosts(a))
+            all.push_back(a);
+    return all;
+  }
+
+  /// Nodes of the job that run on the same machine share its devices.
+  accelerator::machine_share share_of_machine() const {
+    accelerator::machine_share share;
+    if (!where_) return share;
+    const auto& all = where_->members->members();
+    const auto own = where_->members->node();
+    share.processes = 0;
+    for (const auto& other : all) {
+      if (other.host != all[own.value()].host) continue;
+      if (other.node < own) ++share.place;
+      ++share.processes;
+    }
+    return share;
+  }
+
+  std::unique_ptr<device> make_device(std::string name, rank_address address) {
+    if (accelerated_) return accelerated_->make_device(std::move(name), address);
     if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
     if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
     return std::make_unique<virtual_device>(*timer_);
@@ -437,7 +476,9 @@ class session::impl {
       std::make_shared<metrics::run_counters>();
   std::vector<rank_watch> watches_;
   /// Of the ranks in `parts_`; they end with the run.
-  std::vector<std::unique_ptr<work_queue>> devices_;
+  std::vector<std::unique_ptr<device>> devices_;
+  /// Where the ranks live, if not on the host.
+  std::shared_ptr<accelerated_ranks> accelerated_;
   /// Of the devices, if they are emulated.
   std::unique_ptr<timer_thread> timer_;
   node_parts parts_;
@@ -463,6 +504,7 @@ result<std::unique_ptr<session>> session::open(session_setup setup, std::optiona
                                           setup.lookahead == 0 && !where.has_value()),
              "sends meet receives in order, one at a time, in one process");
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
+  RRFP_CHECK(!setup.accelerated || !setup.emulated, "ranks compute on devices of one kind");
   RRFP_CHECK(!setup.delays.fate || !where.has_value(), "messages are lost in one process");
   auto state = std::make_unique<impl>(std::move(setup), std::move(where));
   if (auto built = state->build(); !built) return built.failure();

@@ -19,6 +19,11 @@ class sink_table {
     RRFP_CHECK(sinks_.emplace(address, std::move(sink)).second, "an address is bound once");
   }
 
+  bool is_bound(const rank_address& address) const {
+    const std::shared_lock lock{mutex_};
+    return sinks_.contains(address);
+  }
+
   enum class outcome : std::uint8_t { delivered, not_bound, closed };
 
   /// Takes `m` only if it is delivered.
@@ -42,7 +47,7 @@ class sink_table {
   }
 
  private:
-  std::shared_mutex mutex_;
+  mutable std::shared_mutex mutex_;
   std::map<rank_address, message_sink> sinks_;
   bool closed_ = false;
 };

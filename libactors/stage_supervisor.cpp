@@ -110,9 +110,9 @@ void stage_supervisor::take(const launch_done& m) {
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   tell_core(task_finished{m.what.seq, m.rank});
   if (context_->trace != nullptr)
-    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what,
-                                     ledger_.decided_at(m.what.seq), m.begin, m.end, m.delay,
-                                     core_.memory(), m.held_bytes});
+    context_->trace->add(task_record{
+        replica_, stage_, m.rank, m.step, m.what, ledger_.decided_at(m.what.seq), m.begin, m.end,
+        m.delay, core_.memory(), m.held_bytes, m.device_bytes, m.reserved_bytes});
   ledger_.finish(m.what.seq, m.rank);
   counters_.tasks[static_cast<std::size_t>(m.what.what.kind)].observe(m.end - m.begin);
   ask_for_decision();

@@ -14,6 +14,27 @@ namespace rrfp::actors {
 
 namespace {
 
+/// Throws what ended a group while the device worked: its results are worth nothing.
+void require_health(const rank_collectives& groups) {
+  for (const auto& group : {groups.stage, groups.replicas}) {
+    if (group == nullptr) continue;
+    if (auto well = group->health(); !well) throw compute::group_error(well.message());
+  }
+}
+
+/// Sends a tensor that is complete, from where the transport can read it.
+void send_out(const tp_rank_setup& rank, message m) {
+  auto& wire = *rank.context->wire;
+  if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
+  rank.device->bring_out(
+      std::move(m.tensor), [header = m.header, address = rank.address, supervisor = rank.supervisor,
+                            context = rank.context](result<at::Tensor> t) {
+        if (t) return context->wire->send({header, std::move(*t)});
+        post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
+                                            address.rank.value(), t.message())});
+      });
+}
+
 constexpr std::chrono::nanoseconds from_ms(double ms) {
   return std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6)};
 }
@@ -25,6 +46,7 @@ class execution {
             const tp_rank_setup& rank)
       : address(rank.address),
         supervisor(rank.supervisor),
+        rank_(rank),
         what_(what),
         input_(std::move(input)),
         next_input_(next_input),
@@ -44,15 +66,20 @@ class execution {
     return std::chrono::nanoseconds{done_.delay + time_of(context_->emulated_time)};
   }
 
-  void end() {
+  void end(const occupancy& o) {
+    if (!o.outcome) throw std::runtime_error(o.outcome.message());
+    require_health(rank_.groups);
     done_.end = context_->now();
+    if (o.busy) done_.begin = std::max(done_.begin, done_.end - o.busy->count());
     done_.held_bytes = compute_->held_bytes();
+    done_.device_bytes = o.allocated_bytes;
+    done_.reserved_bytes = o.reserved_bytes;
     if (next_input_) context_->meeting->receive(*next_input_);
     if (!output_.defined()) return post(supervisor, std::move(done_));
     counters_.sent.add();
     counters_.sent_bytes.add(output_.nbytes());
     if (context_->meeting == nullptr || destination().to.stage == address.stage) {
-      context_->wire->send({destination(), std::move(output_)});
+      send_out(rank_, {destination(), std::move(output_)});
       return post(supervisor, std::move(done_));
     }
     context_->meeting->send_to_meet(
@@ -79,6 +106,7 @@ class execution {
             {to.stage, address.rank, address.replica}};
   }
 
+  const tp_rank_setup rank_;
   const run_launch what_;
   at::Tensor input_;
   const std::optional<message_header> next_input_;
@@ -149,7 +177,20 @@ caf::behavior tp_rank::make_behavior() {
   };
 }
 
+void tp_rank::bring_in(message& m) {
+  setup_.device->bring_in(
+      std::move(m.tensor),
+      [self = caf::actor_cast<caf::actor>(this), header = m.header, address = setup_.address,
+       supervisor = setup_.supervisor](result<at::Tensor> t) {
+        if (t) return post(self, message{header, std::move(*t)});
+        post(supervisor, failed{fmt::format("stage {} rank {}: the input of microbatch {}: {}",
+                                            address.stage.value(), address.rank.value(),
+                                            header.mb.value(), t.message())});
+      });
+}
+
 void tp_rank::take(message& m) {
+  if (!setup_.device->can_read(m.tensor)) return bring_in(m);
   const auto& h = m.header;
   setup_.counters->received.add();
   setup_.counters->received_bytes.add(m.tensor.nbytes());
@@ -211,8 +252,8 @@ void tp_rank::start(const run_launch& l) {
         run->went_well = tell_failure(run->address, run->supervisor, [&] { time = run->begin(); });
         return time;
       },
-      [run] {
-        if (run->went_well) tell_failure(run->address, run->supervisor, [&] { run->end(); });
+      [run](const occupancy& o) {
+        if (run->went_well) tell_failure(run->address, run->supervisor, [&] { run->end(o); });
       });
 }
 
@@ -260,20 +301,35 @@ void tp_rank::end(step_id step) {
       for (auto& gradient : setup.compute->gradients()) group->all_reduce_sum(gradient);
       setup.context->note_progress();
     });
-  if (setup_.tied_with != setup_.address.stage)
-    on_device([step, setup = setup_] {
-      auto mine = setup.compute->tied_gradient();
-      RRFP_CHECK(mine.has_value(), "both sides of a tie have a gradient");
-      setup.context->wire->send({{payload::tied_gradient,
-                                  step,
-                                  microbatch_id{},
-                                  chunk_id{},
-                                  setup.address,
-                                  {setup.tied_with, setup.address.rank, setup.address.replica}},
-                                 std::move(*mine)});
-    });
+  if (setup_.tied_with != setup_.address.stage) send_tied(step);
   ending_ = step;
   join_tied_if_both();
+}
+
+/// Once the device has come as far as the gradient.
+void tp_rank::send_tied(step_id step) {
+  const auto mine = std::make_shared<std::optional<at::Tensor>>();
+  setup_.device->occupy(
+      [mine, setup = setup_] {
+        tell_failure(setup.address, setup.supervisor, [&] {
+          *mine = setup.compute->tied_gradient();
+          RRFP_CHECK(mine->has_value(), "both sides of a tie have a gradient");
+        });
+        return std::chrono::nanoseconds{0};
+      },
+      [mine, step, setup = setup_](const occupancy& o) {
+        if (!mine->has_value()) return;
+        tell_failure(setup.address, setup.supervisor, [&] {
+          if (!o.outcome) throw std::runtime_error(o.outcome.message());
+          send_out(setup, {{payload::tied_gradient,
+                            step,
+                            microbatch_id{},
+                            chunk_id{},
+                            setup.address,
+                            {setup.tied_with, setup.address.rank, setup.address.replica}},
+                           std::move(**mine)});
+        });
+      });
 }
 
 void tp_rank::take(const take_snapshot& m) {
@@ -309,9 +365,10 @@ void tp_rank::join_tied_if_both() {
   tied_partner_.reset();
   on_device([step, partner = std::move(partner), setup = setup_] {
     if (partner.defined()) setup.compute->join_tied(partner);
-    post(setup.supervisor,
-         rank_step_ended{step, setup.address.rank, setup.compute->losses(),
-                         setup.compute->squared_norms(), setup.compute->peak_bytes()});
+    rank_step_ended ended{step, setup.address.rank, setup.compute->losses(),
+                          setup.compute->squared_norms(), setup.compute->peak_bytes()};
+    require_health(setup.groups);
+    post(setup.supervisor, std::move(ended));
   });
 }
 

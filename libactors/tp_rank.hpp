@@ -13,10 +13,10 @@
 
 #include "caf_compat.hpp"
 
+#include "device.hpp"
 #include "messages.hpp"
 #include "rank_groups.hpp"
 #include "run_context.hpp"
-#include "work_queue.hpp"
 
 namespace rrfp::actors {
 
@@ -28,7 +28,7 @@ struct rank_parts {
   std::shared_ptr<compute::rank_compute> compute;
   rank_collectives groups;
   /// Its own. Outlives the rank, so that no actor waits for running work.
-  work_queue* device = nullptr;
+  actors::device* device = nullptr;
   /// What its stage obeys, if sends and receives meet; else empty.
   sequence obeyed;
   /// Its own entries of the run's.
@@ -52,9 +52,12 @@ class tp_rank : public actor_base {
   using input_key = std::tuple<step_id, bool /*forward*/, microbatch_id, chunk_id>;
 
   void take(message& m);
+  /// To the memory of the device; the message comes back then.
+  void bring_in(message& m);
   void begin(const begin_step& m);
   void start(const run_launch& l);
   void end(step_id step);
+  void send_tied(step_id step);
   void take(const take_snapshot& m);
   /// The input that has to come from another stage for the next F or B of the order, if it was not
   /// named before.

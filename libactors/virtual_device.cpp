@@ -9,7 +9,8 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
  public:
   explicit state(timer_thread& timer) : timer_(timer) {}
 
-  void add(std::function<std::chrono::nanoseconds()> work, std::function<void()> after) {
+  void add(std::function<std::chrono::nanoseconds()> work,
+           std::function<void(const occupancy&)> after) {
     {
       const std::lock_guard lock{mutex_};
       if (stopped_) return;
@@ -29,7 +30,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
  private:
   struct item {
     std::function<std::chrono::nanoseconds()> work;
-    std::function<void()> after;
+    std::function<void(const occupancy&)> after;
   };
 
   /// The device is free since `at`, and nobody else is here.
@@ -50,7 +51,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
       const auto due = at + time;
       timer_.at(due, [self = shared_from_this(), due, after = std::move(next.after)] {
         if (self->is_stopped()) return;
-        after();
+        after({});
         self->advance(due);
       });
       return;
@@ -82,7 +83,7 @@ void virtual_device::post(std::function<void()> work) {
 }
 
 void virtual_device::occupy(std::function<std::chrono::nanoseconds()> work,
-                            std::function<void()> after) {
+                            std::function<void(const occupancy&)> after) {
   state_->add(std::move(work), std::move(after));
 }
 

@@ -108,6 +108,7 @@ int check_command(const command_options& options) {
   if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
   for (const auto& j : job::variants(*loaded)) {
+    if (auto there = actors::check_device(j); !there) return refuse(there.message());
     const auto data = actors::open_data(j);
     if (!data) return refuse(data.message());
     if (const int code = print_plan(j, data->get(), options.local_nodes); code != exit_done)

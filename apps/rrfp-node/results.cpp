@@ -136,6 +136,10 @@ bool must_agree(const job::job& a, const job::job& b) {
   same.run = a.run;
   same.checkpoint = a.checkpoint;
   same.compare = a.compare;
+  // On a GPU the product of a part is not the part of the product, to the last bit.
+  if (a.device.kind == job::device_kind::cuda &&
+      (!a.cuda.deterministic || a.pipeline.tp != b.pipeline.tp))
+    return false;
   // An emulated device computes nothing that could agree.
   return same == a && a.device.kind != job::device_kind::emulated;
 }

@@ -163,6 +163,8 @@ status writable(const std::string& option, const std::string& path) {
 status check_training(const std::vector<job::job>& runs, const training_options& options,
                       std::uint32_t nodes) {
   if (auto can = writable("--trace", options.trace); !can) return can;
+  for (const auto& j : runs)
+    if (auto there = actors::check_device(j); !there) return there;
   for (const auto& j : runs) {
     auto data = actors::open_data(j);
     if (!data) return data.failure();

@@ -39,7 +39,7 @@ struct live_counters {
 struct node_state {
   explicit node_state(ucx_options o)
       : options(std::move(o)),
-        pool(slab_pool::make(options.cached_bytes_max)),
+        pool(slab_pool::make(options.cached_bytes_max, options.memory)),
         exchange(pool, options.unexpected_bytes_max) {}
 
   const ucx_options options;

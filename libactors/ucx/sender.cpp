@@ -18,7 +18,8 @@ tensor_header sender::header_of(const tensor_send& s) {
   h.dims = static_cast<std::uint8_t>(s.m.tensor.dim());
   std::copy_n(s.m.tensor.sizes().begin(), h.dims, h.shape.begin());
   h.data_bytes = s.m.tensor.nbytes();
-  h.has_data_hash = options.checksum_data;
+  // Of what lies on a device the host does not make one.
+  h.has_data_hash = options.checksum_data && s.m.tensor.is_cpu();
   h.data_hash = s.data_hash;
   return h;
 }
@@ -104,7 +105,9 @@ void sender::hand_over(std::unique_ptr<outgoing> o) {
   how.user_data = o.get();
   how.flags = o->data_bytes <= node_.options.eager_bytes_max ? UCP_AM_SEND_FLAG_EAGER
                                                              : UCP_AM_SEND_FLAG_RNDV;
-  how.memory_type = UCS_MEMORY_TYPE_HOST;
+  // Without it UCX would ask the driver for every buffer, or take all for host memory.
+  how.memory_type =
+      o->tensor.defined() && o->tensor.is_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   if (o->kind != am::farewell) {
     live_counters::add(node_.counters.sent);
     live_counters::add(node_.counters.sent_bytes, o->data_bytes);

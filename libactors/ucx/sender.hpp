@@ -16,7 +16,7 @@ namespace rrfp::actors::ucx {
 /// Active message numbers.
 enum class am : unsigned { tensor = 1, bytes = 2, farewell = 3 };
 
-/// A tensor on its way to the progress thread; contiguous, in host memory.
+/// A tensor on its way to the progress thread; contiguous, in memory that UCX reads.
 struct tensor_send {
   node_id to;
   message m;

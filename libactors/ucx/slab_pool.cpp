@@ -41,13 +41,19 @@ void slab::give_back(void* data) {
   pool->keep_or_free(block, size_class);
 }
 
-std::shared_ptr<slab_pool> slab_pool::make(std::uint64_t cached_bytes_max) {
-  return std::shared_ptr<slab_pool>(new slab_pool{cached_bytes_max});
+std::shared_ptr<slab_pool> slab_pool::make(std::uint64_t cached_bytes_max, slab_memory memory) {
+  if (!memory.allocate)
+    memory = {[](std::size_t bytes) { return std::aligned_alloc(head_bytes, bytes); },
+              [](void* block) { std::free(block); }};
+  return std::shared_ptr<slab_pool>(new slab_pool{cached_bytes_max, std::move(memory)});
 }
+
+slab_pool::slab_pool(std::uint64_t cached_bytes_max, slab_memory memory)
+    : cached_bytes_max_(cached_bytes_max), memory_(std::move(memory)) {}
 
 slab_pool::~slab_pool() {
   for (const auto& blocks : unused_)
-    for (auto* const block : blocks) std::free(block);
+    for (auto* const block : blocks) memory_.free(block);
 }
 
 slab slab_pool::take(std::size_t bytes) {
@@ -67,8 +73,7 @@ slab slab_pool::take(std::size_t bytes) {
     ++counts_.slabs_in_use;
     counts_.bytes_in_use += size;
   }
-  if (block == nullptr)
-    block = static_cast<std::byte*>(std::aligned_alloc(head_bytes, head_bytes + size));
+  if (block == nullptr) block = static_cast<std::byte*>(memory_.allocate(head_bytes + size));
   if (block == nullptr) {
     const std::lock_guard lock{mutex_};
     --counts_.slabs_in_use;
@@ -91,7 +96,7 @@ void slab_pool::keep_or_free(std::byte* block, std::uint8_t size_class) {
       return;
     }
   }
-  std::free(block);
+  memory_.free(block);
 }
 
 slab_pool::counts slab_pool::count() const {

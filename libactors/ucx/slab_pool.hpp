@@ -13,6 +13,8 @@
 #include <mutex>
 #include <vector>
 
+#include <rrfp/actors/ucx_transport.hpp>
+
 namespace rrfp::actors::ucx {
 
 class slab_pool;
@@ -46,8 +48,9 @@ class slab_pool : public std::enable_shared_from_this<slab_pool> {
     std::uint64_t bytes_cached = 0;
   };
 
-  /// Keeps at most `cached_bytes_max` of unused slabs.
-  static std::shared_ptr<slab_pool> make(std::uint64_t cached_bytes_max);
+  /// Keeps at most `cached_bytes_max` of unused slabs. Takes them from `memory`, which must be of
+  /// use as long as a slab is around.
+  static std::shared_ptr<slab_pool> make(std::uint64_t cached_bytes_max, slab_memory memory = {});
   slab_pool(const slab_pool&) = delete;
   slab_pool& operator=(const slab_pool&) = delete;
   ~slab_pool();
@@ -61,10 +64,11 @@ class slab_pool : public std::enable_shared_from_this<slab_pool> {
   static constexpr std::size_t smallest_bits = 8;
   static constexpr std::size_t size_classes = 40;
 
-  explicit slab_pool(std::uint64_t cached_bytes_max) : cached_bytes_max_(cached_bytes_max) {}
+  slab_pool(std::uint64_t cached_bytes_max, slab_memory memory);
   void keep_or_free(std::byte* block, std::uint8_t size_class);
 
   const std::uint64_t cached_bytes_max_;
+  const slab_memory memory_;
   mutable std::mutex mutex_;
   std::array<std::vector<std::byte*>, size_classes> unused_;
   counts counts_;

@@ -14,7 +14,7 @@ namespace rrfp::actors {
 class ucx_transport::core {
  public:
   core(ucx_options options, ucx::worker w)
-      : node(std::move(options)), progress(node, std::move(w)) {}
+      : node(std::move(options)), takes_cuda(w.takes_cuda()), progress(node, std::move(w)) {}
 
   void close() {
     node.sinks.close();
@@ -35,6 +35,7 @@ class ucx_transport::core {
   }
 
   ucx::node_state node;
+  const bool takes_cuda;
   ucx::progress_thread progress;
 
  private:
@@ -178,14 +179,14 @@ void ucx_transport::send(message m) {
   const auto where = core_->node_of(m.header.to);
   RRFP_CHECK(where && *where != core_->node.options.node,
              "the receiver is bound here or routed to another node");
-  RRFP_CHECK(m.tensor.is_cpu(), "the tensor lies in host memory");
+  RRFP_CHECK(m.tensor.is_cpu() || core_->takes_cuda, "the tensor lies in memory that UCX reads");
   RRFP_CHECK(ucx::wire_dtype_of(m.tensor.scalar_type()), "tensors of this dtype travel");
   RRFP_CHECK(m.tensor.dim() <= static_cast<std::int64_t>(ucx::dims_max),
              "the tensor has at most 8 dimensions");
   m.tensor = m.tensor.contiguous();
   // Here and not on the progress thread, which all senders of the node share.
   std::uint64_t hash = 0;
-  if (core_->node.options.checksum_data)
+  if (core_->node.options.checksum_data && m.tensor.is_cpu())
     hash =
         ucx::hash_of({static_cast<const std::byte*>(m.tensor.const_data_ptr()), m.tensor.nbytes()});
   core_->progress.post(ucx::tensor_send{*where, std::move(m), hash});
@@ -198,6 +199,10 @@ std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channe
   for (const auto& member : group.members)
     nodes.push_back(core_->node_of(member).value_or(core_->node.options.node));
   return std::make_unique<ucx_channel<core>>(core_, group.id, own, std::move(nodes));
+}
+
+bool ucx_transport::takes_device_memory(const rank_address& to) const {
+  return core_->takes_cuda || core_->node.sinks.is_bound(to);
 }
 
 void ucx_transport::close() { core_->close(); }

@@ -87,6 +87,11 @@ result<worker> worker::open(const worker_options& options) {
   worker w;
   w.context_.reset(context);
 
+  ucp_context_attr_t can{};
+  can.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucp_context_query(context, &can) == UCS_OK)
+    w.takes_cuda_ = (can.memory_types & (1U << UCS_MEMORY_TYPE_CUDA)) != 0;
+
   ucp_worker_params_t how{};
   how.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   how.thread_mode = UCS_THREAD_MODE_SERIALIZED;

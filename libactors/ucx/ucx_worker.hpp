@@ -28,6 +28,8 @@ class worker {
   ucp_worker_h handle() const { return worker_.get(); }
   /// Readable when an armed worker has something to do.
   int event_descriptor() const { return event_descriptor_; }
+  /// Whether UCX was built to read and write memory of CUDA devices.
+  bool takes_cuda() const { return takes_cuda_; }
   /// With a frame of our own around UCX's bytes: UCX does not look at what it is given.
   const std::string& address() const { return address_; }
 
@@ -50,6 +52,7 @@ class worker {
   owned<ucp_context_h, cleanup> context_;
   owned<ucp_worker_h, destroy> worker_;
   int event_descriptor_ = -1;
+  bool takes_cuda_ = false;
   std::string address_;
 };
 

@@ -64,7 +64,9 @@ at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& k
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   // A mask of bytes: it is what B keeps, a quarter of the size of one in x's type.
   auto keep = at::empty(x.sizes(), at::kBool).bernoulli_(1 - probability, generator);
-  return x.mul(keep.to(x.device())).mul(1 / (1 - probability));
+  // Drawn on the host whatever x lives on: the same mask everywhere, and that of earlier runs.
+  if (!x.is_cpu()) keep = keep.pin_memory().to(x.device(), /*non_blocking=*/true);
+  return x.mul(keep).mul(1 / (1 - probability));
 }
 
 }  // namespace rrfp::compute

@@ -36,6 +36,11 @@ class torch_optimizer : public optimizer {
     return static_cast<State&>(*place);
   }
 
+  /// Where its parameter is.
+  at::Tensor copy_for(const optimizer_tensor& t) const {
+    return t.value.to(parameters_[t.parameter].device(), /*non_blocking=*/false, /*copy=*/true);
+  }
+
   std::vector<at::Tensor> parameters_;
   Torch torch_;
 };
@@ -66,8 +71,8 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
     for (const auto& t : state) {
       auto& s = make<state_of_one>(t.parameter);
       if (t.name == "step") s.step(t.value.item<std::int64_t>());
-      if (t.name == "exp_avg") s.exp_avg(t.value.clone());
-      if (t.name == "exp_avg_sq") s.exp_avg_sq(t.value.clone());
+      if (t.name == "exp_avg") s.exp_avg(copy_for(t));
+      if (t.name == "exp_avg_sq") s.exp_avg_sq(copy_for(t));
     }
   }
 };
@@ -92,7 +97,7 @@ class sgd final : public torch_optimizer<torch::optim::SGD> {
 
   void set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
-    for (const auto& t : state) make<state_of_one>(t.parameter).momentum_buffer(t.value.clone());
+    for (const auto& t : state) make<state_of_one>(t.parameter).momentum_buffer(copy_for(t));
   }
 };
 

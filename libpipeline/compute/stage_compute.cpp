@@ -20,6 +20,14 @@ std::uint64_t hash_of(const at::Tensor& value) {
   return XXH64(bytes.const_data_ptr(), bytes.nbytes(), 0);
 }
 
+/// In place: every layer holds the same tensor.
+void move_parameters(const stage_module& chunk, at::Device device) {
+  for (const auto& p : chunk.parameters()) {
+    if (p.value.device() == device) continue;
+    p.value.set_data(p.value.detach().to(device));
+  }
+}
+
 /// "optimizer.model.norm.weight.exp_avg"
 std::string name_of_state(const parameter& p, const std::string& what) {
   return "optimizer." + p.name + "." + what;
@@ -122,6 +130,13 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
                  " chunks, not " + std::to_string(chunks.size())};
   }
   if (data == nullptr) return error{"a stage needs a batch source"};
+  try {
+    for (const auto& chunk : chunks) move_parameters(*chunk, config.device);
+  } catch (const c10::Error& e) {
+    const std::string why = e.what_without_backtrace();
+    return error{"its parameters do not fit on " + config.device.str() + ": " +
+                 why.substr(0, why.find('\n'))};
+  }
   std::set<std::pair<std::string, bool>> names;
   for (const auto& chunk : chunks) {
     for (const auto& p : chunk->parameters()) {
@@ -146,6 +161,7 @@ void stage_compute::abort_step() { impl_->abort_step(); }
 const memory_meter& stage_compute::meter() const { return impl_->meter_; }
 
 std::vector<microbatch_loss> stage_compute::losses() const {
+  impl_->settle_losses();
   std::vector<microbatch_loss> done;
   for (const auto& loss : impl_->losses_) {
     if (loss) done.push_back(*loss);
@@ -191,11 +207,18 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
   RRFP_CHECK(s.is_tie_joined_ || tied_side() == tie::none,
              "the tied gradient must be joined first");
   std::vector<parameter_norm> norms;
+  std::vector<at::Tensor> squares;
   for (const auto& t : s.parameters_) {
     const auto& gradient = t.p.value.grad();
     if (!s.reports(t.p) || !gradient.defined()) continue;
-    norms.push_back({t.at, gradient.to(at::kDouble).square().sum().item<double>()});
+    norms.push_back({t.at, 0});
+    squares.push_back(gradient.to(at::kDouble).square().sum());
   }
+  if (squares.empty()) return norms;
+  // All are read at once: a device is waited for a single time.
+  const auto numbers = at::stack(squares).cpu();
+  for (std::size_t i = 0; i < norms.size(); ++i)
+    norms[i].squared = numbers.const_data_ptr<double>()[i];
   return norms;
 }
 

@@ -35,6 +35,13 @@ struct chunk_state {
   std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are
 };
 
+/// A loss that the device may still be computing.
+struct late_loss {
+  task of;
+  at::Tensor sum;
+  std::int64_t tokens = 0;
+};
+
 /// A parameter and its place in the model.
 struct placed_parameter {
   parameter p;
@@ -68,6 +75,15 @@ class stage_compute::impl {
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
+  void note_loss(const task& t, double sum, std::int64_t tokens);
+  /// Reads the losses that were still being computed.
+  void settle_losses();
+  /// In its own memory where that is not the host's.
+  at::Tensor to_device(const at::Tensor& t) const;
+  microbatch to_device(microbatch mb) const;
+  /// Microbatches that hold memory here.
+  std::size_t held_microbatches() const;
+  [[noreturn]] void fail_for_memory(const std::string& where, const std::string& why) const;
   class lazy_microbatch;
   using load_function = microbatch (batch_source::*)(step_id, microbatch_id) const;
   microbatch load(const task& t, load_function how) const;
@@ -87,6 +103,8 @@ class stage_compute::impl {
       throw;
     } catch (const group_error& e) {
       fail(compute_fault::collective, where, first_line(e.what()));
+    } catch (const c10::OutOfMemoryError& e) {
+      fail_for_memory(where, first_line(e.what_without_backtrace()));
     } catch (const c10::Error& e) {
       fail(fault, where, first_line(e.what_without_backtrace()));
     } catch (const std::exception& e) {
@@ -106,6 +124,7 @@ class stage_compute::impl {
   step_purpose purpose_ = step_purpose::training;
   std::int64_t step_tokens_ = 0;
   std::vector<std::optional<microbatch_loss>> losses_;
+  std::vector<late_loss> late_losses_;
 };
 
 }  // namespace rrfp::compute

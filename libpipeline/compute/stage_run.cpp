@@ -45,10 +45,27 @@ bool stage_compute::impl::has_last_chunk() const {
                      [&](const chunk_state& c) { return config_.shape.is_last(c.vs); });
 }
 
+std::size_t stage_compute::impl::held_microbatches() const {
+  std::size_t held = 0;
+  for (std::uint32_t mb = 0; mb < config_.shape.microbatches; ++mb)
+    held += std::any_of(chunks_.begin(), chunks_.end(), [&](const chunk_state& c) {
+      return static_cast<bool>(c.microbatches[mb].stash);
+    });
+  return held;
+}
+
+void stage_compute::impl::fail_for_memory(const std::string& where, const std::string& why) const {
+  fail(compute_fault::memory, where,
+       config_.device.str() + " is out of memory with " + std::to_string(held_microbatches()) +
+           " slots held (" + why + "); lower dispatch.slots or data.microbatch_size, or set " +
+           "pipeline.recompute = true");
+}
+
 void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   RRFP_CHECK(!step_, "a step begins before the one before it is applied or aborted");
   meter_.reset_peak();
   losses_.assign(config_.shape.microbatches, std::nullopt);
+  late_losses_.clear();
   is_tie_joined_ = false;
   for (auto& chunk : chunks_) chunk.folded = 0;
   step_ = step;
@@ -122,7 +139,21 @@ microbatch stage_compute::impl::load(const task& t, load_function how) const {
          "the batch source gives " + std::to_string(batch.tokens) + " tokens");
   if (auto fits = chunks_[t.chunk.value()].module->check(batch); !fits)
     fail(compute_fault::data, to_string(t), fits.message());
-  return batch;
+  return to_device(std::move(batch));
+}
+
+at::Tensor stage_compute::impl::to_device(const at::Tensor& t) const {
+  if (!t.defined() || t.device() == config_.device) return t;
+  // From pinned memory the copy waits its turn in the stream, and nobody waits for it here.
+  return t.pin_memory().to(config_.device, /*non_blocking=*/true);
+}
+
+microbatch stage_compute::impl::to_device(microbatch mb) const {
+  if (config_.device.is_cpu()) return mb;
+  mb.inputs = to_device(mb.inputs);
+  mb.targets = to_device(mb.targets);
+  for (auto& image : mb.images) image = to_device(image);
+  return mb;
 }
 
 microbatch_layout stage_compute::impl::load_layout(const task& t) const {
@@ -178,7 +209,19 @@ void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std:
     fail(compute_fault::library, to_string(t),
          "the last chunk must return a scalar, the sum of its token losses");
   }
-  const auto value = sum.item<double>();
+  // To read it from a device would be to wait for all that is in its stream.
+  if (!sum.is_cpu()) return late_losses_.push_back({t, sum.detach(), tokens});
+  note_loss(t, sum.item<double>(), tokens);
+}
+
+void stage_compute::impl::settle_losses() {
+  guarded(compute_fault::library, "losses", [&] {
+    for (const auto& late : std::exchange(late_losses_, {}))
+      note_loss(late.of, late.sum.item<double>(), late.tokens);
+  });
+}
+
+void stage_compute::impl::note_loss(const task& t, double value, std::int64_t tokens) {
   if (!std::isfinite(value)) {
     fail(compute_fault::non_finite_loss, to_string(t),
          "the loss of microbatch " + std::to_string(t.mb.value()) + " is " + std::to_string(value) +
@@ -195,12 +238,13 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   if (!is_training()) {
     // A word to the neighbour that it may let go as well.
     mb.is_backward_done = true;
-    return std::exchange(mb.input, {}).defined() ? at::zeros({1}) : at::Tensor{};
+    return std::exchange(mb.input, {}).defined() ? at::zeros({1}, config_.device) : at::Tensor{};
   }
   if (config_.shape.is_last(chunk.vs)) {
     RRFP_CHECK(!gradient.defined(), "the last chunk takes its gradient from the loss");
     // d(mean over the tokens of the step) / d(sum over the tokens of this microbatch)
-    gradient = at::full({}, 1.0 / static_cast<double>(step_tokens_));
+    gradient = at::full({}, 1.0 / static_cast<double>(step_tokens_),
+                        at::TensorOptions{}.device(config_.device));
   } else {
     RRFP_CHECK(gradient.defined(), "a B needs the gradient of its output");
     gradient = meter_.take_in(aligned(std::move(gradient)));

@@ -243,12 +243,22 @@ void add_device(std::vector<key>& table) {
   using o = device_options;
   keys.choice(
       "kind", &o::kind, {"cpu", "cuda", "emulated"},
-      "`cpu`; `emulated`: tasks take the times of [cost] and compute nothing; `cuda` is not "
-      "available yet.");
+      "`cpu`; `cuda`: GPUs of NVIDIA; `emulated`: tasks take the times of [cost] and compute "
+      "nothing.");
   keys.number("time_scale", &o::time_scale, {0.001, 1000}, "",
               "Emulated: the times of the run as a multiple of those in [cost] and [jitter].");
   keys.bytes("message_bytes", &o::message_bytes, bytes_max,
              "Emulated: of a message between stages; 0: as many as the model would send.");
+  section_keys<cuda_options> cuda{table, "device", &job::cuda};
+  using c = cuda_options;
+  cuda.integers("gpus", &c::gpus, {0, 255},
+                "Cuda: the devices of a machine that its ranks share, by number; empty: all.");
+  cuda.boolean("deterministic", &c::deterministic,
+               "Cuda: equal runs give equal bits, at the price of slower kernels here and there.");
+  cuda.choice(
+      "collectives", &c::collectives, {"nccl", "host"},
+      "Cuda: how ranks sum; `host`: by way of host memory; `auto`: `nccl`, where every rank "
+      "has a device of its own.");
 }
 
 void add_transport(std::vector<key>& table) {

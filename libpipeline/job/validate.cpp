@@ -19,13 +19,6 @@ namespace {
 
 std::string text_of(std::uint64_t n) { return std::to_string(n); }
 
-status check_device(const job& j, const provenance& from) {
-  if (j.device.kind == device_kind::cuda)
-    return from.blame("device.kind",
-                      "not available yet: expected \"cpu\" or \"emulated\", got \"cuda\"");
-  return success();
-}
-
 status check_shape(const job& j, const provenance& from) {
   const auto shape = effective_shape(j);
   const auto chunks = text_of(shape.chunks) + std::string{from.note("pipeline.chunks")};
@@ -284,8 +277,8 @@ status check_policy(const job& j, const provenance& from) {
 
 status validate(const job& j, const provenance& from, job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds : {check_device, check_shape, check_nodes, check_transport, check_train,
-                            check_jitter, check_delays, check_cost, check_policy})
+  for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
+                            check_delays, check_cost, check_policy})
     if (auto held = holds(j, from); !held) return held;
   if (use == job_use::simulate) return success();
   if (use == job_use::embed) return check_checkpoint(j, from);

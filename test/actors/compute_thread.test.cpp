@@ -29,7 +29,7 @@ TEST_CASE("stop ends a pause, drops the rest and refuses more") {
           begun.set_value();
           return std::chrono::hours{1};
         },
-        [&] { later = true; });
+        [&](const auto&) { later = true; });
     thread.post([&] { later = true; });
     begun.get_future().wait();
     thread.stop();
@@ -42,7 +42,8 @@ TEST_CASE("a pause that nobody ends takes its time") {
   std::promise<void> over;
   compute_thread thread{"test"};
   const auto begun = std::chrono::steady_clock::now();
-  thread.occupy([] { return std::chrono::milliseconds{30}; }, [&] { over.set_value(); });
+  thread.occupy([] { return std::chrono::milliseconds{30}; },
+                [&](const auto&) { over.set_value(); });
   over.get_future().wait();
   CHECK(std::chrono::steady_clock::now() - begun >= std::chrono::milliseconds{30});
 }

@@ -40,7 +40,7 @@ TEST_CASE("a wrong setting is refused in one line") {
       {{"dispatch.mode=sometimes"}, {"dispatch.mode", "in-order", "ready", "sometimes"}},
       {{"data.text=[\"/nonexistent/corpus\"]"}, {"data.text", "/nonexistent/corpus"}},
       {{"data.sequence_length=4096"}, {"data.sequence_length", "model.context"}},
-      {{"device.kind=cuda"}, {"device.kind", "cuda"}},
+      {{"device.kind=tpu"}, {"device.kind", "cuda", "emulated", "tpu"}},
       {{"pipeline.tp=3"}, {"pipeline.tp", "model.heads", "4"}},
       {{"pipeline.nodes=[0, 1]"}, {"pipeline.nodes", "4 entries"}},
       {{"train.lr=-1"}, {"train.lr"}},
@@ -55,6 +55,17 @@ TEST_CASE("a wrong setting is refused in one line") {
       require_refused(run_program(arguments), c.said);
     }
   }
+}
+
+TEST_CASE("a GPU that is not there is refused in words that name what is missing") {
+  const auto o = run_program({RRFP_NODE, "check", job, "--set", "device.kind=cuda"});
+  if (o.code == 0) {
+    WARN("skipped: this machine has a CUDA device");
+    return;
+  }
+  for (const std::string command : {"run", "check"})
+    require_refused(run_program({RRFP_NODE, command, job, "--set", "device.kind=cuda"}),
+                    {"--set device.kind=cuda: \"cuda\": this "});
 }
 
 TEST_CASE("errors in the file name file, line and key") {

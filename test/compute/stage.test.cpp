@@ -84,6 +84,21 @@ class wrong_source final : public batch_source {
   std::int64_t step_tokens(step_id) const override { return 8; }
 };
 
+/// A device that has memory for two microbatches.
+class greedy_module final : public stage_module {
+ public:
+  greedy_module() { parameters_.push_back({"scale", at::ones({1}).requires_grad_(), tie::none}); }
+  std::span<const parameter> parameters() const override { return parameters_; }
+  at::Tensor forward(const forward_input& in) override {
+    if (in.mb == microbatch_id{1})
+      C10_THROW_ERROR(OutOfMemoryError, "tried to allocate 2 GiB\nand a page of advice");
+    return (in.input.to(at::kFloat) * parameters_[0].value).sum();
+  }
+
+ private:
+  std::vector<parameter> parameters_;
+};
+
 }  // namespace
 
 TEST_CASE("a loss that is not finite names stage, microbatch and step") {
@@ -125,6 +140,18 @@ TEST_CASE("what a library throws leaves as one compute_error of one line") {
   backward.what = {task_kind::backward, microbatch_id{0}, chunk_id{0}};
   const auto of_shape = caught([&] { first->run(backward, at::ones({3, 3})); });
   CHECK_THAT(of_shape.what(), Catch::Contains("stage 0, B0 of step 0"));
+}
+
+TEST_CASE("out of memory names the task, the slots held and what to lower") {
+  const auto stage =
+      stage_of(std::make_unique<greedy_module>(), std::make_shared<uneven_source>(2));
+  stage->begin_step(step_id{4});
+  stage->run(forward_of(0), {});
+  const auto e = caught([&] { stage->run(forward_of(1), {}); });
+  CHECK(e.fault() == compute_fault::memory);
+  CHECK(std::string{e.what()} ==
+        "stage 0, F1 of step 4: cpu is out of memory with 2 slots held (tried to allocate 2 GiB); "
+        "lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = true");
 }
 
 TEST_CASE("a sequence longer than the context is refused with both lengths") {

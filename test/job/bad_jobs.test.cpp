@@ -191,8 +191,12 @@ TEST_CASE("Nodes are named for every stage or for every rank") {
 
 TEST_CASE("What this version cannot do is refused, not ignored") {
   check({
-      {"[device]\nkind = \"cuda\"",
-       "x.toml:2: device.kind: not available yet: expected \"cpu\" or \"emulated\", got \"cuda\""},
+      {"[device]\nkind = \"cuda\"\ngpus = [-1]",
+       "x.toml:3: device.gpus: entry 0: expected an integer >= 0, got -1"},
+      {"[device]\nkind = \"cuda\"\ncollectives = \"gloo\"",
+       "x.toml:3: device.collectives: expected \"auto\", \"nccl\" or \"host\", got \"gloo\""},
+      {"[device]\nkind = \"cuda\"\ndeterministic = 1",
+       "x.toml:3: device.deterministic: expected a boolean, got 1"},
       {"[device]\nkind = \"emulated\"\ntime_scale = 0",
        "x.toml:3: device.time_scale: expected a number >= 0.001, got 0"},
       {"[device]\nkind = \"tpu\"",
@@ -295,9 +299,7 @@ TEST_CASE("An override is refused with its own text") {
   CHECK(with("pipeline={stages=3}") ==
         "--set pipeline={stages=3}: expected section.key, got a section");
   CHECK(with("stages=3") == "--set stages=3: unknown key, did you mean pipeline.stages?");
-  CHECK(
-      with("device.kind=cuda") ==
-      "--set device.kind=cuda: not available yet: expected \"cpu\" or \"emulated\", got \"cuda\"");
+  CHECK(with("device.kind=cuda") == "accepted");
   CHECK(with("pipeline.placement=v") ==
         "--set pipeline.placement=v: \"v\" expects pipeline.chunks = 2, got 1 (the default)");
   CHECK(refusal("[model]\nhidden = 130", {"data.text=.", "model.heads=4"}, job::job_use::train) ==

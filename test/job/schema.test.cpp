@@ -31,6 +31,7 @@ value other_value(const key& k) {
                                  value{std::string{"paper"}},
                                  value{std::string{"pareto"}},
                                  value{std::string{"cuda"}},
+                                 value{std::string{"nccl"}},
                                  value{std::string{"lines"}},
                                  value{std::string{"large_first"}},
                                  value{std::string{"/a"}},

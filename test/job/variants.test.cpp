@@ -64,9 +64,6 @@ TEST_CASE("A variant is refused as a job is, by its name and line") {
         "x.toml:5: dispatch.mood: unknown key, did you mean mode?");
   CHECK(one("[compare.dispatch]\nslots = 0") ==
         "x.toml:6: dispatch.slots: expected an integer >= 1, got 0");
-  CHECK(one("device.kind = \"cuda\"") ==
-        "x.toml:5: variant \"b\": device.kind: not available yet: expected \"cpu\" or "
-        "\"emulated\", got \"cuda\"");
   CHECK(one("pipeline.placement = \"v\"") ==
         "x.toml:5: variant \"b\": pipeline.placement: \"v\" expects pipeline.chunks = 2, got 1 "
         "(the default)");

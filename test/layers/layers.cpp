@@ -21,6 +21,8 @@ struct layer {
 };
 
 const names torch{"torch", "ATen", "c10"};
+/// The CUDA runtime and what of libtorch needs it, NCCL.
+const names cuda{"cuda", "nccl.h"};
 
 names with(names a, const names& b) {
   a.insert(b.begin(), b.end());
@@ -60,12 +62,20 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
       {"policies", {"policies", {"schedule"}, {}}},
+      // Part of a library that programs load, not link.
+      {"nccl", {"libtp_coord/nccl", {"schedule", "tp_coord"}, cuda}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "checkpoint", "safetensors", "metrics"},
+         "schedule", "checkpoint", "safetensors", "metrics", "accelerator"},
         with(torch, {"caf"})}},
+      // The door to devices, and what lies behind it.
+      {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
+      {"cuda",
+       {"libactors/cuda",
+        {"schedule", "tp_coord", "accelerator", "nccl"},
+        with({"ATen", "c10"}, cuda)}},
       {"trainer",
        {"libactors/trainer",
         {"actors", "plan", "compute", "job", "tp_coord", "schedule", "checkpoint"},
@@ -92,8 +102,16 @@ const std::map<std::string, layer, std::less<>>& layers() {
 }
 
 /// Third parties that only some layers may know, by the folder of their headers.
-const names watched{"torch",   "ATen",  "c10",         "caf",        "CLI",          "toml++",
-                    "openssl", "png.h", "turbojpeg.h", "prometheus", "CivetServer.h"};
+const names watched{"torch",         "ATen",    "c10",   "caf",         "CLI",
+                    "toml++",        "openssl", "png.h", "turbojpeg.h", "prometheus",
+                    "CivetServer.h", "cuda",    "nccl.h"};
+
+/// The name under which a header is watched: its folder, but for CUDA, which has none of its own.
+std::string watched_name(const std::string& target) {
+  for (const auto* const head : {"cuda", "ATen/cuda/", "c10/cuda/", "torch/csrc/cuda/"})
+    if (target.starts_with(head)) return "cuda";
+  return target.substr(0, target.find('/'));
+}
 
 /// Folders whose sources must all belong to a layer.
 constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
@@ -191,11 +209,11 @@ class reader {
   }
 
   void judge_angled(const std::string& target) {
-    const auto first = first_part(target);
-    if (first == "rrfp") return judge_layer(target);
+    if (first_part(target) == "rrfp") return judge_layer(target);
     const auto& own = layers().at(owner_);
-    if (watched.contains(first) && !own.third_parties.contains(first))
-      return report("includes <" + target + ">: layer " + owner_ + " may not know " + first);
+    const auto party = watched_name(target);
+    if (watched.contains(party) && !own.third_parties.contains(party))
+      return report("includes <" + target + ">: layer " + owner_ + " may not know " + party);
     if (owner_ != "schedule" && !is_in_pure_folder(file_)) return;
     const bool is_check = file_ == "libpipeline/schedule/check.cpp";
     if (!pure_headers.contains(target) && !(is_check && check_headers.contains(target)))

@@ -250,6 +250,31 @@ TEST_CASE("A quoted include that leaves its layer, an unknown layer and a stray 
         });
 }
 
+TEST_CASE("CUDA is seen behind its door alone") {
+  planted_tree tree;
+  tree.add("libactors/cuda/a.cpp",
+           "#include <cuda_runtime_api.h>\n#include <c10/cuda/CUDAStream.h>\n"
+           "#include <rrfp/accelerator/platform.hpp>\n#include <rrfp/nccl/nccl_collective.hpp>\n")
+      .add("libtp_coord/nccl/a.cpp", "#include <nccl.h>\n#include <ATen/ATen.h>\n")
+      .add("libactors/accelerator/a.cpp",
+           "#include <ATen/ATen.h>\n#include <ATen/cuda/Sleep.h>\n#include "
+           "<rrfp/actors/session.hpp>\n")
+      .add("libactors/a.cpp",
+           "#include <rrfp/accelerator/platform.hpp>\n#include <cuda_runtime_api.h>\n"
+           "#include <c10/cuda/CUDAStream.h>\n#include <nccl.h>\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libactors/a.cpp:2: includes <cuda_runtime_api.h>: layer actors may not know cuda",
+            "libactors/a.cpp:3: includes <c10/cuda/CUDAStream.h>: layer actors may not know cuda",
+            "libactors/a.cpp:4: includes <nccl.h>: layer actors may not know nccl.h",
+            "libactors/accelerator/a.cpp:2: includes <ATen/cuda/Sleep.h>: layer accelerator may "
+            "not know cuda",
+            "libactors/accelerator/a.cpp:3: includes <rrfp/actors/session.hpp>: no arrow from "
+            "accelerator to actors",
+            "libtp_coord/nccl/a.cpp:2: includes <ATen/ATen.h>: layer nccl may not know ATen",
+        });
+}
+
 TEST_CASE("Membership, a layer inside the actors' folder, knows neither actors nor tensors") {
   planted_tree tree;
   tree.add("libactors/membership/frames.hpp", "")

@@ -101,10 +101,12 @@ class model_chunk final : public stage_module {
   at::Tensor encode(at::Tensor x, const forward_input& in) const {
     TORCH_CHECK(in.batch != nullptr, "a model with images needs its microbatch");
     const auto lengths = encoder_rows(in.batch->layout().images, model_.vision);
-    const packing rows(lengths);
+    const packing rows(lengths, device());
     // Without images there is nothing to compute, and nothing for the weights to learn.
     if (rows.rows() == 0) {
-      if (patches_) x = at::zeros({0, std::int64_t{model_.vision.hidden}}, type_);
+      if (patches_)
+        x = at::zeros({0, std::int64_t{model_.vision.hidden}},
+                      at::TensorOptions{type_}.device(device()));
       return entry_ ? enter(in, {}) : x;
     }
     const layer_context c{in.stash, group_, rows};
@@ -127,7 +129,7 @@ class model_chunk final : public stage_module {
   }
 
   at::Tensor decode(at::Tensor x, const forward_input& in) const {
-    const packing rows(lengths_of(in));
+    const packing rows(lengths_of(in), device());
     layer_context c{in.stash, group_, rows};
     const residual_dropout drop = [&](const at::Tensor& t, std::uint32_t layer, dropout_site site) {
       return dropout(t, in.training ? model_.dropout : 0,
@@ -152,6 +154,9 @@ class model_chunk final : public stage_module {
     if (!in.targets.defined()) return logits;
     return parallel_cross_entropy(logits, in.targets.reshape({-1}), group_);
   }
+
+  /// Parameters move after the chunk is made.
+  at::Device device() const { return parameters_.front().value.device(); }
 
   std::vector<std::int64_t> lengths_of(const forward_input& in) const {
     if (in.batch != nullptr) return in.batch->layout().lengths;

@@ -19,7 +19,7 @@ at::Tensor repeated(const at::Tensor& t, std::int64_t heads) {
 
 }  // namespace
 
-packing::packing(std::span<const std::int64_t> lengths) {
+packing::packing(std::span<const std::int64_t> lengths, at::Device device) {
   for (const auto length : lengths) {
     if (length == 0) continue;
     if (!groups_.empty() && groups_.back().length == length) {
@@ -34,6 +34,7 @@ packing::packing(std::span<const std::int64_t> lengths) {
   auto* position = positions_.mutable_data_ptr<std::int64_t>();
   for (const auto length : lengths)
     for (std::int64_t i = 0; i < length; ++i) *position++ = i;
+  positions_ = positions_.to(device, /*non_blocking=*/true);
 }
 
 at::Tensor packing::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -12,7 +12,8 @@ namespace rrfp::compute {
 
 class packing {
  public:
-  explicit packing(std::span<const std::int64_t> lengths);
+  /// For rows that are on `device`.
+  explicit packing(std::span<const std::int64_t> lengths, at::Device device = at::kCPU);
 
   /// All rows together.
   std::int64_t rows() const { return rows_; }

@@ -14,6 +14,10 @@ namespace rrfp::actors {
 /// path or its contents, naming it.
 result<std::shared_ptr<const data::source>> open_data(const job::job& j);
 
+/// Error: this machine lacks what device.kind asks for, in words that name it. Looks before data is
+/// read and before anything is computed in this process: what is loaded then is for all runs.
+status check_device(const job::job& j);
+
 /// Error: obeyed to the letter, the sequence of the policy needs more than dispatch.slot_bytes.
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
 

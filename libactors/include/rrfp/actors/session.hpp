@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/trace.hpp>
@@ -26,7 +27,7 @@
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
-#include <rrfp/job/options.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/metrics/board.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/memory.hpp>
@@ -118,6 +119,18 @@ struct emulated_device {
   std::int64_t tokens = 0;            ///< of a microbatch
 };
 
+/// Devices with memory of their own, where the ranks of this machine live.
+struct accelerated_devices {
+  std::shared_ptr<accelerator::platform> platform;
+  /// Those to be used, by number; see accelerator/assignment.hpp.
+  std::vector<std::uint32_t> use;
+  /// Sums run in the order of the ranks.
+  bool deterministic = true;
+  /// How ranks sum: over the library of the devices, over host memory, or (nothing) over the first
+  /// where every rank that is here has a device of its own.
+  std::optional<job::collectives_kind> collectives;
+};
+
 struct session_setup {
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
@@ -159,6 +172,8 @@ struct session_setup {
   injected_delays delays;
   /// Instead of make_chunk and data.
   std::optional<emulated_device> emulated;
+  /// Nothing: ranks compute on the host. Not with an emulated device.
+  std::optional<accelerated_devices> accelerated;
   /// No task finished for this long: the run ends with a report of who waits for what. 0: never.
   double hang_timeout_s = 60;
   bool record_transcripts = false;

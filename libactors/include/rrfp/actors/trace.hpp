@@ -30,6 +30,9 @@ struct task_record {
   memory_use memory;
   /// Activation memory of the rank, in bytes, as measured then.
   std::int64_t held_bytes = 0;
+  /// Of the device's memory then: in tensors, and taken from it. 0: it has none of its own.
+  std::int64_t device_bytes = 0;
+  std::int64_t reserved_bytes = 0;
 };
 
 /// One time that a stage had nothing to launch.

@@ -62,6 +62,8 @@ class transport {
   virtual void bind(rank_address address, message_sink sink) = 0;
   /// Delivers once, in any order. The address must be bound.
   virtual void send(message m) = 0;
+  /// Whether send() takes a tensor in memory of a device for `to`. Else it must be in the host's.
+  virtual bool takes_device_memory(const rank_address& to) const = 0;
   /// Drops what is under way and calls no sink any more once it has returned.
   virtual void close() = 0;
 };

@@ -35,6 +35,12 @@ struct fault {
   std::chrono::microseconds delay{};  ///< of the message itself
 };
 
+/// Memory aligned to 64 bytes, or null if there is no more; both empty: the system's.
+struct slab_memory {
+  std::function<void*(std::size_t bytes)> allocate;
+  std::function<void(void*)> free;
+};
+
 struct ucx_options {
   node_id node;
   /// Drawn once a job; messages of another job are dropped.
@@ -67,6 +73,9 @@ struct ucx_options {
   std::chrono::milliseconds keepalive{500};
   /// How long close() waits for other nodes to hear of it, and for UCX to let go.
   std::chrono::milliseconds close_max{2000};
+
+  /// Where arriving data goes, if not to memory of the system: what a device reaches by itself.
+  slab_memory memory;
 
   /// Called on the progress thread for each tensor that leaves the node.
   std::function<fault(const message_header&)> inject;
@@ -118,10 +127,12 @@ class ucx_transport final : public transport {
   void route(rank_address address, node_id node);
   /// The sink is called on the progress thread, or by the sender if that is in the same process.
   void bind(rank_address address, message_sink sink) override;
-  /// The tensor lies in host memory. Bound here, the tensor itself is handed over; else the address
-  /// must be routed to a connected node. What is queued is bounded by the sender's memory slots
-  /// alone.
+  /// The tensor lies in host memory, unless takes_device_memory(). Bound here, the tensor itself is
+  /// handed over; else the address must be routed to a connected node. What is queued is bounded by
+  /// the sender's memory slots alone.
   void send(message m) override;
+  /// True for addresses that are bound here, and for all if UCX was built for the device.
+  bool takes_device_memory(const rank_address& to) const override;
   /// For group.members[own], which lives here. Every other member is routed or lives here too. A
   /// channel is thread-safe; it looks for an arrival for some microseconds before it sleeps, and a
   /// small message that arrives meanwhile is copied straight to its receiver.

@@ -8,8 +8,8 @@
 /// Sums run in the order of the ranks, ((x0 + x1) + x2) + ..., whatever the implementation, so all
 /// ranks get the same bits, and so do runs that place the ranks differently.
 ///
-/// One thread drives an object; abort() may be called from any other. Buffers are host memory and
-/// need no alignment beyond that of their element.
+/// One thread drives an object; abort() may be called from any other. Buffers are host memory,
+/// unless on_device() says otherwise, and need no alignment beyond that of their element.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +42,12 @@ class collective {
   /// `buffer` of every rank becomes that of `root`.
   status broadcast(void* buffer, std::size_t count, element type, rank_id root);
   status barrier();
+
+  /// Whether buffers are memory of a device. Calls then put their work into the stream of the
+  /// calling thread, and an error may show later: in health().
+  virtual bool on_device() const { return false; }
+  /// What ended the group while nobody called it. Thread-safe.
+  virtual status health() const { return success(); }
 
   /// Ends the call that any rank of the group waits in, and all later ones, with an error that says
   /// `why`. Thread-safe; does not wait.

@@ -8,7 +8,8 @@
 namespace rrfp::compute {
 
 enum class compute_fault : std::uint8_t {
-  library,          ///< libtorch refused (a shape, memory, a device), or a user's module threw
+  library,          ///< libtorch refused (a shape, a device), or a user's module threw
+  memory,           ///< the device has no more; says what is held and what to lower
   data,             ///< the batch source threw, or gave a microbatch that makes no sense
   non_finite_loss,  ///< the loss of a microbatch is NaN or infinite
   collective,       ///< the tensor-parallel ranks of the stage could not come together

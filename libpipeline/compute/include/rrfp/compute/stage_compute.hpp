@@ -16,6 +16,10 @@
 ///   across stages, squared_norms -> (job: clip_gradients over all ranks) -> apply.
 /// An abandoned step ends with abort_step.
 ///
+/// On a device with streams run() returns as soon as the work is in the current stream: results,
+/// losses too, are there when that has come so far. What reads numbers (losses, norms, hashes)
+/// waits for it.
+///
 /// Not thread-safe: one thread, which has called prepare_compute_thread(), drives an object; only
 /// meter() may be read from others. Launches of a step that break the protocol (a B without its F,
 /// folds out of turn) abort the process.
@@ -64,6 +68,8 @@ struct stage_compute_config {
   bool recompute = false;
   /// Of the parameters that are trained; empty: as train.optimizer says.
   std::function<std::unique_ptr<optimizer>(std::vector<at::Tensor>)> make_optimizer = {};
+  /// Where the model, its gradients and the optimizer's state live, and what comes and goes.
+  at::Device device{at::kCPU};
 };
 
 class stage_compute final : public rank_compute {
@@ -91,7 +97,8 @@ class stage_compute final : public rank_compute {
   at::Tensor run(const launch& l, at::Tensor input) override;
 
   /// The microbatches of this step whose F on the last virtual stage is done, by number. Empty on
-  /// other stages. Valid until the next begin_step.
+  /// other stages. Valid until the next begin_step. Throws compute_error if one is not finite and
+  /// run() could not know.
   std::vector<microbatch_loss> losses() const override;
 
   /// The gradients of all parameters of this rank, copies included, in model order: to be summed in

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,17 @@ namespace rrfp::job {
 struct setting {
   std::string key;
   std::string value;
+};
+
+enum class collectives_kind : std::uint8_t { nccl, host };
+
+/// [device] of kind cuda.
+struct cuda_options {
+  /// Those of a machine that its ranks share; empty: all.
+  std::vector<std::uint32_t> gpus;
+  bool deterministic = true;
+  /// How ranks sum; nothing: nccl, where every rank has a device of its own.
+  std::optional<collectives_kind> collectives;
 };
 
 /// [[compare]] one of several runs of the same job: its name and what it changes.
@@ -51,6 +63,7 @@ struct job {
   delay_options delays;
   cost_options cost;
   device_options device;
+  cuda_options cuda;
   transport_options transport;
   /// The path is absolute.
   checkpoint_options checkpoint;

@@ -1,0 +1,167 @@
+#include "accelerated_device.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+
+namespace rrfp::actors {
+
+namespace {
+
+using accelerator::event_pool;
+using accelerator::pooled_event;
+using accelerator::stream;
+using clock = std::chrono::steady_clock;
+
+}  // namespace
+
+/// Shared with what the poller still holds.
+class accelerated_device::streams : public std::enable_shared_from_this<streams> {
+ public:
+  explicit streams(accelerated_parts parts)
+      : parts_(std::move(parts)),
+        events_(event_pool::make(
+            [lane = parts_.lane, timed = parts_.measured] { return lane->make_event(timed); })),
+        launches_(parts_.poller->open_queue()),
+        copies_(parts_.poller->open_queue()) {}
+
+  void run(const std::function<void()>& work) { parts_.lane->run(stream::compute, work); }
+
+  void launch(const std::function<std::chrono::nanoseconds()>& work,
+              std::function<void(const occupancy&)> after) {
+    const auto begun = clock::now();
+    std::shared_ptr<pooled_event> first;
+    auto into = begin_measuring(first);
+    std::chrono::nanoseconds more{0};
+    if (into) run([&] { more = work(); });
+    if (into && more.count() > 0) into = parts_.lane->delay(more);
+    auto last = into ? events_->take() : result<pooled_event>{into.failure()};
+    if (last) into = parts_.lane->record(**last, stream::compute);
+    if (!last || !into) return after({last ? into : status{last.failure()}, {}, 0, 0});
+    auto& mark = **last;
+    parts_.poller->watch(
+        launches_, std::move(*last),
+        [self = shared_from_this(), begun, first, &mark, after = std::move(after)](
+            const status& done) { after(self->end_of(begun, first.get(), mark, done)); });
+  }
+
+  bool is_here(const at::Tensor& t) const {
+    return t.defined() && t.device() == parts_.lane->device();
+  }
+  void claim(const at::Tensor& t) { parts_.lane->claim(t); }
+
+  void copy_in(at::Tensor from, on_brought then) {
+    auto to = parts_.lane->copy_in(from);
+    if (!to) return then(to.failure());
+    when_copied(std::move(from), std::move(*to), std::move(then));
+  }
+
+  void copy_out(at::Tensor from, on_brought then) {
+    auto slab = parts_.slabs->take(from.nbytes());
+    if (slab.data() == nullptr)
+      return then(error{"there is no pinned memory left for " + std::to_string(from.nbytes()) +
+                        " bytes that leave " + from.device().str()});
+    if (auto put = parts_.lane->copy_out(from, slab.data()); !put) return then(put.failure());
+    auto* const memory = slab.release();
+    auto to = at::for_blob(memory, from.sizes())
+                  .context(memory, &ucx::slab::give_back)
+                  .options(at::TensorOptions{from.scalar_type()})
+                  .make_tensor();
+    when_copied(std::move(from), std::move(to), std::move(then));
+  }
+
+  /// Nothing is called any more once it has returned. Copies under way write to slabs that the pool
+  /// keeps; the run is over, and nobody takes them again.
+  void close() {
+    parts_.poller->close_queue(launches_);
+    parts_.poller->close_queue(copies_);
+  }
+
+ private:
+  status begin_measuring(std::shared_ptr<pooled_event>& first) {
+    if (!parts_.measured) return success();
+    auto e = events_->take();
+    if (!e) return e.failure();
+    first = std::make_shared<pooled_event>(std::move(*e));
+    return parts_.lane->record(**first, stream::compute);
+  }
+
+  /// Called for one launch after the other.
+  occupancy end_of(clock::time_point begun, pooled_event* first, accelerator::event& last,
+                   const status& done) {
+    const auto now = clock::now();
+    occupancy o{done, now - std::max(begun, last_end_), 0, 0};
+    last_end_ = now;
+    if (!done || first == nullptr) return o;
+    const auto ms = parts_.lane->milliseconds_between(**first, last);
+    if (!ms) {
+      o.outcome = ms.failure();
+      return o;
+    }
+    o.busy = std::chrono::nanoseconds{static_cast<std::int64_t>(*ms * 1e6)};
+    const auto memory = parts_.lane->memory();
+    o.allocated_bytes = memory.allocated;
+    o.reserved_bytes = memory.reserved;
+    return o;
+  }
+
+  /// `from` and `to` stay until then.
+  void when_copied(at::Tensor from, at::Tensor to, on_brought then) {
+    auto e = events_->take();
+    if (!e) return then(e.failure());
+    if (auto recorded = parts_.lane->record(**e, stream::copy); !recorded)
+      return then(recorded.failure());
+    parts_.poller->watch(copies_, std::move(*e),
+                         [from = std::move(from), to = std::move(to),
+                          then = std::move(then)](const status& done) mutable {
+                           from.reset();
+                           if (!done) return then(done.failure());
+                           then(std::move(to));
+                         });
+  }
+
+  const accelerated_parts parts_;
+  const std::shared_ptr<event_pool> events_;
+  const accelerator::event_poller::queue_id launches_;
+  const accelerator::event_poller::queue_id copies_;
+  clock::time_point last_end_;
+};
+
+accelerated_device::accelerated_device(std::string name, accelerated_parts parts,
+                                       std::chrono::microseconds spin)
+    : streams_(std::make_shared<streams>(std::move(parts))), thread_(std::move(name), spin) {}
+
+accelerated_device::~accelerated_device() { stop(); }
+
+void accelerated_device::post(std::function<void()> work) {
+  thread_.post([s = streams_, work = std::move(work)] { s->run(work); });
+}
+
+void accelerated_device::occupy(std::function<std::chrono::nanoseconds()> work,
+                                std::function<void(const occupancy&)> after) {
+  thread_.post(
+      [s = streams_, work = std::move(work), after = std::move(after)] { s->launch(work, after); });
+}
+
+bool accelerated_device::can_read(const at::Tensor& t) {
+  if (!streams_->is_here(t)) return !t.defined();
+  streams_->claim(t);
+  return true;
+}
+
+void accelerated_device::bring_in(at::Tensor t, on_brought then) {
+  streams_->copy_in(std::move(t), std::move(then));
+}
+
+void accelerated_device::bring_out(at::Tensor t, on_brought then) {
+  streams_->copy_out(std::move(t), std::move(then));
+}
+
+void accelerated_device::stop() {
+  thread_.stop();
+  streams_->close();
+}
+
+}  // namespace rrfp::actors

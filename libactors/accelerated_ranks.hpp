@@ -1,0 +1,56 @@
+/// The ranks of this process on devices with memory of their own: which rank owns which device,
+/// what all of them share, and how they sum.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/accelerator/assignment.hpp>
+#include <rrfp/accelerator/event_poller.hpp>
+#include <rrfp/actors/session.hpp>
+
+#include "accelerated_device.hpp"
+#include "rank_groups.hpp"
+
+namespace rrfp::actors {
+
+class accelerated_ranks {
+ public:
+  /// `hosted`: the ranks of this process, stage by stage. Error: more tensor-parallel
+  /// ranks than devices, a device that gives no stream, or one that several ranks have where
+  /// device.collectives = "nccl" and there are replicas.
+  static result<std::shared_ptr<accelerated_ranks>> open(const session_setup& setup,
+                                                         const std::vector<rank_address>& hosted,
+                                                         const accelerator::machine_share& share,
+                                                         std::chrono::milliseconds limit);
+
+  at::Device where(rank_address rank) const { return lanes_.at(rank)->device(); }
+  /// The groups of a rank as its device joins them.
+  rank_collectives join(rank_address rank, const rank_collectives& groups) const;
+  std::unique_ptr<device> make_device(std::string name, rank_address rank) const;
+  /// That devices reach by themselves.
+  slab_memory pinned_memory() const;
+
+ private:
+  accelerated_ranks(const session_setup& setup, std::chrono::milliseconds limit);
+  status assign(const session_setup& setup, const std::vector<rank_address>& hosted,
+                const accelerator::machine_share& share);
+  /// A rank whose device is that of another one, too; null if there is none.
+  const rank_address* sharing() const;
+  status choose_collectives(const session_setup& setup);
+
+  const accelerated_devices devices_;
+  const std::chrono::milliseconds limit_;
+  const std::chrono::microseconds spin_;
+  const bool measured_;
+  const std::shared_ptr<accelerator::event_poller> poller_;
+  const std::shared_ptr<ucx::slab_pool> slabs_;
+  std::map<rank_address, std::shared_ptr<accelerator::lane>> lanes_;
+  bool stages_on_device_ = true;
+  bool replicas_on_device_ = true;
+};
+
+}  // namespace rrfp::actors

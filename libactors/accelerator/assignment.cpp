@@ -1,0 +1,53 @@
+#include <rrfp/accelerator/assignment.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include <rrfp/schedule/check.hpp>
+
+namespace rrfp::accelerator {
+
+result<std::vector<std::uint32_t>> choose_devices(std::span<const std::uint32_t> wanted,
+                                                  std::uint32_t present) {
+  std::vector<std::uint32_t> chosen(wanted.begin(), wanted.end());
+  if (chosen.empty()) {
+    chosen.resize(present);
+    std::iota(chosen.begin(), chosen.end(), 0U);
+    return chosen;
+  }
+  for (auto at = chosen.begin(); at != chosen.end(); ++at) {
+    if (*at >= present)
+      return error{"expected devices 0 to " + std::to_string(present - 1) +
+                   ", which this machine has, got " + std::to_string(*at)};
+    if (std::find(chosen.begin(), at, *at) != at)
+      return error{"expected every device once, got " + std::to_string(*at) + " twice"};
+  }
+  return chosen;
+}
+
+std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
+                                      const machine_share& share) {
+  RRFP_CHECK(!devices.empty() && share.place < share.processes, "a share of something");
+  const auto part = [&](std::uint32_t i) { return devices.size() * i / share.processes; };
+  const auto begin = part(share.place);
+  const auto end = std::max(part(share.place + 1), begin + 1);
+  return {devices.begin() + static_cast<std::ptrdiff_t>(begin),
+          devices.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+result<std::vector<std::uint32_t>> assign_devices(std::size_t ranks,
+                                                  std::span<const std::uint32_t> devices,
+                                                  bool alone) {
+  RRFP_CHECK(!devices.empty(), "a device to assign");
+  if (alone && ranks > devices.size())
+    return error{"expected a device for each of the " + std::to_string(ranks) +
+                 " ranks here, which sum with others while they compute, got " +
+                 std::to_string(devices.size())};
+  std::vector<std::uint32_t> assigned;
+  for (std::size_t i = 0; i < ranks; ++i)
+    assigned.push_back(devices[alone ? i : i * devices.size() / ranks]);
+  return assigned;
+}
+
+}  // namespace rrfp::accelerator

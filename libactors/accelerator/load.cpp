@@ -1,0 +1,66 @@
+#include <rrfp/accelerator/load.hpp>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include <rrfp/accelerator/determinism.hpp>
+
+namespace rrfp::accelerator {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<fs::path> find_library() {
+  std::error_code failed;
+  const auto program = fs::read_symlink("/proc/self/exe", failed);
+  if (failed) return std::nullopt;
+  const auto beside = program.parent_path();
+  for (const auto& folder : {beside, beside.parent_path(), beside.parent_path() / "lib"})
+    if (fs::exists(folder / cuda_library, failed)) return folder / cuda_library;
+  return std::nullopt;
+}
+
+result<std::shared_ptr<platform>> load(const fs::path& library, bool deterministic) {
+  // Never unloaded: what it has started does not end before the process.
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return error{"cannot load " + library.string() + ": " + dlerror()};
+  const auto open = reinterpret_cast<open_function>(dlsym(handle, open_symbol));
+  if (open == nullptr)
+    return error{library.string() + ": expected a library of rrfp, which exports " + open_symbol};
+  opened answer;
+  open(door_version, deterministic, answer);
+  if (answer.made == nullptr) return error{answer.failure};
+  return answer.made;
+}
+
+}  // namespace
+
+result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
+  static std::shared_ptr<platform> loaded;
+  static bool is_deterministic = false;
+  if (loaded != nullptr && deterministic != is_deterministic)
+    return error{"device.deterministic is one for all runs of a process: expected " +
+                 std::string{is_deterministic ? "true" : "false"} + " as in the first"};
+  if (loaded != nullptr) return loaded;
+  const auto library = find_library();
+  if (!library)
+    return error{std::string{"this build has no CUDA part: "} + cuda_library +
+                 " is not beside the program"};
+  if (deterministic) {
+    const auto missing = missing_variables([](const char* name) { return std::getenv(name); });
+    if (!missing) return missing.failure();
+    for (const auto& v : *missing) setenv(v.name.c_str(), v.value.c_str(), 1);
+  }
+  auto made = load(*library, deterministic);
+  if (made) loaded = *made;
+  is_deterministic = deterministic;
+  return made;
+}
+
+}  // namespace rrfp::accelerator

@@ -1,0 +1,204 @@
+#include <rrfp/nccl/nccl_collective.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "communicator.hpp"
+
+namespace rrfp::nccl {
+
+namespace {
+
+using tp_coord::bytes_of;
+using tp_coord::collective;
+using tp_coord::element;
+using tp_coord::operation;
+
+/// Up to how many bytes every rank collects all of all, and sums for itself.
+constexpr std::size_t gather_bytes_max = 64 * 1024;
+
+ncclDataType_t type_of(element e) {
+  switch (e) {
+    case element::float32: return ncclFloat32;
+    case element::float64: return ncclFloat64;
+    case element::int64: return ncclInt64;
+  }
+  return ncclFloat32;
+}
+
+/// The unique id travels as numbers.
+using id_words = std::array<std::int64_t, sizeof(ncclUniqueId) / sizeof(std::int64_t)>;
+static_assert(sizeof(id_words) == sizeof(ncclUniqueId));
+
+class nccl_collective final : public collective {
+ public:
+  nccl_collective(std::shared_ptr<collective> control, std::unique_ptr<stream_host> host,
+                  const nccl_options& options)
+      : collective(control->rank(), control->size()),
+        control_(std::move(control)),
+        host_(std::move(host)),
+        options_(options),
+        comm_(std::make_shared<communicator>(rank(), size(), host_->device(), options.limit)) {
+    watch(comm_);
+  }
+
+  bool on_device() const override { return true; }
+  status health() const override { return comm_->health(); }
+
+  void abort(const std::string& why) override {
+    control_->abort(why);
+    comm_->ask_to_end(why);
+  }
+
+ private:
+  status run(const request& r) override {
+    if (auto ready = connect(); !ready) return ready;
+    const auto type = type_of(r.print.type);
+    const auto count = r.print.count;
+    const auto stream = host_->stream();
+    switch (r.print.op) {
+      case operation::sum:
+        // Two summands have one order.
+        if (options_.in_rank_order && size() > 2 && r.print.type != element::int64)
+          return sum_in_rank_order(r);
+        return comm_->call("ncclAllReduce", [&](ncclComm_t c) {
+          return ncclAllReduce(r.out, r.out, count, type, ncclSum, c, stream);
+        });
+      case operation::max:
+        return comm_->call("ncclAllReduce", [&](ncclComm_t c) {
+          return ncclAllReduce(r.out, r.out, count, type, ncclMax, c, stream);
+        });
+      case operation::gather:
+        return comm_->call("ncclAllGather", [&](ncclComm_t c) {
+          return ncclAllGather(r.in, r.out, count, type, c, stream);
+        });
+      case operation::broadcast:
+        return comm_->call("ncclBroadcast", [&](ncclComm_t c) {
+          return ncclBroadcast(r.out, r.out, count, type, static_cast<int>(r.print.root.value()), c,
+                               stream);
+        });
+      case operation::barrier: return control_->barrier();
+    }
+    return success();
+  }
+
+  /// In the first call.
+  status connect() {
+    if (comm_->is_made()) return success();
+    if (auto well = comm_->health(); !well) return well;
+    ncclUniqueId id{};
+    id_words words{};
+    if (rank() == rank_id{0}) {
+      if (const auto said = ncclGetUniqueId(&id); said != ncclSuccess) {
+        const auto why = std::string{"ncclGetUniqueId: "} + ncclGetErrorString(said);
+        abort(why);
+        return error{why};
+      }
+      std::memcpy(words.data(), &id, sizeof id);
+    }
+    if (auto sent = control_->broadcast(words.data(), words.size(), element::int64, rank_id{0});
+        !sent)
+      return sent;
+    std::memcpy(&id, words.data(), sizeof id);
+    if (const auto said = cudaSetDevice(host_->device()); said != cudaSuccess)
+      return error{"cudaSetDevice on device " + std::to_string(host_->device()) + ": " +
+                   cudaGetErrorString(said)};
+    return comm_->init(id);
+  }
+
+  status sum_in_rank_order(const request& r) {
+    const auto width = bytes_of(r.print.type);
+    const auto count = r.print.count;
+    if (count * width * size() <= gather_bytes_max) return gather_and_sum(r);
+    const auto type = type_of(r.print.type);
+    const auto stream = host_->stream();
+    const auto part = (count + size() - 1) / size();
+    const auto begin_of = [&](std::uint32_t k) { return std::min(count, part * k); };
+    const auto length_of = [&](std::uint32_t k) { return begin_of(k + 1) - begin_of(k); };
+    const auto me = rank().value();
+    const auto mine = length_of(me);
+    auto parts = host_->scratch(std::max<std::size_t>(mine * size() * width, 1));
+    if (!parts) return parts.failure();
+    auto* const collected = static_cast<std::byte*>(parts->get());
+    // Sends to itself count: the own part takes its place among the others.
+    auto scattered = comm_->call("ncclSend and ncclRecv of parts", [&](ncclComm_t c) {
+      return exchange(
+          [&](std::uint32_t k) {
+            return std::pair{transfer{r.out + begin_of(k) * width, length_of(k)},
+                             transfer{collected + k * mine * width, mine}};
+          },
+          type, c, stream);
+    });
+    if (!scattered) return scattered;
+    auto* const sum = r.out + begin_of(me) * width;
+    if (mine > 0)
+      if (auto added = host_->sum_in_order(sum, collected, mine, size(), r.print.type); !added)
+        return added;
+    return comm_->call("ncclSend and ncclRecv of sums", [&](ncclComm_t c) {
+      return exchange(
+          [&](std::uint32_t k) {
+            // What is here needs no way.
+            return std::pair{transfer{sum, k == me ? 0 : mine},
+                             transfer{r.out + begin_of(k) * width, k == me ? 0 : length_of(k)}};
+          },
+          type, c, stream);
+    });
+  }
+
+  status gather_and_sum(const request& r) {
+    const auto count = r.print.count;
+    auto all = host_->scratch(std::max<std::size_t>(count * bytes_of(r.print.type) * size(), 1));
+    if (!all) return all.failure();
+    auto gathered = comm_->call("ncclAllGather", [&](ncclComm_t c) {
+      return ncclAllGather(r.out, all->get(), count, type_of(r.print.type), c, host_->stream());
+    });
+    if (!gathered) return gathered;
+    return host_->sum_in_order(r.out, all->get(), count, size(), r.print.type);
+  }
+
+  struct transfer {
+    std::byte* data;
+    std::size_t count;
+  };
+
+  /// `of(k)`: what goes to rank k, and what comes from it.
+  template <class Of>
+  ncclResult_t exchange(Of of, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) const {
+    auto said = ncclGroupStart();
+    const auto note = [&](ncclResult_t s) {
+      if (said == ncclSuccess || said == ncclInProgress) said = s;
+    };
+    for (std::uint32_t k = 0; k < size(); ++k) {
+      const auto [to, from] = of(k);
+      const auto peer = static_cast<int>(k);
+      if (to.count > 0) note(ncclSend(to.data, to.count, type, peer, c, stream));
+      if (from.count > 0) note(ncclRecv(from.data, from.count, type, peer, c, stream));
+    }
+    note(ncclGroupEnd());
+    return said;
+  }
+
+  const std::shared_ptr<collective> control_;
+  const std::unique_ptr<stream_host> host_;
+  const nccl_options options_;
+  const std::shared_ptr<communicator> comm_;
+};
+
+}  // namespace
+
+std::unique_ptr<tp_coord::collective> make_nccl_collective(
+    std::shared_ptr<tp_coord::collective> control, std::unique_ptr<stream_host> host,
+    const nccl_options& options) {
+  return std::make_unique<nccl_collective>(std::move(control), std::move(host), options);
+}
+
+std::string nccl_version() {
+  int v = 0;
+  if (ncclGetVersion(&v) != ncclSuccess) return "unknown";
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+         std::to_string(v % 100);
+}
+
+}  // namespace rrfp::nccl

@@ -1,0 +1,149 @@
+#include <future>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/accelerator/event_poller.hpp>
+
+#include "fake_platform.hpp"
+
+namespace rrfp::accelerator {
+
+namespace {
+
+using namespace std::chrono_literals;
+using test::fake_event;
+
+/// A pool that remembers what it made.
+struct known_events {
+  std::vector<std::shared_ptr<fake_event::state>> made;
+  std::shared_ptr<event_pool> pool = event_pool::make([this]() -> result<std::unique_ptr<event>> {
+    auto e = std::make_unique<fake_event>();
+    made.push_back(e->seen);
+    return std::unique_ptr<event>{std::move(e)};
+  });
+};
+
+template <class Condition>
+bool soon(Condition holds) {
+  for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+  return holds();
+}
+
+}  // namespace
+
+TEST_CASE("an event that was let go is used again") {
+  known_events known;
+  {
+    const auto a = known.pool->take().value();
+    const auto b = known.pool->take().value();
+    CHECK(known.made.size() == 2);
+    CHECK(known.pool->unused() == 0);
+  }
+  CHECK(known.pool->unused() == 2);
+  const auto c = known.pool->take().value();
+  CHECK(known.made.size() == 2);
+}
+
+TEST_CASE("a pool says why there is no event") {
+  const auto pool = event_pool::make(
+      []() -> result<std::unique_ptr<event>> { return error{"fakeEventCreate on device 1: no"}; });
+  CHECK(pool->take().message() == "fakeEventCreate on device 1: no");
+}
+
+TEST_CASE("what was watched in a queue is done in its order") {
+  known_events known;
+  event_poller poller{GENERATE(0us, 1000us)};
+  const auto queue = poller.open_queue();
+  std::mutex mutex;
+  std::vector<int> done;
+  for (int i = 0; i < 3; ++i)
+    poller.watch(queue, known.pool->take().value(), [&, i](const status& s) {
+      const std::lock_guard lock{mutex};
+      if (s.ok()) done.push_back(i);
+    });
+  // The last is done first, as no stream would have it: it waits for its turn.
+  known.made[2]->done = true;
+  known.made[1]->done = true;
+  std::this_thread::sleep_for(5ms);
+  {
+    const std::lock_guard lock{mutex};
+    CHECK(done.empty());
+    CHECK(known.made[2]->queries == 0);
+  }
+  known.made[0]->done = true;
+  CHECK(soon([&] {
+    const std::lock_guard lock{mutex};
+    return done == std::vector<int>{0, 1, 2};
+  }));
+  CHECK(soon([&] { return known.pool->unused() == 3; }));
+}
+
+TEST_CASE("a queue that waits holds up no other") {
+  known_events known;
+  event_poller poller{50us};
+  const auto slow = poller.open_queue();
+  const auto quick = poller.open_queue();
+  std::promise<void> done;
+  std::atomic<bool> too_early = false;
+  poller.watch(slow, known.pool->take().value(), [&](const status&) { too_early = true; });
+  poller.watch(quick, known.pool->take().value(), [&](const status&) { done.set_value(); });
+  known.made[1]->done = true;
+  CHECK(done.get_future().wait_for(5s) == std::future_status::ready);
+  poller.close_queue(slow);
+  CHECK_FALSE(too_early);
+}
+
+TEST_CASE("an event that cannot be asked ends with the reason") {
+  known_events known;
+  event_poller poller{50us};
+  const auto queue = poller.open_queue();
+  std::promise<std::string> why;
+  poller.watch(queue, known.pool->take().value(),
+               [&](const status& s) { why.set_value(s.message()); });
+  known.made[0]->broken = true;
+  CHECK(why.get_future().get() == "fakeEventQuery on device 0: broken");
+}
+
+TEST_CASE("once a queue is closed nothing of it is called") {
+  known_events known;
+  event_poller poller{50us};
+  const auto queue = poller.open_queue();
+  std::atomic<bool> called = false;
+  std::promise<void> began;
+  std::promise<void> may_end;
+  poller.watch(queue, known.pool->take().value(), [&](const status&) {
+    began.set_value();
+    may_end.get_future().wait();
+  });
+  poller.watch(queue, known.pool->take().value(), [&](const status&) { called = true; });
+  known.made[0]->done = true;
+  began.get_future().wait();
+  std::atomic<bool> closed = false;
+  std::thread closing{[&] {
+    poller.close_queue(queue);
+    closed = true;
+  }};
+  std::this_thread::sleep_for(10ms);
+  CHECK_FALSE(closed);  // it waits for what runs
+  known.made[1]->done = true;
+  may_end.set_value();
+  closing.join();
+  poller.watch(queue, known.pool->take().value(), [&](const status&) { called = true; });
+  std::this_thread::sleep_for(5ms);
+  CHECK_FALSE(called);
+}
+
+TEST_CASE("a poller with nothing to wait for asks nobody, and ends with work left") {
+  known_events known;
+  {
+    event_poller poller{0us};
+    poller.watch(poller.open_queue(), known.pool->take().value(), [](const status&) {});
+    CHECK(soon([&] { return known.made[0]->queries > 2; }));
+  }
+  const auto asked = known.made[0]->queries.load();
+  std::this_thread::sleep_for(2ms);
+  CHECK(known.made[0]->queries == asked);
+}
+
+}  // namespace rrfp::accelerator

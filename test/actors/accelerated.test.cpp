@@ -1,0 +1,240 @@
+#include <future>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/accelerator/event_poller.hpp>
+
+#include "accelerated_device.hpp"
+#include "accelerated_ranks.hpp"
+#include "fake_platform.hpp"
+#include "small_session.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+using namespace std::chrono_literals;
+using accelerator::test::fake_lane;
+using accelerator::test::fake_platform;
+
+const pipeline_shape two_stages{2, 1, 4, placement::linear};
+
+std::shared_ptr<ucx::slab_pool> host_slabs() { return ucx::slab_pool::make(1 << 20); }
+
+struct one_device {
+  explicit one_device(bool holds, bool measured = false)
+      : lane(std::make_shared<fake_lane>(holds)),
+        device("test",
+               {lane, std::make_shared<accelerator::event_poller>(50us), host_slabs(), measured},
+               0us) {}
+
+  std::shared_ptr<fake_lane> lane;
+  accelerated_device device;
+};
+
+template <class Condition>
+bool soon(Condition holds) {
+  for (int i = 0; i < 5000 && !holds(); ++i) std::this_thread::sleep_for(1ms);
+  return holds();
+}
+
+session_setup setup_on(std::shared_ptr<fake_platform> platform, const test::choice_of_run& c) {
+  auto setup = test::small_setup(c, compute::test::small_model(), compute::test::small_train());
+  setup.accelerated = accelerated_devices{std::move(platform), {0}, true, std::nullopt};
+  return setup;
+}
+
+run_summary summary_of(session_setup setup) {
+  auto opened = session::open(std::move(setup));
+  REQUIRE(opened);
+  const auto result = (*opened)->run();
+  INFO(result.message);
+  REQUIRE(result.how == ending::done);
+  return result.summary;
+}
+
+}  // namespace
+
+TEST_CASE("launches are put behind each other and end when the device has come so far") {
+  one_device d{true};
+  std::atomic<int> begun = 0;
+  std::mutex mutex;
+  std::vector<int> ended;
+  for (int i = 0; i < 3; ++i)
+    d.device.occupy(
+        [&] {
+          ++begun;
+          return 0ns;
+        },
+        [&, i](const occupancy& o) {
+          const std::lock_guard lock{mutex};
+          if (o.outcome.ok() && o.busy) ended.push_back(i);
+        });
+  // All are in the stream before the first has ended.
+  CHECK(soon([&] { return d.lane->recorded() == 3; }));
+  CHECK(begun == 3);
+  {
+    const std::lock_guard lock{mutex};
+    CHECK(ended.empty());
+  }
+  d.lane->finish(1);
+  CHECK(soon([&] {
+    const std::lock_guard lock{mutex};
+    return ended == std::vector<int>{0, 1};
+  }));
+  d.lane->finish(2);
+  CHECK(soon([&] {
+    const std::lock_guard lock{mutex};
+    return ended.size() == 3;
+  }));
+}
+
+TEST_CASE("an injected delay is the device's, not the host's") {
+  one_device d{false};
+  std::promise<void> done;
+  const auto begun = std::chrono::steady_clock::now();
+  d.device.occupy([] { return 1h; }, [&](const occupancy&) { done.set_value(); });
+  REQUIRE(done.get_future().wait_for(10s) == std::future_status::ready);
+  CHECK(std::chrono::steady_clock::now() - begun < 10s);
+  CHECK(d.lane->delayed == std::chrono::nanoseconds{1h}.count());
+}
+
+TEST_CASE("where it is asked for, the device measures its times and memory") {
+  one_device d{false, true};
+  std::promise<occupancy> done;
+  d.device.occupy([] { return 0ns; }, [&](const occupancy& o) { done.set_value(o); });
+  const auto o = done.get_future().get();
+  CHECK(o.busy == 2ms);
+  CHECK(o.allocated_bytes == 1000);
+  CHECK(o.reserved_bytes == 2000);
+}
+
+TEST_CASE("what the device refuses ends the launch with the call's name") {
+  one_device d{false};
+  d.lane->fails = true;
+  std::promise<std::string> why;
+  d.device.occupy([] { return 0ns; },
+                  [&](const occupancy& o) { why.set_value(o.outcome.message()); });
+  CHECK(why.get_future().get() == "fakeEventRecord on device 0: out of order");
+}
+
+TEST_CASE("a stopped device ends no launch any more, and refuses more") {
+  one_device d{true};
+  std::atomic<bool> called = false;
+  d.device.occupy([] { return 0ns; }, [&](const occupancy&) { called = true; });
+  CHECK(soon([&] { return d.lane->recorded() == 1; }));
+  d.device.stop();
+  d.lane->finish(0);
+  d.device.post([&] { called = true; });
+  std::this_thread::sleep_for(5ms);
+  CHECK_FALSE(called);
+}
+
+TEST_CASE("tensors come in and go out when the copy is done") {
+  one_device d{true};
+  const auto t = at::arange(1000, at::kFloat).view({10, 100});
+  for (const bool out : {true, false}) {
+    std::promise<at::Tensor> copied;
+    auto future = copied.get_future();
+    const auto before = d.lane->recorded();
+    const auto then = [&](result<at::Tensor> copy) { copied.set_value(copy.value()); };
+    if (out)
+      d.device.bring_out(t, then);
+    else
+      d.device.bring_in(t, then);
+    REQUIRE(d.lane->recorded() == before + 1);
+    CHECK(future.wait_for(5ms) == std::future_status::timeout);
+    d.lane->finish(before);
+    const auto copy = future.get();
+    CHECK(copy.equal(t));
+    CHECK(copy.const_data_ptr() != t.const_data_ptr());
+  }
+}
+
+TEST_CASE("a tensor without elements goes out, too") {
+  one_device d{false};
+  std::promise<at::Tensor> copied;
+  d.device.bring_out(at::empty({0, 8}), [&](result<at::Tensor> t) { copied.set_value(*t); });
+  CHECK(copied.get_future().get().sizes() == at::IntArrayRef{0, 8});
+}
+
+TEST_CASE("without memory to copy to, sending fails in words") {
+  const auto none = ucx::slab_pool::make(
+      1 << 20, {[](std::size_t) { return static_cast<void*>(nullptr); }, [](void*) {}});
+  accelerated_device device{"test",
+                            {std::make_shared<fake_lane>(),
+                             std::make_shared<accelerator::event_poller>(50us), none, false},
+                            0us};
+  std::string why;
+  device.bring_out(at::zeros({4}), [&](result<at::Tensor> t) { why = t.message(); });
+  CHECK(why == "there is no pinned memory left for 16 bytes that leave cpu");
+}
+
+TEST_CASE("slabs come from the memory that the pool is given, and return to it") {
+  std::atomic<int> taken = 0;
+  std::atomic<int> returned = 0;
+  {
+    const auto pool = ucx::slab_pool::make(512, {[&](std::size_t bytes) {
+                                                   ++taken;
+                                                   return std::aligned_alloc(64, bytes);
+                                                 },
+                                                 [&](void* memory) {
+                                                   ++returned;
+                                                   std::free(memory);
+                                                 }});
+    { const auto a = pool->take(256), b = pool->take(256), c = pool->take(256); }
+    CHECK(taken == 3);
+    CHECK(returned == 1);  // two are kept
+    const auto again = pool->take(200);
+    CHECK(taken == 3);
+  }
+  CHECK(returned == 3);
+}
+
+TEST_CASE("a session on devices with streams gives the bits of one on the host") {
+  const auto lookahead = GENERATE(0U, 2U);
+  const auto weather = GENERATE(0U, 7U);
+  test::choice_of_run c{two_stages};
+  c.lookahead = lookahead;
+  c.weather = weather;
+  const auto platform = std::make_shared<fake_platform>(1);
+  const auto there = summary_of(setup_on(platform, c));
+  const auto here =
+      summary_of(test::small_setup(c, compute::test::small_model(), compute::test::small_train()));
+  CHECK(there.losses_xxh64 == here.losses_xxh64);
+  CHECK(there.weights_xxh64 == here.weights_xxh64);
+  CHECK(platform->opened == std::vector<std::uint32_t>{0, 0});
+}
+
+TEST_CASE("replicas that share a device sum over host memory, others as the device does") {
+  test::choice_of_run c{two_stages};
+  const auto collectives_of = [&](std::vector<std::uint32_t> use,
+                                  std::optional<job::collectives_kind> how) {
+    const auto platform = std::make_shared<fake_platform>(4);
+    auto setup = setup_on(platform, c);
+    setup.replicas = 2;
+    setup.data = std::make_shared<compute::test::uneven_source>(2 * c.shape.microbatches);
+    setup.accelerated->use = std::move(use);
+    setup.accelerated->collectives = how;
+    const auto opened = session::open(std::move(setup));
+    return opened ? std::to_string(platform->collectives) : opened.message();
+  };
+  CHECK(collectives_of({0}, std::nullopt) == "0");
+  CHECK(collectives_of({0}, job::collectives_kind::host) == "0");
+  CHECK(
+      collectives_of({0}, job::collectives_kind::nccl) ==
+      "device.collectives: \"nccl\" with replicas expects a device for each rank, but cpu of stage "
+      "0 has others: more devices, fewer stages or replicas a node, or \"host\"");
+}
+
+TEST_CASE("tensor-parallel ranks that would share a device are refused") {
+  test::choice_of_run c{two_stages};
+  auto setup = setup_on(std::make_shared<fake_platform>(1), c);
+  setup.ranks = 2;
+  CHECK(session::open(std::move(setup)).message() ==
+        "device.gpus: expected a device for each of the 4 ranks here, which sum with others while "
+        "they compute, got 1");
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,114 @@
+/// Devices that are host memory and this thread: what is put into a stream is done at once, and its
+/// end is seen when the test says so.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include <ATen/ATen.h>
+
+#include <rrfp/accelerator/platform.hpp>
+
+namespace rrfp::accelerator::test {
+
+class fake_event final : public event {
+ public:
+  struct state {
+    std::atomic<bool> done = false;
+    std::atomic<bool> broken = false;
+    std::atomic<int> queries = 0;
+  };
+
+  result<bool> query() override {
+    ++seen->queries;
+    if (seen->broken) return error{"fakeEventQuery on device 0: broken"};
+    return seen->done.load();
+  }
+
+  std::shared_ptr<state> seen = std::make_shared<state>();
+};
+
+class fake_lane final : public lane {
+ public:
+  /// `holds`: recorded events are done when the test calls finish(), else at once.
+  explicit fake_lane(bool holds = false) : holds_(holds) {}
+
+  at::Device device() const override { return at::kCPU; }
+  void run(stream, const std::function<void()>& work) override { work(); }
+  result<std::unique_ptr<event>> make_event(bool) override {
+    ++made;
+    return std::unique_ptr<event>{std::make_unique<fake_event>()};
+  }
+  status record(event& e, stream) override {
+    if (fails) return error{"fakeEventRecord on device 0: out of order"};
+    auto& seen = static_cast<fake_event&>(e).seen;
+    seen->done = !holds_;
+    const std::lock_guard lock{mutex_};
+    recorded_.push_back(seen);
+    return success();
+  }
+  result<double> milliseconds_between(event&, event&) override { return 2.0; }
+  status delay(std::chrono::nanoseconds time) override {
+    delayed += time.count();
+    return success();
+  }
+  void claim(const at::Tensor&) override { ++claims; }
+  status copy_out(const at::Tensor& from, std::byte* to) override {
+    std::memcpy(to, from.const_data_ptr(), from.nbytes());
+    return success();
+  }
+  result<at::Tensor> copy_in(const at::Tensor& from) override { return from.clone(); }
+  memory_counts memory() const override { return {1000, 2000}; }
+
+  std::size_t recorded() const {
+    const std::lock_guard lock{mutex_};
+    return recorded_.size();
+  }
+  /// What was in the streams up to the i-th recorded event is done.
+  void finish(std::size_t i) {
+    const std::lock_guard lock{mutex_};
+    for (std::size_t k = 0; k <= i; ++k) recorded_[k]->done = true;
+  }
+
+  std::atomic<bool> fails = false;
+  std::atomic<int> made = 0;
+  std::atomic<int> claims = 0;
+  std::atomic<std::int64_t> delayed = 0;
+
+ private:
+  const bool holds_;
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<fake_event::state>> recorded_;
+};
+
+class fake_platform final : public platform {
+ public:
+  explicit fake_platform(std::uint32_t devices) {
+    for (std::uint32_t d = 0; d < devices; ++d) devices_.push_back({"fake", 1 << 20});
+  }
+
+  const std::vector<device_info>& devices() const override { return devices_; }
+  result<std::shared_ptr<lane>> open_lane(std::uint32_t device) override {
+    opened.push_back(device);
+    return std::shared_ptr<lane>{std::make_shared<fake_lane>()};
+  }
+  void* allocate_pinned(std::size_t bytes) override { return std::aligned_alloc(64, bytes); }
+  void free_pinned(void* memory) override { std::free(memory); }
+  std::shared_ptr<tp_coord::collective> make_collective(
+      std::shared_ptr<tp_coord::collective> control, std::shared_ptr<lane>,
+      const collective_options&) override {
+    ++collectives;
+    return control;
+  }
+
+  std::vector<std::uint32_t> opened;
+  int collectives = 0;
+
+ private:
+  std::vector<device_info> devices_;
+};
+
+}  // namespace rrfp::accelerator::test
