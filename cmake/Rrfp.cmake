@@ -14,10 +14,10 @@ if(RRFP_SANITIZE)
   endif()
 endif()
 
-# rrfp_add_library(NAME SOURCES file... [DEPENDS lib...] [PRIVATE_DEPENDS lib...])
+# rrfp_add_library(NAME [NO_INSTALL] SOURCES file... [DEPENDS lib...] [PRIVATE_DEPENDS lib...])
 # A layer: public headers in include/ beside its CMakeLists, alias rrfp::NAME, installed as rrfp::NAME.
 function(rrfp_add_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "NO_INSTALL" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(rrfp_${name} STATIC ${arg_SOURCES})
   add_library(rrfp::${name} ALIAS rrfp_${name})
   target_include_directories(rrfp_${name}
@@ -27,6 +27,9 @@ function(rrfp_add_library name)
   target_link_libraries(rrfp_${name} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:rrfp_options>
     ${arg_PRIVATE_DEPENDS})
   target_compile_features(rrfp_${name} PUBLIC cxx_std_20)
+  if(arg_NO_INSTALL)
+    return()
+  endif()
   set_target_properties(rrfp_${name} PROPERTIES EXPORT_NAME ${name})
   install(TARGETS rrfp_${name} EXPORT rrfp
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)

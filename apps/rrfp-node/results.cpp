@@ -16,6 +16,7 @@ std::string_view name(actors::ending how) {
   switch (how) {
     case actors::ending::done: return "done";
     case actors::ending::interrupted: return "interrupted";
+    case actors::ending::bad_input: return "bad_input";
     case actors::ending::failed: return "failed";
     case actors::ending::node_lost: return "node_lost";
   }
