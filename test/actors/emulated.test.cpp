@@ -55,13 +55,13 @@ TEST_CASE("a virtual device runs its work in order and is taken as long as the w
         ran.push_back(1);
         return 20ms;
       },
-      [&] { ran.push_back(2); });
+      [&](const auto&) { ran.push_back(2); });
   device.occupy(
       [&] {
         ran.push_back(3);
         return 20ms;
       },
-      [&] { ran.push_back(4); });
+      [&](const auto&) { ran.push_back(4); });
   device.post([&] { done.set_value(); });
   done.get_future().wait();
   CHECK(ran == std::vector<int>{0, 1, 2, 3, 4});
@@ -77,7 +77,7 @@ TEST_CASE("many virtual devices are taken at once on one thread") {
   for (int i = 0; i < 200; ++i) {
     devices.push_back(std::make_unique<virtual_device>(timer));
     devices.back()->occupy([] { return 50ms; },
-                           [&] {
+                           [&](const auto&) {
                              if (--left == 0) done.set_value();
                            });
   }
@@ -98,7 +98,7 @@ TEST_CASE("a stopped virtual device drops its work, and what it waited for") {
           begun.set_value();
           return 30ms;
         },
-        [&] { after = true; });
+        [&](const auto&) { after = true; });
     device.post([&] { after = true; });
     begun.get_future().wait();
     device.stop();
