@@ -1,14 +1,14 @@
 #include <future>
 #include <thread>
 
-#include <catch2/catch.hpp>
-
 #include <rrfp/accelerator/event_poller.hpp>
 
 #include "accelerated_device.hpp"
 #include "accelerated_ranks.hpp"
 #include "fake_platform.hpp"
 #include "small_session.hpp"
+
+#include <catch2/catch.hpp>
 
 namespace rrfp::actors {
 
