@@ -353,6 +353,37 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
   refused(other, "model_type: expected");
 }
 
+TEST_CASE("a vision transformer by itself has the numbers of transformers") {
+  if (!reference()) return;
+  const subject s(*reference() + "/llava");
+  int compared = 0;
+  for (const std::uint32_t ranks : {1, 2}) {
+    const auto of_ranks = on_ranks(ranks, [&](const shared_group& group) {
+      const at::NoGradGuard no_grad;
+      // Two layers of the encoder, then two of the decoder: a stage each.
+      const auto chunks = chunks_of(s, 4, group);
+      std::vector<at::Tensor> hidden;
+      for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+        loaded_microbatch view(s.data->load(step_id{0}, microbatch_id{mb}));
+        forward_input in;
+        in.input = view.whole().inputs;
+        in.batch = &view;
+        for (std::size_t stage = 0; stage < 2; ++stage) in.input = chunks[stage]->forward(in);
+        hidden.push_back(in.input);
+      }
+      return hidden;
+    });
+    for (std::uint32_t mb = 0; mb < microbatches; ++mb) {
+      const auto name = "vit." + std::to_string(mb);
+      if (s.expected.find(name) == nullptr) continue;
+      for (const auto& hidden : of_ranks)
+        CHECK(relative(hidden[mb], tensor_of(s.expected, name)) < 1e-5);
+      ++compared;
+    }
+  }
+  CHECK(compared == 6);
+}
+
 TEST_CASE("what began here is a model of transformers, too") {
   if (!reference()) return;
   const rrfp::test::scratch_folder folder;

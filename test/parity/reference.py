@@ -171,6 +171,14 @@ def write(name, model, out):
         for n, image in enumerate(images):
             tensors[f"data.{mb}.image.{n}"] = image
 
+        if images:
+            # The encoder by itself: what its last layer gives, class tokens included.
+            with torch.no_grad():
+                hidden = [model.model.vision_tower(
+                    image[None], output_hidden_states=True, interpolate_pos_encoding=True
+                ).hidden_states[-1][0] for image in images]
+            tensors[f"vit.{mb}"] = torch.cat(hidden)
+
     losses = []
     for mb, sequences in enumerate(data):
         loss, logits = loss_sum(model, sequences)
