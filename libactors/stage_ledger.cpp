@@ -50,11 +50,11 @@ void stage_ledger::begin(step_id step) {
   flights_.clear();
 }
 
-std::optional<std::int64_t> stage_ledger::arrive(const input_arrived& input, std::int64_t now) {
-  auto& inputs = input.kind == task_kind::forward ? activations_ : gradients_;
-  auto& one = inputs[index(input.mb, input.chunk)];
+std::optional<std::int64_t> stage_ledger::arrive(const input_arrived& came, std::int64_t now) {
+  auto& inputs = came.kind == task_kind::forward ? activations_ : gradients_;
+  auto& one = inputs[index(came.mb, came.chunk)];
   if (one.ranks == 0) one.first = now;
-  one.ranks |= bit_of(input.rank);
+  one.ranks |= bit_of(came.rank);
   if (one.ranks != all_ranks_) return std::nullopt;
   return now - one.first;
 }

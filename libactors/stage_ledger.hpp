@@ -28,7 +28,7 @@ class stage_ledger {
   void begin(step_id step);
   /// How long the first rank of the stage that had this input waited for the last one; nothing if
   /// others are still to come.
-  std::optional<std::int64_t> arrive(const input_arrived& input, std::int64_t now);
+  std::optional<std::int64_t> arrive(const input_arrived& came, std::int64_t now);
   void decide(const action& a, std::int64_t now);
   void finish(launch_seq seq, rank_id rank);
 
