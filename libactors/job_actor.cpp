@@ -398,6 +398,9 @@ void job_actor::inquire(std::string why) {
 
 void job_actor::take(stage_progress& m) {
   if (!inquiry_) return;
+  // To the question before this one it may still answer, too.
+  for (const auto& s : inquiry_->states)
+    if (s.replica == m.state.replica && s.stage == m.state.stage) return;
   inquiry_->texts.push_back(std::move(m.text));
   inquiry_->states.push_back(std::move(m.state));
   if (inquiry_->states.size() == stages_.size()) end_inquiry();

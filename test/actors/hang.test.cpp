@@ -32,7 +32,7 @@ session_setup setup_of(std::uint32_t slots = 0, const std::string& policy = "bfw
   choice.policy = policy;
   auto setup = small_setup(choice, compute::test::small_model(), train);
   setup.name = "planted";
-  setup.hang_timeout_s = 0.4;
+  setup.hang_timeout_s = 1.5;
   return setup;
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a sender that is dead is named, with the task that it died in") {
   CHECK_THAT(r.cause(),
              Contains("cause: stage " + std::to_string(p.stage) + " rank 0 has not finished F" +
                       std::to_string(p.mb) + " of step " + std::to_string(p.step) + ", launched "));
-  CHECK_THAT(r.text, Contains("(" + r.cause().substr(7, 7)) || Contains("comes from stage"));
+  CHECK_THAT(r.text, Contains("comes from stage " + std::to_string(p.stage)));
 }
 
 TEST_CASE("a slot that is never given back is named, with its holder and what that lacks") {
@@ -212,7 +212,7 @@ TEST_CASE("a report holds the last decisions of each stage and what its ranks ho
   INFO(r.text);
   for (const auto* stage : {"  stage 0: step 1", "  stage 1: step 1", "  stage 2: step 1"})
     CHECK_THAT(r.text, Contains(stage));
-  CHECK_THAT(r.text, Contains("planted: no task finished for 0.") &&
+  CHECK_THAT(r.text, Contains("planted: no task finished for 1.") &&
                          Contains("input of F4 from stage 1 is missing on rank 0") &&
                          Contains("step 0 launch 0 F0: ") && Contains("wait (input) for F4") &&
                          Contains("stage 2 rank 0: 0 inputs wait"));

@@ -148,7 +148,7 @@ TEST_CASE("an address that cannot be served on is one line and exit code 2, and 
 TEST_CASE("health turns bad when nothing moves, with the reason, and every node leaves a report") {
   const scratch_folder folder;
   std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n2,2,0,3,act,100000000\n";
-  const auto job = job_in(folder, "[jitter]\ndelays = \"delays.csv\"\n[run]\nhang_timeout_s = 1\n");
+  const auto job = job_in(folder, "[jitter]\ndelays = \"delays.csv\"\n[run]\nhang_timeout_s = 3\n");
   const auto port = free_ports(1);
   program run{{RRFP_NODE, "run", job, "--json", folder / "run.jsonl", "--metrics",
                ":" + std::to_string(port)}};
@@ -159,7 +159,7 @@ TEST_CASE("health turns bad when nothing moves, with the reason, and every node 
         return bad.code == 503;
       },
       std::chrono::seconds{60}));
-  CHECK_THAT(bad.body, Contains("watched: no progress for 1.") && Contains("run.hang_timeout_s"));
+  CHECK_THAT(bad.body, Contains("watched: no progress for 3.") && Contains("run.hang_timeout_s"));
   const auto o = run.wait();
   INFO(o.err);
   CHECK(o.code == 1);
