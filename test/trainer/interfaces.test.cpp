@@ -52,6 +52,9 @@ TEST_CASE("a transport of one's own carries every tensor") {
       ++count_;
       inner_->send(std::move(m));
     }
+    bool takes_device_memory(const actors::rank_address& to) const override {
+      return inner_->takes_device_memory(to);
+    }
     void close() override { inner_->close(); }
 
    private:
