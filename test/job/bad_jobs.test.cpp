@@ -196,7 +196,7 @@ TEST_CASE("What this version cannot do is refused, not ignored") {
       {"[device]\nkind = \"cuda\"\ncollectives = \"gloo\"",
        "x.toml:3: device.collectives: expected \"auto\", \"nccl\" or \"host\", got \"gloo\""},
       {"[device]\nkind = \"cuda\"\ndeterministic = 1",
-       "x.toml:3: device.deterministic: expected a boolean, got 1"},
+       "x.toml:3: device.deterministic: expected true or false, got an integer 1"},
       {"[device]\nkind = \"emulated\"\ntime_scale = 0",
        "x.toml:3: device.time_scale: expected a number >= 0.001, got 0"},
       {"[device]\nkind = \"tpu\"",
