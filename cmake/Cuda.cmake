@@ -16,6 +16,7 @@ set(_nccl_root ${_wheels}/nvidia/nccl)
 file(GLOB _cudart ${_cuda_root}/lib/libcudart.so.*)
 file(GLOB _nccl ${_nccl_root}/lib/libnccl.so.*)
 foreach(_needed ${_cuda_root}/include/cuda_runtime_api.h ${_cuda_root}/include/crt/host_defines.h
+    ${_cuda_root}/include/nv/target
     ${_nccl_root}/include/nccl.h ${_torch_root}/lib/libtorch_cuda.so "${_cudart}" "${_nccl}")
   if(NOT EXISTS "${_needed}")
     message(STATUS "CUDA: off (no '${_needed}')")
