@@ -156,7 +156,10 @@ void job_actor::heed() {
   if (what == kind::evaluate)
     return begin(step_id{first_evaluation + evaluations_++}, compute::step_purpose::evaluation);
   finishing_ = what == kind::finish;
-  if (saves_ && saves_->is_due(steps_done(), true)) return save();
+  if (saves_ && saves_->is_due(steps_done(), true)) {
+    save_asked_ = true;
+    return save();
+  }
   heed();
 }
 
@@ -271,7 +274,8 @@ void job_actor::count(const step_summary& s) {
 }
 
 void job_actor::go_on() {
-  const bool is_last = leaving_ || (!setup_.on_request && steps_done() == setup_.train.steps);
+  const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
+                       (!setup_.on_request && steps_done() == setup_.train.steps);
   if (saves_ && saves_->is_due(steps_done(), is_last)) return save();
   if (leaving_) return conclude(ending::interrupted);
   begin_next_step();
@@ -339,7 +343,9 @@ void job_actor::take(const interrupted& m) {
   leaving_ = true;
   // The running step is worth its time only if there is something to save at its end.
   const bool steps = phase_ == phase::stepping || phase_ == phase::updating;
-  if (steps && !saves_->is_due(steps_done(), true)) return conclude(ending::interrupted);
+  const bool trains_on = steps && summary_.purpose == compute::step_purpose::training;
+  if (steps && !saves_->is_due(steps_done() + (trains_on ? 1 : 0), true))
+    return conclude(ending::interrupted);
   if (phase_ == phase::idle) go_on();
 }
 

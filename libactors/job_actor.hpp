@@ -120,6 +120,8 @@ class job_actor : public actor_base {
   std::deque<demand> demands_;
   std::uint64_t evaluations_ = 0;
   std::optional<job_saves> saves_;
+  /// The state between two steps is to be saved, whatever its number.
+  bool save_asked_ = false;
   /// Nothing is asked for any more.
   bool finishing_ = false;
   /// Interrupted, and on its way to a good end.

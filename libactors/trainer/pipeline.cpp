@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -121,11 +122,15 @@ class pipeline::impl {
     const auto expected = job_.pipeline.microbatches * job_.pipeline.replicas;
     if (microbatches.size() != expected)
       return error{fmt::format("expected {} microbatches, got {}", expected, microbatches.size())};
-    if (auto over = check_running(); !over) return over.failure();
     const bool trains = purpose == step_purpose::training;
     const step_id step{trains ? steps_ : actors::first_evaluation + evaluations_};
+    {
+      // Others may have gone through it, and on to the end, if nothing here was needed for it.
+      const std::lock_guard lock{mutex_};
+      if (over_ && !summaries_.contains(step)) return failure();
+    }
     data_->feed(step, std::move(microbatches), how.return_outputs);
-    if (leads()) {
+    if (leads() && !is_over()) {
       if (trains)
         session_->train();
       else
@@ -137,6 +142,7 @@ class pipeline::impl {
     if (at == summaries_.end()) return failure();
     const auto summary = std::move(at->second);
     summaries_.erase(at);
+    if (hook_failed_) return error{"on_step threw: the step is done, the pipeline goes on"};
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
     return result_of(summary, data_->take_back(step));
@@ -156,6 +162,10 @@ class pipeline::impl {
         take(all[i], parts[i].detach().clone(at::MemoryFormat::Contiguous));
       return success();
     };
+    if (rows.inputs.defined() && rows.targets.defined() && rows.inputs.dim() > 0 &&
+        rows.targets.dim() > 0 && rows.inputs.size(0) != rows.targets.size(0))
+      return error{fmt::format("batch: expected as many targets as inputs, got {} and {} rows",
+                               rows.targets.size(0), rows.inputs.size(0))};
     auto inputs = share("inputs", rows.inputs,
                         [](auto& mb, at::Tensor part) { mb.inputs = std::move(part); });
     if (!inputs) return inputs.failure();
@@ -202,7 +212,7 @@ class pipeline::impl {
     actors::join_hooks hooks;
     hooks.version = version;
     hooks.description = places->describe(place->rank);
-    hooks.on_refused = options_.on_note;
+    hooks.on_refused = tell_on_stderr;
     auto joined = actors::join_job(job_, *place, std::move(hooks));
     if (!joined) return joined.failure();
     if (!joined->lost.empty()) return error{joined->lost};
@@ -239,7 +249,10 @@ class pipeline::impl {
     setup.on_ending = [this] { data_->close(); };
     setup.checkpoint = actors::checkpoint_setup_of(job_, actors::identity_without_model(job_));
     if (!setup.checkpoint) return made;
-    auto choice = actors::agree_on_resume(job_, *setup.checkpoint, members_.get());
+    // How many steps there are is for the program to say.
+    auto endless = job_;
+    endless.train.steps = std::numeric_limits<std::uint64_t>::max();
+    auto choice = actors::agree_on_resume(endless, *setup.checkpoint, members_.get());
     if (!choice) return choice.failure();
     for (const auto& line : choice->notes()) options_.on_note(line);
     setup.resume = std::move(choice->from);
@@ -266,14 +279,27 @@ class pipeline::impl {
   }
 
   void take(const actors::step_summary& s) {
-    if (options_.on_step) options_.on_step(s);
+    try {
+      if (options_.on_step) options_.on_step(s);
+    } catch (...) {
+      // A hook that fails must not take the actor with it that calls it.
+      const std::lock_guard lock{mutex_};
+      hook_failed_ = true;
+    }
     const std::lock_guard lock{mutex_};
     summaries_[s.step] = s;
     changed_.notify_all();
   }
 
   void run() {
-    auto ended = session_->run();
+    auto ended = [this]() -> actors::run_result {
+      try {
+        return session_->run();
+      } catch (const std::exception& e) {
+        data_->close();
+        return {actors::ending::failed, e.what(), {}, {}};
+      }
+    }();
     const std::lock_guard lock{mutex_};
     ended_ = std::move(ended);
     over_ = true;
@@ -330,6 +356,7 @@ class pipeline::impl {
   std::condition_variable changed_;
   std::map<step_id, actors::step_summary> summaries_;
   bool over_ = false;
+  bool hook_failed_ = false;
   actors::run_result ended_;  ///< once over_
 };
 

@@ -16,16 +16,13 @@ namespace {
 /// computed by other kernels, depending on how many came before.
 void run_graphs_as_written() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    torch::jit::setGraphExecutorOptimize(false);
-    torch::jit::getProfilingMode() = false;
-  });
+  std::call_once(once, [] { torch::jit::getProfilingMode() = false; });
+  torch::jit::setGraphExecutorOptimize(false);  // of the calling thread
 }
 
 }  // namespace
 
 result<stage> script_stage(const std::string& path, const std::string& prefix) {
-  run_graphs_as_written();
   std::shared_ptr<torch::jit::Module> module;
   try {
     module = std::make_shared<torch::jit::Module>(torch::jit::load(path));
@@ -37,7 +34,10 @@ result<stage> script_stage(const std::string& path, const std::string& prefix) {
   stage made;
   for (const auto& p : module->named_parameters())
     made.parameters.emplace_back(prefix + p.name, p.value);
-  made.forward = [module](const at::Tensor& x) { return module->forward({x}).toTensor(); };
+  made.forward = [module](const at::Tensor& x) {
+    run_graphs_as_written();
+    return module->forward({x}).toTensor();
+  };
   made.set_training = [module](bool training) { module->train(training); };
   return made;
 }

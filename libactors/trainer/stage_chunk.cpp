@@ -85,19 +85,25 @@ class stage_chunk final : public compute::stage_module {
     }
     if (!out.defined()) throw std::runtime_error("forward gave no tensor");
     if (speaks_ && data_->wants_outputs(in.step)) data_->keep_output(in.step, in.mb, out.detach());
-    return with_context("loss",
-                        "the output " + describe(out) + " and the target " + describe(in.targets),
-                        [&] { return loss_.of(out, in.targets); });
+    const auto loss = with_context(
+        "loss", "the output " + describe(out) + " and the target " + describe(in.targets),
+        [&] { return loss_.of(out, in.targets); });
+    if (in.training && learns(in) && at::GradMode::is_enabled() && !loss.requires_grad())
+      throw std::runtime_error("the loss has no gradient: it does not depend on the output");
+    return loss;
   }
 
  private:
+  bool learns(const compute::forward_input& in) const {
+    return !parameters_.empty() || in.input.requires_grad();
+  }
+
   void check_output(const at::Tensor& out, const compute::forward_input& in) const {
     if (!out.defined()) throw std::runtime_error("forward gave no tensor");
     if (!out.is_floating_point())
       throw std::runtime_error("forward gave " + describe(out) +
                                ", expected a float tensor for the next stage");
-    const bool learns = !parameters_.empty() || in.input.requires_grad();
-    if (in.training && learns && at::GradMode::is_enabled() && !out.requires_grad())
+    if (in.training && learns(in) && at::GradMode::is_enabled() && !out.requires_grad())
       throw std::runtime_error(
           "forward gave a tensor without a gradient: it depends on no parameter and not on the "
           "input");

@@ -111,6 +111,9 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
              Contains("stage 1") && Contains("must return a scalar"));
+  options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.detach().sum(); };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("stage 1, F0 of step 0: the loss has no gradient"));
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.sum() / 0; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
              Contains("stage 1") && Contains("the loss of microbatch 0 is"));
@@ -122,6 +125,8 @@ TEST_CASE("a batch that does not fit is refused, and the pipeline goes on") {
         "batch.inputs: expected at least 5 rows, one a microbatch, got 4");
   CHECK(p->step({batch_of(0).inputs, at::zeros({})}).message() ==
         "batch.targets: expected at least 5 rows, one a microbatch, got 0");
+  CHECK(p->step({batch_of(0).inputs, batch_of(0, 36).targets}).message() ==
+        "batch: expected as many targets as inputs, got 36 and 37 rows");
   CHECK(p->step(batch_of(0)).ok());
   CHECK_THAT(p->step({batch_of(0).inputs, {}}).message(),
              Contains("expected targets in the process"));

@@ -130,6 +130,33 @@ TEST_CASE("a training is saved and goes on to the same bits, on other stages too
   CHECK_THAT(pipeline::open(j, options).value()->save().message(), Contains("checkpoint.dir"));
 }
 
+TEST_CASE("what is asked to be saved is saved, however quick the steps and slow the disk") {
+  const scratch_folder folder;
+  auto j = job_of();
+  j.checkpoint.dir = folder / "saved";
+  j.train.steps = 3;  // fewer than are taken: the loop is the program's
+  {
+    auto p = pipeline::open(j, small_options()).value();
+    for (std::uint64_t step = 0; step < 7; ++step) {
+      CHECK(p->step(batch_of(step)).ok());
+      CHECK(p->save().ok());  // while the one before is still written, maybe
+    }
+    CHECK(p->finish().value().checkpoints == 7);
+  }
+  CHECK(pipeline::open(j, small_options()).value()->steps() == 7);
+}
+
+TEST_CASE("a hook that throws is told, and takes nothing with it") {
+  auto options = small_options();
+  options.on_step = [](const actors::step_summary& s) {
+    if (s.step.value() == 1) throw 3;
+  };
+  auto p = pipeline::open(job_of(), options).value();
+  CHECK(p->step(batch_of(0)).ok());
+  CHECK_THAT(p->step(batch_of(1)).message(), Contains("on_step threw"));
+  CHECK(p->finish().ok());
+}
+
 TEST_CASE("an interrupt ends the step, and the pipeline") {
   auto options = small_options();
   pipeline* running = nullptr;

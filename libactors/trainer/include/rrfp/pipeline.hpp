@@ -25,10 +25,13 @@
 /// job and calls the same functions in the same order. Inputs matter in the process of the first
 /// stage, targets in that of the last one; elsewhere they may be undefined.
 ///
-/// Errors are values: result<T>::message() is one line that names the stage. After a failed step
-/// the pipeline is over, and each further call gives the same error. No call waits for longer than
-/// run.hang_timeout_s without any task being finished; a caller that waits for a process that never
-/// calls step() waits for as long as that process lives.
+/// Errors are values: result<T>::message() is one line that names the stage. After a step that
+/// failed the pipeline is over, and each further call gives the same error; a batch that is refused
+/// before anything runs (too few rows, another number of microbatches) leaves it as it was, so of
+/// several processes all must be given batches that fit. A process that is given its batch later
+/// than run.hang_timeout_s after the others ends the training for all; one that waits for node 0 to
+/// begin a step waits for as long as node 0 lives. Factories must not throw but for make_stage and
+/// make_chunk.
 ///
 /// Thread-safety: one thread at a time calls a pipeline, but for interrupt(). Modules, losses and
 /// hooks are called from threads of the pipeline, a module from one at a time, of different stages
