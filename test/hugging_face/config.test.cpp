@@ -128,4 +128,24 @@ TEST_CASE("a folder stands for its config.json, and a missing one is named") {
   CHECK_THAT(gone.message(), Catch::Contains("/nonexistent/model"));
 }
 
+TEST_CASE("What transformers has no model for is said with the key") {
+  job::model_options m;
+  m.family = job::architecture::gpt2;
+  m.hidden = 32;
+  m.heads = 4;
+  CHECK(check_expressible(m).ok());
+  CHECK(unused_parameters(m).empty());
+  m.head_width = 16;
+  CHECK_THAT(check_expressible(m).message(),
+             Catch::Contains("model.head_width: ") && Catch::Contains("got 16"));
+  m.head_width = 0;
+  m.vision.layers = 1;
+  CHECK_THAT(check_expressible(m).message(), Catch::Contains("model.family: "));
+  m.family = job::architecture::llama;
+  CHECK(check_expressible(m).ok());
+  CHECK(unused_parameters(m).size() == 4);
+  m.vision.class_token = false;
+  CHECK_THAT(check_expressible(m).message(), Catch::Contains("vision.class_token: "));
+}
+
 }  // namespace rrfp::hugging_face::test
