@@ -14,6 +14,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/compute/first_line.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/version.hpp>
@@ -52,11 +53,8 @@ template <class Make>
 auto made_by_user(Make make) -> decltype(make()) {
   try {
     return make();
-  } catch (const c10::Error& e) {
-    const std::string why = e.what_without_backtrace();
-    return error{"its factory threw: " + why.substr(0, why.find('\n'))};
   } catch (const std::exception& e) {
-    return error{std::string{"its factory threw: "} + e.what()};
+    return error{"its factory threw: " + compute::first_line_of(e)};
   } catch (...) {
     return error{"its factory threw something that is no std::exception"};
   }
@@ -142,12 +140,43 @@ class pipeline::impl {
     if (at == summaries_.end()) return failure();
     const auto summary = std::move(at->second);
     summaries_.erase(at);
-    if (hook_failed_) return error{"on_step threw: the step is done, the pipeline goes on"};
+    const bool hook_failed = std::exchange(hook_failed_, false);
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
-    return result_of(summary, data_->take_back(step));
+    auto outputs = data_->take_back(step);
+    if (hook_failed) return error{"on_step threw: the step is done, the pipeline goes on"};
+    return result_of(summary, std::move(outputs));
   }
 
+  result<step_result> pass(step_purpose purpose, const batch& rows, step_options how) {
+    auto microbatches = cut(rows);
+    if (!microbatches) return microbatches.failure();
+    return pass(purpose, std::move(*microbatches), how);
+  }
+
+  std::uint64_t steps() const { return steps_; }
+  bool leads() const { return members_ == nullptr || members_->node() == node_id{0}; }
+
+  status save() {
+    if (job_.checkpoint.dir.empty())
+      return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
+    if (auto over = check_running(); !over) return over;
+    if (leads()) session_->save();
+    return success();
+  }
+
+  result<actors::run_summary> finish() {
+    if (!runner_.joinable()) return failure();
+    if (leads() && !is_over()) session_->finish();
+    runner_.join();
+    if (ended_.how != actors::ending::done) return failure();
+    if (members_) members_->leave();
+    return ended_.summary;
+  }
+
+  void interrupt() { session_->interrupt(); }
+
+ private:
   result<std::vector<compute::microbatch>> cut(const batch& rows) const {
     const auto count = std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;
     std::vector<compute::microbatch> all(static_cast<std::size_t>(count));
@@ -177,29 +206,6 @@ class pipeline::impl {
     return all;
   }
 
-  std::uint64_t steps() const { return steps_; }
-  bool leads() const { return members_ == nullptr || members_->node() == node_id{0}; }
-
-  status save() {
-    if (job_.checkpoint.dir.empty())
-      return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
-    if (auto over = check_running(); !over) return over;
-    if (leads()) session_->save();
-    return success();
-  }
-
-  result<actors::run_summary> finish() {
-    if (!runner_.joinable()) return failure();
-    if (leads() && !is_over()) session_->finish();
-    runner_.join();
-    if (ended_.how != actors::ending::done) return failure();
-    if (members_) members_->leave();
-    return ended_.summary;
-  }
-
-  void interrupt() { session_->interrupt(); }
-
- private:
   status join() {
     auto place = options_.place ? result<actors::launch_place>{*options_.place}
                                 : actors::resolve_launch({}, [](const char* name) -> const char* {
@@ -370,18 +376,14 @@ result<std::unique_ptr<pipeline>> pipeline::open(job::job j, pipeline_options op
 }
 
 result<step_result> pipeline::step(const batch& rows, step_options how) {
-  auto cut = impl_->cut(rows);
-  if (!cut) return cut.failure();
-  return impl_->pass(compute::step_purpose::training, std::move(*cut), how);
+  return impl_->pass(compute::step_purpose::training, rows, how);
 }
 result<step_result> pipeline::step(std::vector<compute::microbatch> microbatches,
                                    step_options how) {
   return impl_->pass(compute::step_purpose::training, std::move(microbatches), how);
 }
 result<step_result> pipeline::eval(const batch& rows, step_options how) {
-  auto cut = impl_->cut(rows);
-  if (!cut) return cut.failure();
-  return impl_->pass(compute::step_purpose::evaluation, std::move(*cut), how);
+  return impl_->pass(compute::step_purpose::evaluation, rows, how);
 }
 result<step_result> pipeline::eval(std::vector<compute::microbatch> microbatches,
                                    step_options how) {

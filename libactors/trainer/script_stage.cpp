@@ -6,6 +6,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <rrfp/compute/first_line.hpp>
 #include <rrfp/stage.hpp>
 
 namespace rrfp {
@@ -27,9 +28,8 @@ result<stage> script_stage(const std::string& path, const std::string& prefix) {
   try {
     module = std::make_shared<torch::jit::Module>(torch::jit::load(path));
   } catch (const c10::Error& e) {
-    const std::string why = e.what_without_backtrace();
     return error{path +
-                 ": expected a module saved by torch.jit.save: " + why.substr(0, why.find('\n'))};
+                 ": expected a module saved by torch.jit.save: " + compute::first_line_of(e)};
   }
   stage made;
   for (const auto& p : module->named_parameters())

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <rrfp/compute/first_line.hpp>
 #include <rrfp/compute/operators.hpp>
 
 namespace rrfp {
@@ -33,20 +34,16 @@ std::string describe(const at::Tensor& t) {
   return t.defined() ? c10::str(t.scalar_type(), " ", t.sizes()) : "none";
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 /// What user code throws says what was thrown, not what it was given.
 template <class Work>
 auto with_context(const std::string& what, const std::string& given, Work work) {
   const auto fail = [&](const std::string& why) {
-    throw std::runtime_error(what + ": " + first_line(why) + " (given " + given + ")");
+    throw std::runtime_error(what + ": " + why + " (given " + given + ")");
   };
   try {
     return work();
-  } catch (const c10::Error& e) {
-    fail(e.what_without_backtrace());
   } catch (const std::exception& e) {
-    fail(e.what());
+    fail(compute::first_line_of(e));
   } catch (...) {
     fail("something that is no std::exception was thrown");
   }

@@ -133,9 +133,7 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
   try {
     for (const auto& chunk : chunks) move_parameters(*chunk, config.device);
   } catch (const c10::Error& e) {
-    const std::string why = e.what_without_backtrace();
-    return error{"its parameters do not fit on " + config.device.str() + ": " +
-                 why.substr(0, why.find('\n'))};
+    return error{"its parameters do not fit on " + config.device.str() + ": " + first_line_of(e)};
   }
   std::set<std::pair<std::string, bool>> names;
   for (const auto& chunk : chunks) {

@@ -14,6 +14,7 @@
 
 #include <rrfp/compute/stage_compute.hpp>
 
+#include <rrfp/compute/first_line.hpp>
 #include <rrfp/compute/optimizer.hpp>
 #include "weight_stash.hpp"
 
@@ -96,19 +97,16 @@ class stage_compute::impl {
   /// Calls `work`; whatever it throws becomes a compute_error.
   template <class Work>
   auto guarded(compute_fault fault, const std::string& where, Work work) const {
-    const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
     try {
       return work();
     } catch (const compute_error&) {
       throw;
     } catch (const group_error& e) {
-      fail(compute_fault::collective, where, first_line(e.what()));
+      fail(compute_fault::collective, where, first_line_of(e));
     } catch (const c10::OutOfMemoryError& e) {
-      fail_for_memory(where, first_line(e.what_without_backtrace()));
-    } catch (const c10::Error& e) {
-      fail(fault, where, first_line(e.what_without_backtrace()));
+      fail_for_memory(where, first_line_of(e));
     } catch (const std::exception& e) {
-      fail(fault, where, first_line(e.what()));
+      fail(fault, where, first_line_of(e));
     }
   }
 

@@ -151,10 +151,14 @@ TEST_CASE("a hook that throws is told, and takes nothing with it") {
   options.on_step = [](const actors::step_summary& s) {
     if (s.step.value() == 1) throw 3;
   };
+  const auto plain = train_plainly(5, 4);
   auto p = pipeline::open(job_of(), options).value();
   CHECK(p->step(batch_of(0)).ok());
   CHECK_THAT(p->step(batch_of(1)).message(), Contains("on_step threw"));
-  CHECK(p->finish().ok());
+  CHECK(p->steps() == 2);
+  CHECK(p->step(batch_of(2)).value().loss == plain.losses[2]);
+  CHECK(p->step(batch_of(3)).value().loss == plain.losses[3]);
+  CHECK(p->finish().value().steps == 4);
 }
 
 TEST_CASE("an interrupt ends the step, and the pipeline") {

@@ -1,0 +1,18 @@
+/// What is told of an exception that libtorch or code of a user throws.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include <c10/util/Exception.h>
+
+namespace rrfp::compute {
+
+/// Its first line, without the stack that libtorch adds.
+inline std::string first_line_of(const std::exception& e) {
+  const auto* of_libtorch = dynamic_cast<const c10::Error*>(&e);
+  const std::string text = of_libtorch ? of_libtorch->what_without_backtrace() : e.what();
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace rrfp::compute
