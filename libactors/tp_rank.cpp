@@ -23,16 +23,13 @@ void require_health(const rank_collectives& groups) {
 }
 
 /// Sends a tensor that is complete, from where the transport can read it.
-void send_out(const tp_rank_setup& rank, message m) {
-  auto& wire = *rank.context->wire;
+void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
+  auto& wire = *rank->context->wire;
   if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
-  rank.device->bring_out(
-      std::move(m.tensor), [header = m.header, address = rank.address, supervisor = rank.supervisor,
-                            context = rank.context](result<at::Tensor> t) {
-        if (t) return context->wire->send({header, std::move(*t)});
-        post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
-                                            address.rank.value(), t.message())});
-      });
+  rank->device->bring_out(std::move(m.tensor), [header = m.header, rank](result<at::Tensor> t) {
+    if (t) return rank->context->wire->send({header, std::move(*t)});
+    post(rank->supervisor, failed{rank->name() + ": " + t.message()});
+  });
 }
 
 constexpr std::chrono::nanoseconds from_ms(double ms) {
@@ -43,111 +40,108 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
 class execution {
  public:
   execution(const run_launch& what, at::Tensor input, std::optional<message_header> next_input,
-            const tp_rank_setup& rank)
-      : address(rank.address),
-        supervisor(rank.supervisor),
-        rank_(rank),
+            std::shared_ptr<const tp_rank_setup> of)
+      : rank(std::move(of)),
         what_(what),
         input_(std::move(input)),
         next_input_(next_input),
-        compute_(rank.compute),
-        context_(rank.context),
-        counters_(*rank.counters),
-        done_{what.step, what.what, rank.address.rank} {}
+        done_{what.step, what.what, rank->address.rank} {}
 
   /// Says how much longer the device is taken than the computation lasted.
   std::chrono::nanoseconds begin() {
-    done_.begin = context_->now();
-    output_ = compute_->run(what_.what, std::move(input_));
+    const auto& context = *rank->context;
+    done_.begin = context.now();
+    output_ = rank->compute->run(what_.what, std::move(input_));
     const auto time_of = [&](const task_time& f) {
-      return f ? from_ms(f(what_.step, address.stage, address.rank, what_.what.what)).count() : 0;
+      const auto& at = rank->address;
+      return f ? from_ms(f(what_.step, at.stage, at.rank, what_.what.what)).count() : 0;
     };
-    done_.delay = time_of(context_->delay);
-    return std::chrono::nanoseconds{done_.delay + time_of(context_->emulated_time)};
+    done_.delay = time_of(context.delay);
+    return std::chrono::nanoseconds{done_.delay + time_of(context.emulated_time)};
   }
 
   void end(const occupancy& o) {
     if (!o.outcome) throw std::runtime_error(o.outcome.message());
-    require_health(rank_.groups);
-    done_.end = context_->now();
+    require_health(rank->groups);
+    const auto& context = *rank->context;
+    done_.end = context.now();
     if (o.busy) done_.begin = std::max(done_.begin, done_.end - o.busy->count());
-    done_.held_bytes = compute_->held_bytes();
+    done_.held_bytes = rank->compute->held_bytes();
     done_.device_bytes = o.allocated_bytes;
     done_.reserved_bytes = o.reserved_bytes;
-    if (next_input_) context_->meeting->receive(*next_input_);
-    if (!output_.defined()) return post(supervisor, std::move(done_));
-    counters_.sent.add();
-    counters_.sent_bytes.add(output_.nbytes());
-    if (context_->meeting == nullptr || destination().to.stage == address.stage) {
-      send_out(rank_, {destination(), std::move(output_)});
-      return post(supervisor, std::move(done_));
+    if (next_input_) context.meeting->receive(*next_input_);
+    if (!output_.defined()) return post(rank->supervisor, std::move(done_));
+    rank->counters->sent.add();
+    rank->counters->sent_bytes.add(output_.nbytes());
+    if (context.meeting == nullptr || destination().to.stage == rank->address.stage) {
+      send_out(rank, {destination(), std::move(output_)});
+      return post(rank->supervisor, std::move(done_));
     }
-    context_->meeting->send_to_meet(
-        {destination(), std::move(output_)},
-        [supervisor = supervisor, done = done_, context = context_]() mutable {
-          done.received = context->now();
-          post(supervisor, std::move(done));
-        });
+    context.meeting->send_to_meet({destination(), std::move(output_)},
+                                  [rank = rank, done = done_]() mutable {
+                                    done.received = rank->context->now();
+                                    post(rank->supervisor, std::move(done));
+                                  });
   }
 
-  const rank_address address;
-  const caf::actor supervisor;
+  const std::shared_ptr<const tp_rank_setup> rank;
   bool went_well = false;
 
  private:
   /// Of the output.
   message_header destination() const {
     const auto& t = what_.what.what;
-    const auto& shape = context_->shape;
-    const auto vs = shape.virtual_stage(address.stage, t.chunk).value();
+    const auto& from = rank->address;
+    const auto& shape = rank->context->shape;
+    const auto vs = shape.virtual_stage(from.stage, t.chunk).value();
     const bool forward = t.kind == task_kind::forward;
     const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
-    return {forward ? payload::activation : payload::gradient, what_.step, t.mb, to.chunk, address,
-            {to.stage, address.rank, address.replica}};
+    return {forward ? payload::activation : payload::gradient,
+            what_.step,
+            t.mb,
+            to.chunk,
+            from,
+            {to.stage, from.rank, from.replica}};
   }
 
-  const tp_rank_setup rank_;
   const run_launch what_;
   at::Tensor input_;
   const std::optional<message_header> next_input_;
-  const std::shared_ptr<compute::rank_compute> compute_;
-  const std::shared_ptr<run_context> context_;
-  metrics::rank_counters& counters_;
   launch_done done_;
   at::Tensor output_;
 };
 
 /// What `work` throws ends the job: false.
 template <class Work>
-bool tell_failure(const rank_address& address, const caf::actor& supervisor, Work&& work) {
+bool tell_failure(const tp_rank_setup& rank, Work&& work) {
   try {
     work();
     return true;
   } catch (const compute::compute_error& e) {
     const bool by_input = e.fault() == compute::compute_fault::data ||
                           e.fault() == compute::compute_fault::non_finite_loss;
-    post(supervisor, failed{e.what(), by_input});
+    post(rank.supervisor, failed{e.what(), by_input});
   } catch (const std::exception& e) {
-    post(supervisor, failed{fmt::format("stage {} rank {}: {}", address.stage.value(),
-                                        address.rank.value(), e.what()),
-                            false});
+    post(rank.supervisor, failed{rank.name() + ": " + e.what(), false});
   }
   return false;
 }
 
 }  // namespace
 
+std::string tp_rank_setup::name() const {
+  return fmt::format("stage {} rank {}", address.stage.value(), address.rank.value());
+}
+
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
-    : actor_base(config), setup_(std::move(setup)) {
-  setup_.device->post([] { compute::prepare_compute_thread(); });
+    : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
+  setup_->device->post([] { compute::prepare_compute_thread(); });
 }
 
 template <class Work>
 void tp_rank::on_device(Work work) {
-  setup_.device->post(
-      [work = std::move(work), address = setup_.address, supervisor = setup_.supervisor]() mutable {
-        tell_failure(address, supervisor, work);
-      });
+  setup_->device->post(
+      [work = std::move(work), rank = setup_]() mutable { tell_failure(*rank, work); });
 }
 
 caf::behavior tp_rank::make_behavior() {
@@ -157,43 +151,41 @@ caf::behavior tp_rank::make_behavior() {
       [this](const run_launch& m) { start(m); },
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
-        on_device([m, setup = setup_] {
-          setup.compute->apply(m.scale, m.lr);
-          post(setup.supervisor, update_applied{m.step});
+        on_device([m, rank = setup_] {
+          rank->compute->apply(m.scale, m.lr);
+          post(rank->supervisor, update_applied{m.step});
         });
       },
       [this](const take_snapshot& m) { take(m); },
       [this](const report_weights&) {
-        on_device([setup = setup_] {
-          post(setup.supervisor, stage_weights{setup.address, setup.compute->hashes(), {}});
+        on_device([rank = setup_] {
+          post(rank->supervisor, stage_weights{rank->address, rank->compute->hashes(), {}});
         });
       },
       [this](const stop&) {
-        for (const auto& group : {setup_.groups.stage, setup_.groups.replicas})
+        for (const auto& group : {setup_->groups.stage, setup_->groups.replicas})
           if (group) group->abort("the run is over");
-        setup_.device->stop();
+        setup_->device->stop();
         quit();
       },
   };
 }
 
 void tp_rank::bring_in(message& m) {
-  setup_.device->bring_in(
-      std::move(m.tensor),
-      [self = caf::actor_cast<caf::actor>(this), header = m.header, address = setup_.address,
-       supervisor = setup_.supervisor](result<at::Tensor> t) {
+  setup_->device->bring_in(
+      std::move(m.tensor), [self = caf::actor_cast<caf::actor>(this), header = m.header,
+                            rank = setup_](result<at::Tensor> t) {
         if (t) return post(self, message{header, std::move(*t)});
-        post(supervisor, failed{fmt::format("stage {} rank {}: the input of microbatch {}: {}",
-                                            address.stage.value(), address.rank.value(),
-                                            header.mb.value(), t.message())});
+        post(rank->supervisor, failed{fmt::format("{}: the input of microbatch {}: {}",
+                                                  rank->name(), header.mb.value(), t.message())});
       });
 }
 
 void tp_rank::take(message& m) {
-  if (!setup_.device->can_read(m.tensor)) return bring_in(m);
+  if (!setup_->device->can_read(m.tensor)) return bring_in(m);
   const auto& h = m.header;
-  setup_.counters->received.add();
-  setup_.counters->received_bytes.add(m.tensor.nbytes());
+  setup_->counters->received.add();
+  setup_->counters->received_bytes.add(m.tensor.nbytes());
   if (h.what == payload::tied_gradient) {
     RRFP_CHECK(!tied_partner_, "one tied gradient a step");
     tied_partner_ = std::move(m);
@@ -204,36 +196,33 @@ void tp_rank::take(message& m) {
   const bool fresh =
       inputs_.emplace(input_key{h.step, forward, h.mb, h.chunk}, std::move(m.tensor)).second;
   RRFP_CHECK(fresh, "an input arrives once");
-  setup_.counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
-  post(setup_.supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
-                                  h.chunk, setup_.address.rank});
+  setup_->counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
+  post(setup_->supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
+                                   h.chunk, setup_->address.rank});
 }
 
 void tp_rank::begin(const begin_step& m) {
   const auto step = m.step;
   purpose_ = m.purpose;
-  on_device([m, compute = setup_.compute] { compute->begin_step(m.step, m.purpose); });
+  on_device([m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
   launched_ = 0;
   named_input_.reset();
-  if (const auto input = next_input(step)) setup_.context->meeting->receive(*input);
-  const auto& shape = setup_.context->shape;
+  if (const auto input = next_input(step)) setup_->context->meeting->receive(*input);
+  const auto& shape = setup_->context->shape;
   const auto first = shape.at(virtual_stage_id{0});
-  if (first.stage != setup_.address.stage) return;
+  if (first.stage != setup_->address.stage) return;
   // Data is loaded by the F that needs it, so all of it counts as here.
   for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-    post(setup_.supervisor,
-         arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_.address.rank});
+    post(setup_->supervisor,
+         arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank});
 }
 
 void tp_rank::start(const run_launch& l) {
   if (auto taken = order_.take(l.what.seq, l.what.what); !taken)
-    return post(setup_.supervisor,
-                failed{fmt::format("stage {} rank {}: {}", setup_.address.stage.value(),
-                                   setup_.address.rank.value(), taken.message()),
-                       false});
+    return post(setup_->supervisor, failed{setup_->name() + ": " + taken.message(), false});
   const auto& t = l.what.what;
-  const auto& shape = setup_.context->shape;
-  const auto vs = shape.virtual_stage(setup_.address.stage, t.chunk);
+  const auto& shape = setup_->context->shape;
+  const auto vs = shape.virtual_stage(setup_->address.stage, t.chunk);
   const bool forward = t.kind == task_kind::forward;
   const bool has_input = forward ? !shape.is_first(vs) : is_backward(t.kind) && !shape.is_last(vs);
   at::Tensor input;
@@ -241,31 +230,31 @@ void tp_rank::start(const run_launch& l) {
     auto taken = inputs_.extract(input_key{l.step, forward, t.mb, t.chunk});
     RRFP_CHECK(!taken.empty(), "a launched task's input is here");
     input = std::move(taken.mapped());
-    setup_.counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
+    setup_->counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
   }
   ++launched_;
   // Both halves run on the device, one after the other.
   const auto run = std::make_shared<execution>(l, std::move(input), next_input(l.step), setup_);
-  setup_.device->occupy(
+  setup_->device->occupy(
       [run] {
         std::chrono::nanoseconds time{0};
-        run->went_well = tell_failure(run->address, run->supervisor, [&] { time = run->begin(); });
+        run->went_well = tell_failure(*run->rank, [&] { time = run->begin(); });
         return time;
       },
       [run](const occupancy& o) {
-        if (run->went_well) tell_failure(run->address, run->supervisor, [&] { run->end(o); });
+        if (run->went_well) tell_failure(*run->rank, [&] { run->end(o); });
       });
 }
 
 std::optional<message_header> tp_rank::next_input(step_id step) {
-  const auto& obeyed = setup_.obeyed;
+  const auto& obeyed = setup_->obeyed;
   if (launched_ >= obeyed.size()) return std::nullopt;
   const auto next =
       std::find_if(obeyed.begin() + static_cast<std::ptrdiff_t>(launched_), obeyed.end(),
                    [](const task& t) { return t.kind != task_kind::weight; });
   if (next == obeyed.end()) return std::nullopt;
-  const auto& shape = setup_.context->shape;
-  const auto& own = setup_.address;
+  const auto& shape = setup_->context->shape;
+  const auto& own = setup_->address;
   const auto vs = shape.virtual_stage(own.stage, next->chunk);
   const bool forward = next->kind == task_kind::forward;
   if (forward ? shape.is_first(vs) : shape.is_last(vs)) return std::nullopt;
@@ -283,25 +272,25 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
 }
 
 void tp_rank::end_evaluation(step_id step) {
-  on_device([step, setup = setup_] {
-    auto losses = setup.compute->losses();
-    const auto peak = setup.compute->peak_bytes();
-    setup.compute->end_evaluation();
-    post(setup.supervisor, rank_step_ended{step, setup.address.rank, std::move(losses), {}, peak});
+  on_device([step, rank = setup_] {
+    auto losses = rank->compute->losses();
+    const auto peak = rank->compute->peak_bytes();
+    rank->compute->end_evaluation();
+    post(rank->supervisor, rank_step_ended{step, rank->address.rank, std::move(losses), {}, peak});
   });
 }
 
 void tp_rank::end(step_id step) {
   if (purpose_ == compute::step_purpose::evaluation) return end_evaluation(step);
   // Here and not at the end of the step for all: other stages still work.
-  if (setup_.groups.replicas)
-    on_device([step, setup = setup_] {
-      const auto group = make_collective_group(setup.groups.replicas, setup.replicas_watch);
+  if (setup_->groups.replicas)
+    on_device([step, rank = setup_] {
+      const auto group = make_collective_group(rank->groups.replicas, rank->replicas_watch);
       group->set_task(step, {});
-      for (auto& gradient : setup.compute->gradients()) group->all_reduce_sum(gradient);
-      setup.context->note_progress();
+      for (auto& gradient : rank->compute->gradients()) group->all_reduce_sum(gradient);
+      rank->context->note_progress();
     });
-  if (setup_.tied_with != setup_.address.stage) send_tied(step);
+  if (setup_->tied_with != setup_->address.stage) send_tied(step);
   ending_ = step;
   join_tied_if_both();
 }
@@ -309,66 +298,70 @@ void tp_rank::end(step_id step) {
 /// Once the device has come as far as the gradient.
 void tp_rank::send_tied(step_id step) {
   const auto mine = std::make_shared<std::optional<at::Tensor>>();
-  setup_.device->occupy(
-      [mine, setup = setup_] {
-        tell_failure(setup.address, setup.supervisor, [&] {
-          *mine = setup.compute->tied_gradient();
+  setup_->device->occupy(
+      [mine, rank = setup_] {
+        tell_failure(*rank, [&] {
+          *mine = rank->compute->tied_gradient();
           RRFP_CHECK(mine->has_value(), "both sides of a tie have a gradient");
         });
         return std::chrono::nanoseconds{0};
       },
-      [mine, step, setup = setup_](const occupancy& o) {
+      [mine, step, rank = setup_](const occupancy& o) {
         if (!mine->has_value()) return;
-        tell_failure(setup.address, setup.supervisor, [&] {
+        tell_failure(*rank, [&] {
           if (!o.outcome) throw std::runtime_error(o.outcome.message());
-          send_out(setup, {{payload::tied_gradient,
-                            step,
-                            microbatch_id{},
-                            chunk_id{},
-                            setup.address,
-                            {setup.tied_with, setup.address.rank, setup.address.replica}},
-                           std::move(**mine)});
+          const auto& from = rank->address;
+          send_out(rank, {{payload::tied_gradient,
+                           step,
+                           microbatch_id{},
+                           chunk_id{},
+                           from,
+                           {rank->tied_with, from.rank, from.replica}},
+                          std::move(**mine)});
         });
       });
 }
 
 void tp_rank::take(const take_snapshot& m) {
-  on_device([m, address = setup_.address, supervisor = setup_.supervisor, compute = setup_.compute,
-             context = setup_.context] {
+  on_device([m, rank = setup_] {
+    const auto& context = rank->context;
     const auto begun = context->now();
     std::vector<compute::named_tensor> copies;
     std::string failure;
     // There may be no memory for a copy: no checkpoint then, but no end of the run either.
     try {
-      copies = copy_to_host(compute->snapshot());
+      copies = copy_to_host(rank->compute->snapshot());
     } catch (const std::exception& e) {
-      failure = fmt::format("stage {} rank {}: no copy to save: {}", address.stage.value(),
-                            address.rank.value(), e.what());
+      failure = fmt::format("{}: no copy to save: {}", rank->name(), e.what());
     }
-    post(supervisor, snapshot_taken{m.step, context->now() - begun});
-    context->saver->post([m, address, supervisor, context, copies = std::move(copies), failure] {
-      if (!failure.empty()) return post(supervisor, snapshot_written{m.step, {}, 0, 0, failure});
-      const auto written = write_rank(checkpoint::folder_of_save(context->checkpoint_dir, m.step),
-                                      address.stage, address.rank, m.step, copies);
-      if (!written) return post(supervisor, snapshot_written{m.step, {}, 0, 0, written.message()});
-      post(supervisor, snapshot_written{m.step, written->name, written->bytes, written->xxh64, {}});
+    post(rank->supervisor, snapshot_taken{m.step, context->now() - begun});
+    context->saver->post([m, rank, copies = std::move(copies), failure] {
+      const auto tell = [&](snapshot_written what) { post(rank->supervisor, std::move(what)); };
+      if (!failure.empty()) return tell({m.step, {}, 0, 0, failure});
+      const auto& at = rank->address;
+      const auto written =
+          write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step), at.stage,
+                     at.rank, m.step, copies);
+      if (!written) return tell({m.step, {}, 0, 0, written.message()});
+      tell({m.step, written->name, written->bytes, written->xxh64, {}});
     });
   });
 }
 
 void tp_rank::join_tied_if_both() {
-  const bool tied = setup_.tied_with != setup_.address.stage;
+  const bool tied = setup_->tied_with != setup_->address.stage;
   if (!ending_ || (tied && !tied_partner_)) return;
   const auto step = *std::exchange(ending_, std::nullopt);
   at::Tensor partner;
   if (tied) partner = std::move(tied_partner_->tensor);
   tied_partner_.reset();
-  on_device([step, partner = std::move(partner), setup = setup_] {
-    if (partner.defined()) setup.compute->join_tied(partner);
-    rank_step_ended ended{step, setup.address.rank, setup.compute->losses(),
-                          setup.compute->squared_norms(), setup.compute->peak_bytes()};
-    require_health(setup.groups);
-    post(setup.supervisor, std::move(ended));
+  on_device([step, partner = std::move(partner), rank = setup_] {
+    auto& compute = *rank->compute;
+    if (partner.defined()) compute.join_tied(partner);
+    rank_step_ended ended{step, rank->address.rank, compute.losses(), compute.squared_norms(),
+                          compute.peak_bytes()};
+    require_health(rank->groups);
+    post(rank->supervisor, std::move(ended));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include <rrfp/compute/rank_compute.hpp>
@@ -37,6 +38,9 @@ struct rank_parts {
 };
 
 struct tp_rank_setup : rank_parts {
+  /// "stage 1 rank 0"
+  std::string name() const;
+
   caf::actor supervisor;
   std::shared_ptr<run_context> context;
 };
@@ -70,7 +74,8 @@ class tp_rank : public actor_base {
   template <class Work>
   void on_device(Work work);
 
-  const tp_rank_setup setup_;
+  /// Shared with the launches that are on their way, which may outlive the actor.
+  const std::shared_ptr<const tp_rank_setup> setup_;
   std::map<input_key, at::Tensor> inputs_;
   tp_coord::launch_order order_;
   /// Of this step.
