@@ -9,6 +9,8 @@
 
 #include <rrfp/nccl/nccl_collective.hpp>
 
+#include "cuda_call.hpp"
+
 namespace rrfp::cuda {
 
 namespace {
@@ -22,11 +24,6 @@ at::ScalarType scalar_type_of(element e) {
     case element::int64: return at::kLong;
   }
   return at::kFloat;
-}
-
-error failure_of(const std::exception& e) {
-  const std::string text = e.what();
-  return error{text.substr(0, text.find('\n'))};
 }
 
 class torch_streams final : public nccl::stream_host {

@@ -49,12 +49,6 @@ class cuda_event final : public accelerator::event {
 
 cudaEvent_t handle_of(accelerator::event& e) { return static_cast<cuda_event&>(e).handle(); }
 
-/// The first line of what libtorch says.
-error failure_of(const c10::Error& e) {
-  const std::string text = e.what_without_backtrace();
-  return error{text.substr(0, text.find('\n'))};
-}
-
 }  // namespace
 
 result<std::shared_ptr<accelerator::lane>> cuda_lane::open(c10::DeviceIndex device) {

@@ -89,8 +89,7 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
   try {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   } catch (const std::exception& e) {
-    const std::string text = e.what();
-    return error{"libtorch cannot use CUDA: " + text.substr(0, text.find('\n'))};
+    return error{"libtorch cannot use CUDA: " + failure_of(e).message};
   }
   if (deterministic) make_deterministic();
   return std::shared_ptr<accelerator::platform>{new cuda_platform{std::move(devices)}};
