@@ -62,6 +62,34 @@ result<accelerated_devices> accelerated_by(const job::job& j) {
                              j.cuda.collectives};
 }
 
+result<plan::dispatch_plan> dispatch_of(const job::job& j) {
+  auto made = plan::make_dispatch_plan(j);
+  if (!made) return error{fmt::format("{}: {}", j.source, made.message())};
+  return made;
+}
+
+result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
+  session_setup setup;
+  setup.shape = dispatch.shape;
+  setup.ranks = j.pipeline.tp;
+  setup.replicas = j.pipeline.replicas;
+  setup.mode = dispatch.mode;
+  setup.lookahead = dispatch.lookahead;
+  setup.spin = std::chrono::microseconds{j.run.spin_us};
+  setup.limits = dispatch.limits;
+  setup.make_policy = [policies = dispatch.policies](stage_id s) { return policies->make(s); };
+  setup.train = j.train;
+  setup.recompute = j.pipeline.recompute;
+  setup.hang_timeout_s = j.run.hang_timeout_s;
+  const bool emulated = j.device.kind == job::device_kind::emulated;
+  const auto scale = emulated ? j.device.time_scale : 1.0;
+  auto delays = delays_of(j, scale);
+  if (!delays) return delays.failure();
+  setup.delays = std::move(*delays);
+  if (emulated) setup.emulated = emulation_of(j, scale);
+  return setup;
+}
+
 }  // namespace
 
 status check_device(const job::job& j) {
@@ -101,35 +129,17 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
 }
 
 result<session_setup> make_setup_without_model(const job::job& j) {
-  auto dispatch = plan::make_dispatch_plan(j);
-  if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
-  session_setup setup;
-  setup.shape = dispatch->shape;
-  setup.ranks = j.pipeline.tp;
-  setup.replicas = j.pipeline.replicas;
-  setup.mode = dispatch->mode;
-  setup.lookahead = dispatch->lookahead;
-  setup.spin = std::chrono::microseconds{j.run.spin_us};
-  setup.limits = dispatch->limits;
-  setup.make_policy = [policies = dispatch->policies](stage_id s) { return policies->make(s); };
-  setup.train = j.train;
-  setup.recompute = j.pipeline.recompute;
-  setup.hang_timeout_s = j.run.hang_timeout_s;
-  const bool emulated = j.device.kind == job::device_kind::emulated;
-  const auto scale = emulated ? j.device.time_scale : 1.0;
-  auto delays = delays_of(j, scale);
-  if (!delays) return delays.failure();
-  setup.delays = std::move(*delays);
-  if (emulated) setup.emulated = emulation_of(j, scale);
-  return setup;
+  const auto dispatch = dispatch_of(j);
+  if (!dispatch) return dispatch.failure();
+  return setup_for(j, *dispatch);
 }
 
 result<session_setup> make_session_setup(const job::job& j,
                                          std::shared_ptr<const data::source> data) {
-  const auto dispatch = plan::make_dispatch_plan(j);
-  if (!dispatch) return error{fmt::format("{}: {}", j.source, dispatch.message())};
+  const auto dispatch = dispatch_of(j);
+  if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
-  auto made = make_setup_without_model(j);
+  auto made = setup_for(j, *dispatch);
   if (!made) return made;
   auto& setup = *made;
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),

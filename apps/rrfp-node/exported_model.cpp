@@ -88,24 +88,25 @@ result<exported_model> exported_model::create(
   for (const auto& t : made.saved_->all())
     if (!t.name.starts_with(optimizer_prefix)) made.weights_[t.name].push_back(&t);
 
+  std::set<std::string> trained;
+  for (const auto& [name, parts] : made.weights_) {
+    if (auto fits = check_form(name, *parts.front()); !fits) return fits.failure();
+    // Files of a model without its head leave out the first word of a name.
+    trained.insert(name);
+    trained.insert(name.substr(name.find('.') + 1));
+  }
+  if (made.base_ == nullptr) {
+    for (const auto& u : unused)
+      if (!trained.contains(u.name))
+        made.filled_.push_back({u.name, at::full(u.sizes, u.value, made.type_)});
+    for (const auto& t : made.filled_) made.weights_[t.name].push_back(&t);
+  }
   const auto type = actors::dtype_of(at::empty({0}, made.type_));
   RRFP_CHECK(type.ok(), "files hold floats");
   std::vector<safetensors::tensor_spec> specs;
-  std::set<std::string_view> trained;
-  for (const auto& [name, parts] : made.weights_) {
-    if (auto fits = check_form(name, *parts.front()); !fits) return fits.failure();
+  for (const auto& [name, parts] : made.weights_)
     specs.push_back({name, *type, stored_sizes(*parts.front())});
-    // Files of a model without its head leave out the first word of a name.
-    trained.insert(name);
-    trained.insert(std::string_view{name}.substr(name.find('.') + 1));
-  }
-  if (made.base_ == nullptr)
-    for (const auto& u : unused) {
-      if (trained.contains(u.name)) continue;
-      made.filled_[u.name] = at::full(u.sizes, u.value, made.type_);
-      specs.push_back({u.name, *type, u.sizes});
-    }
-  else
+  if (made.base_ != nullptr)
     for (const auto& [name, t] : made.base_->tensors())
       if (!trained.contains(name)) {
         made.kept_.emplace(name, t);
@@ -123,11 +124,6 @@ status exported_model::write() {
   for (const auto& name : to_->order()) {
     if (const auto kept = kept_.find(name); kept != kept_.end()) {
       if (auto written = to_->write(name, kept->second.bytes()); !written) return written;
-      continue;
-    }
-    if (const auto filled = filled_.find(name); filled != filled_.end()) {
-      if (auto written = to_->write(name, actors::bytes_of(filled->second)); !written)
-        return written;
       continue;
     }
     const auto& parts = weights_.at(name);

@@ -45,9 +45,9 @@ class exported_model {
 
   std::shared_ptr<const actors::checkpoint_tensors> saved_;
   std::shared_ptr<const safetensors::collection> base_;
-  std::map<std::string, pieces> weights_;
+  std::vector<compute::named_tensor> filled_;  ///< what a model has and no training touches
+  std::map<std::string, pieces> weights_;      ///< of saved_ and filled_
   std::map<std::string, safetensors::located_tensor> kept_;  ///< of base_
-  std::map<std::string, at::Tensor> filled_;
   at::ScalarType type_ = at::kFloat;
   std::unique_ptr<safetensors::sharded_writer> to_;
 };

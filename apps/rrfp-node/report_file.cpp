@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "../write_file.hpp"
+
 namespace rrfp::apps {
 
 namespace {
@@ -57,15 +59,6 @@ std::string shortened(std::string_view report) {
   return text;
 }
 
-status write_whole(const std::string& path, const std::string& text) {
-  std::FILE* const file = std::fopen(path.c_str(), "wx");
-  if (file == nullptr) return error{fmt::format("{}: {}", path, std::strerror(errno))};
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int problem = errno;
-  if (std::fclose(file) == 0 && written) return success();
-  return error{fmt::format("{}: {}", path, std::strerror(written ? errno : problem))};
-}
-
 }  // namespace
 
 result<std::string> reports_folder(const command_options& options) {
@@ -89,7 +82,7 @@ void leave_report(const std::string& folder, node_id node, const std::string& re
   auto told = whole;
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
-    if (auto written = write_whole(path, whole); written)
+    if (auto written = write_file(path, whole); written)
       told = shortened(whole) + fmt::format("rrfp-node: the report is saved in {}\n", path);
     else
       told += fmt::format("rrfp-node: the report cannot be saved: {}\n", written.message());

@@ -6,6 +6,23 @@ namespace rrfp::checkpoint {
 
 using nlohmann::json;
 
+namespace {
+
+/// A table of names, whose entries `read` takes. `key`: where it stands.
+template <class Table, class Read>
+result<Table> parse_table(std::string_view key, std::string_view text, Read read) {
+  try {
+    const auto parsed = json::parse(text);
+    Table all;
+    for (const auto& [name, entry] : parsed.items()) read(entry, all[name]);
+    return all;
+  } catch (const json::exception& e) {
+    return error{std::string{key} + ": " + e.what()};
+  }
+}
+
+}  // namespace
+
 std::string to_json(const parts& all) {
   json made = json::object();
   for (const auto& [name, p] : all)
@@ -18,22 +35,13 @@ std::string to_json(const parts& all) {
 }
 
 result<parts> parse_parts(std::string_view text) {
-  try {
-    const auto parsed = json::parse(text);
-    parts all;
-    for (const auto& [name, entry] : parsed.items()) {
-      part p;
-      entry.at("whole").get_to(p.whole);
-      entry.at("dimension").get_to(p.dimension);
-      entry.at("blocks").get_to(p.blocks);
-      entry.at("offset").get_to(p.offset);
-      entry.at("length").get_to(p.length);
-      all[name] = std::move(p);
-    }
-    return all;
-  } catch (const json::exception& e) {
-    return error{std::string{parts_key} + ": " + e.what()};
-  }
+  return parse_table<parts>(parts_key, text, [](const json& entry, part& p) {
+    entry.at("whole").get_to(p.whole);
+    entry.at("dimension").get_to(p.dimension);
+    entry.at("blocks").get_to(p.blocks);
+    entry.at("offset").get_to(p.offset);
+    entry.at("length").get_to(p.length);
+  });
 }
 
 std::string to_json(const stored_forms& all) {
@@ -44,19 +52,10 @@ std::string to_json(const stored_forms& all) {
 }
 
 result<stored_forms> parse_stored(std::string_view text) {
-  try {
-    const auto parsed = json::parse(text);
-    stored_forms all;
-    for (const auto& [name, entry] : parsed.items()) {
-      stored form;
-      entry.at("transposed").get_to(form.transposed);
-      entry.at("sizes").get_to(form.sizes);
-      all[name] = std::move(form);
-    }
-    return all;
-  } catch (const json::exception& e) {
-    return error{std::string{stored_key} + ": " + e.what()};
-  }
+  return parse_table<stored_forms>(stored_key, text, [](const json& entry, stored& form) {
+    entry.at("transposed").get_to(form.transposed);
+    entry.at("sizes").get_to(form.sizes);
+  });
 }
 
 status check_part(const part& p, std::span<const std::int64_t> shape) {
