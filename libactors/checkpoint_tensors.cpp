@@ -5,7 +5,9 @@
 #include <map>
 #include <utility>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/checkpoint/part.hpp>

@@ -14,7 +14,9 @@
 #include <mutex>
 #include <thread>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
 #include <rrfp/accelerator/load.hpp>

@@ -4,7 +4,8 @@
 #include <future>
 #include <thread>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 
 #include <rrfp/actors/transport.hpp>
 

@@ -2,7 +2,8 @@
 #include <atomic>
 #include <mutex>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 
 #include "ucx_nodes.hpp"
 

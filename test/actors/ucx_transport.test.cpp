@@ -8,7 +8,9 @@
 #include <random>
 #include <thread>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 
 #include "ucx_nodes.hpp"
 

@@ -8,7 +8,7 @@
 #include <deque>
 #include <mutex>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 #include <rrfp/accelerator/platform.hpp>
 
@@ -61,7 +61,7 @@ class fake_lane final : public lane {
     return success();
   }
   result<at::Tensor> copy_in(const at::Tensor& from) override { return from.clone(); }
-  memory_counts memory() const override { return {1000, 2000}; }
+  memory_counts memory() const override { return {1000, 1500, 2000}; }
 
   std::size_t recorded() const {
     const std::lock_guard lock{mutex_};
