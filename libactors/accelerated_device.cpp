@@ -92,18 +92,17 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   occupancy end_of(clock::time_point begun, pooled_event* first, accelerator::event& last,
                    const status& done) {
     const auto now = clock::now();
-    occupancy o{done, now - std::max(begun, last_end_), 0, 0};
+    occupancy o{done, now - std::max(begun, last_end_), {}};
     last_end_ = now;
-    if (!done || first == nullptr) return o;
+    if (!done) return o;
+    o.memory = parts_.lane->memory();
+    if (first == nullptr) return o;
     const auto ms = parts_.lane->milliseconds_between(**first, last);
     if (!ms) {
       o.outcome = ms.failure();
       return o;
     }
     o.busy = std::chrono::nanoseconds{static_cast<std::int64_t>(*ms * 1e6)};
-    const auto memory = parts_.lane->memory();
-    o.allocated_bytes = memory.allocated;
-    o.reserved_bytes = memory.reserved;
     return o;
   }
 

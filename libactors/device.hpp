@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/schedule/result.hpp>
 
 #include "work_queue.hpp"
@@ -23,9 +24,8 @@ struct occupancy {
   status outcome = success();
   /// As the device has measured it; nothing: since `work` began.
   std::optional<std::chrono::nanoseconds> busy;
-  /// Of the memory of the device, when the launch had ended; 0: it has none of its own.
-  std::int64_t allocated_bytes = 0;
-  std::int64_t reserved_bytes = 0;
+  /// Of the memory of the device, when the launch had ended; zeroes: it has none of its own.
+  accelerator::memory_counts memory;
 };
 
 class device : public work_queue {

@@ -214,6 +214,7 @@ void job_actor::finish_step() {
     stage.blocked_ms += milliseconds(o.blocked);
     stage.launch_gap_ms += milliseconds(o.launch_gap);
     stage.peak_bytes = std::max(stage.peak_bytes, o.peak_bytes);
+    stage.device_memory = accelerator::most_of(stage.device_memory, o.device_memory);
     stage.memory.slots_peak = std::max(stage.memory.slots_peak, o.memory.slots_peak);
     stage.memory.bytes_peak = std::max(stage.memory.bytes_peak, o.memory.bytes_peak);
     stage.memory.activations_peak =

@@ -89,9 +89,7 @@ struct launch_done {
   /// When the receiver of its output had it, if the rank waited for that; else 0.
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
-  // Of the device's own memory, where that is measured; else 0:
-  std::int64_t device_bytes = 0;    ///< in tensors
-  std::int64_t reserved_bytes = 0;  ///< taken from the device
+  accelerator::memory_counts device_memory = {};  ///< zeroes where it has none of its own
 };
 /// All tasks of the step are done: exchange tied gradients, if it is a training, and report.
 struct end_step {
@@ -112,6 +110,7 @@ struct stage_step_ended {
   std::vector<compute::parameter_norm> norms;
   memory_use memory;
   std::int64_t peak_bytes = 0;  ///< activation memory, measured, of the rank that held most
+  accelerator::memory_counts device_memory = {};  ///< the most of a rank's device
   // Of the rank with most of it:
   std::int64_t busy = 0;        ///< in tasks
   std::int64_t blocked = 0;     ///< after tasks, until their output was received
@@ -240,15 +239,15 @@ auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank
 auto fields(auto f, run_launch& x) { return f(x.step, x.what); }
 auto fields(auto f, launch_done& x) {
   return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes,
-           x.device_bytes, x.reserved_bytes);
+           x.device_memory);
 }
 auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
   return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes);
 }
 auto fields(auto f, stage_step_ended& x) {
-  return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.busy, x.blocked,
-           x.launch_gap, x.first_begin, x.last_end);
+  return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
+           x.busy, x.blocked, x.launch_gap, x.first_begin, x.last_end);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }

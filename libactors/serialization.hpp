@@ -1,6 +1,7 @@
 /// How the plain types inside messages travel between processes: as their members, in order.
 #pragma once
 
+#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/compute/parameter_report.hpp>
 #include <rrfp/compute/stage_compute.hpp>
@@ -40,6 +41,13 @@ auto fields(auto f, parameter_hash& x) { return f(x.at, x.xxh64); }
 RRFP_INSPECT_BY_FIELDS
 
 }  // namespace rrfp::compute
+
+namespace rrfp::accelerator {
+
+auto fields(auto f, memory_counts& x) { return f(x.allocated, x.allocated_peak, x.reserved); }
+RRFP_INSPECT_BY_FIELDS
+
+}  // namespace rrfp::accelerator
 
 namespace rrfp::actors {
 

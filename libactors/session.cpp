@@ -166,6 +166,12 @@ std::int64_t run_summary::peak_bytes() const {
   return peak;
 }
 
+accelerator::memory_counts run_summary::device_memory() const {
+  accelerator::memory_counts most;
+  for (const auto& s : stages) most = accelerator::most_of(most, s.device_memory);
+  return most;
+}
+
 class session::impl {
  public:
   impl(session_setup setup, std::optional<cluster> where)

@@ -108,11 +108,12 @@ void stage_supervisor::take(const launch_done& m) {
   count_time(m);
   if (outcome_.first_begin == 0) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
+  outcome_.device_memory = accelerator::most_of(outcome_.device_memory, m.device_memory);
   tell_core(task_finished{m.what.seq, m.rank});
   if (context_->trace != nullptr)
-    context_->trace->add(task_record{
-        replica_, stage_, m.rank, m.step, m.what, ledger_.decided_at(m.what.seq), m.begin, m.end,
-        m.delay, core_.memory(), m.held_bytes, m.device_bytes, m.reserved_bytes});
+    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what,
+                                     ledger_.decided_at(m.what.seq), m.begin, m.end, m.delay,
+                                     core_.memory(), m.held_bytes, m.device_memory});
   ledger_.finish(m.what.seq, m.rank);
   counters_.tasks[static_cast<std::size_t>(m.what.what.kind)].observe(m.end - m.begin);
   ask_for_decision();
@@ -122,7 +123,9 @@ void stage_supervisor::count_time(const launch_done& m) {
   auto& time = times_[m.rank.value()];
   if (time.free_since != 0) {
     const auto waited = waited_ - time.waited_before;
-    time.launch_gap += std::max<std::int64_t>(m.begin - time.free_since - waited, 0);
+    const auto gap = std::max<std::int64_t>(m.begin - time.free_since - waited, 0);
+    time.launch_gap += gap;
+    counters_.launch_gap_ns.add(static_cast<std::uint64_t>(gap));
   }
   time.busy += m.end - m.begin;
   time.free_since = std::max(m.end, m.received);

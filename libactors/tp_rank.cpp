@@ -67,8 +67,9 @@ class execution {
     done_.end = context.now();
     if (o.busy) done_.begin = std::max(done_.begin, done_.end - o.busy->count());
     done_.held_bytes = rank->compute->held_bytes();
-    done_.device_bytes = o.allocated_bytes;
-    done_.reserved_bytes = o.reserved_bytes;
+    done_.device_memory = o.memory;
+    rank->counters->device_allocated.set(o.memory.allocated);
+    rank->counters->device_reserved.set(o.memory.reserved);
     if (next_input_) context.meeting->receive(*next_input_);
     if (!output_.defined()) return post(rank->supervisor, std::move(done_));
     rank->counters->sent.add();

@@ -45,10 +45,11 @@ class json_events {
     event(fmt::format(
         R"({{"name":"activation bytes","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
         process, microseconds(r.end), r.held_bytes));
-    if (r.reserved_bytes == 0) return;
+    if (r.device_memory.reserved == 0) return;
     event(fmt::format(R"({{"name":"device bytes","ph":"C","pid":{},"ts":{:.3f},)"
                       R"("args":{{"allocated":{},"reserved":{}}}}})",
-                      process, microseconds(r.end), r.device_bytes, r.reserved_bytes));
+                      process, microseconds(r.end), r.device_memory.allocated,
+                      r.device_memory.reserved));
   }
 
   void add(std::uint32_t process, const wait_record& r) {

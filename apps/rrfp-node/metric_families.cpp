@@ -121,6 +121,11 @@ void add_stages(collection& to, const std::deque<metrics::stage_counters>& stage
     for (std::size_t c = 0; c < metrics::wait_causes; ++c)
       to.counter(with(of_stage(s), "cause", name(static_cast<wait_cause>(c))),
                  seconds(static_cast<double>(s.waited_ns[c].value())));
+  to.family("rrfp_launch_gap_seconds_total",
+            "Time in which a rank was free while its stage waited for nothing: the runtime's own.",
+            MetricType::Counter);
+  for (const auto& s : stages)
+    to.counter(of_stage(s), seconds(static_cast<double>(s.launch_gap_ns.value())));
   to.family("rrfp_tp_wait_seconds",
             "Between the arrival of an input on the first rank of a stage and on the last.",
             MetricType::Histogram);
@@ -157,6 +162,16 @@ void add_ranks(collection& to, const std::deque<metrics::rank_counters>& ranks) 
   to.family("rrfp_inputs_waiting", "Inputs that have arrived and are not launched.",
             MetricType::Gauge);
   for (const auto& r : ranks) to.gauge(of_rank(r), static_cast<double>(r.inputs_waiting.value()));
+  const auto memory = [&](const char* name, const char* help, auto value) {
+    to.family(name, help, MetricType::Gauge);
+    for (const auto& r : ranks)
+      if (r.device_reserved.value() > 0)
+        to.gauge(of_rank(r), static_cast<double>((r.*value).value()));
+  };
+  memory("rrfp_device_allocated_bytes", "In tensors on the device of a rank; absent on CPUs.",
+         &rank::device_allocated);
+  memory("rrfp_device_reserved_bytes", "Taken from the device; absent on CPUs.",
+         &rank::device_reserved);
 }
 
 void add_transport(collection& to, const metrics::run_counters& run) {

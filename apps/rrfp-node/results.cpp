@@ -85,11 +85,16 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
   if (file_ == nullptr) return;
   const auto& s = r.summary;
   json stages = json::array();
-  for (const auto& stage : s.stages)
+  for (const auto& stage : s.stages) {
     stages.push_back({{"peak_slots", stage.memory.slots_peak},
                       {"peak_activations", stage.memory.activations_peak},
                       {"peak_bytes", stage.peak_bytes},
-                      {"busy_ms", stage.busy_ms}});
+                      {"busy_ms", stage.busy_ms},
+                      {"launch_gap_ms", stage.launch_gap_ms}});
+    if (stage.device_memory.reserved == 0) continue;
+    stages.back()["device_peak_bytes"] = stage.device_memory.allocated_peak;
+    stages.back()["device_reserved_bytes"] = stage.device_memory.reserved;
+  }
   json line{{"event", "summary"},
             {"run", run.name},
             {"ending", name(r.how)},
@@ -147,23 +152,35 @@ bool must_agree(const job::job& a, const job::job& b) {
 
 std::string table_of(const std::vector<finished_run>& runs) {
   std::size_t width = 3;
-  for (const auto& r : runs) width = std::max(width, r.run.name.size());
-  auto text = fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  {:>8}  {}\n", "run", width,
-                          "step ms", "speed-up", "bubble", "slots", "peak MiB", "loss", "weights");
+  bool on_devices = false;
+  for (const auto& r : runs) {
+    width = std::max(width, r.run.name.size());
+    on_devices = on_devices || r.summary.device_memory().reserved > 0;
+  }
+  std::string text;
+  const auto add = [&](std::string_view run, std::string_view ms, std::string_view speed_up,
+                       std::string_view bubble, std::string_view slots, std::string_view peak,
+                       std::string_view device, std::string_view loss, std::string_view weights) {
+    text += fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  ", run, width, ms, speed_up,
+                        bubble, slots, peak);
+    if (on_devices) text += fmt::format("{:>10}  ", device);
+    text += fmt::format("{:>8}  {}\n", loss, weights);
+  };
+  add("run", "step ms", "speed-up", "bubble", "slots", "peak MiB", "GPU MiB", "loss", "weights");
   for (const auto& r : runs) {
     const auto& s = r.summary;
     const bool computes = r.run.device.kind != job::device_kind::emulated;
     if (s.steps == 0) {
-      text += fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  {:>8}  {}\n", r.run.name,
-                          width, "-", "-", "-", "-", "-", "-", hex(s.weights_xxh64));
+      add(r.run.name, "-", "-", "-", "-", "-", "-", "-", hex(s.weights_xxh64));
       continue;
     }
     const auto speed_up = runs[0].summary.steps == 0
                               ? std::string{"-"}
                               : fmt::format("{:.2f}x", runs[0].summary.step_ms_p50 / s.step_ms_p50);
-    text += fmt::format(
-        "{:<{}}  {:>9.1f}  {:>8}  {:>5.1f} %  {:>6}  {:>10.1f}  {:>8}  {}\n", r.run.name, width,
-        s.step_ms_p50, speed_up, s.bubble_fraction * 100, s.peak_slots(), mebibytes(s.peak_bytes()),
+    add(r.run.name, fmt::format("{:.1f}", s.step_ms_p50), speed_up,
+        fmt::format("{:.1f} %", s.bubble_fraction * 100), fmt::format("{}", s.peak_slots()),
+        fmt::format("{:.1f}", mebibytes(s.peak_bytes())),
+        fmt::format("{:.1f}", mebibytes(s.device_memory().allocated_peak)),
         computes ? fmt::format("{:.4f}", s.loss_last) : "-", computes ? hex(s.weights_xxh64) : "-");
   }
   return text;

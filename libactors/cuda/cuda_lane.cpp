@@ -147,7 +147,8 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
 accelerator::memory_counts cuda_lane::memory() const {
   constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(compute_.device_index());
-  return {stats.allocated_bytes[all].current, stats.reserved_bytes[all].current};
+  const auto& allocated = stats.allocated_bytes[all];
+  return {allocated.current, allocated.peak, stats.reserved_bytes[all].current};
 }
 
 }  // namespace rrfp::cuda

@@ -57,8 +57,11 @@ struct step_summary {
 struct stage_summary {
   memory_use memory;            ///< peaks over the run
   std::int64_t peak_bytes = 0;  ///< activation memory, measured
-  double busy_ms = 0;           ///< in tasks, injected delays included
-  double blocked_ms = 0;        ///< in sends that were not received yet (blocking_messages)
+  /// The most of a rank's device, which other stages may share; zeroes where it has none of its
+  /// own.
+  accelerator::memory_counts device_memory = {};
+  double busy_ms = 0;        ///< in tasks, injected delays included
+  double blocked_ms = 0;     ///< in sends that were not received yet (blocking_messages)
   double launch_gap_ms = 0;  ///< free, while the stage waited for nothing: the runtime's own time
 };
 
@@ -80,6 +83,7 @@ struct run_summary {
 
   std::uint32_t peak_slots() const;
   std::int64_t peak_bytes() const;
+  accelerator::memory_counts device_memory() const;
 };
 
 enum class ending : std::uint8_t {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <rrfp/accelerator/platform.hpp>
 #include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/ids.hpp>
 #include <rrfp/schedule/memory.hpp>
@@ -31,8 +32,7 @@ struct task_record {
   /// Activation memory of the rank, in bytes, as measured then.
   std::int64_t held_bytes = 0;
   /// Of the device's memory then: in tensors, and taken from it. 0: it has none of its own.
-  std::int64_t device_bytes = 0;
-  std::int64_t reserved_bytes = 0;
+  accelerator::memory_counts device_memory = {};
 };
 
 /// One time that a stage had nothing to launch.

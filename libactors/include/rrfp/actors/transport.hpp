@@ -63,7 +63,7 @@ class transport {
   /// Delivers once, in any order. The address must be bound.
   virtual void send(message m) = 0;
   /// Whether send() takes a tensor in memory of a device for `to`. Else it must be in the host's.
-  virtual bool takes_device_memory(const rank_address& to) const = 0;
+  virtual bool takes_device_memory(const rank_address& /*to*/) const { return false; }
   /// Drops what is under way and calls no sink any more once it has returned.
   virtual void close() = 0;
 };

@@ -10,6 +10,7 @@
 /// inside of run() passes through.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -50,9 +51,16 @@ struct device_info {
 
 /// Of the process on one device, in bytes.
 struct memory_counts {
-  std::int64_t allocated = 0;  ///< in tensors
-  std::int64_t reserved = 0;   ///< taken from the device: tensors and what waits for new ones
+  std::int64_t allocated = 0;       ///< in tensors
+  std::int64_t allocated_peak = 0;  ///< the most since the process began
+  std::int64_t reserved = 0;        ///< taken from the device: tensors and what waits for new ones
 };
+
+/// The larger of each.
+inline memory_counts most_of(const memory_counts& a, const memory_counts& b) {
+  return {std::max(a.allocated, b.allocated), std::max(a.allocated_peak, b.allocated_peak),
+          std::max(a.reserved, b.reserved)};
+}
 
 /// Calls come from one thread at a time, but for those said to be thread-safe.
 class lane {

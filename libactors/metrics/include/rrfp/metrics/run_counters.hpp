@@ -28,6 +28,7 @@ struct stage_counters {
   std::array<counter, choices> decisions;            ///< by reason
   counter skipped_hints;                             ///< tasks that the hint ranked before them
   std::array<counter, wait_causes> waited_ns;        ///< nothing to launch, by cause
+  counter launch_gap_ns;                             ///< ranks were free, for no reason above
   duration_histogram tp_waits;                       ///< of inputs, from the first rank to the last
   gauge<std::uint32_t> ready;                        ///< tasks that could be launched if they fit
   gauge<std::uint32_t> outstanding;                  ///< launches not finished
@@ -46,7 +47,9 @@ struct rank_counters {
   counter sent_bytes;
   counter received;
   counter received_bytes;
-  gauge<std::uint32_t> inputs_waiting;  ///< arrived and not launched
+  gauge<std::uint32_t> inputs_waiting;   ///< arrived and not launched
+  gauge<std::int64_t> device_allocated;  ///< bytes in tensors on its device, which may be shared
+  gauge<std::int64_t> device_reserved;   ///< bytes taken from its device; 0: it has no memory
   counter collectives;
   counter collective_ns;  ///< in collectives, most of it waiting for other ranks
 };
