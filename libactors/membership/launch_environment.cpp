@@ -89,6 +89,17 @@ result<place> split_rendezvous(const std::string& text) {
   return found;
 }
 
+/// torchrun's agent listens on MASTER_PORT while its processes run.
+bool is_of_agent(const environment& variables) {
+  const auto says = first_set(variables, {"TORCHELASTIC_USE_AGENT_STORE"});
+  return says && says->text == "True";
+}
+
+std::uint16_t beside(std::uint16_t port) {
+  const bool is_last = port == std::numeric_limits<std::uint16_t>::max();
+  return static_cast<std::uint16_t>(is_last ? port - 1 : port + 1);
+}
+
 result<place> settle_place(const launch_arguments& arguments, const environment& variables) {
   place found;
   if (arguments.rendezvous) {
@@ -107,7 +118,7 @@ result<place> settle_place(const launch_arguments& arguments, const environment&
   if (const auto variable = first_set(variables, {"MASTER_PORT"})) {
     const auto port = port_of(variable->name, variable->text);
     if (!port) return port.failure();
-    found.port = *port;
+    found.port = is_of_agent(variables) ? beside(*port) : *port;
   }
   return found;
 }
@@ -137,12 +148,12 @@ result<std::string> first_of_node_list(const std::string& list) {
 
 result<launch_place> resolve_launch(const launch_arguments& arguments,
                                     const environment& variables) {
-  const auto nodes =
-      settle_number(arguments.nodes, "--nnodes", variables,
-                    {"NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  const auto nodes = settle_number(
+      arguments.nodes, "--nnodes", variables,
+      {"WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
   if (!nodes) return nodes.failure();
   const auto rank = settle_number(arguments.rank, "--node-rank", variables,
-                                  {"NODE_RANK", "GROUP_RANK", "SLURM_NODEID"});
+                                  {"RANK", "NODE_RANK", "GROUP_RANK", "SLURM_NODEID"});
   if (!rank) return rank.failure();
   auto where = settle_place(arguments, variables);
   if (!where) return where.failure();
@@ -159,7 +170,7 @@ result<launch_place> resolve_launch(const launch_arguments& arguments,
   if (found.nodes > 1 && rank->from.empty())
     return error{
         fmt::format("{} says {} nodes: expected the rank of this one in --node-rank, "
-                    "NODE_RANK, GROUP_RANK or SLURM_NODEID, none is set",
+                    "RANK, NODE_RANK or SLURM_NODEID, none is set",
                     nodes->from, found.nodes)};
   if (found.nodes > 1 && where->host.empty())
     return error{

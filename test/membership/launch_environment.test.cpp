@@ -69,6 +69,25 @@ TEST_CASE("Arguments go before torchrun's variables, those before Slurm's, each 
   CHECK(told({}, with(slurm, {{"MASTER_PORT", "77"}})) == "5 of 8 at gpu003:77");
 }
 
+TEST_CASE("torchrun's processes are nodes, and meet beside its agent") {
+  // Two processes on each of two machines, as torchrun sets them.
+  const variables process{{"RANK", "3"},
+                          {"WORLD_SIZE", "4"},
+                          {"LOCAL_RANK", "1"},
+                          {"LOCAL_WORLD_SIZE", "2"},
+                          {"GROUP_RANK", "1"},
+                          {"GROUP_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "head"},
+                          {"MASTER_PORT", "29500"},
+                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  CHECK(told({}, process) == "3 of 4 at head:29501");
+  // What the script around it was given says less.
+  CHECK(told({}, with(process, {{"NNODES", "2"}, {"NODE_RANK", "1"}})) == "3 of 4 at head:29501");
+  CHECK(told({}, with(process, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})) ==
+        "3 of 4 at head:29500");
+  CHECK(told({}, with(process, {{"MASTER_PORT", "65535"}})) == "3 of 4 at head:65534");
+}
+
 TEST_CASE("A rendezvous is host and port, IPv6 in brackets") {
   CHECK(told({2, 1, "[::1]:77"}, {}) == "1 of 2 at ::1:77");
   CHECK(told({2, 1, "[::1]"}, {}) == "1 of 2 at ::1:29400");
@@ -97,8 +116,8 @@ TEST_CASE("An error names the variable, what was expected and what came") {
   CHECK(told({}, with(slurm, {{"SLURM_STEP_NODELIST", "gpu[003"}})) ==
         "SLURM_STEP_NODELIST: expected a node list such as gpu[003-007,9],login1, came 'gpu[003'");
   CHECK(told({3, {}, "head:1"}, {}) ==
-        "--nnodes says 3 nodes: expected the rank of this one in --node-rank, NODE_RANK, "
-        "GROUP_RANK or "
+        "--nnodes says 3 nodes: expected the rank of this one in --node-rank, RANK, "
+        "NODE_RANK or "
         "SLURM_NODEID, none is set");
   CHECK(told({3, 1, {}}, {}) ==
         "--nnodes says 3 nodes: expected the host of node 0 in --rendezvous, MASTER_ADDR or "

@@ -2,15 +2,19 @@
 /// and its kin set, or from Slurm's. Pure: the environment comes in as a function.
 ///
 ///   what     | argument      | torchrun-style            | Slurm
-///   nodes    | --nnodes      | NNODES, GROUP_WORLD_SIZE  | SLURM_NNODES, SLURM_JOB_NUM_NODES
-///   rank     | --node-rank   | NODE_RANK, GROUP_RANK     | SLURM_NODEID
+///   nodes    | --nnodes      | WORLD_SIZE, NNODES,       | SLURM_NNODES, SLURM_JOB_NUM_NODES
+///            |               | GROUP_WORLD_SIZE          |
+///   rank     | --node-rank   | RANK, NODE_RANK,          | SLURM_NODEID
+///            |               | GROUP_RANK                |
 ///   host     | --rendezvous  | MASTER_ADDR               | SLURM_STEP_NODELIST (its first node),
 ///            |               |                           | SLURM_LAUNCH_NODE_IPADDR,
 ///            |               |                           | SLURM_JOB_NODELIST (its first node)
 ///   port     | --rendezvous  | MASTER_PORT               | (29400)
 ///
-/// Each line is settled by itself, the leftmost wins: MASTER_ADDR beside SLURM_NODEID is common
-/// practice. A variable that is set but empty counts as unset.
+/// Each line is settled by itself, the leftmost and first wins: MASTER_ADDR beside SLURM_NODEID is
+/// common practice. A variable that is set but empty counts as unset. A node is a process: torchrun
+/// may start several on a machine. Under torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its
+/// agent listens on MASTER_PORT itself, and the nodes meet on the port after it.
 #pragma once
 
 #include <cstdint>
