@@ -46,9 +46,15 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);
+  bool may_join_later = false;
+  m.may_join_later = &may_join_later;
   auto members = membership::join(std::move(m), {});
-  if (!members) return members.failure();
   joined_job joined;
+  if (!members) {
+    if (!may_join_later) return members.failure();
+    joined.lost = members.message();
+    return joined;
+  }
   joined.members = std::move(*members);
   if (const auto token = draw_token(*joined.members); token)
     joined.token = *token;

@@ -54,7 +54,7 @@ int join_command(const command_options& options, const join_options& join) {
   const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
   interrupts.on_interrupt(nullptr);
   if (interrupts.interrupted()) return exit_interrupted;
-  // Nothing has begun: a wrong place, key or job, or others that do not come.
+  // Nothing has begun: a wrong place, key or job.
   if (!joined) return refuse(joined.message());
   const auto& members = joined->members;
   const node_seat seat{members.get(), joined->token, join.launched};

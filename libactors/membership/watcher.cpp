@@ -78,6 +78,8 @@ status watcher::join() {
     else
       why = fmt::format("the {} nodes of the job did not come together within {}{}", options_.nodes,
                         seconds_text(options_.join_timeout), waiting);
+    if (options_.may_join_later != nullptr)
+      *options_.may_join_later = join_failure_.empty() && !interrupted_;
     give_up_reason_ = fmt::format("node {} gave up: {}", options_.rank.value(), why);
   }
   end();

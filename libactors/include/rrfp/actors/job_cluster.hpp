@@ -24,15 +24,16 @@ struct join_hooks {
 };
 
 struct joined_job {
-  std::unique_ptr<membership> members;
+  std::unique_ptr<membership> members;  ///< null if the others did not come
   /// A number that all nodes know and no other job has.
   std::uint64_t token = 0;
-  /// Why there is no token: a node was lost before anything began. Empty otherwise.
+  /// Why there is no token: others did not come in time, or one was lost before anything began.
+  /// Empty otherwise.
   std::string lost;
 };
 
 /// Blocks until all nodes are here and have the same job, but for how each reaches the others.
-/// Error: a wrong place, key or job, or others that do not come.
+/// Error: a wrong place, key or job, which another try would not mend.
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks);
 
 /// After each node has set up its part, or could not, which `mine` says: all go on or none does.

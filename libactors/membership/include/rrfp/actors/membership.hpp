@@ -67,6 +67,9 @@ struct membership_options {
 
   /// Releases a blocked join or all_gather, like interrupt().
   std::stop_token stop;
+  /// If not null: set by a join() that fails because others did not come in time or could not be
+  /// reached, so that another one may succeed.
+  bool* may_join_later = nullptr;
   /// Rank 0: one line for each refused join (100 at most), from the watch thread.
   std::function<void(std::string)> on_refused;
 };
