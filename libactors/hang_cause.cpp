@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +23,9 @@ struct place {
 bool is_one(rank_set ranks) { return (ranks & (ranks - 1)) == 0; }
 const char* has(rank_set ranks) { return is_one(ranks) ? "has" : "have"; }
 
+/// Between a cause and what follows from it.
+constexpr std::string_view consequence = " (and so ";
+
 class tracer {
  public:
   tracer(const asked_pipeline& job, const std::vector<stage_state>& states) : job_(job) {
@@ -33,13 +37,19 @@ class tracer {
       for (std::uint32_t s = 0; s < job_.shape.stages; ++s) {
         visited_.clear();
         const place here{replica_id{d}, stage_id{s}};
-        if (const auto cause = of_stage(here); !cause.empty()) ++votes_[cause];
+        auto cause = of_stage(here);
+        if (cause.empty()) continue;
+        // A stage that lacks a slot says more of the same.
+        auto& of_root = votes_[cause.substr(0, cause.find(consequence))];
+        ++of_root.count;
+        if (cause.size() > of_root.text.size()) of_root.text = std::move(cause);
       }
-    std::vector<std::pair<std::string, int>> sorted{votes_.begin(), votes_.end()};
+    std::vector<votes> sorted;
+    for (auto& [root, of_root] : votes_) sorted.push_back(std::move(of_root));
     std::stable_sort(sorted.begin(), sorted.end(),
-                     [](const auto& a, const auto& b) { return a.second > b.second; });
+                     [](const auto& a, const auto& b) { return a.count > b.count; });
     std::vector<std::string> causes;
-    for (auto& [text, count] : sorted) causes.push_back(std::move(text));
+    for (auto& of_root : sorted) causes.push_back(std::move(of_root.text));
     return causes;
   }
 
@@ -178,8 +188,8 @@ class tracer {
       if (!next) continue;
       const auto why = of_task(here, *next);
       if (why.empty()) continue;
-      return fmt::format("{} (and so {} never gives back the slot that {} of {} waits for)", why,
-                         fmt::format("microbatch {}", mb.value()), to_string(t), name_of(here));
+      return fmt::format("{}{}microbatch {} never gives back the slot that {} of {} waits for)",
+                         why, consequence, mb.value(), to_string(t), name_of(here));
     }
     return fmt::format("{}: no slot for {}", name_of(here), to_string(t));
   }
@@ -187,7 +197,11 @@ class tracer {
   const asked_pipeline& job_;
   std::map<place, const stage_state*> states_;
   std::set<std::pair<place, task>> visited_;
-  std::map<std::string, int> votes_;
+  struct votes {
+    int count = 0;
+    std::string text;
+  };
+  std::map<std::string, votes> votes_;  ///< by what they have in common
 };
 
 }  // namespace
