@@ -10,6 +10,7 @@
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
 #include "accelerated_ranks.hpp"
@@ -83,7 +84,12 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
         emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
                        slot_bytes_of(setup, address.replica, address.stage)})};
   }
-  if (setup.make_compute) return setup.make_compute(address);
+  if (setup.make_compute) {
+    auto made = setup.make_compute(address);
+    if (made && *made == nullptr)
+      return error{fmt::format("stage {}: make_compute gave nothing", address.stage.value())};
+    return made;
+  }
   const auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
   const auto first = address.replica.value() * shape.microbatches;
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
@@ -113,12 +119,21 @@ std::chrono::milliseconds limit_of(const session_setup& setup) {
   return std::chrono::milliseconds{ms > 0 ? ms + reporting_ms : forever_ms};
 }
 
-stage_parts make_stage(const session_setup& setup, replica_id replica, stage_id stage) {
+result<stage_parts> make_stage(const session_setup& setup, replica_id replica, stage_id stage) {
   stage_parts parts;
   parts.replica = replica;
   parts.config = {setup.shape,     stage,      setup.ranks,
                   setup.lookahead, setup.mode, setup.limits[stage.value()]};
   parts.hint = setup.make_policy(stage);
+  if (parts.hint == nullptr)
+    return error{fmt::format("stage {}: make_policy gave no policy", stage.value())};
+  try {
+    if (auto fits = check_policy(*parts.hint, setup.shape, setup.mode); !fits)
+      return error{fmt::format("stage {}: {}", stage.value(), fits.message())};
+  } catch (const std::exception& e) {
+    return error{fmt::format("stage {}: policy '{}' threw: {}", stage.value(), parts.hint->name(),
+                             e.what())};
+  }
   parts.slot_bytes = slot_bytes_of(setup, replica, stage);
   return parts;
 }
@@ -195,7 +210,9 @@ class session::impl {
         const replica_id replica{d};
         const stage_id stage{s};
         if (hosts({stage, rank_id{0}, replica})) {
-          parts_.stages.push_back(make_stage(setup_, replica, stage));
+          auto made = make_stage(setup_, replica, stage);
+          if (!made) return made.failure();
+          parts_.stages.push_back(std::move(*made));
           parts_.stages.back().counters = &count_stage(replica, stage);
         }
         const auto of_stage = group_of(d * setup_.shape.stages + s, setup_.ranks, [&](auto r) {
@@ -278,6 +295,7 @@ class session::impl {
       wire = make_in_process_transport();
     }
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
+    if (wire == nullptr) return ended_early(ending::failed, "wrap_transport gave no transport");
     context->wire = with_delays(setup_, std::move(wire), counters_);
     if (setup_.board != nullptr) setup_.board->show(counters_);
     if (setup_.blocking_messages) {

@@ -31,12 +31,12 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
 caf::behavior stage_supervisor::make_behavior() {
   return {
       [this](crew& m) { take(m); },
-      [this](const begin_step& m) { begin(m); },
+      [this](const begin_step& m) { guarded([&] { begin(m); }); },
       [this](const arrived& m) { take(m); },
       [this](const launch_done& m) { take(m); },
       [this](decide_now) {
         decision_asked_ = false;
-        choose();
+        if (!is_broken_) guarded([this] { choose(); });
       },
       [this](rank_step_ended& m) { take(m); },
       [this](const apply_update& m) { tell_ranks(m); },
@@ -62,6 +62,21 @@ caf::behavior stage_supervisor::make_behavior() {
         quit();
       },
   };
+}
+
+template <class Work>
+void stage_supervisor::guarded(Work work) {
+  const auto fail = [this](const char* why) {
+    is_broken_ = true;
+    post(job_, failed{fmt::format("stage {}: {}", stage_.value(), why), false});
+  };
+  try {
+    work();
+  } catch (const std::exception& e) {
+    fail(e.what());
+  } catch (...) {
+    fail("something that is no std::exception was thrown");
+  }
 }
 
 void stage_supervisor::take(crew& m) {

@@ -47,6 +47,9 @@ class stage_supervisor : public actor_base {
   void count_time(const launch_done& m);
   void take(rank_step_ended& m);
   void choose();
+  /// Calls what calls functions of the program's own: what they throw ends the job.
+  template <class Work>
+  void guarded(Work work);
   void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
   void perform(const rrfp::wait& w);
   void end_wait(std::int64_t now);
@@ -73,6 +76,7 @@ class stage_supervisor : public actor_base {
   stage_phase phase_ = stage_phase::idle;
   step_id step_;
   bool decision_asked_ = false;
+  bool is_broken_ = false;  ///< nothing is decided any more
   /// Arrivals for a step that this stage has not been told to begin yet.
   std::vector<arrived> early_;
   std::optional<wait_record> waiting_;

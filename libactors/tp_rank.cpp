@@ -124,6 +124,9 @@ bool tell_failure(const tp_rank_setup& rank, Work&& work) {
     post(rank.supervisor, failed{e.what(), by_input});
   } catch (const std::exception& e) {
     post(rank.supervisor, failed{rank.name() + ": " + e.what(), false});
+  } catch (...) {
+    post(rank.supervisor,
+         failed{rank.name() + ": something that is no std::exception was thrown", false});
   }
   return false;
 }

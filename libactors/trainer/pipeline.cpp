@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -60,6 +61,62 @@ auto made_by_user(Make make) -> decltype(make()) {
   }
 }
 
+/// A function of the user's that says which one it is when it throws, and throws std::exceptions
+/// alone.
+template <class Result, class... Arguments>
+std::function<Result(Arguments...)> named(std::string name, std::function<Result(Arguments...)> f) {
+  if (!f) return f;
+  return [name = std::move(name), f = std::move(f)](Arguments... arguments) -> Result {
+    try {
+      return f(std::forward<Arguments>(arguments)...);
+    } catch (const std::exception& e) {
+      throw std::runtime_error(name + " threw: " + compute::first_line_of(e));
+    } catch (...) {
+      throw std::runtime_error(name + " threw something that is no std::exception");
+    }
+  };
+}
+
+/// What `work` throws becomes an error.
+template <class Work>
+auto caught(Work work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::exception& e) {
+    return error{compute::first_line_of(e)};
+  }
+}
+
+/// Which part of the model has a parameter; checkpoints know it by its name alone.
+class parameter_owners {
+ public:
+  status add(std::uint32_t part, const std::string& name) {
+    const auto [at, is_new] = of_.emplace(name, part);
+    if (is_new || at->second == part) return success();
+    return error{
+        fmt::format("parameter '{}' is in part {} of the model and in part {}: names must "
+                    "differ, as with stage_of(module, prefix)",
+                    name, at->second, part)};
+  }
+
+  /// A line each, for other processes.
+  std::string text() const {
+    std::string lines;
+    for (const auto& [name, part] : of_) lines += fmt::format("{} {}\n", part, name);
+    return lines;
+  }
+  status add_lines(const std::string& lines) {
+    std::istringstream in{lines};
+    std::uint32_t part = 0;
+    for (std::string name; in >> part && std::getline(in.ignore(), name);)
+      if (auto added = add(part, name); !added) return added;
+    return success();
+  }
+
+ private:
+  std::map<std::string, std::uint32_t> of_;
+};
+
 status check_options(const job::job& j, const pipeline_options& o) {
   if (j.device.kind != job::device_kind::cpu)
     return job::blame(j, "device.kind", "expected \"cpu\" with a model of the program's own");
@@ -79,6 +136,8 @@ class pipeline::impl {
         data_(std::make_shared<fed_source>(feeding_limit(job_))) {
     if (!options_.on_note) options_.on_note = tell_on_stderr;
     if (!options_.count) options_.count = [](const at::Tensor& target) { return target.size(0); };
+    options_.on_note = named("on_note", std::move(options_.on_note));
+    options_.count = named("count", std::move(options_.count));
   }
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
@@ -104,10 +163,12 @@ class pipeline::impl {
       if (!places) return places.failure();
       where = actors::cluster{members_.get(), std::move(*places), job_.transport, token_, 0};
     }
-    auto session = actors::session::open(std::move(*setup), std::move(where));
+    auto session =
+        caught([&] { return actors::session::open(std::move(*setup), std::move(where)); });
     if (members_) {
       const auto mine = session ? success() : status{session.failure()};
       if (auto all = actors::agree_to_start(*members_, mine); !all) return all;
+      if (auto all = compare_parameters(); !all) return all;
     }
     if (!session) return session.failure();
     session_ = std::move(*session);
@@ -140,16 +201,17 @@ class pipeline::impl {
     if (at == summaries_.end()) return failure();
     const auto summary = std::move(at->second);
     summaries_.erase(at);
-    const bool hook_failed = std::exchange(hook_failed_, false);
+    const auto failed_hook = std::exchange(failed_hook_, {});
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
     auto outputs = data_->take_back(step);
-    if (hook_failed) return error{"on_step threw: the step is done, the pipeline goes on"};
+    if (!failed_hook.empty())
+      return error{failed_hook + " threw: the step is done, the pipeline goes on"};
     return result_of(summary, std::move(outputs));
   }
 
   result<step_result> pass(step_purpose purpose, const batch& rows, step_options how) {
-    auto microbatches = cut(rows);
+    auto microbatches = caught([&] { return cut(rows); });
     if (!microbatches) return microbatches.failure();
     return pass(purpose, std::move(*microbatches), how);
   }
@@ -235,22 +297,24 @@ class pipeline::impl {
     setup.data = data_;
     setup.make_chunk = [this, shape = setup.shape](virtual_stage_id vs,
                                                    std::shared_ptr<compute::rank_group> group) {
-      return make_chunk(place_of(shape, vs, std::move(group)));
+      return make_chunk(shape, place_of(shape, vs, std::move(group)));
     };
-    setup.make_compute = options_.make_compute;
-    setup.make_optimizer = options_.make_optimizer;
-    setup.wrap_transport = options_.wrap_transport;
-    if (options_.make_policy) setup.make_policy = options_.make_policy;
+    setup.make_compute = named("make_compute", options_.make_compute);
+    setup.make_optimizer = named("make_optimizer", options_.make_optimizer);
+    setup.wrap_transport = named("wrap_transport", options_.wrap_transport);
+    if (options_.make_policy) setup.make_policy = named("make_policy", options_.make_policy);
     if (options_.weather) setup.delays = *options_.weather;
     if (options_.slot_bytes)
-      setup.slot_bytes = [of = options_.slot_bytes](step_id, stage_id s, microbatch_id mb) {
-        return of(s, mb);
-      };
+      setup.slot_bytes = [of = named("slot_bytes", options_.slot_bytes)](
+                             step_id, stage_id s, microbatch_id mb) { return of(s, mb); };
     else if (job_.dispatch.slot_bytes != 0)
       return job::blame(job_, "dispatch.slot_bytes",
                         "expected pipeline_options::slot_bytes beside it, got none");
     setup.trace = options_.trace;
-    setup.on_checkpoint = options_.on_checkpoint;
+    if (options_.on_checkpoint)
+      setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
+        call_hook("on_checkpoint", [&] { options_.on_checkpoint(r); });
+      };
     setup.on_step = [this](const actors::step_summary& s) { take(s); };
     setup.on_ending = [this] { data_->close(); };
     setup.checkpoint = actors::checkpoint_setup_of(job_, actors::identity_without_model(job_));
@@ -269,9 +333,19 @@ class pipeline::impl {
     return made;
   }
 
-  result<std::unique_ptr<compute::stage_module>> make_chunk(const stage_place& place) {
+  using chunk = result<std::unique_ptr<compute::stage_module>>;
+
+  chunk make_chunk(const pipeline_shape& shape, const stage_place& place) {
     at::manual_seed(seed_of(job_.train.seed, place.index));
-    using chunk = result<std::unique_ptr<compute::stage_module>>;
+    auto made = make_by_user(shape, place);
+    if (!made) return made;
+    for (const auto& p : (*made)->parameters())
+      if (p.tied == compute::tie::none)
+        if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
+    return made;
+  }
+
+  chunk make_by_user(const pipeline_shape& shape, const stage_place& place) {
     return made_by_user([&]() -> chunk {
       if (options_.make_chunk) {
         auto made = options_.make_chunk(place);
@@ -280,18 +354,38 @@ class pipeline::impl {
       }
       auto s = options_.make_stage(place);
       if (!s) return s.failure();
-      return make_stage_chunk(place, *std::move(s), {options_.loss}, data_);
+      const auto given_by =
+          place.is_first()
+              ? std::string{"the batch"}
+              : fmt::format("stage {}", shape.at(virtual_stage_id{place.index - 1}).stage.value());
+      return make_stage_chunk(place, *std::move(s), given_by, {options_.loss}, data_);
     });
   }
 
-  void take(const actors::step_summary& s) {
+  /// With the parts that other processes host. The same end on all.
+  status compare_parameters() {
+    constexpr std::chrono::seconds limit{30};
+    const auto all = members_->all_gather(owners_.text(), limit);
+    if (!all) return all.failure();
+    parameter_owners together;
+    for (const auto& lines : *all)
+      if (auto added = together.add_lines(lines); !added) return added;
+    return success();
+  }
+
+  /// A hook that fails must not take the actor with it that calls it.
+  template <class Call>
+  void call_hook(const char* name, Call call) {
     try {
-      if (options_.on_step) options_.on_step(s);
+      call();
     } catch (...) {
-      // A hook that fails must not take the actor with it that calls it.
       const std::lock_guard lock{mutex_};
-      hook_failed_ = true;
+      failed_hook_ = name;
     }
+  }
+
+  void take(const actors::step_summary& s) {
+    if (options_.on_step) call_hook("on_step", [&] { options_.on_step(s); });
     const std::lock_guard lock{mutex_};
     summaries_[s.step] = s;
     changed_.notify_all();
@@ -351,6 +445,7 @@ class pipeline::impl {
   const job::job job_;
   pipeline_options options_;
   const std::shared_ptr<fed_source> data_;
+  parameter_owners owners_;  ///< of what is hosted here
   std::unique_ptr<actors::membership> members_;
   std::uint64_t token_ = 0;
   std::unique_ptr<actors::session> session_;
@@ -362,7 +457,7 @@ class pipeline::impl {
   std::condition_variable changed_;
   std::map<step_id, actors::step_summary> summaries_;
   bool over_ = false;
-  bool hook_failed_ = false;
+  std::string failed_hook_;   ///< since the last step was told
   actors::run_result ended_;  ///< once over_
 };
 
@@ -371,7 +466,7 @@ pipeline::~pipeline() = default;
 
 result<std::unique_ptr<pipeline>> pipeline::open(job::job j, pipeline_options options) {
   auto state = std::make_unique<impl>(std::move(j), std::move(options));
-  if (auto opened = state->open(); !opened) return opened.failure();
+  if (auto opened = caught([&] { return state->open(); }); !opened) return opened.failure();
   return std::unique_ptr<pipeline>{new pipeline{std::move(state)}};
 }
 

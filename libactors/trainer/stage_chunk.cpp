@@ -52,8 +52,10 @@ auto with_context(const std::string& what, const std::string& given, Work work) 
 
 class stage_chunk final : public compute::stage_module {
  public:
-  stage_chunk(const stage_place& place, stage s, stage_loss loss, std::shared_ptr<fed_source> data)
+  stage_chunk(const stage_place& place, stage s, std::string given_by, stage_loss loss,
+              std::shared_ptr<fed_source> data)
       : stage_(std::move(s)),
+        given_by_(std::move(given_by)),
         loss_(std::move(loss)),
         data_(std::move(data)),
         is_first_(place.is_first()),
@@ -74,8 +76,8 @@ class stage_chunk final : public compute::stage_module {
     if (stage_.set_training && told_training_ != in.training) stage_.set_training(in.training);
     told_training_ = in.training;
     const stash_scope scope(in.stash);
-    const auto out =
-        with_context("forward", describe(in.input), [&] { return stage_.forward(in.input); });
+    const auto out = with_context("forward", describe(in.input) + " by " + given_by_,
+                                  [&] { return stage_.forward(in.input); });
     if (!is_last_) {
       check_output(out, in);
       return out;
@@ -85,6 +87,9 @@ class stage_chunk final : public compute::stage_module {
     const auto loss = with_context(
         "loss", "the output " + describe(out) + " and the target " + describe(in.targets),
         [&] { return loss_.of(out, in.targets); });
+    if (!loss.defined() || !loss.is_floating_point() || loss.dim() != 0)
+      throw std::runtime_error("the loss is " + describe(loss) +
+                               ", expected a float scalar: the sum over the microbatch");
     if (in.training && learns(in) && at::GradMode::is_enabled() && !loss.requires_grad())
       throw std::runtime_error("the loss has no gradient: it does not depend on the output");
     return loss;
@@ -107,6 +112,7 @@ class stage_chunk final : public compute::stage_module {
   }
 
   const stage stage_;
+  const std::string given_by_;
   const stage_loss loss_;
   const std::shared_ptr<fed_source> data_;
   const bool is_first_;
@@ -119,6 +125,7 @@ class stage_chunk final : public compute::stage_module {
 }  // namespace
 
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
+                                                                std::string given_by,
                                                                 stage_loss loss,
                                                                 std::shared_ptr<fed_source> data) {
   if (!s.forward) return error{"the factory gave no module"};
@@ -128,8 +135,8 @@ result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_plac
       return error{"parameter '" + name + "': expected a float leaf on the CPU, got " +
                    describe(value)};
   }
-  return std::unique_ptr<compute::stage_module>{
-      std::make_unique<stage_chunk>(place, std::move(s), std::move(loss), std::move(data))};
+  return std::unique_ptr<compute::stage_module>{std::make_unique<stage_chunk>(
+      place, std::move(s), std::move(given_by), std::move(loss), std::move(data))};
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

@@ -17,8 +17,10 @@ struct stage_loss {
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> of;
 };
 
-/// Error: the stage has no forward, or parameters that cannot be trained.
+/// `given_by`: where its input comes from, for messages. Error: the stage has no forward, or
+/// parameters that cannot be trained.
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
+                                                                std::string given_by,
                                                                 stage_loss loss,
                                                                 std::shared_ptr<fed_source> data);
 

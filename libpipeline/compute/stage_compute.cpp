@@ -143,8 +143,9 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
       }
     }
   }
-  return std::unique_ptr<stage_compute>(
-      new stage_compute(std::make_unique<impl>(config, std::move(chunks), std::move(data))));
+  auto made = std::make_unique<impl>(config, std::move(chunks), std::move(data));
+  if (made->optimizer_ == nullptr) return error{"make_optimizer gave no optimizer"};
+  return std::unique_ptr<stage_compute>(new stage_compute(std::move(made)));
 }
 
 void stage_compute::begin_step(step_id step, step_purpose purpose) {

@@ -107,6 +107,8 @@ class stage_compute::impl {
       fail_for_memory(where, first_line_of(e));
     } catch (const std::exception& e) {
       fail(fault, where, first_line_of(e));
+    } catch (...) {
+      fail(fault, where, "something that is no std::exception was thrown");
     }
   }
 

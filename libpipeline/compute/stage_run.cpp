@@ -35,9 +35,10 @@ void prepare_compute_thread() { at::set_num_threads(1); }
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {
+  const auto when = is_training() ? "step " + std::to_string(step_ ? step_->value() : 0)
+                                  : std::string{"an evaluation"};
   throw compute_error(fault, "stage " + std::to_string(config_.stage.value()) + ", " + where +
-                                 " of step " + std::to_string(step_ ? step_->value() : 0) + ": " +
-                                 why);
+                                 " of " + when + ": " + why);
 }
 
 bool stage_compute::impl::has_last_chunk() const {
@@ -205,7 +206,7 @@ at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
 }
 
 void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens) {
-  if (sum.numel() != 1) {
+  if (!sum.defined() || sum.dim() != 0) {
     fail(compute_fault::library, to_string(t),
          "the last chunk must return a scalar, the sum of its token losses");
   }

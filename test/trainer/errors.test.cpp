@@ -70,12 +70,12 @@ TEST_CASE("a factory that gives nothing or throws is named with its stage") {
 }
 
 TEST_CASE("what a stage does wrong is named with the stage, the task and what it was given") {
-  CHECK_THAT(fails_with([](auto&) {
-               return with_forward([](const at::Tensor&) -> at::Tensor {
-                 throw std::runtime_error("out of luck");
-               });
-             }),
-             Contains("stage 1, F0 of step 0: forward: out of luck (given Float [8, 16])"));
+  CHECK_THAT(
+      fails_with([](auto&) {
+        return with_forward(
+            [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("out of luck"); });
+      }),
+      Contains("stage 1, F0 of step 0: forward: out of luck (given Float [8, 16] by stage 0)"));
   // Another width than the loss expects.
   CHECK_THAT(
       fails_with([](auto&) {
@@ -97,10 +97,11 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
     return p->step(batch_of(0)).message();
   };
   // Another width than the next stage expects: it says what it was given.
-  CHECK_THAT(first_stage([](const at::Tensor& x) {
-               return at::linear(x, at::ones({3, width}).requires_grad_());
-             }),
-             Contains("stage 1, F0 of step 0: forward: ") && Contains("given Float [8, 3]"));
+  CHECK_THAT(
+      first_stage([](const at::Tensor& x) {
+        return at::linear(x, at::ones({3, width}).requires_grad_());
+      }),
+      Contains("stage 1, F0 of step 0: forward: ") && Contains("given Float [8, 3] by stage 0"));
   CHECK_THAT(first_stage([](const at::Tensor& x) { return x.to(at::kLong); }),
              Contains("stage 0, F0 of step 0: forward gave Long [8, 16], expected a float tensor"));
   CHECK_THAT(first_stage([](const at::Tensor& x) { return x.detach() * 2; }),
@@ -110,13 +111,84 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
   options = small_options();
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
-             Contains("stage 1") && Contains("must return a scalar"));
+             Contains("stage 1") && Contains("the loss is Float [8, 16], expected a float scalar"));
+  options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.sum().view({1}); };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("the loss is Float [1], expected a float scalar"));
+  options.loss = [](const at::Tensor&, const at::Tensor&) { return at::Tensor{}; };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->eval(batch_of(0)).message(),
+             Contains("stage 1, F0 of an evaluation: the loss is none"));
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.detach().sum(); };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
              Contains("stage 1, F0 of step 0: the loss has no gradient"));
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.sum() / 0; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
              Contains("stage 1") && Contains("the loss of microbatch 0 is"));
+}
+
+TEST_CASE("what functions of the program throw or lack becomes an error") {
+  auto options = small_options();
+  options.make_policy = [](stage_id) -> std::unique_ptr<policy> {
+    throw std::runtime_error("no policy today");
+  };
+  CHECK(refused(options) == "make_policy threw: no policy today");
+  options.make_policy = [](stage_id) { return std::unique_ptr<policy>{}; };
+  CHECK(refused(options) == "stage 0: make_policy gave no policy");
+  options = small_options();
+  options.make_optimizer = [](auto) -> std::unique_ptr<compute::optimizer> { throw 3; };
+  CHECK(refused(options) == "make_optimizer threw something that is no std::exception");
+  options.make_optimizer = [](auto) { return std::unique_ptr<compute::optimizer>{}; };
+  CHECK(refused(options) == "stage 0: make_optimizer gave no optimizer");
+  pipeline_options bare;
+  bare.make_compute = [](auto) { return std::shared_ptr<compute::rank_compute>{}; };
+  CHECK(refused(bare) == "stage 0: make_compute gave nothing");
+  options = small_options();
+  options.wrap_transport = [](auto) { return std::unique_ptr<actors::transport>{}; };
+  CHECK(pipeline::open(job_of(), options).value()->step(batch_of(0)).message() ==
+        "wrap_transport gave no transport");
+  options = small_options();
+  options.count = [](const at::Tensor&) -> std::int64_t {
+    throw std::runtime_error("uncountable");
+  };
+  auto p = pipeline::open(job_of(), options).value();
+  CHECK(p->step(batch_of(0)).message() == "count threw: uncountable");
+  CHECK(p->finish().ok());
+  options = small_options();
+  options.make_stage = [](const stage_place& at) {
+    auto s = part_at(at);
+    s.set_training = [](bool) { throw 3; };
+    return s;
+  };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("something that is no std::exception was thrown"));
+}
+
+TEST_CASE("a policy that throws while it runs ends the training, not the program") {
+  class weary final : public policy {
+   public:
+    std::string_view name() const override { return "weary"; }
+    task_kind backward_of(microbatch_id, chunk_id) const override { return task_kind::backward; }
+    std::uint32_t lanes() const override { return 1; }
+    std::uint32_t lane_of(const task&) const override { return 0; }
+    std::uint64_t rank(const task& t) const override { return t.mb.value(); }
+    lane_order order() const override { return {}; }
+    void launched(const task& t) override {
+      if (t.mb == microbatch_id{2}) throw std::runtime_error("no more");
+    }
+  };
+  auto options = small_options();
+  options.make_policy = [](stage_id) { return std::make_unique<weary>(); };
+  auto p = pipeline::open(job_of(), options).value();
+  CHECK_THAT(p->step(batch_of(0)).message(), Contains("stage ") && Contains(": no more"));
+  CHECK_FALSE(p->finish());
+}
+
+TEST_CASE("two parts of the model may not name their parameters alike") {
+  auto options = small_options();
+  options.make_stage = [](const stage_place&) { return layers_of(0, 2); };
+  CHECK(refused(options) ==
+        "stage 1 chunk 0: parameter 'layers.0' is in part 0 of the model and in part 1: names must "
+        "differ, as with stage_of(module, prefix)");
 }
 
 TEST_CASE("a batch that does not fit is refused, and the pipeline goes on") {

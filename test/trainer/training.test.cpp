@@ -146,6 +146,24 @@ TEST_CASE("what is asked to be saved is saved, however quick the steps and slow 
   CHECK(pipeline::open(j, small_options()).value()->steps() == 7);
 }
 
+TEST_CASE("a parameter that no microbatch uses has a gradient of zero") {
+  const auto unused = at::ones({3}).requires_grad_();
+  auto options = small_options();
+  options.make_stage = [&](const stage_place& at) {
+    auto s = part_at(at);
+    if (at.is_first()) s.parameters.emplace_back("unused", unused);
+    return s;
+  };
+  auto j = job_of();
+  j.train.optimizer = job::optimizer_kind::adamw;
+  j.train.weight_decay = 0.5;
+  auto p = pipeline::open(j, options).value();
+  CHECK(p->step(batch_of(0)).ok());
+  CHECK(p->finish().ok());
+  // As after zero_grad(set_to_none=False): AdamW decays it.
+  CHECK(at::equal(unused, at::ones({3}).mul_(1 - 0.01 * 0.5)));
+}
+
 TEST_CASE("a hook that throws is told, and takes nothing with it") {
   auto options = small_options();
   options.on_step = [](const actors::step_summary& s) {

@@ -30,8 +30,15 @@
 /// before anything runs (too few rows, another number of microbatches) leaves it as it was, so of
 /// several processes all must be given batches that fit. A process that is given its batch later
 /// than run.hang_timeout_s after the others ends the training for all; one that waits for node 0 to
-/// begin a step waits for as long as node 0 lives. Factories must not throw but for make_stage and
-/// make_chunk.
+/// begin a step waits for as long as node 0 lives. What functions of the
+/// program's own throw becomes an error too, which names the function; so does an own policy that
+/// breaks its rules (rrfp/schedule/check_policy.hpp).
+///
+/// [train] is followed to the letter: the learning rate goes from train.lr to train.lr_min along a
+/// cosine of train.steps steps and stays there, and gradients are clipped to train.clip_norm.
+/// A parameter that no microbatch of a step has used has a gradient of zero, as after torch's
+/// zero_grad(set_to_none=False): weight decay and momentum still move it.
+/// Modules of a program's own run on the CPU (device.kind = "cpu").
 ///
 /// Thread-safety: one thread at a time calls a pipeline, but for interrupt(). Modules, losses and
 /// hooks are called from threads of the pipeline, a module from one at a time, of different stages

@@ -75,7 +75,7 @@ struct stage_compute_config {
 class stage_compute final : public rank_compute {
  public:
   /// `chunks` is indexed by chunk. Errors: a shape that is impossible, a number of chunks that is
-  /// not that of the shape, a missing batch source, two parameters of one name.
+  /// not that of the shape, a missing batch source, two parameters of one name, no optimizer.
   static result<std::unique_ptr<stage_compute>> make(
       const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
       std::shared_ptr<const batch_source> data);
