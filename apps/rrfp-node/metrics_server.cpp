@@ -129,7 +129,11 @@ status check_free(const http_address& at) {
   const auto failed = [&](const char* why) {
     return error{fmt::format("--metrics {}: cannot listen: {}", at.text(), why)};
   };
+  const bool has_ipv6 = mg_check_feature(MG_FEATURES_IPV6) != 0;
+  if (!has_ipv6 && at.host.find(':') != std::string::npos)
+    return failed("the HTTP server of this system takes no IPv6, expected an IPv4 address");
   addrinfo wanted{};
+  wanted.ai_family = has_ipv6 ? AF_UNSPEC : AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
