@@ -28,7 +28,11 @@ install(DIRECTORY ${RRFP_TORCH_FOUND_ROOT}/lib/ DESTINATION ${CMAKE_INSTALL_LIBD
 install(DIRECTORY ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib/
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/rrfp/nvidia/cu13/lib COMPONENT runtime
   FILES_MATCHING PATTERN "libcupti.so.13" PATTERN "libcudart.so.13")
-install(DIRECTORY apps/jobs DESTINATION ${CMAKE_INSTALL_DATADIR}/rrfp COMPONENT runtime)
+install(DIRECTORY apps/jobs deploy DESTINATION ${CMAKE_INSTALL_DATADIR}/rrfp COMPONENT runtime
+  USE_SOURCE_PERMISSIONS)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+install(FILES deploy/systemd/rrfp-node@.service DESTINATION lib/systemd/system COMPONENT runtime)
 
 set_source_files_properties(${PROJECT_SOURCE_DIR}/libactors/accelerator/load.cpp
   TARGET_DIRECTORY rrfp_accelerator PROPERTIES COMPILE_DEFINITIONS
