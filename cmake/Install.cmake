@@ -1,6 +1,8 @@
 # What `cmake --install` puts where, and the Debian packages that CPack makes of it:
 #
-#   runtime       the programs, with the libtorch that they were linked to (lib/rrfp)
+#   runtime       the programs, with the libtorch that they were linked to (lib/rrfp) but for its CUDA
+#                 libraries, which take gigabytes: librrfp_cuda.so finds them in lib/rrfp/cuda, if anybody
+#                 puts them there; pages, jobs and deploy/
 #   development   headers, static libraries and the CMake package
 include(CMakePackageConfigHelpers)
 
@@ -26,7 +28,20 @@ install(DIRECTORY ${RRFP_TORCH_FOUND_ROOT}/lib/ DESTINATION ${CMAKE_INSTALL_LIBD
 install(DIRECTORY ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib/
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/rrfp/nvidia/cu13/lib COMPONENT runtime
   FILES_MATCHING PATTERN "libcupti.so.13" PATTERN "libcudart.so.13")
-install(DIRECTORY apps/jobs DESTINATION ${CMAKE_INSTALL_DATADIR}/rrfp COMPONENT runtime)
+install(DIRECTORY apps/jobs deploy DESTINATION ${CMAKE_INSTALL_DATADIR}/rrfp COMPONENT runtime
+  USE_SOURCE_PERMISSIONS)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+install(FILES deploy/systemd/rrfp-node@.service DESTINATION lib/systemd/system COMPONENT runtime)
+
+set_source_files_properties(${PROJECT_SOURCE_DIR}/libactors/accelerator/load.cpp
+  TARGET_DIRECTORY rrfp_accelerator PROPERTIES COMPILE_DEFINITIONS
+  "RRFP_LIBRARY_FOLDER=\"${CMAKE_INSTALL_LIBDIR}/rrfp\";RRFP_TORCH_VERSION=\"${RRFP_TORCH_VERSION}\"")
+if(RRFP_HAS_CUDA)
+  set_target_properties(rrfp_cuda PROPERTIES INSTALL_RPATH
+    "\$ORIGIN/torch/lib;\$ORIGIN/cuda/torch/lib;\$ORIGIN/cuda/nvidia/nccl/lib;\$ORIGIN/cuda/nvidia/cu13/lib")
+  install(TARGETS rrfp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/rrfp COMPONENT runtime)
+endif()
 
 set(CPACK_GENERATOR DEB)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
@@ -45,7 +60,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME librrfp-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${RRFP_TORCH_FOUND_ROOT}/lib
-  ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib)
+  ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib ${RRFP_TORCH_FOUND_ROOT}/../nvidia/nccl/lib)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   "libcaf-dev, libucx-dev, libtomlplusplus-dev, nlohmann-json3-dev, libfmt-dev, libssl-dev, libxxhash-dev, libpng-dev, libturbojpeg0-dev, pkg-config")
 include(CPack)

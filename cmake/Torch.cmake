@@ -26,7 +26,8 @@ endif()
 file(READ ${_torch_root}/include/torch/headeronly/version.h _torch_version)
 string(REGEX MATCH "TORCH_VERSION \"([0-9.]+)" _ "${_torch_version}")
 set(RRFP_TORCH_FOUND_ROOT ${_torch_root})
-message(STATUS "libtorch ${CMAKE_MATCH_1}: ${_torch_root}")
+set(RRFP_TORCH_VERSION ${CMAKE_MATCH_1})
+message(STATUS "libtorch ${RRFP_TORCH_VERSION}: ${_torch_root}")
 
 # Imported, as an installed package has it: its place is that of the machine, not of the package.
 add_library(rrfp::torch INTERFACE IMPORTED GLOBAL)

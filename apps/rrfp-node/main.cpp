@@ -49,7 +49,8 @@ int run(int argc, char** argv) {
                         "Write every task with its reason, for ui.perfetto.dev");
     command->add_option("--metrics", options.metrics,
                         "HOST:PORT to serve /metrics (Prometheus) and /healthz on; :PORT is "
-                        "127.0.0.1 alone. With --local-nodes, node N serves on PORT+N");
+                        "127.0.0.1 alone, [HOST]:PORT IPv6, which Debian's HTTP server does not "
+                        "take. With --local-nodes, node N serves on PORT+N");
     command->add_option("--reports", options.reports,
                         "A folder for reports of who waits for what, which every node leaves when "
                         "nothing moves or at SIGUSR1 (else that of --json; else stderr alone)");

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <string_view>
 
 #include <CivetServer.h>
 #include <fmt/format.h>
@@ -18,30 +19,35 @@ namespace rrfp::apps {
 
 namespace {
 
-/// A scrape takes milliseconds; more at once than that wait.
-constexpr const char* threads = "2";
-/// A client that does not finish its request, in milliseconds.
-constexpr const char* request_ms_max = "5000";
+/// A scrape takes milliseconds; what holds a thread is a client that does not finish its request,
+/// and a probe (a second, by Kubernetes' default) must not wait for such. Threads sleep meanwhile.
+constexpr const char* threads = "32";
+/// For a client to finish its request, and to take the answer, in milliseconds.
+constexpr const char* request_ms_max = "2000";
 
-void answer(mg_connection* to, int code, const char* reason, const char* type,
-            const std::string& body) {
-  mg_printf(to,
-            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-            "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
-            code, reason, type, body.size());
-  mg_write(to, body.data(), body.size());
-}
+struct reply {
+  int code = 0;
+  const char* reason = "";
+  const char* type = "";
+  std::string body;
+};
 
-class metrics_page final : public CivetHandler {
+/// What is told of the run that is under way.
+class page {
+ public:
+  virtual ~page() = default;
+  virtual reply told() const = 0;
+};
+
+class metrics_page final : public page {
  public:
   metrics_page(node_id node, const metrics::board& board) : node_(node), board_(board) {}
 
-  bool handleGet(CivetServer*, mg_connection* from) override {
+  reply told() const override {
     const auto run = board_.current();
-    const auto text = prometheus::TextSerializer{}.Serialize(
-        families_of(node_, run.get(), metrics::steady_now()));
-    answer(from, 200, "OK", "text/plain; version=0.0.4; charset=utf-8", text);
-    return true;
+    return {200, "OK", "text/plain; version=0.0.4; charset=utf-8",
+            prometheus::TextSerializer{}.Serialize(
+                families_of(node_, run.get(), metrics::steady_now()))};
   }
 
  private:
@@ -49,20 +55,45 @@ class metrics_page final : public CivetHandler {
   const metrics::board& board_;
 };
 
-class health_page final : public CivetHandler {
+class health_page final : public page {
  public:
   explicit health_page(const metrics::board& board) : board_(board) {}
 
-  bool handleGet(CivetServer*, mg_connection* from) override {
+  reply told() const override {
     const auto run = board_.current();
     const auto health = metrics::health_of(run.get(), metrics::steady_now());
-    answer(from, health.good ? 200 : 503, health.good ? "OK" : "Service Unavailable",
-           "text/plain; charset=utf-8", health.why + "\n");
-    return true;
+    return {health.good ? 200 : 503, health.good ? "OK" : "Service Unavailable",
+            "text/plain; charset=utf-8", health.why + "\n"};
   }
 
  private:
   const metrics::board& board_;
+};
+
+/// GET, HEAD, which is GET without the body, and nothing else. `of` is the page.
+int answer(mg_connection* to, void* of) {
+  const std::string_view method = mg_get_request_info(to)->request_method;
+  const bool is_head = method == "HEAD";
+  const bool reads = is_head || method == "GET";
+  const auto r = reads ? static_cast<const page*>(of)->told()
+                       : reply{405, "Method Not Allowed", "text/plain; charset=utf-8",
+                               "expected GET or HEAD\n"};
+  mg_printf(to,
+            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s"
+            "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
+            r.code, r.reason, r.type, r.body.size(), reads ? "" : "Allow: GET, HEAD\r\n");
+  if (!is_head) mg_write(to, r.body.data(), r.body.size());
+  return r.code;
+}
+
+/// Its own handlers answer 404 to the methods that they do not have.
+class server final : public CivetServer {
+ public:
+  using CivetServer::CivetServer;
+  /// For all methods. `what` outlives the server.
+  void serve(const char* where, page& what) {
+    mg_set_request_handler(context, where, &answer, &what);
+  }
 };
 
 }  // namespace
@@ -98,7 +129,11 @@ status check_free(const http_address& at) {
   const auto failed = [&](const char* why) {
     return error{fmt::format("--metrics {}: cannot listen: {}", at.text(), why)};
   };
+  const bool has_ipv6 = mg_check_feature(MG_FEATURES_IPV6) != 0;
+  if (!has_ipv6 && at.host.find(':') != std::string::npos)
+    return failed("the HTTP server of this system takes no IPv6, expected an IPv4 address");
   addrinfo wanted{};
+  wanted.ai_family = has_ipv6 ? AF_UNSPEC : AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
@@ -125,14 +160,14 @@ class metrics_server::impl {
         health_(board),
         server_(std::vector<std::string>{"listening_ports", at.text(), "num_threads", threads,
                                          "request_timeout_ms", request_ms_max}) {
-    server_.addHandler("/metrics$", metrics_);
-    server_.addHandler("/healthz$", health_);
+    server_.serve("/metrics$", metrics_);
+    server_.serve("/healthz$", health_);
   }
 
  private:
   metrics_page metrics_;
   health_page health_;
-  CivetServer server_;  // last: its threads use what is above
+  server server_;  // last: its threads use what is above
 };
 
 metrics_server::metrics_server(std::unique_ptr<impl> state) : impl_(std::move(state)) {}

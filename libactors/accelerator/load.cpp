@@ -16,20 +16,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Beside the program, as it is built; or where an installation keeps its libraries.
 std::optional<fs::path> find_library() {
   std::error_code failed;
   const auto program = fs::read_symlink("/proc/self/exe", failed);
   if (failed) return std::nullopt;
   const auto beside = program.parent_path();
-  for (const auto& folder : {beside, beside.parent_path(), beside.parent_path() / "lib"})
+  const auto prefix = beside.parent_path();
+  for (const auto& folder : {beside, prefix, prefix / "lib", prefix / RRFP_LIBRARY_FOLDER})
     if (fs::exists(folder / cuda_library, failed)) return folder / cuda_library;
   return std::nullopt;
+}
+
+/// An installation has no CUDA libraries of libtorch, which take gigabytes: `library` looks for
+/// them in the folder cuda beside it.
+error cannot_load(const fs::path& library, const std::string& why) {
+  const auto wheel = "torch==" RRFP_TORCH_VERSION;
+  return error{"cannot load " + library.string() + ": " + why +
+               "; libtorch's CUDA libraries come with pip install --target " +
+               (library.parent_path() / "cuda").string() + " " + wheel};
 }
 
 result<std::shared_ptr<platform>> load(const fs::path& library, bool deterministic) {
   // Never unloaded: what it has started does not end before the process.
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return error{"cannot load " + library.string() + ": " + dlerror()};
+  if (handle == nullptr) return cannot_load(library, dlerror());
   const auto open = reinterpret_cast<open_function>(dlsym(handle, open_symbol));
   if (open == nullptr)
     return error{library.string() + ": expected a library of rrfp, which exports " + open_symbol};

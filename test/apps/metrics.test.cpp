@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <memory>
 
 #include "http.hpp"
 #include "json_lines.hpp"
@@ -102,6 +103,46 @@ TEST_CASE("metrics and health are served while a job trains") {
   CHECK(run.wait().code == 130);
 }
 
+TEST_CASE("a page is asked for by GET and HEAD alone") {
+  const scratch_folder folder;
+  const auto port = free_ports(1);
+  const program run{{RRFP_NODE, "run", job_in(folder), "--metrics", ":" + std::to_string(port)}};
+  REQUIRE(eventually([&] { return get(port, "/healthz").code == 200; }, std::chrono::seconds{60}));
+  for (const std::string path : {"/metrics", "/healthz"}) {
+    const auto page = get(port, path);
+    const auto head = ask(port, "HEAD", path);
+    INFO(path << "\n" << head.head);
+    CHECK(page.code == 200);
+    CHECK(head.code == 200);
+    CHECK(!page.body.empty());
+    CHECK(head.body.empty());
+    CHECK_THAT(head.head, Contains("Content-Type: text/plain") && Contains("Content-Length: ") &&
+                              !Contains("Content-Length: 0"));
+    for (const auto* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+      const auto refused = ask(port, method, path);
+      INFO(method << ": " << refused.head);
+      CHECK(refused.code == 405);
+      CHECK_THAT(refused.head, Contains("Allow: GET, HEAD"));
+    }
+  }
+  CHECK(ask(port, "HEAD", "/nothing").code == 404);
+}
+
+TEST_CASE("clients that do not finish their requests keep nobody else waiting, and are given up") {
+  const scratch_folder folder;
+  const auto port = free_ports(1);
+  const program run{{RRFP_NODE, "run", job_in(folder), "--metrics", ":" + std::to_string(port)}};
+  REQUIRE(eventually([&] { return get(port, "/healthz").code == 200; }, std::chrono::seconds{60}));
+  std::vector<std::unique_ptr<half_sent_request>> clients;
+  for (int i = 0; i < 10; ++i) {
+    clients.push_back(std::make_unique<half_sent_request>(port, "/metrics"));
+    REQUIRE(clients.back()->sent());
+  }
+  CHECK(get(port, "/healthz").code == 200);
+  CHECK(get(port, "/metrics").code == 200);
+  for (const auto& c : clients) CHECK(c->is_ended(std::chrono::seconds{20}));
+}
+
 TEST_CASE("a port without a host is served on loopback alone") {
   const scratch_folder folder;
   const auto port = std::to_string(free_ports(1));
@@ -131,6 +172,8 @@ TEST_CASE("an address that cannot be served on is one line and exit code 2, and 
       {{"--metrics", ":0"}, "no port from 1 to 65535"},
       {{"--metrics", ":http"}, "no port from 1 to 65535"},
       {{"--metrics", ":65535", "--local-nodes", "2"}, "2 nodes take ports up to 65536"},
+      {{"--metrics", "[::1]:9464"},
+       "--metrics [::1]:9464: cannot listen: the HTTP server of this system takes no IPv6"},
       {{"--metrics", "203.0.113.7:9464"}, "cannot listen: Cannot assign requested address"},
       {{"--reports", folder / "absent"}, "no such folder"}};
   for (const auto& w : all) {

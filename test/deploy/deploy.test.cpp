@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <regex>
 #include <set>
 
@@ -17,6 +18,7 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 const std::string deploy = RRFP_SOURCE "/deploy";
+const std::string tests = RRFP_SOURCE "/test/deploy";
 
 outcome shell(const std::string& command) { return run_program({"/bin/sh", "-c", command}); }
 
@@ -65,6 +67,63 @@ class running_job {
   scratch_folder folder_;
   std::uint16_t port_;
   program run_;
+};
+
+/// `text` with every `what` as `by`.
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
+    text.replace(at, what.size(), by);
+  return text;
+}
+
+/// As a part of a URL.
+std::string encoded(const std::string& text) {
+  std::string url;
+  for (const unsigned char c : text) {
+    char code[4];
+    std::snprintf(code, sizeof code, "%%%02X", c);
+    url += code;
+  }
+  return url;
+}
+
+/// deploy/prometheus over a job's two nodes, quicker than there.
+class scraping_prometheus {
+ public:
+  explicit scraping_prometheus(const running_job& job) : port_(free_ports(1)) {
+    auto config = replaced(text_of(deploy + "/prometheus/prometheus.yml"), "15s", "1s");
+    const std::string target = "- 127.0.0.1:";
+    config = replaced(config, target + "9464",
+                      target + std::to_string(job.port()) + "\n          " + target +
+                          std::to_string(job.port() + 1));
+    std::ofstream{folder_ / "prometheus.yml"} << config;
+    std::filesystem::copy(deploy + "/prometheus/rrfp.rules.yml", folder_ / "rrfp.rules.yml");
+    server_ = std::make_unique<program>(std::vector<std::string>{
+        "/usr/bin/prometheus", "--config.file=" + (folder_ / "prometheus.yml"),
+        "--storage.tsdb.path=" + (folder_ / "data"),
+        "--web.listen-address=127.0.0.1:" + std::to_string(port_)});
+  }
+
+  /// How many samples there are now.
+  std::size_t samples(const std::string& query) const {
+    const auto r = get(port_, "/api/v1/query?query=" + encoded(query));
+    const auto parsed = json::parse(r.body, nullptr, false);
+    return r.code == 200 && parsed.is_object() ? parsed["data"]["result"].size() : 0;
+  }
+  /// Whether there are so many samples, or any, before long.
+  bool gives(const std::string& query, std::size_t wanted = 0) const {
+    const auto holds = [&] {
+      const auto n = samples(query);
+      return wanted == 0 ? n > 0 : n == wanted;
+    };
+    return eventually(holds, std::chrono::seconds{60});
+  }
+  std::string told() const { return server_->err(); }
+
+ private:
+  scratch_folder folder_;
+  std::uint16_t port_;
+  std::unique_ptr<program> server_;
 };
 
 /// The families that a page of metrics declares.
@@ -180,29 +239,57 @@ TEST_CASE("Prometheus takes its configuration and scrapes a running job") {
   INFO(linted.out << linted.err);
   CHECK(linted.code == 0);
 
-  // The same configuration, quicker, and with this job's nodes as targets.
-  auto config = text_of(deploy + "/prometheus/prometheus.yml");
-  config = std::regex_replace(config, std::regex{"15s"}, "1s");
-  config = std::regex_replace(config, std::regex{"- 127.0.0.1:9464"},
-                              "- 127.0.0.1:" + std::to_string(job.port()) +
-                                  "\n          - 127.0.0.1:" + std::to_string(job.port() + 1));
-  std::ofstream{folder / "prometheus.yml"} << config;
-  std::filesystem::copy(deploy + "/prometheus/rrfp.rules.yml", folder / "rrfp.rules.yml");
-  const auto port = free_ports(1);
-  program prometheus{{"/usr/bin/prometheus", "--config.file=" + (folder / "prometheus.yml"),
-                      "--storage.tsdb.path=" + (folder / "data"),
-                      "--web.listen-address=127.0.0.1:" + std::to_string(port)}};
-  const auto answer = [&](const std::string& query) {
-    const auto r = get(port, "/api/v1/query?query=" + query);
-    const auto parsed = json::parse(r.body, nullptr, false);
-    return r.code == 200 && parsed.is_object() ? parsed["data"]["result"] : json::array();
+  const scraping_prometheus prometheus{job};
+  CHECK(prometheus.gives("up==1", 2));
+  CHECK(prometheus.gives("rrfp_steps_total>2", 1));
+  CHECK(prometheus.gives("rate(rrfp_step_seconds_sum[10s])>0", 1));
+  CHECK(prometheus.gives("rrfp_healthy==1", 2));
+  CHECK(prometheus.gives("rrfp_stage_steps_total{stage=\"1\"}", 1));
+}
+
+TEST_CASE("every query of the dashboard gives numbers over a running job") {
+  if (!have("promtool --version && prometheus --version", "prometheus")) return;
+  const running_job job;
+  REQUIRE(job.is_stepping());
+  const scraping_prometheus prometheus{job};
+  REQUIRE(prometheus.gives("rate(rrfp_step_seconds_sum[10s])>0", 1));
+  const auto dashboard = json::parse(text_of(deploy + "/grafana/rrfp.json"));
+  int queries = 0, of_devices = 0;
+  for (const auto& panel : dashboard.at("panels"))
+    for (const auto& target : panel.at("targets")) {
+      auto query = target.at("expr").get<std::string>();
+      // Counted where a rank has a GPU.
+      if (query.rfind("rrfp_device_", 0) == 0) {
+        ++of_devices;
+        continue;
+      }
+      query = replaced(replaced(query, "$run", ".*"), "$__rate_interval", "10s");
+      INFO(panel.at("title") << ": " << query << "\n" << prometheus.told());
+      CHECK(prometheus.gives(query));
+      ++queries;
+    }
+  CHECK(queries > 25);
+  CHECK(of_devices == 2);
+  CHECK(prometheus.samples("rrfp_absent") == 0);
+}
+
+TEST_CASE("every alert comes when it should and not before") {
+  if (!have("promtool --version", "prometheus")) return;
+  const scratch_folder folder;
+  const auto rules = text_of(deploy + "/prometheus/rrfp.rules.yml");
+  const auto series = text_of(tests + "/alerts.test.yml");
+  const std::regex alert{R"(- alert: (\w+))"};
+  for (std::sregex_iterator at{rules.begin(), rules.end(), alert}, end; at != end; ++at) {
+    INFO(at->str());
+    CHECK_THAT(series, Contains("alertname: " + at->str(1) + "\n"));
+  }
+  std::ofstream{folder / "alerts.test.yml"} << series;
+  const auto tested = [&](const std::string& with) {
+    std::ofstream{folder / "rrfp.rules.yml"} << with;
+    return shell("cd " + (folder / "") + " && promtool test rules alerts.test.yml");
   };
-  INFO(prometheus.err());
-  CHECK(eventually([&] { return answer("up%3D%3D1").size() == 2; }, std::chrono::seconds{60}));
-  CHECK(eventually([&] { return answer("rrfp_steps_total%3E2").size() == 1; },
-                   std::chrono::seconds{60}));
-  CHECK(eventually([&] { return answer("rate(rrfp_step_seconds_sum%5B10s%5D)%3E0").size() == 1; },
-                   std::chrono::seconds{60}));
-  CHECK(answer("rrfp_healthy%3D%3D1").size() == 2);
-  CHECK(answer("rrfp_stage_steps_total%7Bstage%3D%221%22%7D").size() == 1);
+  const auto o = tested(rules);
+  INFO(o.out << o.err);
+  CHECK(o.code == 0);
+  CHECK(tested(replaced(rules, "> 1.5 *", "> 2.5 *")).code != 0);
 }

@@ -97,8 +97,9 @@ class cluster {
   }
 
   /// Of the job that was submitted with these arguments of the script.
-  std::string submit(const std::string& log, const std::string& arguments) const {
-    const auto o = shell("sbatch --parsable --output=" + log +
+  std::string submit(const std::string& log, const std::string& arguments,
+                     const std::string& options = "") const {
+    const auto o = shell("sbatch --parsable --output=" + log + " " + options +
                          " " RRFP_SOURCE "/deploy/slurm/rrfp.sbatch " + arguments);
     INFO(o.err);
     REQUIRE(o.code == 0);
@@ -161,6 +162,15 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   CHECK_THAT(slurm.state(trained), Contains("JobState=COMPLETED") && Contains("ExitCode=0:0"));
   CHECK_THAT(text_of(log), Contains("node 1 at 127.0.0.1: stages 2, 3") && Contains("step 5/5"));
 
+  // The environment that it was not submitted with does not keep the nodes from starting.
+  const auto log_of_bare = folder / "bare.log";
+  const auto bare =
+      slurm.submit(log_of_bare, job, "--export=RRFP_NODE=" RRFP_NODE ",SLURM_CONF=$SLURM_CONF");
+  CHECK(slurm.is_over(std::chrono::seconds{120}));
+  INFO(text_of(log_of_bare) << slurm.state(bare));
+  CHECK_THAT(slurm.state(bare), Contains("JobState=COMPLETED") && Contains("ExitCode=0:0"));
+  CHECK_THAT(text_of(log_of_bare), Contains("step 5/5"));
+
   // A step of a second, so that the job has to wait for its end before it saves.
   const auto log_of_cancelled = folder / "cancelled.log";
   std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n0,1,0,1,F,1000\n";
@@ -190,4 +200,15 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   CHECK_THAT(slurm.state(resumed), Contains("JobState=COMPLETED"));
   CHECK_THAT(text_of(log_of_resumed),
              Contains("goes on after step " + std::to_string(std::stoi(steps))));
+
+  // A signal alone, as the time limit sends it: ended with a save, and no success.
+  const auto log_of_signalled = folder / "signalled.log";
+  const auto signalled = slurm.submit(log_of_signalled, job + more + " --set train.steps=100000");
+  REQUIRE(eventually([&] { return text_of(log_of_signalled).find("  step ") != std::string::npos; },
+                     std::chrono::seconds{120}));
+  REQUIRE(shell("scancel --signal=TERM " + signalled).code == 0);
+  CHECK(slurm.is_over(std::chrono::seconds{90}));
+  INFO(text_of(log_of_signalled) << slurm.state(signalled));
+  CHECK_THAT(slurm.state(signalled), Contains("JobState=FAILED") && Contains("ExitCode=130:0"));
+  CHECK_THAT(text_of(log_of_signalled), Contains(" saved, 4 files"));
 }

@@ -7,6 +7,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <sstream>
@@ -62,16 +64,17 @@ inline std::uint16_t free_ports(std::uint16_t count) {
 struct reply {
   int code = 0;  ///< 0: nobody answered
   std::string body;
+  std::string head;
 };
 
-inline reply get(std::uint16_t port, const std::string& path) {
+inline reply ask(std::uint16_t port, const std::string& method, const std::string& path) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   const timeval limit{5, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   const auto at = loopback(port);
   std::string text;
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) {
-    const auto request = "GET " + path + " HTTP/1.0\r\nHost: localhost\r\n\r\n";
+    const auto request = method + " " + path + " HTTP/1.0\r\nHost: localhost\r\n\r\n";
     char buffer[65536];
     if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0)
       for (ssize_t n = 0; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
@@ -80,8 +83,40 @@ inline reply get(std::uint16_t port, const std::string& path) {
   ::close(fd);
   const auto head_end = text.find("\r\n\r\n");
   if (text.size() < 12 || head_end == std::string::npos) return {};
-  return {std::stoi(text.substr(9, 3)), text.substr(head_end + 4)};
+  return {std::stoi(text.substr(9, 3)), text.substr(head_end + 4), text.substr(0, head_end)};
 }
+inline reply get(std::uint16_t port, const std::string& path) { return ask(port, "GET", path); }
+
+/// Asks a page and does not finish the request.
+class half_sent_request {
+ public:
+  half_sent_request(std::uint16_t port, const std::string& path)
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const auto at = loopback(port);
+    const auto text = "GET " + path + " HTTP/1.1\r\nHost: ";
+    sent_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 &&
+            ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) > 0;
+  }
+  half_sent_request(const half_sent_request&) = delete;
+  half_sent_request& operator=(const half_sent_request&) = delete;
+  ~half_sent_request() { ::close(fd_); }
+
+  bool sent() const { return sent_; }
+  /// Whether the server gives it up.
+  bool is_ended(std::chrono::seconds limit) const {
+    const timeval wait{limit.count(), 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+    char buffer[4096];
+    ssize_t n = 0;
+    while ((n = ::recv(fd_, buffer, sizeof buffer, 0)) > 0) {
+    }
+    return n == 0 || (n < 0 && errno == ECONNRESET);
+  }
+
+ private:
+  int fd_;
+  bool sent_ = false;
+};
 
 /// The text format: "name{labels}" to value.
 inline std::map<std::string, double> samples_of(const std::string& text) {
