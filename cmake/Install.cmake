@@ -7,11 +7,14 @@
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rrfp)
+get_property(_components GLOBAL PROPERTY RRFP_COMPONENTS)
+list(JOIN _components " " _components)
 configure_package_config_file(cmake/rrfpConfig.cmake.in ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
   INSTALL_DESTINATION ${_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
-install(FILES cmake/FindCAF.cmake cmake/Torch.cmake cmake/Ucx.cmake ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
+install(FILES cmake/FindCAF.cmake cmake/Torch.cmake cmake/Ucx.cmake cmake/rrfpDependencies.cmake
+    ${PROJECT_BINARY_DIR}/rrfpConfig.cmake
     ${PROJECT_BINARY_DIR}/rrfpConfigVersion.cmake
   DESTINATION ${_package_dir} COMPONENT development)
 install(EXPORT rrfp FILE rrfpTargets.cmake NAMESPACE rrfp:: DESTINATION ${_package_dir}

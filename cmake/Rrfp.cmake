@@ -31,6 +31,7 @@ function(rrfp_add_library name)
     return()
   endif()
   set_target_properties(rrfp_${name} PROPERTIES EXPORT_NAME ${name})
+  set_property(GLOBAL APPEND PROPERTY RRFP_COMPONENTS ${name})
   install(TARGETS rrfp_${name} EXPORT rrfp
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
   if(IS_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/include)

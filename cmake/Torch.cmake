@@ -6,6 +6,11 @@
 #   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout, or what
 #                     python3 imports)
 #   rrfp::torch       headers and CPU libraries
+#   RRFP_MISSING      set to what is not there, and what to do
+if(TARGET rrfp::torch)
+  return()
+endif()
+unset(RRFP_MISSING)
 set(RRFP_TORCH_ROOT "" CACHE PATH "libtorch: a folder with include/ and lib/")
 set(_torch_root "${RRFP_TORCH_ROOT}")
 if(NOT _torch_root)
@@ -20,8 +25,9 @@ if(_torch_root)
   list(GET _torch_root 0 _torch_root)
 endif()
 if(NOT EXISTS "${_torch_root}/include/ATen/ATen.h")
-  message(FATAL_ERROR "libtorch not found in '${_torch_root}': run scripts/setup or pip install "
+  string(CONCAT RRFP_MISSING "libtorch not found in '${_torch_root}': run scripts/setup or pip install "
     "torch==2.11.0, or give -DRRFP_TORCH_ROOT=DIR, a folder with include/ and lib/")
+  return()
 endif()
 file(READ ${_torch_root}/include/torch/headeronly/version.h _torch_version)
 string(REGEX MATCH "TORCH_VERSION \"([0-9.]+)" _ "${_torch_version}")

@@ -2,10 +2,15 @@
 #
 #   RRFP_UCX_ROOT   a folder with include/ and lib/ (default: the system's)
 #   rrfp::ucx       headers, libucp and libucs
+#   RRFP_MISSING    set to what is not there, and what to do
+if(TARGET rrfp::ucx)
+  return()
+endif()
+unset(RRFP_MISSING)
 set(RRFP_UCX_ROOT "" CACHE PATH "UCX: a folder with include/ and lib/")
-add_library(rrfp::ucx INTERFACE IMPORTED GLOBAL)
 find_package(ucx 1.13 QUIET CONFIG HINTS ${RRFP_UCX_ROOT})
 if(ucx_FOUND)
+  add_library(rrfp::ucx INTERFACE IMPORTED GLOBAL)
   target_link_libraries(rrfp::ucx INTERFACE ucx::ucp ucx::ucs)
 else()
   if(RRFP_UCX_ROOT)
@@ -13,9 +18,11 @@ else()
   endif()
   pkg_check_modules(ucx QUIET IMPORTED_TARGET ucx>=1.13)
   if(NOT ucx_FOUND)
-    message(FATAL_ERROR "UCX >= 1.13 not found: run scripts/setup, "
+    string(CONCAT RRFP_MISSING "UCX >= 1.13 not found: run scripts/setup, "
       "or give -DRRFP_UCX_ROOT=DIR, a folder with include/ and lib/")
+    return()
   endif()
+  add_library(rrfp::ucx INTERFACE IMPORTED GLOBAL)
   target_link_libraries(rrfp::ucx INTERFACE PkgConfig::ucx)
 endif()
 message(STATUS "UCX ${ucx_VERSION}")

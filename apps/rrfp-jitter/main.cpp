@@ -125,6 +125,9 @@ void set_engines(experiment::experiment& e, const options& wanted) {
 int run(int argc, char** argv) {
   CLI::App app{"What readiness gains: workloads x runs x weather x seeds"};
   app.set_version_flag("--version", "rrfp-jitter " RRFP_VERSION);
+  app.footer(
+      "Exit codes: 0 done, 1 the product's own fault, 2 bad input or an output that cannot be "
+      "written, 130 interrupted.");
   options wanted;
   app.add_option("experiment", wanted.experiment, "The experiment, a TOML file");
   app.add_option("--out", wanted.out,

@@ -132,6 +132,9 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
 int run(int argc, char** argv) {
   CLI::App app{"Simulates a pipeline in virtual time, over the core that the runtime drives"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
+  app.footer(
+      "Exit codes: 0 done, 1 the product's own fault, 2 bad input or an output that cannot be "
+      "written.");
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; [pipeline], [dispatch], [cost] and [jitter] count")

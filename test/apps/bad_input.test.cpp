@@ -148,3 +148,12 @@ TEST_CASE("wrong arguments are refused with exit code 2") {
   CHECK(run_program({RRFP_NODE, "run", job, "--nonsense"}).code == 2);
   CHECK(run_program({RRFP_SIM, "/nonexistent.toml"}).code == 2);
 }
+
+TEST_CASE("every program's help tells the exit codes") {
+  for (const auto* program : {RRFP_NODE, RRFP_SIM, RRFP_JITTER, RRFP_REPORT, RRFP_SHAPES}) {
+    const auto o = run_program({program, "--help"});
+    INFO(program << "\n" << o.out << o.err);
+    CHECK(o.code == 0);
+    CHECK_THAT(o.out, Contains("Exit codes: 0 done"));
+  }
+}
