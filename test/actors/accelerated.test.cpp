@@ -1,6 +1,9 @@
 #include <future>
 #include <thread>
 
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
 #include <rrfp/accelerator/event_poller.hpp>
 
 #include "accelerated_device.hpp"
@@ -17,6 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using accelerator::test::fake_lane;
 using accelerator::test::fake_platform;
+using Catch::Matchers::Contains;
 
 const pipeline_shape two_stages{2, 1, 4, placement::linear};
 
@@ -207,6 +211,43 @@ TEST_CASE("a session on devices with streams gives the bits of one on the host")
   CHECK(there.device_memory().allocated_peak == 1500);
   CHECK(there.stages[1].device_memory.reserved == 2000);
   CHECK(here.device_memory().reserved == 0);
+}
+
+TEST_CASE("a device without memory ends the run on all stages, in words") {
+  /// Asks for too much at microbatch 2.
+  class greedy final : public compute::stage_module {
+   public:
+    explicit greedy(std::unique_ptr<compute::stage_module> inner) : inner_(std::move(inner)) {}
+    status check(const compute::microbatch& mb) const override { return inner_->check(mb); }
+    std::span<const compute::parameter> parameters() const override { return inner_->parameters(); }
+    at::Tensor forward(const compute::forward_input& in) override {
+      if (in.mb == microbatch_id{2})
+        C10_THROW_ERROR(OutOfMemoryError, "Tried to allocate 2 GiB\nand a page of advice");
+      return inner_->forward(in);
+    }
+
+   private:
+    const std::unique_ptr<compute::stage_module> inner_;
+  };
+  for (const std::uint32_t of : {0, 1}) {
+    auto setup = setup_on(std::make_shared<fake_platform>(1), test::choice_of_run{two_stages});
+    setup.make_chunk = [of, make = setup.make_chunk](
+                           virtual_stage_id vs,
+                           auto group) -> result<std::unique_ptr<compute::stage_module>> {
+      auto made = make(vs, group);
+      if (!made || vs.value() != of) return made;
+      return std::unique_ptr<compute::stage_module>{std::make_unique<greedy>(std::move(*made))};
+    };
+    auto opened = session::open(std::move(setup));
+    REQUIRE(opened);
+    const auto ended = (*opened)->run();
+    CHECK(ended.how == ending::failed);
+    INFO(ended.message);
+    CHECK_THAT(ended.message, Contains(fmt::format("stage {}, F2 of step 0: ", of)) &&
+                                  Contains("is out of memory with ") && Contains(" slots held") &&
+                                  Contains("lower dispatch.slots or data.microbatch_size, or set "
+                                           "pipeline.recompute = true"));
+  }
 }
 
 TEST_CASE("replicas that share a device sum over host memory, others as the device does") {
