@@ -35,11 +35,15 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     std::shared_ptr<pooled_event> first;
     auto into = begin_measuring(first);
     std::chrono::nanoseconds more{0};
-    if (into) run([&] { more = work(); });
+    try {
+      if (into) run([&] { more = work(); });
+    } catch (const std::exception& e) {  // of the device itself: `work` lets nothing out
+      into = error{e.what()};
+    }
     if (into && more.count() > 0) into = parts_.lane->delay(more);
     auto last = into ? events_->take() : result<pooled_event>{into.failure()};
     if (last) into = parts_.lane->record(**last, stream::compute);
-    if (!last || !into) return after({last ? into : status{last.failure()}, {}, 0, 0});
+    if (!last || !into) return after({last ? into : status{last.failure()}, {}, {}});
     auto& mark = **last;
     parts_.poller->watch(
         launches_, std::move(*last),

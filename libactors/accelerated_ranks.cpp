@@ -42,7 +42,8 @@ result<std::shared_ptr<accelerated_ranks>> accelerated_ranks::open(
     const accelerator::machine_share& share, std::chrono::milliseconds limit) {
   std::shared_ptr<accelerated_ranks> made{new accelerated_ranks{setup, limit}};
   if (auto assigned = made->assign(setup, hosted, share); !assigned) return assigned.failure();
-  if (auto chosen = made->choose_collectives(setup); !chosen) return chosen.failure();
+  const bool crowded = share.processes > setup.accelerated->use.size();
+  if (auto chosen = made->choose_collectives(setup, crowded); !chosen) return chosen.failure();
   return made;
 }
 
@@ -50,7 +51,9 @@ status accelerated_ranks::assign(const session_setup& setup,
                                  const std::vector<rank_address>& hosted,
                                  const accelerator::machine_share& share) {
   const auto own = accelerator::devices_of(setup.accelerated->use, share);
-  const bool alone = setup.ranks > 1 && !ranks_may_share_device();
+  // Ranks of one process never share: its backwards run on one thread a device, and a rank that
+  // waits there for another would wait for ever.
+  const bool alone = setup.ranks > 1;
   const auto assigned = accelerator::assign_devices(hosted.size(), own, alone);
   if (!assigned) return error{"device.gpus: " + assigned.message()};
   for (std::size_t i = 0; i < hosted.size(); ++i) {
@@ -68,9 +71,17 @@ const rank_address* accelerated_ranks::sharing() const {
   return nullptr;
 }
 
-status accelerated_ranks::choose_collectives(const session_setup& setup) {
+status accelerated_ranks::choose_collectives(const session_setup& setup, bool crowded) {
   const auto how = setup.accelerated->collectives;
   stages_on_device_ = replicas_on_device_ = how != job::collectives_kind::host;
+  if (crowded && stages_on_device_ && !ranks_may_share_device()) {
+    if (how == job::collectives_kind::nccl && (setup.ranks > 1 || setup.replicas > 1))
+      return error{
+          "device.collectives: \"nccl\" expects a device for each process of this machine, but "
+          "there are fewer: more devices, fewer nodes a machine, or \"host\""};
+    stages_on_device_ = replicas_on_device_ = false;
+    return success();
+  }
   if (!replicas_on_device_ || setup.replicas == 1 || ranks_may_share_device()) return success();
   // Kernels of several groups that wait on one device may wait for each other for ever.
   const auto* const shared = sharing();

@@ -40,7 +40,8 @@ class accelerated_ranks {
                 const accelerator::machine_share& share);
   /// A rank whose device is that of another one, too; null if there is none.
   const rank_address* sharing() const;
-  status choose_collectives(const session_setup& setup);
+  /// `crowded`: processes of this machine share its devices.
+  status choose_collectives(const session_setup& setup, bool crowded);
 
   const accelerated_devices devices_;
   const std::chrono::milliseconds limit_;

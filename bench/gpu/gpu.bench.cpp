@@ -109,9 +109,13 @@ class feeder {
           task->ended = clock_type::now();
           task->busy = o.busy.value_or(0ns);
           launch();
-          const std::lock_guard lock{mutex_};
-          tasks_.push_back(*task);
-          if (--running_ == 0 && left_ == 0) all_.set_value(true);
+          bool last = false;
+          {
+            const std::lock_guard lock{mutex_};
+            tasks_.push_back(*task);
+            last = --running_ == 0 && left_ == 0;
+          }
+          if (last) all_.set_value(true);  // and this is gone
         });
   }
 

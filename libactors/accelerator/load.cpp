@@ -68,6 +68,8 @@ result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
     if (!missing) return missing.failure();
     for (const auto& v : *missing) setenv(v.name.c_str(), v.value.c_str(), 1);
   }
+  // A queue of its own for every stream of a device that many stages share.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   auto made = load(*library, deterministic);
   if (made) loaded = *made;
   is_deterministic = deterministic;

@@ -28,6 +28,8 @@ class cuda_event final : public accelerator::event {
   ~cuda_event() override { static_cast<void>(cudaEventDestroy(event_)); }
 
   result<bool> query() override {
+    // The thread that asks has named no device, and the first one may not be this process's.
+    const c10::cuda::CUDAGuard guard{static_cast<c10::DeviceIndex>(device_)};
     const auto said = cudaEventQuery(event_);
     if (said == cudaErrorNotReady) {
       // It is no error, but would be found as one.

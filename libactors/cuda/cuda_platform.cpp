@@ -1,7 +1,10 @@
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <rrfp/accelerator/platform.hpp>
 
@@ -20,11 +23,14 @@ class cuda_platform final : public accelerator::platform {
   const std::vector<accelerator::device_info>& devices() const override { return devices_; }
 
   result<std::shared_ptr<accelerator::lane>> open_lane(std::uint32_t device) override {
+    if (!first_) first_ = static_cast<c10::DeviceIndex>(device);
     return cuda_lane::open(static_cast<c10::DeviceIndex>(device));
   }
 
   void* allocate_pinned(std::size_t bytes) override {
     void* memory = nullptr;
+    // By a device of this process: a thread that named none would set up another one's context.
+    const c10::cuda::OptionalCUDAGuard guard{first_};
     // Pinned for all devices, and aligned to pages.
     const auto said = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     return checked("cudaHostAlloc", 0, said) ? memory : nullptr;
@@ -42,6 +48,7 @@ class cuda_platform final : public accelerator::platform {
       : devices_(std::move(devices)) {}
 
   const std::vector<accelerator::device_info> devices_;
+  std::optional<c10::DeviceIndex> first_;  ///< that has a lane
 };
 
 /// What is missing, in words that say what to do.
@@ -86,6 +93,11 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
       return ok.failure();
     devices.push_back({properties.name, properties.totalGlobalMem});
   }
+  // libtorch looks for its CUDA part once, at the first seed or backward.
+  if (!at::detail::getCUDAHooks().hasCUDA())
+    return error{
+        "libtorch was used in this process before its CUDA part was loaded, expected load_cuda() "
+        "before the first seed and the first backward"};
   try {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   } catch (const std::exception& e) {

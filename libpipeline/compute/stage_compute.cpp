@@ -211,7 +211,8 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
     const auto& gradient = t.p.value.grad();
     if (!s.reports(t.p) || !gradient.defined()) continue;
     norms.push_back({t.at, 0});
-    squares.push_back(gradient.to(at::kDouble).square().sum());
+    squares.push_back(s.guarded(compute_fault::library, "the norms",
+                                [&] { return gradient.to(at::kDouble).square().sum(); }));
   }
   if (squares.empty()) return norms;
   // All are read at once: a device is waited for a single time.

@@ -79,6 +79,9 @@ class stage_compute::impl {
   void note_loss(const task& t, double sum, std::int64_t tokens);
   /// Reads the losses that were still being computed.
   void settle_losses();
+  /// `out` in memory of its own: what came in is given back while others may still read it, which
+  /// an allocator of devices hears only of what it has made itself.
+  at::Tensor owned(const at::Tensor& out, const void* given) const;
   /// In its own memory where that is not the host's.
   at::Tensor to_device(const at::Tensor& t) const;
   microbatch to_device(microbatch mb) const;
@@ -106,7 +109,11 @@ class stage_compute::impl {
     } catch (const c10::OutOfMemoryError& e) {
       fail_for_memory(where, first_line_of(e));
     } catch (const std::exception& e) {
-      fail(fault, where, first_line_of(e));
+      const auto why = first_line_of(e);
+      // Libraries below libtorch say so in words alone.
+      for (const auto* said : {"out of memory", "ALLOC_FAILED"})
+        if (why.find(said) != std::string::npos) fail_for_memory(where, why);
+      fail(fault, where, why);
     } catch (...) {
       fail(fault, where, "something that is no std::exception was thrown");
     }

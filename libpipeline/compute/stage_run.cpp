@@ -29,6 +29,10 @@ at::Tensor aligned(at::Tensor t) {
   return copy;
 }
 
+const void* memory_of(const at::Tensor& t) {
+  return t.defined() ? t.storage().unsafeGetStorageImpl()->data() : nullptr;
+}
+
 }  // namespace
 
 void prepare_compute_thread() { at::set_num_threads(1); }
@@ -186,9 +190,14 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
     record_loss(t, out, batch.text().tokens);
     return {};
   }
-  out = out.detach().contiguous();
+  out = owned(out.detach().contiguous(), memory_of(mb.input));
   meter_.hand_out(out);
   return out;
+}
+
+at::Tensor stage_compute::impl::owned(const at::Tensor& out, const void* given) const {
+  const bool is_given = given != nullptr && memory_of(out) == given;
+  return is_given && !config_.device.is_cpu() ? out.clone() : out;
 }
 
 at::Tensor stage_compute::impl::call_module(chunk_state& chunk, const task& t,
@@ -269,6 +278,7 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
         torch::autograd::impl::gradient_edge(call_module(chunk, t, mb.input, *mb.stash, batch));
   }
   mb.stash->set_immediate(fold_inside);
+  const auto* const given = memory_of(gradient);
   variable_list gradients(wanted.size());
   if (mb.root.is_valid()) {
     edge_list roots{std::exchange(mb.root, {})};
@@ -283,7 +293,8 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   }
   mb.is_backward_done = true;
   if (!mb.input.defined()) return {};
-  auto out = gradients[0].defined() ? gradients[0].detach().contiguous() : at::zeros_like(mb.input);
+  auto out = gradients[0].defined() ? owned(gradients[0].detach().contiguous(), given)
+                                    : at::zeros_like(mb.input);
   mb.input.reset();
   meter_.hand_out(out);
   return out;

@@ -14,6 +14,8 @@ namespace {
 constexpr std::chrono::milliseconds look_every{100};
 /// Between two questions whether NCCL has taken a call.
 constexpr std::chrono::microseconds ask_every{20};
+/// An enqueue takes less than falling asleep and waking.
+constexpr std::chrono::microseconds hurry{200};
 
 /// Ends with the last reference to it: every watched communicator holds one.
 class watcher {
@@ -88,7 +90,10 @@ status communicator::settle(std::unique_lock<std::mutex>& lock, const char* name
       break;
     }
     lock.unlock();
-    std::this_thread::sleep_for(ask_every);
+    if (clock::now() - begun < hurry)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(ask_every);
     lock.lock();
     if (!failure_.empty()) break;
     if (comm_ == nullptr) return error{text_of(name, ncclSuccess) + "ended"};

@@ -103,7 +103,7 @@ TEST_CASE("an injected delay takes its time on the device") {
     REQUIRE(o.outcome.ok());
     if (i == 0) continue;
     CHECK(*o.busy > 15ms);
-    CHECK(*o.busy < 60ms);
+    CHECK(*o.busy < 150ms);  // the clock of an idle device is slower than the one that is told
     CHECK(o.memory.reserved >= o.memory.allocated);
     CHECK(o.memory.allocated_peak >= o.memory.allocated);
   }

@@ -87,7 +87,10 @@ rotary_positions::rotary_positions(const job::model_options& m, std::int64_t wid
 
 std::pair<at::Tensor, at::Tensor> rotary_positions::at_positions(
     const at::Tensor& positions) const {
-  const auto angles = at::outer(positions.to(at::kFloat), frequencies_.to(positions.device()));
+  // A copy in every forward would wait for all that is in the stream.
+  if (frequencies_.device() != positions.device())
+    frequencies_ = frequencies_.to(positions.device());
+  const auto angles = at::outer(positions.to(at::kFloat), frequencies_);
   const auto both = at::cat({angles, angles}, -1).unsqueeze(1);
   return {both.cos(), both.sin()};
 }

@@ -91,7 +91,7 @@ class rotary_positions {
   std::pair<at::Tensor, at::Tensor> at_positions(const at::Tensor& positions) const;
 
  private:
-  at::Tensor frequencies_;  // float [width / 2]
+  mutable at::Tensor frequencies_;  // float [width / 2], where it was needed last
 };
 
 /// `x` [rows, heads, width], turned by the context's angles, halves paired.

@@ -79,7 +79,9 @@ at::Tensor patch_embedding::positions_for(std::int64_t rows, std::int64_t column
   const auto hidden = all.size(1);
   const auto grid =
       all.narrow(0, of_class, grid_ * grid_).view({1, grid_, grid_, hidden}).permute({0, 3, 1, 2});
-  const auto fitted = at::upsample_bicubic2d(grid, {rows, columns}, /*align_corners=*/false)
+  // On the host: its backward on a device sums in no fixed order.
+  const auto fitted = at::upsample_bicubic2d(grid.cpu(), {rows, columns}, /*align_corners=*/false)
+                          .to(all.device())
                           .permute({0, 2, 3, 1})
                           .reshape({rows * columns, hidden});
   return of_class == 0 ? fitted : at::cat({all.narrow(0, 0, 1), fitted});
