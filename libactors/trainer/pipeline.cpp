@@ -49,18 +49,6 @@ stage_place place_of(const pipeline_shape& shape, virtual_stage_id vs,
   return {at.stage.value(), at.chunk.value(), vs.value(), shape.virtual_stages(), std::move(group)};
 }
 
-/// What user code throws while a stage is made becomes an error.
-template <class Make>
-auto made_by_user(Make make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const std::exception& e) {
-    return error{"its factory threw: " + compute::first_line_of(e)};
-  } catch (...) {
-    return error{"its factory threw something that is no std::exception"};
-  }
-}
-
 /// A function of the user's that says which one it is when it throws, and throws std::exceptions
 /// alone.
 template <class Result, class... Arguments>
@@ -346,7 +334,7 @@ class pipeline::impl {
   }
 
   chunk make_by_user(const pipeline_shape& shape, const stage_place& place) {
-    return made_by_user([&]() -> chunk {
+    const std::function<chunk()> make = [&]() -> chunk {
       if (options_.make_chunk) {
         auto made = options_.make_chunk(place);
         if (made && *made == nullptr) return error{"the factory gave no module"};
@@ -359,7 +347,8 @@ class pipeline::impl {
               ? std::string{"the batch"}
               : fmt::format("stage {}", shape.at(virtual_stage_id{place.index - 1}).stage.value());
       return make_stage_chunk(place, *std::move(s), given_by, {options_.loss}, data_);
-    });
+    };
+    return caught(named("its factory", make));
   }
 
   /// With the parts that other processes host. The same end on all.
