@@ -3,6 +3,7 @@
 #
 #   RRFP_CUDA            OFF builds without
 #   RRFP_HAS_CUDA        set if it is built
+#   RRFP_C10_CUDA        libtorch's streams and allocator alone
 #   rrfp::cuda_libraries libtorch with CUDA, the CUDA runtime and NCCL, with their headers
 option(RRFP_CUDA "Build librrfp_cuda.so if the wheels' CUDA headers are there" ON)
 set(RRFP_HAS_CUDA OFF)
@@ -25,9 +26,10 @@ foreach(_needed ${_cuda_root}/include/cuda_runtime_api.h ${_cuda_root}/include/c
 endforeach()
 message(STATUS "CUDA: ${_cuda_root}")
 set(RRFP_HAS_CUDA ON)
+set(RRFP_C10_CUDA ${_torch_root}/lib/libc10_cuda.so)
 add_library(rrfp_cuda_libraries INTERFACE)
 add_library(rrfp::cuda_libraries ALIAS rrfp_cuda_libraries)
 target_include_directories(rrfp_cuda_libraries SYSTEM INTERFACE
   ${_cuda_root}/include ${_nccl_root}/include)
 target_link_libraries(rrfp_cuda_libraries INTERFACE rrfp::torch
-  ${_torch_root}/lib/libtorch_cuda.so ${_torch_root}/lib/libc10_cuda.so ${_cudart} ${_nccl})
+  ${_torch_root}/lib/libtorch_cuda.so ${RRFP_C10_CUDA} ${_cudart} ${_nccl})

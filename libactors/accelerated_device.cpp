@@ -57,12 +57,16 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   void claim(const at::Tensor& t) { parts_.lane->claim(t); }
 
   void copy_in(at::Tensor from, on_brought then) {
+    auto mark = events_->take();
+    if (!mark) return then(mark.failure());
     auto to = parts_.lane->copy_in(from);
     if (!to) return then(to.failure());
-    when_copied(std::move(from), std::move(*to), std::move(then));
+    when_copied({std::move(from), std::move(*to)}, std::move(*mark), std::move(then));
   }
 
   void copy_out(at::Tensor from, on_brought then) {
+    auto mark = events_->take();
+    if (!mark) return then(mark.failure());
     auto slab = parts_.slabs->take(from.nbytes());
     if (slab.data() == nullptr)
       return then(error{"there is no pinned memory left for " + std::to_string(from.nbytes()) +
@@ -73,7 +77,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
                   .context(memory, &ucx::slab::give_back)
                   .options(at::TensorOptions{from.scalar_type()})
                   .make_tensor();
-    when_copied(std::move(from), std::move(to), std::move(then));
+    when_copied({std::move(from), std::move(to)}, std::move(*mark), std::move(then));
   }
 
   /// Nothing is called any more once it has returned. Copies under way write to slabs that the pool
@@ -84,6 +88,11 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   }
 
  private:
+  struct copy {
+    at::Tensor from;
+    at::Tensor to;
+  };
+
   status begin_measuring(std::shared_ptr<pooled_event>& first) {
     if (!parts_.measured) return success();
     auto e = events_->take();
@@ -110,18 +119,21 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     return o;
   }
 
-  /// `from` and `to` stay until then.
-  void when_copied(at::Tensor from, at::Tensor to, on_brought then) {
-    auto e = events_->take();
-    if (!e) return then(e.failure());
-    if (auto recorded = parts_.lane->record(**e, stream::copy); !recorded)
+  /// Both tensors stay until then.
+  void when_copied(copy c, pooled_event mark, on_brought then) {
+    if (auto recorded = parts_.lane->record(*mark, stream::copy); !recorded) {
+      // Nobody can say when the device lets go of them.
+      {
+        const std::lock_guard lock{mutex_};
+        endless_.push_back(std::move(c));
+      }
       return then(recorded.failure());
-    parts_.poller->watch(copies_, std::move(*e),
-                         [from = std::move(from), to = std::move(to),
-                          then = std::move(then)](const status& done) mutable {
-                           from.reset();
+    }
+    parts_.poller->watch(copies_, std::move(mark),
+                         [c = std::move(c), then = std::move(then)](const status& done) mutable {
+                           c.from.reset();
                            if (!done) return then(done.failure());
-                           then(std::move(to));
+                           then(std::move(c.to));
                          });
   }
 
@@ -130,6 +142,8 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   const accelerator::event_poller::queue_id launches_;
   const accelerator::event_poller::queue_id copies_;
   clock::time_point last_end_;
+  std::mutex mutex_;
+  std::vector<copy> endless_;
 };
 
 accelerated_device::accelerated_device(std::string name, accelerated_parts parts,

@@ -21,6 +21,13 @@ slab_memory pinned(const std::shared_ptr<accelerator::platform>& platform) {
           [platform](void* memory) { platform->free_pinned(memory); }};
 }
 
+/// As groups over host memory do in every build.
+#ifdef NDEBUG
+constexpr bool compare_calls = false;
+#else
+constexpr bool compare_calls = true;
+#endif
+
 /// NCCL has to be told that ranks share a device (2.30 and later).
 bool ranks_may_share_device() {
   const auto* const set = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -100,7 +107,7 @@ rank_collectives accelerated_ranks::join(rank_address rank, const rank_collectiv
   const auto on_device = [&](const std::shared_ptr<tp_coord::collective>& group, bool wanted) {
     if (group == nullptr || !wanted) return group;
     return devices_.platform->make_collective(group, lanes_.at(rank),
-                                              {limit_, devices_.deterministic});
+                                              {limit_, devices_.deterministic, compare_calls});
   };
   return {on_device(groups.stage, stages_on_device_),
           on_device(groups.replicas, replicas_on_device_)};
@@ -112,5 +119,18 @@ std::unique_ptr<device> accelerated_ranks::make_device(std::string name, rank_ad
 }
 
 slab_memory accelerated_ranks::pinned_memory() const { return pinned(devices_.platform); }
+
+at::Tensor accelerated_ranks::make_room(rank_address rank, at::IntArrayRef shape,
+                                        at::ScalarType type) const {
+  const auto lane = lanes_.find(rank);
+  if (lane == lanes_.end()) return {};
+  auto room = lane->second->make_room(shape, type);
+  return room ? std::move(*room) : at::Tensor{};
+}
+
+void accelerated_ranks::enter_thread() const {
+  // What is wrong with the device is said by the next call that needs it.
+  static_cast<void>(devices_.platform->enter_thread());
+}
 
 }  // namespace rrfp::actors

@@ -33,6 +33,10 @@ class accelerated_ranks {
   std::unique_ptr<device> make_device(std::string name, rank_address rank) const;
   /// That devices reach by themselves.
   slab_memory pinned_memory() const;
+  /// On the device of a rank, for what others put there; undefined: there is none left.
+  at::Tensor make_room(rank_address rank, at::IntArrayRef shape, at::ScalarType type) const;
+  /// For a thread of a library that works with devices.
+  void enter_thread() const;
 
  private:
   accelerated_ranks(const session_setup& setup, std::chrono::milliseconds limit);

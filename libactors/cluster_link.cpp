@@ -58,7 +58,7 @@ cluster_link::cluster_link(const cluster& where, ucx_transport& wire,
 result<cluster_link::opened> cluster_link::open(const cluster& where, const session_setup& setup,
                                                 const std::map<stage_id, compute::tie>& sides,
                                                 steady_clock::time_point start,
-                                                slab_memory memory) {
+                                                arrival_memory memory) {
   auto& members = *where.members;
   const std::chrono::milliseconds limit{
       static_cast<std::int64_t>(where.transport.join_timeout_s * 1e3)};
@@ -66,13 +66,16 @@ result<cluster_link::opened> cluster_link::open(const cluster& where, const sess
   options.node = members.node();
   options.job_token = where.job_token;
   options.epoch = where.epoch;
-  options.memory = std::move(memory);
+  options.memory = std::move(memory.host);
+  options.enter_thread = std::move(memory.enter_thread);
   if (where.transport.tls != "auto") options.tls = where.transport.tls;
   if (job::is_loopback(where.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !is_one_machine(members.members());
   options.inflight_bytes_max = options.message_bytes_max = where.transport.inflight_bytes;
   auto wire = ucx_transport::open(std::move(options));
   if (!wire) return wire.failure();
+  if (memory.on_devices && (*wire)->takes_cuda())
+    (*wire)->fetch_to_devices(std::move(memory.on_devices));
 
   json card{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
   for (const auto& [stage, side] : sides)

@@ -17,6 +17,13 @@
 
 namespace rrfp::actors {
 
+/// Where what arrives from other nodes goes; empty: memory of the system.
+struct arrival_memory {
+  slab_memory host;
+  ucx_transport::device_room on_devices;  ///< asked where UCX writes to devices
+  std::function<void()> enter_thread;     ///< as in ucx_options
+};
+
 class cluster_link {
  public:
   struct opened {
@@ -33,7 +40,7 @@ class cluster_link {
   /// a node was lost, or does not come. Messages arrive in `memory`.
   static result<opened> open(const cluster& where, const session_setup& setup,
                              const std::map<stage_id, compute::tie>& sides,
-                             std::chrono::steady_clock::time_point start, slab_memory memory);
+                             std::chrono::steady_clock::time_point start, arrival_memory memory);
 
   /// Lets an actor system talk to others.
   void configure(caf::actor_system_config& config) const;

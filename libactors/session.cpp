@@ -277,8 +277,7 @@ class session::impl {
     std::unique_ptr<transport> wire;
     if (where_) {
       auto joined =
-          cluster_link::open(*where_, setup_, sides_, context->start,
-                             accelerated_ ? accelerated_->pinned_memory() : slab_memory{});
+          cluster_link::open(*where_, setup_, sides_, context->start, memory_of_arrivals());
       if (!joined) return ended_early(ending::node_lost, joined.message());
       link = std::move(joined->link);
       wire = std::move(joined->wire);
@@ -425,6 +424,16 @@ class session::impl {
       ++share.processes;
     }
     return share;
+  }
+
+  arrival_memory memory_of_arrivals() const {
+    if (!accelerated_) return {};
+    return {
+        accelerated_->pinned_memory(),
+        [ranks = accelerated_](const rank_address& to, at::IntArrayRef shape, at::ScalarType type) {
+          return ranks->make_room(to, shape, type);
+        },
+        [ranks = accelerated_] { ranks->enter_thread(); }};
   }
 
   std::unique_ptr<device> make_device(std::string name, rank_address address) {

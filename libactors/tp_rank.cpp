@@ -180,8 +180,13 @@ void tp_rank::bring_in(message& m) {
       std::move(m.tensor), [self = caf::actor_cast<caf::actor>(this), header = m.header,
                             rank = setup_](result<at::Tensor> t) {
         if (t) return post(self, message{header, std::move(*t)});
-        post(rank->supervisor, failed{fmt::format("{}: the input of microbatch {}: {}",
-                                                  rank->name(), header.mb.value(), t.message())});
+        // What is held there is known to the device's thread.
+        rank->device->post([header, rank, why = t.message()] {
+          const auto what = header.what == payload::tied_gradient
+                                ? std::string{"the tied gradient"}
+                                : fmt::format("the input of microbatch {}", header.mb.value());
+          tell_failure(*rank, [&] { rank->compute->refuse(what, why); });
+        });
       });
 }
 

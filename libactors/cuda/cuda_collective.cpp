@@ -74,7 +74,7 @@ std::shared_ptr<tp_coord::collective> make_cuda_collective(
     const accelerator::collective_options& options) {
   return nccl::make_nccl_collective(std::move(control),
                                     std::make_unique<torch_streams>(std::move(where)),
-                                    {options.limit, options.in_rank_order});
+                                    {options.limit, options.in_rank_order, options.compare_calls});
 }
 
 }  // namespace rrfp::cuda

@@ -1,5 +1,8 @@
 #include "cuda_lane.hpp"
 
+#include <map>
+#include <mutex>
+
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <ATen/cuda/Sleep.h>
 #include <ATen/ops/empty.h>
@@ -49,6 +52,24 @@ class cuda_event final : public accelerator::event {
   const cudaEvent_t event_;
 };
 
+/// Nothing ever runs in it, so the allocator gives memory of it out anew only when all streams that
+/// have claimed it are done. One a device, and not of libtorch's pool, whose streams others get
+/// too.
+result<c10::cuda::CUDAStream> stream_of_arrivals(c10::DeviceIndex device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, cudaStream_t> made;
+  const std::lock_guard lock{mutex};
+  auto& stream = made[device];
+  if (stream == nullptr) {
+    const c10::cuda::CUDAGuard guard{device};
+    if (auto ok = checked("cudaStreamCreateWithFlags", device,
+                          cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        !ok)
+      return ok.failure();
+  }
+  return c10::cuda::getStreamFromExternal(stream, device);
+}
+
 cudaEvent_t handle_of(accelerator::event& e) { return static_cast<cuda_event&>(e).handle(); }
 
 }  // namespace
@@ -60,10 +81,14 @@ result<std::shared_ptr<accelerator::lane>> cuda_lane::open(c10::DeviceIndex devi
       !ok)
     return ok.failure();
   try {
+    auto arrivals = stream_of_arrivals(device);
+    if (!arrivals) return arrivals.failure();
+    // Of this run: its ranks open their lanes before it begins.
+    c10::cuda::CUDACachingAllocator::resetPeakStats(device);
     // Copies are short and somebody waits for them: theirs is a stream of high priority.
-    return std::shared_ptr<accelerator::lane>{
-        new cuda_lane{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device),
-                      c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device), clock_khz}};
+    return std::shared_ptr<accelerator::lane>{new cuda_lane{
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device),
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device), *arrivals, clock_khz}};
   } catch (const c10::Error& e) {
     return failure_of(e);
   }
@@ -141,6 +166,17 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
     }
     claim(to);
     return to;
+  } catch (const c10::Error& e) {
+    return failure_of(e);
+  }
+}
+
+result<at::Tensor> cuda_lane::make_room(at::IntArrayRef shape, at::ScalarType type) {
+  try {
+    const c10::cuda::CUDAStreamGuard guard{arrivals_};
+    auto room = at::empty(shape, at::TensorOptions{type}.device(device()));
+    claim(room);
+    return room;
   } catch (const c10::Error& e) {
     return failure_of(e);
   }

@@ -20,11 +20,13 @@ class cuda_lane final : public accelerator::lane {
   void claim(const at::Tensor& t) override;
   status copy_out(const at::Tensor& from, std::byte* to) override;
   result<at::Tensor> copy_in(const at::Tensor& from) override;
+  result<at::Tensor> make_room(at::IntArrayRef shape, at::ScalarType type) override;
   accelerator::memory_counts memory() const override;
 
  private:
-  cuda_lane(c10::cuda::CUDAStream compute, c10::cuda::CUDAStream copy, int clock_khz)
-      : compute_(compute), copy_(copy), clock_khz_(clock_khz) {}
+  cuda_lane(c10::cuda::CUDAStream compute, c10::cuda::CUDAStream copy,
+            c10::cuda::CUDAStream arrivals, int clock_khz)
+      : compute_(compute), copy_(copy), arrivals_(arrivals), clock_khz_(clock_khz) {}
 
   const c10::cuda::CUDAStream& of(accelerator::stream s) const {
     return s == accelerator::stream::compute ? compute_ : copy_;
@@ -33,6 +35,7 @@ class cuda_lane final : public accelerator::lane {
 
   const c10::cuda::CUDAStream compute_;
   const c10::cuda::CUDAStream copy_;
+  const c10::cuda::CUDAStream arrivals_;
   const int clock_khz_;
 };
 

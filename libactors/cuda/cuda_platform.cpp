@@ -27,6 +27,11 @@ class cuda_platform final : public accelerator::platform {
     return cuda_lane::open(static_cast<c10::DeviceIndex>(device));
   }
 
+  status enter_thread() override {
+    const int device = first_.value_or(0);
+    return checked("cudaSetDevice", device, cudaSetDevice(device));
+  }
+
   void* allocate_pinned(std::size_t bytes) override {
     void* memory = nullptr;
     // By a device of this process: a thread that named none would set up another one's context.

@@ -58,6 +58,13 @@ void progress_thread::on_failure(failure_handler failed) {
   });
 }
 
+void progress_thread::fetch_to_devices(ucx_transport::device_room room) {
+  ask([this, room = std::move(room)](peer_table&) {
+    receiver_.fetch_to_devices(room);
+    return true;
+  });
+}
+
 void progress_thread::post(work w) {
   {
     const std::lock_guard lock{mutex_};
@@ -79,6 +86,7 @@ void progress_thread::stop() {
 }
 
 void progress_thread::run() {
+  if (node_.options.enter_thread) node_.options.enter_thread();
   auto last_work = clock::now();
   while (!stopping_.load(std::memory_order_relaxed)) {
     const auto any = work_once();

@@ -40,6 +40,7 @@ class progress_thread {
   bool is_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
   void on_failure(failure_handler failed);
+  void fetch_to_devices(ucx_transport::device_room room);
   /// Says farewell, closes what is open, ends the thread. At most about close_max.
   void stop();
 

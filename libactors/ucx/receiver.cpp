@@ -177,6 +177,12 @@ bool receiver::fetch_granted() {
   return any;
 }
 
+at::Tensor receiver::room_on_device(const any_header& any) const {
+  const auto* const h = std::get_if<tensor_header>(&any);
+  if (h == nullptr || !room_ || h->has_data_hash) return {};
+  return room_(h->message.to, at::IntArrayRef{h->shape.data(), h->dims}, scalar_type_of(h->dtype));
+}
+
 void receiver::begin_fetch(announcement a) {
   const auto from = std::visit([](const auto& h) { return h.from_node; }, a.header);
   const auto bytes = std::visit([](const auto& h) { return h.data_bytes; }, a.header);
@@ -184,12 +190,15 @@ void receiver::begin_fetch(announcement a) {
     live_counters::add(node_.counters.dropped_stale);
     return ucp_am_data_release(worker_.handle(), a.descriptor);
   }
-  auto into = node_.pool->take(bytes);
-  if (into.data() == nullptr) {
+  auto on_device = room_on_device(a.header);
+  auto into = on_device.defined() ? slab{} : node_.pool->take(bytes);
+  auto* const target = on_device.defined() ? on_device.mutable_data_ptr() : into.data();
+  if (target == nullptr) {
     std::visit([&](const auto& h) { peers_.fail(from, no_memory + name_of(h)); }, a.header);
     return ucp_am_data_release(worker_.handle(), a.descriptor);
   }
-  auto f = std::make_unique<fetch>(fetch{this, std::move(a.header), std::move(into)});
+  auto f = std::make_unique<fetch>(
+      fetch{this, std::move(a.header), std::move(into), std::move(on_device)});
   ++fetching_;
   auto& counters = node_.counters;
   live_counters::add(counters.inflight_bytes, bytes);
@@ -200,9 +209,8 @@ void receiver::begin_fetch(announcement a) {
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   how.cb.recv_am = &on_fetched;
   how.user_data = f.get();
-  how.memory_type = UCS_MEMORY_TYPE_HOST;
-  auto* const request =
-      ucp_am_recv_data_nbx(worker_.handle(), a.descriptor, f->into.data(), bytes, &how);
+  how.memory_type = memory_type_of(f->on_device);
+  auto* const request = ucp_am_recv_data_nbx(worker_.handle(), a.descriptor, target, bytes, &how);
   if (UCS_PTR_IS_PTR(request))
     static_cast<void>(f.release());  // on_fetched takes it back
   else
@@ -224,6 +232,9 @@ void receiver::end_fetch(std::unique_ptr<fetch> f, ucs_status_t how) {
         if (closed_ || peers_.has_failed(h.from_node)) return;
         if (how != UCS_OK)
           peers_.fail(h.from_node, ucx_error("fetching " + name_of(h) + " failed", how).message);
+        else if constexpr (std::is_same_v<decltype(h), const tensor_header&>)
+          f->on_device.defined() ? deliver(h, std::move(f->on_device))
+                                 : deliver(h, std::move(f->into));
         else
           deliver(h, std::move(f->into));
       },
@@ -234,10 +245,14 @@ void receiver::deliver(const tensor_header& h, slab data) {
   if (!matches(h, {data.data(), h.data_bytes}))
     return peers_.fail(h.from_node, damaged + name_of(h));
   auto* const memory = data.release();
-  message m{h.message, at::for_blob(memory, at::IntArrayRef{h.shape.data(), h.dims})
-                           .context(memory, &slab::give_back)
-                           .options(at::TensorOptions{scalar_type_of(h.dtype)})
-                           .make_tensor()};
+  deliver(h, at::for_blob(memory, at::IntArrayRef{h.shape.data(), h.dims})
+                 .context(memory, &slab::give_back)
+                 .options(at::TensorOptions{scalar_type_of(h.dtype)})
+                 .make_tensor());
+}
+
+void receiver::deliver(const tensor_header& h, at::Tensor t) {
+  message m{h.message, std::move(t)};
   switch (node_.sinks.deliver(m)) {
     case sink_table::outcome::delivered: count_delivered(h.data_bytes); break;
     case sink_table::outcome::closed: break;

@@ -22,6 +22,8 @@ class receiver {
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
 
+  /// Asked for room for each large tensor without a checksum from now on.
+  void fetch_to_devices(ucx_transport::device_room room) { room_ = std::move(room); }
   /// Begins the fetches that the budget allows. True if there was one.
   bool fetch_granted();
   std::size_t fetching() const { return fetching_; }
@@ -43,7 +45,8 @@ class receiver {
   struct fetch {
     receiver* owner;
     any_header header;
-    slab into;
+    slab into;             ///< of the host, or
+    at::Tensor on_device;  ///< of a rank's device
   };
 
   static ucs_status_t on_tensor(void* arg, const void* header, std::size_t header_bytes, void* data,
@@ -58,9 +61,12 @@ class receiver {
   bool is_acceptable(const Header& h, std::size_t bytes);
   bool is_fresh(const tensor_header& h);
   ucs_status_t announce(any_header h, void* descriptor);
+  /// Undefined: it goes to memory of the host.
+  at::Tensor room_on_device(const any_header& h) const;
   void begin_fetch(announcement a);
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   void deliver(const tensor_header& h, slab data);
+  void deliver(const tensor_header& h, at::Tensor t);
   void deliver(const bytes_header& h, slab data);
   /// Hands intact data over to its mailbox: by `arrive`, or as the reason to close it.
   template <class Arrive>
@@ -73,6 +79,7 @@ class receiver {
   peer_table& peers_;
   sender& out_;
   std::map<edge, sequence_window> windows_;
+  ucx_transport::device_room room_;
   std::deque<announcement> announced_;
   std::size_t fetching_ = 0;
   std::set<node_id> answered_;

@@ -105,9 +105,7 @@ void sender::hand_over(std::unique_ptr<outgoing> o) {
   how.user_data = o.get();
   how.flags = o->data_bytes <= node_.options.eager_bytes_max ? UCP_AM_SEND_FLAG_EAGER
                                                              : UCP_AM_SEND_FLAG_RNDV;
-  // Without it UCX would ask the driver for every buffer, or take all for host memory.
-  how.memory_type =
-      o->tensor.defined() && o->tensor.is_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  how.memory_type = memory_type_of(o->tensor);
   if (o->kind != am::farewell) {
     live_counters::add(node_.counters.sent);
     live_counters::add(node_.counters.sent_bytes, o->data_bytes);

@@ -140,6 +140,7 @@ class ucx_channel final : public tp_coord::rank_channel {
 
 result<std::unique_ptr<ucx_transport>> ucx_transport::open(ucx_options options) {
   if (const auto s = check_limits(options); !s) return s.failure();
+  if (options.enter_thread) options.enter_thread();
   auto w = ucx::worker::open({options.tls, options.net_devices, options.keepalive});
   if (!w) return w.failure();
   auto c = std::make_shared<core>(std::move(options), std::move(w).value());
@@ -155,6 +156,12 @@ const std::string& ucx_transport::address() const { return core_->progress.addre
 void ucx_transport::on_failure(std::function<void(node_id, std::string why)> failed) {
   core_->progress.on_failure(std::move(failed));
 }
+
+void ucx_transport::fetch_to_devices(device_room room) {
+  core_->progress.fetch_to_devices(std::move(room));
+}
+
+bool ucx_transport::takes_cuda() const { return core_->takes_cuda; }
 
 status ucx_transport::connect(node_id node, const std::string& address) {
   RRFP_CHECK(node != core_->node.options.node, "a node is not connected to itself");

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include <ATen/core/Tensor.h>
 #include <ucp/api/ucp.h>
 
 #include <rrfp/schedule/result.hpp>
@@ -14,6 +15,12 @@ namespace rrfp::actors::ucx {
 
 /// "expected to WHAT: UCX says ..."
 error ucx_error(const std::string& what, ucs_status_t said);
+
+/// Where the data of `t` lies; of an undefined one: on the host. Without it UCX would ask the
+/// driver for every buffer, or take all for host memory.
+inline ucs_memory_type_t memory_type_of(const at::Tensor& t) {
+  return t.defined() && t.is_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
 
 struct worker_options {
   std::string tls;

@@ -154,6 +154,9 @@ void stage_compute::begin_step(step_id step, step_purpose purpose) {
 at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
   return impl_->run(l, std::move(input));
 }
+void stage_compute::refuse(const std::string& what, const std::string& why) const {
+  impl_->guarded(compute_fault::library, what, [&] { throw std::runtime_error(why); });
+}
 void stage_compute::apply(double scale, double lr) { impl_->apply(scale, lr); }
 void stage_compute::end_evaluation() { impl_->end_evaluation(); }
 void stage_compute::abort_step() { impl_->abort_step(); }

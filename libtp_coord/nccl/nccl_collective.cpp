@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "communicator.hpp"
 
@@ -55,6 +56,8 @@ class nccl_collective final : public collective {
  private:
   status run(const request& r) override {
     if (auto ready = connect(); !ready) return ready;
+    if (options_.compare_calls)
+      if (auto same = compare(r.print); !same) return same;
     const auto type = type_of(r.print.type);
     const auto count = r.print.count;
     const auto stream = host_->stream();
@@ -82,6 +85,21 @@ class nccl_collective final : public collective {
       case operation::barrier: return control_->barrier();
     }
     return success();
+  }
+
+  /// The ranks' fingerprints of this call.
+  status compare(const tp_coord::fingerprint& print) {
+    const auto mine = tp_coord::encode(print);
+    std::vector<tp_coord::encoded_fingerprint> all(size());
+    constexpr auto words = sizeof mine / sizeof(std::int64_t);
+    if (auto told = control_->all_gather(mine.data(), all.data(), words, element::int64); !told)
+      return told;
+    std::vector<tp_coord::fingerprint> prints;
+    for (const auto& bytes : all) prints.push_back(tp_coord::decode(bytes).value());
+    const auto differs = tp_coord::disagreement(prints);
+    if (!differs) return success();
+    abort(*differs);
+    return error{*differs};
   }
 
   /// In the first call.

@@ -250,6 +250,29 @@ TEST_CASE("a device without memory ends the run on all stages, in words") {
   }
 }
 
+TEST_CASE("an input that finds no memory on the device ends the run with the slots held") {
+  const auto platform = std::make_shared<fake_platform>(1);
+  platform->is_full = true;
+  auto opened = session::open(setup_on(platform, test::choice_of_run{two_stages}));
+  REQUIRE(opened);
+  const auto ended = (*opened)->run();
+  CHECK(ended.how == ending::failed);
+  INFO(ended.message);
+  CHECK_THAT(ended.message,
+             Contains("stage 1, the input of microbatch 0 of step 0: cpu:0 is out of memory with 0 "
+                      "slots held (out of memory, tried to allocate 2 GiB); lower dispatch.slots"));
+}
+
+TEST_CASE("a copy whose end cannot be known keeps its memory") {
+  one_device d{true};
+  d.lane->fails = true;
+  auto t = at::zeros({4});
+  std::string why;
+  d.device.bring_in(t, [&](result<at::Tensor> copy) { why = copy.message(); });
+  CHECK(why == "fakeEventRecord on device 0: out of order");
+  CHECK(t.use_count() == 2);
+}
+
 TEST_CASE("replicas that share a device sum over host memory, others as the device does") {
   test::choice_of_run c{two_stages};
   const auto collectives_of = [&](std::vector<std::uint32_t> use,

@@ -6,10 +6,12 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include "ucx_nodes.hpp"
@@ -200,6 +202,57 @@ TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit"
     node.barrier();
   };
   CHECK(run_nodes(tls, {body, body}) == "");
+}
+
+TEST_CASE("Large tensors without a checksum are fetched to the room that their rank gives") {
+  const bool checked = GENERATE(false, true);
+  constexpr std::uint32_t count = 6;
+  constexpr std::uint32_t rooms_max = 4;
+  const auto sends = [&](test_node& node) {
+    auto options = node.options();
+    options.checksum_data = checked;
+    const auto wire = node.connected(options);
+    wire->route(on_node(1), node_id{1});
+    node.barrier();
+    for (std::uint32_t mb = 0; mb < count; ++mb)
+      wire->send(message_of(0, 1, mb, large_tensor(mb, mib)));
+    wire->send(message_of(0, 1, count, small_tensor(count)));
+    node.barrier();
+  };
+  const auto receives = [&](test_node& node) {
+    std::mutex mutex;
+    std::set<std::thread::id> entered;
+    auto options = node.options();
+    options.enter_thread = [&] {
+      const std::lock_guard lock{mutex};
+      entered.insert(std::this_thread::get_id());
+    };
+    const auto wire = node.connected(options);
+    expect(entered.size() == 2, "not on the thread that opens and the progress thread");
+    std::set<const void*> rooms;
+    std::uint32_t asked = 0;
+    wire->fetch_to_devices([&](const rank_address& to, at::IntArrayRef shape, at::ScalarType type) {
+      expect(to == on_node(1) && type == at::kInt, "asked for another tensor");
+      if (++asked > rooms_max) return at::Tensor{};
+      auto room = at::empty(shape, type);
+      rooms.insert(room.const_data_ptr());
+      return room;
+    });
+    inbox box;
+    wire->bind(on_node(1), box.sink());
+    node.barrier();
+    expect(eventually([&] { return box.size() == count + 1; }), "not all have arrived");
+    std::uint32_t in_rooms = 0;
+    for (const auto& m : box.take()) {
+      const auto mb = m.header.mb.value();
+      expect(same_bits(m.tensor, mb == count ? small_tensor(mb) : large_tensor(mb, mib)), "bits");
+      in_rooms += rooms.contains(m.tensor.const_data_ptr());
+    }
+    expect(asked == (checked ? 0 : count), "asked " + std::to_string(asked) + " times");
+    expect(in_rooms == (checked ? 0 : rooms_max), std::to_string(in_rooms) + " in rooms");
+    node.barrier();
+  };
+  CHECK(run_nodes("posix", {sends, receives}) == "");
 }
 
 TEST_CASE("Every dtype, shape and layout arrives as it was") {

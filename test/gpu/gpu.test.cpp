@@ -1,5 +1,7 @@
 /// What holds on a CUDA device. Without one the program ends with code 77, and says what is
 /// missing.
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -181,6 +183,129 @@ TEST_CASE("NCCL sums what one rank gives") {
   CHECK(group->health().ok());
   group->abort("the test is over");
   CHECK(group->health().message() == "the test is over");
+}
+
+namespace {
+
+/// `work(rank, lane, group)` of each rank in a thread of its own, on a device of its own. The
+/// communicators wait for `limit`.
+template <class Work>
+void on_ranks(std::uint32_t ranks, std::chrono::milliseconds limit, Work work) {
+  const auto platform = cuda();
+  auto control = tp_coord::make_in_process_group(ranks);
+  std::vector<std::future<void>> all;
+  for (std::uint32_t r = 0; r < ranks; ++r)
+    all.push_back(std::async(std::launch::async, [&, r] {
+      const auto lane = platform->open_lane(r).value();
+      const auto group = platform->make_collective(std::move(control[r]), lane, {limit, true});
+      lane->run(stream::compute, [&] { work(r, *lane, *group); });
+      finish(*lane, stream::compute);
+    }));
+  for (auto& one : all) one.get();
+}
+
+bool has_devices(std::size_t count) {
+  const auto there = cuda()->devices().size();
+  if (there < count) WARN("not tried: takes " << count << " devices, there are " << there);
+  return there >= count;
+}
+
+at::Tensor summand(std::uint32_t rank, std::int64_t count) {
+  return at::sin(at::arange(count, at::kFloat) + 1000.0 * rank);
+}
+
+}  // namespace
+
+TEST_CASE("NCCL sums in the order of the ranks") {
+  const auto ranks = GENERATE(2U, 3U, 4U);
+  if (!has_devices(ranks)) return;
+  // Collected by all, or in parts; with parts of unequal size.
+  for (const std::int64_t count : {5, 1000, 40'001}) {
+    auto expected = summand(0, count);
+    for (std::uint32_t r = 1; r < ranks; ++r) expected.add_(summand(r, count));
+    on_ranks(ranks, 20s, [&](std::uint32_t r, accelerator::lane& lane, auto& group) {
+      auto t = summand(r, count).to(lane.device());
+      const auto done =
+          group.all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(),
+                           static_cast<std::size_t>(count), tp_coord::element::float32);
+      if (!done) throw std::runtime_error(done.message());
+      if (!t.cpu().equal(expected)) throw std::runtime_error("another sum");
+    });
+  }
+}
+
+TEST_CASE("a rank that does not come to NCCL is not waited for beyond the limit") {
+  if (!has_devices(2)) return;
+  const auto platform = cuda();
+  auto control = tp_coord::make_in_process_group(2);
+  const auto lane = platform->open_lane(0).value();
+  // Only the unique id is handed over.
+  std::array<std::int64_t, 16> id{};
+  auto other = std::async(std::launch::async, [&] {
+    return control[1]->broadcast(id.data(), id.size(), tp_coord::element::int64, rank_id{0});
+  });
+  const auto group = platform->make_collective(std::move(control[0]), lane, {500ms, true});
+  lane->run(stream::compute, [&] {
+    auto t = at::ones({4}, at::TensorOptions{}.device(lane->device()));
+    const auto done = group->all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
+                                        tp_coord::element::float32);
+    REQUIRE_FALSE(done);
+    CHECK_THAT(done.message(),
+               Catch::Contains("ncclCommInitRankConfig on device 0, rank 0 of 2: ") &&
+                   Catch::Contains("another rank does not come"));
+  });
+  CHECK(other.get().ok());
+  CHECK_FALSE(group->health().ok());
+}
+
+TEST_CASE("ranks that call NCCL for different tasks are told so, where it is asked for") {
+  if (!has_devices(2)) return;
+  const auto platform = cuda();
+  auto control = tp_coord::make_in_process_group(2);
+  const auto call = [&](std::uint32_t r) {
+    const auto lane = platform->open_lane(r).value();
+    const auto group = platform->make_collective(std::move(control[r]), lane, {20s, true, true});
+    std::string said;
+    lane->run(stream::compute, [&] {
+      auto t = at::ones({4}, at::TensorOptions{}.device(lane->device()));
+      const auto reduce = [&] {
+        return group->all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
+                                 tp_coord::element::float32);
+      };
+      REQUIRE(reduce());
+      group->begin(
+          {step_id{1}, launch_seq{2}, {task_kind::forward, microbatch_id{r}, chunk_id{0}}});
+      said = reduce().message();
+    });
+    return said;
+  };
+  auto other = std::async(std::launch::async, [&] { return call(1); });
+  const auto said = call(0);
+  CHECK_THAT(said, Catch::Contains("F0") && Catch::Contains("F1"));
+  CHECK(other.get() == said);
+}
+
+TEST_CASE("a sum that another rank never joins ends when the group is told to") {
+  if (!has_devices(2)) return;
+  std::atomic<int> joined{0};
+  on_ranks(2, 20s, [&](std::uint32_t r, accelerator::lane& lane, auto& group) {
+    auto t = at::ones({4}, at::TensorOptions{}.device(lane.device()));
+    const auto reduce = [&] {
+      return group.all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
+                              tp_coord::element::float32);
+    };
+    if (!reduce()) throw std::runtime_error("the first sum");
+    ++joined;
+    if (r == 1) {
+      while (joined.load() < 3) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    // It waits on the device, not here.
+    if (!reduce()) throw std::runtime_error("the second sum");
+    group.abort("the other one has died");
+    ++joined;
+    if (group.health().message() != "the other one has died") throw std::runtime_error("health");
+  });
 }
 
 }  // namespace rrfp::actors

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <rrfp/accelerator/platform.hpp>
 
@@ -36,7 +37,10 @@ class fake_lane final : public lane {
   /// `holds`: recorded events are done when the test calls finish(), else at once.
   explicit fake_lane(bool holds = false) : holds_(holds) {}
 
-  at::Device device() const override { return at::kCPU; }
+  /// `is_full`: what comes from elsewhere is not its own, and finds no memory.
+  at::Device device() const override {
+    return is_full ? at::Device{at::kCPU, 0} : at::Device{at::kCPU};
+  }
   void run(stream, const std::function<void()>& work) override { work(); }
   result<std::unique_ptr<event>> make_event(bool) override {
     ++made;
@@ -60,7 +64,14 @@ class fake_lane final : public lane {
     std::memcpy(to, from.const_data_ptr(), from.nbytes());
     return success();
   }
-  result<at::Tensor> copy_in(const at::Tensor& from) override { return from.clone(); }
+  result<at::Tensor> copy_in(const at::Tensor& from) override {
+    if (is_full) return error{"out of memory, tried to allocate 2 GiB"};
+    return from.clone();
+  }
+  result<at::Tensor> make_room(at::IntArrayRef shape, at::ScalarType type) override {
+    if (fails) return error{"no memory"};
+    return at::empty(shape, type);
+  }
   memory_counts memory() const override { return {1000, 1500, 2000}; }
 
   std::size_t recorded() const {
@@ -74,6 +85,7 @@ class fake_lane final : public lane {
   }
 
   std::atomic<bool> fails = false;
+  std::atomic<bool> is_full = false;
   std::atomic<int> made = 0;
   std::atomic<int> claims = 0;
   std::atomic<std::int64_t> delayed = 0;
@@ -93,8 +105,11 @@ class fake_platform final : public platform {
   const std::vector<device_info>& devices() const override { return devices_; }
   result<std::shared_ptr<lane>> open_lane(std::uint32_t device) override {
     opened.push_back(device);
-    return std::shared_ptr<lane>{std::make_shared<fake_lane>()};
+    auto made = std::make_shared<fake_lane>();
+    made->is_full = is_full;
+    return std::shared_ptr<lane>{std::move(made)};
   }
+  status enter_thread() override { return success(); }
   void* allocate_pinned(std::size_t bytes) override { return std::aligned_alloc(64, bytes); }
   void free_pinned(void* memory) override { std::free(memory); }
   std::shared_ptr<tp_coord::collective> make_collective(
@@ -106,6 +121,7 @@ class fake_platform final : public platform {
 
   std::vector<std::uint32_t> opened;
   int collectives = 0;
+  bool is_full = false;  ///< its lanes are
 
  private:
   std::vector<device_info> devices_;

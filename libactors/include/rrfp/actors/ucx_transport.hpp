@@ -77,6 +77,9 @@ struct ucx_options {
   /// Where arriving data goes, if not to memory of the system: what a device reaches by itself.
   slab_memory memory;
 
+  /// Called first on each thread that calls UCX: on the one that opens, and the progress thread.
+  std::function<void()> enter_thread;
+
   /// Called on the progress thread for each tensor that leaves the node.
   std::function<fault(const message_header&)> inject;
 };
@@ -117,6 +120,14 @@ class ucx_transport final : public transport {
   /// Before the first connect(). `failed` is called on the progress thread, at most once a node,
   /// and only takes note. Afterwards nothing comes from that node or goes to it.
   void on_failure(std::function<void(node_id, std::string why)> failed);
+  /// Before others send. Large tensors for a rank are fetched to what `room` gives, asked on the
+  /// progress thread; undefined: to memory of the options, as all small ones are and those with a
+  /// checksum. Memory of a device only where takes_cuda().
+  using device_room =
+      std::function<at::Tensor(const rank_address& to, at::IntArrayRef shape, at::ScalarType type)>;
+  void fetch_to_devices(device_room room);
+  /// Whether UCX was built to read and write memory of CUDA devices.
+  bool takes_cuda() const;
   /// Errors: no address, an address cut short, UCX sees no way there, connected already.
   status connect(node_id node, const std::string& address);
   /// The control plane knows that a node is gone or hangs: as if UCX had noticed. UCX never notices

@@ -52,7 +52,7 @@ struct device_info {
 /// Of the process on one device, in bytes.
 struct memory_counts {
   std::int64_t allocated = 0;       ///< in tensors
-  std::int64_t allocated_peak = 0;  ///< the most since the process began
+  std::int64_t allocated_peak = 0;  ///< the most since a lane was opened last
   std::int64_t reserved = 0;        ///< taken from the device: tensors and what waits for new ones
 };
 
@@ -91,6 +91,8 @@ class lane {
   virtual status copy_out(const at::Tensor& from, std::byte* to) = 0;
   /// The same from host memory or another device to a new tensor here, that is claimed.
   virtual result<at::Tensor> copy_in(const at::Tensor& from) = 0;
+  /// New memory that no work in a stream touches, claimed: for what is put there by others.
+  virtual result<at::Tensor> make_room(at::IntArrayRef shape, at::ScalarType type) = 0;
   virtual memory_counts memory() const = 0;
 };
 
@@ -99,6 +101,8 @@ struct collective_options {
   std::chrono::milliseconds limit{30'000};
   /// Sums run in the order of the ranks, whatever the library would do.
   bool in_rank_order = true;
+  /// Before each call the ranks compare what it belongs to, and wait for each other.
+  bool compare_calls = false;
 };
 
 /// Thread-safe. Outlives its lanes and collectives.
@@ -112,6 +116,9 @@ class platform {
   /// At least one.
   virtual const std::vector<device_info>& devices() const = 0;
   virtual result<std::shared_ptr<lane>> open_lane(std::uint32_t device) = 0;
+
+  /// From now on libraries that the calling thread calls find a device of this process chosen.
+  virtual status enter_thread() = 0;
 
   /// Host memory that devices reach by themselves, aligned to 64 bytes; null if there is no more.
   virtual void* allocate_pinned(std::size_t bytes) = 0;

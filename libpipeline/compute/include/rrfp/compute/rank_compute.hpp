@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,11 @@ class rank_compute {
   /// Takes the activation (F) or output gradient (B, BW), undefined at the ends of the model; gives
   /// what goes on to a neighbour, undefined if nothing does.
   virtual at::Tensor run(const launch& l, at::Tensor input) = 0;
+  /// `what`, an input, could not be brought to where this computes: throws that with `why` and what
+  /// is known here.
+  virtual void refuse(const std::string& what, const std::string& why) const {
+    throw std::runtime_error(what + ": " + why);
+  }
 
   virtual std::vector<microbatch_loss> losses() const = 0;
   virtual std::vector<at::Tensor> gradients() const = 0;

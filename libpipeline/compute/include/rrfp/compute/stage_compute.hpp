@@ -95,6 +95,7 @@ class stage_compute final : public rank_compute {
   /// A BW whose folds begin with its own microbatch computes weight gradients inside the backward,
   /// layer by layer; any other leaves them in the stash like a B. Throws compute_error.
   at::Tensor run(const launch& l, at::Tensor input) override;
+  void refuse(const std::string& what, const std::string& why) const override;
 
   /// The microbatches of this step whose F on the last virtual stage is done, by number. Empty on
   /// other stages. Valid until the next begin_step. Throws compute_error if one is not finite and

@@ -49,6 +49,9 @@ struct nccl_options {
   /// How long a rank waits for the others to come, and for NCCL to take a call.
   std::chrono::milliseconds limit{30'000};
   bool in_rank_order = true;
+  /// Before each call the ranks compare over `control` what it belongs to: those that disagree get
+  /// an error that names both, where NCCL would hang. They wait for each other then.
+  bool compare_calls = false;
 };
 
 /// `control`: the same rank's member of a group over host memory.

@@ -1,0 +1,126 @@
+/// rrfp-node on devices that are memory of the host: what it does with CUDA and NCCL, as a program.
+#include <fstream>
+#include <map>
+#include <set>
+
+#include <catch2/catch.hpp>
+
+#include "json_lines.hpp"
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
+
+using settings = std::vector<std::string>;
+using environment = std::map<std::string, std::string>;
+
+std::vector<std::string> command(const environment& with, const settings& set,
+                                 const std::vector<std::string>& options = {}) {
+  std::vector<std::string> all{"/usr/bin/env", "LD_PRELOAD=" RRFP_HOST_CUDA};
+  for (const auto& [name, value] : with) all.push_back(name + "=" + value);
+  all.insert(all.end(), {RRFP_NODE, "run", job});
+  for (const std::string s : {"run.progress=none", "device.kind=cuda", "train.steps=3"})
+    all.insert(all.end(), {"--set", s});
+  for (const auto& s : set) all.insert(all.end(), {"--set", s});
+  all.insert(all.end(), options.begin(), options.end());
+  return all;
+}
+
+/// Losses and weights of every run that the job names.
+std::set<std::string> results_of(const environment& with, const settings& set,
+                                 const std::vector<std::string>& options = {}) {
+  const scratch_folder folder;
+  auto all = command(with, set, options);
+  all.insert(all.end(), {"--json", folder / "out.jsonl"});
+  const auto o = run_program(all);
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  std::set<std::string> found;
+  for (const auto& line : lines_of(folder / "out.jsonl"))
+    if (line.at("event") == "summary")
+      found.insert(line.at("losses_xxh64").get<std::string>() + " " +
+                   line.at("weights_xxh64").get<std::string>());
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("streams of one device, of four and of two processes give the same bits") {
+  const auto one = results_of({}, {});
+  REQUIRE(one.size() == 1);
+  CHECK(results_of({}, {"dispatch.lookahead=2"}) == one);
+  CHECK(results_of({{"RRFP_HOST_CUDA_DEVICES", "4"}}, {"dispatch.lookahead=1"}) == one);
+  CHECK(results_of({}, {}, {"--local-nodes", "2"}) == one);
+}
+
+TEST_CASE("ranks that sum by NCCL give the bits of those that sum on the host") {
+  const environment eight{{"RRFP_HOST_CUDA_DEVICES", "16"}};
+  for (const std::string what : {"pipeline.tp=2", "pipeline.tp=4", "pipeline.replicas=2"}) {
+    const auto by_nccl = results_of(eight, {what, "device.collectives=nccl"});
+    REQUIRE(by_nccl.size() == 1);
+    CHECK(results_of(eight, {what, "device.collectives=host"}) == by_nccl);
+  }
+}
+
+TEST_CASE("a process has no context on a device that is another's") {
+  const scratch_folder folder;
+  const auto o = run_program(
+      command({{"RRFP_HOST_CUDA_DEVICES", "2"}, {"RRFP_HOST_CUDA_REPORT", folder / "contexts"}}, {},
+              {"--local-nodes", "2"}));
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  const auto said = text_of(folder / "contexts");
+  CHECK((said == "0 \n1 \n" || said == "1 \n0 \n"));
+  INFO(said);
+}
+
+TEST_CASE("a device without memory ends the run on all nodes, with what to lower") {
+  for (const std::string nodes : {"1", "2"}) {
+    const auto o = run_program(command({{"RRFP_HOST_CUDA_BYTES", "14000000"}},
+                                       {"data.microbatch_size=16"}, {"--local-nodes", nodes}));
+    INFO(o.out << o.err);
+    CHECK(o.code == 1);
+    CHECK_THAT(o.err, Contains("stage ") && Contains(" of step ") &&
+                          Contains("cuda:0 is out of memory with ") && Contains(" slots held") &&
+                          Contains("lower dispatch.slots"));
+    CHECK(o.seconds < 60);
+  }
+}
+
+TEST_CASE("a run goes on from its checkpoint to the weights of one that was not stopped") {
+  const scratch_folder folder;
+  const settings runs{"checkpoint.every=2", "checkpoint.dir=" + (folder / "kept")};
+  const auto whole = results_of({}, {"train.steps=4"});
+  settings first = runs;
+  first.push_back("train.steps=2");
+  results_of({}, first);
+  settings second = runs;
+  second.insert(second.end(), {"train.steps=4", "checkpoint.resume=must"});
+  const auto resumed = results_of({}, second);
+  const auto weights = [](const std::set<std::string>& r) {
+    return r.begin()->substr(r.begin()->find(' '));
+  };
+  CHECK(weights(resumed) == weights(whole));
+}
+
+TEST_CASE("a task's time on the device is traced, and its delays are the device's") {
+  const scratch_folder folder;
+  const auto o = run_program(
+      command({}, {"train.steps=2"}, {"--trace", folder / "trace.json", "--json", folder / "o"}));
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("GPU MiB"));
+  const auto trace = nlohmann::json::parse(std::ifstream{folder / "trace.json"});
+  std::size_t delayed = 0;
+  for (const auto& e : trace.at("traceEvents")) {
+    if (e.at("ph") != "X" || !e.contains("args") || !e.at("args").contains("delay_us")) continue;
+    const double delay = e.at("args").at("delay_us");
+    CHECK(e.at("dur").get<double>() >= delay);
+    delayed += delay > 0;
+  }
+  CHECK(delayed > 0);
+}

@@ -1,0 +1,336 @@
+/// Operators of libtorch's CUDA part, run in the streams of the host by libtorch's CPU part: the
+/// memory of a device is memory of the host, so tensors over it are made of both.
+///
+/// Nothing that a stream holds keeps a tensor alive, as on a device: what the allocator gives to
+/// somebody else too early is overwritten, and the result is wrong.
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "streams.hpp"
+
+namespace rrfp::host_cuda {
+
+namespace {
+
+using c10::IValue;
+using Stack = torch::jit::Stack;
+
+stream& stream_here() { return stream_of(c10::cuda::getCurrentCUDAStream().stream()); }
+
+/// The same bytes, as a tensor of the host that owns nothing.
+at::Tensor host_view(const at::Tensor& t) {
+  const c10::impl::ExcludeDispatchKeyGuard below{
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView};
+  return at::from_blob(t.storage().mutable_data() == nullptr ? nullptr : t.data_ptr(), t.sizes(),
+                       t.strides(), at::TensorOptions{t.scalar_type()});
+}
+
+at::Tensor meta_of(const at::Tensor& t) {
+  return at::empty_strided(t.sizes(), t.strides(),
+                           at::TensorOptions{t.scalar_type()}.device(at::kMeta));
+}
+
+bool is_on_device(const at::Tensor& t) { return t.defined() && t.is_cuda(); }
+
+/// Each tensor of `v` that lies on a device by `change`, and each device by `device`.
+template <class Change>
+IValue changed(const IValue& v, const Change& change, at::Device device) {
+  const auto one = [&](const at::Tensor& t) { return is_on_device(t) ? change(t) : t; };
+  if (v.isTensor()) return one(v.toTensor());
+  if (v.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const auto& t : v.toTensorVector()) list.push_back(one(t));
+    return list;
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& t : v.toOptionalTensorVector())
+      list.push_back(t ? std::optional{one(*t)} : std::nullopt);
+    return list;
+  }
+  if (v.isDevice() && v.toDevice().is_cuda()) return device;
+  return v;
+}
+
+template <class Change>
+Stack changed(const Stack& all, const Change& change, at::Device device) {
+  Stack made;
+  for (const auto& v : all) made.push_back(changed(v, change, device));
+  return made;
+}
+
+template <class Visit>
+void each_tensor(const Stack& all, const Visit& visit) {
+  for (const auto& v : all) {
+    if (v.isTensor()) visit(v.toTensor());
+    if (v.isTensorList())
+      for (const auto& t : v.toTensorVector()) visit(t);
+  }
+}
+
+/// What `op` writes into its arguments; the argument that result `i` is, or -1.
+int argument_of_result(const c10::FunctionSchema& schema, std::size_t i) {
+  const auto* const alias = schema.returns()[i].alias_info();
+  if (alias == nullptr) return -1;
+  for (std::size_t a = 0; a < schema.arguments().size(); ++a) {
+    const auto* const of = schema.arguments()[a].alias_info();
+    if (of != nullptr && of->beforeSets() == alias->beforeSets()) return static_cast<int>(a);
+  }
+  return -1;
+}
+
+/// Whether all results are arguments, or there are none.
+bool writes_arguments(const c10::FunctionSchema& schema) {
+  for (std::size_t i = 0; i < schema.returns().size(); ++i)
+    if (argument_of_result(schema, i) < 0) return false;
+  return true;
+}
+
+bool has_only_tensors(const c10::FunctionSchema& schema) {
+  for (const auto& r : schema.returns())
+    if (r.type()->kind() != c10::TypeKind::TensorType &&
+        !(r.type()->kind() == c10::TypeKind::ListType &&
+          r.type()->containedType(0)->kind() == c10::TypeKind::TensorType))
+      return false;
+  return true;
+}
+
+/// Runs `op` with tensors of the host, on this thread.
+void call(const c10::OperatorHandle& op, Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.callBoxed(stack);
+}
+
+/// In a thread of a stream: nobody can be told.
+void call_or_fault(const c10::OperatorHandle& op, Stack& stack) {
+  static thread_local const bool one_thread = (at::set_num_threads(1), true);
+  static_cast<void>(one_thread);
+  try {
+    call(op, stack);
+  } catch (const std::exception& e) {
+    fault((c10::toString(op.operator_name()) + ": " + e.what()).c_str());
+  }
+}
+
+/// The shapes of what `op` gives, or nothing if libtorch cannot tell without the data.
+std::optional<Stack> shapes_of(const c10::OperatorHandle& op, const Stack& arguments) {
+  auto stack = changed(arguments, meta_of, at::kMeta);
+  try {
+    call(op, stack);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  bool all_meta = true;
+  each_tensor(stack, [&](const at::Tensor& t) { all_meta &= !t.defined() || t.is_meta(); });
+  if (!all_meta) return std::nullopt;
+  return stack;
+}
+
+/// Gives the tensors that `op` is to put results into the shapes of those.
+void shape_outputs(const c10::OperatorHandle& op, const Stack& arguments) {
+  const auto& declared = op.schema().arguments();
+  const auto is_output = [&](std::size_t a) {
+    return declared[a].is_out() && arguments[a].isTensor() && arguments[a].toTensor().is_cuda();
+  };
+  Stack outputs;
+  for (std::size_t a = 0; a < declared.size(); ++a)
+    if (is_output(a)) outputs.push_back(arguments[a]);
+  if (outputs.empty()) return;
+  auto shaped = changed(arguments, meta_of, at::kMeta);
+  const auto meta = shaped;
+  auto computed = changed(arguments, host_view, at::kCPU);
+  for (std::size_t a = 0; a < declared.size(); ++a)
+    if (is_output(a))
+      computed[a] = at::empty({0}, at::TensorOptions{arguments[a].toTensor().scalar_type()});
+  const auto host = computed;
+  const Stack* told = &meta;
+  try {
+    call(op, shaped);
+  } catch (const std::exception&) {  // it cannot be told without the data
+    stream_here().drain();
+    call(op, computed);
+    told = &host;
+  }
+  for (std::size_t a = 0; a < declared.size(); ++a)
+    if (is_output(a) && (*told)[a].toTensor().sizes() != arguments[a].toTensor().sizes())
+      arguments[a].toTensor().resize_((*told)[a].toTensor().sizes());
+}
+
+at::Tensor on_device_like(const at::Tensor& t) {
+  const c10::Device device{c10::kCUDA, c10::cuda::current_device()};
+  return at::empty_strided(t.sizes(), t.strides(),
+                           at::TensorOptions{t.scalar_type()}.device(device));
+}
+
+/// Puts what `from` holds into `to`, tensor by tensor.
+void fill(const c10::OperatorHandle& op, const Stack& to, const Stack& from) {
+  std::vector<at::Tensor> targets;
+  std::vector<at::Tensor> sources;
+  each_tensor(to, [&](const at::Tensor& t) { targets.push_back(t); });
+  each_tensor(from, [&](const at::Tensor& t) { sources.push_back(t); });
+  if (targets.size() != sources.size())
+    fault((c10::toString(op.operator_name()) + ": another number of results than told").c_str());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i].defined() || !sources[i].defined()) continue;
+    if (targets[i].sizes() != sources[i].sizes() ||
+        targets[i].scalar_type() != sources[i].scalar_type())
+      fault((c10::toString(op.operator_name()) + ": another shape than told").c_str());
+    targets[i].copy_(sources[i]);
+  }
+}
+
+/// Results that were computed at once.
+void put_results(const c10::OperatorHandle& op, const Stack& results, Stack& stack) {
+  for (const auto& r : results)
+    stack.push_back(r.isTensor() && r.toTensor().defined() ? IValue{on_device_like(r.toTensor())}
+                                                           : r);
+  for (auto& r : stack)
+    if (r.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const auto& t : r.toTensorVector()) list.push_back(t.defined() ? on_device_like(t) : t);
+      r = list;
+    }
+  fill(op, changed(stack, host_view, at::kCPU), results);
+}
+
+/// Copies between the host and a device, and between devices: the host waits for them.
+bool is_mixed_copy(const c10::OperatorHandle& op, const Stack& arguments) {
+  if (op.operator_name().name != "aten::copy_") return false;
+  return arguments[0].toTensor().device() != arguments[1].toTensor().device();
+}
+
+void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const auto count = schema.arguments().size();
+  const Stack arguments{stack->end() - static_cast<std::ptrdiff_t>(count), stack->end()};
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+
+  std::optional<at::Device> device;
+  each_tensor(arguments, [&](const at::Tensor& t) {
+    if (!is_on_device(t)) return;
+    if (!device) device = t.device();
+    if (*device != t.device() && op.operator_name().name != "aten::copy_")
+      fault((c10::toString(op.operator_name()) + ": tensors of two devices").c_str());
+  });
+  const c10::cuda::OptionalCUDAGuard guard{device};
+  auto& s = stream_here();
+  shape_outputs(op, arguments);
+  auto on_host = changed(arguments, host_view, at::kCPU);
+
+  if (is_mixed_copy(op, arguments)) {
+    each_tensor(arguments, [](const at::Tensor& t) {
+      if (is_on_device(t))
+        stream_of(c10::cuda::getCurrentCUDAStream(t.device().index()).stream()).drain();
+    });
+    call(op, on_host);
+    stack->push_back(arguments[0]);
+    return;
+  }
+  if (writes_arguments(schema)) {
+    s.put([op, on_host]() mutable { call_or_fault(op, on_host); });
+    for (std::size_t i = 0; i < schema.returns().size(); ++i)
+      stack->push_back(arguments[static_cast<std::size_t>(argument_of_result(schema, i))]);
+    return;
+  }
+  const auto shapes = has_only_tensors(schema) ? shapes_of(op, arguments) : std::optional<Stack>{};
+  if (!shapes) {
+    s.drain();
+    call(op, on_host);
+    if (!has_only_tensors(schema)) {
+      stack->insert(stack->end(), on_host.begin(), on_host.end());
+      return;
+    }
+    Stack results;
+    put_results(op, on_host, results);
+    stack->insert(stack->end(), results.begin(), results.end());
+    return;
+  }
+  Stack results;
+  for (const auto& shape : *shapes) {
+    if (shape.isTensor()) {
+      results.push_back(shape.toTensor().defined() ? on_device_like(shape.toTensor())
+                                                   : at::Tensor{});
+    } else {
+      c10::List<at::Tensor> list;
+      for (const auto& t : shape.toTensorVector())
+        list.push_back(t.defined() ? on_device_like(t) : t);
+      results.push_back(list);
+    }
+  }
+  s.put([op, on_host, to = changed(results, host_view, at::kCPU)]() mutable {
+    call_or_fault(op, on_host);
+    fill(op, to, on_host);
+  });
+  stack->insert(stack->end(), results.begin(), results.end());
+}
+
+/// What allocates, or tells of, memory of a device stays as it is.
+bool stays(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string> names{
+      "aten::empty",     "aten::empty_strided", "aten::set_",      "aten::resize_",
+      "aten::is_set_to", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory"};
+  if (names.contains(op.operator_name().name)) return true;
+  // A view is of no device.
+  for (const auto& r : op.schema().returns())
+    if (r.alias_info() != nullptr && !r.alias_info()->isWrite()) return true;
+  return false;
+}
+
+}  // namespace
+
+void take_over_operators() {
+  static std::once_flag once;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto mm = dispatcher.findSchema({"aten::mm", ""});
+  if (!mm || !mm->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return;
+  std::call_once(once, [&] {
+    // It warns of every kernel that another one takes the place of.
+    struct : c10::WarningHandler {
+      void process(const c10::Warning&) override {}
+    } nobody;
+    const c10::WarningUtils::WarningHandlerGuard quiet{&nobody};
+    // As long as the process.
+    static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findOp(name);
+      if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
+      // This one is of all devices, and asks for kernels of its own.
+      const bool copies = name == c10::OperatorName{"aten::copy_", ""};
+      if (!op->hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !copies) continue;
+      if (stays(*op)) continue;
+      kept->push_back(dispatcher.registerImpl(
+          name, c10::DispatchKey::CUDA, c10::KernelFunction::makeFromBoxedFunction<&run_on_host>(),
+          std::nullopt, nullptr, "host_cuda"));
+    }
+    // Attention of plain operators: the fused ones are kernels of each device.
+    auto& context = at::globalContext();
+    context.setSDPUseFlash(false);
+    context.setSDPUseMemEfficient(false);
+    context.setSDPUseCuDNN(false);
+  });
+}
+
+}  // namespace rrfp::host_cuda
+
+namespace at::cuda {
+
+/// In place of libtorch's: a stream stands still for so many nanoseconds.
+__attribute__((visibility("default"))) void sleep(int64_t cycles) {
+  rrfp::host_cuda::stream_here().put(
+      [cycles] { std::this_thread::sleep_for(std::chrono::nanoseconds{cycles}); });
+}
+
+}  // namespace at::cuda

@@ -1,0 +1,67 @@
+#include "streams.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+namespace rrfp::host_cuda {
+
+namespace {
+
+/// Every so many pieces of work a stream dawdles, for up to so long.
+constexpr unsigned dawdle_every = 4;
+constexpr unsigned dawdle_us_max = 200;
+
+}  // namespace
+
+void fault(const char* what) {
+  std::fprintf(stderr, "host_cuda: %s\n", what);
+  std::abort();
+}
+
+void mark::set() {
+  time_ = clock::now();
+  is_done_.store(true);
+  is_done_.notify_all();
+}
+
+void mark::wait() const { is_done_.wait(false); }
+
+void stream::put(std::function<void()> work) {
+  const std::lock_guard lock{mutex_};
+  queue_.push_back(std::move(work));
+  if (!has_thread_) std::thread{[this] { run(); }}.detach();
+  has_thread_ = true;
+  news_.notify_one();
+}
+
+std::shared_ptr<mark> stream::put_mark() {
+  auto made = std::make_shared<mark>();
+  put([made] { made->set(); });
+  return made;
+}
+
+bool stream::is_idle() {
+  const std::lock_guard lock{mutex_};
+  return queue_.empty() && !is_busy_;
+}
+
+void stream::run() {
+  std::minstd_rand random{static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(this) >> 4)};
+  std::unique_lock lock{mutex_};
+  while (true) {
+    is_busy_ = false;
+    news_.wait(lock, [this] { return !queue_.empty(); });
+    is_busy_ = true;
+    const auto work = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    if (random() % dawdle_every == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds{random() % dawdle_us_max});
+    work();
+    lock.lock();
+  }
+}
+
+}  // namespace rrfp::host_cuda
