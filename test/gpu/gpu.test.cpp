@@ -95,6 +95,40 @@ TEST_CASE("a tensor goes out and comes in as it was") {
   CHECK(back.get_future().get().equal(t));
 }
 
+TEST_CASE("memory that a stream has claimed is not given out before it has read it") {
+  const auto platform = cuda();
+  const auto maker = platform->open_lane(0).value();
+  const auto reader = platform->open_lane(0).value();
+  constexpr std::int64_t count = 1 << 20;
+  const auto ones_of = [&](float value) {
+    return at::full({count}, value, at::TensorOptions{}.device(maker->device()));
+  };
+  const bool is_room = GENERATE(false, true);
+  at::Tensor t;
+  if (is_room)
+    t = reader->make_room({count}, at::kFloat).value();
+  else
+    maker->run(stream::compute, [&] { t = ones_of(1); });
+  maker->run(stream::compute, [&] { t.fill_(1); });
+  finish(*maker, stream::compute);
+  const auto* const memory = t.const_data_ptr();
+  at::Tensor seen;
+  reader->claim(t);
+  reader->run(stream::compute, [&] { seen = at::zeros_like(t); });
+  REQUIRE(reader->delay(100ms));
+  reader->run(stream::compute, [&] { seen.add_(t); });
+  t.reset();
+  // As large, of the same stream, and filled at once.
+  at::Tensor next;
+  if (is_room)
+    next = reader->make_room({count}, at::kFloat).value();
+  else
+    maker->run(stream::compute, [&] { next = ones_of(2); });
+  CHECK(next.const_data_ptr() != memory);
+  finish(*reader, stream::compute);
+  CHECK(seen.eq(1).all().item<bool>());
+}
+
 TEST_CASE("an injected delay takes its time on the device") {
   const auto lane = cuda()->open_lane(0).value();
   auto device = device_on(lane);
