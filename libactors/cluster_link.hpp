@@ -50,6 +50,10 @@ class cluster_link {
   void attach(rank_groups& groups) { groups.attach(wire_); }
   /// One line on what UCX chose, for people.
   std::string transports() const { return wire_.transports(); }
+  /// What that means for memory of devices.
+  const char* way_of_devices() const {
+    return wire_.takes_cuda() ? "; device memory goes straight" : "; device memory is staged";
+  }
   /// While the transport is there.
   metrics::transport_numbers count() const;
   /// Makes `node` known to the others. The job's node gets the handles of all, by node; the others

@@ -289,7 +289,8 @@ class session::impl {
       link->attach(groups_);
       counters_->leads = link->leads();
       counters_->transport.set([&of = *link] { return of.count(); });
-      if (setup_.on_connected) setup_.on_connected(link->transports());
+      if (setup_.on_connected)
+        setup_.on_connected(link->transports() + (accelerated_ ? link->way_of_devices() : ""));
     } else {
       wire = make_in_process_transport();
     }
