@@ -97,6 +97,14 @@ class stage_compute::impl {
                          weight_stash& stash, microbatch_view& batch) const;
   [[noreturn]] void fail(compute_fault fault, const std::string& where,
                          const std::string& why) const;
+  /// Libraries below libtorch, and groups that need memory of their own, say that there is none in
+  /// words alone.
+  [[noreturn]] void fail_as_told(compute_fault fault, const std::string& where,
+                                 const std::string& why) const {
+    for (const auto* said : {"out of memory", "ALLOC_FAILED"})
+      if (why.find(said) != std::string::npos) fail_for_memory(where, why);
+    fail(fault, where, why);
+  }
   /// Calls `work`; whatever it throws becomes a compute_error.
   template <class Work>
   auto guarded(compute_fault fault, const std::string& where, Work work) const {
@@ -105,15 +113,11 @@ class stage_compute::impl {
     } catch (const compute_error&) {
       throw;
     } catch (const group_error& e) {
-      fail(compute_fault::collective, where, first_line_of(e));
+      fail_as_told(compute_fault::collective, where, first_line_of(e));
     } catch (const c10::OutOfMemoryError& e) {
       fail_for_memory(where, first_line_of(e));
     } catch (const std::exception& e) {
-      const auto why = first_line_of(e);
-      // Libraries below libtorch say so in words alone.
-      for (const auto* said : {"out of memory", "ALLOC_FAILED"})
-        if (why.find(said) != std::string::npos) fail_for_memory(where, why);
-      fail(fault, where, why);
+      fail_as_told(fault, where, first_line_of(e));
     } catch (...) {
       fail(fault, where, "something that is no std::exception was thrown");
     }

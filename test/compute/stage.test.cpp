@@ -154,6 +154,31 @@ TEST_CASE("out of memory names the task, the slots held and what to lower") {
         "lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = true");
 }
 
+TEST_CASE("memory that an input or a group does not find is told like that of a task") {
+  class starved_module final : public stage_module {
+   public:
+    std::span<const parameter> parameters() const override { return {}; }
+    at::Tensor forward(const forward_input&) override {
+      throw group_error("ncclAllReduce on device 0, rank 0 of 2: out of memory");
+    }
+  };
+  const auto stage =
+      stage_of(std::make_unique<starved_module>(), std::make_shared<uneven_source>(2));
+  stage->begin_step(step_id{4});
+  const auto of_group = caught([&] { stage->run(forward_of(0), {}); });
+  CHECK(of_group.fault() == compute_fault::memory);
+  CHECK_THAT(of_group.what(), Catch::Contains("stage 0, F0 of step 4: cpu is out of memory with 1 "
+                                              "slots held (ncclAllReduce on device 0"));
+  const auto of_input =
+      caught([&] { stage->refuse("the input of microbatch 1", "out of memory"); });
+  CHECK(std::string{of_input.what()} ==
+        "stage 0, the input of microbatch 1 of step 4: cpu is out of memory with 1 slots held (out "
+        "of memory); lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = "
+        "true");
+  const auto other = caught([&] { stage->refuse("the input of microbatch 1", "it is broken"); });
+  CHECK(other.fault() == compute_fault::library);
+}
+
 TEST_CASE("a sequence longer than the context is refused with both lengths") {
   auto model = small_model();
   model.context = 8;
