@@ -145,6 +145,8 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
   try {
     const c10::cuda::CUDAStreamGuard guard{copy_};
     auto to = at::empty(from.sizes(), from.options().device(device()).pinned_memory(false));
+    // Before the copy is on its way: afterwards nothing may fail but the copy.
+    claim(to);
     if (from.nbytes() > 0) {
       auto* const data = to.mutable_data_ptr();
       if (from.is_cpu()) {
@@ -164,7 +166,6 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
           return ok.failure();
       }
     }
-    claim(to);
     return to;
   } catch (const c10::Error& e) {
     return failure_of(e);
@@ -173,6 +174,9 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
 
 result<at::Tensor> cuda_lane::make_room(at::IntArrayRef shape, at::ScalarType type) {
   try {
+    // Others give out memory in the order of a stream, and whoever writes here is in none.
+    if (c10::cuda::CUDACachingAllocator::name() != "native")
+      return error{"PYTORCH_CUDA_ALLOC_CONF chooses an allocator that gives no room"};
     const c10::cuda::CUDAStreamGuard guard{arrivals_};
     auto room = at::empty(shape, at::TensorOptions{type}.device(device()));
     claim(room);

@@ -232,9 +232,8 @@ void receiver::end_fetch(std::unique_ptr<fetch> f, ucs_status_t how) {
         if (closed_ || peers_.has_failed(h.from_node)) return;
         if (how != UCS_OK)
           peers_.fail(h.from_node, ucx_error("fetching " + name_of(h) + " failed", how).message);
-        else if constexpr (std::is_same_v<decltype(h), const tensor_header&>)
-          f->on_device.defined() ? deliver(h, std::move(f->on_device))
-                                 : deliver(h, std::move(f->into));
+        else if (f->on_device.defined())
+          deliver(std::get<tensor_header>(f->header), std::move(f->on_device));
         else
           deliver(h, std::move(f->into));
       },

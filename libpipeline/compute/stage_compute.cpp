@@ -120,6 +120,7 @@ stage_compute::~stage_compute() = default;
 result<std::unique_ptr<stage_compute>> stage_compute::make(
     const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
     std::shared_ptr<const batch_source> data) {
+  settle_vector_kernels();
   if (auto ok = config.shape.validate(); !ok) return ok.failure();
   if (config.stage.value() >= config.shape.stages) {
     return error{"stage " + std::to_string(config.stage.value()) + " of " +

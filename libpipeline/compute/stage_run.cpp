@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <mutex>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -36,6 +37,11 @@ const void* memory_of(const at::Tensor& t) {
 }  // namespace
 
 void prepare_compute_thread() { at::set_num_threads(1); }
+
+void settle_vector_kernels() {
+  static std::once_flag once;
+  std::call_once(once, [] { static_cast<void>(at::ones({1}, at::kFloat).sqrt()); });
+}
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {

@@ -1,12 +1,13 @@
 /// The functions of NCCL that rrfp calls, between ranks that are threads of this process. Calls of
 /// ranks that do not match end the process: on a device they would hang, or sum what does not
 /// belong together.
-#include <array>
-#include <cstdlib>
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <nccl.h>
@@ -114,6 +115,7 @@ class meeting {
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> letters_;
 };
 
+/// Kept for ever: an id is used once.
 std::shared_ptr<meeting> meeting_of(const ncclUniqueId& id, int size) {
   static std::mutex mutex;
   static auto* const all = new std::map<std::string, std::shared_ptr<meeting>>;

@@ -13,6 +13,7 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -212,6 +213,30 @@ bool is_mixed_copy(const c10::OperatorHandle& op, const Stack& arguments) {
   return arguments[0].toTensor().device() != arguments[1].toTensor().device();
 }
 
+/// By numbers of the host a device is indexed, too.
+bool takes_host_tensors(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name().name;
+  return name == "aten::copy_" || name.rfind("aten::index", 0) == 0 ||
+         name.rfind("aten::_index_put_impl_", 0) == 0;
+}
+
+/// A copy from or to pinned memory that nobody waits for; libtorch is told when that memory is
+/// free.
+bool put_copy(const Stack& arguments) {
+  const auto& to = arguments[0].toTensor();
+  const auto& from = arguments[1].toTensor();
+  const auto& of_host = to.is_cpu() ? to : from;
+  if (!arguments[2].toBool() || !of_host.is_cpu() || !of_host.is_pinned()) return false;
+  stream_here().put([to = host_view(to), from = host_view(from)]() mutable {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    to.copy_(from);
+  });
+  at::getHostAllocator(at::kCUDA)->record_event(of_host.mutable_data_ptr(),
+                                                of_host.storage().data_ptr().get_context(),
+                                                c10::cuda::getCurrentCUDAStream());
+  return true;
+}
+
 void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto count = schema.arguments().size();
@@ -219,7 +244,11 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   stack->erase(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
 
   std::optional<at::Device> device;
+  for (const auto& v : arguments)
+    if (v.isDevice() && v.toDevice().is_cuda()) device = v.toDevice();
   each_tensor(arguments, [&](const at::Tensor& t) {
+    if (t.defined() && t.is_cpu() && t.dim() > 0 && !takes_host_tensors(op))
+      fault((c10::toString(op.operator_name()) + ": a tensor of the host").c_str());
     if (!is_on_device(t)) return;
     if (!device) device = t.device();
     if (*device != t.device() && op.operator_name().name != "aten::copy_")
@@ -231,12 +260,13 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   auto on_host = changed(arguments, host_view, at::kCPU);
 
   if (is_mixed_copy(op, arguments)) {
+    stack->push_back(arguments[0]);
+    if (put_copy(arguments)) return;
     each_tensor(arguments, [](const at::Tensor& t) {
       if (is_on_device(t))
         stream_of(c10::cuda::getCurrentCUDAStream(t.device().index()).stream()).drain();
     });
     call(op, on_host);
-    stack->push_back(arguments[0]);
     return;
   }
   if (writes_arguments(schema)) {

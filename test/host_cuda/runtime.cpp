@@ -73,13 +73,13 @@ class memory_table {
     return true;
   }
   /// A block that holds all of it; of 0 bytes: none.
-  block find(const void* memory) {
+  block find(const void* memory, std::size_t bytes = 1) {
     const std::lock_guard lock{mutex_};
     const auto* const at = static_cast<const std::byte*>(memory);
     auto next = blocks_.upper_bound(const_cast<std::byte*>(at));
     if (next == blocks_.begin()) return {};
     --next;
-    return at < next->first + next->second.bytes ? next->second : block{};
+    return at + bytes <= next->first + next->second.bytes ? next->second : block{};
   }
   std::size_t left(int device) {
     const std::lock_guard lock{mutex_};
@@ -164,8 +164,8 @@ __attribute__((destructor)) void report() {
 event& as_event(cudaEvent_t handle) { return *reinterpret_cast<event*>(handle); }
 
 cudaError_t put_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind how, stream& s) {
-  const auto source = memory().find(from);
-  const auto target = memory().find(to);
+  const auto source = memory().find(from, bytes);
+  const auto target = memory().find(to, bytes);
   const auto on_device = [](const block& b) { return b.bytes > 0 && b.what == kind::device; };
   if (bytes > 0) {
     if ((how == cudaMemcpyHostToDevice || how == cudaMemcpyDeviceToDevice) && !on_device(target))
@@ -299,7 +299,7 @@ cudaError_t cudaMalloc(void** made, std::size_t bytes) {
 cudaError_t cudaFree(void* block) {
   use_context();
   if (block == nullptr) return cudaSuccess;
-  drain_device(current);
+  drain_device(memory().find(block).device);
   return memory().free(block, kind::device) ? cudaSuccess : answer(cudaErrorInvalidValue);
 }
 
@@ -319,6 +319,7 @@ cudaError_t cudaHostAlloc(void** made, std::size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* block) {
   use_context();
   if (block == nullptr) return cudaSuccess;
+  for (int d = 0; d < device_count(); ++d) drain_device(d);
   return memory().free(block, kind::pinned) ? cudaSuccess : answer(cudaErrorInvalidValue);
 }
 
@@ -354,8 +355,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
                                 std::size_t bytes, cudaStream_t s) {
   use_context();
-  const auto is_on = [](const void* at, int device) {
-    const auto found = memory().find(at);
+  const auto is_on = [bytes](const void* at, int device) {
+    const auto found = memory().find(at, bytes);
     return found.bytes > 0 && found.what == kind::device && found.device == device;
   };
   if (bytes > 0 && (!is_on(to, to_device) || !is_on(from, from_device)))

@@ -1,9 +1,11 @@
 #include "streams.hpp"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <thread>
+#include <utility>
 
 namespace rrfp::host_cuda {
 
@@ -54,12 +56,13 @@ void stream::run() {
     is_busy_ = false;
     news_.wait(lock, [this] { return !queue_.empty(); });
     is_busy_ = true;
-    const auto work = std::move(queue_.front());
+    auto work = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
     if (random() % dawdle_every == 0)
       std::this_thread::sleep_for(std::chrono::microseconds{random() % dawdle_us_max});
     work();
+    work = nullptr;  // what it held may call streams
     lock.lock();
   }
 }

@@ -54,6 +54,12 @@ namespace rrfp::compute {
 /// for its cores, and the bits of a result may depend on how many threads a sum is split over.
 void prepare_compute_thread();
 
+/// MKL finds out in the first call of any of its vector functions (sqrt, exp, ...) which kernels
+/// fit the processor, and before oneMKL 2025 tells threads that ask meanwhile a wrong answer: they
+/// run kernels of less accuracy, that once. Makes that first call. stage_compute::make() does it; a
+/// program whose own threads compute before calls it itself.
+void settle_vector_kernels();
+
 struct stage_compute_config {
   pipeline_shape shape;
   stage_id stage;
