@@ -165,6 +165,8 @@ void lose_a_node(std::uint32_t rank, int number, const std::string& why) {
   REQUIRE(waits_for(
       [&] { return text_of(job.at("out.jsonl")).find("\"step\":2,") != std::string::npos; },
       std::chrono::seconds{60}));
+  // The others hear of the step that a node is in by its next heartbeat.
+  std::this_thread::sleep_for(std::chrono::milliseconds{1200});
   const auto nodes = children_of(training.pid());
   REQUIRE(nodes.size() == 4);
   const auto lost = node_process(training.pid(), rank);

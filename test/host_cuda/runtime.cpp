@@ -161,7 +161,38 @@ __attribute__((destructor)) void report() {
   std::fclose(out);
 }
 
-event& as_event(cudaEvent_t handle) { return *reinterpret_cast<event*>(handle); }
+class event_table {
+ public:
+  cudaEvent_t make(bool timed) {
+    const std::lock_guard lock{mutex_};
+    auto* const made = new event{current, timed, {}, {}};
+    all_.insert(made);
+    return reinterpret_cast<cudaEvent_t>(made);
+  }
+  event& of(cudaEvent_t handle) {
+    const std::lock_guard lock{mutex_};
+    auto* const found = reinterpret_cast<event*>(handle);
+    if (!all_.contains(found)) fault("an event that does not exist");
+    return *found;
+  }
+  void destroy(cudaEvent_t handle) {
+    auto* const found = &of(handle);
+    const std::lock_guard lock{mutex_};
+    all_.erase(found);
+    delete found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<event*> all_;
+};
+
+event_table& events() {
+  static auto* const all = new event_table;
+  return *all;
+}
+
+event& as_event(cudaEvent_t handle) { return events().of(handle); }
 
 cudaError_t put_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind how, stream& s) {
   const auto source = memory().find(from, bytes);
@@ -424,8 +455,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned flags) {
   use_context();
-  *made = reinterpret_cast<cudaEvent_t>(
-      new event{current, (flags & cudaEventDisableTiming) == 0, {}, {}});
+  *made = events().make((flags & cudaEventDisableTiming) == 0);
   return cudaSuccess;
 }
 
@@ -435,7 +465,7 @@ cudaError_t cudaEventCreate(cudaEvent_t* made) {
 
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
   use_context();
-  delete &as_event(e);
+  events().destroy(e);
   return cudaSuccess;
 }
 
