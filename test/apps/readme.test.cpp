@@ -178,6 +178,28 @@ TEST_CASE("every path of the repository that the pages name is there") {
   CHECK(paths >= 40);
 }
 
+TEST_CASE("every target that the pages build is one of the build") {
+  std::string lists;
+  for (const std::string folder :
+       {"apps", "bench", "libactors", "libpipeline", "libtp_coord", "policies", "test"})
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator{RRFP_SOURCE "/" + folder})
+      if (entry.path().filename() == "CMakeLists.txt") lists += text_of(entry.path());
+  const auto presets = text_of(RRFP_SOURCE "/CMakePresets.json");
+  int targets = 0;
+  for (const auto& file : pages())
+    for (const auto& command : all_of(text_of(file), R"(scripts/build ([a-z][a-z0-9_ -]*))")) {
+      std::istringstream words{command};
+      std::string preset;
+      words >> preset;
+      INFO(file << ": " << command);
+      CHECK(presets.find("\"name\": \"" + preset + "\"") != presets.npos);
+      for (std::string target; words >> target; ++targets)
+        CHECK_FALSE(all_of(lists, "[( ](" + target + ")[\\s)]").empty());
+    }
+  CHECK(targets >= 10);
+}
+
 TEST_CASE("the index of the documentation lists every page of its folder") {
   const auto index = all_of(text_of(RRFP_SOURCE "/docs/README.md"), R"(\]\(([^):]+)\))");
   for (const auto& entry : std::filesystem::directory_iterator{RRFP_SOURCE "/docs"}) {
