@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cctype>
 #include <regex>
 #include <sstream>
 
@@ -38,12 +39,60 @@ std::vector<std::string> commands_of(const std::string& page) {
   return commands;
 }
 
+/// The pages of the repository: those at its root, and all below the folders that hold its sources.
 std::vector<std::string> pages() {
-  std::vector<std::string> all{RRFP_SOURCE "/README.md"};
-  for (const auto& entry : std::filesystem::directory_iterator{RRFP_SOURCE "/docs"})
-    if (entry.path().extension() == ".md") all.push_back(entry.path());
+  namespace fs = std::filesystem;
+  std::vector<std::string> all;
+  const auto add = [&](const fs::directory_entry& entry) {
+    if (entry.is_regular_file() && entry.path().extension() == ".md") all.push_back(entry.path());
+  };
+  for (const auto& entry : fs::directory_iterator{RRFP_SOURCE}) add(entry);
+  for (const std::string folder : {"apps", "bench", "deploy", "docs", "libactors", "libpipeline",
+                                   "libtp_coord", "policies", "test"})
+    for (const auto& entry : fs::recursive_directory_iterator{RRFP_SOURCE "/" + folder}) add(entry);
   std::sort(all.begin(), all.end());
   return all;
+}
+
+/// The page without the text between ``` and ```.
+std::string without_blocks(const std::string& page) {
+  std::string prose;
+  std::istringstream in{page};
+  bool inside = false;
+  for (std::string line; std::getline(in, line);) {
+    const bool is_fence = line.rfind("```", 0) == 0;
+    if (is_fence) inside = !inside;
+    if (!inside && !is_fence) prose += line + "\n";
+  }
+  return prose;
+}
+
+/// All matches of the pattern's first group.
+std::vector<std::string> all_of(const std::string& text, const std::string& pattern) {
+  const std::regex wanted{pattern};
+  std::vector<std::string> found;
+  for (std::sregex_iterator at{text.begin(), text.end(), wanted}, end; at != end; ++at)
+    found.push_back((*at)[1].str());
+  return found;
+}
+
+/// Where links to the headings of a page go, as GitHub names them: "Add a policy" is add-a-policy.
+std::vector<std::string> anchors_of(const std::string& page) {
+  std::vector<std::string> anchors;
+  for (const auto& heading : all_of("\n" + without_blocks(page), R"(\n#+ ([^\n]+))")) {
+    std::string anchor;
+    for (const unsigned char c : heading)
+      if (std::isalnum(c) != 0 || c == '-' || c == '_')
+        anchor += static_cast<char>(std::tolower(c));
+      else if (c == ' ')
+        anchor += '-';
+    anchors.push_back(anchor);
+  }
+  return anchors;
+}
+
+bool contains(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
 }
 
 }  // namespace
@@ -53,8 +102,9 @@ TEST_CASE("every command of the pages runs") {
   for (const auto& page : pages()) {
     const scratch_folder folder;
     for (auto command : commands_of(text_of(page))) {
-      // The two scripts install and build; they run this test.
-      if (command == "scripts/train" || command == "scripts/test") {
+      // These install and build; one of them runs this test.
+      if (command == "scripts/train" || command == "scripts/test" ||
+          command.starts_with("scripts/build ")) {
         CHECK(std::filesystem::exists(RRFP_SOURCE "/" + command.substr(0, command.find(' '))));
         continue;
       }
@@ -79,28 +129,113 @@ TEST_CASE("every command of the pages runs") {
   CHECK(ran >= 12);
 }
 
-TEST_CASE("every job that the README shows trains") {
-  const auto jobs = blocks_of(text_of(RRFP_SOURCE "/README.md"), "toml");
-  REQUIRE(jobs.size() == 1);
-  const scratch_folder folder;
-  const auto file = folder / "job.toml";
-  std::ofstream{file} << jobs[0];
-  const auto o = run_program({RRFP_NODE, "run", file, "--set", "train.steps=2"});
-  INFO(o.out << o.err);
-  CHECK(o.code == 0);
+TEST_CASE("every job that the pages show trains") {
+  int trained = 0;
+  for (const auto& page : pages())
+    for (const auto& job : blocks_of(text_of(page), "toml")) {
+      const scratch_folder folder;
+      const auto file = folder / "job.toml";
+      std::ofstream{file} << job;
+      const auto o = run_program({RRFP_NODE, "run", file, "--set", "train.steps=2"});
+      INFO(page << ": " << o.out << o.err);
+      CHECK(o.code == 0);
+      ++trained;
+    }
+  CHECK(trained >= 1);
 }
 
-TEST_CASE("every file that the pages link to is there") {
+TEST_CASE("every file and every heading that the pages link to is there") {
   int links = 0;
   for (const auto& file : pages()) {
-    const auto page = text_of(file);
-    const std::regex link{R"(\]\(([^)#:]+)(#[^)]*)?\))"};
-    for (std::sregex_iterator at{page.begin(), page.end(), link}, end; at != end; ++at, ++links) {
-      INFO(file << ": " << (*at)[1].str());
-      CHECK(std::filesystem::exists(std::filesystem::path{file}.parent_path() / (*at)[1].str()));
+    const auto folder = std::filesystem::path{file}.parent_path();
+    for (const auto& link : all_of(without_blocks(text_of(file)), R"(\]\(([^):]+)\))")) {
+      INFO(file << ": " << link);
+      const auto hash = link.find('#');
+      const auto name = link.substr(0, hash);
+      const auto target = name.empty() ? std::filesystem::path{file} : folder / name;
+      CHECK(std::filesystem::exists(target));
+      if (hash != link.npos) CHECK(contains(anchors_of(text_of(target)), link.substr(hash + 1)));
+      ++links;
     }
   }
-  CHECK(links >= 20);
+  CHECK(links >= 60);
+}
+
+TEST_CASE("every path of the repository that the pages name is there") {
+  int paths = 0;
+  const std::regex path{
+      R"((\.ci|apps|bench|cmake|deploy|docs|libactors|libpipeline|libtp_coord|policies|scripts|test)/[a-z0-9_./@-]+)"};
+  for (const auto& file : pages())
+    for (const auto& code : all_of(without_blocks(text_of(file)), R"(`([^`\n]+)`)")) {
+      std::istringstream words{code};
+      for (std::string word; words >> word;) {
+        if (!std::regex_match(word, path)) continue;
+        INFO(file << ": " << word);
+        CHECK(std::filesystem::exists(RRFP_SOURCE "/" + word));
+        ++paths;
+      }
+    }
+  CHECK(paths >= 40);
+}
+
+TEST_CASE("every target that the pages build is one of the build") {
+  std::string lists;
+  for (const std::string folder :
+       {"apps", "bench", "libactors", "libpipeline", "libtp_coord", "policies", "test"})
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator{RRFP_SOURCE "/" + folder})
+      if (entry.path().filename() == "CMakeLists.txt") lists += text_of(entry.path());
+  const auto presets = text_of(RRFP_SOURCE "/CMakePresets.json");
+  int targets = 0;
+  for (const auto& file : pages())
+    for (const auto& command : all_of(text_of(file), R"(scripts/build ([a-z][a-z0-9_ -]*))")) {
+      std::istringstream words{command};
+      std::string preset;
+      words >> preset;
+      INFO(file << ": " << command);
+      CHECK(presets.find("\"name\": \"" + preset + "\"") != presets.npos);
+      for (std::string target; words >> target; ++targets)
+        CHECK_FALSE(all_of(lists, "[( ](" + target + ")[\\s)]").empty());
+    }
+  CHECK(targets >= 10);
+}
+
+TEST_CASE("the index of the documentation lists every page of its folder") {
+  const auto index = all_of(text_of(RRFP_SOURCE "/docs/README.md"), R"(\]\(([^):]+)\))");
+  for (const auto& entry : std::filesystem::directory_iterator{RRFP_SOURCE "/docs"}) {
+    const auto name = entry.path().filename().string();
+    if (entry.path().extension() != ".md" || name == "README.md") continue;
+    INFO(name);
+    CHECK(contains(index, name));
+  }
+}
+
+TEST_CASE("the pages use none of the words that CONTRIBUTING replaces") {
+  const std::string contributing = RRFP_SOURCE "/CONTRIBUTING.md";
+  const auto text = text_of(contributing);
+  const auto begin = text.find("| not | but |");
+  REQUIRE(begin != text.npos);
+  std::string pattern;
+  for (const auto& cell :
+       all_of(text.substr(begin, text.find("\n\n", begin) - begin), R"(\n\| ([a-z][^|]*) \|)"))
+    for (const auto& word : all_of(cell + ",", R"(([^,]+),\s*)"))
+      pattern += (pattern.empty() ? "" : "|") + word;
+  REQUIRE(pattern.find("crew") != pattern.npos);
+  for (const auto& file : pages()) {
+    // The job reference has the words of the program's keys.
+    if (file == contributing || file.ends_with("/docs/job-reference.md")) continue;
+    // Words in code are those of the program.
+    const auto prose =
+        std::regex_replace(without_blocks(text_of(file)), std::regex{"`[^`\n]+`"}, "");
+    const auto one_line = std::regex_replace(prose, std::regex{R"(\s+)"}, " ");
+    INFO(file);
+    CHECK(all_of(one_line, "\\b(" + pattern + ")\\b") == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("the README fits a few screens") {
+  const auto text = text_of(RRFP_SOURCE "/README.md");
+  CHECK(std::count(text.begin(), text.end(), '\n') <= 160);
 }
 
 TEST_CASE("the code of the pages is that of the program that embeds the runtime") {
