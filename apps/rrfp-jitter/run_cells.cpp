@@ -98,7 +98,7 @@ double cost_of(const experiment::experiment& e, std::size_t number, const experi
 }  // namespace
 
 std::string title_of(const experiment::cell& c, std::size_t number) {
-  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload.is.name,
+  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload.options.name,
                      c.weather.name, c.run.name, c.seed);
 }
 

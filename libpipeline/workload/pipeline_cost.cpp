@@ -15,13 +15,13 @@ constexpr double gradient_traffic_bytes = 8;
 constexpr double state_bytes = 18;
 constexpr double gradient_bytes = 4;
 
-/// FLOPs and bytes of one part on one rank, before the machine makes times of them.
+/// FLOPs and bytes of one part on one rank, from which the machine's rates give durations.
 struct work {
   double matrix_flops = 0;
   double attention_flops = 0;
   double weight_count = 0;
   double activation_bytes = 0;
-  /// Of one all-reduce; a layer has two in F and two in B.
+  /// Bytes of one all-reduce; a layer has two in F and two in B.
   double reduced_bytes = 0;
 };
 
@@ -35,7 +35,7 @@ work layer_work(const block& b, double tokens, double sequences, std::uint32_t t
   return w;
 }
 
-/// A matrix and what it takes in; no all-reduce of note.
+/// A matrix and its input; all-reduces are negligible.
 work matrix_work(std::uint64_t parameters, double tokens, double width, std::uint32_t tp) {
   work w;
   w.matrix_flops = matrix_flops(parameters, tokens) / tp;
@@ -59,7 +59,7 @@ work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
     case part_kind::embedding: return {};
     case part_kind::decoder_layer: return layer_work(text.layer, tokens, l.samples, tp);
     case part_kind::head:
-      // The logits stay for B, in FP16, divided by tp.
+      // The logits are kept for B in FP16, divided by tp.
       return matrix_work(std::uint64_t{text.vocabulary} * text.layer.hidden, tokens,
                          text.layer.hidden + double{1} * text.vocabulary / tp, tp);
   }
@@ -91,7 +91,7 @@ std::vector<part_kind> parts_of(const model& m) {
 part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t tp,
                   const machine& on) {
   const auto w = work_of(m, part, l, tp);
-  // Nothing to do: no kernel reads the weights.
+  // No work: no kernel reads the weights.
   if (w.matrix_flops == 0) return {};
   const auto weights = w.weight_count * fp16_bytes;
   const auto reduce = 2 * all_reduce_s(on.within, w.reduced_bytes, tp);
@@ -121,11 +121,11 @@ std::uint64_t parameters_of(const model& m, part_kind part) {
 
 std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages) {
   const auto n = static_cast<std::uint32_t>(costs.size());
-  RRFP_CHECK(stages >= 1 && n >= stages, "every stage gets a part");
+  RRFP_CHECK(stages >= 1 && n >= stages, "every stage needs a part");
   std::vector<double> sum(n + 1);
   for (std::uint32_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // best[k][i]: the dearest of k stages that hold the first i parts; from[k][i]: where the last
-  // of them begins.
+  // best[k][i]: the cost of the most expensive of k stages that hold the first i parts; from[k][i]:
+  // the first part of the last of these stages.
   constexpr auto never = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(stages + 1, std::vector<double>(n + 1, never));
   std::vector<std::vector<std::uint32_t>> from(stages + 1, std::vector<std::uint32_t>(n + 1));
@@ -146,7 +146,7 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
 result<pipeline_cost> pipeline_cost::make(model m, machine on, layout where) {
   if (auto valid = validate(on); !valid) return valid.failure();
   RRFP_CHECK(where.stages > 0 && where.tp > 0 && where.replicas > 0 && where.samples > 0,
-             "a layout has stages, ranks, replicas and samples");
+             "a layout needs stages, ranks, replicas and samples");
   const auto parts = parts_of(m).size();
   if (parts < where.stages)
     return error{"expected at most as many stages as " + m.name + " has parts, " +
@@ -178,8 +178,8 @@ pipeline_cost::pipeline_cost(model m, machine on, layout where)
 
 const part_cost& pipeline_cost::stage(stage_id s, std::uint32_t images) const {
   const auto most = static_cast<std::uint32_t>(table_.size()) / where_.stages - 1;
-  RRFP_CHECK(s.value() < where_.stages, "a stage of the pipeline");
-  RRFP_CHECK(most == 0 || images <= most, "no more images than are tabled");
+  RRFP_CHECK(s.value() < where_.stages, "the stage must belong to the pipeline");
+  RRFP_CHECK(most == 0 || images <= most, "the number of images must be within the table");
   return table_[std::size_t{std::min(images, most)} * where_.stages + s.value()];
 }
 
@@ -191,9 +191,9 @@ double pipeline_cost::link_s(stage_id lower, double bytes) const {
 }
 
 double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const {
-  RRFP_CHECK(lower.value() + 1 < where_.stages, "a stage with a next one");
+  RRFP_CHECK(lower.value() + 1 < where_.stages, "the stage must have a next stage");
   const auto last = parts_[cuts_[lower.value() + 1] - 1];
-  // Inside the encoder only patches travel; text joins them behind the projector.
+  // Between encoder layers only patches are sent; the text joins after the projector.
   if (last == part_kind::encoder_layer)
     return double{1} * images * model_.images->patches * model_.images->layer.hidden * fp16_bytes;
   if (last == part_kind::projector)

@@ -48,9 +48,9 @@ std::vector<simulate::nanoseconds> met(const cell& c, step_id step = step_id{0},
 TEST_CASE("every mode, policy, limit and admission meets the same tasks, messages and images") {
   for (const auto* sky : {"measured", "measured-lognormal", "J3"}) {
     auto c = stormy_cell();
-    c.weather.is = *weather::conditions_of(sky);
-    c.weather.is.pause_ms = 100;
-    c.weather.is.slow_link_factor = 3;
+    c.weather.conditions = *weather::conditions_of(sky);
+    c.weather.conditions.pause_ms = 100;
+    c.weather.conditions.slow_link_factor = 3;
     const auto base = met(c);
     for (const auto mode : {run_mode::blocking, run_mode::in_order, run_mode::ready})
       for (const auto admit : {admission::loaded, admission::small_large_small,
@@ -76,7 +76,7 @@ TEST_CASE("another seed, step or replica is another day") {
 TEST_CASE("splitting backward changes no work under any weather") {
   for (const auto* sky : {"none", "measured", "J3"}) {
     auto c = stormy_cell();
-    c.weather.is = *weather::conditions_of(sky);
+    c.weather.conditions = *weather::conditions_of(sky);
     const auto model = model_of(c);
     const step_costs costs{model, step_id{0}, replica_id{0}};
     const auto at = [&](task_kind kind, std::uint32_t mb) {
@@ -91,7 +91,7 @@ TEST_CASE("splitting backward changes no work under any weather") {
 TEST_CASE("admission goes by the microbatches' own times") {
   auto c = stormy_cell();
   c.run.admit = admission::small_first;
-  c.workload.is.microbatches = 32;
+  c.workload.options.microbatches = 32;
   const auto model = model_of(c);
   const auto images = model.images(step_id{0}, replica_id{0});
   const auto order = step_costs{model, step_id{0}, replica_id{0}}.order();
@@ -103,8 +103,8 @@ TEST_CASE("the paper's e follows the durations of the stage") {
   // Even tasks of 20 ms: e is 20, above the floor of 5, and each delay alpha * 20 * (0.5 + U).
   auto c = plain_cell();
   c.workload.cost.forward_ms = c.workload.cost.backward_ms = c.workload.cost.weight_ms = {20};
-  c.weather.is = *weather::conditions_of("J1");
-  c.weather.is.jitter.probability = 1;
+  c.weather.conditions = *weather::conditions_of("J1");
+  c.weather.conditions.jitter.probability = 1;
   const auto model = model_of(c);
   const step_costs costs{model, step_id{0}, replica_id{0}};
   for (std::uint32_t mb = 0; mb < 8; ++mb) {

@@ -29,7 +29,7 @@ TEST_CASE("a blocking transport is never quicker, and its blocking is told") {
 
 TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
   auto c = stormy_cell();
-  c.workload.is.microbatches = 32;
+  c.workload.options.microbatches = 32;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
   CHECK(run_well(c).slots_peak <= 8);
@@ -72,28 +72,28 @@ TEST_CASE("the same cell gives the same outcome, another seed another") {
 TEST_CASE("a step ends with its slowest replica and the exchange of gradients") {
   auto c = stormy_cell();
   const auto one = run_well(c);
-  c.workload.is.replicas = 2;
+  c.workload.options.replicas = 2;
   CHECK(run_well(c).mean_ms() > one.mean_ms());
 }
 
 TEST_CASE("a straggler, a pause and a slow link cost time") {
   const auto calm = run_well(plain_cell()).mean_ms();
   auto c = plain_cell();
-  c.weather.is.straggler_factor = 1.5;
+  c.weather.conditions.straggler_factor = 1.5;
   CHECK(run_well(c).mean_ms() > calm * 1.2);
   c = plain_cell();
-  c.weather.is.pause_ms = 40;
+  c.weather.conditions.pause_ms = 40;
   CHECK(run_well(c).mean_ms() > calm + 20);
   c = plain_cell();
   c.workload.cost.link_ms = 0.1;
   const auto linked = run_well(c).mean_ms();
-  c.weather.is.slow_link_factor = 20;
+  c.weather.conditions.slow_link_factor = 20;
   CHECK(run_well(c).mean_ms() > linked);
 }
 
 TEST_CASE("readiness gains most where the transport of the baseline blocks") {
   auto c = stormy_cell();
-  c.workload.is.microbatches = 32;
+  c.workload.options.microbatches = 32;
   const auto asynchronous = run_well(c).mean_ms();
   c.run.mode = run_mode::blocking;
   const auto blocking = run_well(c).mean_ms();
@@ -106,7 +106,7 @@ TEST_CASE("readiness gains most where the transport of the baseline blocks") {
 
 TEST_CASE("without weather and images readiness keeps up with 1F1B at its memory") {
   auto c = plain_cell();
-  c.workload.is.microbatches = 16;
+  c.workload.options.microbatches = 16;
   const auto in_order = run_well(c).mean_ms();
   c.run.mode = run_mode::ready;
   c.run.policy = "bf";

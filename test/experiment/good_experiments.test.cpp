@@ -43,7 +43,7 @@ TEST_CASE("a weather's preset is the ground for the keys beside it, wherever it 
   const auto e = good(
       "[[workload]]\nname = \"w\"\n[[run]]\n[[weather]]\nprobability = 0.5\npreset = \"J2\"\n");
   CHECK(e.weathers[0].name == "J2");
-  const auto& j = e.weathers[0].is.jitter;
+  const auto& j = e.weathers[0].conditions.jitter;
   CHECK(j.compute == weather::compute_jitter::paper);
   CHECK(j.probability == 0.5);
   CHECK(j.floor_ms == 10);
@@ -59,7 +59,7 @@ TEST_CASE("cells go through seeds first, then runs, weathers and workloads") {
   CHECK(cell_at(e, 1, engine_kind::simulator).seed == 6);
   CHECK(cell_at(e, 2, engine_kind::simulator).run.policy == "bfw");
   CHECK(cell_at(e, 4, engine_kind::simulator).weather.name == "J1");
-  CHECK(cell_at(e, 8, engine_kind::simulator).workload.is.name == "b");
+  CHECK(cell_at(e, 8, engine_kind::simulator).workload.options.name == "b");
   std::set<std::string> descriptions;
   // Workloads of different names alone are the same cells.
   for (std::size_t i = 0; i < e.cells(); ++i)
@@ -102,7 +102,7 @@ TEST_CASE("hints and late notices make runs of their own, with names that tell t
 TEST_CASE("a description holds what the outcome depends on, and no name") {
   const auto c = stormy_cell();
   auto other = c;
-  other.workload.is.name = "renamed";
+  other.workload.options.name = "renamed";
   other.run.name = "renamed";
   other.weather.name = "renamed";
   other.workload.paper.bfw = 3;
@@ -118,8 +118,8 @@ TEST_CASE("a description holds what the outcome depends on, and no name") {
   CHECK(differs([](cell& x) { x.run.run_ahead = 3; }));
   CHECK(differs([](cell& x) { x.run.mode = run_mode::blocking; }));
   CHECK(differs([](cell& x) { x.run.admit = admission::large_first; }));
-  CHECK(differs([](cell& x) { x.weather.is.stall_factor = 2; }));
-  CHECK(differs([](cell& x) { x.weather.is.jitter.compute_sigma = 0.1; }));
+  CHECK(differs([](cell& x) { x.weather.conditions.stall_factor = 2; }));
+  CHECK(differs([](cell& x) { x.weather.conditions.jitter.compute_sigma = 0.1; }));
   CHECK(differs([](cell& x) { x.workload.machine.efficiency = 0.4; }));
   CHECK(differs([](cell& x) { x.workload.images.mean = 1; }));
   CHECK(differs([](cell& x) { x.workload.cost.forward_ms = {2}; }));

@@ -14,7 +14,7 @@ namespace {
 /// 16 microbatches by readiness with a hint of this quality.
 cell hinted(hint_quality quality) {
   auto c = stormy_cell();
-  c.workload.is.microbatches = 16;
+  c.workload.options.microbatches = 16;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
   c.run.hint = quality;
@@ -35,7 +35,7 @@ TEST_CASE("a calm order is fixed, and the weather of the run does not show in it
   const auto calm = orders_of(hinted(hint_quality::calm));
   REQUIRE(calm.size() == 4);
   auto c = hinted(hint_quality::calm);
-  c.weather.is = {};
+  c.weather.conditions = {};
   CHECK(orders_of(c) == calm);
   CHECK(orders_of(hinted(hint_quality::own)).empty());
 }

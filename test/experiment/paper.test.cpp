@@ -26,7 +26,8 @@ TEST_CASE("tables 1 and 2 have the paper's 20 rows on its numbers of devices") {
   CHECK(one.workloads.size() == 12);
   CHECK(two.workloads.size() == 8);
   std::multiset<std::uint32_t> devices;
-  for (const auto& w : two.workloads) devices.insert(w.is.stages * w.is.tp * w.is.replicas);
+  for (const auto& w : two.workloads)
+    devices.insert(w.options.stages * w.options.tp * w.options.replicas);
   CHECK(devices == std::multiset<std::uint32_t>{32, 32, 32, 64, 64, 64, 128, 128});
   for (const auto& e : {one, two})
     for (const auto& w : e.workloads) {
@@ -60,10 +61,10 @@ TEST_CASE("no row of the tables has a constant of its own") {
       cell with_row;
       with_row.workload = w;
       cell defaults;
-      defaults.workload.is = w.is;
+      defaults.workload.options = w.options;
       CHECK(description_of(with_row) == description_of(defaults));
-      CHECK(w.is.sequence_tokens == 0);
-      CHECK(w.is.samples == 1);
+      CHECK(w.options.sequence_tokens == 0);
+      CHECK(w.options.samples == 1);
     }
   }
 }

@@ -48,8 +48,8 @@ class scratch_file {
 /// Four even stages, eight microbatches, one run, calm.
 inline cell plain_cell() {
   cell c;
-  c.workload.is.stages = 4;
-  c.workload.is.microbatches = 8;
+  c.workload.options.stages = 4;
+  c.workload.options.microbatches = 8;
   c.run.mode = run_mode::in_order;
   c.run.policy = "one_f_one_b";
   return c;
@@ -58,8 +58,8 @@ inline cell plain_cell() {
 /// A multimodal workload in the measured weather.
 inline cell stormy_cell() {
   auto c = plain_cell();
-  c.workload.is.preset = "qwen3-1.7b-vit-h";
-  c.weather.is = *weather::conditions_of("measured");
+  c.workload.options.preset = "qwen3-1.7b-vit-h";
+  c.weather.conditions = *weather::conditions_of("measured");
   c.seed = 7;
   return c;
 }

@@ -129,7 +129,7 @@ TEST_CASE("a table that cannot be read, parsed or obeyed is refused with its fil
 
   const auto cyclic = write_file("registry_cyclic.csv", "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n");
   CHECK(refusal("table:" + cyclic, linear(2, 2))
-            .starts_with("registry_cyclic.csv: the order can never end, a cycle of waits"));
+            .starts_with("registry_cyclic.csv: the order can never complete; cycle of waits"));
 }
 
 TEST_CASE("a table is not read without end") {

@@ -63,45 +63,45 @@ TEST_CASE(
     "A doubled task is named with its stage, the fused and the split form of one among them") {
   const auto whole = of({"F0", "BW0", "F1", "BW1"});
   CHECK(refusal(two_by_two, {of({"F0", "F0", "F1", "BW0", "BW1"}), whole}) ==
-        "F0 of stage 0 is there twice");
+        "F0 of stage 0 occurs twice");
   CHECK(refusal(two_by_two, {whole, of({"F0", "B0", "F1", "BW0", "BW1"})}) ==
-        "BW0 of stage 1 is there twice");
+        "BW0 of stage 1 occurs twice");
   CHECK(refusal(two_by_two, {whole, of({"F0", "BW0", "W0", "F1", "BW1"})}) ==
-        "W0 of stage 1 is there twice");
+        "W0 of stage 1 occurs twice");
   CHECK(refusal(two_by_two, {whole, of({"F0", "W0", "BW0", "F1", "BW1"})}) ==
-        "BW0 of stage 1 is there twice");
+        "BW0 of stage 1 occurs twice");
 }
 
 TEST_CASE("A task outside the job is named with the job's size") {
   const auto whole = of({"F0", "BW0", "F1", "BW1"});
   CHECK(refusal(two_by_two, {of({"F0", "BW0", "F1", "BW1", "F2"}), whole}) ==
-        "F2 of stage 0 is outside the job: it has 2 microbatches and 1 chunks");
+        "F2 of stage 0 does not exist: the job has 2 microbatches and 1 chunks");
   CHECK(refusal(two_by_two, {whole, of({"F0.1", "BW0", "F1", "BW1"})}) ==
-        "F0.1 of stage 1 is outside the job: it has 2 microbatches and 1 chunks");
+        "F0.1 of stage 1 does not exist: the job has 2 microbatches and 1 chunks");
 }
 
 TEST_CASE("A circle of waits is named stage by stage") {
   // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1; stage 1 the reverse.
   CHECK(refusal(two_by_two, {of({"F0", "BW0", "F1", "BW1"}), of({"F0", "F1", "BW0", "BW1"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 0 stops at BW0 (position 1), which needs B0 of stage 1; "
         "stage 1 stops at F1 (position 1), which needs F1 of stage 0");
 }
 
 TEST_CASE("A stage that waits for itself is a circle of one") {
   CHECK(refusal(two_by_two, {of({"BW0", "F0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 0 stops at BW0 (position 0), which needs F0 of stage 0");
   CHECK(
       refusal(two_by_two, {of({"F0", "W0", "B0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
-      "the order can never end, a cycle of waits: "
+      "the order can never complete; cycle of waits: "
       "stage 0 stops at W0 (position 1), which needs B0 of stage 0");
 }
 
 TEST_CASE("A circle leaves out the stages that only lead to it") {
   const pipeline_shape shape{3, 1, 1, placement::linear};
   CHECK(refusal(shape, {of({"F0", "BW0"}), of({"F0", "BW0"}), of({"BW0", "F0"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 2 stops at BW0 (position 0), which needs F0 of stage 2");
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("Chunks of one stage feed each other") {
   const pipeline_shape shape{1, 2, 1, placement::v};
   CHECK(refusal(shape, {of({"F0", "F0.1", "BW0.1", "BW0"})}) == "accepted");
   CHECK(refusal(shape, {of({"F0.1", "F0", "BW0.1", "BW0"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 0 stops at F0.1 (position 0), which needs F0 of stage 0");
 }
 

@@ -92,7 +92,7 @@ TEST_CASE("the moving average is the paper's, over the canonical order") {
   options.jitter.floor_ms = 0;
   options.jitter.alpha = 2;
   const auto costs = make(shape, options);
-  const weather::forecast forecast{options.jitter};
+  const weather::jitter_model jitter{options.jitter};
   const step_id step{3};
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const stage_id stage{s};
@@ -102,7 +102,7 @@ TEST_CASE("the moving average is the paper's, over the canonical order") {
         const auto& d = options.durations[shape.virtual_stage(stage, chunk_id{c}).value()];
         const auto check = [&](task_kind kind, double ms) {
           const auto what = of(kind, mb, c);
-          const auto extra = forecast.compute_extra_ms(step, stage, rank_id{0}, what, ms, e);
+          const auto extra = jitter.compute_extra_ms(step, stage, rank_id{0}, what, ms, e);
           CHECK(static_cast<double>(compute(costs, s, what, 3)) == Approx((ms + extra) * 1e6));
         };
         e = 0.9 * e + 0.1 * d.forward_ms;

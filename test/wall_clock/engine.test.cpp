@@ -51,15 +51,15 @@ TEST_CASE("a fixed order takes the simulator's time and a little more, blocking 
 
 TEST_CASE("ranks and replicas run, and memory follows each step's images") {
   auto c = stormy_cell();
-  c.workload.is.tp = 2;
-  c.workload.is.replicas = 2;
+  c.workload.options.tp = 2;
+  c.workload.options.replicas = 2;
   c.steps = 2;
   check_in_order(c);
 }
 
 TEST_CASE("readiness keeps its limits on the wall clock") {
   auto c = stormy_cell();
-  c.workload.is.microbatches = 16;
+  c.workload.options.microbatches = 16;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
   c.run.slots = 5;
@@ -73,9 +73,9 @@ TEST_CASE("readiness keeps its limits on the wall clock") {
 
 TEST_CASE("what is lost or comes twice is received once, as late as the simulator says") {
   auto c = plain_cell();
-  c.weather.is.loss_probability = 0.1;
-  c.weather.is.resend_ms = 15;
-  c.weather.is.double_probability = 0.3;
+  c.weather.conditions.loss_probability = 0.1;
+  c.weather.conditions.resend_ms = 15;
+  c.weather.conditions.double_probability = 0.3;
   c.workload.cost.link_ms = 0.5;
   check_in_order(c);
   c.run.mode = run_mode::blocking;
@@ -101,7 +101,7 @@ TEST_CASE("an order that comes to a stand is refused, not waited for") {
   c.engine = engine_kind::wall_clock;
   const auto ran = make_engine()->run(c);
   REQUIRE_FALSE(ran.ok());
-  CHECK_THAT(ran.message(), Catch::Matchers::Contains("came to a stand"));
+  CHECK_THAT(ran.message(), Catch::Matchers::Contains("stalled"));
 }
 
 }  // namespace rrfp::wall_clock
