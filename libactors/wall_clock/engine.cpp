@@ -18,9 +18,9 @@ using experiment::outcome;
 using experiment::run_mode;
 using experiment::step_costs;
 
-/// A message in one process is handed over, not copied; its size counts for nothing.
+/// Messages within a process are handed over, not copied; their size has no effect.
 constexpr std::int64_t message_bytes = 1;
-/// Longer than any task or message of a sane experiment takes.
+/// Longer than any task or message of a reasonable experiment.
 constexpr double hang_timeout_s = 600;
 
 double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
@@ -33,7 +33,7 @@ struct replica_result {
 /// The costs of all steps of one replica.
 using costs_by_step = std::vector<step_costs>;
 
-/// In mode in_order a schedule may come to a stand; the simulator knows at once.
+/// In the in-order modes a schedule may stall; the simulator finds that out at once.
 status check_ends(const cell_model& model,
                   const std::shared_ptr<const policies::policy_set>& policies,
                   const costs_by_step& costs) {
@@ -60,7 +60,7 @@ actors::session_setup setup_of(const cell_model& model,
     return (*costs)[step.value()].activation_bytes(s, mb);
   };
   setup.train.steps = c.steps;
-  // The collectives of a task hold its ranks together: all take what the slowest takes.
+  // The collectives of a task synchronize its ranks: each takes as long as the slowest.
   setup.emulated = actors::emulated_device{
       [costs, scale](step_id step, stage_id s, rank_id, const task& t) {
         return scale * milliseconds((*costs)[step.value()].compute(step, s, t));
@@ -69,7 +69,7 @@ actors::session_setup setup_of(const cell_model& model,
   setup.delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
     return scale * milliseconds((*costs)[step.value()].travel(to, t));
   };
-  const auto& sky = c.weather.conditions;
+  const auto& conditions = c.weather.conditions;
   if (sky.loss_probability > 0 || sky.double_probability > 0) {
     setup.delays.fate = [costs](step_id step, virtual_stage_id to, const task& t,
                                 std::uint32_t attempt) {

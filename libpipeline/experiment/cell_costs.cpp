@@ -35,13 +35,13 @@ result<cell_model> cell_model::make(const cell& c) {
   auto model = workload::preset(w.options.preset);
   RRFP_CHECK(model, "a parsed workload has a known preset");
   if (w.options.sequence_tokens != 0) model->sequence_tokens = w.options.sequence_tokens;
-  workload::layout where;
-  where.stages = w.options.stages;
-  where.tp = w.options.tp;
-  where.replicas = w.options.replicas;
-  where.samples = w.options.samples;
-  where.mean_images = static_cast<std::uint32_t>(std::lround(w.images.mean * w.options.samples));
-  auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(w.machine), where);
+  workload::layout l;
+  l.stages = w.options.stages;
+  l.tp = w.options.tp;
+  l.replicas = w.options.replicas;
+  l.samples = w.options.samples;
+  l.mean_images = static_cast<std::uint32_t>(std::lround(w.images.mean * w.options.samples));
+  auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(w.machine), l);
   if (!cost) return cost.failure();
   made.model_ = std::make_shared<const workload::pipeline_cost>(std::move(*cost));
   return made;
@@ -130,8 +130,8 @@ double step_costs::average_ms(stage_id stage, const task& loaded) const {
   return loaded.kind == task_kind::forward ? a.forward_ms : a.backward_ms;
 }
 
-simulate::nanoseconds step_costs::compute(step_id, stage_id stage, const task& what) const {
-  const auto t = as_loaded(what);
+simulate::nanoseconds step_costs::compute(step_id, stage_id stage, const task& admitted) const {
+  const auto t = as_loaded(admitted);
   const auto images = images_[t.mb.value()];
   const auto ranks = model_.source().workload.options.tp;
   const auto average = average_ms(stage, t);
@@ -148,20 +148,20 @@ double step_costs::own_link_ms(virtual_stage_id to, const task& loaded) const {
   return model_.message_ms(stage_id{lower}, images_[loaded.mb.value()]);
 }
 
-simulate::nanoseconds step_costs::link(step_id, virtual_stage_id to, const task& what) const {
-  const auto t = as_loaded(what);
+simulate::nanoseconds step_costs::link(step_id, virtual_stage_id to, const task& admitted) const {
+  const auto t = as_loaded(admitted);
   return nanoseconds_of(weather_.link_ms(step_, stage_id{to.value()}, t, own_link_ms(to, t)) +
                         model_.source().run.notice_ms);
 }
 
-simulate::nanoseconds step_costs::travel(virtual_stage_id to, const task& what) const {
-  const auto t = as_loaded(what);
+simulate::nanoseconds step_costs::travel(virtual_stage_id to, const task& admitted) const {
+  const auto t = as_loaded(admitted);
   return nanoseconds_of(weather_.travel_ms(step_, stage_id{to.value()}, t, own_link_ms(to, t)) +
                         model_.source().run.notice_ms);
 }
 
-weather::message_delivery step_costs::delivery_of(virtual_stage_id to, const task& what) const {
-  return weather_.delivery_of(step_, stage_id{to.value()}, as_loaded(what));
+weather::message_delivery step_costs::delivery_of(virtual_stage_id to, const task& admitted) const {
+  return weather_.delivery_of(step_, stage_id{to.value()}, as_loaded(admitted));
 }
 
 std::uint64_t step_costs::activation_bytes(stage_id stage, microbatch_id admitted) const {

@@ -143,32 +143,32 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   return cuts;
 }
 
-result<pipeline_cost> pipeline_cost::make(model m, machine on, layout where) {
+result<pipeline_cost> pipeline_cost::make(model m, machine on, layout l) {
   if (auto valid = validate(on); !valid) return valid.failure();
-  RRFP_CHECK(where.stages > 0 && where.tp > 0 && where.replicas > 0 && where.samples > 0,
+  RRFP_CHECK(l.stages > 0 && l.tp > 0 && l.replicas > 0 && l.samples > 0,
              "a layout needs stages, ranks, replicas and samples");
   const auto parts = parts_of(m).size();
-  if (parts < where.stages)
+  if (parts < l.stages)
     return error{"expected at most as many stages as " + m.name + " has parts, " +
-                 std::to_string(parts) + ", got " + std::to_string(where.stages)};
-  return pipeline_cost{std::move(m), std::move(on), where};
+                 std::to_string(parts) + ", got " + std::to_string(l.stages)};
+  return pipeline_cost{std::move(m), std::move(on), l};
 }
 
-pipeline_cost::pipeline_cost(model m, machine on, layout where)
-    : model_(std::move(m)), on_(std::move(on)), where_(where), parts_(parts_of(model_)) {
+pipeline_cost::pipeline_cost(model m, machine on, layout l)
+    : model_(std::move(m)), on_(std::move(on)), layout_(l), parts_(parts_of(model_)) {
   const auto cost_at = [&](part_kind part, std::uint32_t images) {
-    return cost_of(model_, part, {where_.samples, images}, where_.tp, on_);
+    return cost_of(model_, part, {layout_.samples, images}, layout_.tp, on_);
   };
   std::vector<double> mean;
-  for (const auto part : parts_) mean.push_back(cost_at(part, where_.mean_images).all_ms());
-  cuts_ = cut_evenly(mean, where_.stages);
+  for (const auto part : parts_) mean.push_back(cost_at(part, layout_.mean_images).all_ms());
+  cuts_ = cut_evenly(mean, layout_.stages);
 
   constexpr int kinds = 5;
-  const auto most = model_.images ? images_max * where_.samples : 0;
+  const auto most = model_.images ? images_max * layout_.samples : 0;
   for (std::uint32_t images = 0; images <= most; ++images) {
     part_cost of_kind[kinds];
     for (const auto part : parts_) of_kind[static_cast<int>(part)] = cost_at(part, images);
-    for (std::uint32_t s = 0; s < where_.stages; ++s) {
+    for (std::uint32_t s = 0; s < layout_.stages; ++s) {
       part_cost all;
       for (auto i = cuts_[s]; i < cuts_[s + 1]; ++i) all += of_kind[static_cast<int>(parts_[i])];
       table_.push_back(all);
@@ -177,21 +177,21 @@ pipeline_cost::pipeline_cost(model m, machine on, layout where)
 }
 
 const part_cost& pipeline_cost::stage(stage_id s, std::uint32_t images) const {
-  const auto most = static_cast<std::uint32_t>(table_.size()) / where_.stages - 1;
-  RRFP_CHECK(s.value() < where_.stages, "the stage must belong to the pipeline");
+  const auto most = static_cast<std::uint32_t>(table_.size()) / layout_.stages - 1;
+  RRFP_CHECK(s.value() < layout_.stages, "the stage must belong to the pipeline");
   RRFP_CHECK(most == 0 || images <= most, "the number of images must be within the table");
-  return table_[std::size_t{std::min(images, most)} * where_.stages + s.value()];
+  return table_[std::size_t{std::min(images, most)} * layout_.stages + s.value()];
 }
 
 double pipeline_cost::link_s(stage_id lower, double bytes) const {
-  const auto ranks = where_.tp * where_.replicas;
+  const auto ranks = layout_.tp * layout_.replicas;
   const auto node_of = [&](std::uint32_t stage) { return stage * ranks / on_.group; };
   if (node_of(lower.value()) == node_of(lower.value() + 1)) return transfer_s(on_.within, bytes);
   return transfer_s(on_.between, bytes, std::min(ranks, on_.group));
 }
 
 double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const {
-  RRFP_CHECK(lower.value() + 1 < where_.stages, "the stage must have a next stage");
+  RRFP_CHECK(lower.value() + 1 < layout_.stages, "the stage must have a next stage");
   const auto last = parts_[cuts_[lower.value() + 1] - 1];
   // Between encoder layers only patches are sent; the text joins after the projector.
   if (last == part_kind::encoder_layer)
@@ -199,7 +199,7 @@ double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const 
   if (last == part_kind::projector)
     return double{1} * images * model_.images->tokens_per_image() * model_.text.layer.hidden *
            fp16_bytes;
-  return double{1} * where_.samples * model_.sequence_tokens * model_.text.layer.hidden *
+  return double{1} * layout_.samples * model_.sequence_tokens * model_.text.layer.hidden *
          fp16_bytes;
 }
 
@@ -211,16 +211,16 @@ double pipeline_cost::static_bytes(stage_id s) const {
   std::uint64_t count = 0;
   for (auto i = cuts_[s.value()]; i < cuts_[s.value() + 1]; ++i)
     count += parameters_of(model_, parts_[i]);
-  return static_cast<double>(count) / where_.tp * state_bytes;
+  return static_cast<double>(count) / layout_.tp * state_bytes;
 }
 
 double pipeline_cost::gradient_exchange_ms() const {
   double slowest = 0;
-  const auto inside = where_.tp * where_.replicas <= on_.group;
-  for (std::uint32_t s = 0; s < where_.stages; ++s) {
+  const auto inside = layout_.tp * layout_.replicas <= on_.group;
+  for (std::uint32_t s = 0; s < layout_.stages; ++s) {
     const auto bytes = static_bytes(stage_id{s}) / state_bytes * gradient_bytes;
     slowest = std::max(slowest, all_reduce_s(inside ? on_.within : on_.between, bytes,
-                                             where_.replicas, inside ? 1 : where_.tp));
+                                             layout_.replicas, inside ? 1 : layout_.tp));
   }
   return 1e3 * slowest;
 }

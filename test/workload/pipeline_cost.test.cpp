@@ -18,8 +18,8 @@ machine arithmetic() {
   return m;
 }
 
-pipeline_cost made(std::string_view name, layout where, const machine& on = rtx_4090_cluster()) {
-  const auto cost = pipeline_cost::make(*preset(name), on, where);
+pipeline_cost made(std::string_view name, layout l, const machine& on = rtx_4090_cluster()) {
+  const auto cost = pipeline_cost::make(*preset(name), on, l);
   INFO((cost ? "" : cost.message()));
   REQUIRE(cost.ok());
   return *cost;
@@ -27,7 +27,8 @@ pipeline_cost made(std::string_view name, layout where, const machine& on = rtx_
 
 double total_ms(const pipeline_cost& p, std::uint32_t images) {
   double all = 0;
-  for (std::uint32_t s = 0; s < p.where().stages; ++s) all += p.stage(stage_id{s}, images).all_ms();
+  for (std::uint32_t s = 0; s < p.arrangement().stages; ++s)
+    all += p.stage(stage_id{s}, images).all_ms();
   return all;
 }
 

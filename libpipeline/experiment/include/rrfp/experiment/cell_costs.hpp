@@ -47,13 +47,13 @@ class step_costs final : public simulate::cost_model {
  public:
   step_costs(const cell_model& model, step_id step, replica_id replica);
 
-  simulate::nanoseconds compute(step_id step, stage_id stage, const task& what) const override;
-  simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override;
+  simulate::nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
+  simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override;
 
   /// The time of the successful attempt of a message, and the losses and duplication of the
   /// message; link() is the sum.
-  simulate::nanoseconds travel(virtual_stage_id to, const task& what) const;
-  weather::message_delivery delivery_of(virtual_stage_id to, const task& what) const;
+  simulate::nanoseconds travel(virtual_stage_id to, const task& t) const;
+  weather::message_delivery delivery_of(virtual_stage_id to, const task& t) const;
 
   /// Activation bytes of the microbatch at this position of the admission order.
   std::uint64_t activation_bytes(stage_id stage, microbatch_id admitted) const;

@@ -62,7 +62,7 @@ struct layout {
 class pipeline_cost {
  public:
   /// Errors: more stages than the model has parts; a machine value out of range.
-  static result<pipeline_cost> make(model m, machine on, layout where);
+  static result<pipeline_cost> make(model m, machine on, layout l);
 
   /// The cost of a microbatch with `images` images.
   const part_cost& stage(stage_id s, std::uint32_t images) const;
@@ -77,21 +77,21 @@ class pipeline_cost {
   double gradient_exchange_ms() const;
 
   const std::vector<std::uint32_t>& cuts() const { return cuts_; }
-  const machine& on() const { return on_; }
-  const layout& where() const { return where_; }
+  const machine& hardware() const { return on_; }
+  const layout& arrangement() const { return layout_; }
 
   /// Costs are tabulated for up to this many images per sample.
   static constexpr std::uint32_t images_max = 64;
 
  private:
-  pipeline_cost(model m, machine on, layout where);
+  pipeline_cost(model m, machine on, layout l);
 
   /// Seconds on the link between stage `lower` and the next, with the ranks that share it.
   double link_s(stage_id lower, double bytes) const;
 
   model model_;
   machine on_;
-  layout where_;
+  layout layout_;
   std::vector<part_kind> parts_;
   std::vector<std::uint32_t> cuts_;
   /// By images * stages + stage.
