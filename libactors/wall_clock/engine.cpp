@@ -70,14 +70,14 @@ actors::session_setup setup_of(const cell_model& model,
     return scale * milliseconds((*costs)[step.value()].travel(to, t));
   };
   const auto& conditions = c.weather.conditions;
-  if (sky.loss_probability > 0 || sky.double_probability > 0) {
+  if (conditions.loss_probability > 0 || conditions.double_probability > 0) {
     setup.delays.fate = [costs](step_id step, virtual_stage_id to, const task& t,
                                 std::uint32_t attempt) {
       const auto delivery = (*costs)[step.value()].delivery_of(to, t);
       return actors::attempt_fate{attempt < delivery.losses,
                                   attempt == delivery.losses && delivery.duplicated};
     };
-    setup.delays.resend_ms = scale * sky.resend_ms;
+    setup.delays.resend_ms = scale * conditions.resend_ms;
   }
   setup.hang_timeout_s = hang_timeout_s;
   return setup;

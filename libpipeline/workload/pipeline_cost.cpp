@@ -133,9 +133,9 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   for (std::uint32_t k = 1; k <= stages; ++k)
     for (auto i = k; i <= n - (stages - k); ++i)
       for (auto j = k - 1; j < i; ++j) {
-        const auto dearest = std::max(best[k - 1][j], sum[i] - sum[j]);
-        if (dearest >= best[k][i]) continue;
-        best[k][i] = dearest;
+        const auto largest = std::max(best[k - 1][j], sum[i] - sum[j]);
+        if (largest >= best[k][i]) continue;
+        best[k][i] = largest;
         from[k][i] = j;
       }
   std::vector<std::uint32_t> cuts(stages + 1, n);

@@ -6,7 +6,7 @@ namespace rrfp::experiment {
 
 using namespace testing;
 
-TEST_CASE("1F1B on even stages takes (m + p - 1) T and idles (p - 1) / (m + p - 1)") {
+TEST_CASE("1F1B on equal stages takes (m + p - 1) T and idles (p - 1) / (m + p - 1)") {
   const auto o = run_well(plain_cell());
   REQUIRE(o.step_ms.size() == 1);
   CHECK(o.mean_ms() == Approx((8 + 3) * 3.0));
@@ -16,7 +16,7 @@ TEST_CASE("1F1B on even stages takes (m + p - 1) T and idles (p - 1) / (m + p - 
   CHECK(o.held_bytes_peak == 0);
 }
 
-TEST_CASE("a blocking transport is never quicker, and its blocking is told") {
+TEST_CASE("a blocking transport is never faster, and the blocked time is reported") {
   auto c = plain_cell();
   c.workload.cost.link_ms = 0.5;
   const auto asynchronous = run_well(c);
@@ -27,8 +27,8 @@ TEST_CASE("a blocking transport is never quicker, and its blocking is told") {
   CHECK(blocking.blocked < blocking.idle);
 }
 
-TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
-  auto c = stormy_cell();
+TEST_CASE("limits hold: slots, the slots of 1F1B, the paper's run-ahead") {
+  auto c = jittered_cell();
   c.workload.options.microbatches = 32;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
@@ -44,12 +44,12 @@ TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
   c.run.run_ahead = 4;
   const auto ahead = run_well(c).slots_peak;
   CHECK(ahead < open);
-  // D counts no pending W.
+  // D does not count pending W.
   CHECK(ahead > 4);
 }
 
-TEST_CASE("a limit in bytes is kept, and memory is told with what stands beside activations") {
-  auto c = stormy_cell();
+TEST_CASE("a byte limit holds, and the memory held includes more than the activations") {
+  auto c = jittered_cell();
   c.run.mode = run_mode::ready;
   c.run.policy = "bf";
   c.run.slots = 0;
@@ -59,8 +59,8 @@ TEST_CASE("a limit in bytes is kept, and memory is told with what stands beside 
   CHECK(run_well(c).activation_bytes_peak <= open.activation_bytes_peak / 2);
 }
 
-TEST_CASE("the same cell gives the same outcome, another seed another") {
-  auto c = stormy_cell();
+TEST_CASE("equal cells give equal outcomes, and another seed another outcome") {
+  auto c = jittered_cell();
   c.steps = 2;
   const auto a = run_well(c);
   CHECK(run_well(c).step_ms == a.step_ms);
@@ -69,8 +69,8 @@ TEST_CASE("the same cell gives the same outcome, another seed another") {
   CHECK(run_well(c).step_ms != a.step_ms);
 }
 
-TEST_CASE("a step ends with its slowest replica and the exchange of gradients") {
-  auto c = stormy_cell();
+TEST_CASE("a step ends with its slowest replica and the gradient exchange") {
+  auto c = jittered_cell();
   const auto one = run_well(c);
   c.workload.options.replicas = 2;
   CHECK(run_well(c).mean_ms() > one.mean_ms());
@@ -92,7 +92,7 @@ TEST_CASE("a straggler, a pause and a slow link cost time") {
 }
 
 TEST_CASE("readiness gains most where the transport of the baseline blocks") {
-  auto c = stormy_cell();
+  auto c = jittered_cell();
   c.workload.options.microbatches = 32;
   const auto asynchronous = run_well(c).mean_ms();
   c.run.mode = run_mode::blocking;
@@ -104,7 +104,7 @@ TEST_CASE("readiness gains most where the transport of the baseline blocks") {
   CHECK(asynchronous > ready);
 }
 
-TEST_CASE("without weather and images readiness keeps up with 1F1B at its memory") {
+TEST_CASE("without disturbances and images, readiness matches 1F1B at its memory") {
   auto c = plain_cell();
   c.workload.options.microbatches = 16;
   const auto in_order = run_well(c).mean_ms();

@@ -49,7 +49,7 @@ TEST_CASE("measured communication has both spreads of the paper") {
   CHECK(s.inner == Approx(50.80).epsilon(0.01));
 }
 
-TEST_CASE("stalls may take their time whatever the message") {
+TEST_CASE("stalls may have a length independent of the message") {
   auto c = *conditions_of("measured");
   c.stall_unit_ms = 0.4;
   const disturbed_times w{c, draws};
@@ -59,14 +59,14 @@ TEST_CASE("stalls may take their time whatever the message") {
     CHECK(link(w, mb, 5) - 5 == Approx(link(w, mb, 0.4) - 0.4).margin(1e-9));
 }
 
-TEST_CASE("measured log-normal communication has the outer spread of the paper alone") {
+TEST_CASE("measured log-normal communication has only the outer spread of the paper") {
   const disturbed_times w{*conditions_of("measured-lognormal"), draws};
   const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
   CHECK(s.outer == Approx(58.74).epsilon(0.03));
   CHECK(s.inner == Approx(5.13).epsilon(0.03));
 }
 
-TEST_CASE("measured compute has both spreads of the paper within a tenth") {
+TEST_CASE("measured compute has both spreads of the paper within 10 %") {
   const disturbed_times w{*conditions_of("measured"), draws};
   const auto s =
       spreads_of([&](std::uint32_t mb) { return compute(w, 0, of(task_kind::forward, mb)); });
@@ -74,7 +74,7 @@ TEST_CASE("measured compute has both spreads of the paper within a tenth") {
   CHECK(s.inner == Approx(0.35).epsilon(0.10));
 }
 
-TEST_CASE("every name of conditions is known, J0 and none are calm") {
+TEST_CASE("every name of conditions is known, and J0 and none disturb nothing") {
   for (const auto* name : {"none", "J0"}) {
     const disturbed_times w{*conditions_of(name), 8};
     CHECK(compute(w, 0, of(task_kind::forward)) == 10);
@@ -85,7 +85,7 @@ TEST_CASE("every name of conditions is known, J0 and none are calm") {
   CHECK_FALSE(conditions_of("sunny"));
 }
 
-TEST_CASE("a straggling stage is slow in everything, the others in nothing") {
+TEST_CASE("all tasks of a straggler are slow, and no tasks of other stages") {
   conditions c;
   c.straggler_stage = 2;
   c.straggler_factor = 3;
@@ -95,7 +95,7 @@ TEST_CASE("a straggling stage is slow in everything, the others in nothing") {
   CHECK(compute(w, 1, of(task_kind::forward)) == 10);
 }
 
-TEST_CASE("a rank pauses once a step, before an F, whatever runs first") {
+TEST_CASE("a rank pauses once a step, before an F, in any order of execution") {
   conditions c;
   c.pause_stage = 1;
   c.pause_ms = 500;
@@ -109,7 +109,7 @@ TEST_CASE("a rank pauses once a step, before an F, whatever runs first") {
   CHECK(paused == 1);
 }
 
-TEST_CASE("a slow link is slow both ways, and no other is") {
+TEST_CASE("a slow link is slow in both directions, and no other link is") {
   conditions c;
   c.slow_link_stage = 1;
   c.slow_link_factor = 4;
@@ -125,7 +125,8 @@ TEST_CASE("a slow link is slow both ways, and no other is") {
 }
 
 TEST_CASE(
-    "lost messages come as often as said, each attempt a resend later; doubled ones in time") {
+    "messages are lost with the given probability, each loss costs one resend; duplicates cost no "
+    "time") {
   conditions c;
   c.loss_probability = 0.25;
   c.resend_ms = 30;
@@ -162,7 +163,7 @@ TEST_CASE("the slowest rank ends a task") {
   CHECK(four > 12);
 }
 
-TEST_CASE("splitting backward changes no weather") {
+TEST_CASE("splitting backward changes no disturbance") {
   for (const auto* name : {"measured", "J3"}) {
     const disturbed_times w{*conditions_of(name), 8};
     for (std::uint32_t mb = 0; mb < 50; ++mb) {
@@ -178,7 +179,7 @@ TEST_CASE("splitting backward changes no weather") {
   }
 }
 
-TEST_CASE("an impossible condition is named with what it may be") {
+TEST_CASE("an invalid condition is named with its valid range") {
   CHECK(validate(conditions{}).ok());
   CHECK(validate(*conditions_of("measured")).ok());
   conditions c;

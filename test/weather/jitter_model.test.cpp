@@ -46,13 +46,13 @@ double link_extra(const jitter_model& f, const task& what) {
 
 }  // namespace
 
-TEST_CASE("without jitter nothing takes longer") {
+TEST_CASE("without jitter, nothing takes longer") {
   const jitter_model calm{{}};
   CHECK(extra(calm, of(task_kind::forward)) == 0);
   CHECK(link_extra(calm, of(task_kind::forward)) == 0);
 }
 
-TEST_CASE("the log-normal factor has mean 1 and the asked-for spread of its logarithm") {
+TEST_CASE("the log-normal factor has mean 1 and the given spread of its logarithm") {
   for (const auto sigma : {0.1, 0.3, 1.0}) {
     auto options = of_compute(compute_jitter::lognormal);
     options.compute_sigma = sigma;
@@ -70,7 +70,7 @@ TEST_CASE("the log-normal factor has mean 1 and the asked-for spread of its loga
   }
 }
 
-TEST_CASE("the paper's delay comes with its probability and stays in its range") {
+TEST_CASE("the paper's delay has its probability and stays in its range") {
   auto options = of_compute(compute_jitter::paper);
   options.probability = 0.2;
   options.floor_ms = 10;
@@ -140,7 +140,7 @@ TEST_CASE("the Pareto tail is as heavy as its index says") {
   CHECK(beyond == Approx(draws * std::pow(10, -1.5)).epsilon(0.05));
 }
 
-TEST_CASE("a draw does not depend on what was drawn before") {
+TEST_CASE("a draw does not depend on earlier draws") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::exponential;
   options.link_mean_ms = 1;
@@ -160,7 +160,7 @@ TEST_CASE("a draw does not depend on what was drawn before") {
   CHECK(all() == in_order);
 }
 
-TEST_CASE("every word of the key gives other weather") {
+TEST_CASE("every word of the key changes the delay") {
   auto options = of_compute(compute_jitter::lognormal);
   std::set<double> seen;
   const auto add = [&](const jitter_model& f, std::uint64_t step, std::uint32_t stage,
@@ -182,7 +182,7 @@ TEST_CASE("every word of the key gives other weather") {
   CHECK(add(jitter_model{options}, 1, 2, 3, base));
 }
 
-TEST_CASE("every word of a link's key gives another delay") {
+TEST_CASE("every word of a link's key changes its delay") {
   const auto options = of_link(link_jitter::exponential, 1);
   const jitter_model f{options};
   std::set<double> seen;
@@ -195,7 +195,7 @@ TEST_CASE("every word of a link's key gives another delay") {
         }
 }
 
-TEST_CASE("a link and a task of the same numbers draw apart") {
+TEST_CASE("a link and a task with the same numbers have independent draws") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::lognormal;
   options.link_mean_ms = 1;
@@ -211,7 +211,7 @@ TEST_CASE("a link and a task of the same numbers draw apart") {
   CHECK(together / 10'000 == Approx(0).margin(0.005));
 }
 
-TEST_CASE("how a policy splits backward changes no weather") {
+TEST_CASE("splitting backward changes no delay") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::exponential;
   options.link_mean_ms = 1;
@@ -223,7 +223,7 @@ TEST_CASE("how a policy splits backward changes no weather") {
   const auto whole = f.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, fused, 2, 3, 1);
   CHECK(whole == Approx(extra(f, split, 2) + extra(f, of(task_kind::weight, 9), 3)));
 
-  // A fused backward is one task of the paper: it is delayed as its B, once.
+  // The paper treats a fused backward as one task: it gets the delay of its B, once.
   options.compute = compute_jitter::paper;
   options.probability = 1;
   const jitter_model paper{options};
