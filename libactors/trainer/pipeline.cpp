@@ -106,6 +106,7 @@ class parameter_owners {
 };
 
 status check_options(const job::job& j, const pipeline_options& o) {
+  if (auto valid = job::check_job(j, job::job_use::embed); !valid) return valid;
   if (j.device.kind != job::device_kind::cpu)
     return job::blame(j, "device.kind", "expected \"cpu\" with a model of the program's own");
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();

@@ -28,9 +28,12 @@ double cost_at(std::span<const double> list, const pipeline_shape& shape, virtua
   return list[shape.at(vs).stage.value()];
 }
 
+std::string source_of(const job& j) { return j.source.empty() ? "the job" : j.source; }
+
 error blame(const job& j, std::string_view key, const std::string& message) {
   const auto found = j.set_by.find(key);
-  const auto where = found == j.set_by.end() ? j.source + ": " + std::string{key} : found->second;
+  const auto where =
+      found == j.set_by.end() ? source_of(j) + ": " + std::string{key} : found->second;
   return error{where + ": " + message};
 }
 
