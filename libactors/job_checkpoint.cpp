@@ -5,9 +5,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <rrfp/checkpoint/checksum.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::actors {
 
@@ -158,7 +158,10 @@ result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup
   const auto all = members->all_gather(said.dump(), choosing_time);
   if (!all) return all.failure();
   if (leads) return mine;
-  const auto chosen = json::parse((*all)[0]);
+  const auto parsed = parse_json((*all)[0]);
+  if (const auto* fault = std::get_if<json_fault>(&parsed))
+    return error{"the choice of node 0: " + fault->message()};
+  const auto& chosen = std::get<json>(parsed);
   if (chosen.contains("refused"))
     return error{std::string{refused_by_leader} + chosen.at("refused").get<std::string>()};
   const auto folder = chosen.at("folder").get<std::string>();
