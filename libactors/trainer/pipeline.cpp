@@ -16,6 +16,7 @@
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/compute/first_line.hpp>
+#include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/version.hpp>

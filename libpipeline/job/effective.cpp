@@ -3,6 +3,8 @@
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/check.hpp>
 
+#include "validate.hpp"
+
 namespace rrfp::job {
 
 pipeline_shape effective_shape(const job& j) {

@@ -5,6 +5,7 @@
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/check.hpp>
 
+#include <rrfp/job/check_job.hpp>
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/text_file.hpp>
 #include <rrfp/job/toml_reader.hpp>

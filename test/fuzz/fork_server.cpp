@@ -11,9 +11,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -46,17 +48,21 @@ void send_to(const char* file, int descriptor) {
   std::vector<char*> words;
   for (std::size_t at = 0; at < request.size(); at += std::string_view{&request[at]}.size() + 1)
     words.push_back(&request[at]);
-  if (words.size() < 4 || ::chdir(words[0]) != 0) ::_exit(127);
+  if (words.size() < 5 || ::chdir(words[0]) != 0) ::_exit(127);
   send_to(words[1], STDOUT_FILENO);
   send_to(words[2], STDERR_FILENO);
+  const bool whole_end = std::string_view{words[3]} == whole_end_word;
   const rlimit memory{memory_bytes_max, memory_bytes_max}, no_core{0, 0};
   ::setrlimit(RLIMIT_AS, &memory);
   ::setrlimit(RLIMIT_CORE, &no_core);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
-  words.erase(words.begin(), words.begin() + 3);
+  words.erase(words.begin(), words.begin() + 4);
   const int words_count = static_cast<int>(words.size());
   words.push_back(nullptr);
-  std::exit(real_main(words_count, words.data(), environ));
+  const int code = real_main(words_count, words.data(), environ);
+  if (whole_end) std::exit(code);
+  std::fflush(nullptr);
+  ::_exit(code);
 }
 
 answer wait_for(pid_t child, const sigset_t& child_ended) {

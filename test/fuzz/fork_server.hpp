@@ -1,13 +1,18 @@
 /// How the fuzzer asks a held program to run: a size, then the working folder, the files for stdout
-/// and stderr and the arguments, each ended by a zero byte. The answer is how it ended.
+/// and stderr, how it ends, and the arguments, each ended by a zero byte. The answer is how it
+/// ended.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace rrfp::fuzz {
 
 /// The descriptor of the socket, as a number.
 inline constexpr const char* channel_variable = "RRFP_FUZZ_CHANNEL";
+/// Any other word: without the destructors of static objects, libtorch's, which take longer than
+/// most runs.
+inline constexpr std::string_view whole_end_word = "whole";
 /// Of one input.
 inline constexpr int seconds_max = 20;
 /// Address space of one input: what asks for more is refused, and the machine lives on.

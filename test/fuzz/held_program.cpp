@@ -36,10 +36,11 @@ held_program::~held_program() {
 }
 
 outcome held_program::run(const std::string& folder, const std::vector<std::string>& arguments,
-                          const std::string& out, const std::string& err) {
+                          const std::string& err, bool whole_end) {
   std::string request;
   const auto add = [&](const std::string& word) { request.append(word).push_back('\0'); };
-  for (const auto& word : {folder, out, err, program_}) add(word);
+  const std::string end{whole_end ? whole_end_word : "quick"};
+  for (const auto& word : {folder, std::string{"/dev/null"}, err, end, program_}) add(word);
   for (const auto& word : arguments) add(word);
   const auto size = static_cast<std::uint32_t>(request.size());
   request.insert(0, reinterpret_cast<const char*>(&size), sizeof size);

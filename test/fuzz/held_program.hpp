@@ -23,9 +23,10 @@ class held_program {
   held_program& operator=(const held_program&) = delete;
   ~held_program();
 
-  /// One run in `folder`; `out` and `err` are the files that take what it says.
+  /// One run in `folder`; `err` is the file that takes what it says. `whole_end`: with all that a
+  /// process does at its end.
   outcome run(const std::string& folder, const std::vector<std::string>& arguments,
-              const std::string& out, const std::string& err);
+              const std::string& err, bool whole_end);
 
  private:
   const std::string program_;

@@ -268,7 +268,8 @@ std::string mutator::json(const std::string& original) {
   auto whole = nlohmann::ordered_json::parse(original, nullptr, false);
   if (whole.is_discarded() || one_in(6)) return text(original);
   if (one_in(12)) return bytes(original);
-  for (std::size_t changes = 1 + below(3); changes > 0; --changes) change_json(whole);
+  for (std::size_t changes = one_in(3) ? 1 + below(4) : 1; changes > 0; --changes)
+    change_json(whole);
   const auto error = nlohmann::ordered_json::error_handler_t::replace;
   return with_raw_texts(whole.dump(one_in(2) ? 1 : -1, ' ', false, error));
 }
@@ -277,12 +278,14 @@ std::string mutator::text(std::string original) {
   if (one_in(40)) return {};
   if (one_in(40)) original.insert(0, "\xef\xbb\xbf");
   if (one_in(8)) return bytes(std::move(original));
-  for (std::size_t changes = 1 + below(3); changes > 0; --changes) change_text(original);
+  for (std::size_t changes = one_in(3) ? 1 + below(4) : 1; changes > 0; --changes)
+    change_text(original);
   return original;
 }
 
 std::string mutator::bytes(std::string original) {
-  for (std::size_t changes = 1 + below(4); changes > 0; --changes) change_bytes(original);
+  for (std::size_t changes = one_in(3) ? 1 + below(4) : 1; changes > 0; --changes)
+    change_bytes(original);
   return original;
 }
 

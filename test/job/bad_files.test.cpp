@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 #include <catch2/catch.hpp>
 
+#include <rrfp/job/check_job.hpp>
+
 #include "job_texts.hpp"
 
 namespace rrfp::testing {

@@ -50,7 +50,7 @@ struct variant {
 struct job {
   /// The file's name without extension unless the file says otherwise.
   std::string name;
-  /// Where the job was read from; empty: a program made it.
+  /// Where the job was read from.
   std::string source;
   pipeline_options pipeline;
   dispatch_options dispatch;
@@ -79,9 +79,6 @@ struct job {
 /// message".
 error blame(const job& j, std::string_view key, const std::string& message);
 
-/// For messages: where the job was read from, or "the job".
-std::string source_of(const job& j);
-
 /// Whether the same run is asked for; `source`, `notes` and `set_by` do not matter.
 bool operator==(const job& a, const job& b);
 
@@ -102,10 +99,6 @@ result<job> load_job(const std::string& path, std::span<const std::string> overr
 /// The same for a text in memory; `source_name` stands for the path.
 result<job> parse_job(std::string_view text, const std::string& source_name,
                       std::span<const std::string> overrides = {}, job_use use = job_use::train);
-
-/// The same proofs for a job that a program made or changed: each value lies in the range of its
-/// key, and all fit each other, the disk and the policy. Its variants are not looked at.
-status check_job(const job& j, job_use use = job_use::train);
 
 /// The jobs to run, named after their variants; the job itself if it compares nothing. Each variant
 /// has its checkpoints in a folder of its name in checkpoint.dir. `j` comes from load_job(): a
