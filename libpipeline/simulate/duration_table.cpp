@@ -17,6 +17,9 @@ namespace {
 constexpr std::string_view header = "step,stage,chunk,mb,kind,ms";
 constexpr std::size_t columns = 6;
 
+/// Of a file, which is held in memory while it is read.
+constexpr std::size_t durations_bytes_max = std::size_t{256} << 20;
+
 /// For messages: cut if it is long.
 std::string quoted(std::string_view text) {
   constexpr std::size_t length_max = 80;

@@ -52,9 +52,11 @@ void send_to(const char* file, int descriptor) {
   send_to(words[1], STDOUT_FILENO);
   send_to(words[2], STDERR_FILENO);
   const bool whole_end = std::string_view{words[3]} == whole_end_word;
-  const rlimit memory{memory_bytes_max, memory_bytes_max}, no_core{0, 0};
+  const rlimit memory{memory_bytes_max, memory_bytes_max}, no_core{0, 0},
+      time{cpu_seconds_max, cpu_seconds_max + 1};
   ::setrlimit(RLIMIT_AS, &memory);
   ::setrlimit(RLIMIT_CORE, &no_core);
+  ::setrlimit(RLIMIT_CPU, &time);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   words.erase(words.begin(), words.begin() + 4);
   const int words_count = static_cast<int>(words.size());
@@ -75,6 +77,7 @@ answer wait_for(pid_t child, const sigset_t& child_ended) {
       ::waitpid(child, &status, 0);
       return {ending::hung, 0};
     }
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return {ending::hung, 0};
   if (WIFSIGNALED(status)) return {ending::signal, WTERMSIG(status)};
   return {ending::code, WEXITSTATUS(status)};
 }

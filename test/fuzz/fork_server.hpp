@@ -13,8 +13,9 @@ inline constexpr const char* channel_variable = "RRFP_FUZZ_CHANNEL";
 /// Any other word: without the destructors of static objects, libtorch's, which take longer than
 /// most runs.
 inline constexpr std::string_view whole_end_word = "whole";
-/// Of one input.
-inline constexpr int seconds_max = 20;
+/// Of one input: of the processor, which others may use as well, and on the clock.
+inline constexpr int cpu_seconds_max = 20;
+inline constexpr int seconds_max = 120;
 /// Address space of one input: what asks for more is refused, and the machine lives on.
 inline constexpr std::uint64_t memory_bytes_max = std::uint64_t{8} << 30;
 

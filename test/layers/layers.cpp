@@ -72,7 +72,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "checkpoint", "safetensors", "metrics", "accelerator", "json"},
+         "schedule", "checkpoint", "safetensors", "metrics", "accelerator"},
         with(torch, {"caf"})}},
       // The door to devices, and what lies behind it.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},

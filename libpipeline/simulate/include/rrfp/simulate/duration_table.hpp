@@ -22,15 +22,12 @@
 
 namespace rrfp::simulate {
 
-/// Of a file, which is held in memory while it is read.
-inline constexpr std::size_t durations_bytes_max = std::size_t{256} << 20;
-
 class duration_table final : public cost_model {
  public:
   /// The shape bounds what a row may name and tells where messages go.
   explicit duration_table(const pipeline_shape& shape);
 
-  /// Errors: an unreadable or too large file; `file:line: expected ..., got ...`.
+  /// Errors: an unreadable file; `file:line: expected ..., got ...`.
   static result<duration_table> read(const std::string& file, const pipeline_shape& shape);
   /// `file` is what errors call the text.
   static result<duration_table> parse(std::string_view text, std::string_view file,
