@@ -6,6 +6,9 @@
 #   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout, or what
 #                     python3 imports)
 #   rrfp::torch       headers and CPU libraries
+#   RRFP_TORCH_VERSION    of what was found
+#   RRFP_TORCH_EXPECTED   the only version that is taken; unset: any (an installed package holds static
+#                         libraries, whose C++ fits no other)
 #   RRFP_MISSING      set to what is not there, and what to do
 if(TARGET rrfp::torch)
   return()
@@ -29,10 +32,30 @@ if(NOT EXISTS "${_torch_root}/include/ATen/ATen.h")
     "torch==2.11.0, or give -DRRFP_TORCH_ROOT=DIR, a folder with include/ and lib/")
   return()
 endif()
-file(READ ${_torch_root}/include/torch/headeronly/version.h _torch_version)
-string(REGEX MATCH "TORCH_VERSION \"([0-9.]+)" _ "${_torch_version}")
+# Where it stands since torch 2.9, and where it stood before.
+set(_torch_text "")
+foreach(_header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+  if(EXISTS "${_torch_root}/include/${_header}")
+    file(READ "${_torch_root}/include/${_header}" _torch_header)
+    string(APPEND _torch_text "${_torch_header}")
+  endif()
+endforeach()
+set(RRFP_TORCH_VERSION "")
+foreach(_part MAJOR MINOR PATCH)
+  if(NOT _torch_text MATCHES "#define TORCH_VERSION_${_part} ([0-9]+)")
+    string(CONCAT RRFP_MISSING "libtorch in '${_torch_root}': expected its version in "
+      "include/torch/headeronly/version.h, found no TORCH_VERSION_${_part}")
+    return()
+  endif()
+  list(APPEND RRFP_TORCH_VERSION ${CMAKE_MATCH_1})
+endforeach()
+list(JOIN RRFP_TORCH_VERSION "." RRFP_TORCH_VERSION)
+if(RRFP_TORCH_EXPECTED AND NOT RRFP_TORCH_VERSION VERSION_EQUAL RRFP_TORCH_EXPECTED)
+  string(CONCAT RRFP_MISSING "libtorch in '${_torch_root}': expected version ${RRFP_TORCH_EXPECTED}, "
+    "with which rrfp was built, got ${RRFP_TORCH_VERSION}: give -DRRFP_TORCH_ROOT=DIR")
+  return()
+endif()
 set(RRFP_TORCH_FOUND_ROOT ${_torch_root})
-set(RRFP_TORCH_VERSION ${CMAKE_MATCH_1})
 message(STATUS "libtorch ${RRFP_TORCH_VERSION}: ${_torch_root}")
 
 # Imported, as an installed package has it: its place is that of the machine, not of the package.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <rrfp/checkpoint/checksum.hpp>
 
@@ -143,25 +142,26 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
 
 result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
                                       membership* members) {
-  using nlohmann::json;
   if (members == nullptr) return choose_and_hold(j, setup);
   const bool leads = members->node() == node_id{0};
   result<resume_choice> mine = resume_choice{};
-  json said;
+  // A refusal, or the folder.
+  constexpr char refused = '!', chosen = '=';
+  std::string said;
   if (leads) {
     mine = choose_and_hold(j, setup);
     if (!mine)
-      said["refused"] = mine.message();
+      said = refused + mine.message();
     else
-      said["folder"] = mine->from ? mine->from->folder : std::string{};
+      said = chosen + (mine->from ? mine->from->folder : std::string{});
   }
-  const auto all = members->all_gather(said.dump(), choosing_time);
+  const auto all = members->all_gather(said, choosing_time);
   if (!all) return all.failure();
   if (leads) return mine;
-  const auto chosen = json::parse((*all)[0]);
-  if (chosen.contains("refused"))
-    return error{std::string{refused_by_leader} + chosen.at("refused").get<std::string>()};
-  const auto folder = chosen.at("folder").get<std::string>();
+  const auto& heard = (*all)[0];
+  if (heard.empty()) return error{"node 0 has said nothing of a checkpoint"};
+  const auto folder = heard.substr(1);
+  if (heard.front() == refused) return error{std::string{refused_by_leader} + folder};
   if (folder.empty()) return mine;
   auto found = checkpoint::verify(folder, checkpoint::scrutiny::sizes);
   if (!found) return found.failure();

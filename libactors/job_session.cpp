@@ -64,7 +64,7 @@ result<accelerated_devices> accelerated_by(const job::job& j) {
 
 result<plan::dispatch_plan> dispatch_of(const job::job& j) {
   auto made = plan::make_dispatch_plan(j);
-  if (!made) return error{fmt::format("{}: {}", j.source, made.message())};
+  if (!made) return job::blame(j, "dispatch.policy", made.message());
   return made;
 }
 

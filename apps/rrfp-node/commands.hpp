@@ -23,8 +23,10 @@ struct join_options {
   std::optional<std::uint32_t> nodes;
   std::optional<std::uint32_t> node_rank;
   std::optional<std::string> rendezvous;  ///< HOST:PORT
-  int rendezvous_fd = -1;                 ///< a socket that listens already, from the launcher
-  bool launched = false;                  ///< by the launcher, which speaks for the nodes
+  std::optional<std::string> master_host;
+  std::optional<std::uint16_t> master_port;
+  int rendezvous_fd = -1;  ///< a socket that listens already, from the launcher
+  bool launched = false;   ///< by the launcher, which speaks for the nodes
 };
 
 struct export_options {

@@ -18,9 +18,9 @@ namespace rrfp::apps {
 
 int join_command(const command_options& options, const join_options& join) {
   interrupt_watch interrupts;
-  const auto place =
-      actors::resolve_launch({join.nodes, join.node_rank, join.rendezvous},
-                             [](const char* name) -> const char* { return std::getenv(name); });
+  const auto place = actors::resolve_launch(
+      {join.nodes, join.node_rank, join.rendezvous, join.master_host, join.master_port},
+      [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return refuse(place.message());
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());

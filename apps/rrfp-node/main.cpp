@@ -70,11 +70,18 @@ int run(int argc, char** argv) {
   add_outputs(join);
   join->add_option("--nnodes", place.nodes, "Nodes of the job (else NNODES, SLURM_NNODES)")
       ->check(CLI::Range(1, 4096));
-  join->add_option("--node-rank", place.node_rank,
+  join->add_option("--node-rank,--node_rank", place.node_rank,
                    "This node, from 0 (else NODE_RANK, SLURM_NODEID)")
       ->check(CLI::Range(0, 4095));
-  join->add_option("--rendezvous", place.rendezvous,
-                   "HOST:PORT where node 0 listens (else MASTER_ADDR, MASTER_PORT)");
+  auto* const rendezvous =
+      join->add_option("--rendezvous,--rdzv-endpoint,--rdzv_endpoint", place.rendezvous,
+                       "HOST:PORT where node 0 listens (else MASTER_ADDR, MASTER_PORT)");
+  join->add_option("--master-addr,--master_addr", place.master_host,
+                   "Its HOST alone, as torchrun takes it")
+      ->excludes(rendezvous);
+  join->add_option("--master-port,--master_port", place.master_port, "Its PORT alone")
+      ->check(CLI::Range(1, 65535))
+      ->excludes(rendezvous);
   join->add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
   join->add_flag("--launched", place.launched)->group("");
 

@@ -106,6 +106,9 @@ result<place> settle_place(const launch_arguments& arguments, const environment&
     auto split = split_rendezvous(*arguments.rendezvous);
     if (!split) return split.failure();
     found = *std::move(split);
+  } else if (arguments.master_host) {
+    if (arguments.master_host->empty()) return wrong("--master-addr", "a host", "");
+    found.host = *arguments.master_host;
   } else if (auto host = first_set(variables, {"MASTER_ADDR"})) {
     found.host = host->text;
   } else if (auto slurm = first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR",
@@ -114,7 +117,8 @@ result<place> settle_place(const launch_arguments& arguments, const environment&
     if (!first) return wrong(slurm->name, first.message(), slurm->text);
     found.host = *std::move(first);
   }
-  if (found.port || arguments.rendezvous) return found;
+  if (arguments.master_port) found.port = arguments.master_port;
+  if (found.port || arguments.rendezvous || arguments.master_host) return found;
   if (const auto variable = first_set(variables, {"MASTER_PORT"})) {
     const auto port = port_of(variable->name, variable->text);
     if (!port) return port.failure();
@@ -175,7 +179,7 @@ result<launch_place> resolve_launch(const launch_arguments& arguments,
   if (found.nodes > 1 && where->host.empty())
     return error{
         fmt::format("{} says {} nodes: expected the host of node 0 in --rendezvous, "
-                    "MASTER_ADDR or SLURM_STEP_NODELIST, none is set",
+                    "--master-addr, MASTER_ADDR or SLURM_STEP_NODELIST, none is set",
                     nodes->from, found.nodes)};
   if (!where->host.empty()) found.host = std::move(where->host);
   if (where->port) found.port = *where->port;

@@ -16,6 +16,7 @@
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/compute/first_line.hpp>
+#include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/version.hpp>
@@ -106,6 +107,7 @@ class parameter_owners {
 };
 
 status check_options(const job::job& j, const pipeline_options& o) {
+  if (auto valid = job::check_job(j, job::job_use::embed); !valid) return valid;
   if (j.device.kind != job::device_kind::cpu)
     return job::blame(j, "device.kind", "expected \"cpu\" with a model of the program's own");
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();

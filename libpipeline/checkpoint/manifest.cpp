@@ -4,9 +4,8 @@
 #include <charconv>
 #include <ctime>
 
-#include <nlohmann/json.hpp>
-
 #include <rrfp/checkpoint/checksum.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::checkpoint {
 
@@ -101,8 +100,11 @@ std::string to_json(const manifest& m) {
 }
 
 result<manifest> parse_manifest(std::string_view text) {
+  auto parsed = parse_json<json>(text);
+  if (const auto* fault = std::get_if<json_fault>(&parsed))
+    return error{fault->message() + ": cut short or altered"};
+  auto& from = std::get<json>(parsed);
   try {
-    auto from = json::parse(text.begin(), text.end());
     const auto format = from.at("format").get<std::uint32_t>();
     if (format != format_version)
       return error{"of format " + std::to_string(format) + ", this program reads " +
@@ -111,8 +113,6 @@ result<manifest> parse_manifest(std::string_view text) {
     from.erase(sum_key);
     if (sum != hex(checksum_of(from.dump()))) return error{"altered: its checksum does not agree"};
     return read(from);
-  } catch (const json::parse_error& e) {
-    return error{"no JSON at byte " + std::to_string(e.byte) + ": cut short or altered"};
   } catch (const json::exception& e) {
     return error{std::string{"no manifest: "} + e.what()};
   }

@@ -1,6 +1,6 @@
 #include <rrfp/checkpoint/part.hpp>
 
-#include <nlohmann/json.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::checkpoint {
 
@@ -11,10 +11,12 @@ namespace {
 /// A table of names, whose entries `read` takes. `key`: where it stands.
 template <class Table, class Read>
 result<Table> parse_table(std::string_view key, std::string_view text, Read read) {
+  const auto parsed = parse_json(text);
+  if (const auto* fault = std::get_if<json_fault>(&parsed))
+    return error{std::string{key} + ": " + fault->message()};
   try {
-    const auto parsed = json::parse(text);
     Table all;
-    for (const auto& [name, entry] : parsed.items()) read(entry, all[name]);
+    for (const auto& [name, entry] : std::get<json>(parsed).items()) read(entry, all[name]);
     return all;
   } catch (const json::exception& e) {
     return error{std::string{key} + ": " + e.what()};

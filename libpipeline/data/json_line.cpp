@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::data {
 
@@ -15,17 +15,14 @@ bad_sample wrong_key(const std::string& key, const std::string& expected, const 
 }
 
 sample_or<json> read_object(std::string_view line) {
-  try {
-    auto value = json::parse(line);
-    if (value.is_object()) return value;
+  auto parsed = parse_json(line);
+  if (const auto* fault = std::get_if<json_fault>(&parsed))
     return bad_sample{bad_reason::not_json,
-                      std::string{"expected a JSON object, got a JSON "} + value.type_name()};
-  } catch (const json::parse_error& at) {
-    return bad_sample{bad_reason::not_json, "expected a JSON object, got what is no JSON at byte " +
-                                                std::to_string(at.byte) + " of the line"};
-  } catch (const json::exception& what) {  // such as a number out of range
-    return bad_sample{bad_reason::not_json, std::string{"expected a JSON object: "} + what.what()};
-  }
+                      "expected a JSON object, got a line that is " + fault->message()};
+  auto& value = std::get<json>(parsed);
+  if (value.is_object()) return std::move(value);
+  return bad_sample{bad_reason::not_json,
+                    std::string{"expected a JSON object, got a JSON "} + value.type_name()};
 }
 
 sample_or<std::string> text_of(json& object, const std::string& key) {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <optional>
 
-#include <nlohmann/json.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::data {
 
@@ -112,9 +112,13 @@ status token_file::read_sidecar(const std::string& path) {
   if ((*file)->size() > sidecar_bytes_max)
     return error{"expected at most " + text_of(sidecar_bytes_max) + " bytes, got " +
                  text_of((*file)->size())};
-  std::vector<std::uint8_t> text((*file)->size());
-  if (auto read = (*file)->read(0, text); !read) return read;
-  const auto object = json::parse(text, nullptr, false);
+  std::string text((*file)->size(), '\0');
+  const std::span bytes{reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
+  if (auto read = (*file)->read(0, bytes); !read) return read;
+  const auto parsed = parse_json(text);
+  if (const auto* fault = std::get_if<json_fault>(&parsed))
+    return error{"expected a JSON object, got a file that is " + fault->message()};
+  const auto& object = std::get<json>(parsed);
   if (!object.is_object()) return error{"expected a JSON object"};
   if (auto is = expect(object, "format", "rrfp-tokens"); !is) return is;
   if (auto is = expect(object, "version", 1); !is) return is;

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <rrfp/job/value.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 #include "checksum.hpp"
 
@@ -55,8 +55,10 @@ std::string line_of(const std::string& description, const outcome& o) {
 
 /// Parses a line that line_of() wrote; nothing if it is incomplete.
 std::optional<std::pair<std::string, outcome>> parse_line(const std::string& text) {
+  auto parsed = parse_json<json>(text);
+  if (std::holds_alternative<json_fault>(parsed)) return std::nullopt;
+  auto& line = std::get<json>(parsed);
   try {
-    auto line = json::parse(text);
     const auto sum = line.at("sum").get<std::string>();
     line.erase("sum");
     if (sum != checksum(line.dump())) return std::nullopt;
@@ -75,7 +77,12 @@ result<std::string> text_of(const std::string& path) {
   }
   std::string text;
   char buffer[1 << 16];
-  while (const auto n = std::fread(buffer, 1, sizeof buffer, file.get())) text.append(buffer, n);
+  while (const auto n = std::fread(buffer, 1, sizeof buffer, file.get())) {
+    text.append(buffer, n);
+    if (text.size() > store_bytes_max)
+      return error{path + ": expected cells of an experiment of at most " +
+                   std::to_string(store_bytes_max) + " bytes, got more"};
+  }
   if (std::ferror(file.get()) != 0) return failed("be read", path);
   return text;
 }

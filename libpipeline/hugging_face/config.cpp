@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include <rrfp/job/model_rules.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::hugging_face {
 
@@ -320,8 +319,9 @@ result<std::string> read_text_file(const std::string& file) {
 }  // namespace
 
 result<model_options> parse_config(std::string_view text, const std::string& source) {
-  const auto read = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (read.is_discarded()) return error{source + ": is not JSON"};
+  const auto parsed = parse_json<json>(text);
+  if (const auto* fault = std::get_if<json_fault>(&parsed)) return error{fault->message_in(source)};
+  const auto& read = std::get<json>(parsed);
   if (!read.is_object()) return error{source + ": expected a JSON object"};
   std::optional<error> failure;
   const section s(read, source, "", failure);
@@ -373,7 +373,9 @@ std::vector<unused_parameter> unused_parameters(const model_options& m) {
           {"vision_tower.pooler.dense.bias", {width}}};
 }
 
-std::string to_config(const model_options& m, std::string_view dtype) {
+namespace {
+
+json config_of(const model_options& m) {
   json c = text_config(m);
   if (m.vision.layers > 0) {
     c.erase("architectures");
@@ -388,8 +390,18 @@ std::string to_config(const model_options& m, std::string_view dtype) {
          {"vision_feature_select_strategy", m.vision.class_token ? "default" : "full"},
          {"tie_word_embeddings", m.tied_head}};
   }
-  c["dtype"] = dtype;
-  return c.dump(2) + "\n";
+  return c;
+}
+
+std::string text_of(json config, std::string_view dtype) {
+  config["dtype"] = dtype;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::string to_config(const model_options& m, std::string_view dtype) {
+  return text_of(config_of(m), dtype);
 }
 
 result<std::string> config_with_dtype(const std::string& folder, const model_options& model,
@@ -400,15 +412,15 @@ result<std::string> config_with_dtype(const std::string& folder, const model_opt
   auto there = parse_config(*text, file);
   if (!there) return there.failure();
   there->dropout = model.dropout;  // of training, not of the model
-  const auto expected = json::parse(to_config(model)), got = json::parse(to_config(*there));
+  const auto expected = config_of(model), got = config_of(*there);
   for (const auto& [key, value] : expected.items())
     if (!got.contains(key) || got.at(key) != value)
       return error{file + ": as " + key + " expected " + value.dump() + ", got " +
                    (got.contains(key) ? got.at(key).dump() : "none")};
-  auto c = json::parse(*text);
-  c.erase("torch_dtype");  // its name of old
-  c["dtype"] = dtype;
-  return c.dump(2) + "\n";
+  auto parsed = parse_json<json>(*text);
+  auto& config = std::get<json>(parsed);  // read above
+  config.erase("torch_dtype");            // its name of old
+  return text_of(std::move(config), dtype);
 }
 
 }  // namespace rrfp::hugging_face

@@ -3,6 +3,8 @@
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/check.hpp>
 
+#include "validate.hpp"
+
 namespace rrfp::job {
 
 pipeline_shape effective_shape(const job& j) {
@@ -28,9 +30,12 @@ double cost_at(std::span<const double> list, const pipeline_shape& shape, virtua
   return list[shape.at(vs).stage.value()];
 }
 
+std::string source_of(const job& j) { return j.source.empty() ? "the job" : j.source; }
+
 error blame(const job& j, std::string_view key, const std::string& message) {
   const auto found = j.set_by.find(key);
-  const auto where = found == j.set_by.end() ? j.source + ": " + std::string{key} : found->second;
+  const auto where =
+      found == j.set_by.end() ? source_of(j) + ": " + std::string{key} : found->second;
   return error{where + ": " + message};
 }
 

@@ -5,6 +5,7 @@
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/check.hpp>
 
+#include <rrfp/job/check_job.hpp>
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/text_file.hpp>
 #include <rrfp/job/toml_reader.hpp>
@@ -185,6 +186,13 @@ job apply(const job& base, const variant& v) {
   return made;
 }
 
+/// What the key would say of its value in a file: "expected ..., got ...".
+status check_range(const job& j, const key& k) {
+  if (!k.get) return success();
+  job scratch;
+  return k.set(scratch, k.get(j));
+}
+
 /// The sizes of model.pretrained are those of its config.json. Keys that say otherwise are errors;
 /// dropout and precision are not the model's.
 status adopt_pretrained(draft& d) {
@@ -197,6 +205,10 @@ status adopt_pretrained(draft& d) {
   if (mine.pretrained.empty()) return success();
   auto read = hugging_face::read_config(mine.pretrained);
   if (!read) return d.from.blame("model.pretrained", read.message());
+  std::error_code unknown;
+  const auto file = fs::is_directory(mine.pretrained, unknown)
+                        ? (fs::path{mine.pretrained} / "config.json").string()
+                        : mine.pretrained;
   job theirs;
   theirs.model = std::move(*read);
   theirs.model.pretrained = mine.pretrained;
@@ -205,7 +217,12 @@ status adopt_pretrained(draft& d) {
   const auto set = d.from.places();
   for (const auto& k : keys()) {
     if (!k.path.starts_with("model.") && !k.path.starts_with("vision.")) continue;
-    if (!set.contains(k.path)) continue;
+    if (auto fits = check_range(theirs, k); !fits)
+      return d.from.blame("model.pretrained", file + ": as " + k.path + " " + fits.message());
+    if (!set.contains(k.path)) {
+      d.from.adopt(k.path, file, "model.pretrained");
+      continue;
+    }
     const auto expected = to_toml(k.get(theirs)), got = to_toml(k.get(d.made));
     if (expected != got)
       return d.from.blame(k.path, "expected " + expected + " as in the config.json of " +
@@ -253,6 +270,19 @@ result<job> load_job(const std::string& path, std::span<const std::string> overr
   const auto text = read_text_file(path, "a job file");
   if (!text) return text.failure();
   return parse_job(*text, path, overrides, use);
+}
+
+status check_job(const job& j, job_use use) {
+  provenance from{source_of(j)};
+  for (const auto& [path, place] : j.set_by) {
+    const auto where = place.substr(0, place.rfind(": " + path));
+    from.record(path, {where, where == place});
+  }
+  for (const auto& k : keys()) {
+    if (k.path == "name" && j.name.empty()) continue;
+    if (auto fits = check_range(j, k); !fits) return from.blame(k.path, fits.message());
+  }
+  return validate(j, from, use);
 }
 
 std::vector<job> variants(const job& j) {

@@ -19,6 +19,8 @@ error provenance::blame(std::string_view key, const std::string& message,
     return own->second.blame(key, message);
   auto place = set_.find(key);
   if (place == set_.end()) place = set_.find(related);
+  if (const auto taken = adopted_.find(key); place == set_.end() && taken != adopted_.end())
+    place = set_.find(taken->second.naming);
   const auto& where = place == set_.end() ? source_ : place->second.where;
   return error{where + ": " + in_variant + std::string{key} + ": " + message};
 }
@@ -30,8 +32,10 @@ std::map<std::string, std::string, std::less<>> provenance::places() const {
   return all;
 }
 
-std::string_view provenance::note(std::string_view key) const {
-  return set_.contains(key) ? "" : " (the default)";
+std::string provenance::note(std::string_view key) const {
+  if (set_.contains(key)) return "";
+  const auto taken = adopted_.find(key);
+  return taken == adopted_.end() ? " (the default)" : " (from " + taken->second.file + ")";
 }
 
 }  // namespace rrfp::job

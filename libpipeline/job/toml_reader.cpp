@@ -66,6 +66,77 @@ document document_of(const toml::table& root, std::span<const std::string_view> 
   return doc;
 }
 
+/// Deeper than any job or experiment. The library limits brackets, but not the parts of a key, and
+/// frees its tables by recursion: a key of a hundred thousand parts would end the process.
+constexpr std::size_t depth_max = 32;
+
+struct place {
+  std::uint32_t line = 1;
+  std::uint32_t column = 1;
+};
+
+/// Walks through TOML text, over strings and comments, and stops where it is nested too deeply:
+/// brackets that are open, or parts of one key. It need not know more of the grammar: a text that
+/// is no TOML passes, and the parser says so.
+class depth_check {
+ public:
+  explicit depth_check(std::string_view text) : rest_(text) {}
+
+  /// The first place that is too deep.
+  std::optional<place> run() {
+    while (!rest_.empty()) {
+      const char c = rest_.front();
+      if (c == '#') {
+        skip(std::min(rest_.find('\n'), rest_.size()));
+      } else if (c == '"' || c == '\'') {
+        skip(string_length(c));
+      } else {
+        if (goes_deeper(c)) return at_;
+        skip(1);
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  /// Of the string at the front, which opens with `quote`: one quote or three.
+  std::size_t string_length(char quote) const {
+    const std::string three(3, quote);
+    const bool is_long = rest_.starts_with(three);
+    for (std::size_t i = is_long ? 3 : 1; i < rest_.size(); ++i) {
+      if (quote == '"' && rest_[i] == '\\') {
+        ++i;
+      } else if (is_long ? rest_.substr(i).starts_with(three) : rest_[i] == quote) {
+        return i + (is_long ? 3 : 1);
+      } else if (!is_long && rest_[i] == '\n') {
+        return i;  // never closed: the parser's to refuse
+      }
+    }
+    return rest_.size();
+  }
+
+  bool goes_deeper(char c) {
+    if (c == '.') return ++dots_ >= depth_max;
+    if (c == '[' || c == '{') ++open_;
+    if ((c == ']' || c == '}') && open_ > 0) --open_;
+    if (std::string_view{"[]{}=,\n"}.find(c) != std::string_view::npos) dots_ = 0;
+    return open_ > depth_max;
+  }
+
+  void skip(std::size_t count) {
+    for (const char c : rest_.substr(0, count)) {
+      ++at_.column;
+      if (c == '\n') at_ = {at_.line + 1, 1};
+    }
+    rest_.remove_prefix(std::min(count, rest_.size()));
+  }
+
+  std::string_view rest_;
+  place at_;
+  std::size_t open_ = 0;
+  std::size_t dots_ = 0;  ///< since the key or value began
+};
+
 std::string one_line(std::string_view text) {
   std::string line{text};
   std::replace_if(
@@ -89,18 +160,26 @@ std::string entry::name() const {
 
 result<document> read_toml(std::string_view text, const std::string& source,
                            std::span<const std::string_view> lists) {
+  const auto wrong_at = [&](std::uint32_t line, std::uint32_t column, const std::string& what) {
+    return error{source + ":" + std::to_string(line) + ":" + std::to_string(column) + ": " + what};
+  };
+  if (const auto deep = depth_check{text}.run())
+    return wrong_at(deep->line, deep->column,
+                    "expected tables, arrays and keys of at most " + std::to_string(depth_max) +
+                        " levels, got more");
   try {
     return document_of(toml::parse(text, source), lists);
   } catch (const toml::parse_error& e) {
     const auto at = e.source().begin;
-    return error{source + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +
-                 one_line(e.description())};
+    return wrong_at(at.line, at.column, one_line(e.description()));
   }
 }
 
 std::optional<value> read_value(const std::string& text) {
+  const auto line = "value = " + text;
+  if (depth_check{line}.run()) return std::nullopt;
   try {
-    const auto root = toml::parse("value = " + text);
+    const auto root = toml::parse(line);
     const auto* node = root.get("value");
     // More than one key: the text went on on a line of its own.
     if (node == nullptr || root.size() != 1) return std::nullopt;

@@ -21,7 +21,7 @@ std::string text_of(std::uint64_t n) { return std::to_string(n); }
 
 status check_shape(const job& j, const provenance& from) {
   const auto shape = effective_shape(j);
-  const auto chunks = text_of(shape.chunks) + std::string{from.note("pipeline.chunks")};
+  const auto chunks = text_of(shape.chunks) + from.note("pipeline.chunks");
   if (shape.layout == placement::linear && shape.chunks != 1)
     return from.blame("pipeline.placement",
                       "\"linear\" expects pipeline.chunks = 1, got " + chunks);
@@ -45,17 +45,15 @@ status check_model(const job& j, const provenance& from) {
                        : j.pipeline.chunks > 1    ? "pipeline.chunks"
                                                   : "pipeline.stages";
     return from.blame(f->key,
-                      "expected " + f->expected +
-                          (f->other.empty() ? "" : std::string{from.note(f->other)}) + ", got " +
-                          f->got + std::string{from.note(f->key)},
+                      "expected " + f->expected + (f->other.empty() ? "" : from.note(f->other)) +
+                          ", got " + f->got + from.note(f->key),
                       other);
   }
   if (j.data.sequence_length > m.context)
     return from.blame("data.sequence_length",
                       "expected at most model.context = " + text_of(m.context) +
-                          std::string{from.note("model.context")} + ", got " +
-                          text_of(j.data.sequence_length) +
-                          std::string{from.note("data.sequence_length")},
+                          from.note("model.context") + ", got " + text_of(j.data.sequence_length) +
+                          from.note("data.sequence_length"),
                       "model.context");
   return success();
 }
@@ -90,7 +88,7 @@ status check_transport(const job& j, const provenance& from) {
   return from.blame(
       "transport.node_timeout_ms",
       "expected at least 3 * transport.heartbeat_ms = " + text_of(3 * t.heartbeat_ms) + ", got " +
-          text_of(t.node_timeout_ms) + std::string{from.note("transport.node_timeout_ms")},
+          text_of(t.node_timeout_ms) + from.note("transport.node_timeout_ms"),
       "transport.heartbeat_ms");
 }
 
@@ -98,8 +96,7 @@ status check_train(const job& j, const provenance& from) {
   const auto& t = j.train;
   if (t.lr_min > t.lr)
     return from.blame("train.lr_min", "expected at most train.lr = " + number_text(t.lr) +
-                                          std::string{from.note("train.lr")} + ", got " +
-                                          number_text(t.lr_min));
+                                          from.note("train.lr") + ", got " + number_text(t.lr_min));
   return success();
 }
 
@@ -173,7 +170,7 @@ status check_data(const job& j, const provenance& from) {
                       "expected at least " + text_of(byte_level::vocabulary) +
                           " (256 bytes, the image token and the end of a text) with " +
                           std::string{given->key} + ", got " + text_of(j.model.vocabulary) +
-                          std::string{from.note("model.vocabulary")},
+                          from.note("model.vocabulary"),
                       given->key);
   if (given->files != nullptr)
     for (const auto& path : *given->files)
@@ -202,10 +199,10 @@ status check_checkpoint(const job& j, const provenance& from) {
 
 status check_jitter(const job& j, const provenance& from) {
   if (j.jitter.link != weather::link_jitter::none && j.jitter.link_mean_ms == 0)
-    return from.blame("jitter.link_mean_ms",
-                      "expected a number > 0 with jitter.link, got 0" +
-                          std::string{from.note("jitter.link_mean_ms")},
-                      "jitter.link");
+    return from.blame(
+        "jitter.link_mean_ms",
+        "expected a number > 0 with jitter.link, got 0" + from.note("jitter.link_mean_ms"),
+        "jitter.link");
   return success();
 }
 

@@ -11,6 +11,9 @@ namespace rrfp::job {
 /// hold.
 inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 20;
 
+/// For messages: where the job was read from, or "the job" if a program made it.
+std::string source_of(const job& j);
+
 /// The error names the place of the key at fault. Each value is in its own range already.
 status validate(const job& j, const provenance& from, job_use use);
 

@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include <rrfp/json/parse_json.hpp>
 #include <rrfp/report/trace.hpp>
 
 namespace rrfp::report {
@@ -287,16 +287,14 @@ class reader {
   std::map<std::uint32_t, std::size_t> last_task_;
 };
 
-std::string broken(std::string_view text, const std::string& file, const json::parse_error& e) {
-  const auto at = std::min<std::size_t>(e.byte, text.size());
-  const auto line =
-      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+std::string broken(std::string_view text, const std::string& file, json_fault fault) {
   const auto last = text.find_last_not_of(" \t\r\n");
-  const bool cut_off = last == std::string_view::npos || last + 1 < e.byte;
-  return fmt::format("{}:{}: {}, got {}", file, line, expected,
-                     text.empty() ? "an empty file"
-                     : cut_off    ? "JSON that ends too early"
-                                  : "text that is not JSON");
+  const bool cut_off = last == std::string_view::npos || last + 1 < fault.byte;
+  fault.what = fmt::format("{}, got {}", expected,
+                           text.empty() ? "an empty file"
+                           : cut_off    ? "JSON that ends too early"
+                                        : "text that is " + fault.what);
+  return fault.message_in(file);
 }
 
 }  // namespace
@@ -320,7 +318,10 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
     return false;
   };
   try {
-    const auto whole_file = json::parse(text, each);
+    const auto parsed = parse_json(text, each);
+    if (const auto* fault = std::get_if<json_fault>(&parsed))
+      return error{broken(text, file, *fault)};
+    const auto& whole_file = std::get<json>(parsed);
     if (!whole_file.is_object() || !has_events)
       return error{fmt::format("{}: {}, got JSON without \"traceEvents\"", file, expected)};
     trace_file read;
@@ -330,8 +331,6 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
     count = 0;
     read.runs = events.finish();
     return read;
-  } catch (const json::parse_error& e) {
-    return error{broken(text, file, e)};
   } catch (const malformed& m) {
     if (count == 0) return error{fmt::format("{}: {}, {}", file, expected, m.what)};
     return error{fmt::format("{}: {}; event {}: {}", file, expected, count, m.what)};

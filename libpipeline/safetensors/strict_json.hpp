@@ -2,6 +2,7 @@
 /// two tensors of a name would be read as another one than its writer meant.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -11,7 +12,7 @@
 namespace rrfp::safetensors {
 
 /// Deeper than anything that a header or an index holds.
-inline constexpr int json_depth_max = 8;
+inline constexpr std::size_t strict_depth_max = 8;
 
 /// Errors say what is wrong, not where the text comes from.
 result<nlohmann::json> parse_strict(std::string_view text);

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include <rrfp/weather/keyed_random.hpp>
 
@@ -18,7 +17,15 @@ namespace {
 constexpr std::string_view header = "step,stage,chunk,mb,kind,ms";
 constexpr std::size_t columns = 6;
 
-std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+/// Of a file, which is held in memory while it is read.
+constexpr std::size_t durations_bytes_max = std::size_t{256} << 20;
+
+/// For messages: cut if it is long.
+std::string quoted(std::string_view text) {
+  constexpr std::size_t length_max = 80;
+  const bool is_long = text.size() > length_max;
+  return "'" + std::string(text.substr(0, length_max)) + (is_long ? "...'" : "'");
+}
 
 template <class Number>
 bool parse_number(std::string_view text, Number& value) {
@@ -65,11 +72,18 @@ duration_table::duration_table(const pipeline_shape& shape) : shape_(shape) {
 
 result<duration_table> duration_table::read(const std::string& file, const pipeline_shape& shape) {
   std::ifstream in{file, std::ios::binary};
-  std::ostringstream text;
-  // An empty file sets failbit on `text`; that is not a read error.
-  if (!in || (text << in.rdbuf(), in.bad()))
-    return error{file + ": cannot read the file of durations"};
-  return parse(text.str(), file, shape);
+  if (!in) return error{file + ": cannot read the file of durations"};
+  std::string text;
+  char block[1 << 16];
+  while (in.read(block, sizeof block), in.gcount() > 0) {
+    text.append(block, static_cast<std::size_t>(in.gcount()));
+    if (text.size() > durations_bytes_max)
+      return error{file + ": expected durations of at most " + std::to_string(durations_bytes_max) +
+                   " bytes, got more"};
+  }
+  // A folder opens, but does not read.
+  if (in.bad() || !in.eof()) return error{file + ": cannot read the file of durations"};
+  return parse(text, file, shape);
 }
 
 result<duration_table> duration_table::parse(std::string_view text, std::string_view file,

@@ -352,6 +352,26 @@ TEST_CASE("nodes may be started by hand, with the words of torchrun") {
   }
 }
 
+TEST_CASE("a join takes the options of torchrun, however they are spelt") {
+  const job_file job;
+  const auto port = std::to_string(20000 + ::getpid() % 10000);
+  const std::vector<std::vector<std::string>> ways{
+      {"--nnodes=3", "--node_rank=1", "--master_addr=127.0.0.1", "--master_port=" + port},
+      {"--nnodes", "3", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port},
+      {"--nnodes=3", "--node_rank=2", "--rdzv_endpoint=127.0.0.1:" + port}};
+  std::vector<std::unique_ptr<program>> nodes;
+  for (const auto& way : ways) {
+    std::vector<std::string> arguments{RRFP_NODE, "join", job.path()};
+    arguments.insert(arguments.end(), way.begin(), way.end());
+    nodes.push_back(std::make_unique<program>(arguments));
+  }
+  for (auto& node : nodes) {
+    const auto o = node->wait();
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+  }
+}
+
 TEST_CASE("a join that cannot be ends with code 2 and says why") {
   const job_file job;
   const auto refused = [&](const std::vector<std::string>& more, const std::string& why) {
@@ -365,6 +385,8 @@ TEST_CASE("a join that cannot be ends with code 2 and says why") {
   refused({"--nnodes", "2", "--node-rank", "2", "--rendezvous", "127.0.0.1:9"}, "rank");
   refused({"--nnodes", "9", "--node-rank", "0", "--rendezvous", "127.0.0.1:9"}, "at most");
   refused({"--nnodes", "2", "--node-rank", "0", "--rendezvous", "0.0.0.0:29599"}, "key");
+  refused({"--nnodes", "2", "--node_rank", "0", "--master_port", "65536"}, "65535");
+  refused({"--rdzv-endpoint", "127.0.0.1:9", "--master-addr", "127.0.0.1"}, "--rendezvous");
 }
 
 TEST_CASE("a node whose others do not come ends with code 3: another start may find them") {

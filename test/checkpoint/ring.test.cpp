@@ -147,7 +147,12 @@ TEST_CASE("A torn, altered or foreign checkpoint is named, and the one before it
   }
   SECTION("half a manifest") {
     write(at + "/manifest.json", good.substr(0, good.size() / 2));
-    falls_back(at + "/manifest.json: no JSON at byte ");
+    falls_back(at + "/manifest.json: not JSON at byte ");
+  }
+  SECTION("a manifest of brackets") {
+    write(at + "/manifest.json", "{\"format\": 1, \"xxh64\": \"\", \"step\": " +
+                                     std::string(100'000, '[') + std::string(100'000, ']') + "}");
+    falls_back(at + "/manifest.json: nested deeper than 64 at byte ");
   }
   SECTION("an altered manifest") {
     auto text = good;

@@ -179,7 +179,7 @@ TEST_CASE("a bad sample is refused by its line, or left out and counted") {
     std::string what;
   };
   const std::vector<bad> all{
-      {"{]\n", "expected a JSON object, got what is no JSON at byte 2 of the line"},
+      {"{]\n", "expected a JSON object, got a line that is not JSON at byte 2"},
       {"{\"text\": \"a\"}\n",
        "\"images\": expected an array of paths, or \"image\" with one, got an object with neither "
        "key"},

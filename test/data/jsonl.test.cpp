@@ -122,9 +122,10 @@ TEST_CASE("a bad document is refused by its line, or left out and counted") {
     INFO(line);
     CHECK(refusal(config_of_file(file)) == file + ":2: " + what);
   };
-  check("{\"text\": ", "expected a JSON object, got what is no JSON at byte 10 of the line");
-  check("{\"text\": \"\xff\"}",
-        "expected a JSON object, got what is no JSON at byte 11 of the line");
+  check("{\"text\": ", "expected a JSON object, got a line that is not JSON at byte 10");
+  check("{\"text\": \"\xff\"}", "expected a JSON object, got a line that is not JSON at byte 11");
+  check("{\"text\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+        "expected a JSON object, got a line that is nested deeper than 64 at byte 73");
   check("[\"text\"]", "expected a JSON object, got a JSON array");
   check("{\"test\": \"a\"}", "\"text\": expected a string, got an object without that key");
   check("{\"text\": 3}", "\"text\": expected a string, got number");

@@ -81,6 +81,22 @@ TEST_CASE("plain text becomes windows of tokens") {
         std::vector{tokens_of("line o", false), tokens_of("ne\nlin", false)});
 }
 
+TEST_CASE("a byte order mark is no part of the text, a whole surrogate pair is") {
+  const bench b;
+  const auto lines = write(b.folder / "a.jsonl",
+                           "\xef\xbb\xbf{\"text\": \"ab\"}\n{\"text\": \"\\ud83d\\ude00\"}\n");
+  const auto o = b.tokenize(b.tokenizer + " " + (b.folder / "out.bin") + " " + lines);
+  INFO(o.err);
+  CHECK(o.out == (b.folder / "out.bin") + ": 3 tokens, 2 documents, vocabulary 70000\n");
+  const auto text = write(b.folder / "a.txt",
+                          "\xef\xbb\xbf"
+                          "abc\r\n\xef\xbb\xbf"
+                          "d");
+  const auto plain = b.tokenize(b.tokenizer + " " + (b.folder / "out.bin") + " " + text);
+  INFO(plain.err);
+  CHECK(plain.out == (b.folder / "out.bin") + ": 7 tokens, vocabulary 70000\n");
+}
+
 TEST_CASE("what cannot be tokenized is refused in one line, and nothing is left") {
   const bench b;
   const auto out = b.folder / "out.bin";
@@ -100,7 +116,22 @@ TEST_CASE("what cannot be tokenized is refused in one line, and nothing is left"
   check(good + " " + out + " " + good, "expected a tokenizer.json: no tokenizer");
   check(b.tokenizer + " " + out + " " + bad,
         bad + ":2: expected a JSON object with a string \"text\"");
+  const auto check_line = [&](const std::string& line, const std::string& said) {
+    const auto file = write(b.folder / "line.jsonl", "{\"text\": \"a\"}\n" + line + "\n");
+    check(b.tokenizer + " " + out + " " + file, file + ":2: " + said);
+  };
+  check_line("{\"text\": \"b\\ud800\"}",
+             "\"text\": expected Unicode text, got \\ud800, half of a surrogate pair");
+  check_line("{\"text\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+             "expected a JSON object, got one that is nested too deeply");
+  check_line("{\"text\": " + std::string(10'000, '9') + "}", "expected a JSON object");
+  check_line("{\"text\": \"b\xff\"}",
+             "expected UTF-8, got byte 0xff at byte 12 of the line (invalid start byte)");
+  const auto latin = write(b.folder / "latin.txt", "one\ntw\xf6\n");
+  check(b.tokenizer + " " + out + " " + latin,
+        latin + ":2: expected UTF-8, got byte 0xf6 at byte 3");
   check(b.tokenizer + " " + out + " " + (b.folder / "none.txt"), "none.txt");
+  check(b.tokenizer + " " + out + " " + (b.folder / ""), "Is a directory");
   check(b.tokenizer + " " + out + " " + write(b.folder / "empty.txt", ""), "holds no text");
   check(b.tokenizer + " " + out + " " + good + " --end '<fin>'", "no token '<fin>'");
 }

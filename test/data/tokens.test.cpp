@@ -185,7 +185,11 @@ TEST_CASE("a token file that is not what its sidecar says is refused by name") {
 
   good.write_as("a");
   write(sidecar, "{\"format\"");
-  CHECK(refusal(config_of_files({bin})) == sidecar + ": expected a JSON object");
+  CHECK(refusal(config_of_files({bin})) ==
+        sidecar + ": expected a JSON object, got a file that is not JSON at byte 10");
+  write(sidecar, "{\"format\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+  CHECK(refusal(config_of_files({bin})) ==
+        sidecar + ": expected a JSON object, got a file that is nested deeper than 64 at byte 74");
   std::filesystem::remove(sidecar);
   CHECK(refusal(config_of_files({bin})) == sidecar + ": cannot be read: No such file or directory");
   CHECK(refusal(config_of_files({folder / "b.bin"})) ==

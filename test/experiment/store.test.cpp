@@ -81,6 +81,17 @@ TEST_CASE("the checksum detects a changed digit") {
   CHECK(s.notes().size() == 1);
 }
 
+TEST_CASE("a line of brackets is torn, and its cell runs again") {
+  const scratch_folder folder;
+  std::ofstream{folder / "cells.jsonl"} << "{\"cell\":\"a cell\",\"sum\":\"\",\"outcome\":"
+                                        << std::string(100'000, '[') + std::string(100'000, ']')
+                                        << "}\n";
+  const auto s = opened(folder / "");
+  CHECK(s.find("a cell") == nullptr);
+  REQUIRE(s.notes().size() == 1);
+  CHECK(s.notes()[0] == (folder / "cells.jsonl") + ":1: torn, its cell runs again");
+}
+
 TEST_CASE("a foreign file of the same name and another process keep their contents") {
   const scratch_folder folder;
   std::ofstream{folder / "cells.jsonl"} << "my notes\n";
@@ -94,6 +105,16 @@ TEST_CASE("a foreign file of the same name and another process keep their conten
   const auto theirs = store::open(folder / "mine");
   REQUIRE_FALSE(theirs.ok());
   CHECK_THAT(theirs.message(), Catch::Contains("another process writes this file"));
+}
+
+TEST_CASE("a file of cells that is too large to be one is refused") {
+  const scratch_folder folder;
+  std::filesystem::create_symlink("/dev/zero", folder / "cells.jsonl");
+  const auto s = store::open(folder / "");
+  REQUIRE_FALSE(s.ok());
+  CHECK(s.message() ==
+        (folder / "cells.jsonl") +
+            ": expected cells of an experiment of at most 268435456 bytes, got more");
 }
 
 TEST_CASE("a folder that cannot be created is refused") {

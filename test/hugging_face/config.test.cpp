@@ -94,7 +94,9 @@ TEST_CASE("what was written is read back") {
 }
 
 TEST_CASE("a config that is not computed as it says is refused, with file and key") {
-  CHECK(message_of("{") == "config.json: is not JSON");
+  CHECK(message_of("{") == "config.json:1: not JSON");
+  CHECK(message_of("{\n\"model_type\": " + std::string(100'000, '[') + std::string(100'000, ']') +
+                   "}") == "config.json:2: nested deeper than 64");
   CHECK(message_of("[]") == "config.json: expected a JSON object");
   CHECK(message_of(R"({"model_type": "bert"})") ==
         "config.json: model_type: expected \"gpt2\", \"llama\", \"qwen3\" or \"llava\", got "

@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 #include <catch2/catch.hpp>
 
+#include <rrfp/job/check_job.hpp>
+
 #include "job_texts.hpp"
 
 namespace rrfp::testing {
@@ -24,6 +26,94 @@ TEST_CASE("A job file that cannot be read is named with the reason") {
   CHECK(load_refusal(large) == large + ": expected a job file of at most 1048576 bytes, got more");
   const auto full = folder.write("full.toml", std::string(job::job_bytes_max, '#'));
   CHECK(load_refusal(full) == "accepted");
+}
+
+TEST_CASE("TOML is refused before it is nested too deeply to be held") {
+  const auto repeated = [](const std::string& text) {
+    std::string all;
+    for (int i = 0; i < 100'000; ++i) all += text;
+    return all;
+  };
+  const std::string too_deep = "expected tables, arrays and keys of at most 32 levels, got more";
+  CHECK(refusal("\n" + repeated("a.") + "a = 1") == "x.toml:2:64: " + too_deep);
+  CHECK(refusal("[" + repeated("a.") + "a]") == "x.toml:1:65: " + too_deep);
+  CHECK(refusal("[[" + repeated("'a' . ") + "a]]") == "x.toml:1:193: " + too_deep);
+  CHECK(refusal("a = " + repeated("[")) == "x.toml:1:37: " + too_deep);
+  CHECK(refusal("a = " + repeated("{a = ")) == "x.toml:1:165: " + too_deep);
+  CHECK(refusal("", {"train.steps=" + repeated("[")}).find("expected an integer") !=
+        std::string::npos);
+  // Dots and brackets of texts and comments are no levels.
+  const auto dots = repeated("a.["), quotes = repeated("\\\"");
+  CHECK(refusal("# " + dots + "\nname = \"" + quotes + dots + "\" # " + dots) == "accepted");
+  CHECK(refusal("name = '" + dots + "'") == "accepted");
+  CHECK(refusal("name = \"\"\"" + dots + "\\\"\"\"\"") == "accepted");
+  CHECK_THAT(refusal("name = \"\"\"" + dots + "\"\"\"\n" + dots),
+             Catch::StartsWith("x.toml:2:") && Catch::Contains(too_deep));
+  CHECK_THAT(refusal("name = '''" + dots + "\n'''\n" + dots),
+             Catch::StartsWith("x.toml:3:") && Catch::Contains(too_deep));
+  CHECK_THAT(refusal("name = \"a\n" + dots),
+             Catch::StartsWith("x.toml:2:") && Catch::Contains(too_deep));
+}
+
+TEST_CASE("A value of model.pretrained is said to come from its config.json") {
+  const scratch_folder folder;
+  const auto path = folder.write("job.toml",
+                                 "[model]\npretrained = \"m\"\n[pipeline]\ntp = 2\n[data]\n"
+                                 "text = \"job.toml\"\nsequence_length = 8\n");
+  std::filesystem::create_directory(folder.at("m"));
+  const auto config = folder.at("m/config.json");
+  const auto with = [&](const std::string& more) {
+    std::ofstream{config}
+        << R"({"model_type": "gpt2", "n_positions": 16, "n_embd": 8, "n_head": 2, )"
+        << R"("n_layer": 2, )" << more << "}";
+    return load_refusal(path, job_use::train);
+  };
+  CHECK(with(R"("vocab_size": 300)") == "accepted");
+  CHECK(with(R"("vocab_size": 301)") ==
+        path + ":4: model.vocabulary: expected a multiple of pipeline.tp = 2, got 301 (from " +
+            config + ")");
+  std::ofstream{path, std::ios::app} << "[train]\nlr = 1e-3\n[run]\n";
+  const auto long_path = folder.write(
+      "long.toml",
+      "[model]\npretrained = \"m\"\n[data]\ntext = \"job.toml\"\nsequence_length = 32\n");
+  CHECK(load_refusal(long_path, job_use::train) ==
+        long_path + ":5: data.sequence_length: expected at most model.context = 16 (from " +
+            config + "), got 32");
+  // What no key takes is refused wherever it stands.
+  CHECK(with(R"("vocab_size": 300, "layer_norm_epsilon": -1)") ==
+        path + ":2: model.pretrained: " + config +
+            ": as model.norm_epsilon expected a number > 0, got -1.0");
+  CHECK_THAT(with(R"("vocab_size": 2147483646)"),
+             Catch::Contains("as model.vocabulary expected an integer <= 16777216"));
+}
+
+TEST_CASE("A job that a program made is proved like one of a file, and named") {
+  const auto refusal_of = [](auto change) {
+    job::job j;
+    change(j);
+    const auto proved = job::check_job(j, job_use::embed);
+    return proved ? "accepted" : proved.message();
+  };
+  CHECK(refusal_of([](job::job&) {}) == "accepted");
+  CHECK(refusal_of([](job::job& j) { j.train.lr = -1; }) ==
+        "the job: train.lr: expected a number >= 0, got -1.0");
+  CHECK(refusal_of([](job::job& j) { j.pipeline.stages = 0; }) ==
+        "the job: pipeline.stages: expected an integer >= 1, got 0");
+  CHECK_THAT(refusal_of([](job::job& j) { j.dispatch.policy = "best"; }),
+             Catch::StartsWith("the job: dispatch.policy: expected one of "));
+  CHECK_THAT(refusal_of([](job::job& j) {
+               j.pipeline.nodes = {0, 1, 0};
+             }),
+             Catch::StartsWith("the job: pipeline.nodes: expected 1 entries"));
+  // What was read from a file and changed afterwards keeps the place of its key.
+  auto read = good("[train]\nlr = 1e-3\n", {"train.steps=3"});
+  read.train.lr = -1;
+  CHECK(job::check_job(read, job_use::embed).message() ==
+        "x.toml:2: train.lr: expected a number >= 0, got -1.0");
+  read.train.lr = 1;
+  read.train.steps = 0;
+  CHECK(job::check_job(read, job_use::embed).message() ==
+        "--set train.steps=3: expected an integer >= 1, got 0");
 }
 
 TEST_CASE("Text is looked for beside the job file, and what is missing is named") {

@@ -37,20 +37,24 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
       {"hugging_face",
        {"libpipeline/hugging_face",
-        {"schedule", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
+        {"schedule", "json", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         {}}},
       {"job", {"libpipeline/job", {"schedule", "weather", "policies", "hugging_face"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"html", {"libpipeline/html", {}, {}}},
+      // The door to the JSON library's parser.
+      {"json", {"libpipeline/json", {}, {}}},
       // A file format: it knows neither models nor tensors that compute.
-      {"safetensors", {"libpipeline/safetensors", {"schedule"}, {}}},
-      {"checkpoint", {"libpipeline/checkpoint", {"schedule", "safetensors"}, {}}},
+      {"safetensors", {"libpipeline/safetensors", {"schedule", "json"}, {}}},
+      {"checkpoint", {"libpipeline/checkpoint", {"schedule", "safetensors", "json"}, {}}},
       // Recorded durations are written in the simulator's form; it is not run here.
       {"report",
-       {"libpipeline/report", {"schedule", "html", "rrfp/simulate/duration_table.hpp"}, {}}},
+       {"libpipeline/report",
+        {"schedule", "html", "json", "rrfp/simulate/duration_table.hpp"},
+        {}}},
       {"experiment",
        {"libpipeline/experiment",
-        {"schedule", "weather", "simulate", "policies", "job", "workload", "html"},
+        {"schedule", "weather", "simulate", "policies", "job", "workload", "html", "json"},
         {}}},
       {"compute",
        {"libpipeline/compute",
@@ -58,7 +62,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         torch}},
       {"data",
        {"libpipeline/data",
-        {"schedule", "rrfp/compute/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
+        {"schedule", "json", "rrfp/compute/batch_source.hpp", "rrfp/compute/keyed_hash.hpp",
          "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
       {"policies", {"policies", {"schedule"}, {}}},
@@ -112,6 +116,20 @@ std::string watched_name(const std::string& target) {
     if (target.starts_with(head)) return "cuda";
   return target.substr(0, target.find('/'));
 }
+
+/// Parsers that take any depth, and the one place of each where a text's depth is limited first.
+struct guarded_parser {
+  std::string_view call;
+  std::string_view door;
+  std::string_view instead;
+};
+constexpr guarded_parser guarded_parsers[] = {
+    {"json::parse(", "libpipeline/json/", "parse_json()"},
+    {"json::sax_parse(", "libpipeline/json/", "parse_json()"},
+    {"json::accept(", "libpipeline/json/", "parse_json()"},
+    {"toml::parse(", "libpipeline/job/toml_reader.cpp", "read_toml()"},
+    {"toml::parse_file(", "libpipeline/job/toml_reader.cpp", "read_toml()"},
+};
 
 /// Folders whose sources must all belong to a layer.
 constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
@@ -187,6 +205,7 @@ class reader {
     std::ifstream in{path};
     for (std::string text; std::getline(in, text);) {
       ++line_;
+      judge_calls(text);
       std::smatch match;
       if (!std::regex_search(text, match, include)) continue;
       const inclusion i{match[2], match[1] == "\""};
@@ -195,6 +214,14 @@ class reader {
       else
         judge_angled(i.target);
     }
+  }
+
+  void judge_calls(const std::string& text) {
+    const auto code = text.substr(0, text.find("//"));
+    for (const auto& parser : guarded_parsers)
+      if (code.find(parser.call) != std::string::npos && !file_.starts_with(parser.door))
+        report("parses by itself: expected " + std::string{parser.instead} +
+               ", which limits the depth");
   }
 
   void judge_quoted(const fs::path& path, const std::string& target) {

@@ -202,6 +202,22 @@ TEST_CASE("A third party in a layer that may not know it is found") {
         });
 }
 
+TEST_CASE("A reader that goes around the limit of depth is found") {
+  planted_tree tree;
+  tree.add("libpipeline/data/a.cpp",
+           "// json::parse(text)\nauto a = nlohmann::json::parse(text);\n")
+      .add("libpipeline/json/a.cpp", "auto a = json::parse(text);\n")
+      .add("libpipeline/job/a.cpp", "auto a = toml::parse(text);\n")
+      .add("libpipeline/job/toml_reader.cpp", "auto a = toml::parse(text);\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libpipeline/data/a.cpp:2: parses by itself: expected parse_json(), which limits the "
+            "depth",
+            "libpipeline/job/a.cpp:1: parses by itself: expected read_toml(), which limits the "
+            "depth",
+        });
+}
+
 TEST_CASE("The report reads traces and knows nothing of what made them") {
   planted_tree tree;
   tree.add("libpipeline/report/a.cpp",

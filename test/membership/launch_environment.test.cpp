@@ -69,6 +69,19 @@ TEST_CASE("Arguments go before torchrun's variables, those before Slurm's, each 
   CHECK(told({}, with(slurm, {{"MASTER_PORT", "77"}})) == "5 of 8 at gpu003:77");
 }
 
+TEST_CASE("Host and port may be two arguments, as torchrun takes them") {
+  CHECK(told({2, 1, {}, "head", 77}, {}) == "1 of 2 at head:77");
+  CHECK(told({2, 1, {}, "::1", 77}, {}) == "1 of 2 at ::1:77");
+  CHECK(told({2, 1, {}, "there", 5}, torchrun) == "1 of 2 at there:5");
+  // The host of one source and the port of another would be no place at all.
+  CHECK(told({2, 1, {}, "there", {}}, torchrun) == "1 of 2 at there:29400");
+  CHECK(told({{}, {}, {}, {}, 5}, torchrun) == "3 of 4 at head:5");
+  CHECK(told({{}, {}, {}, {}, 5}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})) ==
+        "3 of 4 at head:5");
+  CHECK(told({{}, {}, {}, {}, 5}, slurm) == "5 of 8 at gpu003:5");
+  CHECK(told({2, 1, {}, "", 77}, {}) == "--master-addr: expected a host, came ''");
+}
+
 TEST_CASE("torchrun's processes are nodes, and meet beside its agent") {
   // Two processes on each of two machines, as torchrun sets them.
   const variables process{{"RANK", "3"},
@@ -120,8 +133,8 @@ TEST_CASE("An error names the variable, what was expected and what came") {
         "NODE_RANK or "
         "SLURM_NODEID, none is set");
   CHECK(told({3, 1, {}}, {}) ==
-        "--nnodes says 3 nodes: expected the host of node 0 in --rendezvous, MASTER_ADDR or "
-        "SLURM_STEP_NODELIST, none is set");
+        "--nnodes says 3 nodes: expected the host of node 0 in --rendezvous, --master-addr, "
+        "MASTER_ADDR or SLURM_STEP_NODELIST, none is set");
 }
 
 TEST_CASE("The first host of a Slurm node list") {

@@ -106,6 +106,9 @@ TEST_CASE("a trace that is cut off anywhere is refused") {
 TEST_CASE("what is no trace, or another program's, is refused and what came is said") {
   const auto good = two_stages().text();
   CHECK_THAT(refusal("step,stage\n0,0\n"), Contains("some.json:1: ") && Contains("not JSON"));
+  CHECK_THAT(refusal("{\"traceEvents\": [\n{\"ph\": " + std::string(100'000, '[') +
+                     std::string(100'000, ']') + "}]}"),
+             Contains("some.json:2: ") && Contains("nested deeper than 64"));
   CHECK_THAT(refusal("[]"), Contains("without \"traceEvents\""));
   CHECK_THAT(refusal("7"), Contains("without \"traceEvents\""));
   CHECK_THAT(refusal("{\"loss\": 3}"), Contains("without \"traceEvents\""));

@@ -87,6 +87,13 @@ TEST_CASE("a file that cannot be read or written is named") {
   CHECK_FALSE(duration_table{linear(1, 1)}.write("/nowhere/run.csv").ok());
 }
 
+TEST_CASE("a file that is no table is refused before it fills the memory, and shown in part") {
+  const auto said = duration_table::read("/dev/zero", linear(1, 1));
+  REQUIRE_FALSE(said.ok());
+  CHECK(said.message() == "/dev/zero: expected durations of at most 268435456 bytes, got more");
+  CHECK(parse_error(header + std::string(100'000, 'x')).size() < 250);
+}
+
 TEST_CASE("the duration of a fused backward is derived from its parts, but not the reverse") {
   const auto shape = linear(1, 1);
   const auto split = ready_plan(bf_hint(shape, false));

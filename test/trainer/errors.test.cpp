@@ -37,6 +37,19 @@ stage with_forward(std::function<at::Tensor(const at::Tensor&)> forward) {
 
 }  // namespace
 
+TEST_CASE("a job that the program made wrongly is refused by the key") {
+  const auto opened = [](auto change) {
+    auto j = job_of();
+    change(j);
+    auto p = pipeline::open(std::move(j), small_options());
+    return p ? "accepted" : p.message();
+  };
+  CHECK_THAT(opened([](job::job& j) { j.train.lr = -1; }),
+             Contains("train.lr: expected a number >= 0, got -1.0"));
+  CHECK_THAT(opened([](job::job& j) { j.source = "", j.dispatch.policy = "best"; }),
+             Contains("the job: dispatch.policy: expected one of "));
+}
+
 TEST_CASE("a factory that gives nothing or throws is named with its stage") {
   auto options = small_options();
   options.make_stage = [](const stage_place& at) -> result<stage> {

@@ -6,15 +6,17 @@
 ///            |               | GROUP_WORLD_SIZE          |
 ///   rank     | --node-rank   | RANK, NODE_RANK,          | SLURM_NODEID
 ///            |               | GROUP_RANK                |
-///   host     | --rendezvous  | MASTER_ADDR               | SLURM_STEP_NODELIST (its first node),
-///            |               |                           | SLURM_LAUNCH_NODE_IPADDR,
+///   host     | --rendezvous, | MASTER_ADDR               | SLURM_STEP_NODELIST (its first node),
+///            | --master-addr |                           | SLURM_LAUNCH_NODE_IPADDR,
 ///            |               |                           | SLURM_JOB_NODELIST (its first node)
-///   port     | --rendezvous  | MASTER_PORT               | (29400)
+///   port     | --rendezvous, | MASTER_PORT               | (29400)
+///            | --master-port |                           |
 ///
 /// Each line is settled by itself, the leftmost and first wins: MASTER_ADDR beside SLURM_NODEID is
-/// common practice. A variable that is set but empty counts as unset. A node is a process: torchrun
-/// may start several on a machine. Under torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its
-/// agent listens on MASTER_PORT itself, and the nodes meet on the port after it.
+/// common practice. A host that is an argument takes no port from a variable. A variable that is
+/// set but empty counts as unset. A node is a process: torchrun may start several on a machine.
+/// Under torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its agent listens on MASTER_PORT itself,
+/// and the nodes meet on the port after it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,9 @@ inline constexpr std::uint16_t rendezvous_port_default = 29400;
 struct launch_arguments {
   std::optional<std::uint32_t> nodes;
   std::optional<std::uint32_t> rank;
-  std::optional<std::string> rendezvous;  ///< host:port, [IPv6]:port, or a host alone
+  std::optional<std::string> rendezvous;   ///< host:port, [IPv6]:port, or a host alone
+  std::optional<std::string> master_host;  ///< instead of `rendezvous`; an IPv6 address is bare
+  std::optional<std::uint16_t> master_port;
 };
 
 struct launch_place {

@@ -16,6 +16,9 @@
 
 namespace rrfp::experiment {
 
+/// Of the file of finished cells, which is read whole; one of them takes about a kilobyte.
+inline constexpr std::size_t store_bytes_max = std::size_t{256} << 20;
+
 class store {
  public:
   /// Creates the folder, reads its cells, and drops incomplete lines. Errors: a folder that cannot

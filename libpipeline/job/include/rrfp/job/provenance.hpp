@@ -29,24 +29,34 @@ class provenance {
   explicit provenance(std::string source) : source_(std::move(source)) {}
 
   void record(const std::string& key, origin from) { set_[key] = std::move(from); }
+  /// Not set in the job: `file`, which the job names in `naming`, has it.
+  void adopt(const std::string& key, std::string file, std::string naming) {
+    adopted_[key] = {std::move(file), std::move(naming)};
+  }
   /// Errors from here on speak of this variant.
   void enter_variant(std::string name) { variant_ = std::move(name); }
 
-  /// An error about `key`. If the key was left at its default, the place of `related`, which it
-  /// does not fit, is named instead.
+  /// An error about `key`. If the key was not set, the place of `related`, which it does not fit,
+  /// is named instead, or of the key that names the file which has it.
   error blame(std::string_view key, const std::string& message,
               std::string_view related = {}) const;
 
   /// "WHERE: KEY", or the override, of all keys that were set.
   std::map<std::string, std::string, std::less<>> places() const;
 
-  /// For messages: " (the default)" if nothing set the key.
-  std::string_view note(std::string_view key) const;
+  /// For messages: " (the default)" if nothing set the key, " (from FILE)" if it was adopted.
+  std::string note(std::string_view key) const;
 
  private:
+  struct adoption {
+    std::string file;
+    std::string naming;
+  };
+
   std::string source_;
   std::string variant_;
   std::map<std::string, origin, std::less<>> set_;
+  std::map<std::string, adoption, std::less<>> adopted_;
 };
 
 }  // namespace rrfp::job

@@ -1,0 +1,13 @@
+/// The proofs of load_job() for a job that a program made or changed.
+#pragma once
+
+#include <rrfp/job/job.hpp>
+
+namespace rrfp::job {
+
+/// Each value lies in the range of its key, and all fit each other, the disk and the policy. The
+/// error names the place of the key, or "the job: KEY" if no file set it. Variants are not looked
+/// at.
+status check_job(const job& j, job_use use);
+
+}  // namespace rrfp::job

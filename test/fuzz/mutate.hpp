@@ -1,0 +1,47 @@
+/// Inputs that are almost right. Text is changed by its tokens and lines, JSON by its values and
+/// keys, all of it by its bytes as well. A seed says everything.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace rrfp::fuzz {
+
+class mutator {
+ public:
+  explicit mutator(std::uint64_t seed) : bits_(seed) {}
+
+  /// 0 to `end` - 1.
+  std::size_t below(std::size_t end) { return static_cast<std::size_t>(bits_() % end); }
+  bool one_in(std::size_t n) { return below(n) == 0; }
+  template <class T>
+  const T& pick(const std::vector<T>& all) {
+    return all[below(all.size())];
+  }
+
+  /// TOML, CSV and the like; one line in some hundred ways.
+  std::string text(std::string original);
+  /// Keys deleted, doubled and renamed, values of other types and sizes, deep nesting; now and then
+  /// as text().
+  std::string json(const std::string& original);
+  std::string bytes(std::string original);
+  /// A number as text, at the edge of a type or beyond.
+  std::string number();
+
+ private:
+  std::string brackets();
+  std::string value();
+  nlohmann::ordered_json json_value();
+  void change_json(nlohmann::ordered_json& whole);
+  void change_text(std::string& text);
+  void change_bytes(std::string& bytes);
+  void replace_token(std::string& text, const char* token_characters, const std::string& with);
+
+  std::mt19937_64 bits_;
+};
+
+}  // namespace rrfp::fuzz
