@@ -157,6 +157,11 @@ void add_data(std::vector<key>& table) {
   keys.integer("shapes", &o::shapes, {0, samples_max}, "samples",
                "Coloured shapes with captions, made up in memory: a small task with images.");
   keys.integer("shapes_seed", &o::shapes_seed, {}, "", "Other shapes for another number.");
+  keys.choice(
+      "tokenizer", &o::tokenizer, {"bytes"},
+      "`bytes`: each byte of a text is a token, with 257 at its end. `auto`: the same for a "
+      "model that starts from nothing; with `model.pretrained`, which knows other tokens, "
+      "only `data.tokens` is taken.");
   keys.text("text_key", &o::text_key, path_rule::none, "text",
             "In the objects of `jsonl` and `images`, the key of the text.");
   keys.integer("microbatch_size", &o::microbatch_size, {1, 65536}, "sequences",
