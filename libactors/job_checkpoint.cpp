@@ -54,8 +54,25 @@ status judge(const job::job& j, const checkpoint_setup& setup, const checkpoint:
 
 }  // namespace
 
-std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data) {
+std::string fingerprint_of(const safetensors::collection& weights) {
+  constexpr std::size_t end_bytes = 4096;
+  checkpoint::checksum sum;
+  for (const auto& [name, t] : weights.tensors()) {
+    const auto line = fmt::format("{} {} {}\n", name, safetensors::name(t.what->type),
+                                  safetensors::text_of(t.what->shape));
+    sum.add(std::as_bytes(std::span{line}));
+    const auto bytes = t.bytes();
+    const auto some = std::min(bytes.size(), end_bytes);
+    sum.add(bytes.first(some));
+    sum.add(bytes.last(some));
+  }
+  return "xxh64 " + checkpoint::hex(sum.value());
+}
+
+std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
+                                             const safetensors::collection* weights) {
   auto all = settings_of(job::identity(j));
+  all.push_back({"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
   // Wherever the files lie now, it is their contents that a training goes on with. What is no file
   // is there already, as the number that it follows from.
   if (data == nullptr) return all;

@@ -160,6 +160,8 @@ result<session_setup> make_session_setup(const job::job& j,
   if (!j.model.pretrained.empty() && !setup.emulated) {
     auto opened = safetensors::collection::open(j.model.pretrained);
     if (!opened) return job::blame(j, "model.pretrained", opened.message());
+    if (auto fits = compute::check_pretrained(j.model, *opened); !fits)
+      return job::blame(j, "model.pretrained", fits.message());
     weights = std::make_shared<const safetensors::collection>(std::move(*opened));
   }
   setup.make_chunk = [model = j.model, virtual_stages = dispatch->shape.virtual_stages(),
@@ -171,7 +173,7 @@ result<session_setup> make_session_setup(const job::job& j,
     if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
     return chunk;
   };
-  setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get()));
+  setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get(), weights.get()));
   setup.data = std::move(data);
   if (j.device.kind == job::device_kind::cuda) {
     auto found = accelerated_by(j);

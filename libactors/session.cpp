@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 #include <map>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -198,6 +199,7 @@ class session::impl {
       auto opened = checkpoint_tensors::open(*setup_.resume);
       if (!opened) return opened.failure();
       saved_ = std::move(*opened);
+      if (!setup_.make_compute) note_saved_parameters();
     }
     if (setup_.accelerated) {
       auto ready = accelerated_ranks::open(setup_, hosted(), share_of_machine(), limit_of(setup_));
@@ -234,6 +236,7 @@ class session::impl {
                                       accelerated_ ? accelerated_->where(address) : at::kCPU);
           if (!compute) return compute.failure();
           if (auto restored = restore(**compute, stage); !restored) return restored;
+          note_restored(**compute);
           sides_[stage] = (*compute)->tied_side();
           devices_.push_back(make_device(fmt::format("compute {}.{}", s, r), address));
           parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
@@ -242,7 +245,26 @@ class session::impl {
         }
       }
     saved_.reset();
-    return success();
+    return where_ ? success() : check_restored();
+  }
+
+  status check_restored() const {
+    auto taken = is_restored_;
+    if (where_ && !taken.empty()) {
+      constexpr std::chrono::minutes limit{5};
+      const auto all = where_->members->all_gather(is_restored_, limit);
+      if (!all) return all.failure();
+      for (const auto& of_node : *all) {
+        if (of_node.size() != taken.size())
+          return error{setup_.resume->folder + ": nodes see different tensors in it"};
+        for (std::size_t i = 0; i < taken.size(); ++i)
+          if (of_node[i] == has_place) taken[i] = has_place;
+      }
+    }
+    const auto left = taken.find(has_none);
+    if (left == std::string::npos) return success();
+    return error{fmt::format("{}: tensor '{}': expected in the model, which has no such parameter",
+                             setup_.resume->folder, saved_parameters_[left])};
   }
 
   run_result run() {
@@ -384,6 +406,23 @@ class session::impl {
         fmt::format("{}: stage {}: {}", setup_.resume->folder, stage.value(), restored.message())};
   }
 
+  void note_saved_parameters() {
+    std::set<std::string> names;
+    for (const auto& t : saved_->all())
+      if (!t.name.starts_with(compute::optimizer_prefix)) names.insert(t.name);
+    saved_parameters_.assign(names.begin(), names.end());
+    is_restored_.assign(saved_parameters_.size(), has_none);
+  }
+
+  void note_restored(const compute::rank_compute& of) {
+    if (saved_parameters_.empty()) return;
+    for (const auto& t : of.snapshot()) {
+      const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), t.name);
+      if (at != saved_parameters_.end() && *at == t.name)
+        is_restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
+    }
+  }
+
   bool leads() const { return !where_ || where_->members->node() == node_id{0}; }
 
   bool hosts(rank_address a) const {
@@ -504,6 +543,10 @@ class session::impl {
   session_setup setup_;
   /// What the run goes on from, while ranks are made.
   std::shared_ptr<const checkpoint_tensors> saved_;
+  /// Names of its parameters in order, and whether ranks here have them: a letter each, for others.
+  std::vector<std::string> saved_parameters_;
+  std::string is_restored_;
+  static constexpr char has_place = '1', has_none = '0';
   const std::optional<cluster> where_;
   rank_groups groups_;
   const std::shared_ptr<metrics::run_counters> counters_ =
@@ -545,6 +588,7 @@ result<std::unique_ptr<session>> session::open(session_setup setup, std::optiona
   return std::unique_ptr<session>{new session{std::move(state)}};
 }
 
+status session::check_restored() const { return impl_->check_restored(); }
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
 void session::train() { impl_->ask_for(demand::kind::train); }

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -56,10 +58,39 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
   }
 }
 
-int print_plan(const job::job& j, const data::source* data, std::uint32_t nodes) {
+using seconds = std::chrono::duration<double>;
+using clock = std::chrono::steady_clock;
+
+/// Loads what the run will load, in its order, until the time is over, and says how far it came.
+/// Nothing is said of data that was looked at when it was opened. Error: what the run would end of.
+result<std::string> look_at_images(const job::job& j, const data::source& data, seconds limit,
+                                   clock::time_point end) {
+  const auto a_step = std::uint64_t{j.pipeline.microbatches} * j.pipeline.replicas;
+  const std::uint64_t a_microbatch = j.data.microbatch_size;
+  // One epoch has them all.
+  const auto unread = data.unread_samples();
+  const auto steps_max = unread / (a_step * a_microbatch) + 1;
+  const auto all = std::min(unread, std::min(j.train.steps, steps_max) * a_step * a_microbatch);
+  std::uint64_t seen = 0;
+  for (std::uint64_t n = 0; seen < all; ++n) {
+    if (clock::now() >= end)
+      return fmt::format(
+          "images: {} of {} samples decoded in {:g} s, in the order of the run; not looked at: "
+          "{}\n",
+          seen, all, limit.count(), all - seen);
+    try {
+      data.load(step_id{n / a_step}, microbatch_id{static_cast<std::uint32_t>(n % a_step)});
+    } catch (const std::exception& e) {
+      return job::blame(j, data::key_of(j.data), e.what());
+    }
+    seen = std::min(all, seen + a_microbatch);
+  }
+  return all == 0 ? std::string{} : fmt::format("images: all of {} samples decoded\n", all);
+}
+
+int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return refuse(j.source + ": " + dispatch.message());
-  if (auto fits = actors::check_order_fits(j, *dispatch); !fits) return refuse(fits.message());
   const auto expected = plan::expected_costs(j);
   if (!expected) return refuse(expected.message());
   const auto places = plan::node_places::make(j, nodes);
@@ -73,7 +104,7 @@ int print_plan(const job::job& j, const data::source* data, std::uint32_t nodes)
   };
   const auto predicted = simulate::run(imagined, *expected);
   if (!predicted) return refuse(j.source + ": " + predicted.message());
-  const auto checkpoints = describe_checkpoints(j, data);
+  const auto checkpoints = describe_checkpoints(j, setup.checkpoint);
   if (!checkpoints) return refuse(checkpoints.message());
   std::uint64_t parameters = 0;
   for (const auto& chunk :
@@ -107,13 +138,27 @@ int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
+  const seconds limit{options.look_s};
+  const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
+  std::string seen_data, seen_line;
   for (const auto& j : job::variants(*loaded)) {
     if (auto there = actors::check_device(j); !there) return refuse(there.message());
     const auto data = actors::open_data(j);
     if (!data) return refuse(data.message());
-    if (const int code = print_plan(j, data->get(), options.local_nodes); code != exit_done)
-      return code;
-    if (*data && !(*data)->report().empty()) fmt::print("data: {}\n\n", (*data)->report());
+    const auto setup = actors::make_session_setup(j, *data);
+    if (!setup) return refuse(setup.message());
+    // Runs of a comparison that train on the same look at it once.
+    const auto this_data =
+        *data ? fmt::format("{} {}", data::fingerprint_text(**data), j.train.seed) : std::string{};
+    if (*data && this_data != seen_data) {
+      auto line = look_at_images(j, **data, limit, end);
+      if (!line) return refuse(line.message());
+      seen_data = this_data;
+      seen_line = *std::move(line);
+    }
+    if (const int code = print_plan(j, *setup, options.local_nodes); code != exit_done) return code;
+    if (*data && !(*data)->report().empty())
+      fmt::print("data: {}\n{}\n", (*data)->report(), seen_line);
   }
   return exit_done;
 }

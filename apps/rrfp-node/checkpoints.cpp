@@ -41,8 +41,8 @@ std::string line_of(const checkpoint::found& from) {
                      from.what.written_at);
 }
 
-result<std::string> describe_checkpoints(const job::job& j, const data::source* data) {
-  const auto setup = actors::checkpoint_setup_of(j, actors::identity_of(j, data));
+result<std::string> describe_checkpoints(const job::job& j,
+                                         const std::optional<actors::checkpoint_setup>& setup) {
   if (!setup) return std::string{};
   const auto choice = actors::choose_resume(j, *setup, checkpoint::scrutiny::checksums);
   if (!choice) return choice.failure();

@@ -23,7 +23,8 @@ std::string line_of(const actors::checkpoint_report& r);
 
 /// For `check`: what prepare_checkpoints() would find. Nothing is changed. Empty without
 /// checkpoint.dir.
-result<std::string> describe_checkpoints(const job::job& j, const data::source* data);
+result<std::string> describe_checkpoints(const job::job& j,
+                                         const std::optional<actors::checkpoint_setup>& setup);
 
 /// "goes on after step 42 from DIR/step-00000042, of 2026-01-31T12:00:00Z"
 std::string line_of(const checkpoint::found& from);

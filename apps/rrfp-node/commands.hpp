@@ -16,6 +16,7 @@ struct command_options {
   std::string metrics;                ///< run, join: HOST:PORT to serve numbers on; empty: nowhere
   std::string reports;                ///< run, join: a folder for reports of who waits for what
   std::uint32_t local_nodes = 1;      ///< run, check: processes on this machine
+  double look_s = 60;                 ///< check: time for images
 };
 
 /// Where a node stands; what is not given comes from the environment.

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/job.hpp>
 
@@ -79,6 +80,19 @@ result<base_model> open_base(const std::string& folder) {
   return base;
 }
 
+/// Error: what was not trained would come from other weights than those that the run began with.
+status check_base(const checkpoint::found& from, const export_options& options,
+                  const base_model& base) {
+  if (base.weights == nullptr) return success();
+  const auto given = actors::fingerprint_of(*base.weights);
+  for (const auto& s : from.what.identity)
+    if (s.key == "model.pretrained" && s.value != "none" && s.value != given)
+      return error{
+          fmt::format("--base {}: expected the weights of model.pretrained, {} in {}, got {}",
+                      options.base, s.value, from.folder, given)};
+  return success();
+}
+
 /// Error: there is something that an export would write over, or hide in.
 status check_free(const export_options& options, const base_model& base) {
   const auto has = [&](const fs::path& name) {
@@ -125,6 +139,7 @@ int export_command(const export_options& options) {
   if (!saved) return refuse(saved.message());
   const auto base = open_base(options.base);
   if (!base) return refuse(base.message());
+  if (auto same = check_base(*from, options, *base); !same) return refuse(same.message());
   const auto trained = model_of(*from);
   if (!trained) return refuse(trained.message());
   const auto config = config_of(*trained, options);

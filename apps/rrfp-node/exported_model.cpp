@@ -10,14 +10,12 @@
 #include <fmt/format.h>
 
 #include <rrfp/compute/shard.hpp>
+#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check.hpp>
 
 namespace rrfp::apps {
 
 namespace {
-
-/// What the optimizer keeps for a parameter stands beside it under such a name.
-constexpr std::string_view optimizer_prefix = "optimizer.";
 
 std::vector<std::int64_t> whole_sizes(const compute::named_tensor& piece) {
   return piece.part ? piece.part->whole : piece.value.sizes().vec();
@@ -88,7 +86,7 @@ result<exported_model> exported_model::create(
   made.base_ = std::move(base);
   made.type_ = type_of(options.dtype);
   for (const auto& t : made.saved_->all())
-    if (!t.name.starts_with(optimizer_prefix)) made.weights_[t.name].push_back(&t);
+    if (!t.name.starts_with(compute::optimizer_prefix)) made.weights_[t.name].push_back(&t);
 
   std::set<std::string> trained;
   for (const auto& [name, parts] : made.weights_) {

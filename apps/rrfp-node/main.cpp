@@ -88,6 +88,11 @@ int run(int argc, char** argv) {
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
   add_job(check);
   add_nodes(check);
+  check
+      ->add_option("--seconds", options.look_s,
+                   "Time to decode images in, in the order of the run; check says how far it came")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   apps::export_options exported;
   auto* const export_model =
       app.add_subcommand("export", "Write a checkpoint as a model that transformers loads");

@@ -97,6 +97,8 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& 
     const auto mine = session ? success() : status{session.failure()};
     if (auto all = actors::agree_to_start(*seat.members, mine); !all)
       return error{seat.launched && !seat.leads() ? std::string{} : all.message()};
+    if (auto all = (*session)->check_restored(); !all)
+      return error{seat.launched && !seat.leads() ? std::string{} : all.message()};
   }
   if (!session) return session.failure();
   run.session = std::move(*session);

@@ -159,6 +159,7 @@ class pipeline::impl {
       const auto mine = session ? success() : status{session.failure()};
       if (auto all = actors::agree_to_start(*members_, mine); !all) return all;
       if (auto all = compare_parameters(); !all) return all;
+      if (auto all = (*session)->check_restored(); !all) return all;
     }
     if (!session) return session.failure();
     session_ = std::move(*session);

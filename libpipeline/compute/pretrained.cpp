@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>
 
 namespace rrfp::compute {
@@ -54,7 +55,13 @@ at::Tensor view_of(const safetensors::located_tensor& found, at::ScalarType type
   return p.stored.sizes.empty() ? t : t.view(whole_sizes(p));
 }
 
-status load(const parameter& p, const safetensors::collection& files) {
+/// A tensor of the files that has the parameter's name and shape, and a type that can be read.
+struct match {
+  const safetensors::located_tensor* found;
+  at::ScalarType type;
+};
+
+result<match> match_of(const parameter& p, const safetensors::collection& files) {
   const auto* found = find(files, p.name);
   if (found == nullptr)
     return error{files.files().front()->path() + ": lacks the tensor '" + p.name + "'"};
@@ -67,12 +74,26 @@ status load(const parameter& p, const safetensors::collection& files) {
   if (found->what->shape != expected)
     return error{path + ": '" + p.name + "': expected the shape " + safetensors::text_of(expected) +
                  ", got " + safetensors::text_of(found->what->shape)};
-  const auto whole = view_of(*found, *type, p);
+  return match{found, *type};
+}
+
+status load(const parameter& p, const safetensors::collection& files) {
+  const auto matched = match_of(p, files);
+  if (!matched) return matched.failure();
+  const auto whole = view_of(*matched->found, matched->type, p);
   p.value.copy_(p.part ? slice_of(whole, *p.part) : whole);
   return success();
 }
 
 }  // namespace
+
+status check_pretrained(const job::model_options& model, const safetensors::collection& files) {
+  const auto all = parameters_of(model);
+  if (!all) return all.failure();
+  for (const auto& p : *all)
+    if (auto matched = match_of(p, files); !matched) return matched.failure();
+  return success();
+}
 
 status load_pretrained(stage_module& chunk, const safetensors::collection& files) {
   const at::NoGradGuard no_grad;

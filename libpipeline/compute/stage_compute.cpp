@@ -30,7 +30,7 @@ void move_parameters(const stage_module& chunk, at::Device device) {
 
 /// "optimizer.model.norm.weight.exp_avg"
 std::string name_of_state(const parameter& p, const std::string& what) {
-  return "optimizer." + p.name + "." + what;
+  return std::string{optimizer_prefix} + p.name + "." + what;
 }
 
 using pieces_by_name = std::unordered_map<std::string, std::vector<const named_tensor*>>;

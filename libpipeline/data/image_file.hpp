@@ -1,7 +1,10 @@
 /// PNG and JPEG files as pixels. Files are not trusted: sizes are checked before memory is taken.
 ///
-/// Transparent pixels are put on white, grey ones get three equal colours, 16 bits become 8. What a
-/// camera notes about orientation is not obeyed; a JPEG of four colours (CMYK) is refused.
+/// The pixels are those that Hugging Face's loaders see, with Pillow's exif_transpose() and
+/// convert("RGB"): turned as EXIF says (JPEG's APP1, PNG's eXIf, XMP), samples as stored whatever a
+/// PNG says of gamma and colour spaces, transparency left out, grey as three equal colours, 16 bits
+/// by their upper 8. Of 16 bits of grey alone, as there, 255 and more is white. A JPEG of four
+/// colours (CMYK) is refused.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +23,8 @@ inline constexpr std::uint64_t image_bytes_max = std::uint64_t{256} << 20;
 /// Height times width: a small file may say that it holds any number of them.
 inline constexpr std::uint64_t image_pixels_max = std::uint64_t{1} << 26;
 
-/// What the head of the file says, which is all that is read of it. Faults say what is wrong with
-/// the file, without its path.
+/// What the head of the file says, once it is turned; no pixels are read for it. Faults say what is
+/// wrong with the file, without its path.
 sample_or<compute::image_size> read_image_size(const std::string& path);
 
 /// All of the file.

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 
+#include "exif.hpp"
 #include "image_codecs.hpp"
 #include "image_file.hpp"
 #include "input_file.hpp"
+#include "png_notes.hpp"
 
 namespace rrfp::data {
 
@@ -30,6 +33,14 @@ class byte_reader {
     return n;
   }
   void skip(std::uint64_t bytes) { offset_ += bytes; }
+  /// As many of the next bytes as the file has.
+  std::vector<std::uint8_t> bytes(std::size_t most) {
+    std::vector<std::uint8_t> read(
+        std::min<std::uint64_t>(most, file_.size() - std::min(offset_, file_.size())));
+    if (!file_.read(offset_, read)) read.clear();
+    offset_ += most;
+    return read;
+  }
 
  private:
   const input_file& file_;
@@ -37,7 +48,7 @@ class byte_reader {
 };
 
 /// Signature, then the chunk IHDR: its length and name, width, height.
-sample_or<image_size> png_size(const input_file& file) {
+sample_or<image_head> png_head(const input_file& file) {
   byte_reader in{file};
   in.skip(12);
   constexpr std::uint32_t ihdr = 0x49484452;
@@ -45,14 +56,35 @@ sample_or<image_size> png_size(const input_file& file) {
   const auto width = in.number(4);
   const auto height = in.number(4);
   if (!width || !height) return corrupt("the PNG ends in its head");
-  return image_size{*height, *width};
+  return image_head{{*height, *width}, orientation_of_png(file)};
 }
+
+/// What the segments before the pixels of a JPEG say of its orientation.
+class jpeg_notes {
+ public:
+  void add(std::span<const std::uint8_t> segment) {
+    using namespace std::string_view_literals;
+    const std::string_view text{reinterpret_cast<const char*>(segment.data()), segment.size()};
+    if (text.starts_with("Exif\0\0"sv) && !is_exif_seen_) {
+      is_exif_seen_ = true;
+      by_exif_ = orientation_in_exif(segment);
+    }
+    if (text.starts_with("http://ns.adobe.com/xap/1.0/\0"sv)) by_xmp_ = orientation_in_xmp(text);
+  }
+  std::uint32_t orientation() const { return by_exif_ ? *by_exif_ : by_xmp_.value_or(1); }
+
+ private:
+  bool is_exif_seen_ = false;
+  std::optional<std::uint32_t> by_exif_, by_xmp_;
+};
 
 /// A JPEG is a row of segments, each a marker and most of them with a length; the frame (SOF)
 /// stands before the first scan.
-sample_or<image_size> jpeg_size(const input_file& file) {
+sample_or<image_head> jpeg_head(const input_file& file) {
   byte_reader in{file};
   in.skip(2);
+  std::optional<image_size> size;
+  jpeg_notes notes;
   for (;;) {
     auto marker = in.number(1);
     if (marker && *marker != 0xFF) return corrupt("expected a JPEG marker");
@@ -60,19 +92,22 @@ sample_or<image_size> jpeg_size(const input_file& file) {
     const auto length = in.number(2);
     if (!marker || !length) return corrupt("the JPEG ends in its head");
     if (*length < 2) return corrupt("a segment of the JPEG has no length");
+    constexpr std::uint32_t end_of_image = 0xD9, start_of_scan = 0xDA, application_1 = 0xE1;
+    if (*marker == end_of_image || *marker == start_of_scan) break;
     const bool is_frame =
         *marker >= 0xC0 && *marker <= 0xCF && *marker != 0xC4 && *marker != 0xC8 && *marker != 0xCC;
-    if (is_frame) break;
-    constexpr std::uint32_t end_of_image = 0xD9, start_of_scan = 0xDA;
-    if (*marker == end_of_image || *marker == start_of_scan)
-      return corrupt("the JPEG has no frame before its pixels");
-    in.skip(*length - 2);
+    if (is_frame && !size) {
+      const auto frame = in.bytes(*length - 2U);  // bits of a sample, height, width
+      if (frame.size() < 5) return corrupt("the JPEG ends in its head");
+      size = image_size{frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]};
+    } else if (*marker == application_1) {
+      notes.add(in.bytes(*length - 2U));
+    } else {
+      in.skip(*length - 2U);
+    }
   }
-  in.skip(1);  // bits of a sample
-  const auto height = in.number(2);
-  const auto width = in.number(2);
-  if (!height || !width) return corrupt("the JPEG ends in its head");
-  return image_size{*height, *width};
+  if (!size) return corrupt("the JPEG has no frame before its pixels");
+  return image_head{*size, notes.orientation()};
 }
 
 }  // namespace
@@ -87,36 +122,38 @@ image_format format_of(std::span<const std::uint8_t> head) {
   return begins_with(jpeg) ? image_format::jpeg : image_format::unknown;
 }
 
-sample_or<image_size> size_of(const input_file& file) {
+sample_or<image_head> head_of(const input_file& file) {
   if (file.size() > image_bytes_max)
     return bad_sample{bad_reason::large_image, "expected an image of at most " +
                                                    std::to_string(image_bytes_max) +
                                                    " bytes, got " + std::to_string(file.size())};
-  std::array<std::uint8_t, 8> head{};
-  const auto known = std::min<std::uint64_t>(head.size(), file.size());
-  if (auto got = file.read(0, std::span{head}.first(known)); !got)
+  std::array<std::uint8_t, 8> first{};
+  const auto known = std::min<std::uint64_t>(first.size(), file.size());
+  if (auto got = file.read(0, std::span{first}.first(known)); !got)
     return bad_sample{bad_reason::missing_image, got.message()};
-  const auto format = format_of(std::span{head}.first(known));
+  const auto format = format_of(std::span{first}.first(known));
   if (format == image_format::unknown)
     return corrupt(file.size() == 0 ? "expected a PNG or JPEG image, got an empty file"
                                     : "expected a PNG or JPEG image, got something else");
-  auto size = format == image_format::png ? png_size(file) : jpeg_size(file);
-  const auto* is = std::get_if<image_size>(&size);
-  if (is == nullptr) return size;
-  const auto shown = std::to_string(is->width) + " x " + std::to_string(is->height);
-  if (is->height == 0 || is->width == 0) return corrupt("the image is " + shown + " pixels");
-  if (static_cast<std::uint64_t>(is->height) * static_cast<std::uint64_t>(is->width) >
-      image_pixels_max)
+  auto head = format == image_format::png ? png_head(file) : jpeg_head(file);
+  if (fault_of(head) != nullptr) return head;
+  const auto [height, width] = std::get<image_head>(head).stored;
+  const auto shown = std::to_string(width) + " x " + std::to_string(height);
+  if (height == 0 || width == 0) return corrupt("the image is " + shown + " pixels");
+  if (static_cast<std::uint64_t>(height) * static_cast<std::uint64_t>(width) > image_pixels_max)
     return bad_sample{bad_reason::large_image, "expected an image of at most " +
                                                    std::to_string(image_pixels_max) +
                                                    " pixels, got " + shown};
-  return size;
+  return head;
 }
 
 sample_or<image_size> read_image_size(const std::string& path) {
   const auto file = input_file::open(path);
   if (!file) return bad_sample{bad_reason::missing_image, file.message()};
-  return size_of(**file);
+  const auto head = head_of(**file);
+  if (const auto* bad = fault_of(head)) return *bad;
+  const auto& [stored, orientation] = std::get<image_head>(head);
+  return upright_size(stored, orientation);
 }
 
 }  // namespace rrfp::data

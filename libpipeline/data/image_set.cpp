@@ -75,6 +75,10 @@ class image_set final : public sample_set {
            count_of(lines_.files(), "file") + (left_out.empty() ? "" : ", " + left_out);
   }
 
+  bool has_unread_images() const override {
+    return images_ > 0 && !decode_all_ && !captions_.is_blind();
+  }
+
  private:
   status add(std::string_view text, const line_place& place) {
     const auto where = lines_.where(place);

@@ -27,6 +27,9 @@ class packed_source final : public source {
   std::int64_t step_tokens(step_id step) const override;
   std::uint64_t fingerprint() const override { return samples_->fingerprint(); }
   std::string report() const override { return samples_->report(); }
+  std::uint64_t unread_samples() const override {
+    return samples_->has_unread_images() ? samples_->count() : 0;
+  }
 
  private:
   compute::microbatch load(step_id step, microbatch_id mb, bool with_images) const;

@@ -1,6 +1,8 @@
 #include <png.h>
 
-#include <array>
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
 
 #include "image_codecs.hpp"
 
@@ -8,49 +10,121 @@ namespace rrfp::data {
 
 namespace {
 
+/// What libpng's callbacks know of.
+struct reading {
+  std::span<const std::uint8_t> rest;
+  char message[128] = {};  ///< of the error that ended it
+};
+
+[[noreturn]] void note_error(png_structp png, png_const_charp message) {
+  auto& of = *static_cast<reading*>(png_get_error_ptr(png));
+  std::snprintf(of.message, sizeof of.message, "%s", message);
+  png_longjmp(png, 1);
+}
+
+void ignore_warning(png_structp, png_const_charp) {}
+
+void give_bytes(png_structp png, png_bytep to, png_size_t bytes) {
+  auto& of = *static_cast<reading*>(png_get_io_ptr(png));
+  if (bytes > of.rest.size()) png_error(png, "the file ends early");
+  std::copy_n(of.rest.begin(), bytes, to);
+  of.rest = of.rest.subspan(bytes);
+}
+
 /// Frees what libpng holds, on every way out.
 struct png_reader {
-  png_image image{};
+  reading of;
+  png_structp png;
+  png_infop info;
 
-  png_reader() { image.version = PNG_IMAGE_VERSION; }
+  explicit png_reader(std::span<const std::uint8_t> bytes)
+      : of{bytes},
+        png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &of, note_error, ignore_warning)),
+        info(png == nullptr ? nullptr : png_create_info_struct(png)) {}
   png_reader(const png_reader&) = delete;
   png_reader& operator=(const png_reader&) = delete;
-  ~png_reader() { png_image_free(&image); }
+  ~png_reader() { png_destroy_read_struct(&png, &info, nullptr); }
 
   bad_sample fault() const {
-    return {bad_reason::corrupt_image, std::string{"the PNG does not decode: "} + image.message};
+    return {bad_reason::corrupt_image, std::string{"the PNG does not decode: "} + of.message};
   }
 };
 
-/// `alpha` of 255 parts of `colour`, the rest white.
-std::uint8_t on_white(std::uint32_t colour, std::uint32_t alpha) {
-  return static_cast<std::uint8_t>((colour * alpha + 255 * (255 - alpha) + 127) / 255);
+/// The samples as stored, whatever the file says of gamma, colour spaces, backgrounds and alpha:
+/// rows of red, green, blue, or of 16 bits of grey.
+struct png_samples {
+  png_uint_32 width = 0;
+  png_uint_32 height = 0;
+  bool is_wide_grey = false;
+  std::vector<std::uint8_t> bytes;
+};
+
+/// False: libpng came back here with an error. It jumps, so nothing in this function may need a
+/// destructor.
+bool read_samples(png_reader& in, png_samples& to, compute::image_size expected) {
+  auto* const png = in.png;
+  auto* const info = in.info;
+  if (setjmp(png_jmpbuf(png)) != 0) return false;
+  png_set_read_fn(png, &in.of, give_bytes);
+  png_read_info(png, info);
+  to.width = png_get_image_width(png, info);
+  to.height = png_get_image_height(png, info);
+  if (to.height != expected.height || to.width != expected.width)
+    png_error(png, "it has two sizes");
+  const bool is_grey = png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY;
+  to.is_wide_grey = is_grey && png_get_bit_depth(png, info) == 16;
+  if (is_grey) png_set_expand_gray_1_2_4_to_8(png);
+  png_set_palette_to_rgb(png);
+  png_set_strip_alpha(png);
+  if (!to.is_wide_grey) {
+    png_set_strip_16(png);
+    png_set_gray_to_rgb(png);
+  }
+  const int passes = png_set_interlace_handling(png);
+  png_read_update_info(png, info);
+  const auto row_bytes = png_get_rowbytes(png, info);
+  if (row_bytes != std::size_t{to.width} * (to.is_wide_grey ? 2 : 3))
+    png_error(png, "its rows have another length than its head says");
+  to.bytes.resize(row_bytes * to.height);
+  for (int pass = 0; pass < passes; ++pass)
+    for (png_uint_32 y = 0; y < to.height; ++y)
+      png_read_row(png, to.bytes.data() + row_bytes * y, nullptr);
+  return true;
 }
 
 }  // namespace
 
 sample_or<pixels> decode_png(std::span<const std::uint8_t> bytes, compute::image_size size) {
-  png_reader reader;
-  auto& image = reader.image;
-  if (png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()) == 0)
-    return reader.fault();
-  if (image.height != size.height || image.width != size.width)
-    return bad_sample{bad_reason::corrupt_image, "the PNG has two sizes"};
-  // Otherwise a file of 16 bits without a word on gamma is taken for linear light.
-  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
-  image.format = PNG_FORMAT_RGBA;
-  std::vector<std::uint8_t> rgba(std::size_t{4} * image.width * image.height);
-  if (png_image_finish_read(&image, nullptr, rgba.data(), 0, nullptr) == 0) return reader.fault();
+  png_reader reader{bytes};
+  if (reader.info == nullptr) throw std::bad_alloc{};
+  png_samples samples;
+  if (!read_samples(reader, samples, size)) return reader.fault();
+  if (!samples.is_wide_grey) return pixels{size, std::move(samples.bytes)};
   pixels out{size, {}};
-  out.rgb.reserve(rgba.size() / 4 * 3);
-  // libpng would do this in linear light; viewers and other trainers do it on the values as stored.
-  for (std::size_t i = 0; i < rgba.size(); i += 4)
-    for (std::size_t c = 0; c < 3; ++c) out.rgb.push_back(on_white(rgba[i + c], rgba[i + 3]));
+  out.rgb.reserve(samples.bytes.size() / 2 * 3);
+  for (std::size_t i = 0; i < samples.bytes.size(); i += 2) {
+    const auto grey = samples.bytes[i] == 0 ? samples.bytes[i + 1] : std::uint8_t{255};
+    out.rgb.insert(out.rgb.end(), 3, grey);
+  }
   return out;
 }
 
+namespace {
+
+/// Frees what libpng holds, on every way out.
+struct png_writer {
+  png_image image{};
+
+  png_writer() { image.version = PNG_IMAGE_VERSION; }
+  png_writer(const png_writer&) = delete;
+  png_writer& operator=(const png_writer&) = delete;
+  ~png_writer() { png_image_free(&image); }
+};
+
+}  // namespace
+
 result<std::vector<std::uint8_t>> encode_png(const pixels& image) {
-  png_reader writer;
+  png_writer writer;
   writer.image.width = static_cast<png_uint_32>(image.size.width);
   writer.image.height = static_cast<png_uint_32>(image.size.height);
   writer.image.format = PNG_FORMAT_RGB;

@@ -42,6 +42,8 @@ class sample_set {
   /// As in source.
   virtual std::uint64_t fingerprint() const = 0;
   virtual std::string report() const = 0;
+  /// Whether load() decodes images that have not been decoded before.
+  virtual bool has_unread_images() const { return false; }
 };
 
 /// The target of each place is the token at the next, but for places before an image token, which

@@ -61,6 +61,10 @@ class section {
     if (!has(key)) return fail(key, "an integer", nullptr);
     integer(key, to);
   }
+  void needed_number(const char* key, double& to) const {
+    if (!has(key)) return fail(key, "a number", nullptr);
+    number(key, to);
+  }
   void number(const char* key, double& to) const {
     if (!has(key)) return;
     if (!at(key).is_number()) return fail(key, "a number", at(key));
@@ -134,7 +138,8 @@ void read_gpt2(const section& s, model_options& m) {
 /// transformers 5 writes rope_parameters, before it rope_theta and rope_scaling.
 void read_rope(const section& s, model_options& m) {
   s.number("rope_theta", m.rope_theta);
-  const auto rope = s.part(s.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  s.only("partial_rotary_factor", 1.0);
+  const auto rope = s.part(s.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
   if (!rope) return;
   rope->number("rope_theta", m.rope_theta);
   rope->only("partial_rotary_factor", 1.0);
@@ -142,9 +147,10 @@ void read_rope(const section& s, model_options& m) {
   if (type.empty() || type == "default") return;
   if (type != "llama3") return rope->fail("rope_type", "\"default\" or \"llama3\"", type);
   auto& scaling = m.rope_scaling;
-  rope->number("factor", scaling.factor);
-  rope->number("low_freq_factor", scaling.low_frequency_factor);
-  rope->number("high_freq_factor", scaling.high_frequency_factor);
+  rope->needed_number("factor", scaling.factor);
+  rope->needed_number("low_freq_factor", scaling.low_frequency_factor);
+  rope->needed_number("high_freq_factor", scaling.high_frequency_factor);
+  scaling.original_context = m.context;
   rope->number("original_max_position_embeddings", scaling.original_context);
   if (scaling.factor < 1) rope->fail("factor", "a number >= 1", scaling.factor);
   if (!(scaling.low_frequency_factor < scaling.high_frequency_factor))

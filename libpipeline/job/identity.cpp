@@ -16,6 +16,13 @@ constexpr std::array<std::string_view, 3> identity_sections{"model", "vision", "
 constexpr std::array<std::string_view, 2> train_identity{"train.seed", "train.optimizer"};
 constexpr std::array<std::string_view, 2> sums{"pipeline.tp", "pipeline.replicas"};
 
+/// What makes the tokens, whether the job says so or leaves it to the default; token files hold
+/// them already.
+job with_tokenizer(job j) {
+  if (j.data.tokens.empty()) j.data.tokenizer = j.data.tokenizer.value_or(tokenizer_kind::bytes);
+  return j;
+}
+
 template <class List>
 bool holds(const List& list, std::string_view path) {
   return std::find(list.begin(), list.end(), path) != list.end();
@@ -25,13 +32,14 @@ bool holds(const List& list, std::string_view path) {
 
 std::vector<setting> identity(const job& j) {
   std::vector<setting> all;
+  const auto settled = with_tokenizer(j);
   for (const auto& k : keys()) {
     if (!k.get || k.paths == path_rule::files) continue;
     if (k.path == microbatches_of_a_step)
       all.push_back(
           {k.path, std::to_string(std::uint64_t{j.pipeline.microbatches} * j.pipeline.replicas)});
     if (holds(identity_sections, k.section()) || holds(train_identity, k.path))
-      all.push_back({k.path, to_toml(k.get(j))});
+      all.push_back({k.path, to_toml(k.get(settled))});
   }
   return all;
 }
@@ -43,6 +51,7 @@ result<model_options> model_of(std::span<const setting> identity) {
     if (section != "model" && section != "vision") continue;
     const auto* const k = find_key(s.key);
     if (k == nullptr) return error{s.key + ": unknown key"};
+    if (k->paths == path_rule::files) continue;  // what was read there, not where it was
     const auto read = read_value(s.value);
     if (!read) return error{s.key + ": cannot be read: " + s.value};
     if (auto set = k->set(j, *read); !set) return error{s.key + ": " + set.message()};

@@ -172,6 +172,11 @@ void add_data(std::vector<key>& table) {
       "shapes", &o::shapes, {0, samples_max}, "samples",
       "Number of synthetic samples with coloured shapes and captions: a small task with images.");
   keys.integer("shapes_seed", &o::shapes_seed, {}, "", "Seed of the synthetic shapes.");
+  keys.choice(
+      "tokenizer", &o::tokenizer, {"bytes"},
+      "How text becomes tokens. `bytes`: each byte is a token, and 257 ends a document. `auto`: "
+      "`bytes` for a model that starts from random weights; with `model.pretrained`, whose "
+      "tokens are not bytes, only `data.tokens` is accepted.");
   keys.text("text_key", &o::text_key, path_rule::none, "text",
             "Key of the text in the objects of `jsonl` and `images`.");
   keys.integer("microbatch_size", &o::microbatch_size, {1, 65536}, "sequences",

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <rrfp/hugging_face/image_processor.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
@@ -147,7 +148,28 @@ status check_images(const job& j, const provenance& from) {
   if (sees && j.model.vision.layers == 0)
     return from.blame(key, "expected a model with images: vision.layers >= 1, or else data.blind",
                       "vision.layers");
+  if (!sees || j.model.pretrained.empty()) return success();
+  if (auto same = hugging_face::check_image_processor(j.model.pretrained, j.data); !same)
+    return from.blame("model.pretrained", same.message());
   return success();
+}
+
+/// Bytes mean nothing to a model that was trained on the tokens of a tokenizer.
+status check_tokenizer(const job& j, std::string_view given, const provenance& from) {
+  constexpr std::string_view key = "data.tokenizer";
+  if (given == "data.tokens") {
+    if (!j.data.tokenizer) return success();
+    return from.blame(
+        key, "expected \"auto\" with data.tokens, which holds tokens already, got \"bytes\"");
+  }
+  if (j.model.pretrained.empty() || j.data.tokenizer) return success();
+  return from.blame(given,
+                    "expected data.tokens, made by scripts/tokenize with the tokenizer of "
+                    "model.pretrained, got " +
+                        std::string{given} +
+                        ", whose bytes would be the tokens (data.tokenizer = \"bytes\" trains on "
+                        "them all the same)",
+                    "model.pretrained");
 }
 
 status check_data(const job& j, const provenance& from) {
@@ -165,6 +187,7 @@ status check_data(const job& j, const provenance& from) {
     return from.blame("data.text",
                       "expected data.text, or else data.jsonl, data.tokens, data.images or "
                       "data.shapes, got none");
+  if (auto tokens = check_tokenizer(j, given->key, from); !tokens) return tokens;
   if (given->is_byte_level && j.model.vocabulary < byte_level::vocabulary)
     return from.blame("model.vocabulary",
                       "expected at least " + text_of(byte_level::vocabulary) +

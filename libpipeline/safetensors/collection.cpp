@@ -45,8 +45,14 @@ result<collection> collection::open(const std::string& path) {
   if (fs::exists(single, unknown)) return open_file(single.string());
   const auto index = fs::path{path} / index_file_name;
   if (fs::exists(index, unknown)) return open_index(index.string());
-  return error{path + ": expected " + std::string{single_file_name} + " or " +
-               std::string{index_file_name} + " in the folder, found neither"};
+  const auto expected = path + ": expected " + std::string{single_file_name} + " or " +
+                        std::string{index_file_name} + " in the folder, found ";
+  for (const auto* other : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+    if (fs::exists(fs::path{path} / other, unknown))
+      return error{
+          expected + other +
+          ", which is not read here: save_pretrained() of transformers writes safetensors"};
+  return error{expected + "neither"};
 }
 
 result<collection> collection::open_file(const std::string& path) {

@@ -264,6 +264,23 @@ TEST_CASE("a checkpoint of another model is refused with the tensor that does no
              Contains("step-00000003: stage 0: ") && Contains("[64, 32]") && Contains("[64, 64]"));
 }
 
+TEST_CASE("a checkpoint with a tensor that the model lacks is refused, not cut down") {
+  const training t;
+  t.run(linear(2), 0, 2);
+  const auto found = checkpoint::find_newest(t.dir(), checkpoint::scrutiny::sizes);
+  choice_of_run how;
+  how.shape = linear(2).shape;
+  auto shorter = model();
+  shorter.layers -= 1;
+  auto setup = small_setup(how, shorter, trained_with(job::optimizer_kind::adamw));
+  setup.resume = found->newest;
+  const auto opened = session::open(std::move(setup));
+  REQUIRE_FALSE(opened.ok());
+  CHECK_THAT(opened.message(),
+             Contains("step-00000003: tensor '") &&
+                 Contains("': expected in the model, which has no such parameter"));
+}
+
 TEST_CASE("a second interrupt does not wait for the step") {
   const training t;
   choice_of_run how;

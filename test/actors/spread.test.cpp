@@ -2,9 +2,11 @@
 // microbatches of different lengths cross as they are, and the bits are those of one process.
 #include <future>
 
+#include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "program.hpp"
 #include "small_session.hpp"
 
 // Last: libtorch has a CHECK of its own.
@@ -70,7 +72,61 @@ run_result run_on_nodes(const choice_of_run& c, std::uint32_t nodes, const std::
   return result;
 }
 
+/// The weights of a model as a checkpoint of one rank.
+checkpoint::found saved_weights(const std::string& folder, const job::model_options& model) {
+  const auto chunk = compute::make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
+  std::vector<compute::named_tensor> tensors;
+  for (const auto& p : chunk->parameters())
+    tensors.push_back({p.name, p.value.detach(), p.part, p.stored});
+  checkpoint::found made{folder, {}};
+  made.what.step = 1;
+  made.what.files.push_back(write_rank(folder, stage_id{0}, rank_id{0}, 1, tensors).value());
+  return made;
+}
+
+/// What each of two nodes says of going on from there.
+std::vector<std::string> restored_on_two_nodes(const checkpoint::found& from) {
+  const auto open = [&](const membership_options& seat) -> std::string {
+    auto members = membership::join(seat, "");
+    if (!members) return members.message();
+    const choice_of_run c{{4, 1, microbatches, placement::linear}};
+    job::job j;
+    j.pipeline.stages = c.shape.stages;
+    auto places = plan::node_places::make(j, seat.nodes);
+    auto setup = small_setup(c, compute::test::small_model(), three_steps());
+    setup.resume = from;
+    const auto opened = session::open(std::move(setup), cluster{members->get(), *places, {}, 7, 0});
+    const auto restored = opened ? (*opened)->check_restored() : status{opened.failure()};
+    (*members)->leave();
+    return restored ? "restored" : restored.message();
+  };
+  const auto listening = *listen_on_loopback();
+  membership_options seat;
+  seat.nodes = 2;
+  seat.rendezvous_port = listening.port;
+  seat.job_id = "restored";
+  seat.rank = node_id{1};
+  auto other = std::async(std::launch::async, open, seat);
+  seat.rank = node_id{0};
+  seat.listen_fd = listening.fd;
+  auto mine = open(seat);
+  return {mine, other.get()};
+}
+
 }  // namespace
+
+TEST_CASE("nodes know together which tensor of a checkpoint none of them has") {
+  const rrfp::test::scratch_folder folder;
+  auto model = compute::test::small_model();
+  const auto same = saved_weights(folder / "", model);
+  CHECK(restored_on_two_nodes(same) == std::vector<std::string>(2, "restored"));
+  ++model.layers;
+  for (const auto& message : restored_on_two_nodes(saved_weights(folder / "", model))) {
+    INFO(message);
+    CHECK(message.starts_with((folder / "") + ": tensor '"));
+    CHECK(message.ends_with("': expected in the model, which has no such parameter"));
+  }
+}
 
 TEST_CASE("microbatches of different lengths train over nodes to the bits of one process") {
   const std::string tls = GENERATE("auto", "tcp");

@@ -1,6 +1,7 @@
 // Jobs on other data than plain text: what is trained on, what is said of it, what is refused.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "program.hpp"
@@ -81,4 +82,51 @@ TEST_CASE("wrong data is refused with the lines of the job and of the data") {
   const auto tokens = lines_of(folder / "a.bin", "xx");
   check("tokens = \"a.bin\"\n",
         "tokens: " + (folder / "a.json") + ": cannot be read: No such file or directory");
+}
+
+TEST_CASE("check decodes the images that a run would, as far as its time goes") {
+  const scratch_folder folder;
+  const auto shapes = folder / "shapes";
+  REQUIRE(run_program({RRFP_SHAPES, shapes, "--samples", "20"}).code == 0);
+  const auto job =
+      job_of(folder / "job.toml", "images = \"" + shapes + "/train.jsonl\"\ntoo_long = \"cut\"\n");
+  const auto check = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{RRFP_NODE,
+                                       "check",
+                                       job,
+                                       "--set",
+                                       "vision.layers=1",
+                                       "--set",
+                                       "model.context=512",
+                                       "--set",
+                                       "data.sequence_length=512"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  const auto whole = check({});
+  INFO(whole.err);
+  CHECK(whole.code == 0);
+  CHECK_THAT(whole.out, Contains("\nimages: all of 20 samples decoded\n"));
+  CHECK_THAT(check({"--set", "train.steps=1"}).out, Contains("images: all of 8 samples decoded"));
+  CHECK_THAT(check({"--seconds", "0"}).out,
+             Contains("images: 0 of 20 samples decoded in 0 s, in the order of the run; not looked "
+                      "at: 20\n"));
+
+  // The head of the file is good, the pixels are cut off.
+  const auto images = std::filesystem::directory_iterator{shapes + "/images"};
+  const auto cut = images->path();
+  std::filesystem::resize_file(cut, std::filesystem::file_size(cut) - 30);
+  const auto broken = check({});
+  CHECK(broken.code == 2);
+  CHECK(broken.out.empty());
+  CHECK_THAT(broken.err,
+             Contains("rrfp-node: " + job + ":15: data.images: " + shapes + "/train.jsonl:") &&
+                 Contains(cut.string() + ": the PNG does not decode"));
+  CHECK(std::count(broken.err.begin(), broken.err.end(), '\n') == 1);
+  CHECK(check({"--seconds", "0"}).code == 0);
+  // Without images, or with all of them looked at beforehand, there is nothing left to do.
+  CHECK(check({"--set", "data.blind=true"}).out.find("images:") == std::string::npos);
+  const auto skipping = check({"--set", "data.bad_samples=skip"});
+  CHECK(skipping.code == 0);
+  CHECK_THAT(skipping.out, Contains("1 corrupt image"));
 }

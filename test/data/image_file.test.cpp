@@ -102,31 +102,10 @@ TEST_CASE("a PNG gives back the pixels that it was written from") {
     CHECK(f.read(encode_png(image).value()) == image);
 }
 
-TEST_CASE("transparent pixels of a PNG are put on white") {
-  const files f;
-  const auto alpha = [&](std::uint8_t a) {
-    return f.read(png_of<std::uint8_t>(PNG_FORMAT_RGBA, 1, 1, {200, 100, 0, a}));
-  };
-  CHECK(alpha(255) == one_pixel(200, 100, 0));
-  CHECK(alpha(0) == one_pixel(255, 255, 255));
-  CHECK(alpha(51) == one_pixel(244, 224, 204));  // a fifth of the colour, the rest white
-  CHECK(f.read(png_of<std::uint8_t>(PNG_FORMAT_GA, 1, 1, {100, 51})) == one_pixel(224, 224, 224));
-}
-
 TEST_CASE("grey pixels of a PNG get three equal colours") {
   const files f;
   CHECK(f.read(png_of<std::uint8_t>(PNG_FORMAT_GRAY, 2, 1, {7, 200})) ==
         pixels{{1, 2}, {7, 7, 7, 200, 200, 200}});
-}
-
-TEST_CASE("16 bits of a PNG become 8") {
-  const files f;
-  const auto image = f.read(png_of<std::uint16_t>(PNG_FORMAT_LINEAR_Y, 3, 1, {0, 65535, 30000}));
-  REQUIRE(image.rgb.size() == 9);
-  CHECK(image.rgb[0] == 0);
-  CHECK(image.rgb[3] == 255);
-  CHECK(image.rgb[6] > 100);
-  CHECK(image.rgb[6] < 200);
 }
 
 TEST_CASE("a JPEG gives about the pixels that it was written from, colour or grey") {

@@ -53,6 +53,34 @@ TEST_CASE("rotary positions are read in both of their forms") {
   CHECK(!old.tied_head);
 }
 
+TEST_CASE(
+    "without a context of their own, stretched positions begin at the model's, as in "
+    "transformers") {
+  const auto read = [](const std::string& family, const std::string& rope) {
+    return parse_config("{\"model_type\": \"" + family + "\", " + llama_sizes + ", " + rope + "}",
+                        "x");
+  };
+  const std::string stretched =
+      R"("rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0)";
+  for (const std::string family : {"llama", "qwen3"})
+    for (const std::string key : {"rope_scaling", "rope_parameters"}) {
+      INFO(family << " " << key);
+      const auto m = read(family, "\"" + key + "\": {" + stretched + "}").value();
+      CHECK(m.rope_scaling.factor == 8);
+      CHECK(m.rope_scaling.original_context == 64);  // max_position_embeddings
+    }
+  // Where both stand there, transformers takes the older one.
+  const auto both = read("llama", "\"rope_scaling\": {" + stretched +
+                                      "}, \"rope_parameters\": {\"rope_type\": \"default\"}");
+  CHECK(both->rope_scaling.factor == 8);
+  for (const std::string key : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    auto lacks = stretched;
+    lacks.replace(lacks.find("\"" + key), 1, "\"_");
+    CHECK(read("llama", "\"rope_scaling\": {" + lacks + "}").message() ==
+          "x: rope_scaling." + key + ": expected a number, got null");
+  }
+}
+
 TEST_CASE("a llava config takes the layers that its features come from") {
   const auto of_layer = [](const std::string& layer) {
     return parse_config(R"({"model_type": "llava", "image_token_index": 300,

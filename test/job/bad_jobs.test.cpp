@@ -306,5 +306,81 @@ TEST_CASE("An override is refused with its own text") {
         "x.toml:2: model.hidden: expected a multiple of model.heads = 4, got 130");
 }
 
+/// A folder as Hugging Face has it, of a decoder or of one that sees.
+std::string pretrained_folder(const scratch_folder& folder, bool sees) {
+  const std::string decoder =
+      R"({"model_type": "llama", "vocab_size": 320, "max_position_embeddings": 128,
+          "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+          "num_attention_heads": 4})";
+  folder.write("config.json",
+               !sees ? decoder
+                     : R"({"model_type": "llava", "image_token_index": 300, "text_config": )" +
+                           decoder +
+                           R"(, "vision_config": {"model_type": "vit", "num_hidden_layers": 2,
+                              "hidden_size": 16, "num_attention_heads": 2,
+                              "intermediate_size": 32, "patch_size": 8, "image_size": 32}})");
+  return folder.at("");
+}
+
+TEST_CASE("A pretrained model is trained on tokens, or on bytes if the job says so") {
+  const scratch_folder folder;
+  const auto file = folder.write("lines.jsonl", "{\"text\": \"a\"}\n");
+  const auto refused = [&](const std::string& data, bool sees = false) {
+    return refusal(
+        "[model]\npretrained = \"" + pretrained_folder(folder, sees) + "\"\n[data]\n" + data, {},
+        job::job_use::train);
+  };
+  const auto named = [&](const std::string& key) {
+    return "x.toml:4: data." + key +
+           ": expected data.tokens, made by scripts/tokenize with the tokenizer of "
+           "model.pretrained, got data." +
+           key +
+           ", whose bytes would be the tokens (data.tokenizer = \"bytes\" trains on them all the "
+           "same)";
+  };
+  const auto path = " = \"" + file + "\"\n";
+  CHECK(refused("text" + path) == named("text"));
+  CHECK(refused("jsonl" + path) == named("jsonl"));
+  CHECK(refused("images" + path, true) == named("images"));
+  CHECK(refused("shapes = 4\n", true) == named("shapes"));
+  CHECK(refused("tokens" + path) == "accepted");
+
+  const std::string bytes = "tokenizer = \"bytes\"\n";
+  CHECK(refused("text" + path + bytes) == "accepted");
+  CHECK(refused("jsonl" + path + bytes) == "accepted");
+  CHECK(refused("images" + path + bytes, true) == "accepted");
+  CHECK(refused("shapes = 4\n" + bytes, true) == "accepted");
+  CHECK(refused("tokens" + path + bytes) ==
+        "x.toml:5: data.tokenizer: expected \"auto\" with data.tokens, which holds tokens already, "
+        "got \"bytes\"");
+  CHECK(refused("text" + path + "tokenizer = \"words\"\n") ==
+        "x.toml:5: data.tokenizer: expected \"auto\" or \"bytes\", got \"words\"");
+
+  // A model that starts from nothing learns whatever tokens there are.
+  CHECK(refusal("[data]\ntext" + path, {}, job::job_use::train) == "accepted");
+  CHECK(refusal("[data]\ntext" + path + bytes, {}, job::job_use::train) == "accepted");
+}
+
+TEST_CASE("A pretrained model that would get images unlike its own is refused, with the file") {
+  const scratch_folder folder;
+  const auto job = "[model]\npretrained = \"" + pretrained_folder(folder, true) +
+                   "\"\n[data]\ntokenizer = \"bytes\"\nshapes = 4\n";
+  const auto refused = [&](const std::string& more) {
+    return refusal(job + more, {}, job::job_use::train);
+  };
+  CHECK(refused("") == "accepted");
+  const auto asking = folder.write("preprocessor_config.json",
+                                   R"({"do_resize": true, "size": {"height": 32, "width": 32}})");
+  CHECK_THAT(refused(""),
+             Catch::StartsWith("x.toml:2: model.pretrained: " + asking +
+                               ": do_resize: expected false, got true; images keep their shape"));
+  CHECK(refused("blind = true\n") == "accepted");  // it sees none
+  folder.write("preprocessor_config.json",
+               R"({"do_resize": false, "image_mean": 0.25, "image_std": 0.5})");
+  CHECK(refused("") == "x.toml:2: model.pretrained: " + asking +
+                           ": image_mean: expected data.image_mean = [0.5], got 0.25");
+  CHECK(refused("image_mean = 0.25\n") == "accepted");
+}
+
 }  // namespace
 }  // namespace rrfp::testing

@@ -81,7 +81,7 @@ TEST_CASE("The identity of a training is what its numbers follow from, not how i
   for (const std::string same_training :
        {"pipeline.stages=4", "pipeline.tp=2", "dispatch.policy=fb", "dispatch.mode=in-order",
         "jitter.level=J3", "checkpoint.every=3", "train.lr=1", "train.steps=7", "data.text=/b",
-        "transport.listen=localhost"}) {
+        "transport.listen=localhost", "data.tokenizer=bytes"}) {
     CAPTURE(same_training);
     CHECK(same(job::identity(good(trainable, {same_training})), plain));
   }
@@ -113,6 +113,10 @@ TEST_CASE("An identity tells which model it is of") {
   const auto model = job::model_of(job::identity(j));
   REQUIRE(model);
   CHECK(*model == j.model);
+  // Which files it began from is no part of what it is.
+  auto with_files = job::identity(j);
+  with_files.push_back({"model.pretrained", "xxh64 0123456789abcdef"});
+  CHECK(*job::model_of(with_files) == j.model);
   const std::vector<job::setting> unknown{{"model.colour", "3"}};
   CHECK(job::model_of(unknown).message() == "model.colour: unknown key");
   const std::vector<job::setting> unreadable{{"model.hidden", "\"many\""}};

@@ -41,6 +41,7 @@ value other_value(const key& k) {
                                  value{std::string{"skip"}},
                                  value{std::string{"file"}},
                                  value{std::string{"never"}},
+                                 value{std::string{"bytes"}},
                                  value{std::int64_t{5}}}) {
     job::job scratch;
     if (k.set(scratch, candidate) && to_toml(k.get(scratch)) != to_toml(now)) return candidate;

@@ -295,7 +295,7 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
   const auto job = folder / "job.toml", out = folder / "out.jsonl";
   std::ofstream{job} << "[model]\npretrained = \"" << *reference() << "/qwen3\"\n"
                      << "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
-                     << "microbatch_size = 2\nsequence_length = 48\n"
+                     << "tokenizer = \"bytes\"\nmicrobatch_size = 2\nsequence_length = 48\n"
                      << "[pipeline]\nmicrobatches = 4\n[train]\nsteps = 3\n";
   const auto run = [&](std::vector<std::string> settings) {
     std::vector<std::string> arguments{RRFP_NODE, "run", job, "--json", out};
@@ -333,7 +333,7 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
                         std::filesystem::copy_options::overwrite_existing);
   refused(other,
           "'model.layers.0.self_attn.q_proj.weight': expected the shape [48, 32], got [32, 32]");
-  // What only the second node reads ends both, with one line.
+  // What only the second node would read is missed before any node starts, in one line.
   const auto lacks = copy("lacks");
   auto index = rrfp::test::text_of(lacks + "/model.safetensors");
   const auto at = index.find("model.layers.3.mlp.up_proj");
@@ -345,7 +345,7 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
                                "pipeline.stages=2", "--local-nodes", "2"});
   INFO(o.out << o.err);
   CHECK(o.code == 2);
-  CHECK_THAT(o.err, Catch::Contains("node 1 (stage 1): stage 1 chunk 0: ") &&
+  CHECK_THAT(o.err, Catch::Contains("model.pretrained: ") &&
                         Catch::Contains("lacks the tensor 'model.layers.3.mlp.up_proj.weight'"));
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
 
@@ -429,7 +429,8 @@ TEST_CASE("what was trained here is a model of transformers again") {
     const auto sees = name == "llava";
     const auto job = folder / (name + ".toml");
     std::ofstream{job} << "[pipeline]\nstages = 2\nmicrobatches = 3\ntp = 2\n"
-                       << "[model]\npretrained = \"" << base << "\"\n[data]\n"
+                       << "[model]\npretrained = \"" << base
+                       << "\"\n[data]\ntokenizer = \"bytes\"\n"
                        << (sees ? "shapes = 64\nsequence_length = 512\n"
                                 : "text = [\"/usr/share/common-licenses/GPL-3\"]\n"
                                   "sequence_length = 32\n")

@@ -50,13 +50,13 @@ struct decoder_exit {
 class model_chunk final : public stage_module {
  public:
   model_chunk(const job::model_options& m, virtual_stage_id vs, std::uint32_t virtual_stages,
-              std::uint64_t seed, shared_group group)
+              std::uint64_t seed, shared_group group, at::Device where = at::kCPU)
       : model_(m),
         type_(m.precision == job::precision_kind::bf16 ? at::kBFloat16 : at::kFloat),
         seed_(seed),
         group_(std::move(group)),
         rotary_(make_rotary(m)) {
-    parameter_maker make(seed, group_);
+    parameter_maker make(seed, group_, where);
     const auto names = decoder_names::of(m);
     const auto images = m.vision.layers;
     const auto layers = layers_of(job::all_layers_of(m), vs, virtual_stages);
@@ -191,6 +191,13 @@ result<std::unique_ptr<stage_module>> make_model_chunk(const job::model_options&
     return error{fault->key + ": expected " + fault->expected + ", got " + fault->got};
   return std::unique_ptr<stage_module>(
       std::make_unique<model_chunk>(model, vs, virtual_stages, seed, std::move(group)));
+}
+
+result<std::vector<parameter>> parameters_of(const job::model_options& model) {
+  if (const auto fault = job::fault_of(model, 1, 1))
+    return error{fault->key + ": expected " + fault->expected + ", got " + fault->got};
+  const model_chunk whole(model, virtual_stage_id{0}, 1, 0, nullptr, at::kMeta);
+  return std::vector<parameter>{whole.parameters().begin(), whole.parameters().end()};
 }
 
 }  // namespace rrfp::compute

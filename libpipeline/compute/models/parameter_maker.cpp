@@ -10,6 +10,7 @@ namespace rrfp::compute {
 
 at::Tensor parameter_maker::normal(const std::string& name, at::IntArrayRef sizes, double deviation,
                                    const parameter_traits& traits) {
+  if (where_.is_meta()) return zeros(name, sizes, traits);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(keyed_hash(
       {static_cast<std::uint64_t>(random_use::initial_weight), seed_, hash_of_name(name)}));
   return add(name, at::empty(sizes).normal_(0, deviation, generator), traits);
@@ -17,11 +18,11 @@ at::Tensor parameter_maker::normal(const std::string& name, at::IntArrayRef size
 
 at::Tensor parameter_maker::zeros(const std::string& name, at::IntArrayRef sizes,
                                   const parameter_traits& traits) {
-  return add(name, at::zeros(sizes), traits);
+  return add(name, at::zeros(sizes, where_), traits);
 }
 
 at::Tensor parameter_maker::ones(const std::string& name, at::IntArrayRef sizes) {
-  return add(name, at::ones(sizes), {});
+  return add(name, at::ones(sizes, where_), {});
 }
 
 at::Tensor parameter_maker::add(const std::string& name, at::Tensor value,

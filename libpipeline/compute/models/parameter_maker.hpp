@@ -33,7 +33,9 @@ struct parameter_traits {
 
 class parameter_maker {
  public:
-  parameter_maker(std::uint64_t seed, shared_group group) : seed_(seed), group_(std::move(group)) {}
+  /// On at::kMeta parameters have sizes and no values.
+  parameter_maker(std::uint64_t seed, shared_group group, at::Device where = at::kCPU)
+      : seed_(seed), group_(std::move(group)), where_(where) {}
 
   const shared_group& group() const { return group_; }
 
@@ -50,6 +52,7 @@ class parameter_maker {
 
   std::uint64_t seed_;
   shared_group group_;
+  at::Device where_;
   std::vector<parameter> parameters_;
 };
 

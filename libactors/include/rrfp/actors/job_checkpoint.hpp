@@ -12,6 +12,7 @@
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/data/source.hpp>
 #include <rrfp/job/job.hpp>
+#include <rrfp/safetensors/collection.hpp>
 
 namespace rrfp::actors {
 
@@ -20,8 +21,12 @@ std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
                                                     std::vector<checkpoint::setting> identity);
 
 /// What a training that goes on must have in common with the one before it: job::identity() and the
-/// contents of `data`, which may be null.
-std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data);
+/// contents of `data` and of model.pretrained, `weights`; both may be null.
+std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
+                                             const safetensors::collection* weights);
+/// Tells the weights of one folder from those of another: "xxh64 " and a hash of the names, dtypes,
+/// shapes and first and last bytes of all tensors, however they are spread over files.
+std::string fingerprint_of(const safetensors::collection& weights);
 /// The same of a model and data that the job does not know.
 std::vector<checkpoint::setting> identity_without_model(const job::job& j);
 

@@ -226,6 +226,11 @@ class session {
   session& operator=(const session&) = delete;
   ~session();
 
+  /// On every node of a run that goes on, once all have opened it: whether each parameter of the
+  /// checkpoint has its place in the model, for the next checkpoint would lose one that has none.
+  /// Error: names the tensor, the same on all nodes. Without a cluster open() has looked.
+  status check_restored() const;
+
   /// Trains until train.steps steps are complete, or, with on_request, as it is asked to. Once.
   run_result run();
   /// Ends run() as soon as the running tasks are done. With checkpoints, the first call lets the

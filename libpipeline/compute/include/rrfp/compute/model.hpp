@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
@@ -52,5 +53,9 @@ result<std::unique_ptr<stage_module>> make_model_chunk(const job::model_options&
                                                        std::uint32_t virtual_stages,
                                                        std::uint64_t seed,
                                                        std::shared_ptr<rank_group> group = nullptr);
+
+/// The parameters of the whole model on one rank, in model order: tensors of the device meta, which
+/// have sizes and take no memory. Errors: as above.
+result<std::vector<parameter>> parameters_of(const job::model_options& model);
 
 }  // namespace rrfp::compute

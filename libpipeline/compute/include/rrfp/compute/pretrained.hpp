@@ -3,10 +3,15 @@
 #pragma once
 
 #include <rrfp/compute/stage_module.hpp>
+#include <rrfp/job/options.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/schedule/result.hpp>
 
 namespace rrfp::compute {
+
+/// Whether load_pretrained() will find every parameter of the model, on any number of stages and
+/// ranks; reads no data. Errors: as there.
+status check_pretrained(const job::model_options& model, const safetensors::collection& files);
 
 /// Copies into every parameter of the chunk its tensor, or this rank's part of it: no more of the
 /// files is read. A name that the files lack is tried without its first word, as files of a model

@@ -60,6 +60,9 @@ void prepare_compute_thread();
 /// program whose own threads compute before calls it itself.
 void settle_vector_kernels();
 
+/// In a snapshot, what the optimizer keeps for a parameter has this before the parameter's name.
+inline constexpr std::string_view optimizer_prefix = "optimizer.";
+
 struct stage_compute_config {
   pipeline_shape shape;
   stage_id stage;
@@ -141,9 +144,9 @@ class stage_compute final : public rank_compute {
   /// The parameters of this rank, without copies, in model order; every rank gives those that all
   /// hold, too. They share memory with the model.
   std::vector<named_tensor> weights() const;
-  /// weights() and the optimizer's state ("optimizer.NAME.exp_avg", ...): with restore() everything
-  /// that a run needs to go on with the same bits. They share memory with the model: copy or write
-  /// them before the next step. Legal between steps.
+  /// weights() and the optimizer's state (optimizer_prefix, "NAME.exp_avg", ...): with restore()
+  /// everything that a run needs to go on with the same bits. They share memory with the model:
+  /// copy or write them before the next step. Legal between steps.
   std::vector<named_tensor> snapshot() const override;
   /// Copies what this rank needs (copies of tied parameters included) out of `state`, the snapshots
   /// of all ranks of all stages of a model, maybe cut differently into stages and ranks; other

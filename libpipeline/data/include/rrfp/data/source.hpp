@@ -43,6 +43,9 @@ class source : public compute::batch_source {
   virtual std::uint64_t fingerprint() const = 0;
   /// What was read and what was left out, in one line; empty if there is nothing to say.
   virtual std::string report() const = 0;
+  /// Samples whose images nobody has decoded yet: load() may find one broken. All else was looked
+  /// at when the source was opened.
+  virtual std::uint64_t unread_samples() const { return 0; }
 };
 
 /// The key of the data that is given, such as "data.jsonl"; of the first one if it is several.

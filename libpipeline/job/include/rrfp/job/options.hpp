@@ -136,6 +136,9 @@ enum class too_long : std::uint8_t { stop, cut, skip };
 /// `shuffled`: every epoch in an order of its own.
 enum class sample_order : std::uint8_t { shuffled, file };
 
+/// What makes tokens of a text.
+enum class tokenizer_kind : std::uint8_t { bytes };
+
 /// What becomes of a sample that cannot be used.
 enum class bad_samples : std::uint8_t { stop, skip };
 
@@ -169,6 +172,8 @@ struct data_options {
   std::vector<double> image_std{0.5};
   /// The same samples without their images.
   bool blind = false;
+  /// Nothing: bytes, which a pretrained model is not trained on unless that is asked for.
+  std::optional<tokenizer_kind> tokenizer;
 };
 
 enum class optimizer_kind : std::uint8_t { adamw, sgd };

@@ -1,0 +1,153 @@
+#include <rrfp/hugging_face/image_processor.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+
+#include <rrfp/hugging_face/config.hpp>
+#include <rrfp/json/parse_json.hpp>
+
+namespace rrfp::hugging_face {
+
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+result<json> read_object(const std::string& file) {
+  std::error_code failure;
+  const auto size = fs::file_size(file, failure);
+  if (failure) return error{file + ": cannot be read: " + failure.message()};
+  if (size > config_bytes_max)
+    return error{file + ": expected at most " + std::to_string(config_bytes_max) + " bytes, got " +
+                 std::to_string(size)};
+  std::ostringstream text;
+  const std::ifstream in(file, std::ios::binary);
+  text << in.rdbuf();
+  if (!in) return error{file + ": cannot be read"};
+  auto parsed = parse_json<json>(text.str());
+  if (const auto* fault = std::get_if<json_fault>(&parsed)) return error{fault->message_in(file)};
+  auto& read = std::get<json>(parsed);
+  if (!read.is_object()) return error{file + ": expected a JSON object"};
+  return std::move(read);
+}
+
+/// What the processor of a folder asks for; null if there is none.
+struct asked {
+  std::string source;  ///< the file, and the object in it
+  json settings;
+};
+
+result<asked> read_asked(const std::string& folder) {
+  constexpr std::array<std::pair<const char*, const char*>, 2> files{
+      {{"processor_config.json", "image_processor"}, {"preprocessor_config.json", nullptr}}};
+  for (const auto& [name, object] : files) {
+    const auto file = (fs::path{folder} / name).string();
+    std::error_code unknown;
+    if (!fs::exists(file, unknown)) continue;
+    auto read = read_object(file);
+    if (!read) return read.failure();
+    if (object == nullptr) return asked{file + ": ", *read};
+    if (!read->contains(object)) continue;
+    if (!read->at(object).is_object())
+      return error{file + ": " + object + ": expected an object, got " + read->at(object).dump()};
+    return asked{file + ": " + object + ".", read->at(object)};
+  }
+  return asked{};
+}
+
+/// Numbers of text and of arithmetic agree to this share.
+bool equal(double a, double b) { return std::abs(a - b) <= 1e-6 * std::max(1e-3, std::abs(b)); }
+
+class processor {
+ public:
+  explicit processor(const asked& of) : of_(of) {}
+
+  status check(const job::data_options& data) const {
+    for (const auto& [key, value] : of_.settings.items()) {
+      constexpr std::array<std::string_view, 3> known{"do_rescale", "do_normalize",
+                                                      "do_convert_rgb"};
+      if (!key.starts_with("do_") || std::find(known.begin(), known.end(), key) != known.end())
+        continue;
+      if (!value.is_null() && value != false) return not_done(key, value.dump());
+    }
+    if (is_absent("do_resize")) return not_done("do_resize", "none, which means true");
+    if (auto scaled = check_scale(); !scaled) return scaled;
+    const bool is_normalized = is_absent("do_normalize") || at("do_normalize") == true;
+    const std::vector<double> zero{0}, one{1};
+    if (!is_normalized) {
+      if (!agree(data.image_mean, zero) || !agree(data.image_std, one))
+        return wrong("do_normalize", "true unless data.image_mean = 0 and data.image_std = 1",
+                     "false");
+      return success();
+    }
+    if (auto mean = check_colours("image_mean", data.image_mean); !mean) return mean;
+    return check_colours("image_std", data.image_std);
+  }
+
+ private:
+  bool is_absent(const char* key) const {
+    return !of_.settings.contains(key) || of_.settings.at(key).is_null();
+  }
+  const json& at(const char* key) const { return of_.settings.at(key); }
+  error wrong(const std::string& key, const std::string& expected, const std::string& got) const {
+    return error{of_.source + key + ": expected " + expected + ", got " + got};
+  }
+  error not_done(const std::string& key, const std::string& got) const {
+    return wrong(key, "false",
+                 got +
+                     "; images keep their shape here: they are shrunk to "
+                     "data.image_side_max and fitted to patches, not resized to a "
+                     "fixed size, cropped, padded or cut up");
+  }
+
+  status check_scale() const {
+    if (!is_absent("do_rescale") && at("do_rescale") != true)
+      return wrong("do_rescale", "true", at("do_rescale").dump());
+    if (is_absent("rescale_factor")) return success();
+    const auto& factor = at("rescale_factor");
+    if (factor.is_number() && equal(factor.get<double>(), 1.0 / 255)) return success();
+    return wrong("rescale_factor", "1 / 255", factor.dump());
+  }
+
+  /// One number stands for all three colours.
+  static bool agree(const std::vector<double>& a, const std::vector<double>& b) {
+    if (a.empty() || b.empty()) return false;
+    for (std::size_t c = 0; c < 3; ++c)
+      if (!equal(a[c % a.size()], b[c % b.size()])) return false;
+    return true;
+  }
+
+  status check_colours(const char* key, const std::vector<double>& done) const {
+    const auto expected = std::string{"data."} + key + " = " + json(done).dump();
+    if (is_absent(key)) return wrong(key, expected, "none");
+    std::vector<double> numbers;
+    const auto& value = at(key);
+    for (const auto& n : value.is_array() ? value : json::array({value}))
+      if (n.is_number()) numbers.push_back(n.get<double>());
+    const bool has_a_colour_each = numbers.size() == 3 && value.size() == 3;
+    const bool has_one_for_all = numbers.size() == 1 && (value.is_number() || value.size() == 1);
+    if ((has_a_colour_each || has_one_for_all) && agree(numbers, done)) return success();
+    return wrong(key, expected, value.dump());
+  }
+
+  const asked& of_;
+};
+
+}  // namespace
+
+status check_image_processor(const std::string& folder, const job::data_options& data) {
+  const auto read = read_asked(folder);
+  if (!read) return read.failure();
+  if (read->settings.is_null()) return success();
+  return processor{*read}.check(data);
+}
+
+}  // namespace rrfp::hugging_face
