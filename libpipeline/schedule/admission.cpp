@@ -34,7 +34,8 @@ std::vector<std::uint32_t> admission_order(admission a, std::span<const double> 
                        [&](std::uint32_t x, std::uint32_t y) { return cost[x] > cost[y]; });
       break;
     case admission::small_large_small: {
-      // Deal the sorted microbatches to the two ends in turn; the dearest meet in the middle.
+      // Deal the sorted microbatches to the two ends in turn, so that the largest meet in the
+      // middle.
       std::stable_sort(order.begin(), order.end(), cheaper);
       std::vector<std::uint32_t> dealt(order.size());
       std::size_t front = 0;

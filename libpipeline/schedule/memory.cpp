@@ -13,7 +13,7 @@ memory_slots::memory_slots(memory_limit limit, std::uint32_t microbatches, std::
 
 void memory_slots::reset(std::span<const std::uint64_t> slot_bytes) {
   RRFP_CHECK(slot_bytes.empty() || slot_bytes.size() == state_.size(),
-             "slot_bytes has one entry a microbatch");
+             "slot_bytes must have one entry per microbatch");
   std::fill(state_.begin(), state_.end(), state::waiting);
   std::fill(chunks_left_.begin(), chunks_left_.end(), chunks_);
   bytes_.assign(slot_bytes.begin(), slot_bytes.end());
@@ -27,7 +27,7 @@ bool memory_slots::fits(microbatch_id mb) const {
 }
 
 bool memory_slots::may_take(microbatch_id mb) const {
-  RRFP_CHECK(state_[mb.value()] == state::waiting, "a slot is taken once a step");
+  RRFP_CHECK(state_[mb.value()] == state::waiting, "a microbatch takes its slot once per step");
   if (!fits(mb)) return false;
   if (mb.value() == oldest_waiting_) return true;
   if (limit_.slots != 0 && use_.slots + 2 > limit_.slots) return false;
@@ -39,7 +39,7 @@ bool memory_slots::may_take(microbatch_id mb) const {
 }
 
 void memory_slots::take(microbatch_id mb) {
-  RRFP_CHECK(state_[mb.value()] == state::waiting, "a slot is taken once a step");
+  RRFP_CHECK(state_[mb.value()] == state::waiting, "a microbatch takes its slot once per step");
   state_[mb.value()] = state::held;
   while (oldest_waiting_ < state_.size() && state_[oldest_waiting_] != state::waiting)
     ++oldest_waiting_;
@@ -56,7 +56,7 @@ void memory_slots::activation_begins() {
 
 void memory_slots::activation_ends(microbatch_id mb) {
   RRFP_CHECK(state_[mb.value()] == state::held && chunks_left_[mb.value()] > 0,
-             "a fold ends an activation that holds a slot");
+             "only an activation with a slot can be folded");
   --use_.activations;
   if (--chunks_left_[mb.value()] > 0) return;
   state_[mb.value()] = state::released;

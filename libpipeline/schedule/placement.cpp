@@ -20,7 +20,7 @@ std::optional<placement> placement_of(std::string_view text) {
 }
 
 virtual_stage_id pipeline_shape::virtual_stage(stage_id stage, chunk_id chunk) const {
-  RRFP_CHECK(stage.value() < stages && chunk.value() < chunks, "chunk outside the pipeline");
+  RRFP_CHECK(stage.value() < stages && chunk.value() < chunks, "stage or chunk out of range");
   switch (layout) {
     case placement::linear:
     case placement::interleaved: return virtual_stage_id{chunk.value() * stages + stage.value()};
@@ -31,7 +31,7 @@ virtual_stage_id pipeline_shape::virtual_stage(stage_id stage, chunk_id chunk) c
 }
 
 chunk_position pipeline_shape::at(virtual_stage_id vs) const {
-  RRFP_CHECK(vs.value() < virtual_stages(), "virtual stage outside the pipeline");
+  RRFP_CHECK(vs.value() < virtual_stages(), "virtual stage out of range");
   const auto chunk = vs.value() / stages;
   const auto place = vs.value() % stages;
   const bool turned = layout == placement::v && chunk == 1;

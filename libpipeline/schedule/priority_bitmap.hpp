@@ -1,6 +1,6 @@
-/// A set of small integers that finds its next member in O(log64 n): one bit each, and above every
-/// 64 words one bit that says whether a word below is empty. With `count` it also tells how many
-/// members lie in a range, by a Fenwick tree over the words.
+/// A set of small integers that finds its next member in O(log64 n). Each integer has one bit; each
+/// bit of a higher level says whether one word of the level below is non-empty. counted_bitmap also
+/// counts the members of a range, with a Fenwick tree over the words.
 #pragma once
 
 #include <bit>
@@ -79,13 +79,13 @@ class priority_bitmap {
   std::vector<std::vector<std::uint64_t>> levels_;
 };
 
-/// The tasks not launched yet, with O(log n) counting of a prefix.
+/// The tasks not yet launched, with O(log n) counting of a range.
 class counted_bitmap {
  public:
   explicit counted_bitmap(std::uint32_t size = 0)
       : bits_(size), size_(size), tree_((size + 63) / 64 + 1) {}
 
-  /// Every position a member again.
+  /// Makes every position a member.
   void fill() {
     bits_.clear();
     std::fill(tree_.begin(), tree_.end(), 0);
@@ -98,7 +98,7 @@ class counted_bitmap {
   }
 
   void erase(std::uint32_t at) {
-    RRFP_CHECK(bits_.test(at), "a task is launched once a step");
+    RRFP_CHECK(bits_.test(at), "a task is launched once per step");
     bits_.erase(at);
     for (auto i = at / 64 + 1; i < tree_.size(); i += i & (~i + 1)) --tree_[i];
     --count_;

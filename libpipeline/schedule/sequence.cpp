@@ -11,7 +11,7 @@ std::string at_stage(std::uint32_t stage, const task& t) {
   return to_string(t) + " of stage " + std::to_string(stage);
 }
 
-/// Marks for every (row, chunk, microbatch) of one stage; row 0 F, 1 B or BW, 2 W.
+/// One mark for each (row, chunk, microbatch) of one stage; row 0: F, 1: B or BW, 2: W.
 class task_marks {
  public:
   explicit task_marks(const pipeline_shape& shape)
@@ -45,11 +45,11 @@ status check_complete(const pipeline_shape& shape, std::uint32_t stage, const se
   task_marks seen{shape};
   for (const auto& t : order) {
     if (seen.is_foreign(t))
-      return error{at_stage(stage, t) + " is outside the job: it has " +
+      return error{at_stage(stage, t) + " does not exist: the job has " +
                    std::to_string(shape.microbatches) + " microbatches and " +
                    std::to_string(shape.chunks) + " chunks"};
     if (seen.test(t) || (t.kind == task_kind::backward_weight && seen.test(2, t.mb, t.chunk)))
-      return error{at_stage(stage, t) + " is there twice"};
+      return error{at_stage(stage, t) + " occurs twice"};
     seen.set(t);
   }
   constexpr task_kind by_row[] = {task_kind::forward, task_kind::backward, task_kind::weight};
@@ -61,7 +61,7 @@ status check_complete(const pipeline_shape& shape, std::uint32_t stage, const se
   return success();
 }
 
-/// Obeys the sequences without a clock, as far as they go.
+/// Executes the sequences without a clock, as far as possible.
 class dry_run {
  public:
   dry_run(const pipeline_shape& shape, std::span<const sequence> sequences)
@@ -88,7 +88,7 @@ class dry_run {
     return true;
   }
 
-  /// Follows "waits for" from the first stage that is stuck until a stage comes up again.
+  /// Follows the waits from the first stalled stage until a stage repeats.
   std::string cycle() const {
     std::uint32_t s = 0;
     while (next_[s] == sequences_[s].size()) ++s;
@@ -104,7 +104,7 @@ class dry_run {
       if (!text.empty()) text += "; ";
       text += "stage " + std::to_string(stage) + " stops at " + to_string(head(stage)) +
               " (position " + std::to_string(next_[stage]) + "), which needs " +
-              at_stage(wanted.stage, wanted.what);
+              at_stage(wanted.stage, wanted.required);
     }
     return text;
   }
@@ -112,12 +112,12 @@ class dry_run {
  private:
   struct need {
     std::uint32_t stage;
-    task what;
+    task required;
   };
 
   const task& head(std::uint32_t s) const { return sequences_[s][next_[s]]; }
 
-  /// What the head of stage s waits for.
+  /// The task that the head of stage s waits for.
   std::optional<need> blocker(std::uint32_t s) const {
     const auto& t = head(s);
     const auto vs = shape_.virtual_stage(stage_id{s}, t.chunk);
@@ -146,7 +146,7 @@ class dry_run {
   std::vector<std::size_t> next_;
 };
 
-/// Keeps its own table of positions, so that rank() is a lookup.
+/// Has its own table of positions, so that rank() is a lookup.
 class sequence_policy final : public policy {
  public:
   sequence_policy(std::string_view name, const sequence& order) : name_(name) {
@@ -175,7 +175,8 @@ class sequence_policy final : public policy {
 
  private:
   std::size_t index(const task& t) const {
-    RRFP_CHECK(t.mb.value() < microbatches_ && t.chunk.value() < chunks_, "a task of the sequence");
+    RRFP_CHECK(t.mb.value() < microbatches_ && t.chunk.value() < chunks_,
+               "the task must belong to the sequence");
     return (static_cast<std::size_t>(task_marks::row(t.kind)) * chunks_ + t.chunk.value()) *
                microbatches_ +
            t.mb.value();
@@ -204,7 +205,7 @@ status check_sequences(const pipeline_shape& shape, std::span<const sequence> se
   dry_run run{shape, sequences};
   run.run();
   if (run.ended()) return success();
-  return error{"the order can never end, a cycle of waits: " + run.cycle()};
+  return error{"the order can never complete; cycle of waits: " + run.cycle()};
 }
 
 status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& order,

@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::uint32_t none = priority_bitmap::none;
 
-/// What is known of one (microbatch, chunk).
+/// The state of one (microbatch, chunk).
 struct progress {
-  std::uint64_t forward_ranks = 0;   ///< bit r: the input of F is on rank r
-  std::uint64_t backward_ranks = 0;  ///< bit r: the gradient is on rank r
+  std::uint64_t forward_ranks = 0;   ///< bit r: the input of F has arrived on rank r
+  std::uint64_t backward_ranks = 0;  ///< bit r: the gradient has arrived on rank r
   bool forward_launched = false;
   bool backward_launched = false;
   bool weight_due = false;  ///< a W or BW was launched, folded or not
@@ -35,8 +35,8 @@ struct lane_range {
 
 }  // namespace
 
-/// The ranking is frozen at construction: every task of a step gets a position, lanes one after
-/// another, so that "best-ranked ready task" is "first bit set".
+/// The ranking is fixed at construction: every task of a step gets a position, lane after lane, so
+/// that "best-ranked ready task" is "first bit set".
 class stage_core::impl {
  public:
   impl(stage_config config, std::unique_ptr<policy> hint)
@@ -46,14 +46,14 @@ class stage_core::impl {
         progress_(std::size_t{config_.shape.microbatches} * config_.shape.chunks),
         fold_next_(config_.shape.chunks),
         backwards_of_(config_.shape.microbatches) {
-    RRFP_CHECK(config_.shape.validate().ok(), "a valid shape");
-    RRFP_CHECK(config_.stage.value() < config_.shape.stages, "a stage of the shape");
-    RRFP_CHECK(config_.ranks >= 1 && config_.ranks <= 64, "1 to 64 ranks");
+    RRFP_CHECK(config_.shape.validate().ok(), "the shape must be valid");
+    RRFP_CHECK(config_.stage.value() < config_.shape.stages, "the stage must belong to the shape");
+    RRFP_CHECK(config_.ranks >= 1 && config_.ranks <= 64, "ranks must be 1 to 64");
     RRFP_CHECK(hint_ != nullptr, "a policy");
     const auto lanes = hint_->lanes();
-    RRFP_CHECK(lanes >= 1 && lanes <= lanes_max, "1 to lanes_max lanes");
+    RRFP_CHECK(lanes >= 1 && lanes <= lanes_max, "lanes() must be 1 to lanes_max");
     RRFP_CHECK(config_.mode == dispatch_mode::ready || lanes == 1,
-               "in-order dispatch obeys a policy of one lane");
+               "in-order dispatch needs a policy with one lane");
     all_ranks_ = config_.ranks == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << config_.ranks) - 1;
     freeze_ranking();
     actions_.reserve(config_.lookahead + 2);
@@ -82,7 +82,7 @@ class stage_core::impl {
         const microbatch_id mb{i};
         const chunk_id chunk{c};
         const auto backward = hint_->backward_of(mb, chunk);
-        RRFP_CHECK(is_backward(backward), "backward_of gives B or BW");
+        RRFP_CHECK(is_backward(backward), "backward_of must return B or BW");
         tasks_.push_back({task_kind::forward, mb, chunk});
         tasks_.push_back({backward, mb, chunk});
         if (backward == task_kind::backward) tasks_.push_back({task_kind::weight, mb, chunk});
@@ -98,7 +98,7 @@ class stage_core::impl {
     keys.reserve(tasks_.size());
     for (const auto& t : tasks_) {
       const auto lane = hint_->lane_of(t);
-      RRFP_CHECK(lane < hint_->lanes(), "lane_of gives a lane of the policy");
+      RRFP_CHECK(lane < hint_->lanes(), "lane_of must return a lane of the policy");
       keys.push_back({lane, hint_->rank(t), t});
     }
     std::sort(keys.begin(), keys.end(), [](const key& a, const key& b) {
@@ -131,7 +131,7 @@ class stage_core::impl {
   }
   progress& of(microbatch_id mb, chunk_id chunk) {
     RRFP_CHECK(mb.value() < config_.shape.microbatches && chunk.value() < config_.shape.chunks,
-               "a task of the step");
+               "the task must belong to the step");
     return progress_[std::size_t{chunk.value()} * config_.shape.microbatches + mb.value()];
   }
   bool on_last_virtual_stage(chunk_id chunk) const {
@@ -142,7 +142,7 @@ class stage_core::impl {
 
   void handle(const step_began& e) {
     RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
-               "a step begins after the one before");
+               "a step begins only after the previous one has ended");
     aborted_ = false;
     slots_.reset(e.slot_bytes);
     std::fill(progress_.begin(), progress_.end(), progress{});
@@ -157,16 +157,17 @@ class stage_core::impl {
   }
 
   void handle(const input_arrived& e) {
-    RRFP_CHECK(e.rank.value() < config_.ranks, "a rank of the stage");
+    RRFP_CHECK(e.rank.value() < config_.ranks, "the rank must belong to the stage");
     RRFP_CHECK(e.kind == task_kind::forward || e.kind == task_kind::backward,
-               "an activation or a gradient");
+               "an input is an activation or a gradient");
     auto& p = of(e.mb, e.chunk);
     const bool forward = e.kind == task_kind::forward;
-    RRFP_CHECK(forward || !on_last_virtual_stage(e.chunk), "the last stage makes its own gradient");
+    RRFP_CHECK(forward || !on_last_virtual_stage(e.chunk),
+               "the last virtual stage produces its own gradient");
     auto& ranks = forward ? p.forward_ranks : p.backward_ranks;
     const auto bit = std::uint64_t{1} << e.rank.value();
-    RRFP_CHECK((ranks & bit) == 0, "an input arrives once a step");
-    RRFP_CHECK(left_.count() != 0, "an input arrives during a step");
+    RRFP_CHECK((ranks & bit) == 0, "an input arrives once per step and rank");
+    RRFP_CHECK(left_.count() != 0, "an input must arrive during a step");
     ranks |= bit;
     if (ranks != all_ranks_) return;
     if (forward)
@@ -178,13 +179,13 @@ class stage_core::impl {
   void handle(const task_finished& e) {
     const auto found = std::find_if(running_.begin(), running_.end(),
                                     [&](const auto& r) { return r.what.seq == e.seq; });
-    RRFP_CHECK(found != running_.end(), "a finished task was launched");
+    RRFP_CHECK(found != running_.end(), "a finished task must have been launched");
     const auto bit = std::uint64_t{1} << e.rank.value();
     RRFP_CHECK(e.rank.value() < config_.ranks && (found->ranks_left & bit) != 0,
-               "a rank finishes a launch once");
+               "each rank finishes a launch once");
     found->ranks_left &= ~bit;
     if (found->ranks_left != 0) return;
-    RRFP_CHECK(found == running_.begin(), "launches finish in the order of their numbers");
+    RRFP_CHECK(found == running_.begin(), "launches must finish in the order of their numbers");
     const auto& folds = found->what.folds;
     for (std::uint32_t i = 0; i < folds.count; ++i)
       slots_.activation_ends(microbatch_id{folds.first.value() + i});
@@ -229,8 +230,8 @@ class stage_core::impl {
       mark_ready(position(task_kind::backward, mb, chunk));
   }
 
-  /// In ready mode W waits for its turn to be folded; a sequence that is obeyed may name it
-  /// earlier, and then it folds nothing until the gap before it is closed.
+  /// In ready mode, W waits for its turn to be folded. In-order mode may run W earlier; it then
+  /// folds nothing until the gap before it is closed.
   void offer_weight(microbatch_id mb, chunk_id chunk) {
     const auto at = position(task_kind::weight, mb, chunk);
     const auto& p = of(mb, chunk);
@@ -293,8 +294,8 @@ class stage_core::impl {
     return best;
   }
 
-  /// The best-ranked microbatch that waits for a slot, else the oldest one: if neither may have a
-  /// slot, trying more of them is not worth the time.
+  /// The best-ranked microbatch that waits for a slot, or else the oldest one. If neither may take
+  /// a slot, trying more of them is not worth the time.
   std::uint32_t best_admission(lane_range lane, std::uint32_t& blocked) const {
     const auto first = admission_.first_in(lane.begin, lane.end);
     if (first == none) return none;
@@ -312,7 +313,7 @@ class stage_core::impl {
     return here && allowed(at) ? at : none;
   }
 
-  /// The policy's lanes, then those it left out, so that no hint can leave work lying for ever.
+  /// The policy's lanes, then the lanes it left out, so that no hint can leave tasks unlaunched.
   std::array<std::uint8_t, lanes_max> complete_order() const {
     const auto named = hint_->order();
     std::array<std::uint8_t, lanes_max> order{};
@@ -320,7 +321,7 @@ class stage_core::impl {
     std::uint32_t count = 0;
     for (std::uint32_t i = 0; i < named.count; ++i) {
       RRFP_CHECK(named.lane[i] < lanes_max && (used >> named.lane[i] & 1) == 0,
-                 "an order names each lane once");
+                 "a lane order names each lane at most once");
       used |= 1U << named.lane[i];
       order[count++] = named.lane[i];
     }
@@ -357,7 +358,7 @@ class stage_core::impl {
     if (admission_.test(at)) {
       admission_.erase(at);
       slots_.take(t.mb);
-      // Inputs of the other chunks may have come first; now they need no slot of their own.
+      // Inputs of the other chunks may have arrived first; those F no longer need a slot.
       for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
         const auto other = position(task_kind::forward, t.mb, chunk_id{c});
         if (!admission_.test(other)) continue;
@@ -403,14 +404,14 @@ class stage_core::impl {
                                           : left_.first_in(lane.begin, lane.end);
       if (head == none) continue;
       if (ready_count_ != 0) return {wait_cause::memory, tasks_[head]};
-      return {wait_cause::input, what_must_come(tasks_[head])};
+      return {wait_cause::input, awaited_task(tasks_[head])};
     }
-    RRFP_CHECK(false, "remaining tasks lie in some lane");
+    RRFP_CHECK(false, "every remaining task must be in a lane");
   }
 
-  /// The task of this stage at the end of the chain of own tasks that `t` waits for: the one whose
-  /// input has to come from another stage.
-  task what_must_come(task t) const {
+  /// The end of the chain of dependencies of `t` within this stage: the task whose input another
+  /// stage has to send.
+  task awaited_task(task t) const {
     for (;;) {
       const auto before = own_task_before(t);
       if (!before) return t;
@@ -418,7 +419,7 @@ class stage_core::impl {
     }
   }
 
-  /// The task of this stage that is left and that has to be launched before `t`, if there is one.
+  /// The unlaunched task of this stage that must be launched before `t`, if there is one.
   std::optional<task> own_task_before(const task& t) const {
     const auto& shape = config_.shape;
     const auto left = [&](task_kind kind, microbatch_id mb, chunk_id chunk) -> std::optional<task> {
@@ -456,7 +457,7 @@ class stage_core::impl {
   std::vector<progress> progress_;
   std::vector<std::uint32_t> fold_next_;     ///< by chunk: the next microbatch to fold
   std::vector<std::uint32_t> backwards_of_;  ///< by microbatch: backwards launched
-  /// Ready tasks by what they still need: a slot, nothing (F), nothing (B, W, BW).
+  /// Ready tasks: F that still need a slot; F that do not; B, W and BW.
   priority_bitmap admission_;
   priority_bitmap forwards_;
   priority_bitmap others_;

@@ -47,7 +47,7 @@ std::optional<task> task_of(std::string_view text) {
     if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
   }
   const task t{*kind, microbatch_id{mb}, chunk_id{chunk}};
-  // Only one text a task: neither "F03" nor "F3.0".
+  // Each task has exactly one text form: neither "F03" nor "F3.0".
   return to_string(t) == text ? std::optional{t} : std::nullopt;
 }
 

@@ -161,7 +161,7 @@ TEST_CASE("A table of a schedule is found beside the job file and proved") {
   folder.write("order.csv", "0F0,0B0\n1F0,1Q0\n");
   CHECK(load_refusal(path).starts_with(path + ":6: dispatch.policy: " + table + ":2: "));
   folder.write("order.csv", "0B0,0F0\n1F0,1B0\n");
-  CHECK(load_refusal(path).starts_with(head + "the order can never end, a cycle of waits: "));
+  CHECK(load_refusal(path).starts_with(head + "the order can never complete; cycle of waits: "));
   folder.write("order.csv", "0F0,0B0\n1F0,1B0\n");
   CHECK(load_refusal(path) == "accepted");
   CHECK(load_job(path, {}, job_use::simulate)->dispatch.policy == "table:" + table);

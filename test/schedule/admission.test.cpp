@@ -24,7 +24,7 @@ TEST_CASE("Small first and large first sort by cost and keep equal costs in load
   CHECK(admission_order(admission::large_first, cost) == order{3, 0, 2, 1, 4});
 }
 
-TEST_CASE("Small-large-small rises to the dearest and falls again") {
+TEST_CASE("Small-large-small rises to the most expensive and falls again") {
   CHECK(admission_order(admission::small_large_small, std::vector{5.0, 1.0, 4.0, 2.0, 3.0}) ==
         order{1, 4, 0, 2, 3});
   for (std::size_t m = 1; m <= 17; ++m) {
@@ -51,7 +51,7 @@ TEST_CASE("Every admission order names each microbatch once") {
   }
 }
 
-TEST_CASE("Names of admission orders come back as what they name") {
+TEST_CASE("Names of admission orders parse to their orders") {
   for (const auto a : all) CHECK(admission_of(name(a)) == a);
   CHECK_FALSE(admission_of("small").has_value());
 }

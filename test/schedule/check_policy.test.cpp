@@ -1,4 +1,4 @@
-/// A policy that breaks its rules is refused before a core obeys it.
+/// A policy that breaks its contract is refused before a core uses it.
 #include <string>
 
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 namespace rrfp {
 namespace {
 
-/// Keeps to the rules but for what a test changes.
+/// Satisfies the contract except for what a test changes.
 class loose_policy final : public policy {
  public:
   std::string_view name() const override { return "loose"; }
@@ -34,7 +34,7 @@ std::string refused(const loose_policy& p, dispatch_mode mode = dispatch_mode::r
 
 }  // namespace
 
-TEST_CASE("what a policy must keep to is checked and named") {
+TEST_CASE("every part of a policy's contract is checked, and a violation is named") {
   loose_policy p;
   CHECK(refused(p).empty());
   CHECK(refused(p, dispatch_mode::in_order).empty());

@@ -1,12 +1,12 @@
-/// All interleavings of small pipelines: no order of arrivals and finishes can deadlock a stage,
-/// overrun a limit or launch a task twice.
+/// Explores all interleavings of small pipelines: no order of arrivals and finishes can deadlock a
+/// stage, exceed a limit or launch a task twice.
 ///
-/// A stage is deterministic: what it does next depends on the events that it has seen alone. So
-/// each stage is explored once as an automaton (its states are found by replaying events into a
-/// fresh core, each step compared with the naive model), and the pipeline as the product of its
-/// automata, where a message is under way when its sender has sent it and its receiver has not got
-/// it. Every event adds something that is never taken back, so the product has no cycle: if each
-/// state without a next event is complete, then every maximal run is.
+/// A stage is deterministic: its next action depends only on the events that it has received. Each
+/// stage is therefore explored once as an automaton: its states are found by replaying events into
+/// a new core, and each step is compared with the naive model. The pipeline is the product of its
+/// automata, in which a message is in flight after its sender has sent it and before its receiver
+/// has got it. Every event adds something that is never removed, so the product has no cycle: if
+/// each state without a next event is complete, then every maximal run is complete.
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -25,11 +25,11 @@ namespace {
 constexpr std::uint32_t stages_max = 3;
 constexpr std::uint32_t unknown = ~std::uint32_t{0};
 
-/// When a stage decides: after each event, or whenever the run likes (so that many events may be
-/// told before one decision).
+/// When a stage decides: after each event, or at any time (so that one decision may follow many
+/// events).
 enum class decisions { eager, lazy };
 
-/// One bit for each input that a stage can get.
+/// One bit for each input of a stage.
 struct input_bits {
   pipeline_shape shape;
   std::uint32_t ranks;
@@ -49,19 +49,19 @@ struct input_bits {
   }
 };
 
-/// What the product needs to know of one state of one stage.
+/// The properties of a stage's state that the product needs.
 struct local_state {
   std::uint32_t parent = unknown;
   std::uint32_t last_event = unknown;
   std::uint64_t arrived = 0;
-  std::array<std::uint64_t, stages_max> sent{};  ///< by receiving stage, in its bits
-  std::uint32_t can_finish = 0;                  ///< bit r: rank r runs something
+  std::array<std::uint64_t, stages_max> sent{};  ///< by receiving stage, as its input bits
+  std::uint32_t can_finish = 0;                  ///< bit r: rank r runs a task
   bool undecided = false;
   bool complete = false;
 };
 
-/// The states of one stage, found as they are asked for. Events are numbered: inputs, then the
-/// finishes by rank, then `decide`.
+/// The states of one stage, explored on demand. Events are numbered: inputs, then the finishes by
+/// rank, then `decide`.
 class stage_automaton {
  public:
   stage_automaton(const pipeline_setup& setup, std::uint32_t stage, decisions when)
@@ -156,10 +156,10 @@ class stage_automaton {
   std::unordered_map<std::string, std::uint32_t> ids_;
 };
 
-/// The states seen: a hash set of numbers other than zero.
+/// The states seen: a hash set of nonzero numbers.
 class number_set {
  public:
-  /// True if the number is new.
+  /// Returns whether the number is new.
   bool insert(std::uint64_t number) {
     if (2 * ++count_ > slots_.size()) grow();
     auto& slot = find(number);
@@ -221,7 +221,7 @@ class product {
   }
 
  private:
-  /// By stage, the number of its local state.
+  /// The number of each stage's local state.
   using global_state = std::array<std::uint32_t, stages_max>;
 
   std::uint64_t under_way_to(const global_state& state, std::uint32_t stage) const {
@@ -231,7 +231,7 @@ class product {
     return sent & ~automata_[stage].state(state[stage]).arrived;
   }
 
-  /// Visits all next states; false if there is none.
+  /// Visits all next states; returns false if there is none.
   bool expand(const global_state& state) {
     bool any = false;
     for (std::uint32_t s = 0; s < automata_.size(); ++s) {
@@ -286,7 +286,7 @@ std::string text_of(const pipeline_setup& s, const std::string& hint) {
          " hint " + hint;
 }
 
-/// Adds up what was explored; a failure names its case.
+/// Adds up the explored states; a failure names its case.
 class exploration {
  public:
   void add(const pipeline_setup& setup, decisions when, const std::string& hint) {
@@ -317,7 +317,7 @@ struct named_hints {
   std::vector<hint_table> by_stage;
 };
 
-/// Hints that pull in all directions, those that no sane person would write among them.
+/// Hints with very different preferences, including unreasonable ones.
 std::vector<named_hints> hints_for(const pipeline_shape& shape, bool fused) {
   random_source random{shape.stages * 100 + shape.chunks * 10 + shape.microbatches};
   std::vector<named_hints> all;
@@ -356,8 +356,8 @@ struct named_limit {
   std::vector<std::uint64_t> slot_bytes;
 };
 
-/// Slots 1 to m (m binds nobody); bytes that some microbatch exceeds by itself; run_ahead; all
-/// together.
+/// Slots 1 to m (m never binds); bytes that some microbatch exceeds by itself; run_ahead; all of
+/// them together.
 std::vector<named_limit> limits_for(std::uint32_t m) {
   constexpr std::array<std::uint64_t, 4> uneven{2, 5, 1, 3};
   const std::vector<std::uint64_t> bytes(uneven.begin(), uneven.begin() + m);
@@ -378,7 +378,7 @@ void add_all(exploration& all, const pipeline_shape& shape, std::uint32_t ranks,
   for (const bool fused : {true, false}) {
     for (const auto& hint : hints_for(shape, fused)) {
       for (const auto& [limit, bytes] : limits_for(shape.microbatches)) {
-        // Without a bound the largest shapes have a million states each; one hint stands for all.
+        // Without a limit, the largest shapes have a million states each; one hint represents all.
         if (shape.chunks * shape.microbatches == 8 && limit.slots == 4 && hint.name != "reversed")
           continue;
         all.add({shape, ranks, lookahead, dispatch_mode::ready, limit, bytes, hint.by_stage}, when,
@@ -396,7 +396,7 @@ TEST_CASE("No order of arrivals and finishes deadlocks a small pipeline, whateve
   all.report("every order, one decision an event");
 }
 
-TEST_CASE("Nor with launches that wait behind the running one") {
+TEST_CASE("Nor with launches queued behind the running one") {
   exploration all;
   for (const auto& shape : small_shapes())
     if (shape.virtual_stages() <= 4 && shape.microbatches <= 3)
@@ -413,7 +413,7 @@ TEST_CASE("Nor when a decision sees any number of events at once") {
   all.report("every order, decisions at any time");
 }
 
-TEST_CASE("Nor when the ranks of a stage are told and finish at different times") {
+TEST_CASE("Nor when the ranks of a stage receive inputs and finish at different times") {
   exploration all;
   for (const auto& shape : small_shapes())
     if (shape.virtual_stages() <= 4 && shape.microbatches <= 2)
@@ -422,7 +422,7 @@ TEST_CASE("Nor when the ranks of a stage are told and finish at different times"
   all.report("every order, two ranks a stage");
 }
 
-TEST_CASE("Every order obeys a proved sequence to its end, 1F1B at its own peak of memory") {
+TEST_CASE("Every order completes a checked sequence, including 1F1B at its own memory peak") {
   exploration all;
   for (const auto& shape : small_shapes()) {
     random_source random{shape.virtual_stages() * 10 + shape.microbatches};
@@ -460,7 +460,7 @@ TEST_CASE("Every order obeys a proved sequence to its end, 1F1B at its own peak 
                sequence_hints(shape, sequences)},
               decisions::lazy, "1f1b");
   }
-  all.report("every order, sequences obeyed");
+  all.report("every order, in-order mode");
 }
 
 }  // namespace rrfp::testing

@@ -31,7 +31,7 @@ TEST_CASE("Without a limit every microbatch may take a slot, in any order") {
   CHECK(slots.oldest_waiting() == 3);
 }
 
-TEST_CASE("The oldest waiting microbatch moves on over those that took their slot early") {
+TEST_CASE("The oldest waiting microbatch skips those that took their slot early") {
   auto slots = slots_of({}, 4);
   slots.take(mb(1));
   slots.take(mb(2));
@@ -53,14 +53,14 @@ TEST_CASE("A young microbatch may not take the last slot while an older one has 
   CHECK_FALSE(slots.may_take(mb(1)));
 }
 
-TEST_CASE("With one slot only the oldest may ever take it") {
+TEST_CASE("A single slot can only go to the oldest microbatch") {
   auto slots = slots_of({1, 0, 0}, 3);
   CHECK_FALSE(slots.may_take(mb(1)));
   CHECK_FALSE(slots.may_take(mb(2)));
   CHECK(slots.may_take(mb(0)));
 }
 
-TEST_CASE("Room is kept for the largest older microbatch that waits") {
+TEST_CASE("Enough bytes stay free for the largest waiting older microbatch") {
   auto slots = slots_of({0, 10, 0}, 3, {6, 2, 5});
   CHECK_FALSE(slots.may_take(mb(2)));  // 5 + 6 > 10
   CHECK(slots.may_take(mb(1)));        // 2 + 6
@@ -71,7 +71,7 @@ TEST_CASE("Room is kept for the largest older microbatch that waits") {
   CHECK_FALSE(slots.may_take(mb(2)));
 }
 
-TEST_CASE("Room is not kept for a microbatch that has had its slot already") {
+TEST_CASE("No bytes stay reserved for a microbatch that has already had its slot") {
   auto slots = slots_of({0, 10, 0}, 4, {1, 9, 4, 4});
   slots.take(mb(0));
   slots.take(mb(1));
@@ -80,11 +80,11 @@ TEST_CASE("Room is not kept for a microbatch that has had its slot already") {
   CHECK(slots.may_take(mb(3)));  // 1 + 4, and 4 for microbatch 2
 }
 
-TEST_CASE("A microbatch larger than the limit runs alone, and nothing young goes before it") {
+TEST_CASE("A microbatch larger than the limit runs alone, and no younger one goes before it") {
   auto slots = slots_of({0, 10, 0}, 3, {3, 25, 1});
   slots.take(mb(0));
   CHECK_FALSE(slots.may_take(mb(1)));
-  CHECK_FALSE(slots.may_take(mb(2)));  // no room could be kept for 25
+  CHECK_FALSE(slots.may_take(mb(2)));  // 25 would not fit
   slots.activation_begins();
   slots.activation_ends(mb(0));
   CHECK(slots.may_take(mb(1)));
@@ -93,7 +93,7 @@ TEST_CASE("A microbatch larger than the limit runs alone, and nothing young goes
   CHECK(slots.use().bytes_peak == 25);
 }
 
-TEST_CASE("Slots and bytes bind together") {
+TEST_CASE("The limits on slots and bytes both apply") {
   auto slots = slots_of({2, 10, 0}, 3, {1, 1, 1});
   slots.take(mb(0));
   slots.take(mb(1));
@@ -101,7 +101,7 @@ TEST_CASE("Slots and bytes bind together") {
   CHECK_FALSE(slots.may_take(mb(2)));
 }
 
-TEST_CASE("A microbatch gives its slot back with the fold of its last chunk") {
+TEST_CASE("A microbatch releases its slot when its last chunk is folded") {
   auto slots = slots_of({1, 0, 0}, 2, {7, 7}, 2);
   slots.take(mb(0));
   slots.activation_begins();
@@ -116,7 +116,7 @@ TEST_CASE("A microbatch gives its slot back with the fold of its last chunk") {
   CHECK(slots.use() == memory_use{0, 1, 0, 7, 0, 2});
 }
 
-TEST_CASE("reset() forgets the step, its peaks and its bytes") {
+TEST_CASE("reset() clears the step, its peaks and its bytes") {
   auto slots = slots_of({1, 0, 0}, 2, {7, 7});
   slots.take(mb(0));
   slots.reset({});
@@ -126,15 +126,18 @@ TEST_CASE("reset() forgets the step, its peaks and its bytes") {
   CHECK(slots.use().bytes == 0);
 }
 
-TEST_CASE("A slot taken twice, given back untaken, or bytes for other microbatches abort") {
+TEST_CASE(
+    "A slot taken twice, a slot released before it is taken, and a wrong number of slot_bytes "
+    "abort") {
   using testing::last_words;
   auto slots = slots_of({}, 2);
   slots.take(mb(0));
-  CHECK_THAT(last_words([&] { slots.take(mb(0)); }), Catch::Contains("taken once"));
-  CHECK_THAT(last_words([&] { (void)slots.may_take(mb(0)); }), Catch::Contains("taken once"));
-  CHECK_THAT(last_words([&] { slots.activation_ends(mb(1)); }), Catch::Contains("holds a slot"));
+  CHECK_THAT(last_words([&] { slots.take(mb(0)); }), Catch::Contains("takes its slot once"));
+  CHECK_THAT(last_words([&] { (void)slots.may_take(mb(0)); }),
+             Catch::Contains("takes its slot once"));
+  CHECK_THAT(last_words([&] { slots.activation_ends(mb(1)); }), Catch::Contains("with a slot"));
   const std::vector<std::uint64_t> one{1};
-  CHECK_THAT(last_words([&] { slots.reset(one); }), Catch::Contains("one entry a microbatch"));
+  CHECK_THAT(last_words([&] { slots.reset(one); }), Catch::Contains("one entry per microbatch"));
 }
 
 }  // namespace rrfp

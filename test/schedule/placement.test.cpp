@@ -22,7 +22,7 @@ TEST_CASE("Interleaved placement puts chunk c of stage s at c*p + s") {
   CHECK(shape.virtual_stage(stage_id{2}, chunk_id{1}) == virtual_stage_id{5});
 }
 
-TEST_CASE("V placement turns back, so that the first stage has the first and the last chunk") {
+TEST_CASE("V placement gives the first stage the first and the last virtual stage") {
   const pipeline_shape shape{3, 2, 1, placement::v};
   CHECK(shape.virtual_stage(stage_id{0}, chunk_id{0}) == virtual_stage_id{0});
   CHECK(shape.virtual_stage(stage_id{2}, chunk_id{0}) == virtual_stage_id{2});
@@ -30,7 +30,7 @@ TEST_CASE("V placement turns back, so that the first stage has the first and the
   CHECK(shape.virtual_stage(stage_id{0}, chunk_id{1}) == virtual_stage_id{5});
 }
 
-TEST_CASE("at() and virtual_stage() undo each other and name every place once") {
+TEST_CASE("at() and virtual_stage() are inverse and cover every position once") {
   for (std::uint32_t p = 1; p <= 9; ++p) {
     for (const auto layout : {placement::linear, placement::interleaved, placement::v}) {
       for (std::uint32_t v = 1; v <= 4; ++v) {
@@ -67,7 +67,7 @@ TEST_CASE("An impossible shape is refused with what was expected and what came")
         "placement v: expected chunks = 2, got 1");
 }
 
-TEST_CASE("Names of placements come back as what they name") {
+TEST_CASE("Names of placements parse to their placements") {
   for (const auto p : {placement::linear, placement::interleaved, placement::v})
     CHECK(placement_of(name(p)) == p);
   CHECK_FALSE(placement_of("V").has_value());
@@ -77,11 +77,11 @@ TEST_CASE("A chunk outside the pipeline aborts") {
   const pipeline_shape shape{3, 2, 1, placement::v};
   using testing::last_words;
   CHECK_THAT(last_words([&] { (void)shape.virtual_stage(stage_id{3}, chunk_id{0}); }),
-             Catch::Contains("chunk outside the pipeline"));
+             Catch::Contains("stage or chunk out of range"));
   CHECK_THAT(last_words([&] { (void)shape.virtual_stage(stage_id{0}, chunk_id{2}); }),
-             Catch::Contains("chunk outside the pipeline"));
+             Catch::Contains("stage or chunk out of range"));
   CHECK_THAT(last_words([&] { (void)shape.at(virtual_stage_id{6}); }),
-             Catch::Contains("virtual stage outside the pipeline"));
+             Catch::Contains("virtual stage out of range"));
 }
 
 }  // namespace rrfp

@@ -29,7 +29,7 @@ TEST_CASE("A bitmap of any size finds what a std::set finds") {
   priority_bitmap bits{size};
   std::set<std::uint32_t> set;
   for (int i = 0; i < 20'000; ++i) {
-    // Sparse for half of the time and dense after it; the ends are drawn often.
+    // Sparse half of the time and then dense; the ends are drawn often.
     auto at = random.one_in(4) ? random.below(2) * (size - 1) : random.below(size);
     if (random.one_in(i < 10'000 ? 2 : 4)) {
       if (!set.empty() && random.one_in(2)) at = *set.begin();
@@ -62,7 +62,7 @@ TEST_CASE("An empty bitmap has no member") {
   CHECK(counted.first_in(0, 0) == none);
 }
 
-TEST_CASE("A counted bitmap counts any range as a std::set does, while it empties") {
+TEST_CASE("A counted bitmap counts any range as a std::set does while members are erased") {
   const auto size = GENERATE(1U, 63U, 64U, 65U, 4096U, 4097U);
   testing::random_source random{size};
   counted_bitmap bits{size};
@@ -88,12 +88,12 @@ TEST_CASE("A counted bitmap counts any range as a std::set does, while it emptie
   CHECK(bits.count() == 0);
 }
 
-TEST_CASE("A task taken out twice aborts") {
+TEST_CASE("Erasing a task twice aborts") {
   counted_bitmap bits{10};
   bits.fill();
   bits.erase(3);
   CHECK_THAT(testing::last_words([&] { bits.erase(3); }),
-             Catch::Contains("a task is launched once a step"));
+             Catch::Contains("a task is launched once per step"));
 }
 
 }  // namespace rrfp

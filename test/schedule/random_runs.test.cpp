@@ -1,10 +1,11 @@
-/// Random pipelines under random weather: every run must end with every task launched once, every
-/// answer equal to the naive model's. Each run is one seed; a run that fails prints it, and
+/// Random pipelines with random orders of events: every run must end with every task launched once,
+/// and every action must equal the naive model's. Each run has one seed; a failing run prints it,
+/// and
 ///
 ///   RRFP_SEED=12345 build/PRESET/bin/test/schedule_random
 ///
-/// runs that one alone; RRFP_RUNS=1000 makes fewer (or more) runs than the suite does, and
-/// `ctest -C soak -L soak` a million.
+/// repeats that run alone. RRFP_RUNS=1000 changes the number of runs, and `ctest -C soak -L soak`
+/// runs a million.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -31,7 +32,7 @@ std::vector<std::uint64_t> random_bytes(std::uint32_t microbatches, random_sourc
 pipeline_setup random_setup(random_source& random) {
   pipeline_setup setup;
   auto& shape = setup.shape;
-  // Small pipelines are quick and find most; large ones come in one run of four.
+  // Small pipelines are fast and find most errors; one run in four is large.
   const bool large = random.one_in(4);
   shape.stages = random.between(1, large ? 8 : 4);
   shape.microbatches = random.between(1, large ? 12 : 6);
@@ -59,17 +60,17 @@ pipeline_setup random_setup(random_source& random) {
   return setup;
 }
 
-/// Picks what happens next. A bias makes the rare orders common: a stage that hardly ever gets on,
-/// messages before finishes or after, the newest message first.
-class weather {
+/// Picks the next event. A bias makes rare orders common: a stage that hardly ever progresses,
+/// messages before or after finishes, the newest message first.
+class event_picker {
  public:
-  explicit weather(random_source& random, std::uint32_t stages)
+  explicit event_picker(random_source& random, std::uint32_t stages)
       : random_(random),
         bias_(static_cast<bias>(random.below(5))),
         slow_stage_(random.below(stages)),
         lazy_decisions_(random.one_in(2)) {}
 
-  /// Makes one event happen; false when nothing can.
+  /// Performs one event; returns false if none is possible.
   bool step(pipeline_driver& driver) {
     const auto& setup = driver.setup();
     undecided_.resize(setup.shape.stages, true);
@@ -89,15 +90,15 @@ class weather {
  private:
   enum class bias { none, messages_first, finishes_first, newest_message_first, slow_stage };
   enum class kind { decide, finish, deliver };
-  struct happening {
+  struct next_event {
     kind what;
     std::uint32_t at;
     std::uint32_t rank;
   };
 
-  happening choose(const pipeline_driver& driver, std::uint32_t messages) {
+  next_event choose(const pipeline_driver& driver, std::uint32_t messages) {
     const auto others = static_cast<std::uint32_t>(possible_.size());
-    const auto any_message = [&] { return happening{kind::deliver, random_.below(messages), 0}; };
+    const auto any_message = [&] { return next_event{kind::deliver, random_.below(messages), 0}; };
     // One choice in eight ignores the bias.
     if (!random_.one_in(8)) {
       switch (bias_) {
@@ -117,18 +118,18 @@ class weather {
       }
     }
     const auto pick = random_.below(others + messages);
-    return pick < others ? possible_[pick] : happening{kind::deliver, pick - others, 0};
+    return pick < others ? possible_[pick] : next_event{kind::deliver, pick - others, 0};
   }
 
-  std::optional<happening> quick_one(const pipeline_driver& driver) {
+  std::optional<next_event> quick_one(const pipeline_driver& driver) {
     for (const auto& h : possible_)
       if (h.at != slow_stage_) return h;
     for (std::uint32_t i = 0; i < driver.messages().size(); ++i)
-      if (driver.messages()[i].stage != slow_stage_) return happening{kind::deliver, i, 0};
+      if (driver.messages()[i].stage != slow_stage_) return next_event{kind::deliver, i, 0};
     return std::nullopt;
   }
 
-  void perform(pipeline_driver& driver, const happening& h) {
+  void perform(pipeline_driver& driver, const next_event& h) {
     auto stage = h.at;
     switch (h.what) {
       case kind::decide:
@@ -149,21 +150,22 @@ class weather {
   const std::uint32_t slow_stage_;
   const bool lazy_decisions_;
   std::vector<bool> undecided_;
-  std::vector<happening> possible_;
+  std::vector<next_event> possible_;
 };
 
 void run_step(pipeline_driver& driver, random_source& random, std::uint64_t step) {
   driver.begin_step(step);
-  weather sky{random, driver.setup().shape.stages};
-  while (sky.step(driver)) {
+  event_picker picker{random, driver.setup().shape.stages};
+  while (picker.step(driver)) {
   }
 }
 
-/// Stops a step half-way; what runs may end, what travels is lost, and the next step starts clean.
+/// Aborts a step half-way: running tasks may end, messages in flight are lost, and the next step
+/// starts clean.
 void run_half_and_abort(pipeline_driver& driver, random_source& random) {
   driver.begin_step(0);
-  weather sky{random, driver.setup().shape.stages};
-  for (auto events = random.below(200); events > 0 && sky.step(driver); --events) {
+  event_picker picker{random, driver.setup().shape.stages};
+  for (auto events = random.below(200); events > 0 && picker.step(driver); --events) {
   }
   for (std::uint32_t s = 0; s < driver.setup().shape.stages; ++s) {
     driver.stage(s).abort();
@@ -174,11 +176,11 @@ void run_half_and_abort(pipeline_driver& driver, random_source& random) {
 }
 
 void expect_ended(const pipeline_driver& driver) {
-  expect(driver.complete(), "deadlock: nothing can happen and the step is not complete");
+  expect(driver.complete(), "deadlock: no event is possible and the step is not complete");
   expect(driver.everything_launched_once(), "every task is launched exactly once");
 }
 
-/// Whatever the hint: the step ends.
+/// The step ends for any hint.
 void run_ready(random_source& random) {
   pipeline_driver driver{random_setup(random)};
   if (random.one_in(4)) run_half_and_abort(driver, random);
@@ -189,7 +191,7 @@ void run_ready(random_source& random) {
   }
 }
 
-/// A sequence that is obeyed ends if and only if the checks say so, and is what runs.
+/// A sequence completes if and only if the checks predict it, and the tasks run in its order.
 void run_in_order(random_source& random) {
   auto setup = random_setup(random);
   setup.mode = dispatch_mode::in_order;
@@ -206,10 +208,10 @@ void run_in_order(random_source& random) {
   setup.hints = sequence_hints(setup.shape, sequences);
   pipeline_driver driver{setup};
   run_step(driver, random, 0);
-  expect(driver.complete() == ends, "check_sequences and check_slots foretell whether it ends");
+  expect(driver.complete() == ends, "check_sequences and check_slots predict whether it ends");
   for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
     expect(std::equal(driver.launched(s).begin(), driver.launched(s).end(), sequences[s].begin()),
-           "the sequence is obeyed");
+           "the tasks run in the order of the sequence");
 }
 
 std::string run(std::uint64_t seed) {
@@ -244,7 +246,7 @@ void run_many(std::uint64_t runs) {
 
 }  // namespace
 
-TEST_CASE("Random pipelines under random weather end and keep every rule") {
+TEST_CASE("Random pipelines end and keep every rule under random orders of events") {
   run_many(runs_in_suite);
 }
 

@@ -17,7 +17,7 @@ result<std::string> word(bool good) {
 
 }  // namespace
 
-TEST_CASE("A result is a value or a message, and either can be handed on") {
+TEST_CASE("A result is a value or a message, and either can be passed on") {
   CHECK(word(true).ok());
   CHECK(*word(true) == "yes");
   CHECK(word(true)->size() == 3);
@@ -28,13 +28,14 @@ TEST_CASE("A result is a value or a message, and either can be handed on") {
   CHECK(success().ok());
 }
 
-TEST_CASE("A value that can only be moved moves out") {
+TEST_CASE("A move-only value can be moved out") {
   result<std::unique_ptr<int>> r = std::make_unique<int>(7);
   const auto owned = *std::move(r);
   CHECK(*owned == 7);
 }
 
-TEST_CASE("Asking a failure for its value, or a value for its message, aborts with the place") {
+TEST_CASE(
+    "Asking a failure for its value, or a value for its message, aborts with the source location") {
   CHECK_THAT(testing::last_words([] { (void)word(false).value(); }),
              Catch::Contains("broken invariant: value() of an error (ok()) at ") &&
                  Catch::Contains("result.hpp:"));

@@ -42,7 +42,7 @@ TEST_CASE("Stages may split some backwards and fuse others, with W as late as th
                              of({"F0", "BW0", "F1", "B1", "W1"})}) == "accepted");
 }
 
-TEST_CASE("Sequences for another number of stages are refused") {
+TEST_CASE("A wrong number of sequences is refused") {
   CHECK(refusal(two_by_two, {of({"F0", "F1", "BW0", "BW1"})}) ==
         "expected one sequence for each of 2 stages, got 1");
 }
@@ -60,48 +60,49 @@ TEST_CASE("A missing task is named with its stage") {
 }
 
 TEST_CASE(
-    "A doubled task is named with its stage, the fused and the split form of one among them") {
+    "A duplicate task is named with its stage, including a fused and a split form of the same "
+    "one") {
   const auto whole = of({"F0", "BW0", "F1", "BW1"});
   CHECK(refusal(two_by_two, {of({"F0", "F0", "F1", "BW0", "BW1"}), whole}) ==
-        "F0 of stage 0 is there twice");
+        "F0 of stage 0 occurs twice");
   CHECK(refusal(two_by_two, {whole, of({"F0", "B0", "F1", "BW0", "BW1"})}) ==
-        "BW0 of stage 1 is there twice");
+        "BW0 of stage 1 occurs twice");
   CHECK(refusal(two_by_two, {whole, of({"F0", "BW0", "W0", "F1", "BW1"})}) ==
-        "W0 of stage 1 is there twice");
+        "W0 of stage 1 occurs twice");
   CHECK(refusal(two_by_two, {whole, of({"F0", "W0", "BW0", "F1", "BW1"})}) ==
-        "BW0 of stage 1 is there twice");
+        "BW0 of stage 1 occurs twice");
 }
 
-TEST_CASE("A task outside the job is named with the job's size") {
+TEST_CASE("A task that does not exist is named with the size of the job") {
   const auto whole = of({"F0", "BW0", "F1", "BW1"});
   CHECK(refusal(two_by_two, {of({"F0", "BW0", "F1", "BW1", "F2"}), whole}) ==
-        "F2 of stage 0 is outside the job: it has 2 microbatches and 1 chunks");
+        "F2 of stage 0 does not exist: the job has 2 microbatches and 1 chunks");
   CHECK(refusal(two_by_two, {whole, of({"F0.1", "BW0", "F1", "BW1"})}) ==
-        "F0.1 of stage 1 is outside the job: it has 2 microbatches and 1 chunks");
+        "F0.1 of stage 1 does not exist: the job has 2 microbatches and 1 chunks");
 }
 
-TEST_CASE("A circle of waits is named stage by stage") {
-  // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1; stage 1 the reverse.
+TEST_CASE("A cycle of waits is named stage by stage") {
+  // Stage 0 needs the gradient of microbatch 0 before it sends microbatch 1; stage 1 the reverse.
   CHECK(refusal(two_by_two, {of({"F0", "BW0", "F1", "BW1"}), of({"F0", "F1", "BW0", "BW1"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 0 stops at BW0 (position 1), which needs B0 of stage 1; "
         "stage 1 stops at F1 (position 1), which needs F1 of stage 0");
 }
 
-TEST_CASE("A stage that waits for itself is a circle of one") {
+TEST_CASE("A stage that waits for itself is a cycle of one") {
   CHECK(refusal(two_by_two, {of({"BW0", "F0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 0 stops at BW0 (position 0), which needs F0 of stage 0");
   CHECK(
       refusal(two_by_two, {of({"F0", "W0", "B0", "F1", "BW1"}), of({"F0", "BW0", "F1", "BW1"})}) ==
-      "the order can never end, a cycle of waits: "
+      "the order can never complete; cycle of waits: "
       "stage 0 stops at W0 (position 1), which needs B0 of stage 0");
 }
 
-TEST_CASE("A circle leaves out the stages that only lead to it") {
+TEST_CASE("A cycle leaves out the stages that only lead to it") {
   const pipeline_shape shape{3, 1, 1, placement::linear};
   CHECK(refusal(shape, {of({"F0", "BW0"}), of({"F0", "BW0"}), of({"BW0", "F0"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 2 stops at BW0 (position 0), which needs F0 of stage 2");
 }
 
@@ -109,7 +110,7 @@ TEST_CASE("Chunks of one stage feed each other") {
   const pipeline_shape shape{1, 2, 1, placement::v};
   CHECK(refusal(shape, {of({"F0", "F0.1", "BW0.1", "BW0"})}) == "accepted");
   CHECK(refusal(shape, {of({"F0.1", "F0", "BW0.1", "BW0"})}) ==
-        "the order can never end, a cycle of waits: "
+        "the order can never complete; cycle of waits: "
         "stage 0 stops at F0.1 (position 0), which needs F0 of stage 0");
 }
 
@@ -125,7 +126,7 @@ std::string slots_refusal(const sequence& order, const memory_limit& limit,
 
 }  // namespace
 
-TEST_CASE("A sequence that needs more slots than there are is refused at the task that would") {
+TEST_CASE("A sequence that needs too many slots is refused at the task that needs one more") {
   const auto order = of({"F0", "F1", "BW0", "F2", "BW1", "BW2"});
   CHECK(slots_refusal(order, {}) == "accepted");
   CHECK(slots_refusal(order, {2, 0, 0}) == "accepted");
@@ -133,7 +134,7 @@ TEST_CASE("A sequence that needs more slots than there are is refused at the tas
         "F1 of stage 1 exceeds the memory limit: the sequence needs more than 1 slots");
 }
 
-TEST_CASE("A slot is held until W, and by a backward out of turn until the gap is closed") {
+TEST_CASE("A slot is held until W, and by an early backward until the gap before it is closed") {
   CHECK(slots_refusal(of({"F0", "B0", "F1", "W0", "BW1", "F2", "BW2"}), {1, 0, 0}) ==
         "F1 of stage 1 exceeds the memory limit: the sequence needs more than 1 slots");
   CHECK(slots_refusal(of({"F0", "F1", "BW1", "F2", "BW0", "BW2"}), {2, 0, 0}) ==
@@ -149,7 +150,7 @@ TEST_CASE("A slot is held until the last chunk of the microbatch is folded") {
   CHECK(slots_refusal(order, {2, 0, 0}, {}, 2) == "accepted");
 }
 
-TEST_CASE("Bytes are counted, and a microbatch larger than the limit may be alone") {
+TEST_CASE("Bytes are counted, and a microbatch larger than the limit may run alone") {
   const auto order = of({"F0", "F1", "BW0", "BW1", "F2", "BW2"});
   CHECK(slots_refusal(order, {0, 10, 0}, {4, 6, 99}) == "accepted");
   CHECK(slots_refusal(order, {0, 9, 0}, {4, 6, 99}) ==

@@ -1,4 +1,4 @@
-/// The rules of a stage one by one, as transcripts: events at the margin, actions indented.
+/// The rules of a stage one by one, as transcripts: events unindented, actions indented.
 #include <catch2/catch.hpp>
 
 #include <rrfp/schedule/sequence.hpp>
@@ -15,14 +15,14 @@ using testing::hint_table;
 using testing::last_words;
 using testing::replayed;
 
-/// The first of two stages with `m` microbatches: gradients come from outside.
+/// The first of two stages with `m` microbatches: its gradients come from the next stage.
 stage_config first_of_two(std::uint32_t m) {
   stage_config config;
   config.shape = {2, 1, m, placement::linear};
   return config;
 }
 
-/// The last of two stages: it makes its own gradients.
+/// The last of two stages: it produces its own gradients.
 stage_config last_of_two(std::uint32_t m) {
   auto config = first_of_two(m);
   config.stage = stage_id{1};
@@ -51,7 +51,9 @@ std::unique_ptr<policy> oldest_first(const pipeline_shape& shape, bool fused) {
 
 // ---- readiness
 
-TEST_CASE("F is ready when its activation is here, B when its F ran and its gradient is here") {
+TEST_CASE(
+    "F is ready when its activation has arrived, B when its F has run and its gradient has "
+    "arrived") {
   const auto config = first_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
   const auto text = R"(
@@ -75,7 +77,7 @@ decide
   CHECK(core.step_complete());
 }
 
-TEST_CASE("The last virtual stage needs no gradient from outside") {
+TEST_CASE("The last virtual stage needs no gradient from another stage") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
   const auto text = R"(
@@ -91,7 +93,8 @@ decide
 }
 
 TEST_CASE(
-    "Under V the first stage holds the last virtual stage, and each chunk waits for its own") {
+    "In placement V, the first stage holds the last virtual stage, and each chunk waits for its "
+    "own inputs") {
   stage_config config;
   config.shape = {2, 2, 1, placement::v};
   stage_core core{config, oldest_first(config.shape, true)};
@@ -119,7 +122,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("What one chunk sends to another chunk of the same stage arrives as an event, too") {
+TEST_CASE("An input from another chunk of the same stage arrives as an event, too") {
   stage_config config;
   config.shape = {1, 2, 1, placement::interleaved};
   stage_core core{config, oldest_first(config.shape, true)};
@@ -197,7 +200,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("A gradient that is here before its F ran is kept, on each rank") {
+TEST_CASE("A gradient that arrives before its F has run is kept, on each rank") {
   auto config = first_of_two(1);
   config.ranks = 2;
   stage_core core{config, oldest_first(config.shape, true)};
@@ -219,7 +222,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("64 ranks are tallied, the most there may be") {
+TEST_CASE("64 ranks, the maximum, are counted") {
   auto config = last_of_two(1);
   config.ranks = 64;
   stage_core core{config, oldest_first(config.shape, true)};
@@ -240,7 +243,8 @@ TEST_CASE("64 ranks are tallied, the most there may be") {
 // ---- choice and reason
 
 TEST_CASE(
-    "The reason says whether the head of the hint ran, or how many before it were not ready") {
+    "The reason says whether the head of the hint ran, or how many tasks before the chosen one "
+    "were not ready") {
   const auto config = first_of_two(4);
   stage_core core{config, oldest_first(config.shape, true)};
   const auto text = R"(
@@ -260,7 +264,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("The reason says when memory kept back what the hint ranks before") {
+TEST_CASE("The reason says when memory blocked a task that the hint ranks before") {
   auto config = first_of_two(3);
   config.limit.slots = 2;
   stage_core core{config, obeying({"F0", "F1", "F2", "BW0", "BW1", "BW2"})};
@@ -282,7 +286,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("Memory is the reason too when it emptied a lane that the policy tries first") {
+TEST_CASE("Memory is also the reason if it blocked a whole lane that the policy tries first") {
   auto config = first_of_two(2);
   config.limit.slots = 1;
   stage_core core{config, table(testing::kind_first_hint(config.shape, true, task_kind::forward))};
@@ -300,7 +304,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("BF runs a backward and a forward in turn while both are ready") {
+TEST_CASE("BF alternates backward and forward while both are ready") {
   const auto config = last_of_two(3);
   stage_core core{config, table(testing::bf_hint(config.shape, true))};
   const auto text = R"(
@@ -348,11 +352,11 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("A lane that the policy forgets to name is tried after those it names") {
+TEST_CASE("A lane that the policy leaves out is tried after the named lanes") {
   const auto config = first_of_two(1);
   hint_table hint{config.shape};
   hint.lanes = 3;
-  hint.rule = testing::lane_rule::alternate;  // names lanes 0 and 1 alone
+  hint.rule = testing::lane_rule::alternate;  // names only lanes 0 and 1
   stage_core core{
       config, table(hint.assign([](const task&) { return 2U; }, [](const task&) { return 0U; }))};
   const auto text = R"(
@@ -366,7 +370,7 @@ decide
 
 // ---- waiting
 
-TEST_CASE("A stage that waits says for what: input, memory, or nothing because all is done") {
+TEST_CASE("A waiting stage reports the cause: input, memory, or a complete step") {
   auto config = first_of_two(2);
   config.limit.slots = 1;
   stage_core core{config, oldest_first(config.shape, true)};
@@ -402,7 +406,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("run_ahead keeps back all forwards but those of the oldest unfinished microbatch") {
+TEST_CASE("run_ahead blocks all forwards except those of the oldest unfinished microbatch") {
   auto config = first_of_two(3);
   config.limit.run_ahead = 1;
   stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
@@ -437,7 +441,8 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("Under a byte limit the oldest microbatch goes in when the hint's first does not fit") {
+TEST_CASE(
+    "Under a byte limit, the oldest microbatch is admitted when the hint's first does not fit") {
   auto config = first_of_two(3);
   config.limit.bytes = 10;
   stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
@@ -459,7 +464,7 @@ decide
 
 // ---- lookahead
 
-TEST_CASE("Lookahead is how many launches wait behind the running one") {
+TEST_CASE("Lookahead is the number of launches queued behind the running one") {
   for (std::uint32_t lookahead = 0; lookahead <= 3; ++lookahead) {
     auto config = last_of_two(4);
     config.lookahead = lookahead;
@@ -475,7 +480,7 @@ TEST_CASE("Lookahead is how many launches wait behind the running one") {
   }
 }
 
-TEST_CASE("A launch may be queued behind the one whose result it needs") {
+TEST_CASE("A launch may be queued behind the launch whose result it needs") {
   auto config = last_of_two(2);
   config.lookahead = 3;
   stage_core core{config, oldest_first(config.shape, false)};
@@ -520,7 +525,7 @@ decide
 
 // ---- folds and slots
 
-TEST_CASE("A fused backward out of turn folds nothing; the one that closes the gap folds both") {
+TEST_CASE("An early fused backward folds nothing; the one that closes the gap folds both") {
   const auto config = first_of_two(4);
   stage_core core{config, obeying({"F0", "F1", "F2", "F3", "BW0", "BW1", "BW2", "BW3"})};
   const auto text = R"(
@@ -592,7 +597,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("A fused backward that closes the gap gives the split one behind it its turn") {
+TEST_CASE("A fused backward that closes the gap makes the W of the next split one ready") {
   const auto config = first_of_two(3);
   stage_core core{config, obeying({"F0", "F1", "F2", "BW0", "B1", "W1", "BW2"})};
   const auto text = R"(
@@ -627,7 +632,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("A sequence that is obeyed may run W out of turn; its fold waits") {
+TEST_CASE("In-order mode may run W early; its fold waits") {
   auto config = first_of_two(2);
   config.mode = dispatch_mode::in_order;
   stage_core core{config, obeying({"F0", "F1", "B1", "W1", "B0", "W0"})};
@@ -719,7 +724,7 @@ TEST_CASE("Memory in use counts pending W, on every rank, until the fold ends") 
 
 // ---- in-order mode
 
-TEST_CASE("In-order mode waits for the next task of the sequence though others are ready") {
+TEST_CASE("In-order mode waits for the next task of the sequence while others are ready") {
   auto config = first_of_two(2);
   config.mode = dispatch_mode::in_order;
   stage_core core{config, obeying({"F0", "F1", "BW0", "BW1"})};
@@ -771,7 +776,7 @@ decide
 
 // ---- steps
 
-TEST_CASE("Launch numbers go on from step to step, and every step does all tasks again") {
+TEST_CASE("Launch numbers continue across steps, and every step runs all tasks again") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
   for (std::uint64_t step = 0; step < 3; ++step) {
@@ -789,14 +794,15 @@ TEST_CASE("Launch numbers go on from step to step, and every step does all tasks
   }
 }
 
-TEST_CASE("A stage told nothing yet has nothing to do") {
+TEST_CASE("A stage without any event has nothing to do") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
   CHECK(core.step_complete());
   CHECK(replayed(core, "decide\n") == "\ndecide\n  wait complete\n");
 }
 
-TEST_CASE("After abort nothing is launched; what runs may end, and the next step starts clean") {
+TEST_CASE(
+    "After abort nothing is launched; running tasks may end, and the next step starts clean") {
   auto config = last_of_two(2);
   config.limit.slots = 1;
   stage_core core{config, oldest_first(config.shape, true)};
@@ -838,7 +844,7 @@ TEST_CASE("A core moves with its state") {
 
 namespace {
 
-/// What a core of two microbatches and two ranks says when it dies of the last line.
+/// The message with which a core of two microbatches and two ranks aborts at the last line.
 std::string dies_of(const std::string& text) {
   auto config = first_of_two(2);
   config.ranks = 2;
@@ -856,36 +862,39 @@ TEST_CASE("An event that breaks the protocol aborts the process") {
   using Catch::Contains;
   CHECK(dies_of(both_running) == "it lived");
   CHECK_THAT(dies_of("step 0\narrived F0 rank 0\narrived F0 rank 0\n"),
-             Contains("an input arrives once a step"));
+             Contains("an input arrives once per step and rank"));
   CHECK_THAT(dies_of(both_running + "arrived F0 rank 0\n"),
-             Contains("an input arrives once a step"));
-  CHECK_THAT(dies_of("step 0\narrived F0 rank 2\n"), Contains("a rank of the stage"));
-  CHECK_THAT(dies_of("step 0\narrived F2 rank 0\n"), Contains("a task of the step"));
-  CHECK_THAT(dies_of("step 0\narrived F0.1 rank 0\n"), Contains("a task of the step"));
-  CHECK_THAT(dies_of("arrived F0 rank 0\n"), Contains("an input arrives during a step"));
-  CHECK_THAT(dies_of("step 0\nfinished 0 rank 0\n"), Contains("a finished task was launched"));
+             Contains("an input arrives once per step and rank"));
+  CHECK_THAT(dies_of("step 0\narrived F0 rank 2\n"), Contains("the rank must belong to the stage"));
+  CHECK_THAT(dies_of("step 0\narrived F2 rank 0\n"), Contains("the task must belong to the step"));
+  CHECK_THAT(dies_of("step 0\narrived F0.1 rank 0\n"),
+             Contains("the task must belong to the step"));
+  CHECK_THAT(dies_of("arrived F0 rank 0\n"), Contains("an input must arrive during a step"));
+  CHECK_THAT(dies_of("step 0\nfinished 0 rank 0\n"),
+             Contains("a finished task must have been launched"));
   CHECK_THAT(dies_of(both_running + "finished 2 rank 0\n"),
-             Contains("a finished task was launched"));
+             Contains("a finished task must have been launched"));
   CHECK_THAT(dies_of(both_running + "finished 0 rank 0\nfinished 0 rank 0\n"),
-             Contains("a rank finishes a launch once"));
+             Contains("each rank finishes a launch once"));
   CHECK_THAT(dies_of(both_running + "finished 0 rank 2\n"),
-             Contains("a rank finishes a launch once"));
+             Contains("each rank finishes a launch once"));
   CHECK_THAT(dies_of(both_running + "finished 1 rank 0\nfinished 1 rank 1\n"),
-             Contains("launches finish in the order of their numbers"));
-  CHECK_THAT(dies_of("step 0\nstep 1\n"), Contains("a step begins after the one before"));
+             Contains("launches must finish in the order of their numbers"));
+  CHECK_THAT(dies_of("step 0\nstep 1\n"),
+             Contains("a step begins only after the previous one has ended"));
   CHECK_THAT(dies_of(both_running + "abort\nstep 1\n"),
-             Contains("a step begins after the one before"));
-  CHECK_THAT(dies_of("step 0 1 2 3\n"), Contains("slot_bytes has one entry a microbatch"));
+             Contains("a step begins only after the previous one has ended"));
+  CHECK_THAT(dies_of("step 0 1 2 3\n"), Contains("slot_bytes must have one entry per microbatch"));
 }
 
-TEST_CASE("A gradient told to the stage that makes it aborts") {
+TEST_CASE("A gradient sent to the stage that produces it aborts") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
   CHECK_THAT(last_words([&] { replayed(core, "step 0\narrived B0 rank 0\n"); }),
-             Catch::Contains("the last stage makes its own gradient"));
+             Catch::Contains("the last virtual stage produces its own gradient"));
 }
 
-TEST_CASE("A configuration or a policy that cannot be aborts") {
+TEST_CASE("An invalid configuration or policy aborts") {
   using Catch::Contains;
   const auto dies = [](const stage_config& config, const hint_table& hint) {
     return last_words([&] { stage_core{config, table(hint)}; });
@@ -895,24 +904,24 @@ TEST_CASE("A configuration or a policy that cannot be aborts") {
   CHECK(dies(good, one_lane) == "it lived");
   auto config = good;
   config.ranks = 0;
-  CHECK_THAT(dies(config, one_lane), Contains("1 to 64 ranks"));
+  CHECK_THAT(dies(config, one_lane), Contains("ranks must be 1 to 64"));
   config.ranks = 65;
-  CHECK_THAT(dies(config, one_lane), Contains("1 to 64 ranks"));
+  CHECK_THAT(dies(config, one_lane), Contains("ranks must be 1 to 64"));
   config = good;
   config.stage = stage_id{2};
-  CHECK_THAT(dies(config, one_lane), Contains("a stage of the shape"));
+  CHECK_THAT(dies(config, one_lane), Contains("the stage must belong to the shape"));
   config = good;
   config.shape.chunks = 2;
-  CHECK_THAT(dies(config, hint_table{config.shape}), Contains("a valid shape"));
+  CHECK_THAT(dies(config, hint_table{config.shape}), Contains("the shape must be valid"));
   auto hint = one_lane;
   hint.lanes = lanes_max + 1;
-  CHECK_THAT(dies(good, hint), Contains("1 to lanes_max lanes"));
+  CHECK_THAT(dies(good, hint), Contains("lanes() must be 1 to lanes_max"));
   hint.lanes = 2;
   config = good;
   config.mode = dispatch_mode::in_order;
-  CHECK_THAT(dies(config, hint), Contains("in-order dispatch obeys a policy of one lane"));
+  CHECK_THAT(dies(config, hint), Contains("in-order dispatch needs a policy with one lane"));
   hint.assign([](const task&) { return 2U; }, [](const task&) { return 0U; });
-  CHECK_THAT(dies(good, hint), Contains("lane_of gives a lane of the policy"));
+  CHECK_THAT(dies(good, hint), Contains("lane_of must return a lane of the policy"));
 }
 
 }  // namespace rrfp

@@ -17,7 +17,7 @@ task make(task_kind kind, std::uint32_t mb, std::uint32_t chunk = 0) {
 
 }  // namespace
 
-TEST_CASE("An identity converts from no number and to no other identity by itself") {
+TEST_CASE("An identity converts implicitly neither from a number nor to another identity") {
   STATIC_REQUIRE(!std::is_convertible_v<std::uint32_t, stage_id>);
   STATIC_REQUIRE(!std::is_convertible_v<stage_id, std::uint32_t>);
   STATIC_REQUIRE(!std::is_constructible_v<stage_id, microbatch_id>);
@@ -25,7 +25,7 @@ TEST_CASE("An identity converts from no number and to no other identity by itsel
   STATIC_REQUIRE(sizeof(stage_id) == sizeof(std::uint32_t));
 }
 
-TEST_CASE("Identities order, compare and hash as their numbers do") {
+TEST_CASE("Identities order, compare and hash like their numbers") {
   CHECK(stage_id{} == stage_id{0});
   CHECK(stage_id{1} < stage_id{2});
   CHECK(launch_seq{1ULL << 40}.value() == 1ULL << 40);
@@ -33,14 +33,14 @@ TEST_CASE("Identities order, compare and hash as their numbers do") {
   CHECK(set.size() == 2);
 }
 
-TEST_CASE("A task's text names its kind, its microbatch and any chunk but the first") {
+TEST_CASE("A task's text names its kind, its microbatch and its chunk unless that is the first") {
   CHECK(to_string(make(task_kind::forward, 3)) == "F3");
   CHECK(to_string(make(task_kind::backward, 0, 1)) == "B0.1");
   CHECK(to_string(make(task_kind::weight, 12, 2)) == "W12.2");
   CHECK(to_string(make(task_kind::backward_weight, 7)) == "BW7");
 }
 
-TEST_CASE("Every task comes back from its text") {
+TEST_CASE("Every task is restored from its text") {
   for (int kind = 0; kind < task_kinds; ++kind)
     for (const auto mb : {0U, 1U, 9U, 10U, 4096U, ~0U})
       for (const auto chunk : {0U, 1U, 11U, ~0U}) {
@@ -49,7 +49,7 @@ TEST_CASE("Every task comes back from its text") {
       }
 }
 
-TEST_CASE("Any other text is no task") {
+TEST_CASE("Any other text is refused as a task") {
   for (const auto* text :
        {"",     "F",      "3",     "X3",  "FB3", "f3",  "F-1",         "F3.",
         "F3.x", "F3.1.2", "F3,1",  " F3", "F3 ", "F 3", "F4294967296", "F3.4294967296",
@@ -57,7 +57,7 @@ TEST_CASE("Any other text is no task") {
     CHECK_FALSE(task_of(text).has_value());
 }
 
-TEST_CASE("The kinds know what they compute") {
+TEST_CASE("is_backward() and has_weight() match the kinds") {
   CHECK(is_backward(task_kind::backward));
   CHECK(is_backward(task_kind::backward_weight));
   CHECK_FALSE(is_backward(task_kind::weight));
@@ -68,7 +68,7 @@ TEST_CASE("The kinds know what they compute") {
   CHECK_FALSE(has_weight(task_kind::forward));
 }
 
-TEST_CASE("Names of kinds and modes come back as what they name") {
+TEST_CASE("Names of kinds and modes parse to their values") {
   for (const auto kind :
        {task_kind::forward, task_kind::backward, task_kind::weight, task_kind::backward_weight})
     CHECK(task_kind_of(name(kind)) == kind);
@@ -79,7 +79,7 @@ TEST_CASE("Names of kinds and modes come back as what they name") {
   CHECK_FALSE(dispatch_mode_of("in_order").has_value());
 }
 
-TEST_CASE("Choices and causes of waiting have the names that logs and metrics use") {
+TEST_CASE("Choices and wait causes have the names that logs and metrics use") {
   CHECK(name(choice::hint_head) == "hint_head");
   CHECK(name(choice::skipped_not_ready) == "skipped_not_ready");
   CHECK(name(choice::memory_bound) == "memory_bound");

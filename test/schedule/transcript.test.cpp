@@ -11,7 +11,7 @@ task make(task_kind kind, std::uint32_t mb, std::uint32_t chunk = 0) {
 
 }  // namespace
 
-TEST_CASE("Every event comes back from its line") {
+TEST_CASE("Every event is restored from its line") {
   const std::pair<event, const char*> lines[] = {
       {step_began{step_id{0}, {}}, "step 0"},
       {step_began{step_id{3}, {100, 0, ~std::uint64_t{0}}}, "step 3 100 0 18446744073709551615"},
@@ -31,7 +31,7 @@ TEST_CASE("Every event comes back from its line") {
   }
 }
 
-TEST_CASE("Actions say what was chosen, why, and what is folded") {
+TEST_CASE("Actions print the chosen task, the reason and the fold") {
   CHECK(to_line(launch{launch_seq{17},
                        make(task_kind::backward_weight, 2),
                        {choice::skipped_not_ready, 3},
@@ -40,7 +40,7 @@ TEST_CASE("Actions say what was chosen, why, and what is folded") {
   CHECK(to_line(wait{wait_cause::complete, {}}) == "wait complete");
 }
 
-TEST_CASE("A line that is no event is refused with itself and what was expected") {
+TEST_CASE("A line that is not an event is quoted in the error with what was expected") {
   const std::pair<const char*, const char*> lines[] = {
       {"", "expected an event, got ''"},
       {"   ", "expected an event, got '   '"},

@@ -1,6 +1,6 @@
-/// In which order the microbatches of a step are admitted (numbered) at the first virtual stage.
-/// Gradients are a sum, so the order is free; with uneven microbatches it decides how well the
-/// pipeline fills and drains.
+/// The order in which the first virtual stage admits (numbers) the microbatches of a step.
+/// Gradients are a sum, so any order gives the same result. With uneven microbatches the order
+/// decides how well the pipeline fills and drains.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace rrfp {
 
-/// loaded: as the data comes. small_large_small: the cheapest at both ends, the dearest in the
-/// middle. large_first and small_first: sorted.
+/// loaded: the order of the data. small_large_small: the cheapest microbatches at both ends, the
+/// most expensive in the middle. large_first and small_first: sorted by cost.
 enum class admission : std::uint8_t { loaded, small_large_small, large_first, small_first };
 
 std::string_view name(admission a);
 std::optional<admission> admission_of(std::string_view name);
 
-/// Position in the step -> index of the loaded microbatch. `cost` holds one estimate a loaded
-/// microbatch, in any unit; equal costs keep the loaded order. O(m log m).
+/// Maps the position in the step to the index of the loaded microbatch. `cost` holds one estimate
+/// per loaded microbatch, in any unit. Equal costs keep the loaded order. O(m log m).
 std::vector<std::uint32_t> admission_order(admission a, std::span<const double> cost);
 
 }  // namespace rrfp

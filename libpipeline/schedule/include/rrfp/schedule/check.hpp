@@ -1,10 +1,10 @@
-/// Assertions that stay on in release builds: a broken invariant is a programmer's error, and a
-/// core that goes on after one would train on garbage.
+/// Assertions that stay on in release builds. A broken invariant is a programmer's error; a core
+/// that continued after one would train on garbage.
 #pragma once
 
 namespace rrfp {
 
-/// Prints `what`, the place and the failed expression to stderr, then aborts.
+/// Prints `what`, the source location and the failed expression to stderr, then aborts.
 [[noreturn]] void check_failed(const char* expression, const char* file, int line,
                                const char* what) noexcept;
 

@@ -1,4 +1,4 @@
-/// What a policy must keep to, looked at before a core obeys it.
+/// Checks the contract of a policy before a core uses it.
 #pragma once
 
 #include <rrfp/schedule/placement.hpp>
@@ -8,9 +8,10 @@
 
 namespace rrfp {
 
-/// 1 to lanes_max lanes, one for in-order dispatch; B or BW for every microbatch and chunk, and a
-/// lane for each of its tasks. The error names the function and what it gave. Calls what must not
-/// depend on what has run, and lets through what it throws.
+/// A policy must have 1 to lanes_max lanes (one for in-order dispatch), choose B or BW for every
+/// microbatch and chunk, and name a valid lane for each task. The error names the function and the
+/// value that it returned. Calls only functions that must not depend on what has run; exceptions of
+/// the policy propagate.
 status check_policy(const policy& hint, const pipeline_shape& shape, dispatch_mode mode);
 
 }  // namespace rrfp

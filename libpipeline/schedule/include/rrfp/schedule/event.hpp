@@ -1,7 +1,7 @@
-/// What a stage core is told, and what it answers.
+/// The events that a stage core receives and the actions that it returns.
 ///
-/// Everything that may differ from run to run (arrival times, durations) enters as the order of
-/// these events; the core has no clock of its own. The same events give the same actions.
+/// Whatever varies between runs (arrival times, durations) reaches the core only as the order of
+/// these events: the core has no clock. Equal events give equal actions.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,19 @@ namespace rrfp {
 
 // ---- events
 
-/// A new step: every task is to do again. Legal only when the step before is complete or aborted.
+/// A step begins: all its tasks are pending. Legal only when the previous step is complete or
+/// aborted.
 struct step_began {
   step_id step;
-  /// Bytes that each microbatch holds on this stage, indexed by microbatch; empty: nothing counted.
+  /// Bytes that each microbatch holds on this stage, by microbatch; empty: bytes are not counted.
   std::vector<std::uint64_t> slot_bytes;
 
   bool operator==(const step_began&) const = default;
 };
 
-/// The external input of a task is on one rank: the activation (or, on the first virtual stage, the
-/// data) of an F, the output gradient of a B or BW. Inputs that the stage makes itself are not
-/// told.
+/// The external input of a task has arrived on one rank: the activation of an F (on the first
+/// virtual stage, its data) or the output gradient of a B or BW. No event reports inputs that the
+/// stage produces itself.
 struct input_arrived {
   task_kind kind = task_kind::forward;  ///< forward or backward; backward stands for BW too
   microbatch_id mb;
@@ -44,12 +45,12 @@ struct task_finished {
   bool operator==(const task_finished&) const = default;
 };
 
-/// Everything known so far has been told: choose.
+/// All events known so far are recorded; the core now chooses.
 struct decide {
   bool operator==(const decide&) const = default;
 };
 
-/// Launch nothing more in this step.
+/// Launch no further task in this step.
 struct abort {
   bool operator==(const abort&) const = default;
 };
@@ -58,27 +59,27 @@ using event = std::variant<step_began, input_arrived, task_finished, decide, abo
 
 // ---- actions
 
-/// Why the arbiter took this task and no other.
+/// Why the arbiter chose this task.
 enum class choice : std::uint8_t {
   hint_head,          ///< the hint's first remaining task was ready
   skipped_not_ready,  ///< tasks that the hint ranks before it were not ready
-  memory_bound,       ///< a task that the hint ranks before it was ready but had no slot
-  only_choice,        ///< nothing else was ready
+  memory_bound,       ///< a task that the hint ranks before it was ready but got no slot
+  only_choice,        ///< no other task was ready
 };
 
 std::string_view name(choice c);
 
 struct reason {
   choice why = choice::hint_head;
-  /// How many remaining tasks of the same lane the hint ranks before the chosen one.
+  /// Number of remaining tasks in the same lane that the hint ranks before the chosen one.
   std::uint32_t skipped = 0;
 
   bool operator==(const reason&) const = default;
 };
 
-/// Weight gradients that a launch computes and folds: `count` microbatches from `first` on. Folding
-/// follows the numbers of the microbatches on every chunk, so a BW that runs before its turn folds
-/// nothing, and the one that closes the gap folds those that waited too.
+/// The weight gradients that a launch computes and folds: `count` microbatches starting at `first`.
+/// On every chunk, folding follows the microbatch numbers. A BW that runs before its turn therefore
+/// folds nothing; the launch that closes the gap also folds the ones that waited.
 struct fold_range {
   microbatch_id first;
   std::uint32_t count = 0;
@@ -86,7 +87,7 @@ struct fold_range {
   bool operator==(const fold_range&) const = default;
 };
 
-/// Run this task on every rank of the stage, after all launches with smaller numbers.
+/// Run this task on every rank of the stage, after all launches with smaller sequence numbers.
 struct launch {
   launch_seq seq;
   task what;
@@ -97,19 +98,19 @@ struct launch {
 };
 
 enum class wait_cause : std::uint8_t {
-  input,     ///< nothing is ready; the head's input is not here
-  in_order,  ///< other work is ready, but the sequence's next task is not (in-order mode)
-  memory,    ///< work is ready, but no slot is free for it
+  input,     ///< nothing is ready; the input of the head task is missing
+  in_order,  ///< other tasks are ready, but the next task of the sequence is not (in-order mode)
+  memory,    ///< a task is ready, but no slot is free for it
   complete,  ///< every task of the step is done
 };
 
 std::string_view name(wait_cause c);
 
-/// Nothing can run now.
+/// No task can be launched now.
 struct wait {
   wait_cause why = wait_cause::complete;
-  /// The task that the hint would run first or, when an input is missing, the task of this stage
-  /// that it waits for in the end; meaningless when complete.
+  /// The task that the hint would run first. If an input is missing: the task of this stage that
+  /// needs it, at the end of the chain of dependencies. Meaningless when complete.
   task head;
 
   bool operator==(const wait&) const = default;

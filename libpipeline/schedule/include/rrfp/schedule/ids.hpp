@@ -1,4 +1,4 @@
-/// Identities are types of their own: a microbatch can never be passed where a stage is meant.
+/// Identities are distinct types: a microbatch cannot be passed where a stage is expected.
 #pragma once
 
 #include <compare>
@@ -38,7 +38,7 @@ using replica_id = id<struct replica_tag, std::uint32_t>;
 using node_id = id<struct node_tag, std::uint32_t>;
 /// An optimizer step, counted from 0.
 using step_id = id<struct step_tag, std::uint64_t>;
-/// The number of a launch on its stage, counted from 0 over the life of the stage.
+/// The number of a launch on its stage, counted from 0 over the lifetime of the stage.
 using launch_seq = id<struct launch_tag, std::uint64_t>;
 
 }  // namespace rrfp

@@ -1,5 +1,4 @@
-/// Where the parts of the model live: p stages with v chunks each, p*v virtual stages along the
-/// model.
+/// Placement of the model: p stages with v chunks each form p*v virtual stages along the model.
 ///
 ///   linear        v = 1       virtual stage s is stage s
 ///   interleaved   any v       chunk c of stage s is virtual stage c*p + s
@@ -28,7 +27,7 @@ struct chunk_position {
   auto operator<=>(const chunk_position&) const = default;
 };
 
-/// The sizes of a pipeline; plain data, shared by everything that plans or runs one.
+/// The dimensions of a pipeline.
 struct pipeline_shape {
   std::uint32_t stages = 1;
   std::uint32_t chunks = 1;
@@ -43,7 +42,7 @@ struct pipeline_shape {
   bool is_first(virtual_stage_id vs) const { return vs.value() == 0; }
   bool is_last(virtual_stage_id vs) const { return vs.value() + 1 == virtual_stages(); }
 
-  /// Says which size or combination is impossible (zero stages, linear with two chunks, ...).
+  /// The error names the invalid size or combination (zero stages, linear with two chunks, ...).
   status validate() const;
 };
 

@@ -1,10 +1,11 @@
-/// What ranks the ready work of one stage. A policy binds nobody: the arbiter takes the best-ranked
-/// task that is ready and fits, and never waits for one that is not.
+/// A policy ranks the ready tasks of one stage. It is only a hint: the arbiter takes the
+/// best-ranked task that is ready and fits into memory, and never waits for one that is not ready.
 ///
-/// A policy sorts tasks into lanes. Inside a lane the order is fixed (`rank`); among lanes it may
-/// change with what has run (`order`), which is how BF alternates between backward and forward.
-/// A schedule used as a hint is one lane ranked by position. A policy object serves one stage and
-/// one thread; rank(), lane_of() and backward_of() must not depend on what has run.
+/// A policy sorts tasks into lanes. The order within a lane is fixed (`rank`); the order of the
+/// lanes may depend on what has run (`order`), which is how BF alternates between backward and
+/// forward. A schedule used as a hint is one lane ranked by position. A policy object serves one
+/// stage and one thread; rank(), lane_of() and backward_of() must not depend on what has run. one
+/// thread; rank(), lane_of() and backward_of() must not depend on what has run.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace rrfp {
 
 inline constexpr std::uint32_t lanes_max = 4;
 
-/// Lanes to try, first to last. Lanes left out are tried after those named, in numerical order.
+/// Lanes in the order in which they are tried. Lanes left out follow in numerical order.
 struct lane_order {
   std::array<std::uint8_t, lanes_max> lane{};
   std::uint32_t count = 0;
@@ -32,30 +33,30 @@ class policy {
   policy& operator=(const policy&) = delete;
   virtual ~policy() = default;
 
-  /// The name under which a job finds it.
+  /// The name that selects the policy in a job.
   virtual std::string_view name() const = 0;
-  /// BW where backward is fused for this microbatch and chunk, B where W is split off.
+  /// BW if backward is fused for this microbatch and chunk, B if W is split off.
   virtual task_kind backward_of(microbatch_id mb, chunk_id chunk) const = 0;
-  /// How many lanes there are, 1..lanes_max.
+  /// Number of lanes, 1..lanes_max.
   virtual std::uint32_t lanes() const = 0;
   virtual std::uint32_t lane_of(const task& t) const = 0;
-  /// Smaller runs first; ties go to the smaller microbatch, then the smaller chunk.
+  /// The smallest rank runs first; ties go to the smaller microbatch, then to the smaller chunk.
   virtual std::uint64_t rank(const task& t) const = 0;
-  /// The lanes in today's order.
+  /// The current order of the lanes.
   virtual lane_order order() const = 0;
-  /// A step begins: forget what has run.
+  /// A step begins; the policy forgets what has run.
   virtual void reset() {}
   /// The arbiter has launched this task.
   virtual void launched(const task&) {}
-  /// Nothing could be launched and nothing runs: the stage waits.
+  /// No task runs and none could be launched: the stage waits.
   virtual void waited() {}
 };
 
-/// The whole order of one stage's step, as fixed schedules give it.
+/// The complete task order of one stage for one step, as a fixed schedule defines it.
 using sequence = std::vector<task>;
 
-/// A fixed schedule as a policy: one lane, ranked by position. Every F must be in the sequence
-/// once, and for each of them either its BW, or its B and W (check_sequences() proves that).
+/// Wraps a fixed schedule as a policy: one lane, ranked by position. The sequence must hold every F
+/// once, and for each F either its BW or its B and W (check_sequences() verifies this).
 std::unique_ptr<policy> make_sequence_policy(std::string_view name, sequence order);
 
 }  // namespace rrfp

@@ -1,4 +1,4 @@
-/// Operating errors travel as values: what was expected, what came, where.
+/// Operating errors are returned as values: what was expected, what came, where.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace rrfp {
 
-/// A message a user can act on.
+/// An error message that a user can act on.
 struct error {
   std::string message;
 };

@@ -1,4 +1,4 @@
-/// Fixed schedules as data: is a set of sequences, one a stage, complete and free of cycles?
+/// Fixed schedules as data, with checks that they are complete and free of cycles.
 #pragma once
 
 #include <span>
@@ -11,17 +11,17 @@
 
 namespace rrfp {
 
-/// Proves that obeying `sequences` (indexed by stage) in order ends: every task is there exactly
-/// once, none is foreign to the shape, and no stage waits in a circle. The error names the first
-/// missing or doubled task, or the cycle: who waits for what, stage by stage.
+/// Proves that executing `sequences` (indexed by stage) in order terminates: every task occurs
+/// exactly once, all belong to the shape, and no cycle of stages waits for each other. The error
+/// names the first missing or duplicate task, or the cycle: each stage and what it waits for.
 status check_sequences(const pipeline_shape& shape, std::span<const sequence> sequences);
 
-/// Proves that a stage that obeys `order` never needs more slots than `limit` gives, or says at
-/// which task it would. `slot_bytes` as in step_began.
+/// Proves that a stage that executes `order` never needs more slots than `limit` allows. The error
+/// names the first task that would. `slot_bytes` as in step_began.
 status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& order,
                    const memory_limit& limit, std::span<const std::uint64_t> slot_bytes = {});
 
-/// The order that a policy of one lane means: all tasks of its stage, by rank.
+/// The sequence that a policy of one lane defines: all tasks of its stage, sorted by rank.
 sequence obeyed_order(const policy& hint, const pipeline_shape& shape);
 
 }  // namespace rrfp

@@ -1,18 +1,18 @@
-/// The heart of the runtime: which task does a stage run next?
+/// The core of the runtime: it decides which task a stage runs next.
 ///
-/// `on(event) -> actions` is the only door. Events are recorded as they come; on `decide` the core
-/// fills the stage's launch queue (one running launch and `lookahead` behind it) with the
-/// best-ranked tasks that are ready and fit into memory, or says what the stage waits for.
+/// `on(event) -> actions` is the only entry point. The core records events as they come. On
+/// `decide` it fills the stage's launch queue (one running launch and `lookahead` more) with the
+/// best-ranked tasks that are ready and fit into memory, or reports what the stage waits for.
 ///
-/// Invariants: a task is launched once a step and only when its inputs are on every rank of the
-/// stage; launches run in the order of their numbers, so what a launch needs from an earlier one of
-/// the same stage is there when it runs; the fold of each chunk's weight gradients follows the
-/// numbers of the microbatches, whatever order the backwards ran in; the stage never waits in ready
-/// mode while something ready fits.
+/// Invariants: each task is launched once per step, and only when its inputs are on every rank of
+/// the stage. Launches run in the order of their numbers, so a launch finds the results of earlier
+/// launches of its stage. Each chunk folds weight gradients in the order of the microbatch numbers,
+/// whatever order the backwards ran in. In ready mode the stage never waits while a ready task
+/// fits.
 ///
 /// The actor runtime and the simulator drive the same class, and a recorded run replayed through it
-/// gives the same actions. No clock, thread, file or random source; not thread-safe; an event that
-/// breaks the protocol (an arrival twice, a finish that was never launched) aborts the process.
+/// gives the same actions. No clock, thread, file or random source. Not thread-safe. An event that
+/// breaks the protocol (a second arrival, the finish of a task never launched) aborts the process.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@
 
 namespace rrfp {
 
-/// in_order obeys the policy's ranking and waits for it (one lane only); ready never waits.
+/// in_order executes the policy's ranking and waits for each task (one lane only); ready never
+/// waits.
 enum class dispatch_mode : std::uint8_t { in_order, ready };
 
 std::string_view name(dispatch_mode mode);
@@ -36,9 +37,9 @@ std::optional<dispatch_mode> dispatch_mode_of(std::string_view name);
 struct stage_config {
   pipeline_shape shape;
   stage_id stage;
-  /// Tensor-parallel ranks whose arrivals and finishes are tallied, 1..64.
+  /// Number of tensor-parallel ranks whose arrivals and finishes are counted, 1..64.
   std::uint32_t ranks = 1;
-  /// Launches that may wait behind the running one.
+  /// Maximum number of launches queued behind the running one.
   std::uint32_t lookahead = 0;
   dispatch_mode mode = dispatch_mode::ready;
   memory_limit limit;
@@ -51,22 +52,22 @@ class stage_core {
   stage_core& operator=(stage_core&&) noexcept;
   ~stage_core();
 
-  /// The actions are valid until the next call. Only `decide` returns any; `wait` comes alone and
-  /// only while nothing is launched.
+  /// The actions stay valid until the next call. Only `decide` returns any. `wait` is returned
+  /// alone and only while no launch is outstanding.
   std::span<const action> on(const event& e);
 
   const stage_config& config() const;
   const policy& hint() const;
   const memory_use& memory() const;
-  /// BW or B of this microbatch and chunk, as the policy splits it.
+  /// BW or B for this microbatch and chunk, as the policy chose.
   task_kind backward_of(microbatch_id mb, chunk_id chunk) const;
-  /// Launched and not yet finished on every rank.
+  /// Launches not yet finished on every rank.
   std::uint32_t outstanding() const;
-  /// Tasks of this step not yet launched.
+  /// Tasks of this step that are not launched yet.
   std::uint32_t remaining() const;
-  /// Tasks that could be launched now if they fit.
+  /// Tasks that could be launched now if memory allowed.
   std::uint32_t ready() const;
-  /// Every task of the step is finished on every rank.
+  /// Whether every task of the step is finished on every rank.
   bool step_complete() const;
 
  private:

@@ -11,17 +11,17 @@
 
 namespace rrfp {
 
-/// F, B (the input gradient alone), W (the weight gradient alone), BW (both: fused backward).
+/// F, B (input gradient only), W (weight gradient only), BW (both: fused backward).
 enum class task_kind : std::uint8_t { forward, backward, weight, backward_weight };
 
 inline constexpr int task_kinds = 4;
 
 /// "F", "B", "W" or "BW".
 std::string_view name(task_kind kind);
-/// The reverse of name(); nothing for any other text.
+/// The inverse of name(); nothing for any other text.
 std::optional<task_kind> task_kind_of(std::string_view name);
 
-/// Whether the kind computes an input gradient (and so waits for an output gradient): B or BW.
+/// Whether the kind computes an input gradient (and therefore needs an output gradient): B or BW.
 constexpr bool is_backward(task_kind kind) {
   return kind == task_kind::backward || kind == task_kind::backward_weight;
 }
@@ -40,7 +40,7 @@ struct task {
 
 /// "F3" on chunk 0, "F3.1" on chunk 1.
 std::string to_string(const task& t);
-/// The reverse of to_string(); nothing for any other text.
+/// The inverse of to_string(); nothing for any other text.
 std::optional<task> task_of(std::string_view text);
 
 }  // namespace rrfp

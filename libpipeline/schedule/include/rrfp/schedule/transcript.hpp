@@ -1,4 +1,4 @@
-/// Events and actions as lines of text, so that a run can be recorded, read, and replayed.
+/// Events and actions as lines of text, so that a run can be recorded, read and replayed.
 ///
 ///   step 3 100 100              a step; the numbers are slot_bytes
 ///   arrived F2.1 rank 0         arrived B2 rank 1
@@ -20,7 +20,7 @@ namespace rrfp {
 std::string to_line(const event& e);
 std::string to_line(const action& a);
 
-/// The reverse of to_line(event). The error quotes the line and says what was expected.
+/// The inverse of to_line(event). The error quotes the line and says what was expected.
 result<event> parse_event(std::string_view line);
 
 }  // namespace rrfp
