@@ -20,7 +20,7 @@ void duration_recorder::on_event(stage_id stage, nanoseconds at, const event& e)
 void duration_recorder::on_arrival(stage_id stage, nanoseconds at, const input_arrived& e) {
   const auto vs = shape_.virtual_stage(stage, e.chunk);
   const bool forward = e.kind == task_kind::forward;
-  // The data of the first virtual stage comes from no task.
+  // No task produces the data of the first virtual stage.
   if (forward && shape_.is_first(vs)) return;
   const auto left = forward ? forward_ended_[index(virtual_stage_id{vs.value() - 1}, e.mb)]
                             : backward_ended_[index(virtual_stage_id{vs.value() + 1}, e.mb)];

@@ -38,11 +38,11 @@ std::optional<std::array<std::string_view, columns>> split(std::string_view line
   return cells;
 }
 
-/// A number below `end` in a cell, or what was wrong with it.
-status parse_index(std::string_view cell, const char* what, std::uint32_t end,
+/// Parses a number below `end`; the error says what was expected.
+status parse_index(std::string_view cell, const char* noun, std::uint32_t end,
                    std::uint32_t& value) {
   if (parse_number(cell, value) && value < end) return success();
-  return error{"expected a " + std::string(what) + " from 0 to " + std::to_string(end - 1) +
+  return error{"expected a " + std::string(noun) + " from 0 to " + std::to_string(end - 1) +
                ", got " + quoted(cell)};
 }
 
@@ -66,9 +66,9 @@ duration_table::duration_table(const pipeline_shape& shape) : shape_(shape) {
 result<duration_table> duration_table::read(const std::string& file, const pipeline_shape& shape) {
   std::ifstream in{file, std::ios::binary};
   std::ostringstream text;
-  // An empty file sets failbit on the text, which is not a failure to read it.
+  // An empty file sets failbit on `text`; that is not a read error.
   if (!in || (text << in.rdbuf(), in.bad()))
-    return error{file + ": expected a readable file of durations, got none"};
+    return error{file + ": cannot read the file of durations"};
   return parse(text.str(), file, shape);
 }
 
@@ -77,8 +77,8 @@ result<duration_table> duration_table::parse(std::string_view text, std::string_
   if (auto valid = shape.validate(); !valid) return valid.failure();
   duration_table table{shape};
   std::uint64_t number = 0;
-  const auto at_line = [&](const std::string& what) {
-    return error{std::string(file) + ":" + std::to_string(number) + ": " + what};
+  const auto at_line = [&](const std::string& message) {
+    return error{std::string(file) + ":" + std::to_string(number) + ": " + message};
   };
   bool has_header = false;
   while (!text.empty()) {
@@ -90,45 +90,46 @@ result<duration_table> duration_table::parse(std::string_view text, std::string_
     if (line.empty()) continue;
     if (!has_header) {
       if (line != header)
-        return at_line("expected the header " + quoted(header) + ", got " + quoted(line));
+        return at_line("expected the header line " + quoted(header) + ", got " + quoted(line));
       has_header = true;
       continue;
     }
     const auto parsed = table.parse_row(line);
     if (!parsed) return at_line(parsed.message());
-    if (!table.rows_.emplace(parsed->where, parsed->duration).second)
-      return at_line("expected every duration once, got " + quoted(line) + " again");
+    if (!table.rows_.emplace(parsed->row_id, parsed->duration).second)
+      return at_line("expected one row per duration, got a second one in " + quoted(line));
   }
   if (has_header) return table;
   number = 1;
-  return at_line("expected the header " + quoted(header) + ", got an empty file");
+  return at_line("expected the header line " + quoted(header) + ", got an empty file");
 }
 
 result<duration_table::row> duration_table::parse_row(std::string_view line) const {
   const auto cells = split(line);
   if (!cells)
-    return error{"expected " + std::to_string(columns) + " cells (" + std::string(header) +
+    return error{"expected " + std::to_string(columns) + " columns (" + std::string(header) +
                  "), got " + quoted(line)};
   row parsed;
-  auto& where = parsed.where;
-  if (!parse_number((*cells)[0], where.step))
+  auto& row_id = parsed.row_id;
+  if (!parse_number((*cells)[0], row_id.step))
     return error{"expected a step number, got " + quoted((*cells)[0])};
-  if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, where.stage); !ok)
+  if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, row_id.stage); !ok)
     return ok.failure();
-  if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, where.chunk); !ok)
+  if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, row_id.chunk); !ok)
     return ok.failure();
-  if (auto ok = parse_index((*cells)[3], "microbatch", shape_.microbatches, where.mb); !ok)
+  if (auto ok = parse_index((*cells)[3], "microbatch", shape_.microbatches, row_id.mb); !ok)
     return ok.failure();
   const auto* const name = std::find(std::begin(row_names), std::end(row_names), (*cells)[4]);
   if (name == std::end(row_names))
     return error{"expected a kind (F, B, W, BW, act or grad), got " + quoted((*cells)[4])};
-  where.kind = static_cast<row_kind>(name - std::begin(row_names));
-  const auto vs = shape_.virtual_stage(stage_id{where.stage}, chunk_id{where.chunk});
-  if (where.kind == row_kind::act && shape_.is_first(vs))
-    return error{"expected a receiver of activations, got the first virtual stage in " +
+  row_id.kind = static_cast<row_kind>(name - std::begin(row_names));
+  const auto vs = shape_.virtual_stage(stage_id{row_id.stage}, chunk_id{row_id.chunk});
+  if (row_id.kind == row_kind::act && shape_.is_first(vs))
+    return error{"expected a stage that receives activations, got the first virtual stage in " +
                  quoted(line)};
-  if (where.kind == row_kind::grad && shape_.is_last(vs))
-    return error{"expected a receiver of gradients, got the last virtual stage in " + quoted(line)};
+  if (row_id.kind == row_kind::grad && shape_.is_last(vs))
+    return error{"expected a stage that receives gradients, got the last virtual stage in " +
+                 quoted(line)};
   double ms = 0;
   if (!parse_number((*cells)[5], ms) || !is_duration_ms(ms))
     return error{std::string("expected ") + duration_ms_range + ", got " + quoted((*cells)[5])};
@@ -136,32 +137,32 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
   return parsed;
 }
 
-void duration_table::set_compute(step_id step, stage_id stage, const task& what,
+void duration_table::set_compute(step_id step, stage_id stage, const task& t,
                                  nanoseconds duration) {
-  rows_[{step.value(), stage.value(), what.chunk.value(), what.mb.value(),
-         row_kind_of(what.kind)}] = duration;
+  rows_[{step.value(), stage.value(), t.chunk.value(), t.mb.value(), row_kind_of(t.kind)}] =
+      duration;
 }
 
-void duration_table::set_link(step_id step, virtual_stage_id to, const task& what,
+void duration_table::set_link(step_id step, virtual_stage_id to, const task& t,
                               nanoseconds duration) {
   const auto [stage, chunk] = shape_.at(to);
-  const auto kind = is_backward(what.kind) ? row_kind::grad : row_kind::act;
-  rows_[{step.value(), stage.value(), chunk.value(), what.mb.value(), kind}] = duration;
+  const auto kind = is_backward(t.kind) ? row_kind::grad : row_kind::act;
+  rows_[{step.value(), stage.value(), chunk.value(), t.mb.value(), kind}] = duration;
 }
 
 std::string duration_table::text() const {
   std::vector<row> sorted;
   sorted.reserve(rows_.size());
-  for (const auto& [where, duration] : rows_) sorted.push_back({where, duration});
+  for (const auto& [row_id, duration] : rows_) sorted.push_back({row_id, duration});
   std::sort(sorted.begin(), sorted.end(),
-            [](const row& a, const row& b) { return a.where < b.where; });
+            [](const row& a, const row& b) { return a.row_id < b.row_id; });
   std::string csv{header};
   csv += '\n';
-  for (const auto& [where, duration] : sorted) {
-    for (const std::uint64_t cell : {where.step, std::uint64_t{where.stage},
-                                     std::uint64_t{where.chunk}, std::uint64_t{where.mb}})
+  for (const auto& [row_id, duration] : sorted) {
+    for (const std::uint64_t cell : {row_id.step, std::uint64_t{row_id.stage},
+                                     std::uint64_t{row_id.chunk}, std::uint64_t{row_id.mb}})
       csv += std::to_string(cell) + ",";
-    csv += row_names[static_cast<int>(where.kind)];
+    csv += row_names[static_cast<int>(row_id.kind)];
     csv += "," + milliseconds_text(duration) + "\n";
   }
   return csv;
@@ -172,13 +173,13 @@ status duration_table::write(const std::string& file) const {
   out << text();
   out.close();
   if (out) return success();
-  return error{file + ": expected a writable file, got an error while writing the durations"};
+  return error{file + ": cannot write the durations"};
 }
 
 std::uint64_t duration_table::steps() const {
   std::uint64_t end = 0;
-  for (const auto& [where, duration] : rows_)
-    end = std::max(end, where.step == UINT64_MAX ? UINT64_MAX : where.step + 1);
+  for (const auto& [row_id, duration] : rows_)
+    end = std::max(end, row_id.step == UINT64_MAX ? UINT64_MAX : row_id.step + 1);
   return end;
 }
 
@@ -188,43 +189,43 @@ const nanoseconds* duration_table::find(const key& k) const {
 }
 
 std::optional<nanoseconds> duration_table::duration_of(step_id step, stage_id stage,
-                                                       const task& what) const {
+                                                       const task& t) const {
   const auto look_up = [&](row_kind kind) {
-    return find({step.value(), stage.value(), what.chunk.value(), what.mb.value(), kind});
+    return find({step.value(), stage.value(), t.chunk.value(), t.mb.value(), kind});
   };
-  if (const auto* const known = look_up(row_kind_of(what.kind))) return *known;
-  if (what.kind != task_kind::backward_weight) return std::nullopt;
+  if (const auto* const known = look_up(row_kind_of(t.kind))) return *known;
+  if (t.kind != task_kind::backward_weight) return std::nullopt;
   const auto* const backward = look_up(row_kind::backward);
   const auto* const weight = look_up(row_kind::weight);
   if (backward == nullptr || weight == nullptr) return std::nullopt;
   return *backward + *weight;
 }
 
-nanoseconds duration_table::compute(step_id step, stage_id stage, const task& what) const {
-  const auto duration = duration_of(step, stage, what);
-  RRFP_CHECK(duration.has_value(), "the table covers the plan");
+nanoseconds duration_table::compute(step_id step, stage_id stage, const task& t) const {
+  const auto duration = duration_of(step, stage, t);
+  RRFP_CHECK(duration.has_value(), "the table must cover the plan");
   return *duration;
 }
 
-nanoseconds duration_table::link(step_id step, virtual_stage_id to, const task& what) const {
+nanoseconds duration_table::link(step_id step, virtual_stage_id to, const task& t) const {
   const auto [stage, chunk] = shape_.at(to);
-  const auto kind = is_backward(what.kind) ? row_kind::grad : row_kind::act;
-  const auto* const known =
-      find({step.value(), stage.value(), chunk.value(), what.mb.value(), kind});
+  const auto kind = is_backward(t.kind) ? row_kind::grad : row_kind::act;
+  const auto* const known = find({step.value(), stage.value(), chunk.value(), t.mb.value(), kind});
   return known == nullptr ? 0 : *known;
 }
 
-status duration_table::covers(const plan& what) const {
-  if (!(what.shape == shape_))
-    return error{"durations: expected a table made for the shape of the plan, got another shape"};
+status duration_table::covers(const plan& p) const {
+  if (!(p.shape == shape_))
+    return error{
+        "durations: expected a table for the shape of the plan, got one for another shape"};
   const auto missing = [](std::uint64_t step, stage_id stage, const task& t) {
     return error{"durations: expected a row for " + to_string(t) + " of stage " +
                  std::to_string(stage.value()) + " in step " + std::to_string(step) + ", got none"};
   };
   for (std::uint32_t s = 0; s < shape_.stages; ++s) {
     const stage_id stage{s};
-    const auto hint = what.make_policy(stage);
-    for (std::uint64_t step = 0; step < what.steps; ++step) {
+    const auto hint = p.make_policy(stage);
+    for (std::uint64_t step = 0; step < p.steps; ++step) {
       for (std::uint32_t c = 0; c < shape_.chunks; ++c) {
         for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {
           task t{task_kind::forward, microbatch_id{i}, chunk_id{c}};

@@ -1,5 +1,5 @@
-/// What will happen, soonest first. Happenings of the same instant come in the order of their
-/// stages, the end of a task before arrivals, so that a run is one sequence and no other.
+/// The pending events of a simulation, earliest first. Events of the same instant are ordered by
+/// stage, and the end of a task comes before arrivals, so that the order of events is unique.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace rrfp::simulate {
 
 /// The end of the task that runs on a stage, or an arrival there. Packed, because the queue is the
 /// hottest data of a simulation.
-class happening {
+class timed_event {
  public:
-  /// Which arrival: 2 * (chunk * microbatches + mb), plus 1 for a gradient.
+  /// Identifies the input: 2 * (chunk * microbatches + mb), plus 1 for a gradient.
   using input_index = std::uint32_t;
 
-  static happening task_end(nanoseconds at, std::uint32_t stage) { return {at, stage, 0}; }
-  static happening arrival(nanoseconds at, std::uint32_t stage, input_index input) {
+  static timed_event task_end(nanoseconds at, std::uint32_t stage) { return {at, stage, 0}; }
+  static timed_event arrival(nanoseconds at, std::uint32_t stage, input_index input) {
     return {at, stage, input + 1};
   }
 
@@ -26,26 +26,26 @@ class happening {
   bool is_task_end() const { return static_cast<std::uint32_t>(key_) == 0; }
   input_index input() const { return static_cast<std::uint32_t>(key_) - 1; }
 
-  bool operator<(const happening& other) const {
+  bool operator<(const timed_event& other) const {
     return at_ != other.at_ ? at_ < other.at_ : key_ < other.key_;
   }
 
  private:
-  happening(nanoseconds at, std::uint32_t stage, std::uint32_t low)
+  timed_event(nanoseconds at, std::uint32_t stage, std::uint32_t low)
       : at_(at), key_(std::uint64_t{stage} << 32 | low) {}
 
   nanoseconds at_;
   std::uint64_t key_;
 };
 
-/// A heap with four children a node: half the depth of a binary one, and a node's children share a
-/// cache line.
+/// A heap with four children per node: half the depth of a binary heap, and the children of a node
+/// share a cache line.
 class event_queue {
  public:
   bool empty() const { return heap_.empty(); }
-  const happening& top() const { return heap_.front(); }
+  const timed_event& top() const { return heap_.front(); }
 
-  void push(happening x) {
+  void push(timed_event x) {
     auto hole = heap_.size();
     heap_.push_back(x);
     while (hole > 0) {
@@ -57,7 +57,7 @@ class event_queue {
     heap_[hole] = x;
   }
 
-  happening pop() {
+  timed_event pop() {
     const auto first = heap_.front();
     const auto last = heap_.back();
     heap_.pop_back();
@@ -66,7 +66,7 @@ class event_queue {
   }
 
  private:
-  void sink(happening x) {
+  void sink(timed_event x) {
     const auto size = heap_.size();
     std::size_t hole = 0;
     for (;;) {
@@ -83,7 +83,7 @@ class event_queue {
     heap_[hole] = x;
   }
 
-  std::vector<happening> heap_;
+  std::vector<timed_event> heap_;
 };
 
 }  // namespace rrfp::simulate

@@ -25,7 +25,7 @@ void transcript_recorder::on_actions(stage_id stage, nanoseconds, std::span<cons
 status replay(const stage_config& config, std::unique_ptr<policy> hint,
               std::span<const std::string> lines) {
   stage_core core{config, std::move(hint)};
-  std::span<const action> answers;
+  std::span<const action> actions;
   std::size_t number = 0;
   const auto at_line = [&](const std::string& expected, const std::string& got) {
     return error{"line " + std::to_string(number) + ": expected " + expected + ", got " + got};
@@ -34,19 +34,19 @@ status replay(const stage_config& config, std::unique_ptr<policy> hint,
     ++number;
     if (line.empty() || line.starts_with('#')) continue;
     if (is_action(line)) {
-      if (answers.empty()) return at_line("'" + line + "'", "no further action of the core");
-      if (const auto answer = to_line(answers.front()); answer != line)
-        return at_line("'" + line + "'", "'" + answer + "'");
-      answers = answers.subspan(1);
+      if (actions.empty()) return at_line("'" + line + "'", "no further action");
+      if (const auto action_text = to_line(actions.front()); action_text != line)
+        return at_line("'" + line + "'", "'" + action_text + "'");
+      actions = actions.subspan(1);
       continue;
     }
-    if (!answers.empty()) return at_line("'" + line + "'", "'" + to_line(answers.front()) + "'");
-    const auto told = parse_event(line);
-    if (!told) return error{"line " + std::to_string(number) + ": " + told.message()};
-    answers = core.on(*told);
+    if (!actions.empty()) return at_line("'" + line + "'", "'" + to_line(actions.front()) + "'");
+    const auto parsed = parse_event(line);
+    if (!parsed) return error{"line " + std::to_string(number) + ": " + parsed.message()};
+    actions = core.on(*parsed);
   }
   ++number;
-  if (!answers.empty()) return at_line("the end", "'" + to_line(answers.front()) + "'");
+  if (!actions.empty()) return at_line("the end", "'" + to_line(actions.front()) + "'");
   return success();
 }
 

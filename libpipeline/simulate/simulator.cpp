@@ -12,30 +12,30 @@ namespace rrfp::simulate {
 
 namespace {
 
-/// A stage as the simulator sees it: its core, its device, and why the device stands still.
+/// The simulator's view of a stage: its core, its device, and why the device is idle.
 struct stage_state {
   explicit stage_state(stage_core c) : core(std::move(c)) {}
 
   stage_core core;
-  /// Launches that the device has not finished; the first one runs.
+  /// Launches that the device has not finished; the first one is running.
   std::vector<launch> queue;
   nanoseconds task_began = 0;
-  bool touched = false;
+  bool notified = false;
 
-  bool standing = false;
+  bool is_idle = false;
   bool ran_in_step = false;
   wait why;
-  nanoseconds stands_since = 0;
+  nanoseconds idle_since = 0;
 
   // Blocking transport.
   sequence obeyed;
-  /// What of each input, by input_index, was posted: see simulation::meet().
+  /// The ends posted for each input, by input_index: see simulation::post_end().
   std::vector<std::uint8_t> posted;
   bool sending = false;
   nanoseconds sends_since = 0;
 };
 
-/// Where the results of one chunk of one stage go.
+/// The receivers of the results of one chunk of one stage.
 struct route {
   struct hop {
     bool exists = false;
@@ -67,13 +67,9 @@ std::vector<route> routes_of(const pipeline_shape& shape) {
 
 class simulation {
  public:
-  simulation(const plan& what, const cost_model& costs, observer* watcher,
+  simulation(const plan& p, const cost_model& costs, observer* watcher,
              std::vector<stage_core> cores)
-      : plan_(what),
-        costs_(costs),
-        watcher_(watcher),
-        routes_(routes_of(what.shape)),
-        bound_(what.shape) {
+      : plan_(p), costs_(costs), watcher_(watcher), routes_(routes_of(p.shape)), bound_(p.shape) {
     stages_.reserve(cores.size());
     for (auto& core : cores) stages_.emplace_back(std::move(core));
     report_.stages.resize(stages_.size());
@@ -110,19 +106,19 @@ class simulation {
           begun.slot_bytes.push_back(plan_.slot_bytes(stage_id{s}, microbatch_id{mb}));
       stages_[s].ran_in_step = false;
       report_.stages[s].order.clear();
-      tell(s, std::move(begun));
+      notify(s, std::move(begun));
     }
     const auto first = shape.at(virtual_stage_id{0});
     for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-      tell(first.stage.value(),
-           input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{0}});
+      notify(first.stage.value(),
+             input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{0}});
     if (!blocking()) return;
     for (auto& stage : stages_)
       stage.posted.assign(std::size_t{2} * shape.chunks * shape.microbatches, 0);
     for (std::uint32_t s = 0; s < stages_.size(); ++s) post_receive(s);
   }
 
-  /// Tells everything that happens at the next instant, what it causes at once included.
+  /// Delivers all events of the next instant, including those that they cause at the same instant.
   void advance() {
     now_ = queue_.top().at();
     while (!queue_.empty() && queue_.top().at() == now_) {
@@ -134,14 +130,14 @@ class simulation {
     }
   }
 
-  /// Lets every stage that was told something decide.
+  /// Lets every stage that received an event decide.
   void settle() {
-    std::sort(touched_.begin(), touched_.end());
-    for (const auto s : touched_) {
-      stages_[s].touched = false;
+    std::sort(notified_.begin(), notified_.end());
+    for (const auto s : notified_) {
+      stages_[s].notified = false;
       act(s, on(s, decide_));
     }
-    touched_.clear();
+    notified_.clear();
   }
 
   status end_step() {
@@ -149,7 +145,7 @@ class simulation {
     for (const auto& stage : stages_) complete = complete && stage.core.step_complete();
     if (!complete) return error{explain_deadlock()};
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
-      end_standing(s);
+      end_idle(s);
       auto& total = report_.stages[s].memory;
       const auto slots_peak = total.slots_peak;
       const auto bytes_peak = total.bytes_peak;
@@ -165,7 +161,7 @@ class simulation {
     return success();
   }
 
-  // ---- talking to the cores
+  // ---- events to the cores
 
   std::span<const action> on(std::uint32_t s, const event& e) {
     ++report_.events;
@@ -173,18 +169,18 @@ class simulation {
     return stages_[s].core.on(e);
   }
 
-  void tell(std::uint32_t s, event e) {
+  void notify(std::uint32_t s, event e) {
     on(s, e);
-    if (stages_[s].touched) return;
-    stages_[s].touched = true;
-    touched_.push_back(s);
+    if (stages_[s].notified) return;
+    stages_[s].notified = true;
+    notified_.push_back(s);
   }
 
-  void deliver(std::uint32_t s, happening::input_index input) {
+  void deliver(std::uint32_t s, timed_event::input_index input) {
     const auto mb = input / 2 % plan_.shape.microbatches;
     const auto chunk = input / 2 / plan_.shape.microbatches;
     const auto kind = input % 2 == 0 ? task_kind::forward : task_kind::backward;
-    tell(s, input_arrived{kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{0}});
+    notify(s, input_arrived{kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{0}});
     if (!blocking()) return;
     const auto& producer = source_of(s, {kind, microbatch_id{mb}, chunk_id{chunk}});
     if (!producer.same_stage) end_sending(producer.at.stage.value());
@@ -199,7 +195,7 @@ class simulation {
         stage.queue.push_back(*l);
         if (stage.queue.size() == 1) begin_task(s);
       } else {
-        stand(s, std::get<wait>(a));
+        begin_idle(s, std::get<wait>(a));
       }
     }
   }
@@ -208,16 +204,16 @@ class simulation {
 
   void begin_task(std::uint32_t s) {
     auto& stage = stages_[s];
-    const auto& what = stage.queue.front().what;
-    end_standing(s);
+    const auto& t = stage.queue.front().what;
+    end_idle(s);
     stage.ran_in_step = true;
     stage.task_began = now_;
-    const auto duration = costs_.compute(step_, stage_id{s}, what);
-    RRFP_CHECK(duration >= 0, "a duration is not negative");
-    bound_.add_task(route_of(s, what.chunk).here, stage_id{s}, what, duration);
+    const auto duration = costs_.compute(step_, stage_id{s}, t);
+    RRFP_CHECK(duration >= 0, "a duration must not be negative");
+    bound_.add_task(route_of(s, t.chunk).here, stage_id{s}, t, duration);
     report_.stages[s].busy += duration;
-    report_.stages[s].order.push_back(what);
-    queue_.push(happening::task_end(now_ + duration, s));
+    report_.stages[s].order.push_back(t);
+    queue_.push(timed_event::task_end(now_ + duration, s));
   }
 
   void finish_task(std::uint32_t s) {
@@ -225,29 +221,29 @@ class simulation {
     const auto& finished = stage.queue.front();
     if (watcher_ != nullptr)
       watcher_->on_task({step_, stage_id{s}, finished, stage.task_began, now_});
-    const auto what = finished.what;
+    const auto t = finished.what;
     if (blocking()) {
-      if (send(s, what)) {
+      if (send(s, t)) {
         stage.sending = true;
         stage.sends_since = now_;
       }
       post_receive(s);
-      if (!stage.sending) tell_finished(s);
+      if (!stage.sending) notify_finished(s);
     } else {
-      tell_finished(s);
-      send(s, what);
+      notify_finished(s);
+      send(s, t);
       if (!stage.queue.empty()) begin_task(s);
     }
   }
 
-  void tell_finished(std::uint32_t s) {
+  void notify_finished(std::uint32_t s) {
     auto& stage = stages_[s];
     const auto finished = stage.queue.front();
     stage.queue.erase(stage.queue.begin());
-    tell(s, task_finished{finished.seq, rank_id{0}});
+    notify(s, task_finished{finished.seq, rank_id{0}});
   }
 
-  /// Whether the result goes to another stage.
+  /// Returns whether the result goes to another stage.
   bool send(std::uint32_t s, const task& done) {
     if (done.kind == task_kind::weight) return false;
     const bool forward = done.kind == task_kind::forward;
@@ -258,33 +254,33 @@ class simulation {
     if (hop.same_stage || !blocking())
       travel(hop.at.stage.value(), hop.to, next, hop.same_stage);
     else
-      meet(hop.at.stage.value(), next, sent);
+      post_end(hop.at.stage.value(), next, sent);
     return !hop.same_stage;
   }
 
-  /// The input of `next` leaves for `to` on stage `s`.
+  /// Sends the input of `next` to `to` on stage `s`.
   void travel(std::uint32_t s, virtual_stage_id to, const task& next, bool same_stage = false) {
     const auto delay = same_stage ? 0 : costs_.link(step_, to, next);
-    RRFP_CHECK(delay >= 0, "a message does not arrive before it is sent");
+    RRFP_CHECK(delay >= 0, "a message must not arrive before it is sent");
     bound_.add_link(next.kind, next.mb, delay);
-    queue_.push(happening::arrival(now_ + delay, s, input_index_of(next)));
+    queue_.push(timed_event::arrival(now_ + delay, s, input_index_of(next)));
   }
 
   // ---- blocking transport
 
-  enum post : std::uint8_t { sent = 1, received = 2 };
+  enum message_end : std::uint8_t { sent = 1, received = 2 };
 
   bool blocking() const { return plan_.messages == transport::blocking; }
 
-  /// Either end of the message that brings the input of `next` to stage `s` is posted.
-  void meet(std::uint32_t s, const task& next, post end) {
+  /// Posts one end of the message that carries the input of `next` to stage `s`.
+  void post_end(std::uint32_t s, const task& next, message_end end) {
     auto& posted = stages_[s].posted[input_index_of(next)];
-    RRFP_CHECK((posted & end) == 0, "an end is posted once a step");
+    RRFP_CHECK((posted & end) == 0, "each end is posted once per step");
     posted |= end;
     if (posted == (sent | received)) travel(s, route_of(s, next.chunk).here, next);
   }
 
-  /// Posts the receive of the next F or B, if another stage has to send its input.
+  /// Posts the receive of the next F or B if another stage has to send its input.
   void post_receive(std::uint32_t s) {
     const auto& obeyed = stages_[s].obeyed;
     const auto ran = static_cast<std::ptrdiff_t>(report_.stages[s].order.size());
@@ -295,24 +291,24 @@ class simulation {
     const bool forward = next->kind == task_kind::forward;
     const task input{forward ? task_kind::forward : task_kind::backward, next->mb, next->chunk};
     const auto posted = stages_[s].posted[input_index_of(input)];
-    if (from.exists && !from.same_stage && (posted & received) == 0) meet(s, input, received);
+    if (from.exists && !from.same_stage && (posted & received) == 0) post_end(s, input, received);
   }
 
   void end_sending(std::uint32_t s) {
     auto& stage = stages_[s];
-    RRFP_CHECK(stage.sending, "who sends a message that arrives waits for it");
+    RRFP_CHECK(stage.sending, "the sender of an arriving message must be blocked");
     stage.sending = false;
     report_.stages[s].blocked += now_ - stage.sends_since;
-    tell_finished(s);
+    notify_finished(s);
   }
 
-  /// Where the input of an F or B comes from.
+  /// The producer of the input of an F or B.
   const route::hop& source_of(std::uint32_t s, const task& t) const {
     const auto& r = route_of(s, t.chunk);
     return t.kind == task_kind::forward ? r.down : r.up;
   }
 
-  happening::input_index input_index_of(const task& t) const {
+  timed_event::input_index input_index_of(const task& t) const {
     return 2 * (t.chunk.value() * plan_.shape.microbatches + t.mb.value()) +
            (t.kind == task_kind::forward ? 0 : 1);
   }
@@ -321,22 +317,22 @@ class simulation {
     return routes_[std::size_t{s} * plan_.shape.chunks + chunk.value()];
   }
 
-  // ---- standing still
+  // ---- idle time
 
-  void stand(std::uint32_t s, const wait& why) {
+  void begin_idle(std::uint32_t s, const wait& why) {
     auto& stage = stages_[s];
-    if (stage.standing && stage.why == why) return;
-    end_standing(s);
-    stage.standing = true;
+    if (stage.is_idle && stage.why == why) return;
+    end_idle(s);
+    stage.is_idle = true;
     stage.why = why;
-    stage.stands_since = now_;
+    stage.idle_since = now_;
   }
 
-  void end_standing(std::uint32_t s) {
+  void end_idle(std::uint32_t s) {
     auto& stage = stages_[s];
-    if (!stage.standing) return;
-    stage.standing = false;
-    const auto gap = now_ - stage.stands_since;
+    if (!stage.is_idle) return;
+    stage.is_idle = false;
+    const auto gap = now_ - stage.idle_since;
     if (gap == 0) return;
     auto& total = report_.stages[s];
     if (stage.why.why == wait_cause::complete) {
@@ -348,7 +344,7 @@ class simulation {
       total.idle_by_cause[static_cast<std::size_t>(stage.why.why)] += gap;
     }
     if (watcher_ != nullptr)
-      watcher_->on_idle({step_, stage_id{s}, stage.why, stage.stands_since, now_});
+      watcher_->on_idle({step_, stage_id{s}, stage.why, stage.idle_since, now_});
   }
 
   bool has_run(std::uint32_t s, const task& t) const {
@@ -356,8 +352,8 @@ class simulation {
     return std::find(order.begin(), order.end(), t) != order.end();
   }
 
-  /// What the task that a stage wants next is short of.
-  std::string need_of(std::uint32_t s, const wait& why) const {
+  /// The missing input or resource of the task that a stage wants to run next.
+  std::string missing_for(std::uint32_t s, const wait& why) const {
     if (why.why == wait_cause::memory) return "a memory slot";
     const auto& t = why.head;
     const task own_forward{task_kind::forward, t.mb, t.chunk};
@@ -374,8 +370,8 @@ class simulation {
 
   std::string explain_deadlock() const {
     constexpr int named_max = 16;
-    std::string text = "step " + std::to_string(step_.value()) + " came to a stand after " +
-                       std::to_string(now_ - step_began_at_) + " ns with work left: ";
+    std::string text = "step " + std::to_string(step_.value()) + " stalled after " +
+                       std::to_string(now_ - step_began_at_) + " ns with tasks left: ";
     int stuck = 0;
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
       const auto& stage = stages_[s];
@@ -384,10 +380,10 @@ class simulation {
       text += "stage " + std::to_string(s) + " waits ";
       text += stage.sending
                   ? "for the receiver of " + to_string(stage.queue.front().what)
-                  : "with " + to_string(stage.why.head) + " for " + need_of(s, stage.why) + " (" +
-                        std::string(name(stage.why.why)) + ")";
+                  : "with " + to_string(stage.why.head) + " for " + missing_for(s, stage.why) +
+                        " (" + std::string(name(stage.why.why)) + ")";
     }
-    if (stuck > named_max) text += "; and " + std::to_string(stuck - named_max) + " stages more";
+    if (stuck > named_max) text += "; and " + std::to_string(stuck - named_max) + " more stages";
     return text;
   }
 
@@ -399,7 +395,7 @@ class simulation {
 
   std::vector<stage_state> stages_;
   event_queue queue_;
-  std::vector<std::uint32_t> touched_;
+  std::vector<std::uint32_t> notified_;
   nanoseconds now_ = 0;
   nanoseconds step_began_at_ = 0;
   step_id step_;
@@ -407,39 +403,37 @@ class simulation {
   report report_;
 };
 
-result<std::vector<stage_core>> make_cores(const plan& what) {
+result<std::vector<stage_core>> make_cores(const plan& p) {
   std::vector<stage_core> cores;
-  cores.reserve(what.shape.stages);
-  for (std::uint32_t s = 0; s < what.shape.stages; ++s) {
-    auto hint = what.make_policy(stage_id{s});
-    RRFP_CHECK(hint != nullptr, "make_policy makes a policy for every stage");
-    if (what.mode == dispatch_mode::in_order && hint->lanes() != 1)
-      return error{"in-order mode: expected a policy with a fixed sequence, got '" +
-                   std::string(hint->name()) + "', which works in rounds"};
-    cores.emplace_back(stage_config{.shape = what.shape,
+  cores.reserve(p.shape.stages);
+  for (std::uint32_t s = 0; s < p.shape.stages; ++s) {
+    auto hint = p.make_policy(stage_id{s});
+    RRFP_CHECK(hint != nullptr, "make_policy must return a policy for every stage");
+    if (p.mode == dispatch_mode::in_order && hint->lanes() != 1)
+      return error{"in-order mode: expected a policy with a fixed schedule, got '" +
+                   std::string(hint->name()) + "', which has none"};
+    cores.emplace_back(stage_config{.shape = p.shape,
                                     .stage = stage_id{s},
                                     .ranks = 1,
-                                    .lookahead = what.lookahead,
-                                    .mode = what.mode,
-                                    .limit = what.limits.empty() ? what.limit : what.limits[s]},
+                                    .lookahead = p.lookahead,
+                                    .mode = p.mode,
+                                    .limit = p.limits.empty() ? p.limit : p.limits[s]},
                        std::move(hint));
   }
   return cores;
 }
 
-status check_plan(const plan& what) {
-  if (auto valid = what.shape.validate(); !valid) return valid;
-  const auto inputs = std::uint64_t{2} * what.shape.chunks * what.shape.microbatches;
+status check_plan(const plan& p) {
+  if (auto valid = p.shape.validate(); !valid) return valid;
+  const auto inputs = std::uint64_t{2} * p.shape.chunks * p.shape.microbatches;
   if (inputs >= std::numeric_limits<std::uint32_t>::max())
     return error{"expected chunks * microbatches below 2^31, got " + std::to_string(inputs / 2)};
-  if (what.messages == transport::blocking &&
-      (what.mode != dispatch_mode::in_order || what.lookahead != 0))
+  if (p.messages == transport::blocking && (p.mode != dispatch_mode::in_order || p.lookahead != 0))
     return error{"blocking transport: expected mode in-order without lookahead, got " +
-                 std::string(name(what.mode)) + " with lookahead " +
-                 std::to_string(what.lookahead)};
-  RRFP_CHECK(what.make_policy != nullptr, "a plan has a policy");
-  RRFP_CHECK(what.limits.empty() || what.limits.size() == what.shape.stages,
-             "limits has one entry a stage");
+                 std::string(name(p.mode)) + " with lookahead " + std::to_string(p.lookahead)};
+  RRFP_CHECK(p.make_policy != nullptr, "a plan must have a policy");
+  RRFP_CHECK(p.limits.empty() || p.limits.size() == p.shape.stages,
+             "limits must have one entry per stage");
   return success();
 }
 
@@ -453,16 +447,16 @@ std::string_view name(transport t) {
   return "?";
 }
 
-result<report> run(const plan& what, const cost_model& costs, observer* watcher) {
-  if (auto valid = check_plan(what); !valid) return valid.failure();
-  if (auto covered = costs.covers(what); !covered) return covered.failure();
-  auto cores = make_cores(what);
+result<report> run(const plan& p, const cost_model& costs, observer* watcher) {
+  if (auto valid = check_plan(p); !valid) return valid.failure();
+  if (auto covered = costs.covers(p); !covered) return covered.failure();
+  auto cores = make_cores(p);
   if (!cores) return cores.failure();
-  return simulation{what, costs, watcher, std::move(*cores)}.run();
+  return simulation{p, costs, watcher, std::move(*cores)}.run();
 }
 
-result<std::vector<sequence>> nominal_sequences(const plan& what, const cost_model& costs) {
-  auto one_step = what;
+result<std::vector<sequence>> nominal_sequences(const plan& p, const cost_model& costs) {
+  auto one_step = p;
   one_step.steps = 1;
   auto ran = run(one_step, costs);
   if (!ran) return ran.failure();

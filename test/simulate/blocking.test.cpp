@@ -1,4 +1,4 @@
-/// Send and receive that meet: what a framework with a fixed schedule pays for its transport.
+/// Paired send and receive: what a framework with a fixed schedule pays for its transport.
 #include <rrfp/policies/registry.hpp>
 
 #include "support.hpp"
@@ -31,7 +31,7 @@ plan scheduled(std::string_view policy, const pipeline_shape& shape) {
 TEST_CASE("blocking 1F1B on two stages and two microbatches, by hand") {
   const auto costs = with_links(1);
   const auto ran = run_well(blocking(one_f_one_b_plan(linear(2, 2))), costs);
-  // stage 0: F0 0-1, sends until 2; F1 2-3, sends until 6, for stage 1 receives after BW0 only;
+  // stage 0: F0 0-1, sends until 2; F1 2-3, sends until 6: stage 1 receives only after BW0;
   //          BW0 6-8, waits for the gradient until 10, BW1 10-12
   // stage 1: F0 2-3, BW0 3-5, sends until 6 and receives F1 meanwhile; F1 6-7, BW1 7-9, sends
   //          until 10
@@ -49,7 +49,7 @@ TEST_CASE("blocking 1F1B on two stages and two microbatches, by hand") {
   CHECK(run_well(one_f_one_b_plan(linear(2, 2)), costs).makespan == 11);
 }
 
-TEST_CASE("with links that take no time 1F1B loses nothing to blocking where all tasks are even") {
+TEST_CASE("with links without delay, 1F1B loses nothing to blocking if all tasks are equal") {
   const auto shape = linear(4, 8);
   CHECK(run_well(blocking(one_f_one_b_plan(shape)), function_costs{}).makespan ==
         run_well(one_f_one_b_plan(shape), function_costs{}).makespan);
@@ -73,12 +73,13 @@ TEST_CASE("the receive of the next F is posted before the W in between") {
   CHECK(ran.stages[1].idle == 2);
 }
 
-TEST_CASE("blocking never beats the asynchronous transport, and every fixed schedule ends") {
+TEST_CASE(
+    "blocking is never faster than the asynchronous transport, and every fixed schedule ends") {
   for (const auto* policy : {"one_f_one_b", "zb_h1", "gpipe", "zb_h2"})
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       INFO(policy << " " << seed);
       const auto p = scheduled(policy, linear(6, 16));
-      const auto costs = stormy_costs(p.shape, seed);
+      const auto costs = jittered_costs(p.shape, seed);
       const auto ran = run_well(blocking(p), costs);
       CHECK(ran.makespan >= run_well(p, costs).makespan);
       for (const auto& s : ran.stages)
@@ -93,18 +94,18 @@ TEST_CASE("steps begin with nothing posted") {
   CHECK(run_well(p, with_links(1)).makespan == 3 * one);
 }
 
-TEST_CASE("a sequence that sends what nobody receives yet comes to a stand, and says who waits") {
+TEST_CASE("a sequence whose send is not received stalls, and the error says who waits") {
   const auto p =
       in_order_plan(linear(2, 2), {sequence_of("F0 F1 BW0 BW1"), sequence_of("F1 BW1 F0 BW0")});
   CHECK(run(p, function_costs{}).ok());
   const auto ran = run(blocking(p), function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 came to a stand after 1 ns with work left: stage 0 waits for the receiver of F0; "
+        "step 0 stalled after 1 ns with tasks left: stage 0 waits for the receiver of F0; "
         "stage 1 waits with F1 for F1 of stage 0 (input)");
 }
 
-TEST_CASE("only an order that is obeyed can block") {
+TEST_CASE("only in-order mode can use the blocking transport") {
   auto p = blocking(ready_plan(rrfp::testing::bf_hint(linear(2, 2), true)));
   CHECK(run(p, function_costs{}).message() ==
         "blocking transport: expected mode in-order without lookahead, got ready with lookahead "

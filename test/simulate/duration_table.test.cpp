@@ -34,7 +34,7 @@ task of(task_kind kind, std::uint32_t mb = 0, std::uint32_t chunk = 0) {
 
 }  // namespace
 
-TEST_CASE("rows say what each task and each message takes") {
+TEST_CASE("rows give the duration of each task and each message") {
   const auto table = parse_well(header +
                                     "0,1,0,1,F,1.25\r\n"
                                     "\n"
@@ -44,19 +44,19 @@ TEST_CASE("rows say what each task and each message takes") {
   CHECK(table.compute(step_id{0}, stage_id{1}, of(task_kind::forward, 1)) == 1'250'000);
   CHECK(table.link(step_id{0}, virtual_stage_id{0}, of(task_kind::backward, 1)) == 3);
   CHECK(table.link(step_id{2}, virtual_stage_id{1}, of(task_kind::forward, 1)) == 10'000'000);
-  // A message that is not there takes no time.
+  // A message without a row takes no time.
   CHECK(table.link(step_id{0}, virtual_stage_id{1}, of(task_kind::forward, 1)) == 0);
 }
 
-TEST_CASE("a row that is wrong is named by file and line, with what was expected") {
+TEST_CASE("a wrong row is reported with file and line and what was expected") {
   CHECK(parse_error("") ==
-        "run.csv:1: expected the header 'step,stage,chunk,mb,kind,ms', got an empty file");
+        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got an empty file");
   CHECK(parse_error("0,0,0,0,F,1\n") ==
-        "run.csv:1: expected the header 'step,stage,chunk,mb,kind,ms', got '0,0,0,0,F,1'");
+        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got '0,0,0,0,F,1'");
   CHECK(parse_error(header + "0,0,0,0,F,1\n0,0,0,F,1\n") ==
-        "run.csv:3: expected 6 cells (step,stage,chunk,mb,kind,ms), got '0,0,0,F,1'");
+        "run.csv:3: expected 6 columns (step,stage,chunk,mb,kind,ms), got '0,0,0,F,1'");
   CHECK(parse_error(header + "0,0,0,0,F,1,2\n") ==
-        "run.csv:2: expected 6 cells (step,stage,chunk,mb,kind,ms), got '0,0,0,0,F,1,2'");
+        "run.csv:2: expected 6 columns (step,stage,chunk,mb,kind,ms), got '0,0,0,0,F,1,2'");
   CHECK(parse_error(header + "-1,0,0,0,F,1\n") == "run.csv:2: expected a step number, got '-1'");
   CHECK(parse_error(header + "0,2,0,0,F,1\n") ==
         "run.csv:2: expected a stage from 0 to 1, got '2'");
@@ -70,24 +70,24 @@ TEST_CASE("a row that is wrong is named by file and line, with what was expected
     CHECK(parse_error(header + "0,0,0,0,F," + ms + "\n") ==
           "run.csv:2: expected milliseconds from 0 to 1e9, got '" + std::string(ms) + "'");
   CHECK(parse_error(header + "0,0,0,0,F,1\n0,0,0,0,F,2\n") ==
-        "run.csv:3: expected every duration once, got '0,0,0,0,F,2' again");
+        "run.csv:3: expected one row per duration, got a second one in '0,0,0,0,F,2'");
   CHECK(parse_error(header + "0,0,0,0,act,1\n") ==
-        "run.csv:2: expected a receiver of activations, got the first virtual stage in "
+        "run.csv:2: expected a stage that receives activations, got the first virtual stage in "
         "'0,0,0,0,act,1'");
   CHECK(parse_error(header + "0,1,1,0,grad,1\n") ==
-        "run.csv:2: expected a receiver of gradients, got the last virtual stage in "
+        "run.csv:2: expected a stage that receives gradients, got the last virtual stage in "
         "'0,1,1,0,grad,1'");
 }
 
 TEST_CASE("a file that cannot be read or written is named") {
   const auto read = duration_table::read("/nowhere/run.csv", linear(1, 1));
   REQUIRE_FALSE(read.ok());
-  CHECK(read.message() == "/nowhere/run.csv: expected a readable file of durations, got none");
+  CHECK(read.message() == "/nowhere/run.csv: cannot read the file of durations");
   CHECK_FALSE(duration_table::read("/", linear(1, 1)).ok());
   CHECK_FALSE(duration_table{linear(1, 1)}.write("/nowhere/run.csv").ok());
 }
 
-TEST_CASE("a fused backward may be told from its parts, but not the parts from it") {
+TEST_CASE("the duration of a fused backward is derived from its parts, but not the reverse") {
   const auto shape = linear(1, 1);
   const auto split = ready_plan(bf_hint(shape, false));
   const auto fused = ready_plan(bf_hint(shape, true));
@@ -104,13 +104,13 @@ TEST_CASE("a fused backward may be told from its parts, but not the parts from i
         "durations: expected a row for W0 of stage 0 in step 0, got none");
   CHECK(run(fused, no_weight).message() ==
         "durations: expected a row for BW0 of stage 0 in step 0, got none");
-  // Given in full, BW counts and not its parts.
+  // The row of BW takes precedence over its parts.
   const auto all =
       parse_well(header + "0,0,0,0,F,1\n0,0,0,0,B,2\n0,0,0,0,W,4\n0,0,0,0,BW,5\n", shape);
   CHECK(run_well(fused, all).makespan == 6'000'000);
 }
 
-TEST_CASE("a table covers the steps it has rows for, on its own shape") {
+TEST_CASE("a table covers the steps of its rows, for its own shape") {
   auto p = ready_plan(bf_hint(linear(1, 1), true));
   p.steps = 2;
   const auto table = parse_well(header + "0,0,0,0,F,1\n0,0,0,0,BW,5\n", linear(1, 1));
@@ -126,7 +126,7 @@ TEST_CASE("a run's durations, exported and read again, give the same run to the 
     p.steps = 2;
     p.limit.slots = 4;
     duration_recorder recorder{shape};
-    const auto ran = run_well(p, stormy_costs(shape, 11), &recorder);
+    const auto ran = run_well(p, jittered_costs(shape, 11), &recorder);
 
     const auto file = (std::filesystem::temp_directory_path() /
                        ("rrfp_durations_" + std::to_string(::getpid()) + ".csv"))

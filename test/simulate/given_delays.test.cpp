@@ -25,7 +25,7 @@ nanoseconds compute(const given_delays& delays, std::uint64_t step, const task& 
 
 }  // namespace
 
-TEST_CASE("what no row lists has no delay") {
+TEST_CASE("a task or message without a row has no delay") {
   const auto delays = parse_well("0,0,0,1,F,2\n0,0,0,1,grad,3\n", linear(2, 2));
   CHECK(compute(delays, 0, of(task_kind::forward, 1)) == 2'000'000);
   CHECK(compute(delays, 0, of(task_kind::forward, 0)) == 0);
@@ -35,7 +35,7 @@ TEST_CASE("what no row lists has no delay") {
   CHECK(compute(parse_well("", linear(2, 2)), 7, of(task_kind::forward)) == 0);
 }
 
-TEST_CASE("a fused backward is delayed as its parts are, unless it has a row of its own") {
+TEST_CASE("a fused backward gets the delays of its parts, unless it has its own row") {
   const auto delays = parse_well(
       "0,0,0,0,B,1\n0,0,0,0,W,2\n"
       "0,0,0,1,B,1\n"
@@ -62,13 +62,13 @@ TEST_CASE("the steps of the file repeat") {
   CHECK(compute(last, UINT64_MAX - 1, of(task_kind::forward)) == 0);
 }
 
-TEST_CASE("a row that is wrong is refused with file and line") {
+TEST_CASE("a wrong row is refused with file and line") {
   const auto parsed = given_delays::parse(header + "0,2,0,0,F,1\n", "delays.csv", linear(2, 2));
   REQUIRE_FALSE(parsed.ok());
   CHECK(parsed.message() == "delays.csv:2: expected a stage from 0 to 1, got '2'");
 }
 
-TEST_CASE("given delays come on top of the times and of the weather") {
+TEST_CASE("given delays are added to the costs and the jitter") {
   const auto shape = linear(2, 2);
   stage_costs_options options;
   options.activation_ms = 0.5;

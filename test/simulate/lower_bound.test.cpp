@@ -11,7 +11,7 @@ using rrfp::testing::random_hint;
 using rrfp::testing::random_source;
 using rrfp::testing::reversed_hint;
 
-TEST_CASE("1F1B with equal tasks is as short as the bound") {
+TEST_CASE("1F1B with equal tasks reaches the bound") {
   for (std::uint32_t p = 1; p <= 6; ++p)
     for (std::uint32_t m = 1; m <= 9; ++m) {
       const auto ran = run_well(one_f_one_b_plan(linear(p, m)), function_costs{});
@@ -24,14 +24,14 @@ TEST_CASE("the bound is the busiest stage with its shortest head and tail") {
   function_costs costs;
   costs.task_time = [](stage_id s, const task& t) -> nanoseconds {
     if (s.value() == 1) return 100;
-    return t.mb.value() == 1 ? 3 : 5;  // microbatch 1 is the quickest to stage 1 and back from it
+    return t.mb.value() == 1 ? 3 : 5;  // microbatch 1 is the fastest to stage 1 and back
   };
   costs.link_time = [](virtual_stage_id, const task&) { return 2; };
   const auto ran = run_well(one_f_one_b_plan(linear(3, 4)), costs);
   CHECK(ran.lower_bound == (3 + 2) + 4 * 200 + (2 + 3));
 }
 
-TEST_CASE("of pending W and the way home only the longer counts") {
+TEST_CASE("only the longer of pending W and the tail counts") {
   const auto bound = [](nanoseconds weight, nanoseconds link) {
     function_costs costs;
     costs.task_time = [=](stage_id s, const task& t) -> nanoseconds {
@@ -56,7 +56,7 @@ TEST_CASE("no step is shorter than its slowest microbatch") {
   CHECK(ran.lower_bound == 8000);
 }
 
-TEST_CASE("no run is shorter than the bound, and the bound does not know the policy") {
+TEST_CASE("no run is shorter than the bound, and the bound does not depend on the policy") {
   random_source random{2024};
   for (int i = 0; i < 400; ++i) {
     pipeline_shape shape;
@@ -67,7 +67,7 @@ TEST_CASE("no run is shorter than the bound, and the bound does not know the pol
                    : shape.layout == placement::v    ? 2
                                                      : random.between(1, 3);
     const auto seed = random.next();
-    const auto costs = stormy_costs(shape, seed, 0.1 * random.below(20));
+    const auto costs = jittered_costs(shape, seed, 0.1 * random.below(20));
     INFO("case " << i << ": " << shape.stages << " stages, " << shape.chunks << " chunks, "
                  << shape.microbatches << " microbatches");
     const bool fused = random.one_in(2);

@@ -19,8 +19,8 @@ stage_config config_of(const plan& p, std::uint32_t stage) {
           .limit = p.limit};
 }
 
-/// A jittered run with everything that can differ from run to run.
-plan stormy_plan() {
+/// A run with jitter and everything else that can differ between runs.
+plan jittered_plan() {
   auto p = ready_plan(bf_hint({4, 2, 10, placement::interleaved}, false));
   p.limit.slots = 6;
   p.lookahead = 1;
@@ -33,11 +33,11 @@ plan stormy_plan() {
 
 }  // namespace
 
-TEST_CASE("a recorded run, told to a fresh core, gives the same actions on every stage") {
-  const auto p = stormy_plan();
+TEST_CASE("a recorded run, replayed into a new core, gives the same actions on every stage") {
+  const auto p = jittered_plan();
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     transcript_recorder recorder{p.shape.stages};
-    run_well(p, stormy_costs(p.shape, seed), &recorder);
+    run_well(p, jittered_costs(p.shape, seed), &recorder);
     for (std::uint32_t s = 0; s < p.shape.stages; ++s) {
       const auto lines = recorder.lines(stage_id{s});
       CHECK(lines.size() > 200);
@@ -48,10 +48,10 @@ TEST_CASE("a recorded run, told to a fresh core, gives the same actions on every
   }
 }
 
-TEST_CASE("a replay that goes another way names the line") {
-  const auto p = stormy_plan();
+TEST_CASE("a replay that differs names the line") {
+  const auto p = jittered_plan();
   transcript_recorder recorder{p.shape.stages};
-  run_well(p, stormy_costs(p.shape, 1), &recorder);
+  run_well(p, jittered_costs(p.shape, 1), &recorder);
   const auto recorded = recorder.lines(stage_id{1});
   const auto replayed = [&](const std::vector<std::string>& lines) {
     return replay(config_of(p, 1), p.make_policy(stage_id{1}), lines);
@@ -90,10 +90,10 @@ TEST_CASE("a replay that goes another way names the line") {
   CHECK(replayed(annotated).ok());
 }
 
-TEST_CASE("another policy does not pass for the recorded one") {
-  const auto p = stormy_plan();
+TEST_CASE("a replay detects another policy") {
+  const auto p = jittered_plan();
   transcript_recorder recorder{p.shape.stages};
-  run_well(p, stormy_costs(p.shape, 1), &recorder);
+  run_well(p, jittered_costs(p.shape, 1), &recorder);
   const auto other = ready_plan(kind_first_hint(p.shape, false, task_kind::forward));
   CHECK_FALSE(
       replay(config_of(p, 1), other.make_policy(stage_id{1}), recorder.lines(stage_id{1})).ok());

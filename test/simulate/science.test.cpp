@@ -1,5 +1,5 @@
-/// What readiness is worth on an asynchronous transport: 16 stages, 64 microbatches, F = B = W = 1,
-/// log-normal tasks (sigma 0.3), messages of mean 0.3, each delayed by itself, free to overtake.
+/// The gain of readiness on an asynchronous transport: 16 stages, 64 microbatches, F = B = W = 1,
+/// log-normal tasks (sigma 0.3), messages of mean 0.3 with independent delays, free to overtake.
 ///
 /// An event simulation of the same hints that shares no code with this one gave, for 10 seeds, BFW
 /// with 2p slots 1.451 (exponential messages), 1.490 (log-normal) and 1.410 (constant); BF at
@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t seeds = 20;
 const pipeline_shape shape = linear(16, 64);
 
-/// Gains over in-order 1F1B with a fused backward, under the same weather.
+/// Gains over in-order 1F1B with a fused backward, under the same jitter.
 struct gains {
   double bfw_2p = 0;           ///< BFW, 2p slots on every stage
   double bf_2p = 0;            ///< BF, the same
@@ -72,7 +72,7 @@ gains gains_with(weather::link_jitter link, double sigma) {
 
 }  // namespace
 
-TEST_CASE("BFW with 2p slots gains about 1.45 over 1F1B in order on the same transport") {
+TEST_CASE("BFW with 2p slots gains about 1.45 over in-order 1F1B on the same transport") {
   const auto exponential = gains_with(weather::link_jitter::exponential, 0);
   CHECK(exponential.bfw_2p == Approx(1.45).margin(0.03));
   const auto lognormal = gains_with(weather::link_jitter::lognormal, 1);
@@ -83,14 +83,14 @@ TEST_CASE("BFW with 2p slots gains about 1.45 over 1F1B in order on the same tra
   CHECK(constant.bfw_2p == Approx(1.41).margin(0.03));
 
   for (const auto& g : {exponential, lognormal, narrow, constant}) {
-    // At 1F1B's memory BF has nothing to reorder and gains nothing: the gain needs room.
+    // At 1F1B's memory, BF has nothing to reorder and gains nothing: the gain needs memory.
     CHECK(g.bf_1f1b_memory == Approx(0.95).margin(0.03));
     CHECK(g.bf_2p == Approx(1.25).margin(0.05));
     CHECK(g.bfw_1f1b_memory == Approx(1.16).margin(0.03));
   }
 }
 
-TEST_CASE("in good weather BF with 2p slots is exactly 1F1B, and BFW fills its bubbles") {
+TEST_CASE("without jitter, BF with 2p slots is exactly 1F1B, and BFW fills its bubbles") {
   const stage_costs calm = *stage_costs::make(shape, {});
   const auto baseline = run_well(plan_of("one_f_one_b", dispatch_mode::in_order), calm);
   CHECK(baseline.makespan == (64 + 15) * 3'000'000);

@@ -32,12 +32,12 @@ TEST_CASE("1F1B on two stages and two microbatches, by hand") {
   CHECK(last.tail == 2);
   CHECK(last.memory.slots_peak == 1);
   CHECK(ran.bubble_fraction == Approx(1 - 12.0 / 18));
-  // 2 steps begun, 2 data, 4 messages, 8 finishes, and a decide at each instant of a stage:
-  // stage 0 at 0, 1, 2, 4, 6, 7, 9, stage 1 at 0, 1, 2, 4, 5, 7
+  // 2 steps begun, 2 data, 4 messages, 8 finishes, and a decide at each instant of a stage: stage 0
+  // at 0, 1, 2, 4, 6, 7, 9, stage 1 at 0, 1, 2, 4, 5, 7
   CHECK(ran.events == 2 + 2 + 4 + 8 + 7 + 6);
 }
 
-TEST_CASE("links take their time in both directions") {
+TEST_CASE("links add their time in both directions") {
   function_costs costs;
   costs.task_time = [](stage_id, const task& t) { return is_backward(t.kind) ? 200 : 100; };
   costs.link_time = [](virtual_stage_id to, const task& t) {
@@ -51,7 +51,7 @@ TEST_CASE("links take their time in both directions") {
   CHECK(ran.stages[1].tail == 225);
 }
 
-TEST_CASE("a later message may overtake: ready mode takes it, in-order waits") {
+TEST_CASE("a later message may overtake: ready mode uses it, in-order mode waits") {
   function_costs costs;
   costs.link_time = [](virtual_stage_id, const task& t) {
     return t.kind == task_kind::forward && t.mb.value() == 0 ? 10 : 0;
@@ -65,8 +65,8 @@ TEST_CASE("a later message may overtake: ready mode takes it, in-order waits") {
   CHECK(obeyed.makespan == 19);
 }
 
-TEST_CASE("all that happens at one instant is told before any stage decides") {
-  // At 5, BW0 of stage 2 ends and its gradient is at stage 1 at once; F1 is at stage 1 then, too.
+TEST_CASE("all events of one instant are delivered before any stage decides") {
+  // At 5, BW0 of stage 2 ends and its gradient reaches stage 1 at once; F1 also arrives there then.
   function_costs costs;
   costs.link_time = [](virtual_stage_id to, const task& t) {
     return t.kind == task_kind::forward && t.mb.value() == 1 && to.value() == 1 ? 3 : 0;
@@ -79,7 +79,7 @@ TEST_CASE("all that happens at one instant is told before any stage decides") {
   CHECK(order_of(task_kind::forward) == "F0 F1 BW0 BW1");
 }
 
-TEST_CASE("a task without duration is over at once and the clock stands still") {
+TEST_CASE("a task without duration ends at once and does not advance the clock") {
   function_costs costs;
   costs.task_time = [](stage_id, const task&) { return 0; };
   const auto ran = run_well(one_f_one_b_plan(linear(3, 4)), costs);
@@ -89,13 +89,13 @@ TEST_CASE("a task without duration is over at once and the clock stands still") 
   CHECK(text_of(ran.stages[2].order) == "F0 BW0 F1 BW1 F2 BW2 F3 BW3");
 }
 
-TEST_CASE("a memory limit is kept, and its price is idle time that says memory") {
+TEST_CASE("a memory limit holds, and its idle time is attributed to memory") {
   auto p = ready_plan(bf_hint(linear(2, 2), true));
   p.limit.slots = 1;
   const auto ran = run_well(p, function_costs{});
   CHECK(ran.makespan == 12);  // one microbatch after the other
   CHECK(ran.stages[0].memory.slots_peak == 1);
-  // From 1 to 4 F1 waits for a slot; then BW0 runs 4-6, F1 6-7, and BW1 is ready at 10 only.
+  // From 1 to 4, F1 waits for a slot; then BW0 runs 4-6, F1 6-7, and BW1 is ready only at 10.
   CHECK(ran.stages[0].idle_by_cause[static_cast<int>(wait_cause::memory)] == 3);
   CHECK(ran.stages[0].idle_by_cause[static_cast<int>(wait_cause::input)] == 3);
 
@@ -118,8 +118,9 @@ TEST_CASE("bytes are counted by microbatch and stage") {
   CHECK(limited.stages[1].memory.slots_peak == 1);
 }
 
-TEST_CASE("the reason for standing still follows what comes in") {
-  // Stage 1 obeys F0 F1 BW0 BW1. F1 comes at 12 only; at 5 BW0's gradient comes, out of turn.
+TEST_CASE("the cause of idle time is updated when inputs arrive") {
+  // Stage 1 executes F0 F1 BW0 BW1. F1 arrives only at 12; at 5, BW0's gradient arrives, out of
+  // turn.
   function_costs costs;
   costs.link_time = [](virtual_stage_id to, const task& t) {
     return t.kind == task_kind::forward && t.mb.value() == 1 && to.value() == 1 ? 10 : 0;
@@ -149,7 +150,7 @@ TEST_CASE("the reason for standing still follows what comes in") {
   CHECK(stage.idle_by_cause[static_cast<int>(wait_cause::in_order)] == 7);
 }
 
-TEST_CASE("what a stage hands to itself takes no link") {
+TEST_CASE("a stage's transfer to itself uses no link") {
   function_costs costs;
   costs.link_time = [](virtual_stage_id to, const task& t) {
     CHECK(to.value() != (t.kind == task_kind::forward ? 2 : 1));  // both are on stage 1
@@ -161,7 +162,7 @@ TEST_CASE("what a stage hands to itself takes no link") {
   CHECK(ran.lower_bound == ran.makespan);
 }
 
-TEST_CASE("launches that wait in the queue run back to back, in the order of their numbers") {
+TEST_CASE("queued launches run back to back, in the order of their numbers") {
   for (std::uint32_t lookahead = 0; lookahead < 4; ++lookahead) {
     auto p = ready_plan(bf_hint(linear(1, 6), false));
     p.lookahead = lookahead;
@@ -179,8 +180,8 @@ TEST_CASE("launches that wait in the queue run back to back, in the order of the
   }
 }
 
-TEST_CASE("a deeper queue binds earlier and may decide worse") {
-  // On stage 1, F1 and F2 wait while F0 runs; BW0 comes back at 5.
+TEST_CASE("a deeper queue decides earlier and may decide worse") {
+  // On stage 1, F1 and F2 wait while F0 runs; BW0's gradient arrives at 5.
   auto p = ready_plan(kind_first_hint(linear(3, 3), true, task_kind::backward));
   function_costs costs;
   costs.task_time = [](stage_id s, const task& t) -> nanoseconds {
@@ -214,7 +215,8 @@ TEST_CASE("steps follow one another with a barrier between") {
   CHECK(text_of(ran.stages[0].order) == "F0 F1 BW0 BW1");
 }
 
-TEST_CASE("the time of every stage is work, gap, head and tail, and all gaps have a cause") {
+TEST_CASE(
+    "the time of every stage splits into work, gaps, head and tail, and every gap has a cause") {
   struct totals : observer {
     void on_task(const task_span& span) override { busy[span.stage] += span.end - span.begin; }
     void on_idle(const idle_span& span) override {
@@ -231,7 +233,7 @@ TEST_CASE("the time of every stage is work, gap, head and tail, and all gaps hav
     p.limit.slots = seed % 3 == 0 ? 0 : 3;
     p.steps = 2;
     totals seen;
-    const auto ran = run_well(p, stormy_costs(shape, seed), &seen);
+    const auto ran = run_well(p, jittered_costs(shape, seed), &seen);
     for (std::uint32_t s = 0; s < shape.stages; ++s) {
       const auto& stage = ran.stages[s];
       CHECK(stage.busy + stage.idle + stage.head + stage.tail == ran.makespan);
@@ -250,7 +252,7 @@ TEST_CASE("the same plan and costs give the same run, event for event") {
   const auto shape = linear(4, 12);
   const auto lines = [&](std::uint64_t seed) {
     transcript_recorder recorder{shape.stages};
-    run_well(ready_plan(bf_hint(shape, false)), stormy_costs(shape, seed), &recorder);
+    run_well(ready_plan(bf_hint(shape, false)), jittered_costs(shape, seed), &recorder);
     std::vector<std::string> all;
     for (std::uint32_t s = 0; s < shape.stages; ++s) {
       const auto of_stage = recorder.lines(stage_id{s});
@@ -262,42 +264,44 @@ TEST_CASE("the same plan and costs give the same run, event for event") {
   CHECK(lines(1) != lines(2));
 }
 
-TEST_CASE("an order that can never end is an error that says who waits for whom") {
+TEST_CASE("an infeasible order is an error that says which stage waits for what") {
   const auto p =
       in_order_plan(linear(2, 2), {sequence_of("F0 BW0 F1 BW1"), sequence_of("F1 F0 BW0 BW1")});
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 came to a stand after 1 ns with work left: "
+        "step 0 stalled after 1 ns with tasks left: "
         "stage 0 waits with BW0 for BW0 of stage 1 (in_order); "
         "stage 1 waits with F1 for F1 of stage 0 (in_order)");
 }
 
-TEST_CASE("an order that needs more memory than there is names the slot") {
+TEST_CASE("the error for an order that needs too much memory names the slot") {
   auto p = in_order_plan(linear(1, 2), {sequence_of("F0 F1 BW0 BW1")});
   p.limit.slots = 1;
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 came to a stand after 1 ns with work left: "
+        "step 0 stalled after 1 ns with tasks left: "
         "stage 0 waits with F1 for a memory slot (memory)");
 }
 
-TEST_CASE("plans that make no sense are refused") {
+TEST_CASE("invalid plans are refused") {
   auto rounds = ready_plan(bf_hint(linear(2, 2), true));
   rounds.mode = dispatch_mode::in_order;
   const auto obeyed = run(rounds, function_costs{});
   REQUIRE_FALSE(obeyed.ok());
   CHECK(obeyed.message() ==
-        "in-order mode: expected a policy with a fixed sequence, got 'table', which works in "
-        "rounds");
+        "in-order mode: expected a policy with a fixed schedule, got 'table', which has "
+        "none");
   rounds.shape.stages = 0;
   const auto empty = run(rounds, function_costs{});
   REQUIRE_FALSE(empty.ok());
   CHECK(empty.message() == "stages: expected at least 1, got 0");
 }
 
-TEST_CASE("the nominal order of a policy of rounds, obeyed, takes as long as the policy") {
+TEST_CASE(
+    "the nominal order of a policy that works in rounds, run in order, takes as long as the "
+    "policy") {
   const auto shape = linear(4, 8);
   auto rounds = ready_plan(bf_hint(shape, false));
   rounds.limit.slots = 4;

@@ -24,7 +24,8 @@ nanoseconds compute(const stage_costs& costs, std::uint32_t stage, const task& w
 
 }  // namespace
 
-TEST_CASE("one entry serves all, one a stage its chunks, one a virtual stage itself") {
+TEST_CASE(
+    "one entry applies to all, one per stage to its chunks, one per virtual stage to itself") {
   const pipeline_shape shape{2, 2, 1, placement::v};
   const auto forward = [&](std::vector<double> ms) {
     stage_costs_options options;
@@ -42,7 +43,7 @@ TEST_CASE("one entry serves all, one a stage its chunks, one a virtual stage its
   CHECK(forward({1, 2, 3, 4}) == std::vector<nanoseconds>{1, 4, 2, 3});
 }
 
-TEST_CASE("a fused backward is the sum of its parts unless it is given") {
+TEST_CASE("a fused backward is the sum of its parts unless it is given itself") {
   stage_costs_options options;
   options.durations = {{0.000001, 0.25, 1.5, {}}};
   auto costs = make(linear(1, 1), options);
@@ -55,7 +56,7 @@ TEST_CASE("a fused backward is the sum of its parts unless it is given") {
   CHECK(compute(costs, 0, of(task_kind::backward_weight)) == 1'600'000);
 }
 
-TEST_CASE("messages take the time of their direction and the weather's on top") {
+TEST_CASE("messages take the time of their direction plus jitter") {
   stage_costs_options options;
   options.activation_ms = 0.5;
   options.gradient_ms = 0.25;
@@ -70,9 +71,9 @@ TEST_CASE("messages take the time of their direction and the weather's on top") 
   CHECK(at(make(linear(3, 1), options).undisturbed(), of(task_kind::forward)) == 500'000);
 }
 
-TEST_CASE("log-normal weather: splitting W off changes no amount of work") {
+TEST_CASE("log-normal jitter: splitting W off changes no amount of work") {
   const auto shape = linear(3, 20);
-  auto costs = stormy_costs(shape, 5);
+  auto costs = jittered_costs(shape, 5);
   for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb) {
     const auto parts = compute(costs, 1, of(task_kind::backward, mb)) +
                        compute(costs, 1, of(task_kind::weight, mb));
@@ -83,7 +84,7 @@ TEST_CASE("log-normal weather: splitting W off changes no amount of work") {
   CHECK(compute(costs.undisturbed(), 1, of(task_kind::forward)) == 1'000'000);
 }
 
-TEST_CASE("the moving average is the paper's, over the canonical order") {
+TEST_CASE("the moving average is the paper's, in the canonical order") {
   const pipeline_shape shape{2, 2, 30, placement::interleaved};
   stage_costs_options options;
   options.durations = {{1, 2, 3, {}}, {20, 30, 40, {}}, {5, 6, 7, {}}, {50, 10, 60, {}}};
@@ -92,7 +93,7 @@ TEST_CASE("the moving average is the paper's, over the canonical order") {
   options.jitter.floor_ms = 0;
   options.jitter.alpha = 2;
   const auto costs = make(shape, options);
-  const weather::forecast forecast{options.jitter};
+  const weather::jitter_model jitter{options.jitter};
   const step_id step{3};
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const stage_id stage{s};
@@ -102,7 +103,7 @@ TEST_CASE("the moving average is the paper's, over the canonical order") {
         const auto& d = options.durations[shape.virtual_stage(stage, chunk_id{c}).value()];
         const auto check = [&](task_kind kind, double ms) {
           const auto what = of(kind, mb, c);
-          const auto extra = forecast.compute_extra_ms(step, stage, rank_id{0}, what, ms, e);
+          const auto extra = jitter.compute_extra_ms(step, stage, rank_id{0}, what, ms, e);
           CHECK(static_cast<double>(compute(costs, s, what, 3)) == Approx((ms + extra) * 1e6));
         };
         e = 0.9 * e + 0.1 * d.forward_ms;
@@ -117,7 +118,7 @@ TEST_CASE("the moving average is the paper's, over the canonical order") {
   }
 }
 
-TEST_CASE("costs that make no sense are refused by name") {
+TEST_CASE("invalid costs are refused by name") {
   const auto message = [](auto change) {
     stage_costs_options options;
     change(options);

@@ -1,4 +1,4 @@
-/// Short words for the tests of the simulator: costs as functions, plans from hints and sequences.
+/// Helpers for the tests of the simulator: costs as functions, plans from hints and sequences.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace rrfp::simulate::testing {
 using rrfp::testing::hint_table;
 using rrfp::testing::table_policy;
 
-/// Durations from functions; by default F = 1, B = 1, W = 1, BW = 2 and no links.
+/// Durations from functions; by default F = 1, B = 1, W = 1, BW = 2 and no link time.
 class function_costs final : public cost_model {
  public:
   std::function<nanoseconds(stage_id, const task&)> task_time = [](stage_id, const task& t) {
@@ -42,7 +42,7 @@ inline pipeline_shape linear(std::uint32_t stages, std::uint32_t microbatches) {
   return {stages, 1, microbatches, placement::linear};
 }
 
-/// Every stage works by the same hint.
+/// All stages use the same hint.
 inline plan ready_plan(const hint_table& hint) {
   plan p;
   p.shape = hint.shape;
@@ -51,7 +51,7 @@ inline plan ready_plan(const hint_table& hint) {
   return p;
 }
 
-/// Every stage obeys its sequence.
+/// Every stage executes its sequence in order.
 inline plan in_order_plan(const pipeline_shape& shape, std::vector<sequence> sequences) {
   plan p;
   p.shape = shape;
@@ -95,9 +95,9 @@ inline report run_well(const plan& p, const cost_model& costs, observer* watcher
   return *ran;
 }
 
-/// Log-normal tasks and messages of mean `link_ms`: messages overtake, nothing is regular.
-inline stage_costs stormy_costs(const pipeline_shape& shape, std::uint64_t seed,
-                                double link_ms = 0.5) {
+/// Log-normal tasks and messages of mean `link_ms`: messages overtake each other.
+inline stage_costs jittered_costs(const pipeline_shape& shape, std::uint64_t seed,
+                                  double link_ms = 0.5) {
   stage_costs_options options;
   options.jitter.seed = seed;
   options.jitter.compute = weather::compute_jitter::lognormal;

@@ -1,15 +1,15 @@
-/// Every duration given task by task: the cost model of recorded runs.
+/// A cost model with one duration per task and message, as recorded from a run.
 ///
-/// CSV with the header `step,stage,chunk,mb,kind,ms`. Kinds F, B, W and BW are tasks; `act` and
-/// `grad` are the messages that bring the input of F and of B or BW, and stage and chunk name the
-/// receiver. Rows come in any order; empty lines are skipped.
+/// CSV with the header `step,stage,chunk,mb,kind,ms`. The kinds F, B, W and BW are tasks. The kinds
+/// `act` and `grad` are the messages that carry the input of F and of B or BW; stage and chunk name
+/// the receiver. Rows may come in any order; empty lines are skipped.
 ///
 ///   step,stage,chunk,mb,kind,ms
 ///   0,1,0,3,F,1.25
 ///   0,1,0,3,act,0.08
 ///
-/// A missing message takes no time; a missing task is an error before the run, unless it can be
-/// told from the others: BW = B + W.
+/// A message without a row takes no time. A task without a row is an error before the run, unless
+/// other rows determine it: BW = B + W.
 #pragma once
 
 #include <optional>
@@ -24,35 +24,35 @@ namespace rrfp::simulate {
 
 class duration_table final : public cost_model {
  public:
-  /// The shape bounds what a row may name and tells where messages go.
+  /// `shape` limits the indices that a row may name and defines the routes of messages.
   explicit duration_table(const pipeline_shape& shape);
 
   /// Errors: an unreadable file; `file:line: expected ..., got ...`.
   static result<duration_table> read(const std::string& file, const pipeline_shape& shape);
-  /// `file` is what errors call the text.
+  /// `file` names the text in errors.
   static result<duration_table> parse(std::string_view text, std::string_view file,
                                       const pipeline_shape& shape);
 
-  /// Replaces what was known.
-  void set_compute(step_id step, stage_id stage, const task& what, nanoseconds duration);
-  /// Of the message that brings the input of `what` (F or B) to `to`.
-  void set_link(step_id step, virtual_stage_id to, const task& what, nanoseconds duration);
+  /// Replaces an earlier value.
+  void set_compute(step_id step, stage_id stage, const task& t, nanoseconds duration);
+  /// The message that carries the input of `t` (F or B) to `to`. Replaces an earlier value.
+  void set_link(step_id step, virtual_stage_id to, const task& t, nanoseconds duration);
 
-  /// Sorted by step, stage, chunk, microbatch and kind; reads back to the nanosecond.
+  /// Rows sorted by step, stage, chunk, microbatch and kind. parse() restores every nanosecond.
   std::string text() const;
   status write(const std::string& file) const;
 
-  /// Steps that the rows speak of: the largest + 1, but never past the largest number; 0 without
-  /// rows.
+  /// Number of steps that the rows cover: the largest step + 1, saturated; 0 without rows.
   std::uint64_t steps() const;
-  /// What the task takes, told from other rows if need be; nothing if no row tells.
-  std::optional<nanoseconds> duration_of(step_id step, stage_id stage, const task& what) const;
+  /// The duration of the task, derived from other rows if necessary; nothing if no row determines
+  /// it.
+  std::optional<nanoseconds> duration_of(step_id step, stage_id stage, const task& t) const;
 
-  /// Asking for a task that covers() would miss is a programmer's error.
-  nanoseconds compute(step_id step, stage_id stage, const task& what) const override;
-  nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override;
-  /// The error names the first task of the plan without a duration.
-  status covers(const plan& what) const override;
+  /// A task that covers() would report as missing is a programmer's error.
+  nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
+  nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override;
+  /// The error names the first task of the plan that has no duration.
+  status covers(const plan& p) const override;
 
  private:
   enum class row_kind : std::uint8_t { forward, backward, weight, backward_weight, act, grad };
@@ -72,7 +72,7 @@ class duration_table final : public cost_model {
     std::size_t operator()(const key& k) const noexcept;
   };
   struct row {
-    key where;
+    key row_id;
     nanoseconds duration = 0;
   };
   static row_kind row_kind_of(task_kind kind) { return static_cast<row_kind>(kind); }
@@ -85,7 +85,7 @@ class duration_table final : public cost_model {
   std::unordered_map<key, nanoseconds, key_hash> rows_;
 };
 
-/// Collects the durations of a run, so that it can be told again.
+/// Records the durations of a run, so that it can be simulated again.
 class duration_recorder final : public observer {
  public:
   explicit duration_recorder(const pipeline_shape& shape);
@@ -102,7 +102,8 @@ class duration_recorder final : public observer {
   pipeline_shape shape_;
   duration_table table_;
   step_id step_;
-  /// When F and B (or BW) of (virtual stage, microbatch) ended: what their messages left at.
+  /// End of F and of B (or BW) by (virtual stage, microbatch): the time at which their messages
+  /// left.
   std::vector<nanoseconds> forward_ended_;
   std::vector<nanoseconds> backward_ended_;
 };

@@ -1,8 +1,8 @@
-/// Extra time given one by one: what tasks and messages take on top of anything else.
+/// Extra time per task and message, read from a file and added to every other cost.
 ///
-/// The form is that of duration_table.hpp, and a task or a message that is not listed has no extra
-/// time; a BW that is not listed has that of its B and its W. Steps beyond those of the file meet
-/// it again from its begin: step modulo the largest step listed + 1.
+/// The file has the form described in duration_table.hpp. A task or message without a row gets no
+/// extra time; a BW without a row gets the sum of its B and its W. Steps past the end of the file
+/// repeat it from the start: step modulo (largest step listed + 1).
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace rrfp::simulate {
 
-/// Thread-safe. Errors are those of duration_table.
+/// Thread-safe. Errors as in duration_table.
 class given_delays {
  public:
   static result<given_delays> read(const std::string& file, const pipeline_shape& shape);
   static result<given_delays> parse(std::string_view text, std::string_view file,
                                     const pipeline_shape& shape);
 
-  nanoseconds compute(step_id step, stage_id stage, const task& what) const;
+  nanoseconds compute(step_id step, stage_id stage, const task& t) const;
   /// As cost_model::link().
-  nanoseconds link(step_id step, virtual_stage_id to, const task& what) const;
+  nanoseconds link(step_id step, virtual_stage_id to, const task& t) const;
 
  private:
   explicit given_delays(duration_table table);

@@ -1,8 +1,8 @@
-/// A run as text, and the proof that the core would run it again.
+/// Records a run as text, and checks that the core repeats it.
 ///
-/// The recorder writes what a core is told and what it answers, in the lines of
-/// rrfp/schedule/transcript.hpp. replay() tells the events to a fresh core and compares its
-/// answers. Nothing here knows whether a simulation or the runtime was recorded.
+/// The recorder writes the events that a core receives and the actions that it returns, in the
+/// format of rrfp/schedule/transcript.hpp. replay() feeds the events to a new core and compares its
+/// actions. Nothing here depends on whether the recording comes from the simulator or the runtime.
 #pragma once
 
 #include <memory>
@@ -28,9 +28,9 @@ class transcript_recorder final : public observer {
   std::vector<std::vector<std::string>> lines_;
 };
 
-/// Config and policy must be those of the recorded stage; lines that are empty or begin with # are
-/// skipped. The error names the first line (counted from 1) that is no event, or where the core
-/// answered something else. Events that break the core's protocol abort, as they do in a run.
+/// `config` and `hint` must be those of the recorded stage. Lines that are empty or begin with #
+/// are skipped. The error names the first line (counted from 1) that is not an event, or where the
+/// action differs. Events that break the core's protocol abort, as they do in a run.
 status replay(const stage_config& config, std::unique_ptr<policy> hint,
               std::span<const std::string> lines);
 

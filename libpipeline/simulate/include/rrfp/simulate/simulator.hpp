@@ -1,9 +1,9 @@
-/// Virtual time: many stage cores, one clock.
+/// The simulator: many stage cores on one virtual clock.
 ///
-/// The simulator plays the part of compute and transport for the same stage_core that the runtime
-/// drives: it tells arrivals and finishes in the order in which the cost model makes them happen.
-/// Events of the same instant are all told before any stage decides. No randomness of its own: the
-/// same plan and costs give the same run, to the nanosecond.
+/// It stands in for compute and transport and drives the same stage_core as the runtime: it
+/// delivers arrivals and finishes in the order that the cost model gives. All events of one instant
+/// are delivered before any stage decides. It uses no randomness: equal plans and costs give equal
+/// runs, to the nanosecond.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +23,26 @@ using nanoseconds = std::int64_t;
 
 struct plan;
 
-/// How long things take. Implementations must be pure functions of their arguments.
+/// The durations of tasks and messages. Implementations must be pure functions of their arguments.
 class cost_model {
  public:
   virtual ~cost_model() = default;
-  /// Time that the task occupies its stage.
-  virtual nanoseconds compute(step_id step, stage_id stage, const task& what) const = 0;
-  /// Time from the end of the producing task until the input of `what` (F or B, as in
-  /// input_arrived) is at virtual stage `to`.
-  /// Not asked between two virtual stages of the same stage: what stays takes no time.
-  virtual nanoseconds link(step_id step, virtual_stage_id to, const task& what) const = 0;
-  /// Whether every duration that the plan will ask for is known; run() asks before it begins.
+  /// Time for which the task occupies its stage.
+  virtual nanoseconds compute(step_id step, stage_id stage, const task& t) const = 0;
+  /// Time from the end of the producing task until the input of `t` (F or B, as in input_arrived)
+  /// reaches virtual stage `to`. Never called for two virtual stages of the same stage: their
+  /// transfers take no time.
+  virtual nanoseconds link(step_id step, virtual_stage_id to, const task& t) const = 0;
+  /// Whether every duration that the plan needs is known; run() checks this before it starts.
   virtual status covers(const plan&) const { return success(); }
 };
 
-/// asynchronous: a stage hands its result over and goes on; it arrives when it arrives.
+/// asynchronous: a stage hands its result over and continues; the message arrives later.
 ///
-/// blocking: send and receive meet, as in frameworks with fixed schedules (Megatron's paired
-/// send/receive). After a task a stage posts its send together with the receive that its next F or
-/// B needs; a message travels once both ends have posted; the sender does nothing until it has
-/// arrived. Only for in-order mode without lookahead.
+/// blocking: send and receive are paired, as in frameworks with fixed schedules (Megatron's paired
+/// send/receive). After a task, a stage posts its send together with the receive that its next F or
+/// B needs. A message starts when both ends are posted, and the sender is blocked until it arrives.
+/// Only for in-order mode without lookahead.
 enum class transport : std::uint8_t { asynchronous, blocking };
 
 std::string_view name(transport t);
@@ -54,17 +54,17 @@ struct plan {
   dispatch_mode mode = dispatch_mode::ready;
   std::uint32_t lookahead = 0;
   memory_limit limit;
-  /// In in-order mode the policies must have one lane (a sequence).
+  /// In-order mode needs policies with one lane (a sequence).
   policy_factory make_policy;
-  /// Bytes that a microbatch holds on a stage; empty: not counted.
+  /// Bytes that a microbatch holds on a stage; empty: bytes are not counted.
   std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
   std::uint64_t steps = 1;
-  /// One for each stage; empty: `limit` for all.
+  /// One limit per stage; empty: `limit` for all stages.
   std::vector<memory_limit> limits;
   transport messages = transport::asynchronous;
 };
 
-/// One task as it ran.
+/// One executed task.
 struct task_span {
   step_id step;
   stage_id stage;
@@ -73,7 +73,7 @@ struct task_span {
   nanoseconds end = 0;
 };
 
-/// One time that a stage stood still, and why the core said it did.
+/// An interval in which a stage was idle, and the cause that the core reported.
 struct idle_span {
   step_id step;
   stage_id stage;
@@ -82,41 +82,41 @@ struct idle_span {
   nanoseconds end = 0;
 };
 
-/// Told as the run goes; every method may be left alone. Times count from the begin of the run.
+/// Callbacks during a run; each has an empty default. Times count from the start of the run.
 class observer {
  public:
   virtual ~observer() = default;
-  /// Before the core is told.
+  /// Called before the core receives the event.
   virtual void on_event(stage_id, nanoseconds, const event&) {}
-  /// What a `decide` answered, if anything.
+  /// The actions that a `decide` returned, if any.
   virtual void on_actions(stage_id, nanoseconds, std::span<const action>) {}
-  /// At the end of each task.
+  /// Called at the end of each task.
   virtual void on_task(const task_span&) {}
-  /// Gaps, and the times before the first and after the last task of a step (`complete`), each cut
-  /// where the reason changes.
+  /// Idle intervals, including those before the first and after the last task of a step
+  /// (`complete`). An interval is split where the cause changes.
   virtual void on_idle(const idle_span&) {}
 };
 
 struct stage_report {
   nanoseconds busy = 0;
-  /// Gap time between the stage's first and last task of each step.
+  /// Idle time between the stage's first and last task of each step.
   nanoseconds idle = 0;
-  /// The same by what the stage waited for; index: wait_cause.
+  /// `idle` by cause; index: wait_cause.
   nanoseconds idle_by_cause[4] = {};
   /// Time before the first and after the last task of each step.
   nanoseconds head = 0;
   nanoseconds tail = 0;
-  /// Blocking transport: time in which a finished task's result was not received yet; in none of
-  /// the above.
+  /// Blocking transport: time during which the result of a finished task was not yet received. Not
+  /// part of any sum above.
   nanoseconds blocked = 0;
   memory_use memory;  ///< peaks over all steps
-  sequence order;     ///< what ran in the last step, in order
+  sequence order;     ///< the tasks of the last step in the order in which they ran
 };
 
 struct step_report {
   nanoseconds makespan = 0;
-  /// No schedule of these tasks can be shorter: the busiest stage and its shortest head and tail,
-  /// or the slowest microbatch all alone. The same for every policy that splits backward alike.
+  /// No schedule of these tasks can be shorter: the busiest stage with its shortest head and tail,
+  /// or the slowest microbatch on its own. Equal for all policies that split backward alike.
   nanoseconds lower_bound = 0;
 };
 
@@ -125,17 +125,17 @@ struct report {
   std::vector<stage_report> stages;
   nanoseconds makespan = 0;     ///< sum over the steps
   nanoseconds lower_bound = 0;  ///< sum over the steps
-  std::uint64_t events = 0;     ///< events told to cores, `decide` included
+  std::uint64_t events = 0;     ///< events delivered to cores, including `decide`
   /// 1 - busy / (stages * makespan).
   double bubble_fraction = 0;
 };
 
-/// Steps run one after another with a barrier between. An error if the stages come to stand with
-/// work left (an infeasible sequence): it names who waits for what.
-result<report> run(const plan& what, const cost_model& costs, observer* watcher = nullptr);
+/// Runs the steps one after another with a barrier between them. If the stages stall with tasks
+/// left (an infeasible sequence), the error names each stage and what it waits for.
+result<report> run(const plan& p, const cost_model& costs, observer* watcher = nullptr);
 
 /// The order in which each stage runs its tasks in one step with these costs, which should be free
-/// of disturbance: how a policy that is not a fixed schedule becomes one.
-result<std::vector<sequence>> nominal_sequences(const plan& what, const cost_model& costs);
+/// of disturbances. Turns a policy without a fixed schedule into one.
+result<std::vector<sequence>> nominal_sequences(const plan& p, const cost_model& costs);
 
 }  // namespace rrfp::simulate

@@ -1,5 +1,4 @@
-/// Durations by virtual stage and kind, with weather on top: the cost model of planned and imagined
-/// runs.
+/// A cost model with durations by virtual stage and kind, disturbed by jitter and delays.
 #pragma once
 
 #include <memory>
@@ -12,7 +11,7 @@
 
 namespace rrfp::simulate {
 
-/// What one task takes in good weather, in milliseconds.
+/// Undisturbed durations of the tasks of one microbatch, in milliseconds.
 struct task_durations {
   double forward_ms = 1;
   double backward_ms = 1;
@@ -22,48 +21,48 @@ struct task_durations {
 };
 
 struct stage_costs_options {
-  /// One entry for all, one for each stage (shared by its chunks), or one for each virtual stage.
+  /// One entry for all stages, one per stage (shared by its chunks), or one per virtual stage.
   std::vector<task_durations> durations = {task_durations{}};
-  /// What a message takes in good weather, one way and the other.
+  /// Undisturbed duration of a message in each direction.
   double activation_ms = 0;
   double gradient_ms = 0;
   weather::jitter_options jitter;
-  /// On top of all else, made for the same shape; null: none.
+  /// Extra delays, made for the same shape; null: none.
   std::shared_ptr<const given_delays> delays;
 };
 
 /// Thread-safe. Disturbances are drawn for rank 0 of each stage.
 ///
-/// The moving average e of the paper's jitter runs, for each (step, stage), over F, B and W of
-/// microbatch 0 on chunk 0, then on chunk 1, ..., then of microbatch 1, in good weather. It takes
-/// in the task itself, begins with the first duration, and is the same whatever runs first, fused
-/// or split (a BW has the e of its B).
+/// The moving average e of the paper's jitter is computed for each (step, stage) over the
+/// undisturbed F, B and W of microbatch 0 on chunk 0, then on chunk 1, ..., then of microbatch 1,
+/// and so on. It includes the task itself and starts at the first duration. It does not depend on
+/// the order of execution or on whether backward is fused (a BW has the e of its B).
 class stage_costs final : public cost_model {
  public:
-  /// The error names the value that is out of range, or the number of entries that fits no way.
+  /// The error names the value that is out of range, or the wrong number of entries.
   static result<stage_costs> make(const pipeline_shape& shape, stage_costs_options options);
 
-  nanoseconds compute(step_id step, stage_id stage, const task& what) const override;
-  nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override;
+  nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
+  nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override;
 
-  /// The same without any disturbance or delay, for nominal_sequences().
+  /// The same costs without disturbances and delays, for nominal_sequences().
   stage_costs undisturbed() const;
 
  private:
   stage_costs(const pipeline_shape& shape, stage_costs_options options);
 
   const task_durations& durations_of(stage_id stage, chunk_id chunk) const;
-  double average_ms(stage_id stage, const task& what) const;
-  /// Under the weather, without delays.
-  nanoseconds disturbed(step_id step, stage_id stage, const task& what) const;
+  double average_ms(stage_id stage, const task& t) const;
+  /// With jitter, without delays.
+  nanoseconds disturbed(step_id step, stage_id stage, const task& t) const;
 
   pipeline_shape shape_;
   stage_costs_options options_;
-  weather::forecast forecast_;
+  weather::jitter_model jitter_;
   /// By stage * chunks + chunk.
   std::vector<task_durations> durations_;
-  /// By stage: the average that one microbatch's tasks leave unchanged.
-  std::vector<double> kept_ms_;
+  /// By stage: the fixed point of the average over one microbatch's tasks.
+  std::vector<double> fixed_point_ms_;
 };
 
 }  // namespace rrfp::simulate
