@@ -55,42 +55,40 @@ status validate(const conditions& c) {
   return within("double_probability", c.double_probability, 0, 1);
 }
 
-double weathered::compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& what,
-                             double own_ms, double average_ms) const {
-  auto slowest =
-      own_ms + forecast_.compute_extra_ms(step, stage, rank_id{0}, what, own_ms, average_ms);
+double disturbed_times::compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
+                                   double own_ms, double average_ms) const {
+  auto slowest = own_ms + jitter_.compute_extra_ms(step, stage, rank_id{0}, t, own_ms, average_ms);
   for (std::uint32_t r = 1; r < ranks; ++r)
-    slowest = std::max(slowest, own_ms + forecast_.compute_extra_ms(step, stage, rank_id{r}, what,
-                                                                    own_ms, average_ms));
-  return place_ms(step, stage, what, slowest);
+    slowest = std::max(
+        slowest, own_ms + jitter_.compute_extra_ms(step, stage, rank_id{r}, t, own_ms, average_ms));
+  return place_ms(step, stage, t, slowest);
 }
 
-double weathered::fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& what,
-                           double backward_ms, double weight_ms, double average_ms) const {
-  // Part by part, for the ranks of a stage meet inside each.
-  auto part = what;
+double disturbed_times::fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
+                                 double backward_ms, double weight_ms, double average_ms) const {
+  // Each part separately, because the ranks of a stage meet inside each part.
+  auto part = t;
   part.kind = task_kind::backward;
   const auto first = compute_ms(step, stage, ranks, part, backward_ms, average_ms);
   part.kind = task_kind::weight;
   return first + compute_ms(step, stage, ranks, part, weight_ms, average_ms);
 }
 
-double weathered::place_ms(step_id step, stage_id stage, const task& what, double ms) const {
+double disturbed_times::place_ms(step_id step, stage_id stage, const task& t, double ms) const {
   const auto& c = conditions_;
   if (stage.value() == c.straggler_stage) ms *= c.straggler_factor;
-  if (c.pause_ms == 0 || stage.value() != c.pause_stage || what.kind != task_kind::forward)
-    return ms;
+  if (c.pause_ms == 0 || stage.value() != c.pause_stage || t.kind != task_kind::forward) return ms;
   keyed_random random{c.jitter.seed, static_cast<std::uint64_t>(salt::pause), step.value(),
                       stage.value()};
   const auto chosen = static_cast<std::uint32_t>(random.uniform() * microbatches_);
-  return what.mb.value() == chosen ? ms + c.pause_ms : ms;
+  return t.mb.value() == chosen ? ms + c.pause_ms : ms;
 }
 
-double weathered::spread_ms(step_id step, stage_id to, const task& what, double own_ms) const {
+double disturbed_times::spread_ms(step_id step, stage_id to, const task& t, double own_ms) const {
   const auto& c = conditions_;
   if (c.spread == link_spread::none) return own_ms;
   keyed_random random{c.jitter.seed, static_cast<std::uint64_t>(salt::spread), step.value(),
-                      pack(to.value(), is_backward(what.kind) ? 1 : 0), what.mb.value()};
+                      pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
   if (c.spread == link_spread::lognormal)
     return own_ms * std::exp(c.spread_sigma * random.normal());
   if (random.uniform() >= c.stall_probability) return own_ms;
@@ -98,31 +96,31 @@ double weathered::spread_ms(step_id step, stage_id to, const task& what, double 
   return own_ms + unit_ms * c.stall_factor * std::pow(1 - random.uniform(), -1 / c.stall_alpha);
 }
 
-double weathered::link_ms(step_id step, stage_id to, const task& what, double own_ms) const {
-  return fate_of(step, to, what).losses * conditions_.resend_ms + travel_ms(step, to, what, own_ms);
+double disturbed_times::link_ms(step_id step, stage_id to, const task& t, double own_ms) const {
+  return delivery_of(step, to, t).losses * conditions_.resend_ms + travel_ms(step, to, t, own_ms);
 }
 
-message_fate weathered::fate_of(step_id step, stage_id to, const task& what) const {
+message_delivery disturbed_times::delivery_of(step_id step, stage_id to, const task& t) const {
   const auto& c = conditions_;
-  message_fate fate;
-  if (c.loss_probability == 0 && c.double_probability == 0) return fate;
-  const auto draw = [&](salt of) {
-    return keyed_random{c.jitter.seed, static_cast<std::uint64_t>(of), step.value(),
-                        pack(to.value(), is_backward(what.kind) ? 1 : 0), what.mb.value()};
+  message_delivery delivery;
+  if (c.loss_probability == 0 && c.double_probability == 0) return delivery;
+  const auto draw = [&](salt purpose) {
+    return keyed_random{c.jitter.seed, static_cast<std::uint64_t>(purpose), step.value(),
+                        pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
   };
   auto losses = draw(salt::loss);
-  while (fate.losses < message_fate::losses_max && losses.uniform() < c.loss_probability)
-    ++fate.losses;
-  fate.twice = draw(salt::copy).uniform() < c.double_probability;
-  return fate;
+  while (delivery.losses < message_delivery::losses_max && losses.uniform() < c.loss_probability)
+    ++delivery.losses;
+  delivery.duplicated = draw(salt::copy).uniform() < c.double_probability;
+  return delivery;
 }
 
-double weathered::travel_ms(step_id step, stage_id to, const task& what, double own_ms) const {
+double disturbed_times::travel_ms(step_id step, stage_id to, const task& t, double own_ms) const {
   const auto& c = conditions_;
-  auto ms = spread_ms(step, to, what, own_ms) +
-            forecast_.link_extra_ms(step, virtual_stage_id{to.value()}, what);
-  // A gradient comes to the lower stage of its link.
-  const auto lower = is_backward(what.kind) ? to.value() : to.value() - 1;
+  auto ms =
+      spread_ms(step, to, t, own_ms) + jitter_.link_extra_ms(step, virtual_stage_id{to.value()}, t);
+  // A gradient arrives at the lower stage of its link.
+  const auto lower = is_backward(t.kind) ? to.value() : to.value() - 1;
   if (lower == c.slow_link_stage) ms *= c.slow_link_factor;
   return ms;
 }

@@ -76,7 +76,7 @@ status validate(const jitter_options& options) {
   if (!nonnegative(options.link_mean_ms)) return bad("link_mean_ms", number, options.link_mean_ms);
   if (!nonnegative(options.link_sigma)) return bad("link_sigma", number, options.link_sigma);
   if (!(std::isfinite(options.link_alpha) && options.link_alpha > 1))
-    return bad("link_alpha", "a finite number > 1 (with less the mean is infinite)",
+    return bad("link_alpha", "a finite number > 1 (otherwise the mean is infinite)",
                options.link_alpha);
   return success();
 }

@@ -1,4 +1,4 @@
-/// What a draw is for: two salts never share a number.
+/// The purpose of a draw. Draws with different salts are independent.
 #pragma once
 
 #include <cstdint>

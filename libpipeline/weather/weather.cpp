@@ -17,54 +17,54 @@ double lognormal(keyed_random& random, double sigma) {
   return std::exp(sigma * random.normal() - sigma * sigma / 2);
 }
 
-/// A fused backward meets the weather of the B that it contains.
+/// A fused backward uses the draws of the B that it contains.
 task_kind key_kind(task_kind kind) {
   return kind == task_kind::backward_weight ? task_kind::backward : kind;
 }
 
 }  // namespace
 
-double forecast::compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
-                                  double expected_ms, double average_ms) const {
+double jitter_model::compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
+                                      double expected_ms, double average_ms) const {
   if (options_.compute == compute_jitter::none) return 0;
   keyed_random random{options_.seed,
                       static_cast<std::uint64_t>(salt::compute),
                       step.value(),
                       pack(stage.value(), rank.value()),
-                      pack(what.chunk.value(), static_cast<std::uint32_t>(key_kind(what.kind))),
-                      what.mb.value()};
+                      pack(t.chunk.value(), static_cast<std::uint32_t>(key_kind(t.kind))),
+                      t.mb.value()};
   switch (options_.compute) {
     case compute_jitter::none: return 0;
     case compute_jitter::lognormal:
       return expected_ms * (lognormal(random, options_.compute_sigma) - 1);
     case compute_jitter::paper:
-      // A backward is disturbed once, fused or split, or splitting it would meet worse weather.
-      if (what.kind == task_kind::weight) return 0;
+      // Only B and BW are delayed; delaying W as well would make split backward slower than fused.
+      if (t.kind == task_kind::weight) return 0;
       if (random.uniform() >= options_.probability) return 0;
       return options_.alpha * std::max(options_.floor_ms, average_ms) * (0.5 + random.uniform());
   }
   RRFP_CHECK(false, "unknown compute jitter");
 }
 
-double forecast::fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
-                                double backward_ms, double weight_ms, double average_ms) const {
-  RRFP_CHECK(what.kind == task_kind::backward_weight, "a fused backward");
+double jitter_model::fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
+                                    double backward_ms, double weight_ms, double average_ms) const {
+  RRFP_CHECK(t.kind == task_kind::backward_weight, "only a fused backward has two parts");
   if (options_.compute != compute_jitter::lognormal)
-    return compute_extra_ms(step, stage, rank, what, backward_ms + weight_ms, average_ms);
-  auto part = what;
+    return compute_extra_ms(step, stage, rank, t, backward_ms + weight_ms, average_ms);
+  auto part = t;
   part.kind = task_kind::backward;
   const auto backward = compute_extra_ms(step, stage, rank, part, backward_ms, average_ms);
   part.kind = task_kind::weight;
   return backward + compute_extra_ms(step, stage, rank, part, weight_ms, average_ms);
 }
 
-double forecast::link_extra_ms(step_id step, virtual_stage_id to, const task& what) const {
+double jitter_model::link_extra_ms(step_id step, virtual_stage_id to, const task& t) const {
   if (options_.link == link_jitter::none || options_.link_mean_ms == 0) return 0;
   if (options_.link == link_jitter::constant) return options_.link_mean_ms;
-  RRFP_CHECK(what.kind != task_kind::weight, "a weight gradient crosses no link of the pipeline");
-  // The receiving virtual stage tells the chunk; how the policy splits backward must not matter.
+  RRFP_CHECK(t.kind != task_kind::weight, "a weight gradient is never sent to another stage");
+  // The receiving virtual stage implies the chunk; how the policy splits backward must not matter.
   keyed_random random{options_.seed, static_cast<std::uint64_t>(salt::link), step.value(),
-                      pack(to.value(), is_backward(what.kind) ? 1 : 0), what.mb.value()};
+                      pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
   const auto mean = options_.link_mean_ms;
   switch (options_.link) {
     case link_jitter::none:

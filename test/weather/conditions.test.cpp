@@ -13,11 +13,12 @@ constexpr std::uint32_t draws = 200'000;
 
 task of(task_kind kind, std::uint32_t mb = 0) { return {kind, microbatch_id{mb}, chunk_id{0}}; }
 
-double link(const weathered& w, std::uint32_t mb, double own_ms = 1) {
+double link(const disturbed_times& w, std::uint32_t mb, double own_ms = 1) {
   return w.link_ms(step_id{0}, stage_id{1}, of(task_kind::forward, mb), own_ms);
 }
 
-double compute(const weathered& w, std::uint32_t stage, const task& what, std::uint32_t ranks = 1) {
+double compute(const disturbed_times& w, std::uint32_t stage, const task& what,
+               std::uint32_t ranks = 1) {
   return w.compute_ms(step_id{0}, stage_id{stage}, ranks, what, 10, 10);
 }
 
@@ -42,40 +43,40 @@ spreads spreads_of(Draw draw) {
 }  // namespace
 
 TEST_CASE("measured communication has both spreads of the paper") {
-  const weathered w{*conditions_of("measured"), draws};
+  const disturbed_times w{*conditions_of("measured"), draws};
   const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
   CHECK(s.outer == Approx(58.74).epsilon(0.01));
   CHECK(s.inner == Approx(50.80).epsilon(0.01));
 }
 
-TEST_CASE("stalls may take their time whatever the message") {
+TEST_CASE("stalls may have a length independent of the message") {
   auto c = *conditions_of("measured");
   c.stall_unit_ms = 0.4;
-  const weathered w{c, draws};
+  const disturbed_times w{c, draws};
   const auto same = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.4); });
   CHECK(same.outer == Approx(58.74).epsilon(0.01));
   for (std::uint32_t mb = 0; mb < 1000; ++mb)
     CHECK(link(w, mb, 5) - 5 == Approx(link(w, mb, 0.4) - 0.4).margin(1e-9));
 }
 
-TEST_CASE("measured log-normal communication has the outer spread of the paper alone") {
-  const weathered w{*conditions_of("measured-lognormal"), draws};
+TEST_CASE("measured log-normal communication has only the outer spread of the paper") {
+  const disturbed_times w{*conditions_of("measured-lognormal"), draws};
   const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
   CHECK(s.outer == Approx(58.74).epsilon(0.03));
   CHECK(s.inner == Approx(5.13).epsilon(0.03));
 }
 
-TEST_CASE("measured compute has both spreads of the paper within a tenth") {
-  const weathered w{*conditions_of("measured"), draws};
+TEST_CASE("measured compute has both spreads of the paper within 10 %") {
+  const disturbed_times w{*conditions_of("measured"), draws};
   const auto s =
       spreads_of([&](std::uint32_t mb) { return compute(w, 0, of(task_kind::forward, mb)); });
   CHECK(s.outer == Approx(0.73).epsilon(0.10));
   CHECK(s.inner == Approx(0.35).epsilon(0.10));
 }
 
-TEST_CASE("every name of conditions is known, J0 and none are calm") {
+TEST_CASE("every name of conditions is known, and J0 and none disturb nothing") {
   for (const auto* name : {"none", "J0"}) {
-    const weathered w{*conditions_of(name), 8};
+    const disturbed_times w{*conditions_of(name), 8};
     CHECK(compute(w, 0, of(task_kind::forward)) == 10);
     CHECK(link(w, 3, 0.5) == 0.5);
   }
@@ -84,21 +85,21 @@ TEST_CASE("every name of conditions is known, J0 and none are calm") {
   CHECK_FALSE(conditions_of("sunny"));
 }
 
-TEST_CASE("a straggling stage is slow in everything, the others in nothing") {
+TEST_CASE("all tasks of a straggler are slow, and no tasks of other stages") {
   conditions c;
   c.straggler_stage = 2;
   c.straggler_factor = 3;
-  const weathered w{c, 8};
+  const disturbed_times w{c, 8};
   CHECK(compute(w, 2, of(task_kind::forward)) == 30);
   CHECK(compute(w, 2, of(task_kind::weight, 5)) == 30);
   CHECK(compute(w, 1, of(task_kind::forward)) == 10);
 }
 
-TEST_CASE("a rank pauses once a step, before an F, whatever runs first") {
+TEST_CASE("a rank pauses once a step, before an F, in any order of execution") {
   conditions c;
   c.pause_stage = 1;
   c.pause_ms = 500;
-  const weathered w{c, 8};
+  const disturbed_times w{c, 8};
   int paused = 0;
   for (std::uint32_t mb = 0; mb < 8; ++mb) {
     paused += compute(w, 1, of(task_kind::forward, mb)) == 510;
@@ -108,11 +109,11 @@ TEST_CASE("a rank pauses once a step, before an F, whatever runs first") {
   CHECK(paused == 1);
 }
 
-TEST_CASE("a slow link is slow both ways, and no other is") {
+TEST_CASE("a slow link is slow in both directions, and no other link is") {
   conditions c;
   c.slow_link_stage = 1;
   c.slow_link_factor = 4;
-  const weathered w{c, 8};
+  const disturbed_times w{c, 8};
   const auto ms = [&](std::uint32_t to, task_kind kind) {
     return w.link_ms(step_id{0}, stage_id{to}, of(kind), 2);
   };
@@ -124,31 +125,32 @@ TEST_CASE("a slow link is slow both ways, and no other is") {
 }
 
 TEST_CASE(
-    "lost messages come as often as said, each attempt a resend later; doubled ones in time") {
+    "messages are lost with the given probability, each loss costs one resend; duplicates cost no "
+    "time") {
   conditions c;
   c.loss_probability = 0.25;
   c.resend_ms = 30;
   c.double_probability = 0.1;
-  const weathered w{c, draws};
+  const disturbed_times w{c, draws};
   double losses = 0;
   double doubled = 0;
   for (std::uint32_t mb = 0; mb < 20'000; ++mb) {
     const auto t = of(task_kind::forward, mb);
-    const auto fate = w.fate_of(step_id{0}, stage_id{1}, t);
-    losses += fate.losses / 20'000.0;
-    doubled += fate.twice / 20'000.0;
+    const auto delivery = w.delivery_of(step_id{0}, stage_id{1}, t);
+    losses += delivery.losses / 20'000.0;
+    doubled += delivery.duplicated / 20'000.0;
     CHECK(w.travel_ms(step_id{0}, stage_id{1}, t, 2) == 2);
-    CHECK(w.link_ms(step_id{0}, stage_id{1}, t, 2) == 2 + 30 * fate.losses);
+    CHECK(w.link_ms(step_id{0}, stage_id{1}, t, 2) == 2 + 30 * delivery.losses);
   }
   CHECK(losses == Approx(0.25 / 0.75).epsilon(0.05));
   CHECK(doubled == Approx(0.1).epsilon(0.1));
-  const weathered calm{conditions{}, 8};
-  CHECK(calm.fate_of(step_id{0}, stage_id{1}, of(task_kind::forward)).losses == 0);
-  CHECK_FALSE(calm.fate_of(step_id{0}, stage_id{1}, of(task_kind::forward)).twice);
+  const disturbed_times calm{conditions{}, 8};
+  CHECK(calm.delivery_of(step_id{0}, stage_id{1}, of(task_kind::forward)).losses == 0);
+  CHECK_FALSE(calm.delivery_of(step_id{0}, stage_id{1}, of(task_kind::forward)).duplicated);
 }
 
 TEST_CASE("the slowest rank ends a task") {
-  const weathered w{*conditions_of("measured"), draws};
+  const disturbed_times w{*conditions_of("measured"), draws};
   double one = 0;
   double four = 0;
   for (std::uint32_t mb = 0; mb < 1000; ++mb) {
@@ -161,9 +163,9 @@ TEST_CASE("the slowest rank ends a task") {
   CHECK(four > 12);
 }
 
-TEST_CASE("splitting backward changes no weather") {
+TEST_CASE("splitting backward changes no disturbance") {
   for (const auto* name : {"measured", "J3"}) {
-    const weathered w{*conditions_of(name), 8};
+    const disturbed_times w{*conditions_of(name), 8};
     for (std::uint32_t mb = 0; mb < 50; ++mb) {
       const auto at = [&](task_kind kind) {
         return w.compute_ms(step_id{0}, stage_id{0}, 2, of(kind, mb), 5, 5);
@@ -177,7 +179,7 @@ TEST_CASE("splitting backward changes no weather") {
   }
 }
 
-TEST_CASE("an impossible condition is named with what it may be") {
+TEST_CASE("an invalid condition is named with its valid range") {
   CHECK(validate(conditions{}).ok());
   CHECK(validate(*conditions_of("measured")).ok());
   conditions c;

@@ -13,7 +13,7 @@ using testing::sample;
 
 constexpr std::uint64_t draws = 200'000;
 
-TEST_CASE("uniform draws fill [0, 1) evenly, whichever word of the key counts") {
+TEST_CASE("uniform draws fill [0, 1) evenly, whichever word of the key varies") {
   for (int word = 0; word < 3; ++word) {
     sample s;
     std::uint64_t tenths[10] = {};
@@ -31,7 +31,7 @@ TEST_CASE("uniform draws fill [0, 1) evenly, whichever word of the key counts") 
   }
 }
 
-TEST_CASE("normal draws have mean 0, deviation 1 and the tails of the bell") {
+TEST_CASE("normal draws have mean 0, deviation 1 and normal tails") {
   sample s;
   std::uint64_t beyond_two = 0;
   for (std::uint64_t i = 0; i < draws; ++i) {
@@ -44,7 +44,7 @@ TEST_CASE("normal draws have mean 0, deviation 1 and the tails of the bell") {
   CHECK(static_cast<double>(beyond_two) / draws == Approx(0.0455).margin(0.002));
 }
 
-TEST_CASE("neighbouring keys share nothing") {
+TEST_CASE("neighbouring keys are independent") {
   sample flipped;
   double together = 0;
   for (std::uint64_t i = 0; i < draws; ++i) {
@@ -57,7 +57,7 @@ TEST_CASE("neighbouring keys share nothing") {
   CHECK(together / draws * 12 == Approx(0).margin(0.01));
 }
 
-TEST_CASE("the order of the words, their number and the number of the draw all count") {
+TEST_CASE("the order of the words, their number and the number of the draw all matter") {
   std::set<std::uint64_t> seen;
   for (const auto& key :
        {keyed_random{1, 2}, keyed_random{2, 1}, keyed_random{1, 2, 0}, keyed_random{0, 1, 2},
@@ -75,7 +75,7 @@ TEST_CASE("small keys do not collide") {
   CHECK(seen.size() == 40 * 40 * 40);
 }
 
-TEST_CASE("the numbers are those of every build before this one") {
+TEST_CASE("the numbers never change between builds") {
   keyed_random random{1, 2, 3};
   CHECK(random.bits() == 0xe7e6bf21db71e737U);
   CHECK(random.bits() == 0xca725816e191f691U);

@@ -26,7 +26,7 @@ TEST_CASE("the named levels are the paper's") {
   CHECK_FALSE(jitter_level("J4", 42));
 }
 
-TEST_CASE("the names of the kinds read back") {
+TEST_CASE("the names of the kinds parse to their kinds") {
   for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper})
     CHECK(compute_jitter_of(name(kind)) == kind);
   for (const auto kind : {link_jitter::none, link_jitter::constant, link_jitter::exponential,
@@ -36,7 +36,7 @@ TEST_CASE("the names of the kinds read back") {
   CHECK_FALSE(link_jitter_of("paper"));
 }
 
-TEST_CASE("an impossible option is named with what it may be") {
+TEST_CASE("an invalid option is named with its valid range") {
   CHECK(validate({}).ok());
   const auto message = [](auto change) {
     jitter_options options;
@@ -46,7 +46,7 @@ TEST_CASE("an impossible option is named with what it may be") {
     return checked.message();
   };
   CHECK(message([](auto& o) { o.link_alpha = 1; }) ==
-        "link_alpha: expected a finite number > 1 (with less the mean is infinite), got 1.000000");
+        "link_alpha: expected a finite number > 1 (otherwise the mean is infinite), got 1.000000");
   CHECK(message([](auto& o) { o.probability = 1.5; }) ==
         "probability: expected a number from 0 to 1, got 1.500000");
   CHECK(message([](auto& o) { o.compute_sigma = -1; }) ==

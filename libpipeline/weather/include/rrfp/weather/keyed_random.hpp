@@ -1,9 +1,9 @@
-/// Random numbers that are a function of their key, not of how many were drawn before.
+/// Random numbers that depend only on their key, not on earlier draws.
 ///
-/// The words of the key are absorbed one by one by a 64-bit mixer (the finalizer of SplitMix64,
-/// Steele, Lea and Flood 2014, in Stafford's variant 13), then a counter tells the draws of one
-/// key apart. So a draw is the same whoever asks for it, when, and in which order: two runs that
-/// execute in different orders meet the same weather.
+/// A 64-bit mixer (the finalizer of SplitMix64, Steele, Lea and Flood 2014, in Stafford's variant
+/// 13) absorbs the words of the key one by one; a counter then separates the draws of one key. A
+/// draw is the same whoever makes it, when, and in which order, so two runs that execute in
+/// different orders get the same disturbances.
 #pragma once
 
 #include <cmath>
@@ -20,10 +20,10 @@ constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// The draws of one key, in the order in which they are asked for.
+/// The draws of one key, in sequence.
 class keyed_random {
  public:
-  /// The order of the words counts: {1, 2} and {2, 1} are different keys.
+  /// The order of the words matters: {1, 2} and {2, 1} are different keys.
   constexpr keyed_random(std::initializer_list<std::uint64_t> key) {
     for (const auto word : key) state_ = mix(state_ * odd + mix(word + golden));
   }

@@ -1,5 +1,5 @@
-/// [jitter] What disturbs a run, as plain data. Every delay is a function of (seed, step, stage,
-/// rank, task), never of the order of execution: two dispatch modes meet the same weather.
+/// [jitter] The disturbances of a run. Every delay is a function of (seed, step, stage, rank,
+/// task), never of the order of execution, so runs in both dispatch modes get the same delays.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,15 @@
 namespace rrfp::weather {
 
 /// none: no disturbance.
-/// lognormal: durations are multiplied by a log-normal factor of mean 1.
-/// paper: with `probability`, a task is delayed by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where
-/// e is the moving average (0.9 e + 0.1 c) of the stage's task durations (arXiv 2605.18750, section
-/// on robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5). Forwards and
-/// backwards are delayed so, fused or split; a W is not, or splitting would meet worse weather.
+/// lognormal: multiplies each duration by a log-normal factor with mean 1.
+/// paper: with `probability`, delays a task by alpha * max(floor_ms, e) * (0.5 + U(0,1)), where e
+/// is the moving average (0.9 e + 0.1 c) of the stage's task durations (arXiv 2605.18750, section
+/// on robustness); J1 = (.1, 5 ms, .5), J2 = (.2, 10 ms, 1.0), J3 = (.3, 15 ms, 1.5). Delays F and
+/// backwards, fused or split, but no W: otherwise splitting W off would add delays.
 enum class compute_jitter : std::uint8_t { none, lognormal, paper };
 
-/// Distribution of the extra time a message takes on its link.
-/// constant, exponential, lognormal (mean kept, spread sigma), pareto (mean kept, tail index
-/// alpha > 1).
+/// Distribution of the extra time that a message takes on its link: constant, exponential,
+/// lognormal (same mean, spread sigma) or pareto (same mean, tail index alpha > 1).
 enum class link_jitter : std::uint8_t { none, constant, exponential, lognormal, pareto };
 
 struct jitter_options {
@@ -29,7 +28,7 @@ struct jitter_options {
   compute_jitter compute = compute_jitter::none;
   /// lognormal: standard deviation of the logarithm.
   double compute_sigma = 0.3;
-  /// paper: see above.
+  /// paper: see compute_jitter.
   double probability = 0.1;
   double floor_ms = 5.0;
   double alpha = 0.5;
@@ -43,7 +42,7 @@ struct jitter_options {
   double link_alpha = 1.5;
 };
 
-/// The words of the job file: "lognormal", "paper", ...; nothing for any other text.
+/// The values of the job file: "lognormal", "paper", ...; nothing for any other text.
 std::string_view name(compute_jitter kind);
 std::string_view name(link_jitter kind);
 std::optional<compute_jitter> compute_jitter_of(std::string_view name);
@@ -52,7 +51,7 @@ std::optional<link_jitter> link_jitter_of(std::string_view name);
 /// The paper's levels "J0" (no disturbance) to "J3"; nothing for any other text.
 std::optional<jitter_options> jitter_level(std::string_view level, std::uint64_t seed);
 
-/// The error names the key, what it may be, and what it is.
+/// The error names the key, the allowed values and the value given.
 status validate(const jitter_options& options);
 
 }  // namespace rrfp::weather

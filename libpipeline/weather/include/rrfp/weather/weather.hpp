@@ -1,4 +1,4 @@
-/// The delays that a run meets, each a pure function of its key.
+/// The jitter of a run: each delay is a pure function of its key.
 #pragma once
 
 #include <rrfp/schedule/task.hpp>
@@ -6,29 +6,30 @@
 
 namespace rrfp::weather {
 
-/// Thread-safe: holds nothing but its options, which must satisfy validate(). All times in
+/// Thread-safe: holds only its options, which must satisfy validate(). All times are in
 /// milliseconds.
-class forecast {
+class jitter_model {
  public:
-  explicit forecast(const jitter_options& options) : options_(options) {}
+  explicit jitter_model(const jitter_options& options) : options_(options) {}
 
   const jitter_options& options() const { return options_; }
 
-  /// What a task of expected duration `expected_ms` takes longer (log-normal: also shorter, never
-  /// by more than expected_ms). `average_ms` is the e of the paper's formula. A BW has the draws of
-  /// its B; who knows its two parts asks fused_extra_ms().
-  double compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
+  /// Extra time of a task of expected duration `expected_ms`. Log-normal jitter may be negative,
+  /// but never below -expected_ms. `average_ms` is the e of the paper's formula. A BW gets the
+  /// draws of its B; if both parts are known, call fused_extra_ms().
+  double compute_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
                           double expected_ms, double average_ms) const;
 
-  /// The same for a BW whose parts take `backward_ms` and `weight_ms`, so that splitting W off
-  /// changes no amount of work. Log-normal: each part has its own factor. Paper: one delay, that of
-  /// its B; a W has none.
-  double fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& what,
+  /// The same for a BW whose parts take `backward_ms` and `weight_ms`, such that fused and split
+  /// backward do the same work. Log-normal: each part has its own factor. Paper: one delay, that of
+  /// the B; a W has none.
+  double fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
                         double backward_ms, double weight_ms, double average_ms) const;
 
-  /// Extra time, >= 0, of the message that brings the input of `what` (F: activation, B or BW:
-  /// gradient) to `to`. Messages of one link are independent: a later one may overtake.
-  double link_extra_ms(step_id step, virtual_stage_id to, const task& what) const;
+  /// Extra time, >= 0, of the message that carries the input of `t` (F: activation, B or BW:
+  /// gradient) to `to`. Messages on one link are independent: a later one may overtake an earlier
+  /// one.
+  double link_extra_ms(step_id step, virtual_stage_id to, const task& t) const;
 
  private:
   jitter_options options_;

@@ -35,27 +35,28 @@ task of(task_kind kind, std::uint32_t mb = 0, std::uint32_t chunk = 0) {
   return {kind, microbatch_id{mb}, chunk_id{chunk}};
 }
 
-double extra(const forecast& f, const task& what, double expected_ms = 1, double average_ms = 1) {
+double extra(const jitter_model& f, const task& what, double expected_ms = 1,
+             double average_ms = 1) {
   return f.compute_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, what, expected_ms, average_ms);
 }
 
-double link_extra(const forecast& f, const task& what) {
+double link_extra(const jitter_model& f, const task& what) {
   return f.link_extra_ms(step_id{0}, virtual_stage_id{1}, what);
 }
 
 }  // namespace
 
-TEST_CASE("without jitter nothing takes longer") {
-  const forecast calm{{}};
+TEST_CASE("without jitter, nothing takes longer") {
+  const jitter_model calm{{}};
   CHECK(extra(calm, of(task_kind::forward)) == 0);
   CHECK(link_extra(calm, of(task_kind::forward)) == 0);
 }
 
-TEST_CASE("the log-normal factor has mean 1 and the asked-for spread of its logarithm") {
+TEST_CASE("the log-normal factor has mean 1 and the given spread of its logarithm") {
   for (const auto sigma : {0.1, 0.3, 1.0}) {
     auto options = of_compute(compute_jitter::lognormal);
     options.compute_sigma = sigma;
-    const forecast f{options};
+    const jitter_model f{options};
     sample factor;
     sample logarithm;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
@@ -69,12 +70,12 @@ TEST_CASE("the log-normal factor has mean 1 and the asked-for spread of its loga
   }
 }
 
-TEST_CASE("the paper's delay comes with its probability and stays in its range") {
+TEST_CASE("the paper's delay has its probability and stays in its range") {
   auto options = of_compute(compute_jitter::paper);
   options.probability = 0.2;
   options.floor_ms = 10;
   options.alpha = 1.5;
-  const forecast f{options};
+  const jitter_model f{options};
   for (const auto average_ms : {2.0, 30.0}) {
     const auto unit = 1.5 * std::max(10.0, average_ms);
     sample delayed;
@@ -95,7 +96,7 @@ TEST_CASE("the paper's delay comes with its probability and stays in its range")
 
 TEST_CASE("every link distribution keeps the mean and has its own spread") {
   const auto of_draws = [](const jitter_options& options) {
-    const forecast f{options};
+    const jitter_model f{options};
     sample s;
     for (std::uint32_t mb = 0; mb < draws; ++mb) {
       const auto x = link_extra(f, of(task_kind::forward, mb));
@@ -126,7 +127,7 @@ TEST_CASE("every link distribution keeps the mean and has its own spread") {
 TEST_CASE("the Pareto tail is as heavy as its index says") {
   auto options = of_link(link_jitter::pareto, 0.3);
   options.link_alpha = 1.5;
-  const forecast f{options};
+  const jitter_model f{options};
   constexpr double smallest = 0.1;  // mean (alpha - 1) / alpha
   std::uint32_t beyond = 0;
   double least = std::numeric_limits<double>::max();
@@ -139,11 +140,11 @@ TEST_CASE("the Pareto tail is as heavy as its index says") {
   CHECK(beyond == Approx(draws * std::pow(10, -1.5)).epsilon(0.05));
 }
 
-TEST_CASE("a draw does not depend on what was drawn before") {
+TEST_CASE("a draw does not depend on earlier draws") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::exponential;
   options.link_mean_ms = 1;
-  const forecast f{options};
+  const jitter_model f{options};
   std::vector<std::uint32_t> order(1000);
   for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto all = [&] {
@@ -159,15 +160,15 @@ TEST_CASE("a draw does not depend on what was drawn before") {
   CHECK(all() == in_order);
 }
 
-TEST_CASE("every word of the key gives other weather") {
+TEST_CASE("every word of the key changes the delay") {
   auto options = of_compute(compute_jitter::lognormal);
   std::set<double> seen;
-  const auto add = [&](const forecast& f, std::uint64_t step, std::uint32_t stage,
+  const auto add = [&](const jitter_model& f, std::uint64_t step, std::uint32_t stage,
                        std::uint32_t rank, const task& what) {
     const auto x = f.compute_extra_ms(step_id{step}, stage_id{stage}, rank_id{rank}, what, 1, 1);
     return seen.insert(x).second;
   };
-  const forecast f{options};
+  const jitter_model f{options};
   const auto base = of(task_kind::forward, 5, 1);
   CHECK(add(f, 1, 2, 3, base));
   CHECK(add(f, 2, 2, 3, base));
@@ -178,12 +179,12 @@ TEST_CASE("every word of the key gives other weather") {
   CHECK(add(f, 1, 2, 3, of(task_kind::backward, 5, 1)));
   CHECK(add(f, 1, 2, 3, of(task_kind::weight, 5, 1)));
   options.seed = 2;
-  CHECK(add(forecast{options}, 1, 2, 3, base));
+  CHECK(add(jitter_model{options}, 1, 2, 3, base));
 }
 
-TEST_CASE("every word of a link's key gives another delay") {
+TEST_CASE("every word of a link's key changes its delay") {
   const auto options = of_link(link_jitter::exponential, 1);
-  const forecast f{options};
+  const jitter_model f{options};
   std::set<double> seen;
   for (const auto kind : {task_kind::forward, task_kind::backward})
     for (std::uint64_t step = 0; step < 3; ++step)
@@ -194,12 +195,12 @@ TEST_CASE("every word of a link's key gives another delay") {
         }
 }
 
-TEST_CASE("a link and a task of the same numbers draw apart") {
+TEST_CASE("a link and a task with the same numbers have independent draws") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::lognormal;
   options.link_mean_ms = 1;
   options.link_sigma = options.compute_sigma;
-  const forecast f{options};
+  const jitter_model f{options};
   double together = 0;
   for (std::uint32_t mb = 0; mb < 10'000; ++mb) {
     const auto task_part = extra(f, of(task_kind::forward, mb));
@@ -210,22 +211,22 @@ TEST_CASE("a link and a task of the same numbers draw apart") {
   CHECK(together / 10'000 == Approx(0).margin(0.005));
 }
 
-TEST_CASE("how a policy splits backward changes no weather") {
+TEST_CASE("splitting backward changes no delay") {
   auto options = of_compute(compute_jitter::lognormal);
   options.link = link_jitter::exponential;
   options.link_mean_ms = 1;
   const auto fused = of(task_kind::backward_weight, 9);
   const auto split = of(task_kind::backward, 9);
-  const forecast f{options};
+  const jitter_model f{options};
   CHECK(link_extra(f, fused) == link_extra(f, split));
   CHECK(extra(f, fused, 2) == extra(f, split, 2));
   const auto whole = f.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, fused, 2, 3, 1);
   CHECK(whole == Approx(extra(f, split, 2) + extra(f, of(task_kind::weight, 9), 3)));
 
-  // A fused backward is one task of the paper: it is delayed as its B, once.
+  // The paper treats a fused backward as one task: it gets the delay of its B, once.
   options.compute = compute_jitter::paper;
   options.probability = 1;
-  const forecast paper{options};
+  const jitter_model paper{options};
   CHECK(extra(paper, split) > 0);
   CHECK(paper.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, fused, 2, 3, 1) ==
         extra(paper, split));
