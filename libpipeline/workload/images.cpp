@@ -10,7 +10,8 @@ namespace rrfp::workload {
 
 namespace {
 
-/// Apart from the draws of the weather, whose keys have a salt in this place, too.
+/// Keeps these draws independent of the jitter's draws, whose keys have a salt in the same
+/// position.
 constexpr std::uint64_t images_salt = 0x696d61676573;
 
 double draw(const image_counts& counts, double uniform) {
@@ -22,7 +23,7 @@ double draw(const image_counts& counts, double uniform) {
       if (counts.mean == 0) return 0;
       return std::floor(std::log1p(-uniform) / std::log(counts.mean / (1 + counts.mean)));
   }
-  RRFP_CHECK(false, "unknown spread of images");
+  RRFP_CHECK(false, "unknown image_spread");
 }
 
 }  // namespace

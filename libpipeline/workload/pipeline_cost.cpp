@@ -15,13 +15,13 @@ constexpr double gradient_traffic_bytes = 8;
 constexpr double state_bytes = 18;
 constexpr double gradient_bytes = 4;
 
-/// FLOPs and bytes of one part on one rank, before the machine makes times of them.
+/// FLOPs and bytes of one part on one rank, from which the machine's rates give durations.
 struct work {
   double matrix_flops = 0;
   double attention_flops = 0;
   double weight_count = 0;
   double activation_bytes = 0;
-  /// Of one all-reduce; a layer has two in F and two in B.
+  /// Bytes of one all-reduce; a layer has two in F and two in B.
   double reduced_bytes = 0;
 };
 
@@ -35,7 +35,7 @@ work layer_work(const block& b, double tokens, double sequences, std::uint32_t t
   return w;
 }
 
-/// A matrix and what it takes in; no all-reduce of note.
+/// A matrix and its input; all-reduces are negligible.
 work matrix_work(std::uint64_t parameters, double tokens, double width, std::uint32_t tp) {
   work w;
   w.matrix_flops = matrix_flops(parameters, tokens) / tp;
@@ -59,7 +59,7 @@ work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
     case part_kind::embedding: return {};
     case part_kind::decoder_layer: return layer_work(text.layer, tokens, l.samples, tp);
     case part_kind::head:
-      // The logits stay for B, in FP16, divided by tp.
+      // The logits are kept for B in FP16, divided by tp.
       return matrix_work(std::uint64_t{text.vocabulary} * text.layer.hidden, tokens,
                          text.layer.hidden + double{1} * text.vocabulary / tp, tp);
   }
@@ -91,7 +91,7 @@ std::vector<part_kind> parts_of(const model& m) {
 part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t tp,
                   const machine& on) {
   const auto w = work_of(m, part, l, tp);
-  // Nothing to do: no kernel reads the weights.
+  // No work: no kernel reads the weights.
   if (w.matrix_flops == 0) return {};
   const auto weights = w.weight_count * fp16_bytes;
   const auto reduce = 2 * all_reduce_s(on.within, w.reduced_bytes, tp);
@@ -121,11 +121,11 @@ std::uint64_t parameters_of(const model& m, part_kind part) {
 
 std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages) {
   const auto n = static_cast<std::uint32_t>(costs.size());
-  RRFP_CHECK(stages >= 1 && n >= stages, "every stage gets a part");
+  RRFP_CHECK(stages >= 1 && n >= stages, "every stage needs a part");
   std::vector<double> sum(n + 1);
   for (std::uint32_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // best[k][i]: the dearest of k stages that hold the first i parts; from[k][i]: where the last
-  // of them begins.
+  // best[k][i]: the cost of the most expensive of k stages that hold the first i parts; from[k][i]:
+  // the first part of the last of these stages.
   constexpr auto never = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(stages + 1, std::vector<double>(n + 1, never));
   std::vector<std::vector<std::uint32_t>> from(stages + 1, std::vector<std::uint32_t>(n + 1));
@@ -133,9 +133,9 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   for (std::uint32_t k = 1; k <= stages; ++k)
     for (auto i = k; i <= n - (stages - k); ++i)
       for (auto j = k - 1; j < i; ++j) {
-        const auto dearest = std::max(best[k - 1][j], sum[i] - sum[j]);
-        if (dearest >= best[k][i]) continue;
-        best[k][i] = dearest;
+        const auto largest = std::max(best[k - 1][j], sum[i] - sum[j]);
+        if (largest >= best[k][i]) continue;
+        best[k][i] = largest;
         from[k][i] = j;
       }
   std::vector<std::uint32_t> cuts(stages + 1, n);
@@ -143,32 +143,32 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   return cuts;
 }
 
-result<pipeline_cost> pipeline_cost::make(model m, machine on, layout where) {
+result<pipeline_cost> pipeline_cost::make(model m, machine on, layout l) {
   if (auto valid = validate(on); !valid) return valid.failure();
-  RRFP_CHECK(where.stages > 0 && where.tp > 0 && where.replicas > 0 && where.samples > 0,
-             "a layout has stages, ranks, replicas and samples");
+  RRFP_CHECK(l.stages > 0 && l.tp > 0 && l.replicas > 0 && l.samples > 0,
+             "a layout needs stages, ranks, replicas and samples");
   const auto parts = parts_of(m).size();
-  if (parts < where.stages)
+  if (parts < l.stages)
     return error{"expected at most as many stages as " + m.name + " has parts, " +
-                 std::to_string(parts) + ", got " + std::to_string(where.stages)};
-  return pipeline_cost{std::move(m), std::move(on), where};
+                 std::to_string(parts) + ", got " + std::to_string(l.stages)};
+  return pipeline_cost{std::move(m), std::move(on), l};
 }
 
-pipeline_cost::pipeline_cost(model m, machine on, layout where)
-    : model_(std::move(m)), on_(std::move(on)), where_(where), parts_(parts_of(model_)) {
+pipeline_cost::pipeline_cost(model m, machine on, layout l)
+    : model_(std::move(m)), on_(std::move(on)), layout_(l), parts_(parts_of(model_)) {
   const auto cost_at = [&](part_kind part, std::uint32_t images) {
-    return cost_of(model_, part, {where_.samples, images}, where_.tp, on_);
+    return cost_of(model_, part, {layout_.samples, images}, layout_.tp, on_);
   };
   std::vector<double> mean;
-  for (const auto part : parts_) mean.push_back(cost_at(part, where_.mean_images).all_ms());
-  cuts_ = cut_evenly(mean, where_.stages);
+  for (const auto part : parts_) mean.push_back(cost_at(part, layout_.mean_images).all_ms());
+  cuts_ = cut_evenly(mean, layout_.stages);
 
   constexpr int kinds = 5;
-  const auto most = model_.images ? images_max * where_.samples : 0;
+  const auto most = model_.images ? images_max * layout_.samples : 0;
   for (std::uint32_t images = 0; images <= most; ++images) {
     part_cost of_kind[kinds];
     for (const auto part : parts_) of_kind[static_cast<int>(part)] = cost_at(part, images);
-    for (std::uint32_t s = 0; s < where_.stages; ++s) {
+    for (std::uint32_t s = 0; s < layout_.stages; ++s) {
       part_cost all;
       for (auto i = cuts_[s]; i < cuts_[s + 1]; ++i) all += of_kind[static_cast<int>(parts_[i])];
       table_.push_back(all);
@@ -177,29 +177,29 @@ pipeline_cost::pipeline_cost(model m, machine on, layout where)
 }
 
 const part_cost& pipeline_cost::stage(stage_id s, std::uint32_t images) const {
-  const auto most = static_cast<std::uint32_t>(table_.size()) / where_.stages - 1;
-  RRFP_CHECK(s.value() < where_.stages, "a stage of the pipeline");
-  RRFP_CHECK(most == 0 || images <= most, "no more images than are tabled");
-  return table_[std::size_t{std::min(images, most)} * where_.stages + s.value()];
+  const auto most = static_cast<std::uint32_t>(table_.size()) / layout_.stages - 1;
+  RRFP_CHECK(s.value() < layout_.stages, "the stage must belong to the pipeline");
+  RRFP_CHECK(most == 0 || images <= most, "the number of images must be within the table");
+  return table_[std::size_t{std::min(images, most)} * layout_.stages + s.value()];
 }
 
 double pipeline_cost::link_s(stage_id lower, double bytes) const {
-  const auto ranks = where_.tp * where_.replicas;
+  const auto ranks = layout_.tp * layout_.replicas;
   const auto node_of = [&](std::uint32_t stage) { return stage * ranks / on_.group; };
   if (node_of(lower.value()) == node_of(lower.value() + 1)) return transfer_s(on_.within, bytes);
   return transfer_s(on_.between, bytes, std::min(ranks, on_.group));
 }
 
 double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const {
-  RRFP_CHECK(lower.value() + 1 < where_.stages, "a stage with a next one");
+  RRFP_CHECK(lower.value() + 1 < layout_.stages, "the stage must have a next stage");
   const auto last = parts_[cuts_[lower.value() + 1] - 1];
-  // Inside the encoder only patches travel; text joins them behind the projector.
+  // Between encoder layers only patches are sent; the text joins after the projector.
   if (last == part_kind::encoder_layer)
     return double{1} * images * model_.images->patches * model_.images->layer.hidden * fp16_bytes;
   if (last == part_kind::projector)
     return double{1} * images * model_.images->tokens_per_image() * model_.text.layer.hidden *
            fp16_bytes;
-  return double{1} * where_.samples * model_.sequence_tokens * model_.text.layer.hidden *
+  return double{1} * layout_.samples * model_.sequence_tokens * model_.text.layer.hidden *
          fp16_bytes;
 }
 
@@ -211,16 +211,16 @@ double pipeline_cost::static_bytes(stage_id s) const {
   std::uint64_t count = 0;
   for (auto i = cuts_[s.value()]; i < cuts_[s.value() + 1]; ++i)
     count += parameters_of(model_, parts_[i]);
-  return static_cast<double>(count) / where_.tp * state_bytes;
+  return static_cast<double>(count) / layout_.tp * state_bytes;
 }
 
 double pipeline_cost::gradient_exchange_ms() const {
   double slowest = 0;
-  const auto inside = where_.tp * where_.replicas <= on_.group;
-  for (std::uint32_t s = 0; s < where_.stages; ++s) {
+  const auto inside = layout_.tp * layout_.replicas <= on_.group;
+  for (std::uint32_t s = 0; s < layout_.stages; ++s) {
     const auto bytes = static_bytes(stage_id{s}) / state_bytes * gradient_bytes;
     slowest = std::max(slowest, all_reduce_s(inside ? on_.within : on_.between, bytes,
-                                             where_.replicas, inside ? 1 : where_.tp));
+                                             layout_.replicas, inside ? 1 : layout_.tp));
   }
   return 1e3 * slowest;
 }

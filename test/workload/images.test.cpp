@@ -32,7 +32,7 @@ census of(const image_counts& counts) {
 
 }  // namespace
 
-TEST_CASE("a fixed number of images is that number") {
+TEST_CASE("the fixed spread gives its mean") {
   const auto c = of({image_spread::fixed, 3, 8});
   CHECK(c.least == 3);
   CHECK(c.most == 3);
@@ -45,7 +45,7 @@ TEST_CASE("uniform images range from 0 to twice the mean") {
   CHECK(c.most == 6);
 }
 
-TEST_CASE("geometric images have their mean before the cut, and never more than the most") {
+TEST_CASE("geometric images have their mean before the cut, and never exceed `most`") {
   const auto whole = of({image_spread::geometric, 2, 64});
   CHECK(whole.mean == Approx(2).epsilon(0.02));
   CHECK(whole.zeros == Approx(1.0 / 3).epsilon(0.02));
@@ -56,7 +56,7 @@ TEST_CASE("geometric images have their mean before the cut, and never more than 
   CHECK(of({image_spread::geometric, 0, 8}).most == 0);
 }
 
-TEST_CASE("images follow seed, step and microbatch, and nothing else") {
+TEST_CASE("images depend only on seed, step and microbatch") {
   const image_counts counts{image_spread::geometric, 20, 64};
   const auto at = [&](std::uint64_t seed, std::uint64_t step, std::uint64_t mb) {
     return images_of(counts, seed, step_id{step}, mb, 1);
@@ -69,7 +69,7 @@ TEST_CASE("images follow seed, step and microbatch, and nothing else") {
   CHECK(differ > 120);
 }
 
-TEST_CASE("samples of a microbatch add their images") {
+TEST_CASE("the images of a microbatch are the sum over its samples") {
   CHECK(images_of({image_spread::fixed, 3, 8}, 1, step_id{0}, 0, 4) == 12);
   CHECK(images_of({image_spread::geometric, 1e6, 8}, 1, step_id{0}, 0, 4) == 32);
 }

@@ -17,13 +17,13 @@ machine plain() {
 
 }  // namespace
 
-TEST_CASE("a kernel takes what is longer, computing or moving, at the efficiency") {
+TEST_CASE("a kernel takes the longer of compute and memory time, at the efficiency") {
   CHECK(kernel_s(plain(), 200, 0) == 4);
   CHECK(kernel_s(plain(), 200, 30) == 6);
   CHECK(kernel_s(plain(), 0, 0) == 0);
 }
 
-TEST_CASE("a message takes latency and bytes, and waits for those that share the link") {
+TEST_CASE("a message takes latency and transfer time, and sharing a link slows it down") {
   CHECK(transfer_s(plain().within, 100) == 3);
   CHECK(transfer_s(plain().within, 100, 2) == 5);
   CHECK(transfer_s(plain().within, 0) == 1);
@@ -35,7 +35,7 @@ TEST_CASE("a ring all-reduce moves 2 (n-1)/n of the bytes in 2 (n-1) messages") 
   CHECK(all_reduce_s(plain().within, 100, 4) == Approx(6 * (1 + 25.0 / 50)));
 }
 
-TEST_CASE("an impossible machine is named with what it may be") {
+TEST_CASE("an invalid machine value is named with its valid range") {
   CHECK(validate(rtx_4090_cluster()).ok());
   auto m = plain();
   m.efficiency = 1.5;

@@ -6,9 +6,9 @@ namespace rrfp::workload {
 
 namespace {
 
-/// GPT's layer: h = 64, 4 heads of 16, 4 h wide.
+/// GPT's layer: h = 64, 4 heads of 16, feed-forward width 4 h.
 const block gpt{64, 4, 4, 16, 256, false, true};
-/// Grouped queries and three matrices: 8 heads on 2 keys.
+/// Grouped queries and three matrices: 8 heads share 2 key and value heads.
 const block llama{64, 8, 2, 8, 192, true, true};
 
 }  // namespace
@@ -30,7 +30,7 @@ TEST_CASE("a forward of a GPT layer costs 24 s h^2 + 4 s^2 h, half the square wh
   CHECK(attention_flops(whole, s) == 4 * s * s * h);
 }
 
-TEST_CASE("a token leaves 8 h + 24 h / tp bytes behind in a GPT layer") {
+TEST_CASE("a token keeps 8 h + 24 h / tp activation bytes in a GPT layer") {
   for (const std::uint32_t tp : {1, 2, 4})
     CHECK(activation_bytes_per_token(gpt, tp) == Approx(8.0 * 64 + 24.0 * 64 / tp));
 }
@@ -43,7 +43,7 @@ TEST_CASE("an untied head and learned positions count") {
   CHECK(parameters(d) == 3 * 12 * 64 * 64 + 2 * 1000 * 64);
 }
 
-TEST_CASE("the projector takes the patches of a token to the decoder's width") {
+TEST_CASE("the projector maps the patches of a token to the decoder's width") {
   model m;
   m.text = {llama, 2, 1000, false, 0};
   CHECK(projector_parameters(m) == 0);

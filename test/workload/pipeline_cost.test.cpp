@@ -9,7 +9,7 @@ namespace rrfp::workload {
 
 namespace {
 
-/// A machine whose memory and links cost nothing: times are FLOPs.
+/// A machine whose memory and links cost no time: only FLOPs count.
 machine arithmetic() {
   machine m;
   m.each = {"arithmetic", 1e12, 1e30, 0};
@@ -18,8 +18,8 @@ machine arithmetic() {
   return m;
 }
 
-pipeline_cost made(std::string_view name, layout where, const machine& on = rtx_4090_cluster()) {
-  const auto cost = pipeline_cost::make(*preset(name), on, where);
+pipeline_cost made(std::string_view name, layout l, const machine& on = rtx_4090_cluster()) {
+  const auto cost = pipeline_cost::make(*preset(name), on, l);
   INFO((cost ? "" : cost.message()));
   REQUIRE(cost.ok());
   return *cost;
@@ -27,13 +27,15 @@ pipeline_cost made(std::string_view name, layout where, const machine& on = rtx_
 
 double total_ms(const pipeline_cost& p, std::uint32_t images) {
   double all = 0;
-  for (std::uint32_t s = 0; s < p.where().stages; ++s) all += p.stage(stage_id{s}, images).all_ms();
+  for (std::uint32_t s = 0; s < p.arrangement().stages; ++s)
+    all += p.stage(stage_id{s}, images).all_ms();
   return all;
 }
 
 }  // namespace
 
-TEST_CASE("F, B and W of GPT-3 Large are the closed form of Narayanan et al. less recomputation") {
+TEST_CASE(
+    "F, B and W of GPT-3 Large are the closed form of Narayanan et al. without recomputation") {
   // 72 s l h^2 (1 + s / (12 h) * 1/2 + V / (12 l h)), the middle term halved by the causal mask.
   const auto p = made("gpt3-large", {.stages = 1}, arithmetic());
   constexpr double s = 2048, l = 24, h = 1536, v = 50257;
@@ -41,7 +43,9 @@ TEST_CASE("F, B and W of GPT-3 Large are the closed form of Narayanan et al. les
   CHECK(total_ms(p, 0) == Approx(flops / 1e12 * 1e3));
 }
 
-TEST_CASE("B and W without attention cost what F does, attention twice and nothing") {
+TEST_CASE(
+    "B and W without attention cost as much as F; attention costs twice as much in B and nothing "
+    "in W") {
   const auto m = *preset("gpt3-large");
   const auto c = cost_of(m, part_kind::decoder_layer, {1, 0}, 1, arithmetic());
   const auto attention_ms = attention_flops(m.text.layer, 2048) / 1e9;
@@ -52,7 +56,7 @@ TEST_CASE("B and W without attention cost what F does, attention twice and nothi
   CHECK(head.forward_ms == head.weight_ms);
 }
 
-TEST_CASE("more images or samples never cost less, and cost the encoder more") {
+TEST_CASE("more images or samples never cost less, and more images cost the encoder more") {
   for (const auto name : preset_names()) {
     if (!preset(name)->images) continue;
     const auto p = made(name, {.stages = 8, .mean_images = 2});
@@ -83,7 +87,7 @@ TEST_CASE("longer samples cost more, and attention grows with their square") {
   CHECK(square(4096) == Approx(4 * square(2048)));
 }
 
-TEST_CASE("an encoder stands still without images, and costs by the image") {
+TEST_CASE("an encoder is idle without images, and its cost grows with the images") {
   const auto m = *preset("llama3-8b-vit-5b");
   const auto at = [&](std::uint32_t images) {
     return cost_of(m, part_kind::encoder_layer, {1, images}, 1, arithmetic()).all_ms();
@@ -92,7 +96,7 @@ TEST_CASE("an encoder stands still without images, and costs by the image") {
   CHECK(at(4) == Approx(4 * at(1)));
 }
 
-TEST_CASE("tp ranks share the arithmetic alike, and pay with all-reduces") {
+TEST_CASE("tp ranks share the FLOPs evenly and add all-reduces") {
   const auto m = *preset("llama3-8b-vit-5b");
   const auto of = [&](std::uint32_t tp, const machine& on) {
     return cost_of(m, part_kind::decoder_layer, {1, 2}, tp, on);
@@ -107,7 +111,7 @@ TEST_CASE("tp ranks share the arithmetic alike, and pay with all-reduces") {
   CHECK(of(2, real).activation_bytes > of(1, real).activation_bytes / 2);
 }
 
-TEST_CASE("a layer that does little arithmetic takes as long as its bytes") {
+TEST_CASE("a layer with few FLOPs is bound by memory bandwidth") {
   auto slow_memory = arithmetic();
   slow_memory.each.memory_bandwidth = 1;
   const auto m = *preset("gpt3-large");
@@ -117,7 +121,7 @@ TEST_CASE("a layer that does little arithmetic takes as long as its bytes") {
   CHECK(c.weight_ms == Approx(1e3 * (4 * weights + c.activation_bytes)));
 }
 
-TEST_CASE("stages are cut where the dearest is cheapest") {
+TEST_CASE("stages are cut so that the most expensive one is as cheap as possible") {
   CHECK(cut_evenly({1, 1, 1, 1}, 2) == std::vector<std::uint32_t>{0, 2, 4});
   CHECK(cut_evenly({1, 1, 1, 3}, 2) == std::vector<std::uint32_t>{0, 3, 4});
   CHECK(cut_evenly({5, 1, 1, 1, 1}, 3).at(1) == 1);
@@ -125,7 +129,7 @@ TEST_CASE("stages are cut where the dearest is cheapest") {
   CHECK(cut_evenly({0, 0, 4}, 2).size() == 3);
 }
 
-TEST_CASE("stages hold the whole model, encoder first, and are about even") {
+TEST_CASE("stages hold the whole model, encoder first, and are roughly balanced") {
   const auto p = made("llama3-8b-vit-5b", {.stages = 16, .mean_images = 2});
   const auto parts = parts_of(*preset("llama3-8b-vit-5b"));
   CHECK(p.cuts().front() == 0);
@@ -137,7 +141,7 @@ TEST_CASE("stages hold the whole model, encoder first, and are about even") {
   CHECK(total_ms(p, 3) == Approx(total_ms(made("llama3-8b-vit-5b", {.stages = 1}), 3)));
 }
 
-TEST_CASE("messages are patches inside the encoder and tokens behind it") {
+TEST_CASE("messages carry patches within the encoder and tokens after it") {
   const auto p = made("qwen3-1.7b-vit-h", {.stages = 16, .mean_images = 2});
   CHECK(p.message_bytes(stage_id{0}, 3) == 3.0 * 256 * 1280 * 2);
   CHECK(p.message_bytes(stage_id{14}, 3) == 1024.0 * 2048 * 2);
@@ -145,7 +149,7 @@ TEST_CASE("messages are patches inside the encoder and tokens behind it") {
   CHECK(p.message_ms(stage_id{0}, 0) == Approx(0.01));
 }
 
-TEST_CASE("neighbours in one group of 8 use PCIe, others share a node's adapter") {
+TEST_CASE("neighbours in one group of 8 use PCIe, others share the node's adapter") {
   const auto on = rtx_4090_cluster();
   const auto one = made("llama3-8b-vit-5b", {.stages = 16, .mean_images = 2});
   const auto bytes = one.message_bytes(stage_id{6}, 2);
@@ -156,7 +160,7 @@ TEST_CASE("neighbours in one group of 8 use PCIe, others share a node's adapter"
   CHECK(two.message_ms(stage_id{3}, 2) == Approx(1e3 * transfer_s(on.between, same, 2)));
 }
 
-TEST_CASE("18 bytes a parameter are held on one rank; replicas exchange gradients") {
+TEST_CASE("a rank holds 18 bytes per parameter; replicas exchange gradients") {
   const auto p = made("gpt3-large", {.stages = 1});
   const auto held = 18.0 * (24 * 12 * 1536.0 * 1536 + 2 * 50257.0 * 1536 + 2048.0 * 1536);
   CHECK(p.static_bytes(stage_id{0}) == Approx(held));

@@ -12,7 +12,7 @@ struct published {
   double encoder;
 };
 
-/// As the models' papers and cards count them.
+/// Parameter counts from the models' papers and model cards.
 constexpr published sizes[] = {
     {"gpt3-large", 760e6, 0},
     {"qwen3-1.7b-vit-h", 1.72e9, 632e6},
@@ -38,7 +38,7 @@ TEST_CASE("every preset has the published number of parameters within 1 %") {
   }
 }
 
-TEST_CASE("every preset's name is found, others are not") {
+TEST_CASE("every preset is found by its name, other names are not") {
   for (const auto name : preset_names()) CHECK(preset(name));
   CHECK_FALSE(preset("gpt3"));
   CHECK_FALSE(preset(""));

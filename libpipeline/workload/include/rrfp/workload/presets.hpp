@@ -1,5 +1,5 @@
-/// The paper's six workloads by name (PAPER.md lists them; arXiv 2605.18750 gives no sizes beyond
-/// the names, so the sizes are those of the public models of these names).
+/// The paper's six workloads by name (listed in PAPER.md). arXiv 2605.18750 gives only the names,
+/// so the sizes are those of the public models with these names.
 ///
 /// | preset | decoder | encoder |
 /// |---|---|---|
@@ -12,9 +12,9 @@
 ///
 /// Qwen3: config.json of Qwen/Qwen3-*; Llama 3: of meta-llama/Meta-Llama-3-*.
 ///
-/// Assumed alike for all: GPT-3 at its own context of 2048 tokens; multimodal samples of 1024
-/// tokens; images of 224 x 224 pixels in patches of 14 x 14, the size that ViT-H, bigG and ViT-22B
-/// were trained at: 256 patches, each one token of the decoder (LLaVA); encoder and decoder are
+/// Assumptions for all: GPT-3 at its own context of 2048 tokens; multimodal samples of 1024 tokens;
+/// images of 224 x 224 pixels in patches of 14 x 14, the size at which ViT-H, bigG and ViT-22B were
+/// trained, which gives 256 patches, each one token of the decoder (LLaVA); encoder and decoder are
 /// both trained.
 #pragma once
 
@@ -28,7 +28,7 @@ namespace rrfp::workload {
 
 std::span<const std::string_view> preset_names();
 
-/// Nothing for any other name.
+/// The model with this name; nothing for any other name.
 std::optional<model> preset(std::string_view name);
 
 }  // namespace rrfp::workload
