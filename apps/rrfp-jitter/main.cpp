@@ -42,7 +42,7 @@ int refuse(const std::string& message) {
   return apps::exit_bad_input;
 }
 
-/// One cell alone, whatever is in any folder: a line for each engine.
+/// Runs one cell, whatever the results folder holds: prints one line per engine.
 int run_cell(const experiment::experiment& e, std::size_t number) {
   if (number >= e.cells())
     return refuse(fmt::format("--cell: expected a number below {}, got {}", e.cells(), number));
@@ -64,7 +64,7 @@ std::string machine() {
   return fmt::format("{} cores", std::thread::hardware_concurrency());
 }
 
-/// The tables of the last engine, and how well the first agrees with it.
+/// Prints the tables of the last engine, and how well the first one agrees with it.
 void print_tables(const experiment::experiment& e,
                   const std::vector<experiment::engine_outcomes>& all) {
   const auto& main = all.back();
@@ -79,11 +79,12 @@ void print_tables(const experiment::experiment& e,
     fmt::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
 }
 
-/// Cells under way are finished, unless the user asks a second time.
+/// The first interrupt lets running cells finish; the second one ends at once.
 void listen(apps::interrupt_watch& watch) {
   watch.on_interrupt([asked = false]() mutable {
     if (std::exchange(asked, true)) std::_Exit(apps::exit_interrupted);
-    fmt::print(stderr, "\nrrfp-jitter: ending after the cells under way; again: at once\n");
+    fmt::print(stderr,
+               "\nrrfp-jitter: finishing the running cells; interrupt again to stop at once\n");
   });
 }
 
@@ -97,7 +98,7 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
       apps::run_cells(e, *done, {wanted.jobs, [&watch] { return watch.interrupted(); }});
   if (!all) return refuse(all.message());
   if (all->size() < e.engines.size() || all->back().outcomes.size() < e.cells()) {
-    fmt::print(stderr, "rrfp-jitter: interrupted; the same command goes on from here\n");
+    fmt::print(stderr, "rrfp-jitter: interrupted; run the same command to resume\n");
     return apps::exit_interrupted;
   }
   print_tables(e, *all);
@@ -113,7 +114,7 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   return apps::exit_done;
 }
 
-/// What the arguments say instead of the file.
+/// Applies the options that override the file.
 void set_engines(experiment::experiment& e, const options& wanted) {
   using experiment::engine_kind;
   if (wanted.engine == "simulator") e.engines = {engine_kind::simulator};
@@ -123,22 +124,22 @@ void set_engines(experiment::experiment& e, const options& wanted) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"What readiness gains: workloads x runs x weather x seeds"};
+  CLI::App app{"Measures the gain of readiness: workloads x runs x weather x seeds"};
   app.set_version_flag("--version", "rrfp-jitter " RRFP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 the product's own fault, 2 bad input or an output that cannot be "
+      "Exit codes: 0 done, 1 internal error, 2 bad input or an output that cannot be "
       "written, 130 interrupted.");
   options wanted;
   app.add_option("experiment", wanted.experiment, "The experiment, a TOML file");
   app.add_option("--out", wanted.out,
-                 "Folder of the results; cells that it holds already are not run again");
-  app.add_option("--cell", wanted.cell, "Run this cell alone and print it as JSON");
-  app.add_option("--engine", wanted.engine, "What runs the cells, instead of what the file says")
+                 "Results folder; cells that it already holds are not run again");
+  app.add_option("--cell", wanted.cell, "Run only this cell and print it as JSON");
+  app.add_option("--engine", wanted.engine, "Engine of the cells; overrides the file")
       ->check(CLI::IsMember({"simulator", "wall-clock", "both"}));
   app.add_option("--time-scale", wanted.time_scale,
-                 "Of the wall clock: its time over the modelled time, instead of the file's")
+                 "Wall clock: ratio of its time to the modelled time; overrides the file")
       ->check(CLI::Range(1e-3, 1e3));
-  app.add_option("--jobs", wanted.jobs, "Cells that run at the same time on the wall clock")
+  app.add_option("--jobs", wanted.jobs, "Number of concurrent cells on the wall clock")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_flag("--keys", wanted.keys, "Print all keys of an experiment file");
@@ -155,7 +156,7 @@ int run(int argc, char** argv) {
   if (wanted.out.empty() && !wanted.cell) return refuse("expected --out FOLDER or --cell N");
   auto e = experiment::load_experiment(wanted.experiment);
   if (!e) return refuse(e.message());
-  // A range lets what is no number pass.
+  // The range check accepts NaN.
   if (wanted.time_scale && !std::isfinite(*wanted.time_scale))
     return refuse("--time-scale: expected a number, got " + std::to_string(*wanted.time_scale));
   set_engines(*e, wanted);

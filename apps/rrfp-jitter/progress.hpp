@@ -1,4 +1,5 @@
-/// How far an experiment is, on stderr: live on a terminal, a line every few seconds elsewhere.
+/// Progress of an experiment on stderr: a live line on a terminal, a line every few seconds
+/// elsewhere.
 #pragma once
 
 #include <chrono>
@@ -11,11 +12,11 @@ namespace rrfp::apps {
 /// Thread-safe.
 class progress {
  public:
-  /// `cells` still have to run, on what `where` names; `work` is the sum of what cell_done() will
-  /// be told.
+  /// `cells` is the number of cells to run, `where` names the engine, and `work` is the sum of all
+  /// arguments of cell_done().
   progress(std::string where, std::size_t cells, double work);
 
-  /// `work`: how much of all this cell was, in any unit.
+  /// `work`: the share of this cell, in any unit.
   void cell_done(double work);
   /// Clears the line.
   void finish();

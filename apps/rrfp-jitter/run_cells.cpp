@@ -19,10 +19,10 @@ namespace {
 
 using experiment::engine_kind;
 
-/// The cells of one engine that still have to run, shared by the threads that run them.
+/// The cells of one engine that are still to run, shared by the worker threads.
 class work {
  public:
-  /// `cost`: of each of `missing`, in any unit.
+  /// `cost`: cost of each cell in `missing`, in any unit.
   work(const experiment::experiment& e, engine_kind engine, std::vector<std::size_t> missing,
        std::map<std::size_t, double> cost, experiment::store& done, const cell_options& options)
       : experiment_(e),
@@ -41,11 +41,11 @@ class work {
     progress_.finish();
     if (failed_) return error{*failed_};
     if (refused_.empty()) return success();
-    // The others ran and are kept: whoever mends the experiment need not wait for them again.
+    // The other cells have run and are kept, so a corrected experiment need not repeat them.
     return error{refused_.begin()->second +
                  (refused_.size() == 1
                       ? ""
-                      : fmt::format("; {} cells more cannot run", refused_.size() - 1))};
+                      : fmt::format("; {} more cells cannot run", refused_.size() - 1))};
   }
 
  private:
@@ -85,11 +85,11 @@ class work {
   progress progress_;
   std::mutex mutex_;
   std::size_t next_ = 0;
-  std::optional<std::string> failed_;  ///< nothing can be kept any more
+  std::optional<std::string> failed_;  ///< the store cannot be written
   std::map<std::size_t, std::string> refused_;
 };
 
-/// How long a cell takes on the wall clock, if the simulator has said so; else all take the same.
+/// Cost of a cell on the wall clock, if the simulator has run it; otherwise equal for all cells.
 double cost_of(const experiment::experiment& e, std::size_t number, const experiment::store& done) {
   const auto* known = done.find(description_of(cell_at(e, number, engine_kind::simulator)));
   return known != nullptr ? known->mean_ms() : 1;
@@ -98,7 +98,7 @@ double cost_of(const experiment::experiment& e, std::size_t number, const experi
 }  // namespace
 
 std::string title_of(const experiment::cell& c, std::size_t number) {
-  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload.is.name,
+  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload.options.name,
                      c.weather.name, c.run.name, c.seed);
 }
 
@@ -116,7 +116,7 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
     }
     const bool clock = engine == engine_kind::wall_clock;
     if (missing.size() < e.cells())
-      fmt::print(stderr, "{} of {} cells were done before{}\n", e.cells() - missing.size(),
+      fmt::print(stderr, "{} of {} cells were already done{}\n", e.cells() - missing.size(),
                  e.cells(), clock ? " on the wall clock" : "");
     const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
     work todo{e, engine, std::move(missing), std::move(cost), done, options};

@@ -1,4 +1,4 @@
-/// Runs the cells of an experiment that its folder does not hold yet.
+/// Runs the cells of an experiment that its results folder does not hold yet.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,23 @@
 namespace rrfp::apps {
 
 struct cell_options {
-  /// Cells that run at the same time on the wall clock; the simulator takes every core.
+  /// Number of concurrent cells on the wall clock; the simulator uses every core.
   std::size_t jobs = 1;
-  /// Asked before each cell; no further one begins once it says so.
+  /// Called before each cell; no further cell starts once it returns true.
   std::function<bool()> interrupted;
 };
 
-/// The names of a cell, for people.
+/// The description of a cell for messages.
 std::string title_of(const experiment::cell& c, std::size_t number);
 
-/// One engine after the other, in the order of e.engines; fewer than all outcomes when interrupted.
-/// What is done is in `done`. Errors: the first cell that failed, by number; a store that cannot be
-/// written.
+/// Runs one engine after the other, in the order of e.engines; returns fewer outcomes if
+/// interrupted. `done` keeps all completed cells. Errors: the failed cell with the smallest number;
+/// a store that cannot be written.
 result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::experiment& e,
                                                            experiment::store& done,
                                                            const cell_options& options);
 
-/// The engine of this name.
+/// The engine of this kind.
 std::unique_ptr<experiment::engine> make_engine(experiment::engine_kind kind);
 
 }  // namespace rrfp::apps

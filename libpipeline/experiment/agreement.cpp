@@ -18,7 +18,7 @@ double percent(double share) { return 100 * share; }
 std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
                                        const std::vector<outcome>& measured) {
   RRFP_CHECK(simulated.size() == e.cells() && measured.size() == e.cells(),
-             "an outcome for each cell, of both engines");
+             "both engines must have an outcome for each cell");
   std::vector<difference> all;
   for (std::size_t i = 0; i < e.cells(); ++i) {
     const auto ms = simulated[i].mean_ms();
@@ -30,7 +30,7 @@ std::vector<difference> differences_of(const experiment& e, const std::vector<ou
 }
 
 double quantile(std::vector<double> values, double share) {
-  RRFP_CHECK(!values.empty(), "a quantile of something");
+  RRFP_CHECK(!values.empty(), "a quantile needs at least one value");
   const auto at =
       static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)));
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
@@ -66,7 +66,7 @@ std::string agreement_table(const experiment& e, const std::vector<outcome>& sim
   std::size_t width = 9;
   for (const auto& r : e.runs) width = std::max(width, r.name.size());
   auto text = fmt::format(
-      "\nthe wall clock against the simulator, time scale {}\n"
+      "\nwall clock versus simulator, time scale {}\n"
       "{:<{}}  {:>8}  {:>12}  {:>9}  {:>10}  {:>10}  {:>11}  {:>16}\n",
       e.time_scale, "run", width, "median", "median size", "p95 size", "launch gap", "late tasks",
       "beyond 3 %", "explained by both");

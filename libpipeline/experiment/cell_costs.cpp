@@ -11,9 +11,9 @@ namespace rrfp::experiment {
 
 namespace {
 
-/// The weight of the past in the paper's e = 0.9 e + 0.1 c.
+/// The share of the old average in the paper's e = 0.9 e + 0.1 c.
 constexpr double past = 0.9;
-/// 11 days: the tail of a heavy distribution is cut there.
+/// 11 days: the tail of a heavy-tailed distribution is truncated there.
 constexpr double duration_ms_max = 1e9;
 
 simulate::nanoseconds nanoseconds_of(double ms) {
@@ -21,7 +21,7 @@ simulate::nanoseconds nanoseconds_of(double ms) {
 }
 
 weather::conditions conditions_of(const cell& c, replica_id replica) {
-  auto conditions = c.weather.is;
+  auto conditions = c.weather.conditions;
   conditions.jitter.seed = c.seed + (std::uint64_t{replica.value()} << 32);
   return conditions;
 }
@@ -31,28 +31,28 @@ weather::conditions conditions_of(const cell& c, replica_id replica) {
 result<cell_model> cell_model::make(const cell& c) {
   cell_model made{c};
   const auto& w = c.workload;
-  if (w.is.preset.empty()) return made;
-  auto model = workload::preset(w.is.preset);
-  RRFP_CHECK(model, "a read workload has a known preset");
-  if (w.is.sequence_tokens != 0) model->sequence_tokens = w.is.sequence_tokens;
-  workload::layout where;
-  where.stages = w.is.stages;
-  where.tp = w.is.tp;
-  where.replicas = w.is.replicas;
-  where.samples = w.is.samples;
-  where.mean_images = static_cast<std::uint32_t>(std::lround(w.images.mean * w.is.samples));
-  auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(w.machine), where);
+  if (w.options.preset.empty()) return made;
+  auto model = workload::preset(w.options.preset);
+  RRFP_CHECK(model, "a parsed workload has a known preset");
+  if (w.options.sequence_tokens != 0) model->sequence_tokens = w.options.sequence_tokens;
+  workload::layout l;
+  l.stages = w.options.stages;
+  l.tp = w.options.tp;
+  l.replicas = w.options.replicas;
+  l.samples = w.options.samples;
+  l.mean_images = static_cast<std::uint32_t>(std::lround(w.images.mean * w.options.samples));
+  auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(w.machine), l);
   if (!cost) return cost.failure();
   made.model_ = std::make_shared<const workload::pipeline_cost>(std::move(*cost));
   return made;
 }
 
 pipeline_shape cell_model::shape() const {
-  return {cell_.workload.is.stages, 1, cell_.workload.is.microbatches, placement::linear};
+  return {cell_.workload.options.stages, 1, cell_.workload.options.microbatches, placement::linear};
 }
 
 double cell_model::own_ms(stage_id stage, task_kind kind, std::uint32_t images) const {
-  RRFP_CHECK(kind != task_kind::backward_weight, "a fused backward has two parts");
+  RRFP_CHECK(kind != task_kind::backward_weight, "pass B and W separately");
   const virtual_stage_id vs{stage.value()};
   const auto& given = cell_.workload.cost;
   switch (kind) {
@@ -84,19 +84,19 @@ std::uint64_t cell_model::static_bytes(stage_id stage) const {
 
 std::vector<std::uint32_t> cell_model::images(step_id step, replica_id replica) const {
   const auto& w = cell_.workload;
-  std::vector<std::uint32_t> counts(w.is.microbatches);
+  std::vector<std::uint32_t> counts(w.options.microbatches);
   if (!model_) return counts;
-  for (std::uint32_t mb = 0; mb < w.is.microbatches; ++mb)
-    counts[mb] =
-        workload::images_of(w.images, cell_.seed, step,
-                            std::uint64_t{replica.value()} * w.is.microbatches + mb, w.is.samples);
+  for (std::uint32_t mb = 0; mb < w.options.microbatches; ++mb)
+    counts[mb] = workload::images_of(w.images, cell_.seed, step,
+                                     std::uint64_t{replica.value()} * w.options.microbatches + mb,
+                                     w.options.samples);
   return counts;
 }
 
 step_costs::step_costs(const cell_model& model, step_id step, replica_id replica)
     : model_(model),
       step_(step),
-      weather_(conditions_of(model.of(), replica), model.shape().microbatches),
+      weather_(conditions_of(model.source(), replica), model.shape().microbatches),
       images_(model.images(step, replica)) {
   const auto shape = model.shape();
   std::vector<double> cost(shape.microbatches);
@@ -104,8 +104,8 @@ step_costs::step_costs(const cell_model& model, step_id step, replica_id replica
     for (std::uint32_t s = 0; s < shape.stages; ++s)
       for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight})
         cost[mb] += model.own_ms(stage_id{s}, kind, images_[mb]);
-  order_ = admission_order(model.of().run.admit, cost);
-  if (model.of().weather.is.jitter.compute != weather::compute_jitter::paper) return;
+  order_ = admission_order(model.source().run.admit, cost);
+  if (model.source().weather.conditions.jitter.compute != weather::compute_jitter::paper) return;
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     auto e = model.own_ms(stage_id{s}, task_kind::forward, images_[0]);
     const auto follow = [&](task_kind kind, std::uint32_t mb) {
@@ -130,10 +130,10 @@ double step_costs::average_ms(stage_id stage, const task& loaded) const {
   return loaded.kind == task_kind::forward ? a.forward_ms : a.backward_ms;
 }
 
-simulate::nanoseconds step_costs::compute(step_id, stage_id stage, const task& what) const {
-  const auto t = as_loaded(what);
+simulate::nanoseconds step_costs::compute(step_id, stage_id stage, const task& admitted) const {
+  const auto t = as_loaded(admitted);
   const auto images = images_[t.mb.value()];
-  const auto ranks = model_.of().workload.is.tp;
+  const auto ranks = model_.source().workload.options.tp;
   const auto average = average_ms(stage, t);
   const auto own = [&](task_kind kind) { return model_.own_ms(stage, kind, images); };
   if (t.kind == task_kind::backward_weight)
@@ -143,25 +143,25 @@ simulate::nanoseconds step_costs::compute(step_id, stage_id stage, const task& w
 }
 
 double step_costs::own_link_ms(virtual_stage_id to, const task& loaded) const {
-  // A gradient comes to the lower stage of its link.
+  // A gradient arrives at the lower stage of its link.
   const auto lower = is_backward(loaded.kind) ? to.value() : to.value() - 1;
   return model_.message_ms(stage_id{lower}, images_[loaded.mb.value()]);
 }
 
-simulate::nanoseconds step_costs::link(step_id, virtual_stage_id to, const task& what) const {
-  const auto t = as_loaded(what);
+simulate::nanoseconds step_costs::link(step_id, virtual_stage_id to, const task& admitted) const {
+  const auto t = as_loaded(admitted);
   return nanoseconds_of(weather_.link_ms(step_, stage_id{to.value()}, t, own_link_ms(to, t)) +
-                        model_.of().run.notice_ms);
+                        model_.source().run.notice_ms);
 }
 
-simulate::nanoseconds step_costs::travel(virtual_stage_id to, const task& what) const {
-  const auto t = as_loaded(what);
+simulate::nanoseconds step_costs::travel(virtual_stage_id to, const task& admitted) const {
+  const auto t = as_loaded(admitted);
   return nanoseconds_of(weather_.travel_ms(step_, stage_id{to.value()}, t, own_link_ms(to, t)) +
-                        model_.of().run.notice_ms);
+                        model_.source().run.notice_ms);
 }
 
-weather::message_fate step_costs::fate_of(virtual_stage_id to, const task& what) const {
-  return weather_.fate_of(step_, stage_id{to.value()}, as_loaded(what));
+weather::message_delivery step_costs::delivery_of(virtual_stage_id to, const task& admitted) const {
+  return weather_.delivery_of(step_, stage_id{to.value()}, as_loaded(admitted));
 }
 
 std::uint64_t step_costs::activation_bytes(stage_id stage, microbatch_id admitted) const {

@@ -1,4 +1,4 @@
-/// Tells contents apart, not friend from foe.
+/// Detects changed content; not a cryptographic hash.
 #pragma once
 
 #include <cstdint>

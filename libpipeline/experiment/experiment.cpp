@@ -59,7 +59,7 @@ workload::machine machine_of(const machine_options& o) {
 std::size_t experiment::run_index(std::string_view wanted) const {
   const auto at =
       std::find_if(runs.begin(), runs.end(), [&](const auto& r) { return r.name == wanted; });
-  RRFP_CHECK(at != runs.end(), "a run of the experiment");
+  RRFP_CHECK(at != runs.end(), "the name must be that of a run");
   return static_cast<std::size_t>(at - runs.begin());
 }
 

@@ -8,26 +8,26 @@ namespace rrfp::experiment {
 
 namespace {
 
-/// The weather of the day on which a stale order was recorded: that of no seed of an experiment.
-constexpr std::uint64_t another_day = std::uint64_t{1} << 40;
+/// Added to the seed under which a stale order is recorded; no seed of an experiment is that large.
+constexpr std::uint64_t stale_seed_offset = std::uint64_t{1} << 40;
 
-/// The order that the policy gave on a day with this weather and these images.
+/// The order that the policy gives under the conditions, images and seed of cell `c`.
 result<std::shared_ptr<const policies::policy_set>> recorded(
-    cell day, const std::shared_ptr<const policies::policy_set>& policies) {
-  day.run.mode = run_mode::ready;
-  day.run.notice_ms = 0;
-  const auto model = cell_model::make(day);
+    cell c, const std::shared_ptr<const policies::policy_set>& policies) {
+  c.run.mode = run_mode::ready;
+  c.run.notice_ms = 0;
+  const auto model = cell_model::make(c);
   if (!model) return model.failure();
   const step_costs costs{*model, step_id{0}, replica_id{0}};
   auto orders = simulate::nominal_sequences(plan_of(*model, policies, costs), costs);
   if (!orders) return orders.failure();
-  return policies::make_fixed_policy_set(day.run.policy, std::move(*orders));
+  return policies::make_fixed_policy_set(c.run.policy, std::move(*orders));
 }
 
 }  // namespace
 
 result<std::shared_ptr<const policies::policy_set>> hints_of(const cell_model& model) {
-  const auto& c = model.of();
+  const auto& c = model.source();
   auto policies = policies::make_policy_set(c.run.policy, model.shape());
   if (!policies) return policies.failure();
   switch (c.run.hint) {
@@ -35,14 +35,14 @@ result<std::shared_ptr<const policies::policy_set>> hints_of(const cell_model& m
     case hint_quality::reversed: return policies::make_reversed(*policies);
     case hint_quality::shuffled: return policies::make_shuffled(*policies, c.seed);
     case hint_quality::calm: {
-      auto day = c;
-      day.weather.is = {};
-      return recorded(std::move(day), *policies);
+      auto undisturbed = c;
+      undisturbed.weather.conditions = {};
+      return recorded(std::move(undisturbed), *policies);
     }
     case hint_quality::stale: {
-      auto day = c;
-      day.seed += another_day;
-      return recorded(std::move(day), *policies);
+      auto earlier = c;
+      earlier.seed += stale_seed_offset;
+      return recorded(std::move(earlier), *policies);
     }
   }
   RRFP_CHECK(false, "unknown hint");
@@ -51,7 +51,7 @@ result<std::shared_ptr<const policies::policy_set>> hints_of(const cell_model& m
 simulate::plan plan_of(const cell_model& model,
                        std::shared_ptr<const policies::policy_set> policies,
                        const step_costs& costs) {
-  const auto& run = model.of().run;
+  const auto& run = model.source().run;
   simulate::plan p;
   p.shape = model.shape();
   p.mode = run.mode == run_mode::ready ? dispatch_mode::ready : dispatch_mode::in_order;

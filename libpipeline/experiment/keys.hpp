@@ -1,4 +1,4 @@
-/// The tables of keys of an experiment file, and the plain data that they fill.
+/// The keys of an experiment file, and the structs that they fill.
 #pragma once
 
 #include <rrfp/experiment/experiment.hpp>
@@ -6,7 +6,7 @@
 
 namespace rrfp::experiment {
 
-/// What stands before all tables.
+/// The keys before the first table.
 enum class engine_choice : std::uint8_t { simulator, wall_clock, both };
 
 struct head_options {
@@ -20,10 +20,10 @@ struct head_options {
 };
 
 struct head_draft {
-  head_options is;
+  head_options options;
 };
 
-/// A [[run]]: one run for each combination of its lists.
+/// A [[run]] table: it expands to one run for each combination of its lists.
 struct run_matrix {
   std::string name;
   std::vector<run_mode> mode{run_mode::ready};
@@ -37,11 +37,11 @@ struct run_matrix {
   paper_column paper = paper_column::none;
 };
 
-/// The matrix of this run alone.
+/// The matrix with this single run.
 run_matrix run_matrix_of(const run_options& r);
 
 struct run_draft {
-  run_matrix is;
+  run_matrix matrix;
 };
 
 struct weather_name {
@@ -49,9 +49,9 @@ struct weather_name {
 };
 
 struct weather_draft {
-  weather_name of;
+  weather_name label;
   weather::jitter_options jitter;
-  weather::conditions is;
+  weather::conditions conditions;
 };
 
 const job::key_table<head_draft>& head_keys();
@@ -59,7 +59,7 @@ const job::key_table<workload_entry>& workload_keys();
 const job::key_table<run_draft>& run_keys();
 const job::key_table<weather_draft>& weather_keys();
 
-/// "auto", "none", "1f1b" or a number, as TOML.
+/// "auto", "none", "1f1b", "p" or a number, as a TOML value.
 job::value slots_value(const std::optional<std::uint32_t>& slots);
 
 }  // namespace rrfp::experiment

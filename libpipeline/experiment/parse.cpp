@@ -21,7 +21,8 @@ using job::in_quotes;
 using job::provenance;
 using job::table_entries;
 
-/// An experiment on its way, and where each entry was set. One [[run]] makes several runs.
+/// An experiment that is being read, with the place where each entry was set. One [[run]] may yield
+/// several runs.
 struct draft {
   experiment made;
   std::vector<provenance> workloads;
@@ -36,10 +37,10 @@ template <class Entry>
 status check_name(const std::vector<Entry>& all, std::string_view (*name_of)(const Entry&),
                   const Entry& one, std::string_view list, const job::origin& from) {
   const auto name = name_of(one);
-  if (name.empty()) return from.blame(list, "expected a name");
+  if (name.empty()) return from.blame(list, "expected a name, got none");
   for (const auto& other : all)
     if (name_of(other) == name)
-      return from.blame(list, "expected names that differ, got " + in_quotes(name) + " twice");
+      return from.blame(list, "expected distinct names, got " + in_quotes(name) + " twice");
   return success();
 }
 
@@ -55,7 +56,7 @@ std::string text_of_slots(const std::optional<std::uint32_t>& slots) {
   return "slots " + (word != nullptr ? *word : job::to_toml(v));
 }
 
-/// Every combination of the lists, with a name that tells it from the others.
+/// Every combination of the lists, each with a distinct name.
 std::vector<run_options> expand(const run_matrix& m) {
   std::vector<run_options> all;
   const auto several = [](const auto& list, std::string text) {
@@ -91,63 +92,66 @@ status read_head(draft& d, const job::document& doc, provenance& from) {
           .blame(e.name(), "expected [[" + e.name() + "]] tables, got " + job::describe(e.what));
   if (auto read = head_keys().read(head, doc.entries, d.made.source, from); !read) return read;
   auto& made = d.made;
-  if (!head.is.name.empty()) made.name = head.is.name;
-  if (head.is.engine == engine_choice::wall_clock) made.engines = {engine_kind::wall_clock};
-  if (head.is.engine == engine_choice::both)
+  if (!head.options.name.empty()) made.name = head.options.name;
+  if (head.options.engine == engine_choice::wall_clock) made.engines = {engine_kind::wall_clock};
+  if (head.options.engine == engine_choice::both)
     made.engines = {engine_kind::simulator, engine_kind::wall_clock};
-  made.time_scale = head.is.time_scale;
-  made.steps = head.is.steps;
-  made.baseline = head.is.baseline;
-  made.ablation = head.is.ablation;
-  made.seeds.assign(head.is.seeds.begin(), head.is.seeds.end());
+  made.time_scale = head.options.time_scale;
+  made.steps = head.options.steps;
+  made.baseline = head.options.baseline;
+  made.ablation = head.options.ablation;
+  made.seeds.assign(head.options.seeds.begin(), head.options.seeds.end());
   if (made.seeds.empty()) return from.blame("seeds", "expected at least one, got none");
   for (auto at = made.seeds.begin(); at != made.seeds.end(); ++at)
     if (std::find(made.seeds.begin(), at, *at) != at)
-      return from.blame("seeds",
-                        "expected seeds that differ, got " + std::to_string(*at) + " twice");
+      return from.blame("seeds", "expected distinct seeds, got " + std::to_string(*at) + " twice");
   return success();
 }
 
-/// [cost] of the file that the workload names, which holds nothing else.
+/// Reads [cost] from the profile that the workload names; the file must hold nothing else.
 status read_profile(workload_entry& to, const table_entries& table, const std::string& source,
                     provenance& from) {
   for (const auto& e : table.entries)
     if (e.path.size() > 1 && e.path[0] == "cost")
-      return at_line(source, e.line).blame(e.name(), "expected none beside profile, which sets it");
-  if (!to.is.preset.empty()) return from.blame("preset", "expected none beside profile");
+      return at_line(source, e.line)
+          .blame(e.name(), "cannot be set together with profile, which sets it");
+  if (!to.options.preset.empty())
+    return from.blame("preset", "cannot be set together with profile");
   const std::filesystem::path beside{source};
-  to.is.profile = job::absolute_path(beside.parent_path(), to.is.profile);
-  const auto text = job::read_text_file(to.is.profile, "a profile");
+  to.options.profile = job::absolute_path(beside.parent_path(), to.options.profile);
+  const auto text = job::read_text_file(to.options.profile, "a profile");
   if (!text) return from.blame("profile", text.message());
-  const auto doc = job::read_toml(*text, to.is.profile, {});
+  const auto doc = job::read_toml(*text, to.options.profile, {});
   if (!doc) return doc.failure();
   bool given = false;
   for (const auto& e : doc->entries) {
     if (e.path[0] != "cost")
-      return at_line(to.is.profile, e.line)
-          .blame(e.name(), "expected [cost] alone in the profile of a workload");
+      return at_line(to.options.profile, e.line)
+          .blame(e.name(), "expected only [cost] in the profile of a workload");
     given = given || e.path.size() > 1;
   }
-  if (auto read = workload_keys().read(to, doc->entries, to.is.profile, from); !read) return read;
+  if (auto read = workload_keys().read(to, doc->entries, to.options.profile, from); !read)
+    return read;
   if (given) return success();
-  return from.blame("profile", to.is.profile + ": expected a key of [cost] at least, got none");
+  return from.blame("profile",
+                    to.options.profile + ": expected at least one key of [cost], got none");
 }
 
 status read_workload(draft& d, const table_entries& table) {
   workload_entry one;
   provenance from{d.made.source};
   if (auto read = workload_keys().read(one, table.entries, d.made.source, from); !read) return read;
-  if (!one.is.profile.empty())
+  if (!one.options.profile.empty())
     if (auto read = read_profile(one, table, d.made.source, from); !read) return read;
   const auto place = at_line(d.made.source, table.line);
-  const auto name_of = +[](const workload_entry& w) -> std::string_view { return w.is.name; };
+  const auto name_of = +[](const workload_entry& w) -> std::string_view { return w.options.name; };
   if (auto ok = check_name(d.made.workloads, name_of, one, "workload", place); !ok) return ok;
   d.made.workloads.push_back(std::move(one));
   d.workloads.push_back(std::move(from));
   return success();
 }
 
-/// Paths of tables are relative to the experiment, as all others.
+/// Table paths are relative to the experiment file, as all other paths.
 status read_table(run_options& r, const std::string& source, const provenance& from) {
   constexpr std::string_view prefix = "table:";
   if (!r.policy.starts_with(prefix)) return success();
@@ -164,11 +168,11 @@ status read_run(draft& d, const table_entries& table) {
   run_draft one;
   provenance from{d.made.source};
   if (auto read = run_keys().read(one, table.entries, d.made.source, from); !read) return read;
-  if (one.is.run_ahead.empty()) return from.blame("run_ahead", "expected at least one value");
-  if (one.is.policy.empty()) return from.blame("policy", "expected at least one value");
+  if (one.matrix.run_ahead.empty()) return from.blame("run_ahead", "expected at least one value");
+  if (one.matrix.policy.empty()) return from.blame("policy", "expected at least one value");
   const auto place = at_line(d.made.source, table.line);
   const auto name_of = +[](const run_options& r) -> std::string_view { return r.name; };
-  for (auto& r : expand(one.is)) {
+  for (auto& r : expand(one.matrix)) {
     if (auto read = read_table(r, d.made.source, from); !read) return read;
     if (auto ok = check_name(d.made.runs, name_of, r, "run", place); !ok) return ok;
     d.made.runs.push_back(std::move(r));
@@ -181,12 +185,12 @@ status read_weather(draft& d, const table_entries& table) {
   weather_draft one;
   provenance from{d.made.source};
   if (auto read = weather_keys().read(one, table.entries, d.made.source, from); !read) return read;
-  one.is.jitter = one.jitter;
+  one.conditions.jitter = one.jitter;
   for (const auto& e : table.entries)
     if (const auto* text = std::get_if<std::string>(&e.what.is);
-        one.of.name.empty() && text != nullptr && e.name() == "preset")
-      one.of.name = *text;
-  weather_entry entry{one.of.name, one.is};
+        one.label.name.empty() && text != nullptr && e.name() == "preset")
+      one.label.name = *text;
+  weather_entry entry{one.label.name, one.conditions};
   const auto place = at_line(d.made.source, table.line);
   const auto name_of = +[](const weather_entry& w) -> std::string_view { return w.name; };
   if (auto ok = check_name(d.made.weathers, name_of, entry, "weather", place); !ok) return ok;
@@ -213,66 +217,67 @@ status read_lists(draft& d, const job::document& doc) {
   return success();
 }
 
-// ---- what no single key can show
+// ---- checks across keys
 
-/// The tokens of its images are among those of a sample.
+/// The tokens of the images must fit into a sample.
 status check_images(const workload_entry& w, const provenance& from) {
-  const auto model = workload::preset(w.is.preset);
+  const auto model = workload::preset(w.options.preset);
   if (!model || !model->images) return success();
-  const auto tokens = w.is.sequence_tokens != 0 ? w.is.sequence_tokens : model->sequence_tokens;
+  const auto tokens =
+      w.options.sequence_tokens != 0 ? w.options.sequence_tokens : model->sequence_tokens;
   const auto fit = tokens / model->images->tokens_per_image();
   if (w.images.most <= fit) return success();
   return from.blame("images.most",
-                    "expected at most " + std::to_string(fit) + ", for a sample has " +
+                    "expected at most " + std::to_string(fit) + ", because a sample has " +
                         std::to_string(tokens) + " tokens and an image " +
                         std::to_string(model->images->tokens_per_image()) + ", got " +
                         std::to_string(w.images.most) + std::string{from.note("images.most")},
                     "sequence_tokens");
 }
 
-/// Keys that would have no effect are mistakes of whoever wrote them.
+/// Rejects keys that would have no effect: they are mistakes.
 status check_no_waste(const workload_entry& w, const provenance& from) {
   for (const auto& [key, place] : from.places()) {
     const bool of_preset = key.starts_with("machine.") || key.starts_with("images.") ||
                            key == "samples" || key == "sequence_tokens";
-    if (w.is.preset.empty() && of_preset)
-      return from.blame(key, "expected a preset beside it, which it would change");
-    if (!w.is.preset.empty() && key.starts_with("cost."))
-      return from.blame(key, "expected none beside preset, which gives the times");
+    if (w.options.preset.empty() && of_preset)
+      return from.blame(key, "needs a preset, which it modifies");
+    if (!w.options.preset.empty() && key.starts_with("cost."))
+      return from.blame(key, "cannot be set together with preset, which gives the times");
   }
   const auto& c = w.cost;
   const auto is_zero = [](const std::vector<double>& list) {
     return std::all_of(list.begin(), list.end(), [](double ms) { return ms == 0; });
   };
-  if (w.is.preset.empty() && is_zero(c.forward_ms) && is_zero(c.backward_ms) &&
+  if (w.options.preset.empty() && is_zero(c.forward_ms) && is_zero(c.backward_ms) &&
       is_zero(c.weight_ms))
     return from.blame("cost.forward_ms",
-                      "expected a time above 0 of one task at least, got 0 of "
+                      "expected a time above 0 for at least one task, got 0 for "
                       "all");
   return success();
 }
 
-/// Tensor parallelism cuts the decoder's heads. Those of an encoder are cut as if they came out
-/// even: frameworks pad them (InternViT has 25).
+/// Tensor parallelism splits the decoder's heads. The encoder's heads are treated as divisible:
+/// frameworks pad them (InternViT has 25).
 status check_ranks(const workload_entry& w, const provenance& from) {
-  const auto model = workload::preset(w.is.preset);
+  const auto model = workload::preset(w.options.preset);
   if (!model) return success();
   const auto& layer = model->text.layer;
-  if (layer.heads % w.is.tp == 0 && layer.feed_forward % w.is.tp == 0) return success();
+  if (layer.heads % w.options.tp == 0 && layer.feed_forward % w.options.tp == 0) return success();
   return from.blame("tp", "expected a divisor of the " + std::to_string(layer.heads) +
-                              " heads of " + in_quotes(w.is.preset) + ", got " +
-                              std::to_string(w.is.tp));
+                              " heads of " + in_quotes(w.options.preset) + ", got " +
+                              std::to_string(w.options.tp));
 }
 
-/// What is still run in a moment, in a few GiB.
+/// Limits the size to what runs in moments and a few GiB.
 status check_size(const workload_entry& w, const provenance& from) {
-  const auto tasks = std::uint64_t{w.is.stages} * w.is.microbatches;
+  const auto tasks = std::uint64_t{w.options.stages} * w.options.microbatches;
   if (tasks > tasks_max)
     return from.blame("microbatches",
                       "expected stages * microbatches <= " + std::to_string(tasks_max) + ", got " +
                           std::to_string(tasks),
                       "stages");
-  const auto ranks = std::uint64_t{w.is.stages} * w.is.tp * w.is.replicas;
+  const auto ranks = std::uint64_t{w.options.stages} * w.options.tp * w.options.replicas;
   if (ranks > ranks_max)
     return from.blame("stages",
                       "expected stages * tp * replicas <= " + std::to_string(ranks_max) + ", got " +
@@ -282,19 +287,19 @@ status check_size(const workload_entry& w, const provenance& from) {
 }
 
 status check_workload(const workload_entry& w, const provenance& from) {
-  if (!w.is.preset.empty()) {
+  if (!w.options.preset.empty()) {
     const auto known = workload::preset_names();
-    if (std::find(known.begin(), known.end(), w.is.preset) == known.end())
-      return from.blame("preset", "expected a known workload, got " + in_quotes(w.is.preset) +
-                                      job::suggestion(w.is.preset, known, "there are "));
+    if (std::find(known.begin(), known.end(), w.options.preset) == known.end())
+      return from.blame("preset", "expected a known workload, got " + in_quotes(w.options.preset) +
+                                      job::suggestion(w.options.preset, known, "there are "));
   }
   for (const auto holds : {check_no_waste, check_ranks, check_size, check_images})
     if (auto held = holds(w, from); !held) return held;
   for (const auto& [key, list] : {std::pair{"cost.forward_ms", &w.cost.forward_ms},
                                   std::pair{"cost.backward_ms", &w.cost.backward_ms},
                                   std::pair{"cost.weight_ms", &w.cost.weight_ms}})
-    if (list->size() != 1 && list->size() != w.is.stages)
-      return from.blame(key, "expected one value or " + std::to_string(w.is.stages) +
+    if (list->size() != 1 && list->size() != w.options.stages)
+      return from.blame(key, "expected one value or " + std::to_string(w.options.stages) +
                                  " (a stage), got " + std::to_string(list->size()));
   cell c;
   c.workload = w;
@@ -304,26 +309,27 @@ status check_workload(const workload_entry& w, const provenance& from) {
 }
 
 status check_run(const run_options& r, const workload_entry& w, const provenance& from) {
-  const pipeline_shape shape{w.is.stages, 1, w.is.microbatches, placement::linear};
+  const pipeline_shape shape{w.options.stages, 1, w.options.microbatches, placement::linear};
   const auto policies = policies::make_policy_set(r.policy, shape);
-  const auto in_workload = "workload " + in_quotes(w.is.name) + ": ";
+  const auto in_workload = "workload " + in_quotes(w.options.name) + ": ";
   if (!policies) return from.blame("policy", in_workload + policies.message());
-  if (r.slot_bytes != 0 && w.is.preset.empty())
-    return from.blame("slot_bytes",
-                      in_workload + "expected a preset, which tells the bytes of a microbatch");
+  if (r.slot_bytes != 0 && w.options.preset.empty())
+    return from.blame(
+        "slot_bytes",
+        in_workload + "expected a preset, which determines the bytes of a microbatch");
   if (r.mode == run_mode::ready) return success();
   if (r.hint == hint_quality::reversed || r.hint == hint_quality::shuffled)
     return from.blame("hint",
                       "expected \"own\", \"calm\" or \"stale\" in mode " + in_quotes(name(r.mode)) +
                           ", got " + in_quotes(name(r.hint)),
                       "mode");
-  // An order that was run within the slots fits them; whether its bytes do, shows when it runs.
+  // An order recorded within the slots fits them; whether its bytes fit shows only at run time.
   if (r.hint != hint_quality::own) return success();
   const auto* sequences = (*policies)->sequences();
   if (sequences == nullptr)
     return from.blame("policy",
                       "expected a fixed schedule in mode " + in_quotes(name(r.mode)) + ", got " +
-                          in_quotes(r.policy) + ", which works in rounds",
+                          in_quotes(r.policy) + ", which has none",
                       "mode");
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const auto limit = limit_of(r, shape, stage_id{s});
@@ -337,21 +343,21 @@ status check_run(const run_options& r, const workload_entry& w, const provenance
 }
 
 status check_weather(const weather_entry& entry, const workload_entry& w, const provenance& from) {
-  const auto& c = entry.is;
+  const auto& c = entry.conditions;
   const auto stands = [&](const char* key, std::uint32_t stage, std::uint32_t end,
                           bool used) -> status {
     if (!used || stage < end) return success();
-    return from.blame(key, "workload " + in_quotes(w.is.name) + ": expected a stage below " +
+    return from.blame(key, "workload " + in_quotes(w.options.name) + ": expected a stage below " +
                                std::to_string(end) + ", got " + std::to_string(stage));
   };
-  const auto stages = w.is.stages;
+  const auto stages = w.options.stages;
   if (auto ok = stands("straggler_stage", c.straggler_stage, stages, c.straggler_factor != 1); !ok)
     return ok;
   if (auto ok = stands("pause_stage", c.pause_stage, stages, c.pause_ms != 0); !ok) return ok;
   const bool slow = c.slow_link_factor != 1;
   if (slow && stages == 1)
-    return from.blame("slow_link_factor", "workload " + in_quotes(w.is.name) +
-                                              ": expected a link, but one stage has none");
+    return from.blame("slow_link_factor",
+                      "workload " + in_quotes(w.options.name) + ": needs at least two stages");
   if (auto ok = stands("slow_link_stage", c.slow_link_stage, stages - 1, slow); !ok) return ok;
   const std::tuple<const char*, bool, const char*> needed[] = {
       {"compute_sigma", c.jitter.compute != weather::compute_jitter::none, "compute"},
@@ -361,8 +367,8 @@ status check_weather(const weather_entry& entry, const workload_entry& w, const 
   const auto set = from.places();
   for (const auto& [key, has_effect, other] : needed)
     if (set.contains(key) && !has_effect)
-      return from.blame(key,
-                        std::string{"expected "} + other + " beside it: alone it does nothing");
+      return from.blame(
+          key, std::string{"expected "} + other + " as well: without it the key has no effect");
   if (c.jitter.link != weather::link_jitter::none && c.jitter.link_mean_ms == 0)
     return from.blame(
         "link_mean_ms",

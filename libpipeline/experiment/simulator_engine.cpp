@@ -28,7 +28,7 @@ class simulator_engine final : public engine {
     times t;
     for (std::uint64_t step = 0; step < c.steps; ++step) {
       double slowest = 0;
-      for (std::uint32_t r = 0; r < c.workload.is.replicas; ++r) {
+      for (std::uint32_t r = 0; r < c.workload.options.replicas; ++r) {
         const step_costs costs{*model, step_id{step}, replica_id{r}};
         const auto ran = simulate::run(plan_of(*model, *policies, costs), costs);
         if (!ran) return ran.failure();
@@ -36,7 +36,7 @@ class simulator_engine final : public engine {
         add(o, t, *ran, *model);
       }
       o.step_ms.push_back(slowest + model->gradient_exchange_ms());
-      t.all += o.step_ms.back() * c.workload.is.stages * c.workload.is.replicas;
+      t.all += o.step_ms.back() * c.workload.options.stages * c.workload.options.replicas;
     }
     if (t.all > 0) {
       o.idle = 1 - t.busy / t.all;

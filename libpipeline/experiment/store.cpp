@@ -53,7 +53,7 @@ std::string line_of(const std::string& description, const outcome& o) {
   return line.dump() + "\n";
 }
 
-/// What line_of() wrote, or nothing.
+/// Parses a line that line_of() wrote; nothing if it is incomplete.
 std::optional<std::pair<std::string, outcome>> parse_line(const std::string& text) {
   try {
     auto line = json::parse(text);
@@ -85,16 +85,16 @@ result<std::string> text_of(const std::string& path) {
 result<store> store::open(const std::string& folder) {
   std::error_code refused;
   fs::create_directories(folder, refused);
-  if (refused) return error{folder + ": cannot make the folder: " + refused.message()};
+  if (refused) return error{folder + ": cannot create the folder: " + refused.message()};
   store s{(fs::path{folder} / "cells.jsonl").string()};
   const auto text = text_of(s.path_);
   if (!text) return text.failure();
 
   std::string kept;
   std::size_t number = 0;
-  constexpr std::string_view begins = "{\"cell\":";  // maybe torn already there
+  constexpr std::string_view begins = "{\"cell\":";  // the line may be incomplete
   if (!begins.starts_with(text->substr(0, begins.size())))
-    return error{s.path_ + ":1: expected cells of an experiment, got another file"};
+    return error{s.path_ + ":1: expected the cells of an experiment, got another file"};
   for (std::size_t begin = 0; begin < text->size();) {
     const auto end = std::min(text->find('\n', begin), text->size());
     const auto line = text->substr(begin, end - begin);
@@ -104,7 +104,8 @@ result<store> store::open(const std::string& folder) {
       s.done_[read->first] = read->second;
       kept += line + "\n";
     } else {
-      s.notes_.push_back(fmt::format("{}:{}: torn, its cell runs again", s.path_, number));
+      s.notes_.push_back(
+          fmt::format("{}:{}: incomplete line, its cell runs again", s.path_, number));
     }
   }
   if (kept != *text)
@@ -112,7 +113,7 @@ result<store> store::open(const std::string& folder) {
   s.file_.reset(std::fopen(s.path_.c_str(), "ab"));
   if (!s.file_) return failed("be written", s.path_);
   if (::flock(::fileno(s.file_.get()), LOCK_EX | LOCK_NB) != 0)
-    return error{s.path_ + ": another process writes it: expected a folder for each"};
+    return error{s.path_ + ": another process writes this file; use another folder"};
   return s;
 }
 
@@ -143,7 +144,7 @@ status write_whole(const std::string& path, const std::string& text) {
 }
 
 std::string cell_json(const cell& c, const outcome& o) {
-  return json{{"workload", c.workload.is.name},
+  return json{{"workload", c.workload.options.name},
               {"weather", c.weather.name},
               {"run", c.run.name},
               {"seed", c.seed},
@@ -177,7 +178,7 @@ std::string results_csv(const experiment& e, const std::vector<engine_outcomes>&
       const auto c = cell_at(e, i, of.engine);
       const auto& o = of.outcomes[i];
       text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
-                          name(of.engine), quoted(c.workload.is.name), quoted(c.weather.name),
+                          name(of.engine), quoted(c.workload.options.name), quoted(c.weather.name),
                           quoted(c.run.name), name(c.run.mode), quoted(c.run.policy),
                           name(c.run.hint), c.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms,
                           o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);

@@ -14,10 +14,10 @@ namespace {
 
 constexpr double gib = double{1 << 30};
 
-/// The cells of one run are together, one a seed.
+/// The outcomes of one run, one per seed; they are contiguous.
 const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
                         std::size_t workload, std::size_t weather, std::size_t run) {
-  RRFP_CHECK(outcomes.size() == e.cells(), "an outcome for each cell");
+  RRFP_CHECK(outcomes.size() == e.cells(), "there must be one outcome per cell");
   const auto number = (workload * e.weathers.size() + weather) * e.runs.size() + run;
   return outcomes.data() + number * e.seeds.size();
 }
@@ -29,7 +29,7 @@ double total_ms(const experiment& e, const outcome* cells) {
 }
 
 std::string memory_text(const workload_entry& w, std::uint64_t held) {
-  if (w.is.preset.empty()) return "";
+  if (w.options.preset.empty()) return "";
   const auto size = static_cast<double>(held) / gib;
   return fmt::format("{:.1f}{}", size, size > w.machine.memory_gib ? "!" : "");
 }
@@ -77,12 +77,12 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
       const auto& of = e.workloads[w];
       text += fmt::format(
           "\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>6}  {:>7}  {:>8}  {:>6}  {:>9}  {:>9}\n",
-          of.is.name, e.weathers[k].name, "run", width, "step ms", "speed-up", "paper", "idle",
+          of.options.name, e.weathers[k].name, "run", width, "step ms", "speed-up", "paper", "idle",
           "blocked", "slots", "act. GiB", "held GiB");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         const auto s = summary_of(e, outcomes, w, k, r);
         const auto activations =
-            of.is.preset.empty()
+            of.options.preset.empty()
                 ? std::string{}
                 : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gib);
         text += fmt::format(
@@ -99,12 +99,12 @@ std::string ablation_table(const experiment& e, const std::vector<outcome>& outc
   if (e.ablation.empty()) return "";
   std::vector<std::string_view> names{e.ablation.begin(), e.ablation.end()};
   const auto width = width_of_names(names);
-  std::string text = "\nablation: each run's gain over the one before it\n";
+  std::string text = "\nablation: gain of each run over the previous one\n";
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>8}  {:>6}  {:>9}\n",
-                          e.workloads[w].is.name, e.weathers[k].name, "run", width, "step ms",
-                          "gain", "in all", "slots", "held GiB");
+                          e.workloads[w].options.name, e.weathers[k].name, "run", width, "step ms",
+                          "gain", "total", "slots", "held GiB");
       double first = 0;
       double before = 0;
       for (const auto& name : e.ablation) {
@@ -121,10 +121,10 @@ std::string ablation_table(const experiment& e, const std::vector<outcome>& outc
 
 std::string weather_table(const experiment& e, const std::vector<outcome>& outcomes) {
   if (e.weathers.size() < 2) return "";
-  std::string text = fmt::format("\nlonger than in {} weather\n", e.weathers[0].name);
+  std::string text = fmt::format("\nslow-down relative to {} weather\n", e.weathers[0].name);
   const auto width = width_of_names(names_of_runs(e));
   for (std::size_t w = 0; w < e.workloads.size(); ++w) {
-    text += fmt::format("\n{}\n{:<{}}", e.workloads[w].is.name, "run", width);
+    text += fmt::format("\n{}\n{:<{}}", e.workloads[w].options.name, "run", width);
     for (std::size_t k = 1; k < e.weathers.size(); ++k)
       text += fmt::format("  {:>9}", e.weathers[k].name);
     text += "\n";
@@ -150,7 +150,7 @@ std::string spread_table(const experiment& e, const std::vector<outcome>& outcom
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format(
           "\nspread of {} steps: {} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>14}  {:>15}\n",
-          e.seeds.size() * e.steps, e.workloads[w].is.name, e.weathers[k].name, "run", width,
+          e.seeds.size() * e.steps, e.workloads[w].options.name, e.weathers[k].name, "run", width,
           "p5 ms", "p50 ms", "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         std::vector<double> steps;
@@ -168,13 +168,12 @@ std::string spread_table(const experiment& e, const std::vector<outcome>& outcom
 
 std::string breakdown_table(const experiment& e, const std::vector<outcome>& outcomes) {
   const auto width = width_of_names(names_of_runs(e));
-  std::string text =
-      "\nwhere the mean step goes on a device, in ms; launch gap: of the stage with most of it\n";
+  std::string text = "\nmean step per device, in ms; launch gap: on the stage with the most\n";
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>12}\n",
-                          e.workloads[w].is.name, e.weathers[k].name, "run", width, "step", "tasks",
-                          "waiting", "launch gap");
+                          e.workloads[w].options.name, e.weathers[k].name, "run", width, "step",
+                          "tasks", "waiting", "launch gap");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         const auto s = summary_of(e, outcomes, w, k, r);
         const auto tasks = (1 - s.idle) * s.step_ms;
@@ -194,12 +193,13 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
                                  [](const auto& w) { return w.paper.in_order_s > 0; });
   if (runs.empty() || !given) return "";
   std::vector<std::string_view> names;
-  for (const auto& w : e.workloads) names.push_back(w.is.name);
+  for (const auto& w : e.workloads) names.push_back(w.options.name);
   const auto width = width_of_names(names);
   std::string text;
   for (std::size_t k = 0; k < e.weathers.size(); ++k) {
     text += fmt::format(
-        "\nspeed-up over {}, the paper's / ours (GiB held, ! above the device's), {} weather\n"
+        "\nspeed-up over {}, the paper's / ours (GiB held; !: more than the device has), {} "
+        "weather\n"
         "{:<{}}  {:>13}",
         e.baseline, e.weathers[k].name, "workload", width, "1F1B s");
     for (const auto r : runs) text += fmt::format("  {:>20}", e.runs[r].name);
@@ -214,8 +214,8 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
     for (std::size_t w = 0; w < e.workloads.size(); ++w) {
       const auto& of = e.workloads[w];
       const auto base = summary_of(e, outcomes, w, k, e.run_index(e.baseline));
-      text += fmt::format("{:<{}}  {:>5.2f} / {:>5.2f}", of.is.name, width, of.paper.in_order_s,
-                          base.step_ms / 1e3);
+      text += fmt::format("{:<{}}  {:>5.2f} / {:>5.2f}", of.options.name, width,
+                          of.paper.in_order_s, base.step_ms / 1e3);
       for (std::size_t i = 0; i < runs.size(); ++i) {
         const auto s = summary_of(e, outcomes, w, k, runs[i]);
         const auto figure = figure_of(of.paper, e.runs[runs[i]].paper);
@@ -235,7 +235,7 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
       const auto& all = scores[i];
       if (all.rows == 0) continue;
       text += fmt::format(
-          "{}: at or above the paper's in {} of {} rows; geometric mean {:.2f} / "
+          "{}: at or above the paper in {} of {} rows; geometric mean {:.2f} / "
           "{:.2f}\n",
           e.runs[runs[i]].name, all.reached, all.rows, std::exp(all.paper / all.rows),
           std::exp(all.ours / all.rows));

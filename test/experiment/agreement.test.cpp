@@ -20,14 +20,16 @@ outcome took(double ms, double launch_gap_ms = 0) {
 
 }  // namespace
 
-TEST_CASE("a quantile is the nearest of the values") {
+TEST_CASE("a quantile is one of the values, the nearest") {
   CHECK(quantile({3, 1, 2}, 0.5) == 2);
   CHECK(quantile({3, 1, 2}, 0) == 1);
   CHECK(quantile({3, 1, 2}, 1) == 3);
   CHECK(quantile({7}, 0.95) == 7);
 }
 
-TEST_CASE("cells beyond 3 % are counted, and those that launch gaps and late tasks explain") {
+TEST_CASE(
+    "cells that differ by more than 3 % are counted, and how many launch gaps and late tasks "
+    "explain") {
   const auto e = good("seeds = [1, 2, 3]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   std::vector<outcome> simulated{took(100), took(100), took(200)};
   std::vector<outcome> measured{took(102), took(110, 9), took(180)};

@@ -1,4 +1,4 @@
-/// What a user can write wrong, and the line that says so.
+/// Errors that a user can make in an experiment file, and the message for each.
 #include <catch2/catch.hpp>
 
 #include "support.hpp"
@@ -26,7 +26,7 @@ void check(const std::vector<wrong>& cases) {
 
 }  // namespace
 
-TEST_CASE("an unknown key is named with the one that may have been meant") {
+TEST_CASE("an unknown key is reported with the closest known key") {
   check({
       {"sedes = [1]\n" + workload + run, "x.toml:1: sedes: unknown key, did you mean seeds?"},
       {workload + "stagse = 4\n" + run, "x.toml:3: stagse: unknown key, did you mean stages?"},
@@ -46,7 +46,7 @@ TEST_CASE("an unknown key is named with the one that may have been meant") {
   });
 }
 
-TEST_CASE("a value of the wrong type or outside its range is named with what was expected") {
+TEST_CASE("a value of the wrong type or out of range is reported with what was expected") {
   check({
       {workload + "stages = \"four\"\n" + run,
        "x.toml:3: stages: expected an integer >= 1, got a string \"four\""},
@@ -80,13 +80,14 @@ TEST_CASE("a value of the wrong type or outside its range is named with what was
       {workload + run + "run_ahead = []\n", "x.toml:5: run_ahead: expected at least one value"},
       {"seeds = []\n" + workload + run, "x.toml:1: seeds: expected at least one, got none"},
       {"seeds = [1, 2, 1]\n" + workload + run,
-       "x.toml:1: seeds: expected seeds that differ, got 1 twice"},
+       "x.toml:1: seeds: expected distinct seeds, got 1 twice"},
       {"steps = 0\n" + workload + run, "x.toml:1: steps: expected an integer >= 1, got 0"},
       {"[workload\n", "x.toml:1:10: Error while parsing table header: expected ']', saw '\\n'"},
   });
 }
 
-TEST_CASE("an experiment without workload or run is refused, and so are names that miss or meet") {
+TEST_CASE(
+    "an experiment without a workload or run is refused, and so are missing and duplicate names") {
   check({
       {"", "x.toml: workload: expected at least one [[workload]], got none"},
       {workload, "x.toml: run: expected at least one [[run]], got none"},
@@ -94,11 +95,10 @@ TEST_CASE("an experiment without workload or run is refused, and so are names th
        "x.toml:1: workload: expected [[workload]] tables, got an integer 3"},
       {"[workload]\nname = \"w\"\n",
        "x.toml:1: workload: expected [[workload]] tables, got a table"},
-      {"[[workload]]\n" + run, "x.toml:1: workload: expected a name"},
-      {workload + workload + run,
-       "x.toml:3: workload: expected names that differ, got \"w\" twice"},
-      {workload + run + run, "x.toml:5: run: expected names that differ, got \"r\" twice"},
-      {workload + run + "[[weather]]\n", "x.toml:5: weather: expected a name"},
+      {"[[workload]]\n" + run, "x.toml:1: workload: expected a name, got none"},
+      {workload + workload + run, "x.toml:3: workload: expected distinct names, got \"w\" twice"},
+      {workload + run + run, "x.toml:5: run: expected distinct names, got \"r\" twice"},
+      {workload + run + "[[weather]]\n", "x.toml:5: weather: expected a name, got none"},
       {"baseline = \"q\"\n" + workload + run,
        "x.toml:1: baseline: expected the name of a run, got \"q\", did you mean r?"},
       {"ablation = [\"r\", \"rr\"]\n" + workload + run,
@@ -106,7 +106,7 @@ TEST_CASE("an experiment without workload or run is refused, and so are names th
   });
 }
 
-TEST_CASE("what no single key can show is found before anything runs") {
+TEST_CASE("conflicts between keys are found before anything runs") {
   check({
       {workload + "preset = \"gpt4\"\n" + run,
        "x.toml:3: preset: expected a known workload, got \"gpt4\"; there are gpt3-large, "
@@ -115,16 +115,18 @@ TEST_CASE("what no single key can show is found before anything runs") {
       {workload + "preset = \"gpt3-large\"\nstages = 27\n" + run,
        "x.toml:4: stages: expected at most as many stages as gpt3-large has parts, 26, got 27"},
       {workload + "preset = \"qwen3-1.7b-vit-h\"\nimages.most = 5\n" + run,
-       "x.toml:4: images.most: expected at most 4, for a sample has 1024 tokens and an image 256, "
+       "x.toml:4: images.most: expected at most 4, because a sample has 1024 tokens and an image "
+       "256, "
        "got 5"},
       {workload + "preset = \"qwen3-1.7b-vit-h\"\nsequence_tokens = 512\n" + run,
-       "x.toml:4: images.most: expected at most 2, for a sample has 512 tokens and an image 256, "
+       "x.toml:4: images.most: expected at most 2, because a sample has 512 tokens and an image "
+       "256, "
        "got 4 (the default)"},
       {workload + "cost.forward_ms = [1, 2]\n" + run,
        "x.toml:3: cost.forward_ms: expected one value or 4 (a stage), got 2"},
       {workload + run + "mode = \"blocking\"\n",
-       "x.toml:5: policy: expected a fixed schedule in mode \"blocking\", got \"bfw\", which works "
-       "in rounds"},
+       "x.toml:5: policy: expected a fixed schedule in mode \"blocking\", got \"bfw\", which has "
+       "none"},
       {workload + run + "[[weather]]\nname = \"n\"\nstraggler_stage = 4\nstraggler_factor = 2\n",
        "x.toml:7: straggler_stage: workload \"w\": expected a stage below 4, got 4"},
       {workload + run + "[[weather]]\nname = \"n\"\nslow_link_stage = 3\nslow_link_factor = 2\n",
@@ -139,16 +141,18 @@ TEST_CASE("what no single key can show is found before anything runs") {
             .starts_with("x.toml:7: slots: workload \"w\": "));
 }
 
-TEST_CASE("a profile is refused beside what it replaces, and its faults by its own name") {
+TEST_CASE(
+    "a profile is refused together with the keys that it replaces, and errors in it name its "
+    "file") {
   const scratch_file fits{"[cost]\nforward_ms = 2\n"};
   const auto with = [](const scratch_file& f, const std::string& more = "") {
     return refusal(workload + "profile = \"" + f.path() + "\"\n" + more + run);
   };
   CHECK(with(fits) == "accepted");
   CHECK(with(fits, "preset = \"gpt3-large\"\n") ==
-        "x.toml:4: preset: expected none beside profile");
+        "x.toml:4: preset: cannot be set together with profile");
   CHECK(with(fits, "cost.link_ms = 1\n") ==
-        "x.toml:4: cost.link_ms: expected none beside profile, which sets it");
+        "x.toml:4: cost.link_ms: cannot be set together with profile, which sets it");
   CHECK(with(fits, "stages = 3\n") == "accepted");
 
   const auto fault = [&](const std::string& text) {
@@ -166,38 +170,39 @@ TEST_CASE("a profile is refused beside what it replaces, and its faults by its o
         "P:2: cost.forward_ms: expected a number >= 0, got -1");
   CHECK(fault("cost = 3\n") == "P:1: cost: expected a table, got an integer 3");
   CHECK(fault("[pipeline]\nstages = 4\n") ==
-        "P:1: pipeline: expected [cost] alone in the profile of a workload");
+        "P:1: pipeline: expected only [cost] in the profile of a workload");
   CHECK(fault("# nothing\n") ==
-        "x.toml:3: profile: P: expected a key of [cost] at least, got none");
+        "x.toml:3: profile: P: expected at least one key of [cost], got none");
   CHECK(fault("[cost\n").starts_with("P:1:6: "));
   CHECK(refusal(workload + "profile = \"/nonexistent/p.toml\"\n" + run) ==
         "x.toml:3: profile: /nonexistent/p.toml: cannot be read: No such file or directory");
 }
 
-TEST_CASE("a key that would do nothing is refused, with what it needs") {
+TEST_CASE("a key without effect is refused with what it needs") {
   const std::string preset = "preset = \"gpt3-large\"\n";
   check({
       {workload + preset + "cost.forward_ms = 500\n" + run,
-       "x.toml:4: cost.forward_ms: expected none beside preset, which gives the times"},
+       "x.toml:4: cost.forward_ms: cannot be set together with preset, which gives the times"},
       {workload + "machine.tflops = 10\n" + run,
-       "x.toml:3: machine.tflops: expected a preset beside it, which it would change"},
+       "x.toml:3: machine.tflops: needs a preset, which it modifies"},
       {workload + "images.mean = 1\n" + run,
-       "x.toml:3: images.mean: expected a preset beside it, which it would change"},
+       "x.toml:3: images.mean: needs a preset, which it modifies"},
       {workload + run + "slot_bytes = \"1B\"\n",
-       "x.toml:5: slot_bytes: workload \"w\": expected a preset, which tells the bytes of a "
+       "x.toml:5: slot_bytes: workload \"w\": expected a preset, which determines the bytes of a "
        "microbatch"},
       {workload + run + "[[weather]]\nname = \"n\"\ncompute_sigma = 2\n",
-       "x.toml:7: compute_sigma: expected compute beside it: alone it does nothing"},
+       "x.toml:7: compute_sigma: expected compute as well: without it the key has no effect"},
       {workload + run + "[[weather]]\nname = \"n\"\nstraggler_stage = 1\n",
-       "x.toml:7: straggler_stage: expected straggler_factor beside it: alone it does nothing"},
+       "x.toml:7: straggler_stage: expected straggler_factor as well: without it the key has no "
+       "effect"},
       {workload + "stages = 1\n" + run + "[[weather]]\nname = \"n\"\nslow_link_factor = 2\n",
-       "x.toml:8: slow_link_factor: workload \"w\": expected a link, but one stage has none"},
+       "x.toml:8: slow_link_factor: workload \"w\": needs at least two stages"},
       {workload + "cost = {forward_ms = 0, backward_ms = 0, weight_ms = 0}\n" + run,
-       "x.toml:3: cost.forward_ms: expected a time above 0 of one task at least, got 0 of all"},
+       "x.toml:3: cost.forward_ms: expected a time above 0 for at least one task, got 0 for all"},
   });
 }
 
-TEST_CASE("sizes that no machine here holds, and ranks that cut no heads, are refused") {
+TEST_CASE("sizes that are too large, and ranks that do not divide the heads, are refused") {
   check({
       {workload + "stages = 1024\nmicrobatches = 65536\n" + run,
        "x.toml:4: microbatches: expected stages * microbatches <= 1048576, got 67108864"},
@@ -208,9 +213,10 @@ TEST_CASE("sizes that no machine here holds, and ranks that cut no heads, are re
   });
 }
 
-TEST_CASE("the table of a policy is found beside the experiment, and what it says counts") {
-  const auto made = parse_experiment(workload + run + "policy = \"table:none.csv\"\n",
-                                     "/nonexistent/x.toml");
+TEST_CASE(
+    "the table of a policy is found relative to the experiment, and its errors are reported") {
+  const auto made =
+      parse_experiment(workload + run + "policy = \"table:none.csv\"\n", "/nonexistent/x.toml");
   REQUIRE_FALSE(made);
   CHECK(made.message() ==
         "/nonexistent/x.toml:5: policy: /nonexistent/none.csv: cannot be read: No such file or "

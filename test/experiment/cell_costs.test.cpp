@@ -1,4 +1,5 @@
-/// Pairing: what a run meets depends on workload, weather and seed, and on nothing of the run.
+/// Pairing: task times, delays and images depend on workload, weather and seed, and on nothing of
+/// the run.
 #include <catch2/catch.hpp>
 
 #include <numeric>
@@ -19,9 +20,9 @@ cell_model model_of(const cell& c) {
   return *made;
 }
 
-/// Every task and message by loaded microbatch, as a run of this cell meets them.
-std::vector<simulate::nanoseconds> met(const cell& c, step_id step = step_id{0},
-                                       replica_id replica = replica_id{0}) {
+/// The duration of every task and message by loaded microbatch, in a run of this cell.
+std::vector<simulate::nanoseconds> durations_of(const cell& c, step_id step = step_id{0},
+                                                replica_id replica = replica_id{0}) {
   const auto model = model_of(c);
   const step_costs costs{model, step, replica};
   const auto shape = model.shape();
@@ -45,38 +46,38 @@ std::vector<simulate::nanoseconds> met(const cell& c, step_id step = step_id{0},
 
 }  // namespace
 
-TEST_CASE("every mode, policy, limit and admission meets the same tasks, messages and images") {
-  for (const auto* sky : {"measured", "measured-lognormal", "J3"}) {
-    auto c = stormy_cell();
-    c.weather.is = *weather::conditions_of(sky);
-    c.weather.is.pause_ms = 100;
-    c.weather.is.slow_link_factor = 3;
-    const auto base = met(c);
+TEST_CASE("every mode, policy, limit and admission gets the same tasks, messages and images") {
+  for (const auto* preset : {"measured", "measured-lognormal", "J3"}) {
+    auto c = jittered_cell();
+    c.weather.conditions = *weather::conditions_of(preset);
+    c.weather.conditions.pause_ms = 100;
+    c.weather.conditions.slow_link_factor = 3;
+    const auto base = durations_of(c);
     for (const auto mode : {run_mode::blocking, run_mode::in_order, run_mode::ready})
       for (const auto admit : {admission::loaded, admission::small_large_small,
                                admission::large_first, admission::small_first}) {
         auto other = c;
         other.run = {"other", mode, "bfw", hint_quality::stale, 0, 3,
                      1000,    5,    admit, paper_column::bf};
-        CHECK(met(other) == base);
+        CHECK(durations_of(other) == base);
       }
   }
 }
 
-TEST_CASE("another seed, step or replica is another day") {
-  const auto c = stormy_cell();
-  const auto base = met(c);
+TEST_CASE("another seed, step or replica gets other disturbances") {
+  const auto c = jittered_cell();
+  const auto base = durations_of(c);
   auto other = c;
   other.seed = 8;
-  CHECK(met(other) != base);
-  CHECK(met(c, step_id{1}) != base);
-  CHECK(met(c, step_id{0}, replica_id{1}) != base);
+  CHECK(durations_of(other) != base);
+  CHECK(durations_of(c, step_id{1}) != base);
+  CHECK(durations_of(c, step_id{0}, replica_id{1}) != base);
 }
 
 TEST_CASE("splitting backward changes no work under any weather") {
-  for (const auto* sky : {"none", "measured", "J3"}) {
-    auto c = stormy_cell();
-    c.weather.is = *weather::conditions_of(sky);
+  for (const auto* preset : {"none", "measured", "J3"}) {
+    auto c = jittered_cell();
+    c.weather.conditions = *weather::conditions_of(preset);
     const auto model = model_of(c);
     const step_costs costs{model, step_id{0}, replica_id{0}};
     const auto at = [&](task_kind kind, std::uint32_t mb) {
@@ -88,10 +89,10 @@ TEST_CASE("splitting backward changes no work under any weather") {
   }
 }
 
-TEST_CASE("admission goes by the microbatches' own times") {
-  auto c = stormy_cell();
+TEST_CASE("admission sorts by undisturbed times") {
+  auto c = jittered_cell();
   c.run.admit = admission::small_first;
-  c.workload.is.microbatches = 32;
+  c.workload.options.microbatches = 32;
   const auto model = model_of(c);
   const auto images = model.images(step_id{0}, replica_id{0});
   const auto order = step_costs{model, step_id{0}, replica_id{0}}.order();
@@ -100,11 +101,11 @@ TEST_CASE("admission goes by the microbatches' own times") {
 }
 
 TEST_CASE("the paper's e follows the durations of the stage") {
-  // Even tasks of 20 ms: e is 20, above the floor of 5, and each delay alpha * 20 * (0.5 + U).
+  // Equal tasks of 20 ms: e is 20, above the floor of 5, and each delay alpha * 20 * (0.5 + U).
   auto c = plain_cell();
   c.workload.cost.forward_ms = c.workload.cost.backward_ms = c.workload.cost.weight_ms = {20};
-  c.weather.is = *weather::conditions_of("J1");
-  c.weather.is.jitter.probability = 1;
+  c.weather.conditions = *weather::conditions_of("J1");
+  c.weather.conditions.jitter.probability = 1;
   const auto model = model_of(c);
   const step_costs costs{model, step_id{0}, replica_id{0}};
   for (std::uint32_t mb = 0; mb < 8; ++mb) {
@@ -116,7 +117,7 @@ TEST_CASE("the paper's e follows the durations of the stage") {
   }
 }
 
-TEST_CASE("[cost] gives times by the stage, and no bytes") {
+TEST_CASE("[cost] gives times by stage, and no bytes") {
   auto c = plain_cell();
   c.workload.cost.forward_ms = {1, 2, 3, 4};
   c.workload.cost.link_ms = 0.5;

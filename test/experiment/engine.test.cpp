@@ -6,7 +6,7 @@ namespace rrfp::experiment {
 
 using namespace testing;
 
-TEST_CASE("1F1B on even stages takes (m + p - 1) T and idles (p - 1) / (m + p - 1)") {
+TEST_CASE("1F1B on equal stages takes (m + p - 1) T and idles (p - 1) / (m + p - 1)") {
   const auto o = run_well(plain_cell());
   REQUIRE(o.step_ms.size() == 1);
   CHECK(o.mean_ms() == Approx((8 + 3) * 3.0));
@@ -16,7 +16,7 @@ TEST_CASE("1F1B on even stages takes (m + p - 1) T and idles (p - 1) / (m + p - 
   CHECK(o.held_bytes_peak == 0);
 }
 
-TEST_CASE("a blocking transport is never quicker, and its blocking is told") {
+TEST_CASE("a blocking transport is never faster, and the blocked time is reported") {
   auto c = plain_cell();
   c.workload.cost.link_ms = 0.5;
   const auto asynchronous = run_well(c);
@@ -27,9 +27,9 @@ TEST_CASE("a blocking transport is never quicker, and its blocking is told") {
   CHECK(blocking.blocked < blocking.idle);
 }
 
-TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
-  auto c = stormy_cell();
-  c.workload.is.microbatches = 32;
+TEST_CASE("limits hold: slots, the slots of 1F1B, the paper's run-ahead") {
+  auto c = jittered_cell();
+  c.workload.options.microbatches = 32;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
   CHECK(run_well(c).slots_peak <= 8);
@@ -44,12 +44,12 @@ TEST_CASE("limits are kept: slots, the slots of 1F1B, the paper's run-ahead") {
   c.run.run_ahead = 4;
   const auto ahead = run_well(c).slots_peak;
   CHECK(ahead < open);
-  // D counts no pending W.
+  // D does not count pending W.
   CHECK(ahead > 4);
 }
 
-TEST_CASE("a limit in bytes is kept, and memory is told with what stands beside activations") {
-  auto c = stormy_cell();
+TEST_CASE("a byte limit holds, and the memory held includes more than the activations") {
+  auto c = jittered_cell();
   c.run.mode = run_mode::ready;
   c.run.policy = "bf";
   c.run.slots = 0;
@@ -59,8 +59,8 @@ TEST_CASE("a limit in bytes is kept, and memory is told with what stands beside 
   CHECK(run_well(c).activation_bytes_peak <= open.activation_bytes_peak / 2);
 }
 
-TEST_CASE("the same cell gives the same outcome, another seed another") {
-  auto c = stormy_cell();
+TEST_CASE("equal cells give equal outcomes, and another seed another outcome") {
+  auto c = jittered_cell();
   c.steps = 2;
   const auto a = run_well(c);
   CHECK(run_well(c).step_ms == a.step_ms);
@@ -69,31 +69,31 @@ TEST_CASE("the same cell gives the same outcome, another seed another") {
   CHECK(run_well(c).step_ms != a.step_ms);
 }
 
-TEST_CASE("a step ends with its slowest replica and the exchange of gradients") {
-  auto c = stormy_cell();
+TEST_CASE("a step ends with its slowest replica and the gradient exchange") {
+  auto c = jittered_cell();
   const auto one = run_well(c);
-  c.workload.is.replicas = 2;
+  c.workload.options.replicas = 2;
   CHECK(run_well(c).mean_ms() > one.mean_ms());
 }
 
 TEST_CASE("a straggler, a pause and a slow link cost time") {
   const auto calm = run_well(plain_cell()).mean_ms();
   auto c = plain_cell();
-  c.weather.is.straggler_factor = 1.5;
+  c.weather.conditions.straggler_factor = 1.5;
   CHECK(run_well(c).mean_ms() > calm * 1.2);
   c = plain_cell();
-  c.weather.is.pause_ms = 40;
+  c.weather.conditions.pause_ms = 40;
   CHECK(run_well(c).mean_ms() > calm + 20);
   c = plain_cell();
   c.workload.cost.link_ms = 0.1;
   const auto linked = run_well(c).mean_ms();
-  c.weather.is.slow_link_factor = 20;
+  c.weather.conditions.slow_link_factor = 20;
   CHECK(run_well(c).mean_ms() > linked);
 }
 
 TEST_CASE("readiness gains most where the transport of the baseline blocks") {
-  auto c = stormy_cell();
-  c.workload.is.microbatches = 32;
+  auto c = jittered_cell();
+  c.workload.options.microbatches = 32;
   const auto asynchronous = run_well(c).mean_ms();
   c.run.mode = run_mode::blocking;
   const auto blocking = run_well(c).mean_ms();
@@ -104,9 +104,9 @@ TEST_CASE("readiness gains most where the transport of the baseline blocks") {
   CHECK(asynchronous > ready);
 }
 
-TEST_CASE("without weather and images readiness keeps up with 1F1B at its memory") {
+TEST_CASE("without disturbances and images, readiness matches 1F1B at its memory") {
   auto c = plain_cell();
-  c.workload.is.microbatches = 16;
+  c.workload.options.microbatches = 16;
   const auto in_order = run_well(c).mean_ms();
   c.run.mode = run_mode::ready;
   c.run.policy = "bf";

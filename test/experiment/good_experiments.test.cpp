@@ -10,7 +10,7 @@ namespace rrfp::experiment {
 
 using namespace testing;
 
-TEST_CASE("a small experiment has its defaults") {
+TEST_CASE("a small experiment gets the defaults") {
   const auto e = good("[[workload]]\nname = \"w\"\n[[run]]\n");
   CHECK(e.name == "x");
   CHECK(e.seeds == std::vector<std::uint64_t>{1, 2, 3});
@@ -24,7 +24,7 @@ TEST_CASE("a small experiment has its defaults") {
   CHECK(e.cells() == 3);
 }
 
-TEST_CASE("lists of a run are one run for each combination, told apart by name") {
+TEST_CASE("lists in a run expand to one run for each combination, with distinct names") {
   const auto e = good(
       "[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\npolicy = [\"bf\", \"bfw\"]\n"
       "slots = [\"auto\", 3, \"1f1b\", \"none\"]\nrun_ahead = [0, 8]\n");
@@ -39,11 +39,11 @@ TEST_CASE("lists of a run are one run for each combination, told apart by name")
   CHECK(r.run_ahead == 8);
 }
 
-TEST_CASE("a weather's preset is the ground for the keys beside it, wherever it stands") {
+TEST_CASE("the keys of a weather override its preset, wherever the preset stands") {
   const auto e = good(
       "[[workload]]\nname = \"w\"\n[[run]]\n[[weather]]\nprobability = 0.5\npreset = \"J2\"\n");
   CHECK(e.weathers[0].name == "J2");
-  const auto& j = e.weathers[0].is.jitter;
+  const auto& j = e.weathers[0].conditions.jitter;
   CHECK(j.compute == weather::compute_jitter::paper);
   CHECK(j.probability == 0.5);
   CHECK(j.floor_ms == 10);
@@ -59,15 +59,15 @@ TEST_CASE("cells go through seeds first, then runs, weathers and workloads") {
   CHECK(cell_at(e, 1, engine_kind::simulator).seed == 6);
   CHECK(cell_at(e, 2, engine_kind::simulator).run.policy == "bfw");
   CHECK(cell_at(e, 4, engine_kind::simulator).weather.name == "J1");
-  CHECK(cell_at(e, 8, engine_kind::simulator).workload.is.name == "b");
+  CHECK(cell_at(e, 8, engine_kind::simulator).workload.options.name == "b");
   std::set<std::string> descriptions;
-  // Workloads of different names alone are the same cells.
+  // Workloads that differ only by name are the same cells.
   for (std::size_t i = 0; i < e.cells(); ++i)
     descriptions.insert(description_of(cell_at(e, i, engine_kind::simulator)));
   CHECK(descriptions.size() == 8);
 }
 
-TEST_CASE("engines and the time scale are read, and tell cells of the wall clock apart") {
+TEST_CASE("engines and the time scale are read, and distinguish cells of the wall clock") {
   const std::string rest = "[[workload]]\nname = \"a\"\n[[run]]\n";
   CHECK(good(rest).engines == std::vector{engine_kind::simulator});
   const auto e = good("engine = \"both\"\ntime_scale = 0.5\n" + rest);
@@ -80,7 +80,7 @@ TEST_CASE("engines and the time scale are read, and tell cells of the wall clock
         description_of(cell_at(good("engine = \"both\"\n" + rest), 0, engine_kind::wall_clock)));
 }
 
-TEST_CASE("slots may be the stages' number, on every stage") {
+TEST_CASE("slots may be the number of stages, on every stage") {
   const auto e = good("[[workload]]\nname = \"a\"\n[[run]]\nslots = \"p\"\n");
   CHECK(e.runs[0].slots == slots_of_stages);
   const pipeline_shape shape{4, 1, 3, placement::linear};
@@ -88,7 +88,7 @@ TEST_CASE("slots may be the stages' number, on every stage") {
   CHECK(limit_of(e.runs[0], {4, 1, 8, placement::linear}, stage_id{3}).slots == 4);
 }
 
-TEST_CASE("hints and late notices make runs of their own, with names that tell them apart") {
+TEST_CASE("hints and late notices expand to separate runs with distinct names") {
   const auto e = good(
       "[[workload]]\nname = \"a\"\n[[run]]\nname = \"r\"\nhint = [\"own\", \"stale\"]\n"
       "notice_ms = [0, 2.5]\n");
@@ -99,10 +99,10 @@ TEST_CASE("hints and late notices make runs of their own, with names that tell t
   CHECK(e.runs[3].notice_ms == 2.5);
 }
 
-TEST_CASE("a description holds what the outcome depends on, and no name") {
-  const auto c = stormy_cell();
+TEST_CASE("a description holds everything that the outcome depends on, and no name") {
+  const auto c = jittered_cell();
   auto other = c;
-  other.workload.is.name = "renamed";
+  other.workload.options.name = "renamed";
   other.run.name = "renamed";
   other.weather.name = "renamed";
   other.workload.paper.bfw = 3;
@@ -118,14 +118,14 @@ TEST_CASE("a description holds what the outcome depends on, and no name") {
   CHECK(differs([](cell& x) { x.run.run_ahead = 3; }));
   CHECK(differs([](cell& x) { x.run.mode = run_mode::blocking; }));
   CHECK(differs([](cell& x) { x.run.admit = admission::large_first; }));
-  CHECK(differs([](cell& x) { x.weather.is.stall_factor = 2; }));
-  CHECK(differs([](cell& x) { x.weather.is.jitter.compute_sigma = 0.1; }));
+  CHECK(differs([](cell& x) { x.weather.conditions.stall_factor = 2; }));
+  CHECK(differs([](cell& x) { x.weather.conditions.jitter.compute_sigma = 0.1; }));
   CHECK(differs([](cell& x) { x.workload.machine.efficiency = 0.4; }));
   CHECK(differs([](cell& x) { x.workload.images.mean = 1; }));
   CHECK(differs([](cell& x) { x.workload.cost.forward_ms = {2}; }));
 }
 
-TEST_CASE("a workload takes [cost] of its profile, which lies beside the experiment") {
+TEST_CASE("a workload reads [cost] from its profile, relative to the experiment") {
   const scratch_file profile{"# recorded\n[cost]\nforward_ms = [1, 2]\nlink_ms = 0.5\n"};
   const std::filesystem::path path{profile.path()};
   const auto text = [](const std::string& cost) {
@@ -138,7 +138,7 @@ TEST_CASE("a workload takes [cost] of its profile, which lies beside the experim
   CHECK(cost.forward_ms == std::vector{1.0, 2.0});
   CHECK(cost.backward_ms == std::vector{1.0});
   CHECK(cost.link_ms == 0.5);
-  // The same cell, and done, wherever the same times come from.
+  // Equal times give the same cell, wherever they come from.
   const auto by_hand = good(text("cost.forward_ms = [1, 2]\ncost.link_ms = 0.5\n"));
   CHECK(description_of(cell_at(*e, 0, engine_kind::simulator)) ==
         description_of(cell_at(by_hand, 0, engine_kind::simulator)));

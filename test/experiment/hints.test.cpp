@@ -1,4 +1,4 @@
-/// What a run makes of its policy, and what comes of it.
+/// The hints that runs derive from their policies, and their effect.
 #include <catch2/catch.hpp>
 
 #include <rrfp/experiment/hints.hpp>
@@ -13,8 +13,8 @@ namespace {
 
 /// 16 microbatches by readiness with a hint of this quality.
 cell hinted(hint_quality quality) {
-  auto c = stormy_cell();
-  c.workload.is.microbatches = 16;
+  auto c = jittered_cell();
+  c.workload.options.microbatches = 16;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
   c.run.hint = quality;
@@ -31,16 +31,16 @@ std::vector<sequence> orders_of(const cell& c) {
 
 }  // namespace
 
-TEST_CASE("a calm order is fixed, and the weather of the run does not show in it") {
+TEST_CASE("a calm order is fixed and does not depend on the weather of the run") {
   const auto calm = orders_of(hinted(hint_quality::calm));
   REQUIRE(calm.size() == 4);
   auto c = hinted(hint_quality::calm);
-  c.weather.is = {};
+  c.weather.conditions = {};
   CHECK(orders_of(c) == calm);
   CHECK(orders_of(hinted(hint_quality::own)).empty());
 }
 
-TEST_CASE("a stale order is that of another day: the same each time, another than the calm one") {
+TEST_CASE("a stale order is reproducible and differs from the calm order") {
   const auto stale = orders_of(hinted(hint_quality::stale));
   CHECK(orders_of(hinted(hint_quality::stale)) == stale);
   CHECK(stale != orders_of(hinted(hint_quality::calm)));
@@ -49,7 +49,7 @@ TEST_CASE("a stale order is that of another day: the same each time, another tha
   CHECK(orders_of(c) != stale);
 }
 
-TEST_CASE("every hint of readiness ends, and its own is not the worst") {
+TEST_CASE("every hint lets a run end in ready mode, and the policy itself is not the worst") {
   const auto own = run_well(hinted(hint_quality::own)).mean_ms();
   double worst = 0;
   for (const auto quality :
@@ -62,7 +62,7 @@ TEST_CASE("every hint of readiness ends, and its own is not the worst") {
   CHECK(own < worst);
 }
 
-TEST_CASE("an order that was recorded can be obeyed, within the slots that it was recorded with") {
+TEST_CASE("a recorded order can be executed in order, within the slots of its recording") {
   for (const auto quality : {hint_quality::calm, hint_quality::stale}) {
     auto c = hinted(quality);
     c.run.mode = run_mode::in_order;
@@ -73,7 +73,7 @@ TEST_CASE("an order that was recorded can be obeyed, within the slots that it wa
   }
 }
 
-TEST_CASE("late notices cost time, and a hint that is late costs all the same work") {
+TEST_CASE("late notices cost time, but change no work") {
   auto c = hinted(hint_quality::own);
   const auto prompt = run_well(c);
   c.run.notice_ms = 5;

@@ -1,4 +1,4 @@
-/// The page says what the tables say, fetches nothing, and needs no script for any figure.
+/// The page shows the figures of the tables, loads nothing, and needs no script for any figure.
 #include <catch2/catch.hpp>
 
 #include <regex>
@@ -57,7 +57,7 @@ std::string page_of(const std::string& text, const std::vector<outcome>& all) {
 
 }  // namespace
 
-TEST_CASE("the page of an experiment fetches nothing and tells every figure without its script") {
+TEST_CASE("the page of an experiment loads nothing and shows every figure without its script") {
   const auto html = page_of(two_runs, outcomes);
   for (const std::string fetching : {"http://", "https://", "src=", "@import", "fetch(", "url("})
     CHECK(html.find(fetching) == std::string::npos);
@@ -66,8 +66,8 @@ TEST_CASE("the page of an experiment fetches nothing and tells every figure with
                        Contains("Engine: simulator.") && Contains("ran on a machine.") &&
                        Contains("165.2 TFLOP/s, 24 GiB"));
   // Speed-up, its spread over steps, the paper's figure.
-  CHECK_THAT(page, Contains("quick: 2.00x, 1.50 to 3.00 over all steps; 150.0 ms a step; the "
-                            "paper&#39;s 1.50x"));
+  CHECK_THAT(page, Contains("quick: 2.00x, 1.50 to 3.00 over all steps; 150.0 ms a step; "
+                            "paper 1.50x"));
   CHECK_THAT(page, Contains("<td>300.0</td><td>280.0</td><td>320.0</td>"));
   CHECK_THAT(page, Contains("<td class=\"better\">2.00x</td><td>1.50</td>"));
   // Of the device's time: computing, blocked, other.
@@ -77,10 +77,10 @@ TEST_CASE("the page of an experiment fetches nothing and tells every figure with
   // The paper's table and the gain of each ingredient.
   CHECK_THAT(page, Contains("3.00 /</span> 0.30") && Contains("1.50 /</span> 2.00") &&
                        Contains("<td>1 of 1</td>"));
-  CHECK_THAT(page, Contains(">+100.0 %</text>") && Contains("2.000x of the one before it"));
+  CHECK_THAT(page, Contains(">+100.0 %</text>") && Contains("2.000x over the previous one"));
 }
 
-TEST_CASE("names are text, and long ones are cut where they are drawn") {
+TEST_CASE("names are escaped, and long names are truncated in charts") {
   const std::string long_name(60, 'x');
   auto text = "seeds = [1]\n[[workload]]\nname = \"<b>&\"\n[[run]]\nname = \"" + long_name + "\"\n";
   const auto html = page_of(text, {of({1}, 0, 0)});
@@ -90,15 +90,15 @@ TEST_CASE("names are text, and long ones are cut where they are drawn") {
                        Contains(">" + std::string(28, 'x') + "\u2026</text>"));
 }
 
-TEST_CASE("what was not asked for is not on the page") {
+TEST_CASE("the page leaves out what was not requested") {
   const auto html =
       page_of("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n", {of({1}, 0, 0)});
-  CHECK_THAT(html, !Contains("Beside the paper") && !Contains("ingredient") &&
+  CHECK_THAT(html, !Contains("Comparison with the paper") && !Contains("ingredient") &&
                        !Contains("held GiB</th>") && !Contains("<nav>") &&
-                       Contains("task times as the experiment gives them"));
+                       Contains("task times from the experiment file"));
 }
 
-TEST_CASE("what two engines made of an experiment stands on one page") {
+TEST_CASE("one page shows the outcomes of two engines") {
   auto later = outcomes;
   for (auto& o : later)
     for (auto& ms : o.step_ms) ms *= 1.02;
@@ -114,7 +114,7 @@ TEST_CASE("what two engines made of an experiment stands on one page") {
     CHECK_THAT(html, Contains("id=\"" + (*at)[1].str() + "\""));
 }
 
-TEST_CASE("of more workloads than a page may hold the first are shown, and the page says so") {
+TEST_CASE("a page with too many workloads shows the first ones and says so") {
   std::string text = "seeds = [1]\n[[run]]\nname = \"a\"\n[[run]]\nname = \"b\"\n";
   for (int w = 0; w < 5; ++w) text += "[[workload]]\nname = \"w" + std::to_string(w) + "\"\n";
   const std::vector<outcome> all(10, of({1}, 0, 0));

@@ -1,4 +1,4 @@
-/// The experiments of the paper read, and hold what its tables hold.
+/// The experiments of the paper can be read, and match its tables.
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -20,13 +20,14 @@ experiment loaded(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("tables 1 and 2 have the paper's 20 rows on its numbers of devices") {
+TEST_CASE("tables 1 and 2 have the paper's 20 rows with its numbers of devices") {
   const auto one = loaded("table1.toml");
   const auto two = loaded("table2.toml");
   CHECK(one.workloads.size() == 12);
   CHECK(two.workloads.size() == 8);
   std::multiset<std::uint32_t> devices;
-  for (const auto& w : two.workloads) devices.insert(w.is.stages * w.is.tp * w.is.replicas);
+  for (const auto& w : two.workloads)
+    devices.insert(w.options.stages * w.options.tp * w.options.replicas);
   CHECK(devices == std::multiset<std::uint32_t>{32, 32, 32, 64, 64, 64, 128, 128});
   for (const auto& e : {one, two})
     for (const auto& w : e.workloads) {
@@ -36,7 +37,7 @@ TEST_CASE("tables 1 and 2 have the paper's 20 rows on its numbers of devices") {
     }
 }
 
-TEST_CASE("every experiment reads, and its head says the command that runs it") {
+TEST_CASE("every experiment can be read, and its head comment names the command that runs it") {
   std::set<std::string> names;
   for (const auto* folder : {"bench/paper", "bench/questions", "apps/experiments"})
     for (const auto& file :
@@ -53,17 +54,17 @@ TEST_CASE("every experiment reads, and its head says the command that runs it") 
   CHECK(names.size() >= 15);
 }
 
-TEST_CASE("no row of the tables has a constant of its own") {
+TEST_CASE("no row of the tables has its own constants") {
   for (const auto* name : {"table1.toml", "table2.toml"}) {
     const auto e = loaded(name);
     for (const auto& w : e.workloads) {
       cell with_row;
       with_row.workload = w;
       cell defaults;
-      defaults.workload.is = w.is;
+      defaults.workload.options = w.options;
       CHECK(description_of(with_row) == description_of(defaults));
-      CHECK(w.is.sequence_tokens == 0);
-      CHECK(w.is.samples == 1);
+      CHECK(w.options.sequence_tokens == 0);
+      CHECK(w.options.samples == 1);
     }
   }
 }

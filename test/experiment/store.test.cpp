@@ -1,4 +1,4 @@
-/// What is done stays done, and what is torn is seen.
+/// Completed cells are kept, and incomplete lines are detected.
 #include <catch2/catch.hpp>
 
 #include <fstream>
@@ -47,7 +47,7 @@ TEST_CASE("an outcome reads back to the last bit") {
   CHECK(o->held_bytes_peak == 5'000'000'000);
 }
 
-TEST_CASE("a file torn at any byte gives back its whole lines and takes new ones") {
+TEST_CASE("a file truncated at any byte keeps its complete lines and accepts new ones") {
   const scratch_folder folder;
   const auto path = folder / "cells.jsonl";
   {
@@ -63,13 +63,14 @@ TEST_CASE("a file torn at any byte gives back its whole lines and takes new ones
     CHECK(s.find("first") != nullptr);
     CHECK((s.find("second") != nullptr) == (size + 1 >= whole.size()));
     CHECK(s.notes().size() == (size == first_end || size + 1 >= whole.size() ? 0 : 1));
-    if (!s.notes().empty()) CHECK(s.notes()[0] == path + ":2: torn, its cell runs again");
+    if (!s.notes().empty())
+      CHECK(s.notes()[0] == path + ":2: incomplete line, its cell runs again");
     REQUIRE(s.add("second", some(2)));
     CHECK(text_of(path).starts_with(whole));
   }
 }
 
-TEST_CASE("a changed digit is seen by the checksum") {
+TEST_CASE("the checksum detects a changed digit") {
   const scratch_folder folder;
   REQUIRE(opened(folder / "").add("a cell", some(1.5)));
   auto text = text_of(folder / "cells.jsonl");
@@ -80,25 +81,25 @@ TEST_CASE("a changed digit is seen by the checksum") {
   CHECK(s.notes().size() == 1);
 }
 
-TEST_CASE("another file of the name, and another process, keep what they have") {
+TEST_CASE("a foreign file of the same name and another process keep their contents") {
   const scratch_folder folder;
   std::ofstream{folder / "cells.jsonl"} << "my notes\n";
   const auto foreign = store::open(folder / "");
   REQUIRE_FALSE(foreign.ok());
   CHECK(foreign.message() ==
-        folder / "cells.jsonl:1: expected cells of an experiment, got another file");
+        folder / "cells.jsonl:1: expected the cells of an experiment, got another file");
   CHECK(text_of(folder / "cells.jsonl") == "my notes\n");
 
   const auto mine = opened(folder / "mine");
   const auto theirs = store::open(folder / "mine");
   REQUIRE_FALSE(theirs.ok());
-  CHECK_THAT(theirs.message(), Catch::Contains("another process writes it"));
+  CHECK_THAT(theirs.message(), Catch::Contains("another process writes this file"));
 }
 
-TEST_CASE("a folder that cannot be made is refused") {
+TEST_CASE("a folder that cannot be created is refused") {
   const auto s = store::open("/proc/nothing/here");
   REQUIRE_FALSE(s.ok());
-  CHECK(s.message().starts_with("/proc/nothing/here: cannot make the folder: "));
+  CHECK(s.message().starts_with("/proc/nothing/here: cannot create the folder: "));
 }
 
 }  // namespace rrfp::experiment

@@ -13,7 +13,7 @@
 
 namespace rrfp::experiment::testing {
 
-/// The one line that refuses an experiment, or "accepted".
+/// The error line of an experiment, or "accepted".
 inline std::string refusal(const std::string& text) {
   const auto made = parse_experiment(text, "x.toml");
   return made ? "accepted" : made.message();
@@ -25,7 +25,7 @@ inline experiment good(const std::string& text) {
   return *made;
 }
 
-/// A file that is gone with the test.
+/// A file that is removed at the end of the test.
 class scratch_file {
  public:
   explicit scratch_file(const std::string& text) {
@@ -45,21 +45,21 @@ class scratch_file {
   std::string path_;
 };
 
-/// Four even stages, eight microbatches, one run, calm.
+/// Four equal stages, eight microbatches, one run, no disturbances.
 inline cell plain_cell() {
   cell c;
-  c.workload.is.stages = 4;
-  c.workload.is.microbatches = 8;
+  c.workload.options.stages = 4;
+  c.workload.options.microbatches = 8;
   c.run.mode = run_mode::in_order;
   c.run.policy = "one_f_one_b";
   return c;
 }
 
 /// A multimodal workload in the measured weather.
-inline cell stormy_cell() {
+inline cell jittered_cell() {
   auto c = plain_cell();
-  c.workload.is.preset = "qwen3-1.7b-vit-h";
-  c.weather.is = *weather::conditions_of("measured");
+  c.workload.options.preset = "qwen3-1.7b-vit-h";
+  c.weather.conditions = *weather::conditions_of("measured");
   c.seed = 7;
   return c;
 }

@@ -32,7 +32,7 @@ const std::vector<outcome> outcomes{of(300, 8 * gib), of(500, 10 * gib), of(100,
 
 }  // namespace
 
-TEST_CASE("speed-ups are of the sums over paired seeds, memory of the worst") {
+TEST_CASE("speed-ups compare sums over paired seeds; memory is that of the worst seed") {
   const auto e = two_runs();
   const auto s = summary_of(e, outcomes, 0, 0, 1);
   CHECK(s.step_ms == 200);
@@ -41,7 +41,7 @@ TEST_CASE("speed-ups are of the sums over paired seeds, memory of the worst") {
   CHECK(summary_of(e, outcomes, 0, 0, 0).speed_up == 1);
 }
 
-TEST_CASE("the tables say gains, the paper's figures, and memory above the device's") {
+TEST_CASE("the tables show gains, the paper's figures, and memory above the device's") {
   const auto e = two_runs();
   CHECK_THAT(results_table(e, outcomes), Contains("w - none weather") && Contains("2.00x") &&
                                              Contains("1.50") && Contains("30.0!") &&
@@ -49,11 +49,11 @@ TEST_CASE("the tables say gains, the paper's figures, and memory above the devic
   CHECK_THAT(ablation_table(e, outcomes), Contains("2.000x"));
   CHECK_THAT(paper_table(e, outcomes),
              Contains("3.00 /  0.40") && Contains("1.50 / 2.00 (30.0!)") &&
-                 Contains("quick: at or above the paper's in 1 of 1 rows; geometric mean 1.50 / "
+                 Contains("quick: at or above the paper in 1 of 1 rows; geometric mean 1.50 / "
                           "2.00"));
 }
 
-TEST_CASE("what was not asked for is not printed") {
+TEST_CASE("tables that were not requested are not printed") {
   const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   CHECK(ablation_table(e, {of(1, 0)}).empty());
   CHECK(paper_table(e, {of(1, 0)}).empty());
@@ -64,11 +64,11 @@ TEST_CASE("weathers are compared with the first one") {
       "seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n"
       "[[weather]]\npreset = \"J0\"\n[[weather]]\npreset = \"J1\"\n");
   CHECK_THAT(weather_table(e, {of(200, 0), of(250, 0)}),
-             Contains("longer than in J0 weather") && Contains("25.00 %"));
+             Contains("slow-down relative to J0 weather") && Contains("25.00 %"));
   CHECK(weather_table(two_runs(), outcomes).empty());
 }
 
-TEST_CASE("the spread of many steps is told, of few it is not") {
+TEST_CASE("the spread is printed for many steps, but not for few") {
   const auto e =
       good("seeds = [1]\nsteps = 21\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   outcome o;
@@ -79,7 +79,7 @@ TEST_CASE("the spread of many steps is told, of few it is not") {
   CHECK(spread_table(two_runs(), outcomes).empty());
 }
 
-TEST_CASE("a step is tasks, waiting and coordination") {
+TEST_CASE("a step splits into tasks, waiting and coordination") {
   const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   outcome o;
   o.step_ms = {100};
@@ -88,10 +88,11 @@ TEST_CASE("a step is tasks, waiting and coordination") {
   CHECK_THAT(breakdown_table(e, {o}), Contains("100.0        60.0        38.5          1.50"));
 }
 
-TEST_CASE("CSV has a row a cell") {
+TEST_CASE("the CSV has one row per cell") {
   const auto text = results_csv(two_runs(), {{engine_kind::simulator, outcomes}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 5);
-  CHECK_THAT(text, Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,\"bfw\",own,2,300.000000,"));
+  CHECK_THAT(text,
+             Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,\"bfw\",own,2,300.000000,"));
 }
 
 }  // namespace rrfp::experiment

@@ -14,20 +14,21 @@ namespace {
 
 using html::escaped;
 
-// In the units of a panel's viewBox, which is about a pixel each.
+// Units of a panel's viewBox, about one pixel each.
 constexpr double panel_width = 480;
 constexpr double row_height = 18;
 constexpr double head_height = 20;
 constexpr double foot_height = 4;
-/// Of a letter, a little more than the mean.
+/// Width of a letter, slightly above the average.
 constexpr double letter_width = 6.4;
 constexpr double names_width_max = 190;
 constexpr std::size_t letters_max = 29;
 constexpr int ticks_max = 7;
-/// Spreads are drawn up to so many times the largest speed-up, lest one step flattens all.
+/// Spreads are drawn up to this multiple of the largest speed-up, so that one step cannot flatten
+/// all others.
 constexpr double spread_shown_max = 1.25;
 
-/// Bytes after the first of a letter in UTF-8.
+/// Whether `c` is a continuation byte of UTF-8.
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
 std::size_t letters_of(std::string_view text) {
@@ -43,7 +44,7 @@ std::string cut(std::string_view text) {
   return std::string{text.substr(0, end)} + "\u2026";
 }
 
-/// Speed-ups along a panel, from one tick to another.
+/// Maps speed-ups to positions in a panel, from one tick to another.
 struct scale {
   double from = 0;
   double to = 1;
@@ -75,7 +76,7 @@ double names_width(const std::vector<std::string_view>& names) {
   return std::min(names_width_max, static_cast<double>(letters) * letter_width + 10);
 }
 
-/// Lines at the ticks with their numbers above, the one at 1 stronger.
+/// Lines at the ticks with their values above; the line at 1 is stronger.
 std::string rules_of(const scale& s, double height) {
   const int decimals = s.tick < 0.1 ? 2 : s.tick < 1 ? 1 : 0;
   std::string out;
@@ -94,7 +95,7 @@ std::string rules_of(const scale& s, double height) {
   return out + "\n";
 }
 
-/// A ground for every other row, below the rules.
+/// Background for every other row, below the lines.
 std::string bands_of(std::size_t rows) {
   std::string out;
   for (std::size_t row = 1; row < rows; row += 2)
@@ -113,7 +114,7 @@ std::string panel(std::string_view title, const scale& s, std::size_t rows,
       escaped(title), panel_width, height, bands_of(rows), rules_of(s, height), drawn);
 }
 
-/// Opens a row: its group, what stands under the pointer, a ground to point at, and its name.
+/// Opens a row: its group, tooltip, hover area and name.
 std::string row_begin(std::size_t run, std::string_view kind, std::size_t row,
                       std::string_view said, std::string_view name) {
   const auto top = head_height + row_height * static_cast<double>(row);
@@ -126,24 +127,25 @@ double middle_of(std::size_t row) {
   return head_height + row_height * (static_cast<double>(row) + 0.5);
 }
 
-std::string speed_up_row(const examined& x, const measured& m, std::size_t run, const scale& s) {
-  const auto& r = x.of().runs[run];
+std::string speed_up_row(const page_data& x, const measured& m, std::size_t run, const scale& s) {
+  const auto& r = x.source().runs[run];
   const auto y = middle_of(run);
-  auto said = fmt::format("{}: {:.2f}x, {:.2f} to {:.2f} over all steps; {:.1f} ms a step", r.name,
-                          m.is.speed_up, m.speed_up.least, m.speed_up.most, m.is.step_ms);
-  if (m.paper > 0) said += fmt::format("; the paper's {:.2f}x", m.paper);
+  auto said =
+      fmt::format("{}: {:.2f}x, {:.2f} to {:.2f} over all steps; {:.1f} ms a step", r.name,
+                  m.aggregate.speed_up, m.speed_up.least, m.speed_up.most, m.aggregate.step_ms);
+  if (m.paper > 0) said += fmt::format("; paper {:.2f}x", m.paper);
   auto out = row_begin(run, name(r.mode), run, said, r.name);
   out += fmt::format(R"(<line class="stem" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>)", s.x(1),
-                     s.x(m.is.speed_up), y, y);
+                     s.x(m.aggregate.speed_up), y, y);
   out +=
       fmt::format(R"(<path class="spread" d="M{0:.1f} {2}v6M{0:.1f} {3}H{1:.1f}M{1:.1f} {2}v6"/>)",
                   s.x(m.speed_up.least), s.x(m.speed_up.most), y - 3, y);
-  out += fmt::format(R"(<circle cx="{:.1f}" cy="{}" r="4.2"/>)", s.x(m.is.speed_up), y);
+  out += fmt::format(R"(<circle cx="{:.1f}" cy="{}" r="4.2"/>)", s.x(m.aggregate.speed_up), y);
   if (m.paper > 0)
     out +=
         fmt::format(R"(<path class="paper" d="M{:.1f} {}l5 5l-5 5l-5 -5z"/>)", s.x(m.paper), y - 5);
   return out + fmt::format("<text class=\"value\" x=\"{}\" y=\"{}\">{:.2f}x</text></g>\n",
-                           panel_width - 2, y + 4, m.is.speed_up);
+                           panel_width - 2, y + 4, m.aggregate.speed_up);
 }
 
 std::string ablation_row(const std::string& run, std::size_t number, std::size_t i, double before,
@@ -152,8 +154,8 @@ std::string ablation_row(const std::string& run, std::size_t number, std::size_t
   const auto gain = now / before;
   const bool worse = now < before;
   const auto said =
-      i == 0 ? run + ": what the others are counted from"
-             : fmt::format("{}: {:.3f}x of the one before it, {:.3f}x in all", run, gain, now);
+      i == 0 ? run + ": the others are relative to it"
+             : fmt::format("{}: {:.3f}x over the previous one, {:.3f}x in total", run, gain, now);
   auto out = row_begin(number, worse ? "worse" : "better", i, said, run);
   if (i == 0)
     out += fmt::format(R"(<path class="spread" d="M{:.1f} {}v{}"/>)", s.x(1), y - 6, row_height);
@@ -171,16 +173,16 @@ std::string ablation_row(const std::string& run, std::size_t number, std::size_t
 
 }  // namespace
 
-std::string speed_up_charts(const examined& x, std::size_t weather) {
-  const auto& e = x.of();
+std::string speed_up_charts(const page_data& x, std::size_t weather) {
+  const auto& e = x.source();
   double least = 1;
   double most = 1;
   spread whole{1, 1};
   for (std::size_t w = 0; w < x.workloads(); ++w)
     for (std::size_t r = 0; r < e.runs.size(); ++r) {
       const auto& m = x.at(w, weather, r);
-      least = std::min(least, m.is.speed_up);
-      most = std::max({most, m.is.speed_up, m.paper});
+      least = std::min(least, m.aggregate.speed_up);
+      most = std::max({most, m.aggregate.speed_up, m.paper});
       whole = {std::min(whole.least, m.speed_up.least), std::max(whole.most, m.speed_up.most)};
     }
   std::vector<std::string_view> names;
@@ -193,13 +195,13 @@ std::string speed_up_charts(const examined& x, std::size_t weather) {
     std::string rows;
     for (std::size_t r = 0; r < e.runs.size(); ++r)
       rows += speed_up_row(x, x.at(w, weather, r), r, s);
-    out += panel(e.workloads[w].is.name, s, e.runs.size(), rows);
+    out += panel(e.workloads[w].options.name, s, e.runs.size(), rows);
   }
   return out + "</div>\n";
 }
 
-std::string ablation_charts(const examined& x, std::size_t weather) {
-  const auto& e = x.of();
+std::string ablation_charts(const page_data& x, std::size_t weather) {
+  const auto& e = x.source();
   if (e.ablation.empty()) return "";
   double least = 1;
   double most = 1;
@@ -216,7 +218,7 @@ std::string ablation_charts(const examined& x, std::size_t weather) {
     for (std::size_t i = 0; i < e.ablation.size(); ++i)
       rows += ablation_row(e.ablation[i], e.run_index(e.ablation[i]), i,
                            i == 0 ? 1 : x.gained(w, weather, i - 1), x.gained(w, weather, i), s);
-    out += panel(e.workloads[w].is.name, s, e.ablation.size(), rows);
+    out += panel(e.workloads[w].options.name, s, e.ablation.size(), rows);
   }
   return out + "</div>\n";
 }

@@ -33,25 +33,25 @@ std::string soft(const std::string& text) {
 std::string machine_text(const machine_options& m) {
   return fmt::format(
       "{} TFLOP/s, {} GiB at {} GB/s; {} on a node; {} GB/s and {} us within it, {} GB/s and {} us "
-      "between nodes; kernels reach {:.0f} % of the peaks",
+      "between nodes; kernels reach {:.0f} % of peak",
       m.tflops, m.memory_gib, m.memory_gb_s, m.group, m.within_gb_s, m.within_us, m.between_gb_s,
       m.between_us, 100 * m.efficiency);
 }
 
-/// What the workloads run on, a line for each that differs.
+/// One line for each distinct machine of the workloads.
 std::string machines_of(const experiment& e) {
   std::map<std::string, std::vector<std::string>> of;
   for (const auto& w : e.workloads)
-    of[w.is.preset.empty() ? "task times as the experiment gives them; bytes are not counted"
-                           : machine_text(w.machine)]
-        .push_back(w.is.name);
+    of[w.options.preset.empty() ? "task times from the experiment file; bytes are not counted"
+                                : machine_text(w.machine)]
+        .push_back(w.options.name);
   std::string out;
   for (const auto& [text, workloads] : of)
     out += soft("Devices" + (of.size() == 1 ? "" : " of " + join(workloads)) + ": " + text + ".");
   return out;
 }
 
-std::string head_of(const experiment& e, const std::vector<examined>& parts,
+std::string head_of(const experiment& e, const std::vector<page_data>& parts,
                     const std::string& machine) {
   std::vector<std::string> engines, seeds;
   for (const auto& x : parts) {
@@ -70,14 +70,14 @@ std::string head_of(const experiment& e, const std::vector<examined>& parts,
       machines_of(e);
   if (shown < e.workloads.size())
     out += fmt::format(
-        "<p class=\"note\">Shown are the first {} of {} workloads, as many as a page may hold; "
-        "results.csv and results.json have all.</p>\n",
+        "<p class=\"note\">This page shows the first {} of {} workloads, the maximum for a page; "
+        "results.csv and results.json hold all of them.</p>\n",
         shown, e.workloads.size());
   return out;
 }
 
-/// "measured weather", with the engine where there are several.
-std::string title_of(const experiment& e, const std::vector<examined>& parts, const examined& x,
+/// "measured weather", with the engine if there are several.
+std::string title_of(const experiment& e, const std::vector<page_data>& parts, const page_data& x,
                      std::size_t weather) {
   return e.weathers[weather].name + " weather" +
          (parts.size() == 1 ? "" : ", " + std::string{name(x.engine())});
@@ -87,7 +87,7 @@ std::string anchor_of(std::size_t part, std::size_t weather) {
   return fmt::format("p{}w{}", part, weather);
 }
 
-std::string links_of(const experiment& e, const std::vector<examined>& parts) {
+std::string links_of(const experiment& e, const std::vector<page_data>& parts) {
   if (parts.size() * e.weathers.size() == 1) return "";
   std::string out = "<nav>";
   for (std::size_t p = 0; p < parts.size(); ++p)
@@ -98,10 +98,10 @@ std::string links_of(const experiment& e, const std::vector<examined>& parts) {
   return out + "<a href=\"#words\">Words</a></nav>\n";
 }
 
-std::string in_short(const experiment& e, const std::vector<examined>& parts) {
-  auto out = "<h2>In short</h2>\n" +
-             soft("Of each run the speed-up over " + e.baseline +
-                  ": geometric mean of the workloads, the least and the most of them; and the mean "
+std::string in_short(const experiment& e, const std::vector<page_data>& parts) {
+  auto out = "<h2>Summary</h2>\n" +
+             soft("For each run: the speed-up over " + e.baseline +
+                  " (geometric mean, minimum and maximum over the workloads), and the mean "
                   "share of the devices' time in which no task ran.") +
              "<div class=\"pair\">\n";
   for (const auto& x : parts)
@@ -111,8 +111,8 @@ std::string in_short(const experiment& e, const std::vector<examined>& parts) {
         const auto all = overall_of(x, k, r);
         t.row(e.runs[r].name, fmt::format("run r{}", r));
         t.cell(fmt::format("<b>{:.2f}x</b>", all.mean));
-        t.cell(fmt::format("{:.2f}x", all.of.least));
-        t.cell(fmt::format("{:.2f}x", all.of.most));
+        t.cell(fmt::format("{:.2f}x", all.range.least));
+        t.cell(fmt::format("{:.2f}x", all.range.most));
         t.cell(fmt::format("{:.1f} %", 100 * all.idle));
       }
       out += t.finish();
@@ -122,7 +122,7 @@ std::string in_short(const experiment& e, const std::vector<examined>& parts) {
 
 /// Hidden until the script runs.
 std::string tools_of(const experiment& e) {
-  std::string out = "<div id=\"tools\" hidden><span class=\"soft\">pick out:</span>";
+  std::string out = "<div id=\"tools\" hidden><span class=\"soft\">highlight:</span>";
   for (std::size_t r = 0; r < std::min(e.runs.size(), buttons_max); ++r)
     out += fmt::format("<button data-run=\"r{}\">{}</button>", r, escaped(e.runs[r].name));
   return out + "<span class=\"soft\">or click a run</span></div>\n";
@@ -136,58 +136,62 @@ std::string chart_legend() {
          "<span><svg class=\"swatch\" style=\"width:11px;height:11px;border:0\"><path "
          "class=\"paper\" d=\"M5.5 1l4.5 4.5l-4.5 4.5l-4.5 -4.5z\"/></svg>the paper's figure</span>"
          "<span><svg class=\"swatch\" style=\"width:18px;height:11px;border:0\"><path "
-         "class=\"spread\" d=\"M1 2.5v6M1 5.5H17M17 2.5v6\"/></svg>least and most of all steps of "
-         "all seeds</span></div>\n";
+         "class=\"spread\" d=\"M1 2.5v6M1 5.5H17M17 2.5v6\"/></svg>minimum and maximum of all "
+         "steps of all seeds</span></div>\n";
 }
 
-std::string section_of(const examined& x, std::size_t weather, const std::string& title,
+std::string section_of(const page_data& x, std::size_t weather, const std::string& title,
                        const std::string& anchor) {
-  const auto& e = x.of();
+  const auto& e = x.source();
   auto out = fmt::format("<h2 id=\"{}\">{}</h2>\n<h3>Speed-up over {}</h3>\n", anchor,
                          escaped(title), escaped(e.baseline)) +
              chart_legend() + speed_up_charts(x, weather);
   if (const auto rows = paper_rows(x, weather); !rows.empty())
-    out += "<h3>Beside the paper</h3>\n" +
-           soft(
-               "The paper's / ours: seconds of an iteration, and speed-ups over it. GiB: held, ! "
-               "where the device has less.") +
-           rows;
+    out +=
+        "<h3>Comparison with the paper</h3>\n" +
+        soft(
+            "The paper's / ours: seconds per iteration, and speed-ups over it. GiB: memory held; ! "
+            "marks more than the device has.") +
+        rows;
   if (const auto charts = ablation_charts(x, weather); !charts.empty())
-    out += "<h3>What each ingredient adds</h3>\n" +
+    out += "<h3>Gain of each ingredient</h3>\n" +
            soft(
-               "Each bar goes from the speed-up without the ingredient to the one with it; "
-               "beside it what it adds, and the speed-up over " +
-               e.ablation.front() + " with all so far.") +
+               "Each bar goes from the speed-up without the ingredient to the speed-up with it. "
+               "The numbers beside it are its gain, and the speed-up over " +
+               e.ablation.front() + " with all ingredients so far.") +
            charts;
   return out + "<h3>Step times, device time, memory</h3>\n" + workload_tables(x, weather);
 }
 
 std::string words() {
-  std::string out = "<h2 id=\"words\">Words</h2>\n<dl class=\"words\">\n";
+  std::string out = "<h2 id=\"words\">Terms</h2>\n<dl class=\"words\">\n";
   const auto item = [&](std::string_view word, std::string_view what) {
     out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", word, what);
   };
   item("blocking, in-order, ready",
-       "In order, send and receive meet; in order, messages fly; by readiness, the order is a "
-       "hint.");
+       "In order with paired send and receive; in order with asynchronous messages; by readiness, "
+       "with the order as a hint.");
   item("step ms",
-       "Mean of all steps of all seeds, the exchange of gradients included; least and most of "
+       "Mean of all steps of all seeds, including the gradient exchange; minimum and maximum of "
        "them.");
-  item("speed-up",
-       "The baseline's step time over this run's; both meet the same weather, step by step. Its "
-       "spread is of single steps.");
-  item("device time",
-       "Of all devices together: computing; blocked, a finished task's result was not received "
-       "yet (blocking sends alone); other idle time, for want of an input, of memory, or at the "
-       "ends of a step.");
   item(
-      "launch gap ms",
-      "Of a step on the stage with most of it: a device was free and its stage waited for nothing, "
-      "while the runtime decided and launched. On the wall clock alone.");
-  item("slots", "Microbatches that the fullest stage held at once, pending weight gradients too.");
+      "speed-up",
+      "The baseline's step time over this run's; both have the same disturbances in each step. The "
+      "spread is that of single steps.");
+  item(
+      "device time",
+      "Of all devices together. Computing. Blocked: the result of a finished task was not received "
+      "yet (blocking sends only). Other idle time: waiting for an input or for memory, and the "
+      "start and end of a step.");
+  item("launch gap ms",
+       "Per step, on the stage with the most: a device was free and its stage waited for nothing, "
+       "while the runtime decided and launched. Wall clock only.");
+  item("slots",
+       "Peak number of microbatches held at once on the fullest stage, including pending weight "
+       "gradients.");
   item("act. GiB, held GiB",
-       "Activations at their peak on the fullest device; with weights, gradients and optimizer "
-       "state. ! where the device has less.");
+       "Peak of the activations on the fullest device, and the same with weights, gradients and "
+       "optimizer state. ! marks more than the device has.");
   return out + "</dl>\n";
 }
 
@@ -195,8 +199,8 @@ std::string words() {
 
 std::string report_page(const experiment& e, const std::vector<engine_outcomes>& all,
                         const std::string& machine, std::size_t rows_max) {
-  RRFP_CHECK(!all.empty(), "at least one engine ran");
-  std::vector<examined> parts;
+  RRFP_CHECK(!all.empty(), "at least one engine must have run");
+  std::vector<page_data> parts;
   for (const auto& made : all) parts.emplace_back(e, made, rows_max);
   html::document page;
   page.title = e.name;
@@ -209,8 +213,8 @@ std::string report_page(const experiment& e, const std::vector<engine_outcomes>&
   if (all.size() > 1)
     page.body += "<h2 id=\"agreement\">Agreement</h2>\n" +
                  soft(fmt::format(
-                     "How far the mean steps of the {} are from those of the {}, cell by cell, "
-                     "as shares of the latter. Launch gap: median over the cells of the time in "
+                     "Difference of the mean steps of the {} from those of the {}, cell by cell, "
+                     "as a share of the latter. Launch gap: median over the cells of the time in "
                      "which a device was free and its stage waited for nothing.",
                      name(all.back().engine), name(all.front().engine))) +
                  agreement_rows(e, all.front().outcomes, all.back().outcomes);

@@ -1,4 +1,4 @@
-// A click on a run picks it out everywhere; another click ends that.
+// A click on a run highlights it everywhere; another click ends that.
 'use strict';
 (() => {
   const tools = document.getElementById('tools');

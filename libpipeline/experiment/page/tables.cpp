@@ -16,7 +16,7 @@ using html::escaped;
 
 constexpr double gib = double{1 << 30};
 
-/// Milliseconds with as many decimals as times of this size deserve.
+/// Milliseconds with a precision that suits their size.
 std::string time_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 3 : 1); }
 
 std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
@@ -42,16 +42,16 @@ std::string share_bar(const summary& s) {
   return out + "</div>";
 }
 
-/// The class of a speed-up beside the paper's.
+/// The CSS class of a speed-up that is compared with the paper's.
 std::string_view verdict(const measured& m) {
-  return m.paper <= 0 ? "" : m.is.speed_up >= m.paper ? "better" : "worse";
+  return m.paper <= 0 ? "" : m.aggregate.speed_up >= m.paper ? "better" : "worse";
 }
 
-std::string workload_table(const examined& x, std::size_t workload, std::size_t weather) {
-  const auto& e = x.of();
+std::string workload_table(const page_data& x, std::size_t workload, std::size_t weather) {
+  const auto& e = x.source();
   const auto& w = e.workloads[workload];
-  const bool has_bytes = !w.is.preset.empty();
-  html::table t{w.is.name,
+  const bool has_bytes = !w.options.preset.empty();
+  html::table t{w.options.name,
                 {"run", "step ms", "least", "most", "speed-up", "paper", "device time", "computing",
                  "blocked", "other idle", "slots"}};
   const bool has_gaps = x.engine() == engine_kind::wall_clock;
@@ -61,25 +61,26 @@ std::string workload_table(const examined& x, std::size_t workload, std::size_t 
   for (std::size_t r = 0; r < e.runs.size(); ++r) {
     const auto& m = x.at(workload, weather, r);
     t.row(e.runs[r].name, fmt::format("run r{}", r));
-    t.cell(time_text(m.is.step_ms));
+    t.cell(time_text(m.aggregate.step_ms));
     t.cell(time_text(m.step_ms.least));
     t.cell(time_text(m.step_ms.most));
-    t.cell(fmt::format("{:.2f}x", m.is.speed_up), verdict(m));
+    t.cell(fmt::format("{:.2f}x", m.aggregate.speed_up), verdict(m));
     t.cell(figure_text(m.paper));
-    t.cell(share_bar(m.is), "share");
-    t.cell(percent(1 - m.is.idle));
-    t.cell(percent(m.is.blocked));
-    t.cell(percent(m.is.idle - m.is.blocked));
-    t.cell(std::to_string(m.is.slots_peak));
+    t.cell(share_bar(m.aggregate), "share");
+    t.cell(percent(1 - m.aggregate.idle));
+    t.cell(percent(m.aggregate.blocked));
+    t.cell(percent(m.aggregate.idle - m.aggregate.blocked));
+    t.cell(std::to_string(m.aggregate.slots_peak));
     if (has_gaps) t.cell(time_text(m.launch_gap_ms));
     if (!has_bytes) continue;
-    t.cell(fmt::format("{:.1f}", static_cast<double>(m.is.activation_bytes_peak) / gib));
-    t.cell(held_text(w, m.is.held_bytes_peak), is_above(w, m.is.held_bytes_peak) ? "above" : "");
+    t.cell(fmt::format("{:.1f}", static_cast<double>(m.aggregate.activation_bytes_peak) / gib));
+    t.cell(held_text(w, m.aggregate.held_bytes_peak),
+           is_above(w, m.aggregate.held_bytes_peak) ? "above" : "");
   }
   return t.finish();
 }
 
-/// How a run stands to the paper's figures.
+/// Our results relative to the paper's figures.
 struct score {
   double paper_log = 0;
   double ours_log = 0;
@@ -89,22 +90,22 @@ struct score {
   void take(const measured& m) {
     if (m.paper <= 0) return;
     paper_log += std::log(m.paper);
-    ours_log += std::log(m.is.speed_up);
-    reached += m.is.speed_up >= m.paper ? 1 : 0;
+    ours_log += std::log(m.aggregate.speed_up);
+    reached += m.aggregate.speed_up >= m.paper ? 1 : 0;
     ++rows;
   }
   std::string mean(double logs) const { return fmt::format("{:.2f}", std::exp(logs / rows)); }
 };
 
-/// The paper's figure, if there is one, and ours.
+/// The paper's figure, if given, and ours.
 std::string beside(const std::string& paper, const std::string& ours) {
   return paper.empty() ? ours : fmt::format("<span class=\"soft\">{} /</span> {}", paper, ours);
 }
 
 }  // namespace
 
-std::string paper_rows(const examined& x, std::size_t weather) {
-  const auto& e = x.of();
+std::string paper_rows(const page_data& x, std::size_t weather) {
+  const auto& e = x.source();
   std::vector<std::size_t> runs;
   for (std::size_t r = 0; r < e.runs.size(); ++r)
     for (std::size_t w = 0; w < x.workloads(); ++w)
@@ -121,14 +122,14 @@ std::string paper_rows(const examined& x, std::size_t weather) {
   std::vector<score> scores(runs.size());
   for (std::size_t w = 0; w < x.workloads(); ++w) {
     const auto& of = e.workloads[w];
-    t.row(of.is.name);
+    t.row(of.options.name);
     t.cell(beside(figure_text(of.paper.in_order_s),
-                  fmt::format("{:.2f}", x.at(w, weather, x.baseline()).is.step_ms / 1e3)));
+                  fmt::format("{:.2f}", x.at(w, weather, x.baseline()).aggregate.step_ms / 1e3)));
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& m = x.at(w, weather, runs[i]);
-      t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.is.speed_up)), verdict(m));
-      t.cell(of.is.preset.empty() ? "" : held_text(of, m.is.held_bytes_peak),
-             is_above(of, m.is.held_bytes_peak) ? "above" : "");
+      t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.aggregate.speed_up)), verdict(m));
+      t.cell(of.options.preset.empty() ? "" : held_text(of, m.aggregate.held_bytes_peak),
+             is_above(of, m.aggregate.held_bytes_peak) ? "above" : "");
       scores[i].take(m);
     }
   }
@@ -147,7 +148,7 @@ std::string paper_rows(const examined& x, std::size_t weather) {
   return t.finish();
 }
 
-std::string workload_tables(const examined& x, std::size_t weather) {
+std::string workload_tables(const page_data& x, std::size_t weather) {
   std::string out = "<div class=\"legend\">" + html::swatch("var(--busy)", "computing") +
                     html::swatch("var(--blocked)", "blocked in a send") +
                     html::swatch("var(--idle)", "other idle time") +
@@ -160,8 +161,9 @@ std::string agreement_rows(const experiment& e, const std::vector<outcome>& simu
                            const std::vector<outcome>& measured) {
   const auto all = differences_of(e, simulated, measured);
   const auto beyond = fmt::format("beyond {:.0f} %", 100 * agreed);
-  html::table t{
-      "", {"run", "median", "median size", "p95 size", "launch gap", "late tasks", beyond, "explained by both"}};
+  html::table t{"",
+                {"run", "median", "median size", "p95 size", "launch gap", "late tasks", beyond,
+                 "explained by both"}};
   const auto row = [&](std::string_view name, std::string_view kind, const agreement& a) {
     t.row(name, kind);
     t.cell(fmt::format("{:+.2f} %", 100 * a.median));
@@ -180,15 +182,16 @@ std::string agreement_rows(const experiment& e, const std::vector<outcome>& simu
   return t.finish();
 }
 
-overall overall_of(const examined& x, std::size_t weather, std::size_t run) {
+overall overall_of(const page_data& x, std::size_t weather, std::size_t run) {
   overall all;
   double logs = 0;
   for (std::size_t w = 0; w < x.workloads(); ++w) {
-    const auto& s = x.at(w, weather, run).is;
+    const auto& s = x.at(w, weather, run).aggregate;
     logs += std::log(s.speed_up);
     all.idle += s.idle / static_cast<double>(x.workloads());
-    all.of = w == 0 ? spread{s.speed_up, s.speed_up}
-                    : spread{std::min(all.of.least, s.speed_up), std::max(all.of.most, s.speed_up)};
+    all.range = w == 0 ? spread{s.speed_up, s.speed_up}
+                       : spread{std::min(all.range.least, s.speed_up),
+                                std::max(all.range.most, s.speed_up)};
   }
   all.mean = std::exp(logs / static_cast<double>(x.workloads()));
   return all;

@@ -1,9 +1,9 @@
-/// How far the wall clock is from what the simulator says of the same cells, and why.
+/// Compares the wall clock with the simulator, cell by cell, and explains the difference.
 ///
-/// The runtime adds what the simulator does not know: launch gaps (a device is free and its stage
-/// waits for nothing, while mailboxes, the decision and the launch take their time), timers that
-/// ring late, so that tasks take longer, the way of messages through mailboxes, and what other
-/// decisions follow from all of them.
+/// The runtime adds costs that the simulator does not model: launch gaps (a device is free and its
+/// stage waits for nothing, while mailboxes, the decision and the launch take time), timers that
+/// fire late, so that tasks take longer, the transit of messages through mailboxes, and the
+/// different decisions that follow from all of these.
 #pragma once
 
 #include <string>
@@ -13,24 +13,25 @@
 
 namespace rrfp::experiment {
 
-/// Of one cell, as shares of the simulated time.
+/// Differences of one cell, as shares of the simulated time.
 struct difference {
-  /// Of the measured mean step from the simulated one.
+  /// Difference of the measured mean step from the simulated one.
   double time = 0;
-  /// The launch gaps of the stage with most of them.
+  /// Launch gaps of the stage that has the most.
   double launch_gap = 0;
-  /// What tasks took longer, in the mean of the devices.
+  /// Extra duration of the tasks, averaged over the devices.
   double late_tasks = 0;
 };
 
-/// In the order of the cells; so are both arguments.
+/// One entry per cell, in the order of the cells, as in both arguments.
 std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
                                        const std::vector<outcome>& measured);
 
-/// The nearest value below which `share` of the values lie; of no value, a programmer's error.
+/// The smallest value such that at least `share` of the values are not larger. No values: a
+/// programmer's error.
 double quantile(std::vector<double> values, double share);
 
-/// Two times that differ by no more agree.
+/// Two times agree if they differ by no more than this share.
 inline constexpr double agreed = 0.03;
 
 struct agreement {
@@ -40,14 +41,14 @@ struct agreement {
   double p95_size = 0;
   double launch_gap = 0;  ///< median
   double late_tasks = 0;  ///< median
-  /// Cells that do not agree, and those of them that would without their launch gaps and late tasks.
+  /// Number of cells that disagree, and of those that launch gaps and late tasks explain.
   std::size_t apart = 0;
   std::size_t explained = 0;
 };
 
 agreement agreement_of(const std::vector<difference>& differences);
 
-/// A line a run and one over all cells.
+/// One line per run and one over all cells.
 std::string agreement_table(const experiment& e, const std::vector<outcome>& simulated,
                             const std::vector<outcome>& measured);
 

@@ -1,9 +1,8 @@
-/// One measurement of an experiment: everything it depends on, and what came of it.
+/// A cell: one measurement of an experiment with everything that it depends on, and its outcome.
 ///
-/// A cell is whole: two cells of equal description give the same outcome in the simulator,
-/// whichever experiment they stand in. The seed is that of the weather and of the images; runs of
-/// the same workload, weather and seed are paired: they meet the same images, task times and
-/// delays.
+/// A cell is self-contained: two cells with equal descriptions have the same outcome in the
+/// simulator, whatever experiment they belong to. The seed determines weather and images. Runs of
+/// the same workload, weather and seed are paired: they get the same images, task times and delays.
 #pragma once
 
 #include <cstdint>
@@ -22,49 +21,50 @@ struct cell {
   std::uint64_t seed = 1;
   std::uint64_t steps = 1;
   engine_kind engine = engine_kind::simulator;
-  /// Of the wall clock.
+  /// Wall clock only.
   double time_scale = 1;
 };
 
-/// The cell of a number below e.cells().
+/// Cell `number`, which must be below e.cells().
 cell cell_at(const experiment& e, std::size_t number, engine_kind engine);
 
-/// One line of key=value: what the outcome depends on and nothing else; names and the paper's
-/// figures are left out.
+/// One line of key=value with everything that the outcome depends on; names and the paper's figures
+/// are left out.
 std::string description_of(const cell& c);
 
-/// Times are modelled ones, whatever the time scale of the wall clock was. Memory is that of the
-/// fullest device; bytes are 0 where the workload has [cost] alone.
+/// Times are in modelled milliseconds, independent of the wall clock's time scale. Memory is that
+/// of the fullest device; bytes are 0 for workloads that give only [cost].
 struct outcome {
-  /// Of each step, the slowest replica and the exchange of gradients included.
+  /// Duration of each step: the slowest replica plus the gradient exchange.
   std::vector<double> step_ms;
-  /// Share of all devices' time in which no task ran; of it, in a send that was not received yet.
+  /// Share of all devices' time without a running task; `blocked` is the part spent in a send that
+  /// was not yet received.
   double idle = 0;
   double blocked = 0;
-  /// Wall clock: of the mean step, while a device was free and its stage waited for nothing, on the
-  /// stage with most of it: the time that the runtime itself took.
+  /// Wall clock: time per mean step in which a device was free and its stage waited for nothing, on
+  /// the stage with the most: the runtime's own overhead.
   double launch_gap_ms = 0;
-  /// Microbatches held at once by the stage that held most.
+  /// Peak number of microbatches held at once, on the stage that held the most.
   std::uint32_t slots_peak = 0;
-  /// Activations at their peak, and with weights, gradients and optimizer state.
+  /// Peak of the activations, and of activations plus weights, gradients and optimizer state.
   std::uint64_t activation_bytes_peak = 0;
   std::uint64_t held_bytes_peak = 0;
 
   double mean_ms() const;
 };
 
-/// Runs cells, from any thread.
+/// Runs cells. Thread-safe.
 class engine {
  public:
   virtual ~engine() = default;
   virtual engine_kind kind() const = 0;
-  /// Errors: what cannot be known before: a schedule that comes to a stand.
+  /// Errors: what cannot be known in advance, such as a schedule that stalls.
   virtual result<outcome> run(const cell& c) const = 0;
 };
 
 std::unique_ptr<engine> make_simulator_engine();
 
-/// What one engine made of all cells of an experiment, in the order of the cells.
+/// The outcomes of one engine for all cells of an experiment, in the order of the cells.
 struct engine_outcomes {
   engine_kind engine = engine_kind::simulator;
   std::vector<outcome> outcomes;

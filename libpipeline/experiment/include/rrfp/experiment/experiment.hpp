@@ -1,25 +1,25 @@
-/// An experiment: workloads x runs x weather x seeds, read from one TOML file and proved runnable.
+/// An experiment: workloads x runs x weather x seeds, read from one TOML file and validated.
 ///
 ///   name = "an example"
 ///   seeds = [1, 2, 3]
 ///   steps = 3
-///   baseline = "1F1B blocking"                 # the run that speed-ups are told against
+///   baseline = "1F1B blocking"                 # speed-ups are relative to this run
 ///   ablation = ["1F1B blocking", "1F1B", ...]  # each run's gain over the one before it
 ///
-///   [[workload]]              # what is trained, on what: a preset, or [cost] as in a job, or
-///                             # profile = "FILE.toml", the [cost] of a file
+///   [[workload]]              # the model and its machine: a preset, [cost] as in a job, or
+///                             # profile = "FILE.toml", a file that holds [cost]
 ///   name = "GPT3-Large TP1 PP8"
 ///   preset = "gpt3-large"
 ///   stages = 8
 ///   paper.bfw = 1.56          # the paper's speed-ups, printed beside ours
 ///
-///   [[run]]                   # how it is scheduled; lists mean one run for each combination
+///   [[run]]                   # the schedule; lists expand to one run for each combination
 ///   name = "BFW"
 ///   mode = "ready"
 ///   policy = "bfw"
 ///   run_ahead = [8, 32]
 ///
-///   [[weather]]               # what it meets
+///   [[weather]]               # the disturbances
 ///   name = "measured"
 ///   preset = "measured"
 ///
@@ -40,45 +40,45 @@
 
 namespace rrfp::experiment {
 
-/// How a fixed order or a hint drives the stages, and by which transport.
-/// blocking: in order, send and receive meet (simulate::transport). in_order: in order,
-/// asynchronous. ready: readiness, asynchronous.
+/// How the sequence or hint drives the stages, and over which transport.
+/// blocking: in order; send and receive are paired (simulate::transport). in_order: in order,
+/// asynchronous. ready: by readiness, asynchronous.
 enum class run_mode : std::uint8_t { blocking, in_order, ready };
 
 std::string_view name(run_mode mode);
 
-/// The paper's figures for a workload: speed-ups over its 1F1B; 0: none given.
+/// The paper's figures for a workload: speed-ups over its 1F1B; 0: not given.
 struct paper_figures {
-  /// Seconds of an iteration.
+  /// Seconds per iteration.
   double in_order_s = 0;
   double zb = 0;
   double bf = 0;
   double bfw = 0;
 };
 
-/// Which of the paper's figures a run is compared with.
+/// The paper's figure that a run is compared with.
 enum class paper_column : std::uint8_t { none, zb, bf, bfw };
 
 double figure_of(const paper_figures& p, paper_column column);
 
 struct workload_options {
   std::string name;
-  /// A workload::preset(), or empty: the times of `cost`.
+  /// Name of a workload::preset(); empty: the task times are those of `cost`.
   std::string preset;
-  /// The file that `cost` was read from, or empty. What it said counts, not its name.
+  /// The file that `cost` was read from, or empty. Descriptions use its contents, not its name.
   std::string profile;
   std::uint32_t stages = 4;
-  /// Of each replica, in a step.
+  /// Per replica and step.
   std::uint32_t microbatches = 16;
   std::uint32_t tp = 1;
   std::uint32_t replicas = 1;
-  /// In a microbatch.
+  /// Per microbatch.
   std::uint32_t samples = 1;
-  /// Of a sample, in the decoder; 0: the preset's.
+  /// Decoder tokens per sample; 0: the preset's value.
   std::uint32_t sequence_tokens = 0;
 };
 
-/// The machine, in the units that people write.
+/// The machine, in the units of the experiment file.
 struct machine_options {
   double tflops = 165.2;
   double memory_gb_s = 1008;
@@ -94,23 +94,23 @@ struct machine_options {
 workload::machine machine_of(const machine_options& options);
 
 struct workload_entry {
-  workload_options is;
+  workload_options options;
   machine_options machine;
   workload::image_counts images;
   job::cost_options cost;
   paper_figures paper;
 };
 
-/// Slots that are no number. Of each stage, what 1F1B holds, min(p - s, m); or what 1F1B holds on
-/// the first stage and ZB-H1 on all of them, min(p, m).
+/// Special values of `slots`. slots_of_1f1b: what 1F1B holds on each stage, min(p - s, m).
+/// slots_of_stages: what 1F1B holds on the first stage and ZB-H1 on all of them, min(p, m).
 inline constexpr std::uint32_t slots_of_1f1b = ~0U;
 inline constexpr std::uint32_t slots_of_stages = ~0U - 1;
 
-/// What a run makes of its policy before it is hinted with.
+/// How a run derives its hint from the policy.
 ///
-/// own: nothing. reversed, shuffled: a bad hint (rrfp/policies/distorted.hpp). calm: the fixed
-/// order that the policy gives without weather. stale: the fixed order that it gave in the same
-/// weather with another seed, so with other images, too: a profile of another day.
+/// own: the policy itself. reversed, shuffled: a bad hint (rrfp/policies/distorted.hpp). calm: the
+/// fixed order that the policy gives without disturbances. stale: the fixed order that it gave in
+/// the same weather with another seed and therefore with other images, like an outdated profile.
 enum class hint_quality : std::uint8_t { own, reversed, shuffled, calm, stale };
 
 std::string_view name(hint_quality quality);
@@ -120,41 +120,40 @@ struct run_options {
   run_mode mode = run_mode::ready;
   std::string policy = "bfw";
   hint_quality hint = hint_quality::own;
-  /// How much later than they arrive a stage hears of its inputs.
+  /// Delay between the arrival of an input and its delivery to the stage.
   double notice_ms = 0;
-  /// 0: no limit; nothing: min(2 * stages, microbatches) in mode ready, else no limit.
+  /// 0: no limit; empty: min(2 * stages, microbatches) in mode ready, else no limit.
   std::optional<std::uint32_t> slots;
-  /// Of activations on a stage together; 0: no limit.
+  /// Maximum bytes of activations on a stage; 0: no limit.
   std::uint64_t slot_bytes = 0;
   std::uint32_t run_ahead = 0;
   admission admit = admission::loaded;
   paper_column paper = paper_column::none;
-  /// What the table of the policy says, or empty. Its name does not tell two of them apart.
+  /// Contents of the policy's table file, or empty; distinguishes tables with the same name.
   std::string table = {};
 };
 
 struct weather_entry {
   std::string name;
-  weather::conditions is;
+  weather::conditions conditions;
 };
 
-/// simulator: in virtual time. wall_clock: the actor runtime on emulated devices.
+/// simulator: virtual time. wall_clock: the actor runtime on emulated devices.
 enum class engine_kind : std::uint8_t { simulator, wall_clock };
 
 std::string_view name(engine_kind kind);
 
-/// Cells are numbered from 0: workload by workload, in each weather by weather, in each run by run,
-/// in each seed by seed.
+/// Cells are numbered from 0. The workload varies slowest, then the weather, the run and the seed.
 struct experiment {
   std::string name;
   std::string source;
   /// In the order of the enumerators.
   std::vector<engine_kind> engines{engine_kind::simulator};
-  /// Of the wall clock: its time over the modelled time.
+  /// Wall clock: ratio of its time to the modelled time.
   double time_scale = 1;
   std::vector<std::uint64_t> seeds{1, 2, 3};
   std::uint64_t steps = 3;
-  /// The name of a run; empty: the first.
+  /// Name of a run; empty: the first run.
   std::string baseline;
   /// Names of runs; empty: no table.
   std::vector<std::string> ablation;
@@ -165,20 +164,20 @@ struct experiment {
   std::size_t cells() const {
     return workloads.size() * weathers.size() * runs.size() * seeds.size();
   }
-  /// Index of a run by name; a name that is no run is a programmer's error.
+  /// Index of the run with this name; an unknown name is a programmer's error.
   std::size_t run_index(std::string_view name) const;
 };
 
 inline constexpr std::size_t cells_max = 100'000;
-/// Of a workload: stages * microbatches, and stages * tp * replicas.
+/// Limits of a workload: stages * microbatches, and stages * tp * replicas.
 inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t ranks_max = 4096;
 
 result<experiment> load_experiment(const std::string& path);
-/// `source` stands for the path.
+/// `source` replaces the path in errors.
 result<experiment> parse_experiment(std::string_view text, const std::string& source);
 
-/// Every key with type, default and meaning, as plain lines.
+/// Every key with its type, default and meaning, as plain text lines.
 std::string experiment_reference();
 
 }  // namespace rrfp::experiment

@@ -1,4 +1,4 @@
-/// What ranks the tasks of a cell: its policy, or what its run makes of that.
+/// The hint of a cell: its policy, or what its run derives from the policy.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace rrfp::experiment {
 
-/// Errors: a policy that the shape has no schedule for; a schedule that comes to a stand.
+/// Errors: a policy without a schedule for the shape; a schedule that stalls.
 result<std::shared_ptr<const policies::policy_set>> hints_of(const cell_model& model);
 
-/// Of one step.
+/// The simulation plan of one step.
 simulate::plan plan_of(const cell_model& model,
                        std::shared_ptr<const policies::policy_set> policies,
                        const step_costs& costs);

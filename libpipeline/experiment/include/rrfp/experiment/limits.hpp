@@ -1,4 +1,4 @@
-/// What a run allows a stage to hold.
+/// The memory limits of a stage in a run.
 #pragma once
 
 #include <algorithm>

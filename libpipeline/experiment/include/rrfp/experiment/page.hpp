@@ -1,9 +1,9 @@
-/// What an experiment says, as a page: one HTML file that asks nothing of any network and can be
-/// read, every figure of it, without its script.
+/// The results of an experiment as one self-contained HTML file. It loads nothing from a network,
+/// and every figure can be read without the script.
 ///
-/// Of each weather: speed-ups over the baseline with their spread and the paper's figures, the
-/// paper's table, what each ingredient adds, and for each workload step times, where the devices'
-/// time went, and memory.
+/// For each weather: speed-ups over the baseline with their spread and the paper's figures, the
+/// paper's table, the gain of each ingredient, and for each workload step times, device time and
+/// memory.
 #pragma once
 
 #include <string>
@@ -13,12 +13,13 @@
 
 namespace rrfp::experiment {
 
-/// Workloads x weathers x runs that a page may hold, a few hundred bytes each.
+/// Maximum number of workloads x weathers x runs on a page; each takes a few hundred bytes.
 inline constexpr std::size_t page_rows_max = 10'000;
 
-/// At least one engine; several stand after each other, with how well the last agrees with the
-/// first. `machine` is what they ran on, or empty. Of more than `rows_max` rows an engine the first
-/// workloads are shown, one at least, and the page says so.
+/// `all` holds at least one engine. Several engines follow each other on the page, with a
+/// comparison of the last with the first. `machine` describes where they ran; may be empty. If an
+/// engine has more than `rows_max` rows, the page shows only the first workloads (at least one) and
+/// says so.
 std::string report_page(const experiment& e, const std::vector<engine_outcomes>& all,
                         const std::string& machine, std::size_t rows_max = page_rows_max);
 

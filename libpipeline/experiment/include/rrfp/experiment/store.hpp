@@ -1,8 +1,9 @@
-/// The folder of an experiment: cells that are done stay done.
+/// The results folder of an experiment. Completed cells are kept across runs.
 ///
-/// DIR/cells.jsonl has a line a cell: description, outcome, and a checksum over both. A line that
-/// does not parse or whose checksum differs is torn: it is dropped with a note, and its cell runs
-/// again. results.json, results.csv and report.html are written whole, beside and renamed.
+/// DIR/cells.jsonl has one line per cell: description, outcome, and a checksum over both. A line
+/// that does not parse or whose checksum differs is incomplete: the store drops it with a note, and
+/// its cell runs again. results.json, results.csv and report.html are written to a temporary file
+/// and renamed.
 #pragma once
 
 #include <cstdio>
@@ -17,15 +18,15 @@ namespace rrfp::experiment {
 
 class store {
  public:
-  /// Makes the folder, reads what is there, and drops what is torn. Errors: a folder that cannot be
-  /// made, read or written.
+  /// Creates the folder, reads its cells, and drops incomplete lines. Errors: a folder that cannot
+  /// be created, read or written.
   static result<store> open(const std::string& folder);
 
-  /// Null if the cell is not done.
+  /// Null if the cell has no outcome yet.
   const outcome* find(const std::string& description) const;
-  /// On disk before it returns.
+  /// The outcome is on disk before this returns.
   status add(const std::string& description, const outcome& o);
-  /// A line for each torn one: "DIR/cells.jsonl:7: torn, its cell runs again".
+  /// One line per dropped line: "DIR/cells.jsonl:7: incomplete line, its cell runs again".
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -39,14 +40,14 @@ class store {
   file file_;
 };
 
-/// Written beside and renamed: whole or absent.
+/// Writes a temporary file and renames it: the file at `path` is complete or absent.
 status write_whole(const std::string& path, const std::string& text);
 
-/// Engine by engine, cell by cell.
+/// One entry per engine and cell.
 std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all);
-/// A row a cell, with a header.
+/// One row per cell, with a header.
 std::string results_csv(const experiment& e, const std::vector<engine_outcomes>& all);
-/// One cell: its description and its outcome, as one line of JSON.
+/// The description and outcome of one cell as one line of JSON.
 std::string cell_json(const cell& c, const outcome& o);
 
 }  // namespace rrfp::experiment

@@ -1,4 +1,4 @@
-#include "page/examined.hpp"
+#include "page/page_data.hpp"
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ void take(spread& s, double value, bool first) {
   s = first ? spread{value, value} : spread{std::min(s.least, value), std::max(s.most, value)};
 }
 
-/// The outcomes of one run, one a seed, lie together.
+/// The outcomes of one run, one per seed; they are contiguous.
 const outcome* seeds_of(const experiment& e, const std::vector<outcome>& outcomes,
                         std::size_t workload, std::size_t weather, std::size_t run) {
   return outcomes.data() +
@@ -24,7 +24,7 @@ const outcome* seeds_of(const experiment& e, const std::vector<outcome>& outcome
 measured measure(const experiment& e, const std::vector<outcome>& outcomes, std::size_t workload,
                  std::size_t weather, std::size_t run) {
   measured m;
-  m.is = summary_of(e, outcomes, workload, weather, run);
+  m.aggregate = summary_of(e, outcomes, workload, weather, run);
   m.paper = figure_of(e.workloads[workload].paper, e.runs[run].paper);
   const auto* const own = seeds_of(e, outcomes, workload, weather, run);
   const auto* const baseline = seeds_of(e, outcomes, workload, weather, e.run_index(e.baseline));
@@ -42,21 +42,21 @@ measured measure(const experiment& e, const std::vector<outcome>& outcomes, std:
 
 }  // namespace
 
-examined::examined(const experiment& e, const engine_outcomes& made, std::size_t rows_max)
+page_data::page_data(const experiment& e, const engine_outcomes& made, std::size_t rows_max)
     : e_(&e),
       engine_(made.engine),
       workloads_(std::clamp<std::size_t>(rows_max / (e.weathers.size() * e.runs.size()), 1,
                                          e.workloads.size())) {
-  RRFP_CHECK(made.outcomes.size() == e.cells(), "an outcome for each cell");
+  RRFP_CHECK(made.outcomes.size() == e.cells(), "there must be one outcome per cell");
   for (std::size_t w = 0; w < workloads_; ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       for (std::size_t r = 0; r < e.runs.size(); ++r)
         all_.push_back(measure(e, made.outcomes, w, k, r));
 }
 
-double examined::gained(std::size_t workload, std::size_t weather, std::size_t i) const {
+double page_data::gained(std::size_t workload, std::size_t weather, std::size_t i) const {
   const auto ms = [&](const std::string& run) {
-    return at(workload, weather, e_->run_index(run)).is.step_ms;
+    return at(workload, weather, e_->run_index(run)).aggregate.step_ms;
   };
   return ms(e_->ablation.front()) / ms(e_->ablation[i]);
 }

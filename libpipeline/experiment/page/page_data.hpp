@@ -1,4 +1,4 @@
-/// An experiment with all that its page tells of it, counted once.
+/// The figures of an experiment that its page shows, computed once.
 #pragma once
 
 #include <string>
@@ -13,32 +13,33 @@ struct spread {
   double most = 0;
 };
 
-/// A run of one workload in one weather.
+/// One run of one workload in one weather.
 struct measured {
-  summary is;
-  /// Over the steps of all seeds; a step's speed-up is over the same step of the baseline.
+  summary aggregate;
+  /// Over the steps of all seeds; the speed-up of a step is relative to the same step of the
+  /// baseline.
   spread step_ms;
   spread speed_up;
-  /// The paper's speed-up; 0: none given.
+  /// The paper's speed-up; 0: not given.
   double paper = 0;
-  /// Mean over seeds.
+  /// Mean over the seeds.
   double launch_gap_ms = 0;
 };
 
-class examined {
+class page_data {
  public:
-  examined(const experiment& e, const engine_outcomes& made, std::size_t rows_max);
+  page_data(const experiment& e, const engine_outcomes& made, std::size_t rows_max);
 
-  const experiment& of() const { return *e_; }
+  const experiment& source() const { return *e_; }
   engine_kind engine() const { return engine_; }
-  /// The first so many workloads are here; at least one.
+  /// Number of workloads included: the first ones, at least one.
   std::size_t workloads() const { return workloads_; }
   const measured& at(std::size_t workload, std::size_t weather, std::size_t run) const {
     return all_[(workload * e_->weathers.size() + weather) * e_->runs.size() + run];
   }
   std::size_t baseline() const { return e_->run_index(e_->baseline); }
 
-  /// Step time of the first of e.ablation over that of its entry `i`.
+  /// Step time of the first run in e.ablation over that of entry `i`.
   double gained(std::size_t workload, std::size_t weather, std::size_t i) const;
 
  private:
@@ -48,7 +49,7 @@ class examined {
   std::vector<measured> all_;
 };
 
-/// "1.56"; empty where there is none.
+/// "1.56"; empty without a figure.
 std::string figure_text(double figure);
 
 }  // namespace rrfp::experiment
