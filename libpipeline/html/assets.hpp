@@ -1,4 +1,4 @@
-/// html.css, as text.
+/// The contents of html.css.
 #pragma once
 
 namespace rrfp::html {

@@ -25,33 +25,33 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
   const auto groups = std::size_t{p.replicas_} * p.stages_;
   const auto all = groups * p.ranks_;
   const auto& given = j.pipeline.nodes;
-  RRFP_CHECK(nodes > 0, "at least one node");
+  RRFP_CHECK(nodes > 0, "nodes must be at least 1");
   if (nodes > all)
     return error{"expected at most as many nodes as ranks, " + std::to_string(all) + ", got " +
                  std::to_string(nodes)};
   if (!given.empty() && given.size() != groups && given.size() != all)
     return error{"pipeline.nodes: expected " + std::to_string(groups) +
-                 " nodes (one a stage and replica)" +
-                 (all == groups ? "" : " or " + std::to_string(all) + " (one a rank)") + ", got " +
-                 std::to_string(given.size())};
+                 " entries (one per stage and replica)" +
+                 (all == groups ? "" : " or " + std::to_string(all) + " (one per rank)") +
+                 ", got " + std::to_string(given.size())};
   for (std::size_t i = 0; i < all; ++i) {
     const auto node = given.empty()            ? static_cast<std::uint32_t>(i * nodes / all)
                       : given.size() == groups ? given[i / p.ranks_]
                                                : given[i];
     if (node >= nodes)
-      return error{"pipeline.nodes: expected nodes below " + std::to_string(nodes) + ", got " +
-                   std::to_string(node)};
+      return error{"pipeline.nodes: expected node numbers below " + std::to_string(nodes) +
+                   ", got " + std::to_string(node)};
     p.places_.emplace_back(node);
   }
   for (std::uint32_t n = 0; n < nodes; ++n)
     if (std::find(p.places_.begin(), p.places_.end(), node_id{n}) == p.places_.end())
-      return error{"pipeline.nodes: node " + std::to_string(n) + " hosts nothing"};
+      return error{"pipeline.nodes: node " + std::to_string(n) + " hosts no rank"};
   return p;
 }
 
 node_id node_places::of(replica_id replica, stage_id stage, rank_id rank) const {
   RRFP_CHECK(replica.value() < replicas_ && stage.value() < stages_ && rank.value() < ranks_,
-             "a rank of the job");
+             "the rank must belong to the job");
   return places_[(std::size_t{replica.value()} * stages_ + stage.value()) * ranks_ + rank.value()];
 }
 

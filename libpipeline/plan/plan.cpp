@@ -6,7 +6,7 @@ namespace rrfp::plan {
 
 namespace {
 
-/// [cost] with nothing else.
+/// The costs of [cost] alone.
 simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& shape) {
   simulate::stage_costs_options options;
   options.durations.clear();
@@ -23,7 +23,7 @@ simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& 
 
 simulate::stage_costs made(const pipeline_shape& shape, simulate::stage_costs_options options) {
   auto costs = simulate::stage_costs::make(shape, std::move(options));
-  RRFP_CHECK(costs.ok(), "a loaded job has costs in range");
+  RRFP_CHECK(costs.ok(), "the costs of a loaded job are valid");
   return std::move(*costs);
 }
 

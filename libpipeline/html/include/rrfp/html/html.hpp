@@ -1,6 +1,5 @@
-/// What the product's pages have in common: one HTML file each, with style and script in it, which
-/// asks nothing of any network. Texts come in as they are and go out escaped, unless said
-/// otherwise.
+/// Shared parts of the HTML pages: each page is one HTML file with its style and script inside, and
+/// loads nothing from a network. Functions take plain text and escape it, unless stated otherwise.
 #pragma once
 
 #include <initializer_list>
@@ -9,15 +8,15 @@
 
 namespace rrfp::html {
 
-/// The same with &, <, > and quotes as entities.
+/// Replaces &, <, > and quotes by entities.
 std::string escaped(std::string_view text);
 
-/// All but the title are HTML, CSS and JavaScript, taken as they are.
+/// All fields except the title are HTML, CSS or JavaScript and are not escaped.
 struct document {
   std::string title;
-  /// Beside that of all pages: headings, tables, cards, bars, swatches.
+  /// Added to the style of all pages (headings, tables, cards, bars, swatches).
   std::string_view style;
-  /// After the heading.
+  /// The HTML after the heading.
   std::string body;
   /// May be empty.
   std::string_view script;
@@ -25,19 +24,19 @@ struct document {
 
 std::string text_of(const document& d);
 
-/// Rows of cells under heads; the first cell of a row is its name.
+/// A table with header cells; the first cell of each row is its name.
 class table {
  public:
   explicit table(std::string_view caption, std::initializer_list<std::string_view> heads);
-  /// Before the first row.
+  /// Adds a header cell. Call before the first row.
   void head(std::string_view cell);
 
-  /// `kind` is a class of the row.
+  /// Begins a row; `kind` is its CSS class.
   void row(std::string_view first, std::string_view kind = {});
-  /// `value` is HTML; `kind` is a class of the cell.
+  /// Adds a cell; `value` is HTML, `kind` its CSS class.
   void cell(std::string_view value, std::string_view kind = {});
 
-  /// No call after this one.
+  /// The HTML of the table. Call nothing after this.
   std::string finish();
 
  private:
@@ -47,7 +46,7 @@ class table {
   bool in_body_ = false;
 };
 
-/// A sample of a colour (CSS) and what it stands for.
+/// A colour sample (CSS) with its label.
 std::string swatch(std::string_view colour, std::string_view word);
 
 }  // namespace rrfp::html

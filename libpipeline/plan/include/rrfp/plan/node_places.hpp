@@ -1,7 +1,8 @@
-/// Which node hosts which rank of a job.
+/// The node that hosts each rank of a job.
 ///
-/// The intuition: ranks talk most to the other ranks of their stage and next to the neighbour
-/// stages, so they are dealt out in the order replica, stage, rank, in runs as even as possible.
+/// Ranks communicate most with the other ranks of their stage, and then with the neighbouring
+/// stages. They are therefore assigned in the order replica, stage, rank, in contiguous runs that
+/// are as even as possible.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,14 @@ namespace rrfp::plan {
 
 class node_places {
  public:
-  /// As pipeline.nodes says (a node a stage and replica, or a node a rank), else evenly. Errors:
-  /// more nodes than ranks, a list of another length, a node that is not there or hosts nothing.
+  /// Follows pipeline.nodes (one node per stage and replica, or one per rank), or splits evenly if
+  /// it is empty. Errors: more nodes than ranks, a list of the wrong length, a node that does not
+  /// exist or hosts no rank.
   static result<node_places> make(const job::job& j, std::uint32_t nodes);
 
   std::uint32_t nodes() const { return nodes_; }
   node_id of(replica_id replica, stage_id stage, rank_id rank) const;
-  /// The stages that a node hosts ranks of: "stages 1, 2", "replica 1 stage 0 rank 2".
+  /// The stages of which a node hosts ranks: "stages 1, 2", "replica 1 stage 0 rank 2".
   std::string describe(node_id node) const;
 
  private:

@@ -1,6 +1,5 @@
-/// What the words of a job come to before anything runs: policies, limits and expected times of
-/// every stage. The runtime, the simulator and `rrfp-node check` all start from here, so what is
-/// simulated is what runs.
+/// Derives the policies, limits and expected times of every stage from a job. The runtime, the
+/// simulator and `rrfp-node check` share this plan, so a simulation describes what runs.
 #pragma once
 
 #include <memory>
@@ -22,18 +21,18 @@ struct dispatch_plan {
   std::shared_ptr<const policies::policy_set> policies;
 };
 
-/// In in-order mode a policy that works in rounds becomes a fixed schedule: the order that it gives
-/// with the job's expected costs and no disturbance. Errors: what make_policy_set() and
-/// check_sequences() say.
+/// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with
+/// the job's expected costs and no disturbance. Errors: those of make_policy_set() and
+/// check_sequences().
 result<dispatch_plan> make_dispatch_plan(const job::job& j);
 
-/// Expected times of the job ([cost]) under its weather ([jitter]) and with the delays that it
-/// gives (jitter.delays). The error names what is wrong with their file.
+/// The expected times of the job ([cost]) with its jitter ([jitter]) and delays (jitter.delays).
+/// The error describes what is wrong with the file of delays.
 result<simulate::stage_costs> expected_costs(const job::job& j);
-/// The same on a day without weather, and without delays.
+/// The same without jitter and delays.
 simulate::stage_costs nominal_costs(const job::job& j);
 
-/// The plan as the simulator takes it. The result refers to nothing in `p`.
+/// Converts the plan for the simulator. The result holds no reference to `p`.
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps);
 
 }  // namespace rrfp::plan
