@@ -1,4 +1,4 @@
-/// B-priority: a backward whenever one is ready, a forward only when none is. Source: arXiv
+/// B-priority: run a backward whenever one is ready, a forward only if none is. Source: arXiv
 /// 2605.18750, one of the hints compared with BF.
 #include "catalog.hpp"
 #include "round_policy.hpp"

@@ -1,7 +1,8 @@
-/// BF: a round is at most one ready B, then at most one ready F. Source: arXiv 2605.18750, Alg. 1.
+/// BF: a round runs at most one ready B, then at most one ready F. Source: arXiv 2605.18750,
+/// Alg. 1.
 ///
-/// A round in which one direction has nothing to run ends early and the next begins, so all there
-/// is to remember is whether this round's B has run.
+/// If one direction has nothing ready, the round ends early and the next one begins. The only state
+/// is therefore whether this round's B has run.
 #include "catalog.hpp"
 #include "round_policy.hpp"
 

@@ -1,5 +1,5 @@
-/// BFW: BF with the weight gradient split off. W fills the time in which neither B nor F can run;
-/// after it a new round begins. Source: arXiv 2605.18750, Alg. BFW.
+/// BFW: BF with the weight gradient split off. W fills the time in which neither B nor F is ready;
+/// after a W, a new round begins. Source: arXiv 2605.18750, Alg. BFW.
 #include "catalog.hpp"
 #include "round_policy.hpp"
 

@@ -1,4 +1,4 @@
-/// Every policy's way in, one line for each file; the registry gives them their names.
+/// The factory functions of all policies, one line for each file; the registry names them.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace rrfp::policies {
 
-// ---- rounds over ready work, for every valid shape
+// ---- rounds over ready tasks, for every valid shape
 
 std::unique_ptr<policy> make_bf(const pipeline_shape& shape);
 std::unique_ptr<policy> make_bfw(const pipeline_shape& shape);
@@ -19,7 +19,7 @@ std::unique_ptr<policy> make_fb(const pipeline_shape& shape);
 std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape);
 std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape);
 
-// ---- fixed schedules: a sequence a stage, or which shape was expected
+// ---- fixed schedules: one sequence per stage; the error says which shape was expected
 
 result<std::vector<sequence>> one_f_one_b(const pipeline_shape& shape);
 result<std::vector<sequence>> gpipe(const pipeline_shape& shape);
@@ -29,7 +29,7 @@ result<std::vector<sequence>> zb_h2(const pipeline_shape& shape);
 result<std::vector<sequence>> zb_v(const pipeline_shape& shape);
 result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape);
 
-/// The table in the file `path`, read and proved by check_sequences().
+/// The table in the file `path`, checked by check_sequences().
 result<std::vector<sequence>> table(std::string_view path, const pipeline_shape& shape);
 
 }  // namespace rrfp::policies

@@ -7,8 +7,7 @@ namespace rrfp::policies {
 
 namespace {
 
-/// Splits backwards as `base` does and ranks all tasks in one lane, by what `rank_of` makes of
-/// them.
+/// Splits backwards as `base` does, and ranks all tasks in one lane by `rank_of`.
 template <class RankOf>
 class one_lane final : public policy {
  public:
@@ -30,7 +29,7 @@ class one_lane final : public policy {
   const RankOf rank_of_;
 };
 
-/// MakeRank of a stage gives a RankOf.
+/// MakeRank returns the RankOf of a stage.
 template <class MakeRank>
 class distorted_set final : public policy_set {
  public:
@@ -54,7 +53,7 @@ template <class MakeRank>
 std::shared_ptr<const policy_set> distort(std::string_view how,
                                           std::shared_ptr<const policy_set> base,
                                           MakeRank make_rank) {
-  RRFP_CHECK(base != nullptr, "a policy to distort");
+  RRFP_CHECK(base != nullptr, "base must not be null");
   auto name = std::string{how} + " " + std::string{base->name()};
   return std::make_shared<distorted_set<MakeRank>>(std::move(name), std::move(base), make_rank);
 }
@@ -71,7 +70,7 @@ constexpr std::uint64_t mix(std::uint64_t x) {
 std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set> base) {
   return distort("reversed", std::move(base), [](stage_id) {
     return [](const policy& of, const task& t) {
-      // The last lane first, and in it what was last.
+      // The last lane comes first, and within a lane the last task.
       constexpr auto lane_size = std::numeric_limits<std::uint64_t>::max() / lanes_max;
       const auto lane = lanes_max - 1 - of.lane_of(t);
       return lane * lane_size + (lane_size - 1 - of.rank(t) % lane_size);

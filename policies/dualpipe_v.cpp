@@ -1,13 +1,13 @@
 /// DualPipeV: DualPipe without its second copy of the parameters. Source: DeepSeek's DualPipe
 /// (arXiv 2412.19437), cut in half along its symmetry.
 ///
-/// DualPipe feeds P ranks from both ends, m/2 microbatches from each; rank r and rank P-1-r do the
-/// same thing mirrored. Folding the one onto the other gives p = P/2 stages with two chunks each
-/// (placement v) and every microbatch goes one way, there and back. So P is always even, and
-/// DualPipe's condition m >= 2P reads m >= 2p here.
+/// DualPipe feeds P ranks from both ends with m/2 microbatches each; rank r and rank P-1-r do the
+/// same work mirrored. Folding one half onto the other gives p = P/2 stages with two chunks each
+/// (placement v), and every microbatch takes the same path, there and back. So P is always even,
+/// and DualPipe's condition m >= 2P becomes m >= 2p.
 ///
 /// The main part runs an F and the BW of another microbatch as a pair whose communication and
-/// computation overlap; here the two are written one after the other, F first.
+/// computation overlap; here the pair is written as two tasks, F first.
 #include "catalog.hpp"
 #include "sequence_builder.hpp"
 #include "shape_needs.hpp"
@@ -42,8 +42,8 @@ sequence dualpipe_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t m) {
     order.forward(c1);
     order.backward_weight(c0);
   }
-  // W is split off from the (r+1)th backward of these 2(r+1) on, so that r+1 of them are left for
-  // the end: with r+1 odd the turn falls between the two chunks of a microbatch.
+  // W is split off starting with the (r+1)th backward of these 2(r+1), so that r+1 of them remain
+  // for the end; for odd r+1 the switch falls between the two chunks of a microbatch.
   std::uint32_t fused_left = r + 1;
   const auto backward_fused_first = [&](chunk_id chunk) {
     if (fused_left == 0) return order.backward(chunk);

@@ -1,4 +1,4 @@
-/// F-priority: a forward whenever one is ready, a backward only when none is. Source: arXiv
+/// F-priority: run a forward whenever one is ready, a backward only if none is. Source: arXiv
 /// 2605.18750, one of the hints compared with BF.
 #include "catalog.hpp"
 #include "round_policy.hpp"

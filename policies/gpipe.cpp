@@ -1,6 +1,6 @@
 /// GPipe: every F, then every BW. Source: arXiv 1811.06965.
 ///
-/// Each stage stands still for (p-1)(TF + TBW) and holds all m microbatches.
+/// Each stage is idle for (p-1)(TF + TBW) and holds all m microbatches.
 #include "catalog.hpp"
 #include "sequence_builder.hpp"
 #include "shape_needs.hpp"

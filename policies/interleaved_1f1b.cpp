@@ -1,11 +1,11 @@
-/// Interleaved 1F1B: v chunks a stage shorten the ramp to a v-th. Source: arXiv 2104.04473
-/// (Megatron-LM).
+/// Interleaved 1F1B: v chunks per stage shorten the ramps by a factor of v. Source: arXiv
+/// 2104.04473 (Megatron-LM).
 ///
-/// Microbatches go in groups: a group visits chunk 0, then chunk 1, and so on; BW visits the chunks
-/// the other way. A group needs p microbatches, the time that its first one takes to come round. If
-/// p does not divide m, the groups are made a little larger (torch.distributed.pipelining's rule,
-/// here for any m), for a short group would leave the stages standing, or even be infeasible: with
-/// v = 2 and groups of p, a last group of 2..p-3 ends in a cycle of waits.
+/// Microbatches run in groups: a group visits chunk 0, then chunk 1, and so on; BW visits the
+/// chunks in reverse order. A group needs p microbatches, the time that its first one takes to
+/// return. If p does not divide m, the groups are slightly larger (the rule of
+/// torch.distributed.pipelining, here for any m), because a short group would leave stages idle or
+/// even be infeasible: with v = 2 and groups of p, a last group of 2..p-3 ends in a cycle of waits.
 #include <algorithm>
 
 #include "catalog.hpp"
@@ -16,7 +16,7 @@ namespace rrfp::policies {
 
 namespace {
 
-/// The sizes of the groups: as many as hold p microbatches or more, the larger ones first.
+/// The sizes of the groups: as many as can hold p microbatches or more, larger groups first.
 std::vector<std::uint32_t> group_sizes(const pipeline_shape& shape) {
   const auto groups = std::max(shape.microbatches / shape.stages, 1U);
   std::vector<std::uint32_t> sizes(groups, shape.microbatches / groups);
@@ -32,7 +32,7 @@ result<std::vector<sequence>> interleaved_1f1b(const pipeline_shape& shape) {
   const auto p = shape.stages;
   const auto v = shape.chunks;
   const auto sizes = group_sizes(shape);
-  // The chunk of every F, in order. The microbatch follows: the next one of that chunk.
+  // The chunk of every F, in order. The microbatch is always the next one of that chunk.
   std::vector<chunk_id> table;
   for (const auto size : sizes)
     for (std::uint32_t c = 0; c < v; ++c) table.insert(table.end(), size, chunk_id{c});

@@ -1,7 +1,7 @@
-/// 1F1B: as many F as there are stages behind this one, then F and BW in turn, then the rest of BW.
+/// 1F1B: one F for each later stage, then F and BW alternately, then the remaining BW.
 /// Source: arXiv 1806.03377 (PipeDream), flushed at the end of the step.
 ///
-/// GPipe's idle time with min(p-s, m) microbatches held on stage s.
+/// Has GPipe's idle time, with min(p-s, m) microbatches held on stage s.
 #include <algorithm>
 
 #include "catalog.hpp"

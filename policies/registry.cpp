@@ -23,14 +23,15 @@ struct entry {
 };
 
 constexpr entry entries[] = {
-    {"bf", "rounds of one ready B, then one ready F; the default", make_bf},
-    {"bfw", "bf with W split off, which fills the time when neither B nor F can run", make_bfw},
+    {"bf", "rounds of one ready B, then one ready F", make_bf},
+    {"bfw", "bf with W split off to fill the time when neither B nor F can run; the default",
+     make_bfw},
     {"fb", "rounds of one ready F, then one ready B", make_fb},
-    {"f_priority", "F whenever one is ready", make_f_priority},
-    {"b_priority", "B whenever one is ready", make_b_priority},
-    {"one_f_one_b", "1F1B: warm up, then F and B in turn; 1 chunk", one_f_one_b},
+    {"f_priority", "F whenever one is ready, else B", make_f_priority},
+    {"b_priority", "B whenever one is ready, else F", make_b_priority},
+    {"one_f_one_b", "1F1B: warm-up, then F and B alternately; 1 chunk", one_f_one_b},
     {"gpipe", "every F, then every B; 1 chunk", gpipe},
-    {"interleaved_1f1b", "1F1B over several chunks a stage; placement interleaved",
+    {"interleaved_1f1b", "1F1B over several chunks per stage; placement interleaved",
      interleaved_1f1b},
     {"zb_h1", "zero bubble at 1F1B's memory, a third of its idle time; 1 chunk", zb_h1},
     {"zb_h2", "zero bubble at twice 1F1B's memory; 1 chunk, microbatches >= 2p-1", zb_h2},
@@ -61,7 +62,7 @@ class fixed_set final : public policy_set {
 
   std::string_view name() const override { return name_; }
   std::unique_ptr<policy> make(stage_id stage) const override {
-    RRFP_CHECK(stage.value() < sequences_.size(), "a stage of the schedule");
+    RRFP_CHECK(stage.value() < sequences_.size(), "the stage must belong to the schedule");
     return make_sequence_policy(name_, sequences_[stage.value()]);
   }
   const std::vector<sequence>* sequences() const override { return &sequences_; }

@@ -1,12 +1,12 @@
-/// What the policies that work in rounds have in common: a lane for each direction, and the order
-/// inside the lanes.
+/// The common base of the policies that work in rounds: one lane per direction, and the order
+/// within the lanes.
 ///
-/// F takes the smaller chunk first: its output has the longer way to go. B takes the larger chunk
-/// first, for the same reason seen from the other end. W takes the oldest microbatch first, since
-/// that one gives its slot back the soonest; of its chunks the larger one, whose B ran first. Ties
-/// go to the smaller microbatch.
+/// F takes the smaller chunk first, because its output has the longer path ahead. B takes the
+/// larger chunk first, for the same reason in the other direction. W takes the oldest microbatch
+/// first, because it frees its slot the soonest; among its chunks the larger one, whose B ran
+/// first. Ties go to the smaller microbatch.
 ///
-/// A round is a pass of preference: which lane goes first is all that the policies differ in.
+/// A round is one pass over the lanes; the policies differ only in which lane goes first.
 #pragma once
 
 #include <rrfp/schedule/placement.hpp>
@@ -25,7 +25,7 @@ class round_policy : public policy {
   std::uint64_t rank(const task& t) const final;
 
  protected:
-  /// W, where there is one, comes after both.
+  /// W, if split off, comes after both.
   static lane_order backward_then_forward() { return {{backward_lane, forward_lane}, 2}; }
   static lane_order forward_then_backward() { return {{forward_lane, backward_lane}, 2}; }
 

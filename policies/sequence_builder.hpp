@@ -1,7 +1,8 @@
-/// Writes one stage's order task by task, so that a schedule's source reads like its definition.
+/// Writes the order of one stage task by task, so that a schedule's source reads like its
+/// definition.
 ///
-/// In every schedule here each kind of task takes the microbatches of a chunk in ascending order,
-/// so "the next F of chunk 1" names a task. A fixed schedule of a pipeline is one builder a stage.
+/// In every schedule here, each kind of task takes the microbatches of a chunk in ascending order,
+/// so "the next F of chunk 1" identifies a task. A fixed schedule has one builder per stage.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,20 @@ inline constexpr chunk_id second_chunk{1};
 
 class sequence_builder {
  public:
-  /// `chunks` of the stage.
+  /// `chunks`: number of chunks of the stage.
   explicit sequence_builder(std::uint32_t chunks = 1) : forwards_(chunks), backwards_(chunks) {}
 
   void forward(chunk_id chunk = first_chunk);
-  /// The input gradient alone; its W joins the queue of those that are due.
+  /// The input gradient alone; its W joins the queue of due W.
   void backward(chunk_id chunk = first_chunk);
   void backward_weight(chunk_id chunk = first_chunk);
-  /// The oldest W that is due, on this chunk or on any; nothing if none is.
+  /// Emits the oldest due W, of this chunk or of any; does nothing if none is due.
   void weight(chunk_id chunk);
   void weight();
-  /// All W that are due, oldest first.
+  /// Emits all due W, oldest first.
   void remaining_weights();
 
-  /// How many F of the chunk are written.
+  /// Number of F written for the chunk.
   std::uint32_t forwards(chunk_id chunk = first_chunk) const { return forwards_[chunk.value()]; }
 
   sequence take() && { return std::move(order_); }

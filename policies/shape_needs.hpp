@@ -1,4 +1,5 @@
-/// What fixed schedules ask of a shape. The errors name the policy, what it expects and what came.
+/// The requirements of fixed schedules on the shape. The errors name the policy, what it expects
+/// and what came.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace rrfp::policies {
 
 status needs_one_chunk(std::string_view policy, const pipeline_shape& shape);
 status needs_placement(std::string_view policy, const pipeline_shape& shape, placement expected);
-/// `formula` says where the number comes from: "2p-1".
+/// `formula` explains the number: "2p-1".
 status needs_microbatches(std::string_view policy, const pipeline_shape& shape, std::uint32_t least,
                           std::string_view formula);
 

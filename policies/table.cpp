@@ -1,4 +1,4 @@
-/// A schedule read from a CSV file, proved before anything runs.
+/// A schedule read from a CSV file and checked before the run.
 #include <fstream>
 #include <string>
 
@@ -11,12 +11,12 @@ namespace rrfp::policies {
 
 namespace {
 
-/// Far above any real table; a wrong path (a device, a checkpoint) is refused instead of read.
+/// Far above any real table; refuses a wrong path (a device, a checkpoint) instead of reading it.
 constexpr std::size_t table_bytes_max = std::size_t{64} << 20;
 
 result<std::string> read_file(const std::string& path) {
   std::ifstream file{path, std::ios::binary};
-  if (!file) return error{path + ": expected a CSV file of a schedule, cannot open it"};
+  if (!file) return error{path + ": expected a CSV file with a schedule, cannot open it"};
   std::string text;
   char block[1 << 16];
   while (file.read(block, sizeof block), file.gcount() > 0) {
@@ -25,7 +25,7 @@ result<std::string> read_file(const std::string& path) {
       return error{path + ": expected at most " + std::to_string(table_bytes_max) +
                    " bytes, got more"};
   }
-  // A directory opens, but does not read.
+  // A directory can be opened, but not read.
   if (file.bad() || !file.eof()) return error{path + ": expected a CSV file, cannot read it"};
   return text;
 }

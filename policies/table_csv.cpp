@@ -8,7 +8,7 @@ namespace rrfp::policies {
 
 namespace {
 
-/// How PyTorch writes a pair whose communication overlaps: "(0F8;7B0)OVERLAP_F_B".
+/// PyTorch's suffix for a pair whose communication overlaps: "(0F8;7B0)OVERLAP_F_B".
 constexpr std::string_view pair_end = ")OVERLAP_F_B";
 
 std::string_view trimmed(std::string_view text) {
@@ -18,7 +18,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blank) - begin + 1);
 }
 
-/// The text up to the next `separator`, which is taken away too.
+/// Removes and returns the text up to the next `separator`.
 std::string_view next_part(std::string_view& rest, char separator) {
   const auto end = rest.find(separator);
   const auto part = rest.substr(0, end);
@@ -54,7 +54,7 @@ char letter_of(task_kind kind) {
   RRFP_CHECK(false, "unknown kind");
 }
 
-/// One task, or what was expected instead.
+/// Parses one task; the error says what was expected.
 result<task> parse_task(std::string_view text, const pipeline_shape& shape, stage_id stage) {
   auto rest = text;
   const auto vs = take_number(rest);
@@ -101,7 +101,7 @@ result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_sha
     const auto at = std::string{source} + ":" + std::to_string(line) + ": ";
     if (orders.size() == shape.stages)
       return error{at + "expected " + std::to_string(shape.stages) +
-                   " rows, one a stage, got another"};
+                   " rows, one per stage, got another row"};
     const stage_id stage{static_cast<std::uint32_t>(orders.size())};
     auto& order = orders.emplace_back();
     for (std::size_t number = 1; !row.empty(); ++number) {
@@ -115,12 +115,12 @@ result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_sha
   }
   if (orders.size() < shape.stages)
     return error{std::string{source} + ": expected " + std::to_string(shape.stages) +
-                 " rows, one a stage, got " + std::to_string(orders.size())};
+                 " rows, one per stage, got " + std::to_string(orders.size())};
   return orders;
 }
 
 std::string write_csv(const std::vector<sequence>& sequences, const pipeline_shape& shape) {
-  RRFP_CHECK(sequences.size() == shape.stages, "one sequence a stage");
+  RRFP_CHECK(sequences.size() == shape.stages, "there must be one sequence per stage");
   std::string text;
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const char* separator = "";

@@ -18,7 +18,7 @@ result<std::vector<sequence>> zb_h1(const pipeline_shape& shape) {
     for (std::uint32_t i = 0; i < warm_up; ++i) order.forward();
     for (std::uint32_t k = 0; k < m; ++k) {
       order.backward();
-      // W lags by s: a later stage has s microbatches of memory to spare for it.
+      // W lags by s, because a later stage has memory for s more microbatches.
       if (k >= s) order.weight();
       if (order.forwards() < m) order.forward();
     }

@@ -1,4 +1,4 @@
-/// ZB-H2: twice 1F1B's forwards in the ramp-up, so that W fills the whole ramp-down: no idle time
+/// ZB-H2: twice 1F1B's forwards in the ramp-up, so that W fills the whole ramp-down. No idle time
 /// at equal costs, for the memory of 2p-1 microbatches. Source: arXiv 2401.10241.
 #include "catalog.hpp"
 #include "sequence_builder.hpp"

@@ -1,6 +1,7 @@
-/// ZB-V: the model turns back at the last stage (placement v), so that loss and first B are where
-/// the last F was, and every stage holds the same. No idle time at equal costs with 1F1B's memory
-/// (2p half-size chunks). Source: arXiv 2405.15362; order as in torch.distributed.pipelining.
+/// ZB-V: the model turns back at the last stage (placement v), so that the loss and the first B are
+/// where the last F was, and every stage holds the same amount. No idle time at equal costs, with
+/// 1F1B's memory (2p half-size chunks). Source: arXiv 2405.15362; order as in
+/// torch.distributed.pipelining.
 #include <algorithm>
 
 #include "catalog.hpp"
@@ -14,7 +15,7 @@ namespace {
 sequence zb_v_order(std::uint32_t p, std::uint32_t r, std::uint32_t microbatches) {
   constexpr auto c0 = first_chunk;
   constexpr auto c1 = second_chunk;
-  // The pattern needs 2p-1 microbatches to close; those that the step has not are dropped below.
+  // The pattern needs 2p-1 microbatches to close; those beyond the step's own are dropped below.
   const auto n = std::max(microbatches, 2 * p - 1);
   sequence_builder order{2};
   const auto backward_then_weight = [&](chunk_id chunk) {

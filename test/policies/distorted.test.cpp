@@ -1,4 +1,4 @@
-/// Bad hints rank the same tasks, are the same each time, and cost time but never the run.
+/// Bad hints rank the same tasks, are reproducible, and slow a run down but never block it.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -33,7 +33,7 @@ simulate::nanoseconds makespan(const std::shared_ptr<const policy_set>& set) {
 
 }  // namespace
 
-TEST_CASE("a reversed schedule is its tasks from the last to the first") {
+TEST_CASE("a reversed schedule runs its tasks from last to first") {
   const auto base = policies_of("zb_h1", shape);
   const auto reversed = make_reversed(base);
   CHECK(reversed->name() == "reversed zb_h1");
@@ -53,7 +53,7 @@ TEST_CASE("rounds are reversed lane by lane, and W stays split off") {
   CHECK(order.back().mb == microbatch_id{0});
 }
 
-TEST_CASE("a shuffled hint is the same for the same seed and stage, and another for others") {
+TEST_CASE("a shuffled hint depends on the seed and the stage alone") {
   const auto base = policies_of("bfw", shape);
   const auto order = [&](std::uint64_t seed, std::uint32_t stage) {
     return obeyed_order(*make_shuffled(base, seed)->make(stage_id{stage}), shape);
@@ -67,7 +67,7 @@ TEST_CASE("a shuffled hint is the same for the same seed and stage, and another 
   CHECK(ranks.size() == std::size_t{3} * shape.microbatches);
 }
 
-TEST_CASE("any hint comes to the end, the bad ones later") {
+TEST_CASE("a run ends with any hint, with bad ones later") {
   for (const auto* name : {"bfw", "one_f_one_b", "zb_h1"}) {
     INFO(name);
     const auto base = policies_of(name, shape);

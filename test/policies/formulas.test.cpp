@@ -1,11 +1,11 @@
-/// What the schedules promise, measured: the time that a stage stands still between its first and
-/// its last task, and what it holds until W (or BW) ends, obeyed in order with links that take no
-/// time.
+/// Checks the published formulas of the schedules by measurement: the time that a stage is idle
+/// between its first and its last task, and what it holds until W (or BW) ends, executed in order
+/// with links that take no time.
 ///
-/// p stages, m microbatches, v chunks, stage s. TF, TB, TW are the times of one chunk and T their
-/// sum; a whole stage takes v times as long. A ramp costs stage s what the p-1-s stages behind it
-/// cost, so the literature's (p-1)x is the gap of stage 0 and (p-1-s)x that of stage s; the rest of
-/// (p-1)x lies before its first and after its last task.
+/// p stages, m microbatches, v chunks, stage s. TF, TB, TW are the times of one chunk and T is
+/// their sum; a whole stage takes v times as long. A ramp costs stage s the time of the p-1-s
+/// stages behind it, so the literature's (p-1)x is the gap of stage 0, and stage s has (p-1-s)x;
+/// the rest of (p-1)x lies before its first and after its last task.
 #include <algorithm>
 #include <functional>
 
@@ -36,7 +36,7 @@ struct sizes {
   std::int64_t m;
 };
 
-/// What a stage should show, as a function of (sizes, stage, durations).
+/// The expected value for a stage, as a function of (sizes, stage, durations).
 using formula = std::function<std::int64_t(const sizes&, std::int64_t, const durations&)>;
 
 std::int64_t positive(std::int64_t x) { return std::max<std::int64_t>(x, 0); }
@@ -57,7 +57,7 @@ void check_stages(std::string_view name, const pipeline_shape& shape,
   }
 }
 
-/// Every shape that `shape_of(p, m)` gives for m from `least(p)` on.
+/// Checks every shape `shape_of(p, m)` for m from `least(p)` on.
 void check_sweep(std::string_view name,
                  const std::function<pipeline_shape(std::uint32_t, std::uint32_t)>& shape_of,
                  const std::function<std::uint32_t(std::uint32_t)>& least,
@@ -69,7 +69,7 @@ void check_sweep(std::string_view name,
 
 std::uint32_t any_microbatches(std::uint32_t) { return 1; }
 
-/// Gap, head and tail together are the same on every stage: (p-1)T for each chunk-sized ramp.
+/// Gap, head and tail together are equal on every stage: (p-1)T for each chunk-sized ramp.
 void check_ramp(std::string_view name, const pipeline_shape& shape, const durations& t) {
   const auto report = run(name, shape, t, dispatch_mode::in_order);
   for (const auto& stage : report.stages)
@@ -82,14 +82,14 @@ void check_ramp(std::string_view name, const pipeline_shape& shape, const durati
 
 }  // namespace
 
-TEST_CASE("gpipe stands still for (p-1)T and holds all m microbatches") {
+TEST_CASE("gpipe is idle for (p-1)T and holds all m microbatches") {
   check_sweep(
       "gpipe", linear, any_microbatches, all_durations,
       [](const sizes& n, auto s, const durations& t) { return (n.p - 1 - s) * t.sum(); },
       [](const sizes& n, auto, const durations&) { return n.m; });
 }
 
-TEST_CASE("1F1B stands still for (p-1)T and holds min(p-s, m) microbatches") {
+TEST_CASE("1F1B is idle for (p-1)T and holds min(p-s, m) microbatches") {
   check_sweep(
       "one_f_one_b", linear, any_microbatches, all_durations,
       [](const sizes& n, auto s, const durations& t) { return (n.p - 1 - s) * t.sum(); },
@@ -109,10 +109,10 @@ TEST_CASE("gpipe's, 1F1B's and interleaved 1F1B's ramps cost each stage the same
   }
 }
 
-TEST_CASE("interleaved 1F1B stands still for (p-1)T of one chunk, a v-th of 1F1B's") {
-  // With m < p even a group of all microbatches comes round p - m tasks too early, v-1 times.
-  // A group has G microbatches: p if p divides m, else as few more as a whole number of groups
-  // asks.
+TEST_CASE("interleaved 1F1B is idle for (p-1)T of one chunk, a v-th of 1F1B's idle time") {
+  // For m < p, even a group of all microbatches returns p - m tasks too early, v-1 times. A group
+  // has G microbatches: p if p divides m, otherwise as few more as a whole number of groups
+  // requires.
   const auto group = [](const sizes& n) {
     const auto groups = std::max<std::int64_t>(n.m / n.p, 1);
     return (n.m + groups - 1) / groups;
@@ -144,7 +144,7 @@ TEST_CASE("interleaved 1F1B's first stage holds (v-1)p + 2(p-1) + 1 chunks if p 
   }
 }
 
-TEST_CASE("ZB-H1 stands still for (p-1)(TF+TB-TW) if TW <= TF and m >= p") {
+TEST_CASE("ZB-H1 is idle for (p-1)(TF+TB-TW) if TW <= TF and m >= p") {
   std::vector<durations> times;
   for (const auto& t : all_durations)
     if (t.weight <= t.forward) times.push_back(t);
@@ -157,8 +157,8 @@ TEST_CASE("ZB-H1 stands still for (p-1)(TF+TB-TW) if TW <= TF and m >= p") {
 }
 
 TEST_CASE("ZB-H1's W fills the gap of an F, min(m, p) - 1 - s times") {
-  // What W takes the place of in the ramp-down is an F, so TF bounds the gain; TB plays no part.
-  // There is one such place for each microbatch in flight but the last s + 1.
+  // In the ramp-down, W takes the place of an F, so TF bounds the gain; TB plays no part. There is
+  // one such place for each microbatch in flight except the last s + 1.
   check_sweep(
       "zb_h1", linear, any_microbatches, all_durations,
       [](const sizes& n, auto s, const durations& t) {
@@ -168,9 +168,9 @@ TEST_CASE("ZB-H1's W fills the gap of an F, min(m, p) - 1 - s times") {
       [](const sizes& n, auto, const durations&) { return std::min(n.m, n.p); });
 }
 
-TEST_CASE("ZB-H2 stands still for (p-1)(TF+TB-2TW) and holds 2p-1 microbatches") {
+TEST_CASE("ZB-H2 is idle for (p-1)(TF+TB-2TW) and holds 2p-1 microbatches") {
   // Exact for TW <= TF; beyond that a W counts as an F, for the same reason as in ZB-H1. Once W
-  // more than fills the ramp, nothing is left of it.
+  // more than fills the ramp, no idle time is left.
   check_sweep(
       "zb_h2", linear, [](auto p) { return 2 * p - 1; }, all_durations,
       [](const sizes& n, auto s, const durations& t) {
@@ -180,7 +180,7 @@ TEST_CASE("ZB-H2 stands still for (p-1)(TF+TB-2TW) and holds 2p-1 microbatches")
       [](const sizes& n, auto, const durations&) { return 2 * n.p - 1; });
 }
 
-TEST_CASE("ZB-V never stands still at equal costs and holds 2p chunks") {
+TEST_CASE("ZB-V is never idle at equal costs and holds 2p chunks") {
   check_sweep(
       "zb_v", folded, [](auto p) { return 2 * p - 1; }, {{1, 1, 1}, {3, 3, 3}},
       [](const sizes&, auto, const durations&) { return 0; },
@@ -197,11 +197,11 @@ TEST_CASE("ZB-V holds at most 2p chunks at any costs and for any m") {
   }
 }
 
-TEST_CASE("DualPipeV stands still for (p-1)(TF+TB-TW) and holds 2p+1 chunks") {
-  // DualPipe's (P/2-1)(F&B + B - 3W), P = 2p and its B our BW, is (p-1)(TF+2TB-TW) if F&B is F and
-  // then BW: a pair that begins when both inputs are here and hands over both outputs at its end.
-  // Written as two tasks, F waits for no gradient and its output leaves TB + TW earlier; that
-  // saves (p-1)TB. It holds while the parts of a pair fit each other: TW <= TB <= TF <= TB+TW.
+TEST_CASE("DualPipeV is idle for (p-1)(TF+TB-TW) and holds 2p+1 chunks") {
+  // DualPipe's (P/2-1)(F&B + B - 3W), with P = 2p and its B our BW, is (p-1)(TF+2TB-TW) if F&B is F
+  // and then BW: a pair that starts when both inputs have arrived and delivers both outputs at its
+  // end. Written as two tasks, F waits for no gradient and its output leaves TB + TW earlier, which
+  // saves (p-1)TB. This holds while the parts of a pair match: TW <= TB <= TF <= TB+TW.
   std::vector<durations> times;
   for (const auto& t : all_durations)
     if (t.weight <= t.backward && t.backward <= t.forward && t.forward <= t.backward + t.weight)
@@ -215,8 +215,8 @@ TEST_CASE("DualPipeV stands still for (p-1)(TF+TB-TW) and holds 2p+1 chunks") {
       [](const sizes& n, auto, const durations&) { return 2 * n.p + 1; });
 }
 
-TEST_CASE("DualPipeV never stands still longer than DualPipe's formula allows") {
-  // F much longer than BW is no pair any more; the formula means TF <= TB+TW.
+TEST_CASE("DualPipeV is never idle for longer than DualPipe's formula allows") {
+  // If F is much longer than BW, they no longer form a pair; the formula assumes TF <= TB+TW.
   for (std::uint32_t p = 1; p <= stages_max; ++p) {
     for (const auto& t : all_durations) {
       if (t.weight > std::min(t.forward, t.backward) || t.forward > t.backward + t.weight) continue;

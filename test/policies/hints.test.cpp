@@ -1,4 +1,4 @@
-/// Every policy in ready mode, in virtual time: a schedule is a hint there.
+/// Every policy in ready mode in virtual time, where a schedule is a hint.
 #include <algorithm>
 
 #include <catch2/catch.hpp>
@@ -32,7 +32,7 @@ std::size_t tasks_of(const std::vector<sequence>& sequences) {
 
 }  // namespace
 
-TEST_CASE("every schedule ends as a hint, even with room for one microbatch alone") {
+TEST_CASE("every schedule ends as a hint, even with a single slot") {
   for (const auto& c : accepted_cases(5, 3, 11)) {
     INFO(text_of_case(c));
     const auto tasks = tasks_of(sequences_of(c.name, c.shape));
@@ -46,7 +46,7 @@ TEST_CASE("every schedule ends as a hint, even with room for one microbatch alon
   }
 }
 
-TEST_CASE("schedules with fused backward lose and gain nothing as hints where nothing varies") {
+TEST_CASE("schedules with fused backward neither lose nor gain as hints when nothing varies") {
   for (const auto& c : accepted_cases(6, 3, 13)) {
     if (c.name != "gpipe" && c.name != "one_f_one_b" && c.name != "interleaved_1f1b") continue;
     for (const auto& t : times) {
@@ -57,10 +57,11 @@ TEST_CASE("schedules with fused backward lose and gain nothing as hints where no
   }
 }
 
-TEST_CASE("as a hint a schedule loses at most one filler a stage boundary where nothing varies") {
-  // A gap that the sequence leaves is filled with a W or an early F, and what arrives meanwhile
-  // waits for its end: less than that task's time, handed on from stage to stage. The sequence,
-  // made for just these durations, would have stood still for it.
+TEST_CASE(
+    "as a hint, a schedule loses at most one filler task per stage boundary when nothing varies") {
+  // A gap of the sequence is filled with a W or an early F, and an input that arrives meanwhile
+  // waits for its end: less than that task's time, passed on from stage to stage. The sequence,
+  // made for exactly these durations, would have stayed idle for it.
   for (const auto& c : accepted_cases(6, 1, 13)) {
     for (const auto& t : times) {
       const auto ready = run(c.name, c.shape, t, dispatch_mode::ready).makespan;
@@ -77,7 +78,7 @@ TEST_CASE("a schedule that leaves gaps at these durations gains as a hint") {
   CHECK(run("zb_v", folded(3, 5), uneven, dispatch_mode::ready).makespan == 62);
 }
 
-TEST_CASE("the policies in rounds end for every shape, with and without a limit") {
+TEST_CASE("the policies that work in rounds end for every shape, with and without a limit") {
   for (const auto* name : {"bf", "bfw", "fb", "f_priority", "b_priority"}) {
     for (std::uint32_t p = 1; p <= 5; ++p) {
       for (std::uint32_t m = 1; m <= 9; ++m) {
@@ -86,7 +87,7 @@ TEST_CASE("the policies in rounds end for every shape, with and without a limit"
           for (std::uint32_t slots = 0; slots <= 2; ++slots) {
             const auto report =
                 run(name, shape, {2, 3, 1}, dispatch_mode::ready, memory_limit{slots, 0, 0});
-            // BFW runs B and W apart.
+            // BFW runs B and W separately.
             const auto kinds = std::string_view{name} == "bfw" ? 3U : 2U;
             CHECK(tasks_done(report) == std::size_t{kinds} * p * m * shape.chunks);
           }
@@ -96,7 +97,7 @@ TEST_CASE("the policies in rounds end for every shape, with and without a limit"
   }
 }
 
-TEST_CASE("BF and FB reach 1F1B's time where nothing varies") {
+TEST_CASE("BF and FB reach 1F1B's time when nothing varies") {
   for (const auto* name : {"bf", "fb"}) {
     for (std::uint32_t p = 1; p <= 6; ++p) {
       for (std::uint32_t m = 1; m <= 13; ++m) {

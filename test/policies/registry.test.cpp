@@ -13,7 +13,7 @@ using namespace rrfp::policies::testing;
 
 namespace {
 
-/// A shape that the policy takes.
+/// A shape that the policy accepts.
 pipeline_shape shape_for(std::string_view name) {
   if (name == "zb_v" || name == "dualpipe_v") return folded(3, 7);
   if (name == "interleaved_1f1b") return interleaved(3, 2, 7);
@@ -25,7 +25,7 @@ std::string refusal(std::string_view name, const pipeline_shape& shape) {
   return made ? "" : made.message();
 }
 
-/// A file of the test's own folder.
+/// A file in the test's own folder.
 std::string write_file(const std::string& name, const std::string& text) {
   std::ofstream{name} << text;
   return name;
@@ -33,7 +33,7 @@ std::string write_file(const std::string& name, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("every policy is known by name and says what it is") {
+TEST_CASE("every policy is listed by name with a summary") {
   std::vector<std::string_view> names;
   for (const auto& info : known_policies()) {
     names.push_back(info.name);
@@ -45,7 +45,7 @@ TEST_CASE("every policy is known by name and says what it is") {
                                                "zb_h2", "zb_v", "dualpipe_v"});
 }
 
-TEST_CASE("every known policy can be made, one object a stage, under its own name") {
+TEST_CASE("every known policy can be made under its own name, one object per stage") {
   for (const auto& info : known_policies()) {
     const auto shape = shape_for(info.name);
     const auto set = policies_of(info.name, shape);
@@ -59,7 +59,8 @@ TEST_CASE("every known policy can be made, one object a stage, under its own nam
   }
 }
 
-TEST_CASE("a fixed schedule ranks the tasks of a stage by their place in that stage's sequence") {
+TEST_CASE(
+    "a fixed schedule ranks the tasks of a stage by their position in that stage's sequence") {
   const auto shape = folded(3, 7);
   const auto set = policies_of("zb_v", shape);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
@@ -69,14 +70,14 @@ TEST_CASE("a fixed schedule ranks the tasks of a stage by their place in that st
   }
 }
 
-TEST_CASE("an unknown policy is answered with the known ones") {
+TEST_CASE("the error for an unknown policy lists the known ones") {
   const auto message = refusal("1f1b", linear(2, 2));
   CHECK(message ==
         "policy: expected one of bf, bfw, fb, f_priority, b_priority, one_f_one_b, gpipe, "
         "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v, table:FILE.csv, got \"1f1b\"");
 }
 
-TEST_CASE("a shape that a schedule is not defined for is answered with the one expected") {
+TEST_CASE("the error for an unsupported shape names the expected one") {
   for (const auto* name : {"one_f_one_b", "gpipe", "zb_h1", "zb_h2"})
     CHECK(refusal(name, interleaved(2, 2, 8)) ==
           "policy " + std::string{name} + ": expected chunks = 1, got 2");
@@ -94,17 +95,17 @@ TEST_CASE("a shape that a schedule is not defined for is answered with the one e
         "policy dualpipe_v: expected microbatches >= 8 (2p, p = 4 stages), got 7");
 }
 
-TEST_CASE("the least number of microbatches is enough") {
+TEST_CASE("the minimum number of microbatches is accepted") {
   CHECK(refusal("zb_h2", linear(4, 7)).empty());
   CHECK(refusal("dualpipe_v", folded(4, 8)).empty());
 }
 
-TEST_CASE("an impossible shape is refused before the policy is asked") {
+TEST_CASE("an impossible shape is refused before the policy is made") {
   CHECK(refusal("bf", {0, 1, 1, placement::linear}) == "stages: expected at least 1, got 0");
   CHECK(refusal("zb_v", {2, 3, 1, placement::v}) == "placement v: expected chunks = 2, got 3");
 }
 
-TEST_CASE("a table is a policy named by its file") {
+TEST_CASE("a table is a policy named after its file") {
   const auto file = write_file("registry_good.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   const auto set = policies_of("table:" + file, linear(2, 2));
   CHECK(set->name() == "table:registry_good.csv");
@@ -114,9 +115,9 @@ TEST_CASE("a table is a policy named by its file") {
   CHECK(set->make(stage_id{1})->name() == "table:registry_good.csv");
 }
 
-TEST_CASE("a table that cannot be read, parsed or obeyed is refused with its file's name") {
+TEST_CASE("a table that cannot be read, parsed or executed is refused with the name of its file") {
   CHECK(refusal("table:registry_none.csv", linear(1, 1)) ==
-        "registry_none.csv: expected a CSV file of a schedule, cannot open it");
+        "registry_none.csv: expected a CSV file with a schedule, cannot open it");
   CHECK(refusal("table:.", linear(1, 1)) == ".: expected a CSV file, cannot read it");
 
   const auto malformed = write_file("registry_malformed.csv", "0F0,0X0\n");
@@ -129,15 +130,15 @@ TEST_CASE("a table that cannot be read, parsed or obeyed is refused with its fil
 
   const auto cyclic = write_file("registry_cyclic.csv", "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n");
   CHECK(refusal("table:" + cyclic, linear(2, 2))
-            .starts_with("registry_cyclic.csv: the order can never end, a cycle of waits"));
+            .starts_with("registry_cyclic.csv: the order can never complete; cycle of waits"));
 }
 
-TEST_CASE("a table is not read without end") {
+TEST_CASE("a table that is too large is refused") {
   CHECK(refusal("table:/dev/zero", linear(1, 1)) ==
         "/dev/zero: expected at most 67108864 bytes, got more");
 }
 
-TEST_CASE("sequences from elsewhere become a policy set") {
+TEST_CASE("given sequences become a policy set") {
   const auto set = make_fixed_policy_set("nominal", sequences_of("gpipe", linear(2, 2)));
   CHECK(set->name() == "nominal");
   CHECK(*set->sequences() == sequences_of("gpipe", linear(2, 2)));

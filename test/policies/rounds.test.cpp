@@ -1,4 +1,4 @@
-/// The policies that work in rounds, seen through the decisions of one stage core.
+/// The policies that work in rounds, tested through the decisions of one stage core.
 #include <catch2/catch.hpp>
 
 #include <rrfp/schedule/stage_core.hpp>
@@ -56,7 +56,7 @@ class one_stage {
   std::uint64_t step_ = 0;
 };
 
-/// A first stage with six F ready of which two have run, and the gradients of these.
+/// A first stage with six ready F, of which two have run, and the gradients of these two.
 one_stage with_both_ready(std::string_view policy) {
   one_stage stage{policy, linear(2, 6), 0};
   stage.arrived("F0 F1 F2 F3 F4 F5");
@@ -67,7 +67,7 @@ one_stage with_both_ready(std::string_view policy) {
 
 }  // namespace
 
-TEST_CASE("BF runs B and F in turn while both are ready") {
+TEST_CASE("BF alternates B and F while both are ready") {
   CHECK(with_both_ready("bf").runs(4) == "BW0 F2 BW1 F3");
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("BFW runs W only if neither B nor F can run, then begins a new round")
   CHECK(stage.runs(5) == "B4 B5 W3 W4 W5");
 }
 
-TEST_CASE("BFW begins with B after a W, even if the B before it left an F due") {
+TEST_CASE("BFW begins with B after a W, even if the previous B left an F due") {
   one_stage stage{"bfw", linear(2, 3), 0};
   stage.arrived("F0 F1");
   CHECK(stage.runs(2) == "F0 F1");
@@ -105,12 +105,12 @@ TEST_CASE("BFW begins with B after a W, even if the B before it left an F due") 
   CHECK(stage.runs(3) == "B1 F2 W1");
 }
 
-TEST_CASE("FB runs F and B in turn while both are ready") {
-  // The F before was the first half of a round whose second half is due.
+TEST_CASE("FB alternates F and B while both are ready") {
+  // The previous F was the first half of a round whose second half is due.
   CHECK(with_both_ready("fb").runs(4) == "BW0 F2 BW1 F3");
 }
 
-TEST_CASE("after a wait BF and BFW begin a new round with B") {
+TEST_CASE("after a wait, BF and BFW begin a new round with B") {
   one_stage fused{"bf", linear(2, 3), 0};
   fused.arrived("F0 F1");
   fused.runs(2);
@@ -127,7 +127,7 @@ TEST_CASE("after a wait BF and BFW begin a new round with B") {
   CHECK(split.arrived("F2 B0").runs(2) == "B0 F2");
 }
 
-TEST_CASE("after a wait FB begins a new round with F") {
+TEST_CASE("after a wait, FB begins a new round with F") {
   one_stage stage{"fb", linear(2, 3), 0};
   stage.arrived("F0 F1");
   REQUIRE(stage.runs(3) == "F0 F1 wait");
@@ -143,7 +143,7 @@ TEST_CASE("a step begins with BF's B and FB's F") {
       return hint->lane_of({kind, microbatch_id{0}, chunk_id{0}});
     };
     CHECK(hint->order().lane[0] == lane(first));
-    // A step that was left in the middle of a round leaves nothing behind.
+    // A step that was aborted in the middle of a round leaves no state behind.
     hint->launched({first, microbatch_id{0}, chunk_id{0}});
     CHECK(hint->order().lane[0] != lane(first));
     hint->reset();

@@ -1,4 +1,4 @@
-/// Short words for the tests of policies: shapes, sequences of a schedule, orders as text.
+/// Helpers for the tests of policies: shapes, sequences of a schedule, orders as text.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline pipeline_shape folded(std::uint32_t stages, std::uint32_t microbatches) {
   return {stages, 2, microbatches, placement::v};
 }
 
-/// The policies of a name that must be good for the shape.
+/// The policies of this name, which must support the shape.
 inline std::shared_ptr<const policy_set> policies_of(std::string_view name,
                                                      const pipeline_shape& shape) {
   auto made = make_policy_set(name, shape);
@@ -46,7 +46,7 @@ inline std::string text_of(const sequence& order) {
   return text;
 }
 
-/// A fixed schedule and the shapes it takes.
+/// A fixed schedule and a shape that it accepts.
 struct schedule_case {
   std::string_view name;
   pipeline_shape shape;

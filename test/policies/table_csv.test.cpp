@@ -26,7 +26,7 @@ std::vector<std::string> orders(std::string_view text, const pipeline_shape& sha
 
 }  // namespace
 
-TEST_CASE("a table is written with virtual stages, a row a stage") {
+TEST_CASE("a table is written with virtual stages, one row per stage") {
   const auto shape = folded(2, 1);
   CHECK(write_csv(sequences_of("zb_v", shape), shape) ==
         "0F0,3F0,3I0,3W0,0I0,0W0\n"
@@ -35,7 +35,7 @@ TEST_CASE("a table is written with virtual stages, a row a stage") {
   CHECK(write_csv(sequences_of("gpipe", plain), plain) == "0F0,0B0\n1F0,1B0\n");
 }
 
-TEST_CASE("what is written is read back, for every schedule") {
+TEST_CASE("every schedule survives writing and reading") {
   for (const auto& [name, shape] : accepted_cases(4, 3, 9)) {
     const auto sequences = sequences_of(name, shape);
     const auto read = read_csv(write_csv(sequences, shape), shape, name);
@@ -46,7 +46,7 @@ TEST_CASE("what is written is read back, for every schedule") {
 }
 
 TEST_CASE("PyTorch's empty cells and line ends are read") {
-  // Interleaved 1F1B on 2 ranks with 2 stages each, 2 microbatches, as csv.writer puts it.
+  // Interleaved 1F1B on 2 ranks with 2 stages each, 2 microbatches, as csv.writer writes it.
   const auto* text =
       "0F0,0F1,2F0,2F1,,2B0,,2B1,,0B0,,0B1\r\n"
       ",1F0,1F1,3F0,3B0,3F1,3B1,,1B0,,1B1\r\n";
@@ -55,7 +55,7 @@ TEST_CASE("PyTorch's empty cells and line ends are read") {
                                  "F0 F1 F0.1 BW0.1 F1.1 BW1.1 BW0 BW1"});
 }
 
-TEST_CASE("PyTorch's pairs of overlapping tasks are read as their parts, and give DualPipeV") {
+TEST_CASE("PyTorch's pairs of overlapping tasks are read as two tasks, and give DualPipeV") {
   const auto shape = folded(2, 4);
   const auto* text =
       "0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,(3F2;0B0)OVERLAP_F_B,3B2,"
@@ -72,7 +72,7 @@ TEST_CASE("blanks, quotes and empty lines do not matter, nor does a missing last
         std::vector<std::string>{"F0 BW0", "F0 BW0"});
 }
 
-TEST_CASE("a cell that is no task of the row is refused with line, cell and what was expected") {
+TEST_CASE("a cell that is not a task of the row is refused with line, cell and what was expected") {
   const auto shape = folded(2, 3);
   const std::string no_task =
       "expected a compute task like 0F3 (virtual stage; F, I, W or B; microbatch), got ";
@@ -102,10 +102,10 @@ TEST_CASE("a task outside the job or of another stage is refused") {
 }
 
 TEST_CASE("too few or too many rows are refused") {
-  CHECK(refusal("", linear(2, 1)) == "table.csv: expected 2 rows, one a stage, got 0");
-  CHECK(refusal("0F0,0B0\n", linear(2, 1)) == "table.csv: expected 2 rows, one a stage, got 1");
+  CHECK(refusal("", linear(2, 1)) == "table.csv: expected 2 rows, one per stage, got 0");
+  CHECK(refusal("0F0,0B0\n", linear(2, 1)) == "table.csv: expected 2 rows, one per stage, got 1");
   CHECK(refusal("0F0\n\n1F0\n0F0\n", linear(2, 1)) ==
-        "table.csv:4: expected 2 rows, one a stage, got another");
+        "table.csv:4: expected 2 rows, one per stage, got another row");
 }
 
 TEST_CASE("an impossible shape is refused") {

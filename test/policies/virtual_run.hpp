@@ -1,4 +1,4 @@
-/// A schedule in virtual time: the same three durations on every chunk, links that take no time.
+/// Runs a schedule in virtual time: the same three durations on every chunk, links without delay.
 #pragma once
 
 #include <string>

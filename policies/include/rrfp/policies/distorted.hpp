@@ -1,5 +1,5 @@
-/// Bad hints, made of good ones, to see what a hint is worth. They rank the same tasks, so they are
-/// hints only: obeyed in order they need not end.
+/// Bad hints derived from good ones, to measure the value of a hint. They rank the same tasks but
+/// are only hints: executed in order, they may deadlock.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 
 namespace rrfp::policies {
 
-/// What `base` ranks last comes first. Of a policy that works in rounds: the last lane before all
+/// Reverses the ranking of `base`. For a policy that works in rounds: the last lane before all
 /// others, without rounds.
 std::shared_ptr<const policy_set> make_reversed(std::shared_ptr<const policy_set> base);
 
-/// Any order of the tasks that `base` knows, another for each stage; the same seed gives the same.
+/// Ranks the tasks of `base` in a random order, a different one for each stage; equal seeds give
+/// equal orders.
 std::shared_ptr<const policy_set> make_shuffled(std::shared_ptr<const policy_set> base,
                                                 std::uint64_t seed);
 

@@ -13,35 +13,36 @@
 
 namespace rrfp::policies {
 
-/// What one policy is, for help texts and checks.
+/// The description of a policy for help texts and checks.
 struct policy_info {
   std::string_view name;
   std::string_view summary;
-  /// A fixed schedule (a sequence a stage), usable as a hint; otherwise rounds over what is ready.
+  /// A fixed schedule (one sequence per stage), usable as a hint. Otherwise the policy works in
+  /// rounds over the ready tasks.
   bool fixed = false;
 };
 
-/// All policies but `table:FILE.csv`, in the order of the documentation.
+/// All policies except `table:FILE.csv`, in the order of the documentation.
 const std::vector<policy_info>& known_policies();
 
-/// A policy made for one shape: the source of one policy object for each stage. Immutable, so any
-/// thread may use it; the objects it makes belong to one thread each.
+/// A policy for one shape; makes one policy object for each stage. Immutable and thread-safe; each
+/// object that it makes belongs to one thread.
 class policy_set {
  public:
   virtual ~policy_set() = default;
   virtual std::string_view name() const = 0;
   virtual std::unique_ptr<policy> make(stage_id stage) const = 0;
-  /// The sequences, one a stage, of a fixed schedule; nothing for policies that work in rounds.
+  /// The sequences of a fixed schedule, one per stage; null for policies that work in rounds.
   virtual const std::vector<sequence>* sequences() const = 0;
 };
 
-/// `name` is one of known_policies() or `table:FILE.csv`. Errors: an unknown name (the known ones
-/// are listed), a shape that the schedule is not defined for, an unreadable or malformed table
-/// (file and line).
+/// `name` is one of known_policies() or `table:FILE.csv`. Errors: an unknown name (with the list of
+/// known names), a shape for which the schedule is not defined, an unreadable or malformed table
+/// (with file and line).
 result<std::shared_ptr<const policy_set>> make_policy_set(std::string_view name,
                                                           const pipeline_shape& shape);
 
-/// A fixed schedule from given sequences, which must satisfy check_sequences().
+/// Makes a fixed schedule from `sequences`, which must pass check_sequences().
 std::shared_ptr<const policy_set> make_fixed_policy_set(std::string_view name,
                                                         std::vector<sequence> sequences);
 

@@ -1,9 +1,9 @@
-/// Schedules as CSV in the form of torch.distributed.pipelining (`_dump_csv`, compute only): a row
-/// a stage, a cell a task: `0F3` is the forward of microbatch 3 on *virtual* stage 0, `I` the input
-/// gradient (our B), `W` the weight gradient, `B` the full backward (our BW). A pair whose
-/// communication overlaps, `(0F8;7B0)OVERLAP_F_B`, is read as its two tasks, one after the other.
-/// Empty cells and lines are skipped, blanks and quotes around a cell taken off. Communication
-/// cells (`0SEND_F3`) are refused: what a stage sends follows from what it runs.
+/// Schedules as CSV in the format of torch.distributed.pipelining (`_dump_csv`, compute only): one
+/// row per stage, one cell per task. `0F3` is the forward of microbatch 3 on *virtual* stage 0, `I`
+/// the input gradient (our B), `W` the weight gradient, `B` the full backward (our BW). A pair
+/// whose communication overlaps, `(0F8;7B0)OVERLAP_F_B`, is read as its two tasks, one after the
+/// other. Empty cells and lines are skipped; blanks and quotes around a cell are removed.
+/// Communication cells (`0SEND_F3`) are refused: what a stage sends follows from its tasks.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@
 
 namespace rrfp::policies {
 
-/// Every task belongs to the shape and to its row's stage; whether the orders are complete and can
-/// end, check_sequences() says. `source` names the text in errors, lines and cells count from
-/// 1: "source:2: cell 4: expected ..., got ...".
+/// Every task must belong to the shape and to the stage of its row; check_sequences() checks that
+/// the orders are complete and terminate. `source` names the text in errors; lines and cells count
+/// from 1: "source:2: cell 4: expected ..., got ...".
 result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_shape& shape,
                                        std::string_view source);
 
-/// The reverse of read_csv(): one sequence a stage, no empty cells.
+/// The inverse of read_csv(): one sequence per stage, without empty cells.
 std::string write_csv(const std::vector<sequence>& sequences, const pipeline_shape& shape);
 
 }  // namespace rrfp::policies
