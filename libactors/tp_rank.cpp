@@ -227,7 +227,7 @@ void tp_rank::begin(const begin_step& m) {
 }
 
 void tp_rank::start(const run_launch& l) {
-  if (auto taken = order_.take(l.what.seq, l.what.what); !taken)
+  if (auto taken = order_.accept(l.what.seq, l.what.what); !taken)
     return post(setup_->supervisor, failed{setup_->name() + ": " + taken.message(), false});
   const auto& t = l.what.what;
   const auto& shape = setup_->context->shape;

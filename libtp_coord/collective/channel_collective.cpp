@@ -18,7 +18,7 @@ using bytes = std::span<const std::byte>;
 
 constexpr auto head_bytes = encoded_fingerprint().size();
 
-/// The messages of one call, by tag: number of the call * phases + phase.
+/// The messages of one call. The tag of a message is: number of the call * phases + phase.
 enum class phase : std::uint8_t { head, scatter, gather };
 constexpr std::uint64_t phases = 4;
 
@@ -45,7 +45,7 @@ class channel_collective final : public collective {
 
   status exchange_heads(const request& r);
   status check_heads(const fingerprint& mine);
-  /// What this rank gives to the others in the head of a small call.
+  /// The data that this rank sends with the head of a small call.
   bytes small_data(const request& r) const;
   status direct(const request& r);
   status reduce_in_parts(const request& r);
@@ -54,7 +54,7 @@ class channel_collective final : public collective {
   status broadcast_large(const request& r);
 
   status send(std::uint32_t to, phase p, bytes data);
-  /// A message of exactly this length.
+  /// Receives a message of exactly this length.
   status receive(std::uint32_t from, phase p, std::span<std::byte> into);
   result<std::size_t> receive_some(std::uint32_t from, phase p, std::span<std::byte> into);
   error text_of_missing(std::uint32_t from, phase p);
@@ -68,7 +68,7 @@ class channel_collective final : public collective {
   std::uint64_t calls_ = 0;
   clock::time_point deadline_;
   fingerprint now_;
-  /// By rank: the head of this call and the small data behind it.
+  /// By rank: the head of this call, followed by the small data.
   std::vector<std::vector<std::byte>> frames_;
   std::vector<std::size_t> lengths_;
   std::vector<std::byte> sum_, part_;
@@ -92,7 +92,7 @@ status channel_collective::run(const request& r) {
   }
   auto done = perform(r);
   ++calls_;
-  // The others need not wait for their limit too.
+  // The other ranks need not wait for their own limits.
   if (!done) abort(done.message());
   return done;
 }
@@ -147,23 +147,24 @@ status channel_collective::check_heads(const fingerprint& mine) {
   std::vector<fingerprint> prints;
   for (std::uint32_t r = 0; r < size(); ++r) {
     const auto print = decode(bytes(frames_[r]).first(lengths_[r]));
-    if (!print) return error{"rank " + std::to_string(r) + " sent no fingerprint of a collective"};
+    if (!print)
+      return error{"rank " + std::to_string(r) + " sent a message without a valid fingerprint"};
     prints.push_back(*print);
   }
   if (const auto wrong = disagreement(prints)) return error{*wrong};
   for (std::uint32_t r = 0; r < size(); ++r) {
-    const bool is_silent = mine.bytes() > options_.direct_bytes_max ||
-                           (mine.op == operation::broadcast && mine.root.value() != r);
-    const auto expected = head_bytes + (is_silent ? 0 : mine.bytes());
+    const bool sends_no_data = mine.bytes() > options_.direct_bytes_max ||
+                               (mine.op == operation::broadcast && mine.root.value() != r);
+    const auto expected = head_bytes + (sends_no_data ? 0 : mine.bytes());
     if (lengths_[r] == expected) continue;
     return error{"rank " + std::to_string(r) + " sent " + std::to_string(lengths_[r]) +
                  " bytes for " + to_string(mine) + ", expected " + std::to_string(expected) +
-                 ": does it have another limit for direct messages?"};
+                 "; does it use another direct_bytes_max?"};
   }
   return success();
 }
 
-/// Everybody's data is here.
+/// Runs a small call, after the data of all ranks has arrived.
 status channel_collective::direct(const request& r) {
   const auto n = r.print.bytes();
   if (n == 0) return success();
@@ -187,13 +188,13 @@ status channel_collective::direct(const request& r) {
 
 status channel_collective::reduce_in_parts(const request& r) {
   const auto width = bytes_of(r.print.type);
-  const auto of = [&](std::uint32_t k) {
+  const auto piece = [&](std::uint32_t k) {
     const auto p = part_of(r.print.count, k, size());
     return std::span<std::byte>(r.out + p.begin * width, p.count * width);
   };
-  auto sent = for_others([&](std::uint32_t to) { return send(to, phase::scatter, of(to)); });
+  auto sent = for_others([&](std::uint32_t to) { return send(to, phase::scatter, piece(to)); });
   if (!sent) return sent;
-  const auto mine = of(me());
+  const auto mine = piece(me());
   const auto count = mine.size() / width;
   sum_.resize(mine.size());
   part_.resize(mine.size());
@@ -210,17 +211,17 @@ status channel_collective::reduce_in_parts(const request& r) {
   return gather_parts(r.out, r.print.count, width, true);
 }
 
-/// This rank's piece of `all` is in its place; the others come. The pieces are parts of one buffer
-/// of `count` elements, or buffers of that many elements one after the other.
+/// Sends this rank's piece of `all` to the others and receives theirs. The pieces are either parts
+/// of one buffer of `count` elements, or consecutive buffers of `count` elements each.
 status channel_collective::gather_parts(std::byte* all, std::size_t count, std::size_t width,
                                         bool parts_of_one_buffer) {
-  const auto of = [&](std::uint32_t k) {
+  const auto piece = [&](std::uint32_t k) {
     const auto p = parts_of_one_buffer ? part_of(count, k, size()) : part{k * count, count};
     return std::span<std::byte>(all + p.begin * width, p.count * width);
   };
-  auto sent = for_others([&](std::uint32_t to) { return send(to, phase::gather, of(me())); });
+  auto sent = for_others([&](std::uint32_t to) { return send(to, phase::gather, piece(me())); });
   if (!sent) return sent;
-  return for_others([&](std::uint32_t from) { return receive(from, phase::gather, of(from)); });
+  return for_others([&](std::uint32_t from) { return receive(from, phase::gather, piece(from)); });
 }
 
 status channel_collective::broadcast_large(const request& r) {
@@ -237,7 +238,7 @@ status channel_collective::receive(std::uint32_t from, phase p, std::span<std::b
   auto length = receive_some(from, p, into);
   if (!length) return length.failure();
   if (*length == into.size()) return success();
-  return error{"rank " + std::to_string(from) + " sent " + std::to_string(*length) + " bytes of " +
+  return error{"rank " + std::to_string(from) + " sent " + std::to_string(*length) + " bytes for " +
                to_string(now_) + ", expected " + std::to_string(into.size())};
 }
 
@@ -251,7 +252,7 @@ result<std::size_t> channel_collective::receive_some(std::uint32_t from, phase p
   return **got;
 }
 
-/// The limit has passed: whoever has not come by now is missing.
+/// The error after the time limit; it names every rank whose message has not arrived.
 error channel_collective::text_of_missing(std::uint32_t from, phase p) {
   auto absent = "rank " + std::to_string(from);
   std::vector<std::byte> dropped(head_bytes + now_.bytes() + options_.direct_bytes_max);

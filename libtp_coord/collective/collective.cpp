@@ -29,7 +29,7 @@ status collective::all_gather(const void* mine, void* all, std::size_t count, el
 }
 
 status collective::broadcast(void* buffer, std::size_t count, element type, rank_id root) {
-  RRFP_CHECK(root.value() < size_, "a broadcast from a rank that does not exist");
+  RRFP_CHECK(root.value() < size_, "the root of a broadcast must be a rank of the group");
   return call({{}, 0, operation::broadcast, type, root, count}, nullptr, buffer);
 }
 

@@ -19,26 +19,32 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t size_max = 1024;
 constexpr std::size_t block_bytes = 8 * 1024;
-/// Some microseconds: what a wake-up costs.
+/// A few microseconds, about the cost of a wake-up.
 constexpr int spins_max = 400;
-/// For a wait that must end because everybody is at work: only a bound on a lost wake-up.
+/// Bounds a wait that must end because all ranks are working; it only limits the damage of a lost
+/// wake-up.
 constexpr std::chrono::seconds work_limit{1};
 
-/// The group's state in one word, so that "the last one has come" and "the group is broken" cannot
-/// both win: how many have come to the meeting, the parity of the meeting, whether all is over.
-class meeting {
+/// The state of the group in one word, so that "the last rank has arrived" and "the group is
+/// broken" cannot both succeed: the number of ranks at the barrier, the parity of the barrier, and
+/// whether the group is broken.
+class barrier_state {
  public:
-  explicit meeting(std::uint32_t word) : word_(word) {}
+  explicit barrier_state(std::uint32_t word) : word_(word) {}
 
   std::uint32_t word() const { return word_; }
   std::uint32_t present() const { return word_ & 0xffff; }
   bool is_broken() const { return (word_ & broken_bit) != 0; }
-  bool is_same_as(meeting other) const { return ((word_ ^ other.word_) & parity_bit) == 0; }
+  bool is_same_phase_as(barrier_state other) const {
+    return ((word_ ^ other.word_) & parity_bit) == 0;
+  }
 
-  meeting with_one_more() const { return meeting(word_ + 1); }
-  meeting broken() const { return meeting(word_ | broken_bit); }
-  meeting emptied() const { return meeting(word_ & ~std::uint32_t{0xffff}); }
-  meeting next() const { return meeting((word_ ^ parity_bit) & ~std::uint32_t{0xffff}); }
+  barrier_state with_one_more() const { return barrier_state(word_ + 1); }
+  barrier_state broken() const { return barrier_state(word_ | broken_bit); }
+  barrier_state emptied() const { return barrier_state(word_ & ~std::uint32_t{0xffff}); }
+  barrier_state next() const {
+    return barrier_state((word_ ^ parity_bit) & ~std::uint32_t{0xffff});
+  }
 
  private:
   static constexpr std::uint32_t parity_bit = 1u << 30;
@@ -71,13 +77,14 @@ class in_process_group {
   };
   enum class arrival : std::uint8_t { refused, waits, last };
 
-  /// To the meeting of all ranks before the work. A broken group takes nobody in.
-  std::pair<arrival, meeting> arrive();
-  bool wait_for_others(rank_id rank, meeting joined);
-  /// To the meeting after the work; it cannot fail, or a rank would leave with its buffer in use.
-  void meet_after_work();
+  /// Arrives at the barrier before the work. A broken group refuses.
+  std::pair<arrival, barrier_state> arrive();
+  bool wait_for_others(rank_id rank, barrier_state joined);
+  /// Arrives at the barrier after the work. It cannot fail: a rank must not leave while others use
+  /// its buffer.
+  void wait_after_work();
   void open();
-  /// Ends the group unless all have come; false then.
+  /// Breaks the group unless all ranks have arrived; returns false in that case.
   bool break_unless_complete(const std::string& why);
   void break_all(const std::string& why);
   status failure() const;
@@ -92,7 +99,7 @@ class in_process_group {
   const int spins_;
   alignas(64) std::atomic<std::uint32_t> word_ = 0;
   mutable std::mutex mutex_;
-  std::string failure_;  // guarded by mutex_; set before the word says broken
+  std::string failure_;  // guarded by mutex_; set before the broken bit
 };
 
 status in_process_group::run(rank_id rank, const call& c) {
@@ -117,15 +124,15 @@ status in_process_group::run(rank_id rank, const call& c) {
   }
   if (is_large) {
     work(rank.value(), members_.size());
-    meet_after_work();
+    wait_after_work();
   }
   return success();
 }
 
-std::pair<in_process_group::arrival, meeting> in_process_group::arrive() {
+std::pair<in_process_group::arrival, barrier_state> in_process_group::arrive() {
   auto seen = word_.load();
   for (;;) {
-    const meeting m(seen);
+    const barrier_state m(seen);
     if (m.is_broken()) return {arrival::refused, m};
     const auto joined = m.with_one_more();
     if (!word_.compare_exchange_weak(seen, joined.word())) continue;
@@ -133,12 +140,12 @@ std::pair<in_process_group::arrival, meeting> in_process_group::arrive() {
   }
 }
 
-bool in_process_group::wait_for_others(rank_id rank, meeting joined) {
+bool in_process_group::wait_for_others(rank_id rank, barrier_state joined) {
   const auto deadline = clock::now() + options_.limit;
   int spins = spins_;
   for (;;) {
-    const meeting m(word_.load());
-    if (!m.is_same_as(joined)) return true;
+    const barrier_state m(word_.load());
+    if (!m.is_same_phase_as(joined)) return true;
     const bool is_complete = m.present() == size();
     if (m.is_broken() && !is_complete) return false;
     if (spins > 0) {
@@ -157,12 +164,12 @@ bool in_process_group::wait_for_others(rank_id rank, meeting joined) {
   }
 }
 
-void in_process_group::meet_after_work() {
-  const meeting joined(word_.fetch_add(1) + 1);
+void in_process_group::wait_after_work() {
+  const barrier_state joined(word_.fetch_add(1) + 1);
   if (joined.present() == size()) return open();
   for (int spins = spins_;;) {
-    const meeting m(word_.load());
-    if (!m.is_same_as(joined)) return;
+    const barrier_state m(word_.load());
+    if (!m.is_same_phase_as(joined)) return;
     if (spins-- > 0) {
       relax();
     } else {
@@ -173,7 +180,7 @@ void in_process_group::meet_after_work() {
 
 void in_process_group::open() {
   auto seen = word_.load();
-  while (!word_.compare_exchange_weak(seen, meeting(seen).next().word())) {
+  while (!word_.compare_exchange_weak(seen, barrier_state(seen).next().word())) {
   }
   wake_all(word_);
 }
@@ -183,22 +190,22 @@ bool in_process_group::break_unless_complete(const std::string& why) {
     const std::lock_guard lock(mutex_);
     auto seen = word_.load();
     do {
-      if (meeting(seen).is_broken()) return true;
-      if (meeting(seen).present() == size()) return false;
-    } while (!word_.compare_exchange_weak(seen, meeting(seen).broken().word()));
+      if (barrier_state(seen).is_broken()) return true;
+      if (barrier_state(seen).present() == size()) return false;
+    } while (!word_.compare_exchange_weak(seen, barrier_state(seen).broken().word()));
     failure_ = why;
   }
   wake_all(word_);
   return true;
 }
 
-/// Called by the last one to come: nobody is at work, and all of them must go.
+/// Called by the last rank to arrive: no rank is working, and all of them must leave.
 void in_process_group::break_all(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = why;
     auto seen = word_.load();
-    while (!word_.compare_exchange_weak(seen, meeting(seen).broken().emptied().word())) {
+    while (!word_.compare_exchange_weak(seen, barrier_state(seen).broken().emptied().word())) {
     }
   }
   wake_all(word_);
@@ -209,7 +216,7 @@ void in_process_group::abort(const std::string& why) {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = why;
     auto seen = word_.load();
-    while (!word_.compare_exchange_weak(seen, meeting(seen).broken().word())) {
+    while (!word_.compare_exchange_weak(seen, barrier_state(seen).broken().word())) {
     }
   }
   wake_all(word_);
@@ -227,7 +234,7 @@ std::string in_process_group::text_of_missing(rank_id rank) const {
     if (members_[r].calls.load() >= me.calls.load()) continue;
     absent += (absent.empty() ? "rank " : ", rank ") + std::to_string(r);
   }
-  if (absent.empty()) absent = "one that came too late";
+  if (absent.empty()) absent = "a rank that arrived too late";
   return "rank " + std::to_string(rank.value()) + " waited " +
          std::to_string(options_.limit.count()) + " ms in " + to_string(me.now.print) + " for " +
          absent;
@@ -244,7 +251,7 @@ std::optional<std::string> in_process_group::check() const {
   return disagreement(prints);
 }
 
-/// Part `k` of the call's work, on the buffers of all ranks.
+/// Does part `k` of the call's work on the buffers of all ranks.
 void in_process_group::work(std::size_t k, std::size_t parts) const {
   const auto& print = members_[0].now.print;
   const auto p = part_of(print.count, k, parts);

@@ -13,7 +13,7 @@ std::int64_t add(std::int64_t a, std::int64_t b) {
 float add(float a, float b) { return a + b; }
 double add(double a, double b) { return a + b; }
 
-/// A NaN wins on either side: it must not be lost on the way to the loss.
+/// A NaN on either side wins, so that it is never lost.
 template <class T>
 T larger(T a, T b) {
   return b > a || b != b ? b : a;
@@ -34,7 +34,7 @@ void accumulate_as(operation op, std::byte* sum, const std::byte* next, std::siz
 
 void accumulate(operation op, element type, std::byte* sum, const std::byte* next,
                 std::size_t count) {
-  RRFP_CHECK(op == operation::sum || op == operation::max, "no reduction");
+  RRFP_CHECK(op == operation::sum || op == operation::max, "op must be a reduction");
   switch (type) {
     case element::float32: return accumulate_as<float>(op, sum, next, count);
     case element::float64: return accumulate_as<double>(op, sum, next, count);

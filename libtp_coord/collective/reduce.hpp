@@ -1,4 +1,4 @@
-/// The arithmetic of all-reduce, one for all implementations: the same bits from each of them.
+/// The arithmetic of all-reduce, shared by all implementations so that they give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace rrfp::tp_coord {
 
-/// sum[i] = sum[i] + next[i], or the larger one; `op` is sum or max.
+/// sum[i] = sum[i] + next[i] for sum, the larger of both for max; `op` must be one of these.
 void accumulate(operation op, element type, std::byte* sum, const std::byte* next,
                 std::size_t count);
 
@@ -17,7 +17,7 @@ struct part {
   std::size_t count = 0;
 };
 
-/// Part `k` of `parts` of `count` elements: contiguous, evenly cut.
+/// Part `k` of `parts` when `count` elements are split evenly into contiguous parts.
 part part_of(std::size_t count, std::size_t k, std::size_t parts);
 
 }  // namespace rrfp::tp_coord

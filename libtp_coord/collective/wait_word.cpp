@@ -16,7 +16,7 @@ void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t old,
                  std::chrono::nanoseconds limit) {
   constexpr std::chrono::nanoseconds::rep second = 1'000'000'000;
   const timespec time{limit.count() / second, limit.count() % second};
-  // Every return means the same to the caller: look again.
+  // Every return value has the same meaning for the caller: check the word again.
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, old, &time, nullptr, 0);
 }
 

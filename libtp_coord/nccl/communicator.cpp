@@ -10,14 +10,14 @@ namespace rrfp::nccl {
 
 namespace {
 
-/// How often the watcher looks; an error may take this long to end what hangs.
-constexpr std::chrono::milliseconds look_every{100};
-/// Between two questions whether NCCL has taken a call.
-constexpr std::chrono::microseconds ask_every{20};
-/// An enqueue takes less than falling asleep and waking.
-constexpr std::chrono::microseconds hurry{200};
+/// Poll interval of the watcher; an error may take this long to end a hanging call.
+constexpr std::chrono::milliseconds poll_interval{100};
+/// Interval between polls of a call that NCCL reports as in progress.
+constexpr std::chrono::microseconds retry_interval{20};
+/// A call that takes less than this is polled without sleeping.
+constexpr std::chrono::microseconds spin_time{200};
 
-/// Ends with the last reference to it: every watched communicator holds one.
+/// Lives as long as any watched communicator, which each hold a reference.
 class watcher {
  public:
   watcher() : thread_([this] { run(); }) {}
@@ -30,20 +30,20 @@ class watcher {
     thread_.join();
   }
 
-  void add(const std::shared_ptr<communicator>& what) {
+  void add(const std::shared_ptr<communicator>& c) {
     const std::lock_guard lock{mutex_};
-    watched_.push_back(what);
+    watched_.push_back(c);
   }
 
  private:
   void run() {
     std::unique_lock lock{mutex_};
-    while (!wake_.wait_for(lock, look_every, [this] { return stopped_; })) {
+    while (!wake_.wait_for(lock, poll_interval, [this] { return stopped_; })) {
       std::erase_if(watched_, [](const auto& w) { return w.expired(); });
       const auto all = watched_;
       lock.unlock();
       for (const auto& w : all)
-        if (const auto c = w.lock()) c->look();
+        if (const auto c = w.lock()) c->poll();
       lock.lock();
     }
   }
@@ -68,9 +68,9 @@ status communicator::init(const ncclUniqueId& id) {
   if (!failure_.empty()) return error{failure_};
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const auto said = ncclCommInitRankConfig(&comm_, static_cast<int>(size_), id,
+  const auto code = ncclCommInitRankConfig(&comm_, static_cast<int>(size_), id,
                                            static_cast<int>(rank_.value()), &config);
-  auto made = settle(lock, "ncclCommInitRankConfig", said);
+  auto made = settle(lock, "ncclCommInitRankConfig", code);
   is_made_ = made.ok();
   return made;
 }
@@ -81,46 +81,47 @@ bool communicator::is_made() const {
 }
 
 status communicator::settle(std::unique_lock<std::mutex>& lock, const char* name,
-                            ncclResult_t said) {
+                            ncclResult_t code) {
   const auto begun = clock::now();
-  while (said == ncclInProgress && failure_.empty()) {
+  while (code == ncclInProgress && failure_.empty()) {
     if (clock::now() - begun > limit_) {
-      failure_ = text_of(name, ncclSuccess) + "not done within " + std::to_string(limit_.count()) +
-                 " ms: another rank does not come";
+      failure_ = text_of(name, ncclSuccess) + "not completed within " +
+                 std::to_string(limit_.count()) + " ms: another rank did not join";
       break;
     }
     lock.unlock();
-    if (clock::now() - begun < hurry)
+    if (clock::now() - begun < spin_time)
       std::this_thread::yield();
     else
-      std::this_thread::sleep_for(ask_every);
+      std::this_thread::sleep_for(retry_interval);
     lock.lock();
     if (!failure_.empty()) break;
     if (comm_ == nullptr) return error{text_of(name, ncclSuccess) + "ended"};
-    if (const auto asked = ncclCommGetAsyncError(comm_, &said); asked != ncclSuccess) said = asked;
+    if (const auto polled = ncclCommGetAsyncError(comm_, &code); polled != ncclSuccess)
+      code = polled;
   }
-  if (failure_.empty() && said != ncclSuccess) failure_ = text_of(name, said);
+  if (failure_.empty() && code != ncclSuccess) failure_ = text_of(name, code);
   if (failure_.empty()) return success();
-  shall_end_ = true;
+  abort_requested_ = true;
   return error{failure_};
 }
 
-std::string communicator::text_of(const char* name, ncclResult_t said) const {
+std::string communicator::text_of(const char* name, ncclResult_t code) const {
   auto text = std::string{name} + " on device " + std::to_string(device_) + ", rank " +
               std::to_string(rank_.value()) + " of " + std::to_string(size_) + ": ";
-  if (said == ncclSuccess) return text;
-  text += ncclGetErrorString(said);
+  if (code == ncclSuccess) return text;
+  text += ncclGetErrorString(code);
   const auto* const more = ncclGetLastError(comm_);
   if (more != nullptr && *more != '\0') text += std::string{": "} + more;
-  // One line of what may be several.
+  // Only the first line.
   text.erase(std::find(text.begin(), text.end(), '\n'), text.end());
   return text;
 }
 
-void communicator::ask_to_end(const std::string& why) {
+void communicator::request_abort(const std::string& why) {
   const std::lock_guard lock{mutex_};
   if (failure_.empty()) failure_ = why;
-  shall_end_ = true;
+  abort_requested_ = true;
 }
 
 status communicator::health() const {
@@ -129,17 +130,17 @@ status communicator::health() const {
   return error{failure_};
 }
 
-void communicator::look() {
+void communicator::poll() {
   {
     const std::lock_guard lock{mutex_};
     if (comm_ == nullptr) return;
-    auto said = ncclSuccess;
-    if (failure_.empty() && is_made_ && ncclCommGetAsyncError(comm_, &said) == ncclSuccess &&
-        said != ncclSuccess && said != ncclInProgress) {
-      failure_ = text_of("ncclCommGetAsyncError", said);
-      shall_end_ = true;
+    auto code = ncclSuccess;
+    if (failure_.empty() && is_made_ && ncclCommGetAsyncError(comm_, &code) == ncclSuccess &&
+        code != ncclSuccess && code != ncclInProgress) {
+      failure_ = text_of("ncclCommGetAsyncError", code);
+      abort_requested_ = true;
     }
-    if (!shall_end_) return;
+    if (!abort_requested_) return;
   }
   end();
 }
@@ -150,15 +151,15 @@ void communicator::end() {
     const std::lock_guard lock{mutex_};
     ending = std::exchange(comm_, nullptr);
     is_made_ = false;
-    if (failure_.empty()) failure_ = "the communicator has ended";
+    if (failure_.empty()) failure_ = "the communicator was closed";
   }
-  // Kernels that wait for other ranks return; nobody waits for them here.
+  // Makes kernels that wait for other ranks return; does not wait for them.
   if (ending != nullptr) ncclCommAbort(ending);
 }
 
-void watch(const std::shared_ptr<communicator>& what) {
+void watch(const std::shared_ptr<communicator>& c) {
   static watcher all;
-  all.add(what);
+  all.add(c);
 }
 
 }  // namespace rrfp::nccl

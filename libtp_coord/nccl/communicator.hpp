@@ -1,4 +1,4 @@
-/// One NCCL communicator: made and called without blocking, watched, ended once.
+/// One NCCL communicator: created and called without blocking, watched for errors, aborted once.
 #pragma once
 
 #include <chrono>
@@ -13,41 +13,42 @@
 
 namespace rrfp::nccl {
 
-/// "ncclAllReduce on device 1, rank 0 of 2: unhandled system error: ...".
+/// Errors read "ncclAllReduce on device 1, rank 0 of 2: unhandled system error: ...".
 class communicator {
  public:
   communicator(rank_id rank, std::uint32_t size, int device, std::chrono::milliseconds limit);
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
-  /// Ends what is still under way: a group whose work matters is idle by then.
+  /// Aborts work that is still in progress; the owner must have waited for any work that matters.
   ~communicator();
 
-  /// Waits for all ranks to do the same, at most as long as the limit.
+  /// Waits for all ranks to join, for at most the limit.
   status init(const ncclUniqueId& id);
   bool is_made() const;
 
-  /// Makes one call of NCCL, or a group of them, on the communicator and waits until NCCL has taken
-  /// it; not until it is done.
+  /// Makes one NCCL call, or one group of calls, and waits until NCCL has accepted it; does not
+  /// wait for its completion.
   template <class Call>
-  status call(const char* name, Call what) {
+  status call(const char* name, Call make_call) {
     std::unique_lock lock{mutex_};
     if (!failure_.empty()) return error{failure_};
-    return settle(lock, name, what(comm_));
+    return settle(lock, name, make_call(comm_));
   }
 
-  /// Thread-safe; the watcher ends the communicator soon.
-  void ask_to_end(const std::string& why);
+  /// Thread-safe. The watcher aborts the communicator soon after.
+  void request_abort(const std::string& why);
   status health() const;
 
-  /// The watcher's: looks for an asynchronous error, ends what has one or shall end.
-  void look();
+  /// Called by the watcher: checks for an asynchronous error, and aborts if there is one or if an
+  /// abort was requested.
+  void poll();
 
  private:
   using clock = std::chrono::steady_clock;
 
-  /// Until NCCL has done what it said is in progress.
-  status settle(std::unique_lock<std::mutex>& lock, const char* name, ncclResult_t said);
-  std::string text_of(const char* name, ncclResult_t said) const;
+  /// Waits until NCCL no longer reports the call as in progress.
+  status settle(std::unique_lock<std::mutex>& lock, const char* name, ncclResult_t code);
+  std::string text_of(const char* name, ncclResult_t code) const;
   void end();
 
   const rank_id rank_;
@@ -57,11 +58,11 @@ class communicator {
   mutable std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
   bool is_made_ = false;
-  bool shall_end_ = false;
+  bool abort_requested_ = false;
   std::string failure_;
 };
 
-/// Registers with the thread that watches all communicators of the process.
-void watch(const std::shared_ptr<communicator>& what);
+/// Adds the communicator to those that the watcher thread of the process polls.
+void watch(const std::shared_ptr<communicator>& c);
 
 }  // namespace rrfp::nccl

@@ -17,7 +17,7 @@ using tp_coord::collective;
 using tp_coord::element;
 using tp_coord::operation;
 
-/// Up to how many bytes every rank collects all of all, and sums for itself.
+/// Up to this size, every rank gathers all buffers and sums them itself.
 constexpr std::size_t gather_bytes_max = 64 * 1024;
 
 ncclDataType_t type_of(element e) {
@@ -29,7 +29,7 @@ ncclDataType_t type_of(element e) {
   return ncclFloat32;
 }
 
-/// The unique id travels as numbers.
+/// The NCCL id as numbers, for the broadcast.
 using id_words = std::array<std::int64_t, sizeof(ncclUniqueId) / sizeof(std::int64_t)>;
 static_assert(sizeof(id_words) == sizeof(ncclUniqueId));
 
@@ -50,20 +50,20 @@ class nccl_collective final : public collective {
 
   void abort(const std::string& why) override {
     control_->abort(why);
-    comm_->ask_to_end(why);
+    comm_->request_abort(why);
   }
 
  private:
   status run(const request& r) override {
     if (auto ready = connect(); !ready) return ready;
-    if (options_.compare_calls && r.print.op != operation::barrier)  // which compares by itself
+    if (options_.compare_calls && r.print.op != operation::barrier)  // a barrier compares by itself
       if (auto same = compare(r.print); !same) return same;
     const auto type = type_of(r.print.type);
     const auto count = r.print.count;
     const auto stream = host_->stream();
     switch (r.print.op) {
       case operation::sum:
-        // Two summands have one order.
+        // Two summands have only one order.
         if (options_.in_rank_order && size() > 2 && r.print.type != element::int64)
           return sum_in_rank_order(r);
         return comm_->call("ncclAllReduce", [&](ncclComm_t c) {
@@ -87,18 +87,19 @@ class nccl_collective final : public collective {
     return success();
   }
 
-  /// The ranks' fingerprints of this call.
+  /// Compares the ranks' fingerprints of this call.
   status compare(const tp_coord::fingerprint& print) {
     const auto mine = tp_coord::encode(print);
     std::vector<tp_coord::encoded_fingerprint> all(size());
     constexpr auto words = sizeof mine / sizeof(std::int64_t);
     static_assert(words * sizeof(std::int64_t) == sizeof mine);
-    if (auto told = control_->all_gather(mine.data(), all.data(), words, element::int64); !told)
-      return told;
+    if (auto gathered = control_->all_gather(mine.data(), all.data(), words, element::int64);
+        !gathered)
+      return gathered;
     std::vector<tp_coord::fingerprint> prints;
     for (const auto& bytes : all) {
       const auto decoded = tp_coord::decode(bytes);
-      if (!decoded) return error{"what a rank says of its call is damaged"};
+      if (!decoded) return error{"a rank sent an invalid fingerprint of its call"};
       prints.push_back(*decoded);
     }
     const auto differs = tp_coord::disagreement(prints);
@@ -107,15 +108,15 @@ class nccl_collective final : public collective {
     return error{*differs};
   }
 
-  /// In the first call.
+  /// Creates the communicator in the first call.
   status connect() {
     if (comm_->is_made()) return success();
     if (auto well = comm_->health(); !well) return well;
     ncclUniqueId id{};
     id_words words{};
     if (rank() == rank_id{0}) {
-      if (const auto said = ncclGetUniqueId(&id); said != ncclSuccess) {
-        const auto why = std::string{"ncclGetUniqueId: "} + ncclGetErrorString(said);
+      if (const auto code = ncclGetUniqueId(&id); code != ncclSuccess) {
+        const auto why = std::string{"ncclGetUniqueId: "} + ncclGetErrorString(code);
         abort(why);
         return error{why};
       }
@@ -125,9 +126,9 @@ class nccl_collective final : public collective {
         !sent)
       return sent;
     std::memcpy(&id, words.data(), sizeof id);
-    if (const auto said = cudaSetDevice(host_->device()); said != cudaSuccess)
+    if (const auto code = cudaSetDevice(host_->device()); code != cudaSuccess)
       return error{"cudaSetDevice on device " + std::to_string(host_->device()) + ": " +
-                   cudaGetErrorString(said)};
+                   cudaGetErrorString(code)};
     return comm_->init(id);
   }
 
@@ -145,7 +146,7 @@ class nccl_collective final : public collective {
     auto parts = host_->scratch(std::max<std::size_t>(mine * size() * width, 1));
     if (!parts) return parts.failure();
     auto* const collected = static_cast<std::byte*>(parts->get());
-    // Sends to itself count: the own part takes its place among the others.
+    // Includes a send to itself, which puts the own part in its place among the others.
     auto scattered = comm_->call("ncclSend and ncclRecv of parts", [&](ncclComm_t c) {
       return exchange(
           [&](std::uint32_t k) {
@@ -162,7 +163,7 @@ class nccl_collective final : public collective {
     return comm_->call("ncclSend and ncclRecv of sums", [&](ncclComm_t c) {
       return exchange(
           [&](std::uint32_t k) {
-            // What is here needs no way.
+            // The own sum is already in place.
             return std::pair{transfer{sum, k == me ? 0 : mine},
                              transfer{r.out + begin_of(k) * width, k == me ? 0 : length_of(k)}};
           },
@@ -186,21 +187,22 @@ class nccl_collective final : public collective {
     std::size_t count;
   };
 
-  /// `of(k)`: what goes to rank k, and what comes from it.
-  template <class Of>
-  ncclResult_t exchange(Of of, ncclDataType_t type, ncclComm_t c, cudaStream_t stream) const {
-    auto said = ncclGroupStart();
+  /// `transfers_of(k)` returns what to send to rank k and what to receive from it.
+  template <class TransfersOf>
+  ncclResult_t exchange(TransfersOf transfers_of, ncclDataType_t type, ncclComm_t c,
+                        cudaStream_t stream) const {
+    auto code = ncclGroupStart();
     const auto note = [&](ncclResult_t s) {
-      if (said == ncclSuccess || said == ncclInProgress) said = s;
+      if (code == ncclSuccess || code == ncclInProgress) code = s;
     };
     for (std::uint32_t k = 0; k < size(); ++k) {
-      const auto [to, from] = of(k);
+      const auto [to, from] = transfers_of(k);
       const auto peer = static_cast<int>(k);
       if (to.count > 0) note(ncclSend(to.data, to.count, type, peer, c, stream));
       if (from.count > 0) note(ncclRecv(from.data, from.count, type, peer, c, stream));
     }
     note(ncclGroupEnd());
-    return said;
+    return code;
   }
 
   const std::shared_ptr<collective> control_;

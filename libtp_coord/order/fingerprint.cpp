@@ -76,7 +76,7 @@ std::string to_string(const fingerprint& f) {
   if (f.op != operation::barrier) {
     text += " of " + std::to_string(f.count) + " " + std::string(name(f.type));
   }
-  return text + ", number " + std::to_string(f.ordinal) + " of " + to_string(f.site.what) +
+  return text + ", number " + std::to_string(f.ordinal) + " of " + to_string(f.site.launched_task) +
          " (step " + std::to_string(f.site.step.value()) + ", launch " +
          std::to_string(f.site.launch.value()) + ")";
 }
@@ -95,12 +95,12 @@ encoded_fingerprint encode(const fingerprint& f) {
   out.put(magic);
   out.put(static_cast<std::uint8_t>(f.op));
   out.put(static_cast<std::uint8_t>(f.type));
-  out.put(static_cast<std::uint8_t>(f.site.what.kind));
+  out.put(static_cast<std::uint8_t>(f.site.launched_task.kind));
   out.put(std::uint8_t{0});
   out.put(f.site.step.value());
   out.put(f.site.launch.value());
-  out.put(f.site.what.mb.value());
-  out.put(f.site.what.chunk.value());
+  out.put(f.site.launched_task.mb.value());
+  out.put(f.site.launched_task.chunk.value());
   out.put(f.ordinal);
   out.put(f.root.value());
   out.put(f.count);
@@ -122,11 +122,11 @@ std::optional<fingerprint> decode(std::span<const std::byte> bytes) {
   }
   f.op = static_cast<operation>(op);
   f.type = static_cast<element>(type);
-  f.site.what.kind = static_cast<task_kind>(kind);
+  f.site.launched_task.kind = static_cast<task_kind>(kind);
   f.site.step = step_id{in.get<std::uint64_t>()};
   f.site.launch = launch_seq{in.get<std::uint64_t>()};
-  f.site.what.mb = microbatch_id{in.get<std::uint32_t>()};
-  f.site.what.chunk = chunk_id{in.get<std::uint32_t>()};
+  f.site.launched_task.mb = microbatch_id{in.get<std::uint32_t>()};
+  f.site.launched_task.chunk = chunk_id{in.get<std::uint32_t>()};
   f.ordinal = in.get<std::uint32_t>();
   f.root = rank_id{in.get<std::uint32_t>()};
   f.count = in.get<std::uint64_t>();

@@ -4,16 +4,16 @@
 
 namespace rrfp::tp_coord {
 
-status launch_order::take(launch_seq seq, const task& what) {
+status launch_order::accept(launch_seq seq, const task& t) {
   if (seq != next_) {
     const bool is_late = seq < next_;
-    return error{"launch " + std::to_string(seq.value()) + " (" + to_string(what) + ") came when " +
+    return error{"launch " + std::to_string(seq.value()) + " (" + to_string(t) + ") arrived when " +
                  std::to_string(next_.value()) + " was due" +
                  (last_ ? " after " + to_string(*last_) : std::string()) +
-                 (is_late ? ": it has run before" : ": launches between them are missing")};
+                 (is_late ? ": it has already run" : ": launches between them are missing")};
   }
   next_ = launch_seq{seq.value() + 1};
-  last_ = what;
+  last_ = t;
   return success();
 }
 

@@ -23,10 +23,10 @@ status reduce(collective& c, std::size_t count = 4) {
 
 }  // namespace
 
-TEST_CASE("ranks in different tasks are told so, with both tasks, and at once") {
+TEST_CASE("ranks in different tasks get an error with both tasks, at once") {
   for (const auto w : all_ways) {
     for (const std::uint32_t odd : {0u, 1u, 2u}) {
-      INFO(name(w) << ", rank " << odd << " is elsewhere");
+      INFO(name(w) << ", rank " << odd << " is in another task");
       auto members = make_group(w, 3, 20s);
       const auto begin = std::chrono::steady_clock::now();
       const auto errors = run_all(members, [&](collective& c) {
@@ -39,7 +39,7 @@ TEST_CASE("ranks in different tasks are told so, with both tasks, and at once") 
                           Catch::Contains("number 0 of B5 (step 3, launch 7)") &&
                           Catch::Contains("rank 0 is in"));
       }
-      // The group is of no more use, and says why.
+      // The group is unusable and returns the same error.
       for (const auto& e : run_all(members, [](collective& c) { return reduce(c); })) {
         CHECK_THAT(e, Catch::Contains("B5"));
       }
@@ -47,7 +47,8 @@ TEST_CASE("ranks in different tasks are told so, with both tasks, and at once") 
   }
 }
 
-TEST_CASE("other counts, other operations and one collective more are disagreements too") {
+TEST_CASE(
+    "different counts, different operations and an additional collective are disagreements too") {
   for (const auto w : all_ways) {
     INFO(name(w));
     const auto disagree = [&](const std::function<status(collective&)>& work,
@@ -78,7 +79,7 @@ TEST_CASE("other counts, other operations and one collective more are disagreeme
   }
 }
 
-TEST_CASE("a rank that does not come is named within the limit") {
+TEST_CASE("a rank that does not arrive is named within the limit") {
   for (const auto w : all_ways) {
     INFO(name(w));
     auto members = make_group(w, 4, 300ms);
@@ -96,14 +97,14 @@ TEST_CASE("a rank that does not come is named within the limit") {
                                             "number 1 of F2 (step 3, launch 7) for") &&
                                 Catch::Contains("rank 1, rank 3"));
     }
-    // Who comes too late learns why nobody waits.
+    // A rank that arrives too late gets the same error.
     const auto late = reduce(*members[1]);
     REQUIRE(!late.ok());
     CHECK_THAT(late.message(), Catch::Contains("for rank 1, rank 3"));
   }
 }
 
-TEST_CASE("abort releases those who wait and those who come later") {
+TEST_CASE("abort releases waiting ranks and those that arrive later") {
   for (const auto w : all_ways) {
     INFO(name(w));
     auto members = make_group(w, 3, 60s);
@@ -124,7 +125,7 @@ TEST_CASE("abort releases those who wait and those who come later") {
   }
 }
 
-TEST_CASE("abort at any moment neither hangs nor tears a call in two") {
+TEST_CASE("abort at any moment neither hangs nor leaves a call half done") {
   for (const auto w : all_ways) {
     INFO(name(w));
     for (int round = 0; round < 20; ++round) {
@@ -139,7 +140,7 @@ TEST_CASE("abort at any moment neither hangs nor tears a call in two") {
           std::vector<float> x(10'000, 1.0f);
           auto done = c.all_reduce(reduction::sum, x.data(), x.size(), element::float32);
           if (!done) return done;
-          if (x.front() != 3.0f || x.back() != 3.0f) return error{"a wrong sum"};
+          if (x.front() != 3.0f || x.back() != 3.0f) return error{"wrong sum"};
         }
       });
       aborter.join();
@@ -148,7 +149,7 @@ TEST_CASE("abort at any moment neither hangs nor tears a call in two") {
   }
 }
 
-TEST_CASE("more ranks than cores do not burn them while they wait") {
+TEST_CASE("with more ranks than cores, waiting ranks use no CPU time") {
   auto members = make_in_process_group(8, {60s});
   timespec before{};
   timespec after{};

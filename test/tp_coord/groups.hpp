@@ -1,4 +1,4 @@
-/// Groups of ranks as threads, over both implementations.
+/// Groups of ranks as threads, for both implementations.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ inline constexpr way all_ways[] = {way::in_process, way::in_process_parallel, wa
 
 using group = std::vector<std::unique_ptr<collective>>;
 
-/// Limits that send every size, or none, the way that is meant.
+/// Makes a group with limits that force the given algorithm for every size.
 inline group make_group(way w, std::uint32_t size,
                         std::chrono::milliseconds limit = std::chrono::seconds(20)) {
   if (w == way::in_process) return make_in_process_group(size, {limit, std::size_t(-1)});

@@ -1,4 +1,4 @@
-/// Every rank gets the same bits, and they are those of the sum in the order of the ranks.
+/// Every rank gets the same bits, and they are those of the sum in rank order.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 using inputs = std::vector<std::vector<float>>;
 
-/// Values of many magnitudes: another order of summation has other bits.
+/// Values of many magnitudes, so that another order of summation gives other bits.
 inputs random_inputs(std::uint32_t ranks, std::size_t count) {
   std::mt19937 random(ranks * 1000 + static_cast<std::uint32_t>(count));
   std::normal_distribution<float> mantissa;
@@ -44,7 +44,7 @@ std::vector<std::string> no_errors(std::size_t ranks) { return std::vector<std::
 
 }  // namespace
 
-TEST_CASE("all-reduce gives every rank the bits of the sum in the order of the ranks") {
+TEST_CASE("all-reduce gives every rank the bits of the sum in rank order") {
   for (const auto w : all_ways) {
     for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 16u}) {
       auto members = make_group(w, ranks);
@@ -65,14 +65,14 @@ TEST_CASE("all-reduce gives every rank the bits of the sum in the order of the r
   }
 }
 
-TEST_CASE("another order of summation would show") {
+TEST_CASE("another order of summation gives other bits") {
   auto given = random_inputs(5, 1001);
   const auto expected = sum_in_order(given);
   std::reverse(given.begin(), given.end());
   CHECK(!same_bits(sum_in_order(given), expected));
 }
 
-TEST_CASE("many collectives after each other keep apart") {
+TEST_CASE("many consecutive collectives do not interfere") {
   constexpr std::uint32_t ranks = 4;
   for (const auto w : all_ways) {
     INFO(name(w));
@@ -121,7 +121,7 @@ TEST_CASE("the maximum is that of all ranks, and a NaN is not lost") {
   }
 }
 
-TEST_CASE("int64 is summed exactly, and around the end without a trap") {
+TEST_CASE("int64 is summed exactly and wraps around") {
   for (const auto w : all_ways) {
     auto members = make_group(w, 2);
     std::vector<std::vector<std::int64_t>> x{
@@ -137,7 +137,7 @@ TEST_CASE("int64 is summed exactly, and around the end without a trap") {
   }
 }
 
-TEST_CASE("all-gather and broadcast bring the data of the others, barriers nothing") {
+TEST_CASE("all-gather and broadcast deliver the data of the others, barriers none") {
   for (const auto w : all_ways) {
     for (const std::uint32_t ranks : {1u, 2u, 5u}) {
       for (const std::size_t count : {0, 1, 3, 777}) {
@@ -166,7 +166,8 @@ TEST_CASE("all-gather and broadcast bring the data of the others, barriers nothi
   }
 }
 
-TEST_CASE("a large all-reduce sends less than everything to everybody, and leaves nothing behind") {
+TEST_CASE(
+    "a large all-reduce sends less than all data to all ranks, and leaves no message behind") {
   const auto post = std::make_shared<testing::local_post_office>();
   group members;
   for (std::uint32_t r = 0; r < 4; ++r) {

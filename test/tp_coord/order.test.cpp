@@ -18,7 +18,7 @@ fingerprint some_print() {
 
 }  // namespace
 
-TEST_CASE("a fingerprint reads as a sentence") {
+TEST_CASE("a fingerprint prints as a phrase") {
   CHECK(to_string(some_print()) ==
         "all-reduce (sum) of 4096 float32, number 2 of F3 (step 12, launch 57)");
   auto f = some_print();
@@ -30,7 +30,7 @@ TEST_CASE("a fingerprint reads as a sentence") {
   CHECK(to_string(f) == "barrier, number 2 of F3 (step 12, launch 57)");
 }
 
-TEST_CASE("every field of a fingerprint survives the wire and makes a disagreement") {
+TEST_CASE("every field of a fingerprint survives encoding and causes a disagreement") {
   const auto differ = [](auto change) {
     auto f = some_print();
     change(f);
@@ -43,9 +43,9 @@ TEST_CASE("every field of a fingerprint survives the wire and makes a disagreeme
   };
   differ([](auto& f) { f.site.step = step_id{std::uint64_t{1} << 40}; });
   differ([](auto& f) { f.site.launch = launch_seq{58}; });
-  differ([](auto& f) { f.site.what.kind = task_kind::backward_weight; });
-  differ([](auto& f) { f.site.what.mb = microbatch_id{4}; });
-  differ([](auto& f) { f.site.what.chunk = chunk_id{1}; });
+  differ([](auto& f) { f.site.launched_task.kind = task_kind::backward_weight; });
+  differ([](auto& f) { f.site.launched_task.mb = microbatch_id{4}; });
+  differ([](auto& f) { f.site.launched_task.chunk = chunk_id{1}; });
   differ([](auto& f) { f.ordinal = 3; });
   differ([](auto& f) { f.op = operation::barrier; });
   differ([](auto& f) { f.type = element::float64; });
@@ -55,7 +55,7 @@ TEST_CASE("every field of a fingerprint survives the wire and makes a disagreeme
   CHECK(!disagreement(same).has_value());
 }
 
-TEST_CASE("bytes that are no fingerprint are refused") {
+TEST_CASE("bytes that are not a fingerprint are refused") {
   auto bytes = encode(some_print());
   CHECK(decode(bytes).has_value());
   CHECK(!decode(std::span(bytes).first(47)).has_value());
@@ -66,22 +66,22 @@ TEST_CASE("bytes that are no fingerprint are refused") {
   }
 }
 
-TEST_CASE("launches are taken in the order of their numbers") {
+TEST_CASE("launches are accepted in the order of their numbers") {
   const task f1{task_kind::forward, microbatch_id{1}, chunk_id{0}};
   const task b0{task_kind::backward, microbatch_id{0}, chunk_id{0}};
   launch_order order;
-  CHECK(order.take(launch_seq{0}, f1).ok());
-  CHECK(order.take(launch_seq{1}, b0).ok());
+  CHECK(order.accept(launch_seq{0}, f1).ok());
+  CHECK(order.accept(launch_seq{1}, b0).ok());
   CHECK(order.next() == launch_seq{2});
 
-  const auto early = order.take(launch_seq{4}, f1);
+  const auto early = order.accept(launch_seq{4}, f1);
   REQUIRE(!early.ok());
   CHECK(early.message() ==
-        "launch 4 (F1) came when 2 was due after B0: launches between them are missing");
-  const auto again = order.take(launch_seq{1}, b0);
+        "launch 4 (F1) arrived when 2 was due after B0: launches between them are missing");
+  const auto again = order.accept(launch_seq{1}, b0);
   REQUIRE(!again.ok());
-  CHECK(again.message() == "launch 1 (B0) came when 2 was due after B0: it has run before");
-  CHECK(order.take(launch_seq{2}, f1).ok());
+  CHECK(again.message() == "launch 1 (B0) arrived when 2 was due after B0: it has already run");
+  CHECK(order.accept(launch_seq{2}, f1).ok());
 
   launch_order later(launch_seq{100});
   CHECK(later.take(launch_seq{100}, f1).ok());

@@ -1,9 +1,9 @@
 /// Collectives over messages.
 ///
 /// Each call begins with one message from every rank to every other: the fingerprint, followed by
-/// the data if it is small. Then everybody has everything and sums it in the order of the ranks. A
-/// large all-reduce sends fingerprints alone first; rank r then collects and sums part r of the
-/// buffer, and gives the sum to all others (reduce-scatter and all-gather).
+/// the data if it is small. Each rank then has all data and sums it in rank order. A large
+/// all-reduce first exchanges only fingerprints; rank r then receives part r of every buffer, sums
+/// it, and sends the sum to all others (reduce-scatter and all-gather).
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@
 namespace rrfp::tp_coord {
 
 struct channel_options {
-  /// How long a rank waits for the others in one call.
+  /// Maximum time that a rank waits for the others in one call.
   std::chrono::milliseconds limit{30'000};
-  /// Up to how many bytes the data goes with the fingerprint. The same on every rank.
+  /// Data up to this size is sent together with the fingerprint. Must be equal on all ranks.
   std::size_t direct_bytes_max = 16 * 1024;
 };
 

@@ -1,6 +1,6 @@
-/// What a rank believes that it is doing when it enters a collective. Ranks that disagree would
-/// otherwise add apples to pears, or wait for each other for ever; with the fingerprint the first
-/// disagreement is an error that names both tasks.
+/// The fingerprint of a collective: the call that a rank believes it is making. Ranks that disagree
+/// would otherwise sum unrelated data, or wait for each other for ever. With the fingerprint, the
+/// first disagreement is an error that names both tasks.
 ///
 /// Pure: no clock, thread or device.
 #pragma once
@@ -27,22 +27,22 @@ enum class operation : std::uint8_t { sum, max, gather, broadcast, barrier };
 
 std::string_view name(operation op);
 
-/// The launch that collectives are made for.
+/// The launch that collectives belong to.
 struct call_site {
   step_id step;
   launch_seq launch;
-  task what;
+  task launched_task;
 
   bool operator==(const call_site&) const = default;
 };
 
 struct fingerprint {
   call_site site;
-  std::uint32_t ordinal = 0;  ///< of the collective within its launch, from 0
+  std::uint32_t ordinal = 0;  ///< number of the collective within its launch, from 0
   operation op = operation::barrier;
   element type = element::float32;
   rank_id root;             ///< of a broadcast
-  std::uint64_t count = 0;  ///< elements that each rank gives (gather) or holds (the others)
+  std::uint64_t count = 0;  ///< elements that each rank contributes (gather) or holds (others)
 
   std::size_t bytes() const { return count * bytes_of(type); }
   bool operator==(const fingerprint&) const = default;
@@ -51,15 +51,15 @@ struct fingerprint {
 /// "all-reduce (sum) of 4096 float32, number 2 of F3 (step 12, launch 57)"
 std::string to_string(const fingerprint& f);
 
-/// Nothing if all agree. Otherwise the first rank that differs from rank 0, with both texts;
-/// `prints` is indexed by rank.
+/// Empty if all fingerprints agree. Otherwise names the first rank that differs from rank 0, with
+/// both texts. `prints` is indexed by rank.
 std::optional<std::string> disagreement(std::span<const fingerprint> prints);
 
-/// What goes over a wire before the data; little-endian.
+/// The wire format that precedes the data; little-endian.
 using encoded_fingerprint = std::array<std::byte, 48>;
 
 encoded_fingerprint encode(const fingerprint& f);
-/// Nothing if the bytes are no fingerprint.
+/// Empty if the bytes are not a fingerprint.
 std::optional<fingerprint> decode(std::span<const std::byte> bytes);
 
 }  // namespace rrfp::tp_coord

@@ -1,7 +1,7 @@
-/// The order that every rank of a stage obeys: launches run in the order of their numbers, none is
-/// left out, none runs twice. Collectives of different ranks match because of it.
+/// Checks that launches run in the order of their numbers, none omitted and none repeated, on every
+/// rank of a stage. This order makes the collectives of different ranks match.
 ///
-/// Pure. One a rank; asked before each launch.
+/// Pure. One object per rank, asked before each launch.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@ namespace rrfp::tp_coord {
 
 class launch_order {
  public:
-  /// Launches count from `first` on.
+  /// `first` is the number of the first launch.
   explicit launch_order(launch_seq first = launch_seq{0}) : next_(first) {}
 
-  /// Error: the launch is not the next one. It is not taken then.
-  status take(launch_seq seq, const task& what);
+  /// Accepts the next launch. Error: the launch is not the next one; it is not accepted.
+  status accept(launch_seq seq, const task& t);
 
   launch_seq next() const { return next_; }
 

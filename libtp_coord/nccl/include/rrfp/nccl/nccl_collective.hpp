@@ -1,18 +1,18 @@
 /// Collectives over NCCL: buffers are memory of a CUDA device.
 ///
-/// A call only puts work into the device's stream; order in the stream makes ranks agree, so calls
-/// of a group are made in the same order on every rank (launches come in sequence-number order).
-/// Fingerprints cannot be compared without a wait and are not.
+/// A call only enqueues work into the device's stream. The order within the stream makes the ranks
+/// agree, so every rank must make the calls of a group in the same order (launches come in
+/// sequence-number order). Comparing fingerprints would need a wait and is off by default.
 ///
-/// The ranks find each other in the first call, over a collective in host memory; the communicator
-/// is made without blocking. A thread asks all communicators of the process for asynchronous errors
-/// and ends those that have one: what hangs on the device then comes to an end, health() says why,
-/// and every later call fails with the same text.
+/// In the first call, the ranks exchange the NCCL id over a collective in host memory and create
+/// the communicator without blocking. A watcher thread polls all communicators of the process for
+/// asynchronous errors and aborts those that have one: work that hangs on the device then ends,
+/// health() returns the reason, and every later call fails with the same text.
 ///
-/// NCCL sums in an order of its own, the same in every run with the same algorithm; `in_rank_order`
-/// sums as all other collectives do, so that the bits do not depend on where ranks live: each rank
-/// collects one part from all, sums it in the order of the ranks and gives it to all. Traffic is
-/// that of a ring.
+/// NCCL sums in its own order, which is the same in every run with the same algorithm. With
+/// `in_rank_order`, sums run in rank order as in all other collectives, so that the bits do not
+/// depend on the placement of the ranks: each rank receives one part from all ranks, sums it in
+/// rank order and sends it to all. The traffic equals that of a ring.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@
 
 namespace rrfp::nccl {
 
-/// What the calls need of the owner of the device. Called on the thread that makes the call.
+/// Services that the owner of the device provides to the calls, on the calling thread.
 class stream_host {
  public:
   stream_host() = default;
@@ -35,22 +35,23 @@ class stream_host {
   virtual ~stream_host() = default;
 
   virtual int device() const = 0;
-  /// Where the work of a call goes.
+  /// The stream into which calls enqueue their work.
   virtual cudaStream_t stream() = 0;
-  /// Memory of the device, which is used again in the order of the stream.
+  /// Device memory that is reused in the order of the stream.
   virtual result<std::shared_ptr<void>> scratch(std::size_t bytes) = 0;
-  /// sum[i] = parts[i] + parts[count + i] + ..., in this order, in the stream; `sum` is not among
-  /// the parts.
+  /// Enqueues sum[i] = parts[i] + parts[count + i] + ..., in this order. `sum` must not overlap the
+  /// parts.
   virtual status sum_in_order(void* sum, const void* parts, std::size_t count, std::uint32_t ranks,
                               tp_coord::element type) = 0;
 };
 
 struct nccl_options {
-  /// How long a rank waits for the others to come, and for NCCL to take a call.
+  /// Maximum time that a rank waits for the others to join, and for NCCL to accept a call.
   std::chrono::milliseconds limit{30'000};
   bool in_rank_order = true;
-  /// Before each call the ranks compare over `control` what it belongs to: those that disagree get
-  /// an error that names both, where NCCL would hang. They wait for each other then.
+  /// Before each call, the ranks compare their fingerprints over `control`. Ranks that disagree get
+  /// an error that names both calls, where NCCL would hang. This makes the ranks wait for each
+  /// other.
   bool compare_calls = false;
 };
 
@@ -59,7 +60,7 @@ std::unique_ptr<tp_coord::collective> make_nccl_collective(
     std::shared_ptr<tp_coord::collective> control, std::unique_ptr<stream_host> host,
     const nccl_options& options = {});
 
-/// Of the library that is loaded: "2.28.9".
+/// Version of the loaded library: "2.28.9".
 std::string nccl_version();
 
 }  // namespace rrfp::nccl
