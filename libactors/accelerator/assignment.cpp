@@ -21,14 +21,15 @@ result<std::vector<std::uint32_t>> choose_devices(std::span<const std::uint32_t>
       return error{"expected devices 0 to " + std::to_string(present - 1) +
                    ", which this machine has, got " + std::to_string(*at)};
     if (std::find(chosen.begin(), at, *at) != at)
-      return error{"expected every device once, got " + std::to_string(*at) + " twice"};
+      return error{"expected distinct devices, got " + std::to_string(*at) + " twice"};
   }
   return chosen;
 }
 
 std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
                                       const machine_share& share) {
-  RRFP_CHECK(!devices.empty() && share.place < share.processes, "a share of something");
+  RRFP_CHECK(!devices.empty() && share.place < share.processes,
+             "there must be a device, and the place must be below the number of processes");
   const auto part = [&](std::uint32_t i) { return devices.size() * i / share.processes; };
   const auto begin = part(share.place);
   const auto end = std::max(part(share.place + 1), begin + 1);
@@ -39,10 +40,10 @@ std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
 result<std::vector<std::uint32_t>> assign_devices(std::size_t ranks,
                                                   std::span<const std::uint32_t> devices,
                                                   bool alone) {
-  RRFP_CHECK(!devices.empty(), "a device to assign");
+  RRFP_CHECK(!devices.empty(), "there must be a device");
   if (alone && ranks > devices.size())
-    return error{"expected a device for each of the " + std::to_string(ranks) +
-                 " ranks here, which sum with others while they compute, got " +
+    return error{"expected one device for each of the " + std::to_string(ranks) +
+                 " ranks on this machine, because their collectives run on the devices, got " +
                  std::to_string(devices.size())};
   std::vector<std::uint32_t> assigned;
   for (std::size_t i = 0; i < ranks; ++i)

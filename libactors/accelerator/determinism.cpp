@@ -11,7 +11,7 @@ namespace {
 struct rule {
   const char* name;
   const char* value;
-  /// What else it may be; empty: anything.
+  /// Other allowed values; empty: any value.
   std::vector<std::string_view> allowed;
 };
 

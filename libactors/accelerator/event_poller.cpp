@@ -13,9 +13,9 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// Between two looks, once nothing was done for a while.
-constexpr std::chrono::microseconds look_every{10};
-/// Linux adds 50 microseconds to every sleep unless it is told otherwise.
+/// Poll interval after a period without completions.
+constexpr std::chrono::microseconds poll_interval{10};
+/// Linux adds 50 microseconds to every sleep by default.
 constexpr unsigned long timer_slack_ns = 1000;
 
 }  // namespace
@@ -39,20 +39,21 @@ event_poller::queue_id event_poller::open_queue() {
 }
 
 void event_poller::watch(queue_id queue, pooled_event e, on_done done) {
-  RRFP_CHECK(static_cast<bool>(e), "an event that was recorded");
+  RRFP_CHECK(static_cast<bool>(e), "the event must not be empty");
   {
     const std::lock_guard lock{mutex_};
     const auto found = queues_.find(queue);
     if (found == queues_.end()) return;
     found->second.push_back({std::move(e), std::move(done)});
     ++awaited_;
-    ++news_;
+    ++additions_;
   }
   wake_.notify_one();
 }
 
 void event_poller::close_queue(queue_id queue) {
-  RRFP_CHECK(std::this_thread::get_id() != thread_.get_id(), "not from what the poller calls");
+  RRFP_CHECK(std::this_thread::get_id() != thread_.get_id(),
+             "close_queue() must not be called from a callback");
   std::deque<awaited> dropped;
   std::unique_lock lock{mutex_};
   if (const auto found = queues_.find(queue); found != queues_.end()) {
@@ -61,37 +62,37 @@ void event_poller::close_queue(queue_id queue) {
     queues_.erase(found);
   }
   idle_.wait(lock, [&] { return calling_ != queue; });
-  lock.unlock();  // what is dropped may hold much
+  lock.unlock();  // destroying the dropped callbacks may take long
 }
 
 void event_poller::run() {
   pthread_setname_np(pthread_self(), "events");
   prctl(PR_SET_TIMERSLACK, timer_slack_ns, 0, 0, 0);
-  auto last_news = clock::now();
+  auto last_activity = clock::now();
   std::uint64_t seen = 0;
   std::unique_lock lock{mutex_};
   while (!stopped_) {
     if (awaited_ == 0) {
       wake_.wait(lock, [this] { return stopped_ || awaited_ > 0; });
-      last_news = clock::now();
+      last_activity = clock::now();
       continue;
     }
-    const bool any = look(lock) || std::exchange(seen, news_) != news_;
+    const bool any = poll(lock) || std::exchange(seen, additions_) != additions_;
     const auto now = clock::now();
-    if (any) last_news = now;
+    if (any) last_activity = now;
     lock.unlock();
-    if (now - last_news < spin_)
+    if (now - last_activity < spin_)
       std::this_thread::yield();
     else
-      std::this_thread::sleep_for(look_every);
+      std::this_thread::sleep_for(poll_interval);
     lock.lock();
   }
 }
 
-bool event_poller::look(std::unique_lock<std::mutex>& lock) {
+bool event_poller::poll(std::unique_lock<std::mutex>& lock) {
   bool any = false;
   for (queue_id at = 0;;) {
-    // A `done` may open queues and add to them: the place is found anew.
+    // A callback may open queues or add events, so the position is looked up again.
     const auto queue = queues_.upper_bound(at);
     if (queue == queues_.end()) return any;
     at = queue->first;
@@ -109,7 +110,7 @@ bool event_poller::look(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     calling_ = 0;
     idle_.notify_all();
-    --at;  // this queue once more: what came after it may be done, too
+    --at;  // check this queue again: its next event may be done as well
   }
 }
 

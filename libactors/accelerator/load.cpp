@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Beside the program, as it is built; or where an installation keeps its libraries.
+/// Looks beside the program (build tree) and in ../lib (installation).
 std::optional<fs::path> find_library() {
   std::error_code failed;
   const auto program = fs::read_symlink("/proc/self/exe", failed);
@@ -28,8 +28,8 @@ std::optional<fs::path> find_library() {
   return std::nullopt;
 }
 
-/// An installation has no CUDA libraries of libtorch, which take gigabytes: `library` looks for
-/// them in the folder cuda beside it.
+/// An installation does not include libtorch's CUDA libraries, which take gigabytes: `library`
+/// looks for them in the folder cuda beside it.
 error cannot_load(const fs::path& library, const std::string& why) {
   const auto wheel = "torch==" RRFP_TORCH_VERSION;
   return error{"cannot load " + library.string() + ": " + why +
@@ -38,14 +38,14 @@ error cannot_load(const fs::path& library, const std::string& why) {
 }
 
 result<std::shared_ptr<platform>> load(const fs::path& library, bool deterministic) {
-  // Never unloaded: what it has started does not end before the process.
+  // Never unloaded: threads that it started live as long as the process.
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return cannot_load(library, dlerror());
   const auto open = reinterpret_cast<open_function>(dlsym(handle, open_symbol));
   if (open == nullptr)
-    return error{library.string() + ": expected a library of rrfp, which exports " + open_symbol};
+    return error{library.string() + ": expected an rrfp plugin that exports " + open_symbol};
   opened answer;
-  open(door_version, deterministic, answer);
+  open(plugin_version, deterministic, answer);
   if (answer.made == nullptr) return error{answer.failure};
   return answer.made;
 }
@@ -56,8 +56,8 @@ result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
   static std::shared_ptr<platform> loaded;
   static bool is_deterministic = false;
   if (loaded != nullptr && deterministic != is_deterministic)
-    return error{"device.deterministic is one for all runs of a process: expected " +
-                 std::string{is_deterministic ? "true" : "false"} + " as in the first"};
+    return error{"device.deterministic must be the same for all runs of a process: expected " +
+                 std::string{is_deterministic ? "true" : "false"} + " as in the first run"};
   if (loaded != nullptr) return loaded;
   const auto library = find_library();
   if (!library)
@@ -68,7 +68,7 @@ result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
     if (!missing) return missing.failure();
     for (const auto& v : *missing) setenv(v.name.c_str(), v.value.c_str(), 1);
   }
-  // A queue of its own for every stream of a device that many stages share.
+  // One hardware queue per stream on a device that many stages share.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   auto made = load(*library, deterministic);
   if (made) loaded = *made;

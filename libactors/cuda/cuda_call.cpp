@@ -6,13 +6,12 @@
 
 namespace rrfp::cuda {
 
-status checked(const char* call, int device, cudaError_t said) {
-  if (said == cudaSuccess) return success();
-  // Errors that are not for ever would else be found by the next caller that asks, who is not to
-  // blame.
+status checked(const char* call, int device, cudaError_t code) {
+  if (code == cudaSuccess) return success();
+  // Clears a non-sticky error; otherwise the next unrelated caller that checks would find it.
   static_cast<void>(cudaGetLastError());
   return error{std::string{call} + " on device " + std::to_string(device) + ": " +
-               cudaGetErrorName(said) + ", " + cudaGetErrorString(said)};
+               cudaGetErrorName(code) + ", " + cudaGetErrorString(code)};
 }
 
 error failure_of(const std::exception& e) {

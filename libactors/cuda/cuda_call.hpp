@@ -1,4 +1,4 @@
-/// Every call of CUDA is checked by itself: an error names the call and the device.
+/// Every CUDA call is checked individually: an error names the call and the device.
 #pragma once
 
 #include <exception>
@@ -9,10 +9,10 @@
 
 namespace rrfp::cuda {
 
-/// "cudaEventRecord on device 0: cudaErrorInvalidValue, invalid argument".
-status checked(const char* call, int device, cudaError_t said);
+/// Error: "cudaEventRecord on device 0: cudaErrorInvalidValue, invalid argument".
+status checked(const char* call, int device, cudaError_t code);
 
-/// The first line of what libtorch says, without its stack.
+/// The first line of libtorch's message, without its stack trace.
 error failure_of(const std::exception& e);
 
 }  // namespace rrfp::cuda

@@ -28,7 +28,8 @@ at::ScalarType scalar_type_of(element e) {
 
 class torch_streams final : public nccl::stream_host {
  public:
-  explicit torch_streams(std::shared_ptr<accelerator::lane> where) : where_(std::move(where)) {}
+  explicit torch_streams(std::shared_ptr<accelerator::lane> rank_lane)
+      : where_(std::move(rank_lane)) {}
 
   int device() const override { return where_->device().index(); }
   cudaStream_t stream() override {
@@ -53,7 +54,7 @@ class torch_streams final : public nccl::stream_host {
       const auto options = at::TensorOptions{scalar_type_of(type)}.device(where_->device());
       const auto length = static_cast<std::int64_t>(count);
       auto total = at::from_blob(sum, {length}, options);
-      // Only read.
+      // `parts` is only read.
       const auto all = at::from_blob(const_cast<void*>(parts), {ranks, length}, options);
       total.copy_(all[0]);
       for (std::uint32_t r = 1; r < ranks; ++r) total.add_(all[r]);
@@ -64,16 +65,16 @@ class torch_streams final : public nccl::stream_host {
   }
 
  private:
-  const std::shared_ptr<accelerator::lane> where_;
+  const std::shared_ptr<accelerator::lane> rank_lane_;
 };
 
 }  // namespace
 
 std::shared_ptr<tp_coord::collective> make_cuda_collective(
-    std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> where,
+    std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> rank_lane,
     const accelerator::collective_options& options) {
   return nccl::make_nccl_collective(std::move(control),
-                                    std::make_unique<torch_streams>(std::move(where)),
+                                    std::make_unique<torch_streams>(std::move(rank_lane)),
                                     {options.limit, options.in_rank_order, options.compare_calls});
 }
 

@@ -1,14 +1,14 @@
-/// NCCL in the streams of libtorch.
+/// NCCL collectives in libtorch's streams.
 #pragma once
 
 #include <rrfp/accelerator/platform.hpp>
 
 namespace rrfp::cuda {
 
-/// Calls go into the current stream of the calling thread, for the backward of a launch may run in
-/// a thread of libtorch's own.
+/// Calls use the current stream of the calling thread, because the backward of a launch may run on
+/// one of libtorch's own threads.
 std::shared_ptr<tp_coord::collective> make_cuda_collective(
-    std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> where,
+    std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> rank_lane,
     const accelerator::collective_options& options);
 
 }  // namespace rrfp::cuda

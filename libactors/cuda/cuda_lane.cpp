@@ -31,15 +31,15 @@ class cuda_event final : public accelerator::event {
   ~cuda_event() override { static_cast<void>(cudaEventDestroy(event_)); }
 
   result<bool> query() override {
-    // The thread that asks has named no device, and the first one may not be this process's.
+    // The calling thread may have no current device, and the default may belong to another process.
     const c10::cuda::CUDAGuard guard{static_cast<c10::DeviceIndex>(device_)};
-    const auto said = cudaEventQuery(event_);
-    if (said == cudaErrorNotReady) {
-      // It is no error, but would be found as one.
+    const auto code = cudaEventQuery(event_);
+    if (code == cudaErrorNotReady) {
+      // "Not ready" is not an error, but a later check would report it as one.
       static_cast<void>(cudaGetLastError());
       return false;
     }
-    if (auto ok = checked("cudaEventQuery", device_, said); !ok) return ok.failure();
+    if (auto ok = checked("cudaEventQuery", device_, code); !ok) return ok.failure();
     return true;
   }
 
@@ -52,10 +52,10 @@ class cuda_event final : public accelerator::event {
   const cudaEvent_t event_;
 };
 
-/// Nothing ever runs in it, so the allocator gives memory of it out anew only when all streams that
-/// have claimed it are done. One a device, and not of libtorch's pool, whose streams others get
-/// too.
-result<c10::cuda::CUDAStream> stream_of_arrivals(c10::DeviceIndex device) {
+/// A stream in which nothing ever runs. The allocator therefore reuses its memory only when all
+/// streams that have claimed the memory are done. One per device, and not from libtorch's pool,
+/// which hands out its streams to other users.
+result<c10::cuda::CUDAStream> receive_buffer_stream(c10::DeviceIndex device) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, cudaStream_t> made;
   const std::lock_guard lock{mutex};
@@ -81,21 +81,22 @@ result<std::shared_ptr<accelerator::lane>> cuda_lane::open(c10::DeviceIndex devi
       !ok)
     return ok.failure();
   try {
-    auto arrivals = stream_of_arrivals(device);
-    if (!arrivals) return arrivals.failure();
-    // Of this run: its ranks open their lanes before it begins.
+    auto receive_buffers = receive_buffer_stream(device);
+    if (!receive_buffers) return receive_buffers.failure();
+    // The peak of this run: its ranks open their lanes before it begins.
     c10::cuda::CUDACachingAllocator::resetPeakStats(device);
-    // Copies are short and somebody waits for them: theirs is a stream of high priority.
-    return std::shared_ptr<accelerator::lane>{new cuda_lane{
-        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device),
-        c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device), *arrivals, clock_khz}};
+    // Copies are short and other ranks wait for them: they get a high-priority stream.
+    return std::shared_ptr<accelerator::lane>{
+        new cuda_lane{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device),
+                      c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device),
+                      *receive_buffers, clock_khz}};
   } catch (const c10::Error& e) {
     return failure_of(e);
   }
 }
 
 void cuda_lane::run(accelerator::stream s, const std::function<void()>& work) {
-  const c10::cuda::CUDAStreamGuard guard{of(s)};
+  const c10::cuda::CUDAStreamGuard guard{stream_of(s)};
   work();
 }
 
@@ -105,7 +106,7 @@ result<std::unique_ptr<accelerator::event>> cuda_lane::make_event(bool timed) {
 }
 
 status cuda_lane::record(accelerator::event& e, accelerator::stream s) {
-  return checked("cudaEventRecord", index(), cudaEventRecord(handle_of(e), of(s).stream()));
+  return checked("cudaEventRecord", index(), cudaEventRecord(handle_of(e), stream_of(s).stream()));
 }
 
 result<double> cuda_lane::milliseconds_between(accelerator::event& from, accelerator::event& to) {
@@ -120,7 +121,7 @@ result<double> cuda_lane::milliseconds_between(accelerator::event& from, acceler
 status cuda_lane::delay(std::chrono::nanoseconds time) {
   try {
     const c10::cuda::CUDAStreamGuard guard{compute_};
-    // Kilohertz times nanoseconds, in cycles.
+    // Kilohertz times nanoseconds, converted to cycles.
     at::cuda::sleep(static_cast<std::int64_t>(static_cast<double>(clock_khz_) * 1e-6 *
                                               static_cast<double>(time.count())));
     return success();
@@ -134,18 +135,19 @@ void cuda_lane::claim(const at::Tensor& t) {
 }
 
 status cuda_lane::copy_out(const at::Tensor& from, std::byte* to) {
-  RRFP_CHECK(from.is_contiguous() && from.device() == device(), "a tensor of this device");
+  RRFP_CHECK(from.is_contiguous() && from.device() == device(),
+             "copy_out() needs a contiguous tensor of this device");
   return checked("cudaMemcpyAsync to the host", index(),
                  cudaMemcpyAsync(to, from.const_data_ptr(), from.nbytes(), cudaMemcpyDeviceToHost,
                                  copy_.stream()));
 }
 
 result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
-  RRFP_CHECK(from.is_contiguous(), "a contiguous tensor");
+  RRFP_CHECK(from.is_contiguous(), "copy_in() needs a contiguous tensor");
   try {
     const c10::cuda::CUDAStreamGuard guard{copy_};
     auto to = at::empty(from.sizes(), from.options().device(device()).pinned_memory(false));
-    // Before the copy is on its way: afterwards nothing may fail but the copy.
+    // Before the copy is enqueued: after that, nothing but the copy may fail.
     claim(to);
     if (from.nbytes() > 0) {
       auto* const data = to.mutable_data_ptr();
@@ -157,7 +159,7 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
           return ok.failure();
       } else {
         const auto there = from.device().index();
-        // Asking opens the direct way, where there is one; the copy takes another one else.
+        // The query enables peer access, where available; otherwise the copy is staged.
         static_cast<void>(at::cuda::get_p2p_access(compute_.device_index(), there));
         if (auto ok = checked("cudaMemcpyPeerAsync", index(),
                               cudaMemcpyPeerAsync(data, index(), from.const_data_ptr(), there,
@@ -174,10 +176,11 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
 
 result<at::Tensor> cuda_lane::make_room(at::IntArrayRef shape, at::ScalarType type) {
   try {
-    // Others give out memory in the order of a stream, and whoever writes here is in none.
+    // Other allocators reuse memory in stream order, but writers from outside are in no stream.
     if (c10::cuda::CUDACachingAllocator::name() != "native")
-      return error{"PYTORCH_CUDA_ALLOC_CONF chooses an allocator that gives no room"};
-    const c10::cuda::CUDAStreamGuard guard{arrivals_};
+      return error{
+          "PYTORCH_CUDA_ALLOC_CONF selects an allocator that cannot provide receive buffers"};
+    const c10::cuda::CUDAStreamGuard guard{receive_buffers_};
     auto room = at::empty(shape, at::TensorOptions{type}.device(device()));
     claim(room);
     return room;

@@ -25,17 +25,17 @@ class cuda_lane final : public accelerator::lane {
 
  private:
   cuda_lane(c10::cuda::CUDAStream compute, c10::cuda::CUDAStream copy,
-            c10::cuda::CUDAStream arrivals, int clock_khz)
-      : compute_(compute), copy_(copy), arrivals_(arrivals), clock_khz_(clock_khz) {}
+            c10::cuda::CUDAStream receive_buffers, int clock_khz)
+      : compute_(compute), copy_(copy), receive_buffers_(receive_buffers), clock_khz_(clock_khz) {}
 
-  const c10::cuda::CUDAStream& of(accelerator::stream s) const {
+  const c10::cuda::CUDAStream& stream_of(accelerator::stream s) const {
     return s == accelerator::stream::compute ? compute_ : copy_;
   }
   int index() const { return compute_.device_index(); }
 
   const c10::cuda::CUDAStream compute_;
   const c10::cuda::CUDAStream copy_;
-  const c10::cuda::CUDAStream arrivals_;
+  const c10::cuda::CUDAStream receive_buffers_;
   const int clock_khz_;
 };
 

@@ -34,18 +34,18 @@ class cuda_platform final : public accelerator::platform {
 
   void* allocate_pinned(std::size_t bytes) override {
     void* memory = nullptr;
-    // By a device of this process: a thread that named none would set up another one's context.
+    // With a device of this process current: otherwise the call could create a context on another.
     const c10::cuda::OptionalCUDAGuard guard{first_};
-    // Pinned for all devices, and aligned to pages.
-    const auto said = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-    return checked("cudaHostAlloc", 0, said) ? memory : nullptr;
+    // Pinned for all devices, and page-aligned.
+    const auto code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    return checked("cudaHostAlloc", 0, code) ? memory : nullptr;
   }
   void free_pinned(void* memory) override { static_cast<void>(cudaFreeHost(memory)); }
 
   std::shared_ptr<tp_coord::collective> make_collective(
-      std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> where,
+      std::shared_ptr<tp_coord::collective> control, std::shared_ptr<accelerator::lane> rank_lane,
       const accelerator::collective_options& options) override {
-    return make_cuda_collective(std::move(control), std::move(where), options);
+    return make_cuda_collective(std::move(control), std::move(rank_lane), options);
   }
 
  private:
@@ -53,13 +53,13 @@ class cuda_platform final : public accelerator::platform {
       : devices_(std::move(devices)) {}
 
   const std::vector<accelerator::device_info> devices_;
-  std::optional<c10::DeviceIndex> first_;  ///< that has a lane
+  std::optional<c10::DeviceIndex> first_;  ///< the first device with a lane
 };
 
-/// What is missing, in words that say what to do.
-error no_device(cudaError_t said) {
-  const auto heard = std::string{": cudaGetDeviceCount says "} + cudaGetErrorName(said) + ", " +
-                     cudaGetErrorString(said);
+/// The error for a missing driver or device, with what to do.
+error no_device(cudaError_t code) {
+  const auto detail = std::string{": cudaGetDeviceCount returned "} + cudaGetErrorName(code) +
+                      ", " + cudaGetErrorString(code);
   int driver = 0;
   int runtime = 0;
   static_cast<void>(cudaDriverGetVersion(&driver));
@@ -69,18 +69,18 @@ error no_device(cudaError_t said) {
   };
   if (driver == 0)
     return error{"this machine has no NVIDIA driver, expected one for CUDA " + version(runtime) +
-                 heard};
-  if (driver < runtime && said == cudaErrorInsufficientDriver)
+                 detail};
+  if (driver < runtime && code == cudaErrorInsufficientDriver)
     return error{"expected an NVIDIA driver for CUDA " + version(runtime) + ", got one for " +
-                 version(driver) + heard};
-  return error{"this machine has no CUDA device that may be used" + heard};
+                 version(driver) + detail};
+  return error{"this machine has no usable CUDA device" + detail};
 }
 
-/// Sums in one order, and no kernel chosen by how fast it was the last time.
+/// Fixes the order of sums, and selects no kernel by timing.
 void make_deterministic() {
   auto& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  // Costs a pass over all new memory, and nothing here reads what it has not written.
+  // Filling costs a pass over all new memory, and this program never reads uninitialized memory.
   context.setDeterministicFillUninitializedMemory(false);
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
@@ -88,8 +88,8 @@ void make_deterministic() {
 
 result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool deterministic) {
   int count = 0;
-  if (const auto said = cudaGetDeviceCount(&count); said != cudaSuccess || count == 0)
-    return no_device(said == cudaSuccess ? cudaErrorNoDevice : said);
+  if (const auto code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0)
+    return no_device(code == cudaSuccess ? cudaErrorNoDevice : code);
   std::vector<accelerator::device_info> devices;
   for (int d = 0; d < count; ++d) {
     cudaDeviceProp properties{};
@@ -98,10 +98,10 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
       return ok.failure();
     devices.push_back({properties.name, properties.totalGlobalMem});
   }
-  // libtorch looks for its CUDA part once, at the first seed or backward.
+  // libtorch looks for its CUDA part only once, at the first seed or backward.
   if (!at::detail::getCUDAHooks().hasCUDA())
     return error{
-        "libtorch was used in this process before its CUDA part was loaded, expected load_cuda() "
+        "libtorch was used in this process before its CUDA part was loaded; call load_cuda() "
         "before the first seed and the first backward"};
   try {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
@@ -118,10 +118,10 @@ result<std::shared_ptr<accelerator::platform>> cuda_platform::open(bool determin
 
 extern "C" __attribute__((visibility("default"))) void rrfp_open_platform(
     const char* version, bool deterministic, rrfp::accelerator::opened& answer) {
-  if (std::strcmp(version, rrfp::accelerator::door_version) != 0) {
+  if (std::strcmp(version, rrfp::accelerator::plugin_version) != 0) {
     answer.failure =
-        std::string{"librrfp_cuda.so is of another build than the program: expected "} + version +
-        ", got " + rrfp::accelerator::door_version;
+        std::string{"librrfp_cuda.so comes from another build than the program: expected "} +
+        version + ", got " + rrfp::accelerator::plugin_version;
     return;
   }
   auto made = rrfp::cuda::cuda_platform::open(deterministic);

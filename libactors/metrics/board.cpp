@@ -9,7 +9,7 @@ health health_of(const run_counters* run, std::int64_t now) {
   if (run->over.value()) return {true, fmt::format("{}: over", run->run)};
   const auto silent = static_cast<double>(now - run->last_progress.value()) / 1e9;
   if (run->hang_timeout_s > 0 && silent > run->hang_timeout_s)
-    return {false, fmt::format("{}: no progress for {:.1f} s, the limit is {:g} s "
+    return {false, fmt::format("{}: no progress for {:.1f} s; limit {:g} s "
                                "(run.hang_timeout_s)",
                                run->run, silent, run->hang_timeout_s)};
   return {true, fmt::format("{}: last progress {:.1f} s ago", run->run, silent)};

@@ -19,7 +19,7 @@ TEST_CASE("all devices are used unless some are named") {
   CHECK(choose_devices(list{2, 0}, 3).value() == list{2, 0});
   CHECK(choose_devices(list{3}, 3).message() ==
         "expected devices 0 to 2, which this machine has, got 3");
-  CHECK(choose_devices(list{1, 1}, 3).message() == "expected every device once, got 1 twice");
+  CHECK(choose_devices(list{1, 1}, 3).message() == "expected distinct devices, got 1 twice");
 }
 
 TEST_CASE("processes of one machine get even parts of its devices, or share them") {
@@ -35,7 +35,7 @@ TEST_CASE("processes of one machine get even parts of its devices, or share them
   CHECK(devices_of(two, {2, 4}) == list{1});
 }
 
-TEST_CASE("stages that follow each other share a device") {
+TEST_CASE("consecutive stages share a device") {
   CHECK(assigned(4, {0, 1, 2, 3}) == list{0, 1, 2, 3});
   CHECK(assigned(4, {0, 1}) == list{0, 0, 1, 1});
   CHECK(assigned(3, {0, 1}) == list{0, 0, 1});
@@ -44,11 +44,12 @@ TEST_CASE("stages that follow each other share a device") {
   CHECK(assigned(0, {0}).empty());
 }
 
-TEST_CASE("ranks that work in groups have a device each") {
+TEST_CASE("each rank of a group gets its own device") {
   CHECK(assigned(4, {0, 1, 2, 3}, true) == list{0, 1, 2, 3});
   CHECK(assigned(2, {5, 3, 1}, true) == list{5, 3});
   CHECK(assign_devices(4, list{0, 1}, true).message() ==
-        "expected a device for each of the 4 ranks here, which sum with others while they compute, "
+        "expected one device for each of the 4 ranks on this machine, because their collectives "
+        "run on the devices, "
         "got 2");
 }
 

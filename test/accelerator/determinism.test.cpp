@@ -11,14 +11,14 @@ namespace {
 environment of(const std::map<std::string, std::string>& variables) {
   return [variables](const char* name) -> const char* {
     const auto found = variables.find(name);
-    // The map lives as long as the function.
+    // The map is captured and lives as long as the function.
     return found == variables.end() ? nullptr : found->second.c_str();
   };
 }
 
 }  // namespace
 
-TEST_CASE("a silent environment is told all that makes equal work give equal bits") {
+TEST_CASE("an empty environment gets all variables that make equal work give equal bits") {
   CHECK(missing_variables(of({})).value() ==
         std::vector<variable>{{"CUBLAS_WORKSPACE_CONFIG", ":4096:8"},
                               {"NCCL_ALGO", "Ring"},
@@ -26,13 +26,13 @@ TEST_CASE("a silent environment is told all that makes equal work give equal bit
   CHECK(missing_variables(of({{"NCCL_ALGO", ""}})).value().size() == 3);
 }
 
-TEST_CASE("what the environment has chosen stays, if it is one thing") {
+TEST_CASE("a fixed choice in the environment is kept") {
   const auto left = missing_variables(
       of({{"CUBLAS_WORKSPACE_CONFIG", ":16:8"}, {"NCCL_ALGO", "Tree"}, {"NCCL_PROTO", "LL"}}));
   CHECK(left.value().empty());
 }
 
-TEST_CASE("a workspace of cuBLAS that cannot be deterministic is refused by name") {
+TEST_CASE("a cuBLAS workspace that cannot be deterministic is refused by name") {
   CHECK(missing_variables(of({{"CUBLAS_WORKSPACE_CONFIG", ":0:0"}})).message() ==
         "the variable CUBLAS_WORKSPACE_CONFIG: device.deterministic expects :4096:8 or :16:8, got "
         ":0:0");

@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::fake_event;
 
-/// A pool that remembers what it made.
+/// A pool that records the events it made.
 struct known_events {
   std::vector<std::shared_ptr<fake_event::state>> made;
   std::shared_ptr<event_pool> pool = event_pool::make([this]() -> result<std::unique_ptr<event>> {
@@ -32,7 +32,7 @@ bool soon(Condition holds) {
 
 }  // namespace
 
-TEST_CASE("an event that was let go is used again") {
+TEST_CASE("a released event is reused") {
   known_events known;
   {
     const auto a = known.pool->take().value();
@@ -45,13 +45,13 @@ TEST_CASE("an event that was let go is used again") {
   CHECK(known.made.size() == 2);
 }
 
-TEST_CASE("a pool says why there is no event") {
+TEST_CASE("a pool returns the error of the event factory") {
   const auto pool = event_pool::make(
       []() -> result<std::unique_ptr<event>> { return error{"fakeEventCreate on device 1: no"}; });
   CHECK(pool->take().message() == "fakeEventCreate on device 1: no");
 }
 
-TEST_CASE("what was watched in a queue is done in its order") {
+TEST_CASE("the events of a queue complete in order") {
   known_events known;
   event_poller poller{GENERATE(0us, 1000us)};
   const auto queue = poller.open_queue();
@@ -62,7 +62,7 @@ TEST_CASE("what was watched in a queue is done in its order") {
       const std::lock_guard lock{mutex};
       if (s.ok()) done.push_back(i);
     });
-  // The last is done first, as no stream would have it: it waits for its turn.
+  // The last event is done first, as no real stream would do: it must wait for its turn.
   known.made[2]->done = true;
   known.made[1]->done = true;
   std::this_thread::sleep_for(5ms);
@@ -79,7 +79,7 @@ TEST_CASE("what was watched in a queue is done in its order") {
   CHECK(soon([&] { return known.pool->unused() == 3; }));
 }
 
-TEST_CASE("a queue that waits holds up no other") {
+TEST_CASE("a waiting queue does not block the others") {
   known_events known;
   event_poller poller{50us};
   const auto slow = poller.open_queue();
@@ -94,7 +94,7 @@ TEST_CASE("a queue that waits holds up no other") {
   CHECK_FALSE(too_early);
 }
 
-TEST_CASE("an event that cannot be asked ends with the reason") {
+TEST_CASE("an event that cannot be queried ends with the error") {
   known_events known;
   event_poller poller{50us};
   const auto queue = poller.open_queue();
@@ -105,7 +105,7 @@ TEST_CASE("an event that cannot be asked ends with the reason") {
   CHECK(why.get_future().get() == "fakeEventQuery on device 0: broken");
 }
 
-TEST_CASE("once a queue is closed nothing of it is called") {
+TEST_CASE("no callback of a closed queue runs") {
   known_events known;
   event_poller poller{50us};
   const auto queue = poller.open_queue();
@@ -125,7 +125,7 @@ TEST_CASE("once a queue is closed nothing of it is called") {
     closed = true;
   }};
   std::this_thread::sleep_for(10ms);
-  CHECK_FALSE(closed);  // it waits for what runs
+  CHECK_FALSE(closed);  // it waits for the running callback
   known.made[1]->done = true;
   may_end.set_value();
   closing.join();
@@ -134,7 +134,7 @@ TEST_CASE("once a queue is closed nothing of it is called") {
   CHECK_FALSE(called);
 }
 
-TEST_CASE("a poller with nothing to wait for asks nobody, and ends with work left") {
+TEST_CASE("an idle poller queries nothing, and a poller can be destroyed with pending events") {
   known_events known;
   {
     event_poller poller{0us};

@@ -6,7 +6,7 @@
 
 namespace rrfp::accelerator {
 
-TEST_CASE("without a driver, the door says so and stays shut") {
+TEST_CASE("without a driver, loading fails and says so") {
   const auto loaded = load_cuda(true);
 #ifdef RRFP_HAS_CUDA
   if (loaded) {
@@ -26,7 +26,7 @@ TEST_CASE("without a driver, the door says so and stays shut") {
 #endif
 }
 
-TEST_CASE("a second try fares like the first") {
+TEST_CASE("a second attempt gives the same result") {
   const auto first = load_cuda(true);
   const auto second = load_cuda(true);
   REQUIRE(first.ok() == second.ok());

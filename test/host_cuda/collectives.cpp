@@ -1,6 +1,6 @@
-/// The functions of NCCL that rrfp calls, between ranks that are threads of this process. Calls of
-/// ranks that do not match end the process: on a device they would hang, or sum what does not
-/// belong together.
+/// A fake of the NCCL functions that rrfp calls, between ranks that are threads of this process.
+/// Calls of ranks that do not match end the process: on a device they would hang, or sum unrelated
+/// data.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -24,11 +24,11 @@ std::size_t width_of(ncclDataType_t type) {
     case ncclFloat32: return 4;
     case ncclFloat64: return 8;
     case ncclInt64: return 8;
-    default: fault("a data type that is not used");
+    default: fault("unsupported data type");
   }
 }
 
-/// What all ranks have to call alike.
+/// The arguments that all ranks of a call must agree on.
 struct call {
   const char* name;
   std::size_t count;
@@ -41,7 +41,7 @@ struct call {
   }
 };
 
-/// The ranks of one id. Everything but the counts of init runs in streams.
+/// The ranks that share one NCCL id. Everything except the counts of init runs in streams.
 class meeting {
  public:
   explicit meeting(int size) : inputs_(static_cast<std::size_t>(size)), calls_(inputs_.size()) {}
@@ -61,8 +61,8 @@ class meeting {
     news_.notify_all();
   }
 
-  /// Gives the bytes of one rank and waits for all; null if it was aborted. Until leave() the
-  /// others' stay.
+  /// Contributes the bytes of one rank and waits for all; null if aborted. The others' bytes stay
+  /// valid until leave().
   const std::vector<std::vector<std::byte>>* meet(int rank, const call& what, const void* data,
                                                   std::size_t bytes) {
     std::unique_lock lock{mutex_};
@@ -98,7 +98,7 @@ class meeting {
     auto& box = letters_[{from, to}];
     news_.wait(lock, [&] { return is_aborted_ || !box.empty(); });
     if (is_aborted_) return;
-    if (box.front().size() != bytes) fault("another size was sent than is received");
+    if (box.front().size() != bytes) fault("the sizes of a send and its receive differ");
     std::memcpy(data, box.front().data(), bytes);
     box.pop_front();
   }
@@ -115,7 +115,7 @@ class meeting {
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> letters_;
 };
 
-/// Kept for ever: an id is used once.
+/// Kept for ever: an id is used only once.
 std::shared_ptr<meeting> meeting_of(const ncclUniqueId& id, int size) {
   static std::mutex mutex;
   static auto* const all = new std::map<std::string, std::shared_ptr<meeting>>;
@@ -153,13 +153,13 @@ struct ncclComm {
 
 namespace {
 
-/// Work of a group of sends and receives of the calling thread.
+/// The group of sends and receives of the calling thread.
 thread_local int group_depth = 0;
 thread_local std::vector<std::function<void()>> group_sends;
 thread_local std::vector<std::function<void()>> group_receives;
 thread_local void* group_stream = nullptr;
 
-/// A communicator that does not block says so, and tells the end when it is asked.
+/// A non-blocking communicator reports "in progress" and completes when it is polled.
 ncclResult_t put(ncclComm_t c, cudaStream_t s, std::function<void()> work) {
   if (stream_of(s).device() != c->device) fault("NCCL in a stream of another device");
   stream_of(s).put(std::move(work));

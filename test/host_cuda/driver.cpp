@@ -1,9 +1,9 @@
-/// The functions of the CUDA driver that libtorch's libcaffe2_nvrtc.so is linked to: this library
-/// goes by the name libcuda.so.1. But for what tells of contexts nobody calls them.
+/// A fake of the CUDA driver functions that libtorch's libcaffe2_nvrtc.so is linked to; this
+/// library is named libcuda.so.1. Only the functions that report contexts are ever called.
 #include "streams.hpp"
 
 #define RRFP_NOT_CALLED(name) \
-  extern "C" int name() { rrfp::host_cuda::fault(#name " is not there"); }
+  extern "C" int name() { rrfp::host_cuda::fault(#name " is not implemented"); }
 
 extern "C" std::uint32_t rrfp_host_cuda_contexts();
 

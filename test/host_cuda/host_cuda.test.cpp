@@ -1,4 +1,4 @@
-/// rrfp-node on devices that are memory of the host: what it does with CUDA and NCCL, as a program.
+/// rrfp-node as a program on the host-side fake of CUDA and NCCL.
 #include <fstream>
 #include <map>
 #include <set>
@@ -31,7 +31,7 @@ std::vector<std::string> command(const environment& with, const settings& set,
   return all;
 }
 
-/// Losses and weights of every run that the job names.
+/// The hashes of losses and weights of every run of the job.
 std::set<std::string> results_of(const environment& with, const settings& set,
                                  const std::vector<std::string>& options = {}) {
   const scratch_folder folder;
@@ -58,7 +58,7 @@ TEST_CASE("streams of one device, of four and of two processes give the same bit
   CHECK(results_of({}, {}, {"--local-nodes", "2"}) == one);
 }
 
-TEST_CASE("ranks that sum by NCCL give the bits of those that sum on the host") {
+TEST_CASE("ranks that sum with NCCL get the same bits as ranks that sum on the host") {
   const environment eight{{"RRFP_HOST_CUDA_DEVICES", "16"}};
   for (const std::string what : {"pipeline.tp=4", "pipeline.replicas=2"}) {
     const auto by_nccl = results_of(eight, {what, "device.collectives=nccl"});
@@ -67,7 +67,7 @@ TEST_CASE("ranks that sum by NCCL give the bits of those that sum on the host") 
   }
 }
 
-TEST_CASE("a process has no context on a device that is another's") {
+TEST_CASE("a process creates no context on another process's device") {
   const scratch_folder folder;
   const auto o = run_program(
       command({{"RRFP_HOST_CUDA_DEVICES", "2"}, {"RRFP_HOST_CUDA_REPORT", folder / "contexts"}}, {},
@@ -80,7 +80,7 @@ TEST_CASE("a process has no context on a device that is another's") {
   INFO(said);
 }
 
-TEST_CASE("a device without memory ends the run on all nodes, with what to lower") {
+TEST_CASE("a device that is out of memory ends the run on all nodes and says which key to lower") {
   for (const std::string nodes : {"1", "2"}) {
     const auto o = run_program(command({{"RRFP_HOST_CUDA_BYTES", "14000000"}},
                                        {"data.microbatch_size=16"}, {"--local-nodes", nodes}));
@@ -93,7 +93,7 @@ TEST_CASE("a device without memory ends the run on all nodes, with what to lower
   }
 }
 
-TEST_CASE("a run goes on from its checkpoint to the weights of one that was not stopped") {
+TEST_CASE("a run resumed from its checkpoint reaches the weights of an uninterrupted run") {
   const scratch_folder folder;
   const settings runs{"checkpoint.every=2", "checkpoint.dir=" + (folder / "kept")};
   const auto whole = results_of({}, {"train.steps=4"});
@@ -109,7 +109,7 @@ TEST_CASE("a run goes on from its checkpoint to the weights of one that was not 
   CHECK(weights(resumed) == weights(whole));
 }
 
-TEST_CASE("a task's time on the device is traced, and its delays are the device's") {
+TEST_CASE("the device time of a task is traced, and its delays run on the device") {
   const scratch_folder folder;
   const auto o = run_program(command({}, {"train.steps=2", "jitter.compute=lognormal"},
                                      {"--trace", folder / "trace.json", "--json", folder / "o"}));

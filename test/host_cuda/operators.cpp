@@ -1,8 +1,8 @@
-/// Operators of libtorch's CUDA part, run in the streams of the host by libtorch's CPU part: the
-/// memory of a device is memory of the host, so tensors over it are made of both.
+/// Operators of libtorch's CUDA part, run in the fake's streams by libtorch's CPU part. Device
+/// memory is host memory, so every operator can view it as CPU tensors.
 ///
-/// Nothing that a stream holds keeps a tensor alive, as on a device: what the allocator gives to
-/// somebody else too early is overwritten, and the result is wrong.
+/// As on a real device, work in a stream does not keep its tensors alive. If the allocator reuses
+/// memory too early, it is overwritten and the result is wrong.
 #include <mutex>
 #include <optional>
 #include <string>
@@ -30,7 +30,7 @@ using Stack = torch::jit::Stack;
 
 stream& stream_here() { return stream_of(c10::cuda::getCurrentCUDAStream().stream()); }
 
-/// The same bytes, as a tensor of the host that owns nothing.
+/// The same bytes as a non-owning CPU tensor.
 at::Tensor host_view(const at::Tensor& t) {
   const c10::impl::ExcludeDispatchKeyGuard below{
       c10::autograd_dispatch_keyset_with_ADInplaceOrView};
@@ -45,7 +45,7 @@ at::Tensor meta_of(const at::Tensor& t) {
 
 bool is_on_device(const at::Tensor& t) { return t.defined() && t.is_cuda(); }
 
-/// Each tensor of `v` that lies on a device by `change`, and each device by `device`.
+/// Applies `change` to each device tensor of `v`, and `device` to each device.
 template <class Change>
 IValue changed(const IValue& v, const Change& change, at::Device device) {
   const auto one = [&](const at::Tensor& t) { return is_on_device(t) ? change(t) : t; };
@@ -81,7 +81,7 @@ void each_tensor(const Stack& all, const Visit& visit) {
   }
 }
 
-/// What `op` writes into its arguments; the argument that result `i` is, or -1.
+/// The index of the argument that `op` returns as result `i`, or -1.
 int argument_of_result(const c10::FunctionSchema& schema, std::size_t i) {
   const auto* const alias = schema.returns()[i].alias_info();
   if (alias == nullptr) return -1;
@@ -108,13 +108,13 @@ bool has_only_tensors(const c10::FunctionSchema& schema) {
   return true;
 }
 
-/// Runs `op` with tensors of the host, on this thread.
+/// Runs `op` on CPU tensors, on this thread.
 void call(const c10::OperatorHandle& op, Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   op.callBoxed(stack);
 }
 
-/// In a thread of a stream: nobody can be told.
+/// Runs on a stream's thread, which has no caller to report an error to.
 void call_or_fault(const c10::OperatorHandle& op, Stack& stack) {
   static thread_local const bool one_thread = (at::set_num_threads(1), true);
   static_cast<void>(one_thread);
@@ -125,7 +125,7 @@ void call_or_fault(const c10::OperatorHandle& op, Stack& stack) {
   }
 }
 
-/// The shapes of what `op` gives, or nothing if libtorch cannot tell without the data.
+/// The shapes of the results of `op`, or nothing if libtorch needs the data to compute them.
 std::optional<Stack> shapes_of(const c10::OperatorHandle& op, const Stack& arguments) {
   auto stack = changed(arguments, meta_of, at::kMeta);
   try {
@@ -139,7 +139,7 @@ std::optional<Stack> shapes_of(const c10::OperatorHandle& op, const Stack& argum
   return stack;
 }
 
-/// Gives the tensors that `op` is to put results into the shapes of those.
+/// Resizes the tensors into which `op` puts its results.
 void shape_outputs(const c10::OperatorHandle& op, const Stack& arguments) {
   const auto& declared = op.schema().arguments();
   const auto is_output = [&](std::size_t a) {
@@ -159,7 +159,7 @@ void shape_outputs(const c10::OperatorHandle& op, const Stack& arguments) {
   const Stack* told = &meta;
   try {
     call(op, shaped);
-  } catch (const std::exception&) {  // it cannot be told without the data
+  } catch (const std::exception&) {  // the shapes depend on the data
     stream_here().drain();
     call(op, computed);
     told = &host;
@@ -175,25 +175,25 @@ at::Tensor on_device_like(const at::Tensor& t) {
                            at::TensorOptions{t.scalar_type()}.device(device));
 }
 
-/// Puts what `from` holds into `to`, tensor by tensor.
+/// Copies the contents of `from` to `to`, tensor by tensor.
 void fill(const c10::OperatorHandle& op, const Stack& to, const Stack& from) {
   std::vector<at::Tensor> targets;
   std::vector<at::Tensor> sources;
   each_tensor(to, [&](const at::Tensor& t) { targets.push_back(t); });
   each_tensor(from, [&](const at::Tensor& t) { sources.push_back(t); });
   if (targets.size() != sources.size())
-    fault((c10::toString(op.operator_name()) + ": another number of results than told").c_str());
+    fault((c10::toString(op.operator_name()) + ": wrong number of results").c_str());
   const at::AutoDispatchBelowADInplaceOrView below;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (!targets[i].defined() || !sources[i].defined()) continue;
     if (targets[i].sizes() != sources[i].sizes() ||
         targets[i].scalar_type() != sources[i].scalar_type())
-      fault((c10::toString(op.operator_name()) + ": another shape than told").c_str());
+      fault((c10::toString(op.operator_name()) + ": wrong shape of a result").c_str());
     targets[i].copy_(sources[i]);
   }
 }
 
-/// Results that were computed at once.
+/// Stores results that were computed at once.
 void put_results(const c10::OperatorHandle& op, const Stack& results, Stack& stack) {
   for (const auto& r : results)
     stack.push_back(r.isTensor() && r.toTensor().defined() ? IValue{on_device_like(r.toTensor())}
@@ -207,21 +207,20 @@ void put_results(const c10::OperatorHandle& op, const Stack& results, Stack& sta
   fill(op, changed(stack, host_view, at::kCPU), results);
 }
 
-/// Copies between the host and a device, and between devices: the host waits for them.
+/// Copies between host and device or between devices, for which the host waits.
 bool is_mixed_copy(const c10::OperatorHandle& op, const Stack& arguments) {
   if (op.operator_name().name != "aten::copy_") return false;
   return arguments[0].toTensor().device() != arguments[1].toTensor().device();
 }
 
-/// By numbers of the host a device is indexed, too.
+/// Operators that also accept CPU tensors as indices.
 bool takes_host_tensors(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
   return name == "aten::copy_" || name.rfind("aten::index", 0) == 0 ||
          name.rfind("aten::_index_put_impl_", 0) == 0;
 }
 
-/// A copy from or to pinned memory that nobody waits for; libtorch is told when that memory is
-/// free.
+/// An asynchronous copy from or to pinned memory; tells libtorch when the memory is free.
 bool put_copy(const Stack& arguments) {
   const auto& to = arguments[0].toTensor();
   const auto& from = arguments[1].toTensor();
@@ -248,11 +247,11 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
     if (v.isDevice() && v.toDevice().is_cuda()) device = v.toDevice();
   each_tensor(arguments, [&](const at::Tensor& t) {
     if (t.defined() && t.is_cpu() && t.dim() > 0 && !takes_host_tensors(op))
-      fault((c10::toString(op.operator_name()) + ": a tensor of the host").c_str());
+      fault((c10::toString(op.operator_name()) + ": got a CPU tensor").c_str());
     if (!is_on_device(t)) return;
     if (!device) device = t.device();
     if (*device != t.device() && op.operator_name().name != "aten::copy_")
-      fault((c10::toString(op.operator_name()) + ": tensors of two devices").c_str());
+      fault((c10::toString(op.operator_name()) + ": got tensors of two devices").c_str());
   });
   const c10::cuda::OptionalCUDAGuard guard{device};
   auto& s = stream_here();
@@ -307,13 +306,13 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   stack->insert(stack->end(), results.begin(), results.end());
 }
 
-/// What allocates, or tells of, memory of a device stays as it is.
+/// Operators that allocate or describe device memory keep their implementation.
 bool stays(const c10::OperatorHandle& op) {
   static const std::unordered_set<std::string> names{
       "aten::empty",     "aten::empty_strided", "aten::set_",      "aten::resize_",
       "aten::is_set_to", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory"};
   if (names.contains(op.operator_name().name)) return true;
-  // A view is of no device.
+  // Views run on any device.
   for (const auto& r : op.schema().returns())
     if (r.alias_info() != nullptr && !r.alias_info()->isWrite()) return true;
   return false;
@@ -327,17 +326,17 @@ void take_over_operators() {
   const auto mm = dispatcher.findSchema({"aten::mm", ""});
   if (!mm || !mm->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return;
   std::call_once(once, [&] {
-    // It warns of every kernel that another one takes the place of.
+    // It warns for every kernel that is replaced.
     struct : c10::WarningHandler {
       void process(const c10::Warning&) override {}
     } nobody;
     const c10::WarningUtils::WarningHandlerGuard quiet{&nobody};
-    // As long as the process.
+    // Lives as long as the process.
     static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
     for (const auto& name : dispatcher.getAllOpNames()) {
       const auto op = dispatcher.findOp(name);
       if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0) continue;
-      // This one is of all devices, and asks for kernels of its own.
+      // copy_ is registered for all devices and dispatches to kernels of its own.
       const bool copies = name == c10::OperatorName{"aten::copy_", ""};
       if (!op->hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !copies) continue;
       if (stays(*op)) continue;
@@ -345,7 +344,7 @@ void take_over_operators() {
           name, c10::DispatchKey::CUDA, c10::KernelFunction::makeFromBoxedFunction<&run_on_host>(),
           std::nullopt, nullptr, "host_cuda"));
     }
-    // Attention of plain operators: the fused ones are kernels of each device.
+    // Attention from plain operators: the fused kernels are specific to each device.
     auto& context = at::globalContext();
     context.setSDPUseFlash(false);
     context.setSDPUseMemEfficient(false);
@@ -357,7 +356,7 @@ void take_over_operators() {
 
 namespace at::cuda {
 
-/// In place of libtorch's: a stream stands still for so many nanoseconds.
+/// Replaces libtorch's function: keeps a stream busy for this many nanoseconds.
 __attribute__((visibility("default"))) void sleep(int64_t cycles) {
   rrfp::host_cuda::stream_here().put(
       [cycles] { std::this_thread::sleep_for(std::chrono::nanoseconds{cycles}); });

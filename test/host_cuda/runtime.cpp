@@ -1,11 +1,11 @@
-/// The functions of the CUDA runtime that libtorch and rrfp call, over memory and threads of the
-/// host. What is called wrongly is refused as CUDA does, or ends the process where CUDA would
-/// silently do something else. Kernels do not run: their operators do (operators.cpp), and one
-/// that is launched all the same is a fault.
+/// A fake of the CUDA runtime functions that libtorch and rrfp call, over host memory and threads.
+/// Invalid calls are refused as CUDA does, or end the process where CUDA would silently do
+/// something else. Kernels do not run: operators.cpp runs their operators instead, and launching a
+/// kernel is a fault.
 ///
-/// Read from the environment: RRFP_HOST_CUDA_DEVICES (1), RRFP_HOST_CUDA_BYTES of each (1 GiB),
-/// RRFP_HOST_CUDA_REPORT, a file that each process adds a line to as it ends: the devices that it
-/// had a context on.
+/// Environment variables: RRFP_HOST_CUDA_DEVICES (default 1), RRFP_HOST_CUDA_BYTES per device
+/// (default 1 GiB), and RRFP_HOST_CUDA_REPORT, a file to which each process appends at its end the
+/// devices on which it had a context.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -49,7 +49,7 @@ struct block {
   int device;
 };
 
-/// All that CUDA has given out.
+/// All memory that the fake has allocated.
 class memory_table {
  public:
   void* allocate(std::size_t bytes, kind what, int device) {
@@ -57,7 +57,7 @@ class memory_table {
     if (what == kind::device && taken_[device] + bytes > device_bytes()) return nullptr;
     void* made = nullptr;
     if (posix_memalign(&made, page, std::max<std::size_t>(bytes, 1)) != 0) return nullptr;
-    // What is read before it is written is not a number.
+    // Reading memory before writing it gives NaN.
     std::memset(made, 0xff, bytes);
     blocks_[static_cast<std::byte*>(made)] = {bytes, what, device};
     if (what == kind::device) taken_[device] += bytes;
@@ -72,7 +72,7 @@ class memory_table {
     std::free(memory);
     return true;
   }
-  /// A block that holds all of it; of 0 bytes: none.
+  /// The block that contains this range; with 0 bytes: none.
   block find(const void* memory, std::size_t bytes = 1) {
     const std::lock_guard lock{mutex_};
     const auto* const at = static_cast<const std::byte*>(memory);
@@ -108,7 +108,7 @@ class stream_table {
   stream& of(void* handle) {
     const auto value = reinterpret_cast<std::uintptr_t>(handle);
     const std::lock_guard lock{mutex_};
-    if (value <= 2) {  // the default ones
+    if (value <= 2) {  // the default streams
       auto*& one = defaults_[current_device()];
       if (one == nullptr) all_.insert(one = new stream{current_device()});
       return *one;
@@ -144,12 +144,12 @@ cudaError_t answer(cudaError_t said) {
   return said;
 }
 
-/// Devices that this process has a context on: a call of the runtime makes one on the current one.
+/// Devices on which this process has a context: any runtime call creates one on the current device.
 std::atomic<std::uint32_t> contexts{0};
 
 void use_context() { contexts |= 1U << current; }
 
-/// At the end of the process.
+/// Runs at the end of the process.
 __attribute__((destructor)) void report() {
   const auto* const file = std::getenv("RRFP_HOST_CUDA_REPORT");
   if (file == nullptr || contexts == 0) return;
@@ -205,7 +205,7 @@ cudaError_t put_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKi
       return cudaErrorInvalidValue;
   }
   s.put([=] { std::memcpy(to, from, bytes); });
-  // Memory that is not pinned is read and written before the call returns.
+  // Unpinned memory is read or written before the call returns.
   if (source.bytes == 0 || target.bytes == 0) s.drain();
   return cudaSuccess;
 }
@@ -226,7 +226,7 @@ using namespace rrfp::host_cuda;
 
 extern "C" {
 
-/// Which devices this process has a context on, a bit each.
+/// The devices on which this process has a context, one bit each.
 std::uint32_t rrfp_host_cuda_contexts() { return contexts; }
 
 // ---- devices
@@ -266,7 +266,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int device) {
   if (device < 0 || device >= device_count()) return answer(cudaErrorInvalidDevice);
-  // A cycle is a nanosecond.
+  // One cycle is one nanosecond.
   *value = what == cudaDevAttrClockRate ? 1'000'000 : 0;
   return cudaSuccess;
 }
@@ -409,7 +409,7 @@ cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned flags, int) {
   use_context();
-  if (flags != cudaStreamNonBlocking) fault("a stream that waits for the default one");
+  if (flags != cudaStreamNonBlocking) fault("only non-blocking streams are supported");
   *made = reinterpret_cast<cudaStream_t>(streams().make(current));
   return cudaSuccess;
 }
@@ -520,10 +520,10 @@ void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int,
 char __cudaInitModule(void**) { return 1; }
 
 unsigned __cudaPushCallConfiguration(dim3, dim3, std::size_t, cudaStream_t) {
-  fault("a kernel was launched: its operator is not run by operators.cpp");
+  fault("a kernel was launched: operators.cpp does not run its operator");
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
-  fault("a kernel was launched: its operator is not run by operators.cpp");
+  fault("a kernel was launched: operators.cpp does not run its operator");
 }
 
 }  // extern "C"

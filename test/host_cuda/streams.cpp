@@ -11,9 +11,9 @@ namespace rrfp::host_cuda {
 
 namespace {
 
-/// Every so many pieces of work a stream dawdles, for up to so long.
-constexpr unsigned dawdle_every = 4;
-constexpr unsigned dawdle_us_max = 200;
+/// On average, a stream pauses once per this many pieces of work, to expose missing waits.
+constexpr unsigned pause_every = 4;
+constexpr unsigned pause_us_max = 200;
 
 }  // namespace
 
@@ -59,10 +59,10 @@ void stream::run() {
     auto work = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    if (random() % dawdle_every == 0)
-      std::this_thread::sleep_for(std::chrono::microseconds{random() % dawdle_us_max});
+    if (random() % pause_every == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds{random() % pause_us_max});
     work();
-    work = nullptr;  // what it held may call streams
+    work = nullptr;  // destroying it may call streams
     lock.lock();
   }
 }

@@ -1,8 +1,8 @@
-/// Devices that are memory of the host: what a CUDA stream and a CUDA event are, by threads.
+/// CUDA streams and events for the host-side fake of CUDA, implemented with threads.
 ///
-/// A stream is a thread that takes one piece of work after the other and dawdles now and then, so
-/// that what ought to have waited for it is found out. Objects live as long as the process: the
-/// library they stand in for is not unloaded either.
+/// A stream is a thread that runs one piece of work after the other and pauses at random, so that
+/// missing waits are found. Objects live as long as the process, because the library that they
+/// replace is never unloaded either.
 #pragma once
 
 #include <atomic>
@@ -16,13 +16,13 @@
 
 namespace rrfp::host_cuda {
 
-/// A place in a stream.
+/// A position in a stream.
 class mark {
  public:
   using clock = std::chrono::steady_clock;
 
   bool is_done() const { return is_done_.load(); }
-  /// After is_done().
+  /// Valid after is_done().
   clock::time_point time() const { return time_; }
   void set();
   void wait() const;
@@ -42,7 +42,7 @@ class stream {
   void put(std::function<void()> work);
   std::shared_ptr<mark> put_mark();
   bool is_idle();
-  /// Until all that is in it has run.
+  /// Waits until all enqueued work has run.
   void drain() { put_mark()->wait(); }
 
  private:
@@ -68,17 +68,17 @@ struct event {
   }
 };
 
-/// Of the calling thread.
+/// The current device of the calling thread.
 int current_device();
-/// The one that `handle` is, or the default one of the current device.
+/// The stream of `handle`, or the default stream of the current device.
 stream& stream_of(void* handle);
 /// Waits for all streams of a device.
 void drain_device(int device);
 
-/// Says why on standard error and ends the process: the program under test is wrong.
+/// Prints the reason to stderr and ends the process: the program under test is wrong.
 [[noreturn]] void fault(const char* what);
 
-/// Once libtorch's CUDA part is there, its operators run in streams of the host.
+/// Makes libtorch's operators run in the fake's streams, once libtorch's CUDA part is loaded.
 void take_over_operators();
 
 }  // namespace rrfp::host_cuda

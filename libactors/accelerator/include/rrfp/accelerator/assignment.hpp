@@ -1,8 +1,8 @@
-/// Which device a rank owns. Pure.
+/// Assigns devices to ranks. Pure.
 ///
-/// Stages that follow each other share a device rather than stages far apart: what they send each
-/// other then needs no copy. Ranks that work in groups share none: a rank that waits for another
-/// would hold up the device, and what the other waits for.
+/// Consecutive stages share a device, because tensors between them then need no copy. Ranks of
+/// tensor-parallel groups or replicas never share one: a rank that waits for another in a
+/// collective would block the device that the other one needs.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,25 @@
 
 namespace rrfp::accelerator {
 
-/// Those of `wanted`, or all of `present` if none is wanted. Error: one that is not there, or that
-/// stands twice.
+/// Returns `wanted`, or all `present` devices if it is empty. Error: a device that does not exist
+/// or is listed twice.
 result<std::vector<std::uint32_t>> choose_devices(std::span<const std::uint32_t> wanted,
                                                   std::uint32_t present);
 
-/// The processes of one job on one machine, which share its devices.
+/// The position of this process among the processes of one job on one machine, which share its
+/// devices.
 struct machine_share {
   std::uint32_t place = 0;  ///< of this process among them
   std::uint32_t processes = 1;
 };
 
-/// The devices of one process: an even part, or one that it shares with others if there are fewer
-/// devices than processes.
+/// The devices of one process: an even part, or one shared device if there are fewer devices than
+/// processes.
 std::vector<std::uint32_t> devices_of(std::span<const std::uint32_t> devices,
                                       const machine_share& share);
 
-/// The devices of so many ranks, which follow each other. Error: `alone`, and there are not enough.
+/// The device of each of `ranks` consecutive ranks. Error: `alone` is set and there are too few
+/// devices.
 result<std::vector<std::uint32_t>> assign_devices(std::size_t ranks,
                                                   std::span<const std::uint32_t> devices,
                                                   bool alone);

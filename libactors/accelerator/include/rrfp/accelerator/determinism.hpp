@@ -1,5 +1,5 @@
-/// What the libraries behind the door must be told by the environment for equal work to give equal
-/// bits. Pure: the environment comes in as a function.
+/// The environment variables that cuBLAS and NCCL need so that equal work gives equal bits. Pure:
+/// the environment is passed as a function.
 #pragma once
 
 #include <functional>
@@ -18,13 +18,13 @@ struct variable {
   bool operator==(const variable&) const = default;
 };
 
-/// The value of a variable; null if unset. `std::getenv`, for one.
+/// Returns the value of a variable, or null if it is unset; `std::getenv`, for example.
 using environment = std::function<const char*(const char* name)>;
 
-/// Those to be set, because the environment is silent about them. cuBLAS: workspaces of fixed
-/// sizes, without which products in several streams may differ. NCCL: one algorithm and protocol,
-/// which it would else choose by size and load; another one that the environment names is as good.
-/// Error: a variable is set to what cannot be deterministic.
+/// The variables to set, because the environment does not set them. cuBLAS: workspaces of fixed
+/// sizes, without which products in several streams may differ. NCCL: one fixed algorithm and
+/// protocol, which it otherwise chooses by size and load; any other fixed choice in the environment
+/// is accepted. Error: a variable has a value that cannot be deterministic.
 result<std::vector<variable>> missing_variables(const environment& variables);
 
 }  // namespace rrfp::accelerator

@@ -1,9 +1,9 @@
-/// One thread that looks at events until they are done and says so: nobody blocks for a task, and
-/// no stream waits for the host.
+/// A thread that polls events until they complete and then calls back, so that no thread blocks for
+/// a task and no stream waits for the host.
 ///
-/// The events of one queue are those of one stream, in their order, so the oldest alone is asked.
-/// While nothing is awaited the thread sleeps; while something is, it looks all the time at first,
-/// then every few microseconds.
+/// The events of one queue belong to one stream and complete in order, so only the oldest is
+/// polled. The thread sleeps while no event is pending; otherwise it polls continuously at first,
+/// and then every few microseconds.
 #pragma once
 
 #include <chrono>
@@ -22,22 +22,22 @@ namespace rrfp::accelerator {
 /// Thread-safe.
 class event_poller {
  public:
-  /// Error: the event cannot be asked.
+  /// Error: the event cannot be queried.
   using on_done = std::function<void(const status&)>;
   using queue_id = std::uint64_t;
 
-  /// Looks all the time for `spin` after something was done or new.
+  /// Polls continuously for `spin` after an event was added or completed.
   explicit event_poller(std::chrono::microseconds spin);
   event_poller(const event_poller&) = delete;
   event_poller& operator=(const event_poller&) = delete;
-  /// What is still awaited is dropped.
+  /// Drops all pending events.
   ~event_poller();
 
   queue_id open_queue();
-  /// Calls `done` on the poller's thread; it must not wait. Dropped if the queue is closed.
+  /// `done` runs on the poller's thread and must not block. Ignored if the queue is closed.
   void watch(queue_id queue, pooled_event e, on_done done);
-  /// Calls nothing of the queue any more once it has returned; what is awaited is dropped. Not from
-  /// a `done`.
+  /// Drops the pending events of the queue. After this returns, none of its callbacks runs. Must
+  /// not be called from a callback.
   void close_queue(queue_id queue);
 
  private:
@@ -47,8 +47,8 @@ class event_poller {
   };
 
   void run();
-  /// One look at the oldest of every queue. True if one was done.
-  bool look(std::unique_lock<std::mutex>& lock);
+  /// Polls the oldest event of every queue. Returns whether one completed.
+  bool poll(std::unique_lock<std::mutex>& lock);
 
   const std::chrono::microseconds spin_;
   std::mutex mutex_;
@@ -57,9 +57,9 @@ class event_poller {
   std::map<queue_id, std::deque<awaited>> queues_;
   std::size_t awaited_ = 0;
   queue_id next_queue_ = 0;
-  /// Whose `done` runs now; 0: nobody's.
+  /// The queue whose callback is running; 0: none.
   queue_id calling_ = 0;
-  std::uint64_t news_ = 0;
+  std::uint64_t additions_ = 0;
   bool stopped_ = false;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-/// Events to use again: making one costs more than recording it.
+/// A pool of reusable events, because creating an event costs more than recording it.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace rrfp::accelerator {
 
 class event_pool;
 
-/// An event in use; returns to its pool when it is let go, from any thread.
+/// An event in use; its destructor returns it to the pool, from any thread.
 class pooled_event {
  public:
   pooled_event() = default;
@@ -31,8 +31,8 @@ class pooled_event {
   std::unique_ptr<event> event_;
 };
 
-/// Thread-safe. Holds as many as were in use at once: launches behind the running one are bounded
-/// by the lookahead, copies by the messages under way.
+/// Thread-safe. Holds as many events as were in use at once: lookahead bounds the queued launches,
+/// and messages in flight bound the copies.
 class event_pool : public std::enable_shared_from_this<event_pool> {
  public:
   using maker = std::function<result<std::unique_ptr<event>>()>;

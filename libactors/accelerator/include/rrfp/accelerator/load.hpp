@@ -1,4 +1,4 @@
-/// Finds and loads the library behind the door.
+/// Finds and loads the CUDA plugin.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,13 @@
 
 namespace rrfp::accelerator {
 
-/// The file that is looked for: beside the program, in the folder above, in ../lib.
+/// The file to look for: beside the program, in the parent folder, or in ../lib.
 inline constexpr const char* cuda_library = "librrfp_cuda.so";
 
-/// The CUDA devices of this machine; one platform a process, the first call says how. Error: what
-/// is missing (the library, a driver, a device), or a variable of the environment that forbids
-/// `deterministic`. Not thread-safe, and before other threads start: it may set variables.
+/// The CUDA devices of this machine. There is one platform per process; the first call fixes
+/// `deterministic`. Error: something is missing (the library, a driver, a device), or an
+/// environment variable conflicts with `deterministic`. Not thread-safe; call it before other
+/// threads start, because it may set environment variables.
 result<std::shared_ptr<platform>> load_cuda(bool deterministic);
 
 }  // namespace rrfp::accelerator

@@ -1,5 +1,5 @@
-/// Where whoever serves numbers finds those of the run that is under way. Outlives the runs; a run
-/// puts its counters up when it starts, and they stay up until the next one does so.
+/// Holds the counters of the current run for the metrics server. It outlives the runs: each run
+/// publishes its counters when it starts, and they stay until the next run starts.
 #pragma once
 
 #include <memory>
@@ -30,11 +30,11 @@ class board {
 
 struct health {
   bool good = true;
-  std::string why;  ///< one line, also of good health
+  std::string why;  ///< one line, also if healthy
 };
 
-/// Whether steps progress: no good once the last sign of life is older than the run's limit.
-/// `now` as steady_now() tells it; `run` may be null.
+/// Whether steps progress: unhealthy once the last progress is older than the run's limit. `now` is
+/// a steady_now(); `run` may be null.
 health health_of(const run_counters* run, std::int64_t now);
 
 }  // namespace rrfp::metrics

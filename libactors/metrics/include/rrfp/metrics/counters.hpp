@@ -1,7 +1,7 @@
-/// Numbers that one thread writes where they arise, and another reads whenever it likes.
+/// Numbers that one thread writes and any other thread may read at any time.
 ///
-/// All are relaxed atomics: a write costs some nanoseconds and orders nothing, and what is read
-/// together need not have been written together.
+/// All are relaxed atomics: a write costs a few nanoseconds and orders nothing, and values that are
+/// read together may come from different moments.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace rrfp::metrics {
 
-/// Only grows.
+/// A monotonic counter.
 class counter {
  public:
   void add(std::uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
@@ -22,7 +22,7 @@ class counter {
   std::atomic<std::uint64_t> value_ = 0;
 };
 
-/// What is so now.
+/// A current value.
 template <class T>
 class gauge {
  public:
@@ -33,10 +33,10 @@ class gauge {
   std::atomic<T> value_{};
 };
 
-/// How many durations were how long.
+/// A histogram of durations.
 class duration_histogram {
  public:
-  /// Upper bounds in nanoseconds; what is longer falls into one bucket more.
+  /// Upper bounds in nanoseconds; one more bucket holds longer durations.
   static constexpr std::array<std::int64_t, 18> bounds{
       10'000,      30'000,        100'000,       300'000,       1'000'000,      3'000'000,
       5'000'000,   10'000'000,    20'000'000,    50'000'000,    100'000'000,    200'000'000,
@@ -48,9 +48,9 @@ class duration_histogram {
     sum_.add(static_cast<std::uint64_t>(std::max<std::int64_t>(nanoseconds, 0)));
   }
 
-  /// Of bucket i alone, not of those below; i up to bounds.size().
+  /// Count of bucket i alone (not cumulative); i up to bounds.size().
   std::uint64_t count(std::size_t i) const { return counts_[i].value(); }
-  /// In nanoseconds.
+  /// Sum of all durations, in nanoseconds.
   std::uint64_t sum() const { return sum_.value(); }
 
  private:
@@ -58,7 +58,7 @@ class duration_histogram {
   counter sum_;
 };
 
-/// Nanoseconds on the clock that never goes back.
+/// The monotonic clock, in nanoseconds.
 inline std::int64_t steady_now() {
   return std::chrono::nanoseconds{std::chrono::steady_clock::now().time_since_epoch()}.count();
 }

@@ -1,5 +1,5 @@
-/// What one run counts on one node. The stages and ranks that are hosted there write their own
-/// entries; entries are made before anybody writes and stay where they are.
+/// The counters of one run on one node. The stages and ranks on this node write their own entries.
+/// All entries are created before the first write and never move.
 #pragma once
 
 #include <array>
@@ -19,23 +19,23 @@ namespace rrfp::metrics {
 inline constexpr std::size_t choices = 4;
 inline constexpr std::size_t wait_causes = 4;
 
-/// Written by the supervisor of the stage.
+/// Written by the stage supervisor.
 struct stage_counters {
   replica_id replica;
   stage_id stage;
   counter steps;
-  std::array<duration_histogram, task_kinds> tasks;  ///< on all ranks of the stage
+  std::array<duration_histogram, task_kinds> tasks;  ///< over all ranks of the stage
   std::array<counter, choices> decisions;            ///< by reason
-  counter skipped_hints;                             ///< tasks that the hint ranked before them
-  std::array<counter, wait_causes> waited_ns;        ///< nothing to launch, by cause
-  counter launch_gap_ns;                             ///< ranks were free, for no reason above
-  duration_histogram tp_waits;                       ///< of inputs, from the first rank to the last
-  gauge<std::uint32_t> ready;                        ///< tasks that could be launched if they fit
-  gauge<std::uint32_t> outstanding;                  ///< launches not finished
-  gauge<std::uint32_t> slots;                        ///< held
-  gauge<std::uint32_t> slots_limit;                  ///< 0: none
-  gauge<std::uint64_t> slot_bytes;                   ///< held
-  gauge<std::uint64_t> slot_bytes_limit;             ///< 0: none
+  counter skipped_hints;                             ///< tasks ranked before the chosen ones
+  std::array<counter, wait_causes> waited_ns;        ///< no task could be launched, by cause
+  counter launch_gap_ns;                             ///< ranks were free without such a cause
+  duration_histogram tp_waits;                       ///< from an input's first rank to its last
+  gauge<std::uint32_t> ready;             ///< tasks that could be launched if memory allowed
+  gauge<std::uint32_t> outstanding;       ///< launches not finished
+  gauge<std::uint32_t> slots;             ///< held
+  gauge<std::uint32_t> slots_limit;       ///< 0: none
+  gauge<std::uint64_t> slot_bytes;        ///< held
+  gauge<std::uint64_t> slot_bytes_limit;  ///< 0: none
 };
 
 /// Written by the rank, its device and its collectives.
@@ -43,18 +43,18 @@ struct rank_counters {
   replica_id replica;
   stage_id stage;
   rank_id rank;
-  counter sent;  ///< tensors to other ranks, in whatever way they travel
+  counter sent;  ///< tensors to other ranks, over any path
   counter sent_bytes;
   counter received;
   counter received_bytes;
   gauge<std::uint32_t> inputs_waiting;   ///< arrived and not launched
-  gauge<std::int64_t> device_allocated;  ///< bytes in tensors on its device, which may be shared
-  gauge<std::int64_t> device_reserved;   ///< bytes taken from its device; 0: it has no memory
+  gauge<std::int64_t> device_allocated;  ///< tensor bytes on its device, which may be shared
+  gauge<std::int64_t> device_reserved;   ///< bytes taken from its device; 0: no device memory
   counter collectives;
-  counter collective_ns;  ///< in collectives, most of it waiting for other ranks
+  counter collective_ns;  ///< time in collectives, most of it waiting for other ranks
 };
 
-/// Written by the job; of no meaning where it does not run.
+/// Written by the job actor; meaningless on other nodes.
 struct job_counters {
   counter steps;
   counter tokens;
@@ -66,10 +66,10 @@ struct job_counters {
   duration_histogram step_time;
   counter checkpoints;
   counter checkpoint_failures;
-  gauge<std::uint64_t> checkpoint_step;  ///< of the last one that was saved
+  gauge<std::uint64_t> checkpoint_step;  ///< step of the last saved checkpoint
 };
 
-/// Of the transport between nodes, when asked.
+/// A snapshot of the counters of the transport between nodes.
 struct transport_numbers {
   std::uint64_t sent = 0;
   std::uint64_t sent_bytes = 0;
@@ -81,14 +81,14 @@ struct transport_numbers {
   std::uint64_t inflight_bytes = 0;
 };
 
-/// Somebody to ask who comes late and leaves early. Thread-safe.
+/// Reads the transport's counters; the transport may be set late and removed early. Thread-safe.
 class transport_source {
  public:
   void set(std::function<transport_numbers()> ask) {
     const std::lock_guard lock{mutex_};
     ask_ = std::move(ask);
   }
-  /// Zeroes while there is nobody.
+  /// Zeroes while no transport is set.
   transport_numbers read() const {
     const std::lock_guard lock{mutex_};
     return ask_ ? ask_() : transport_numbers{};
@@ -101,15 +101,15 @@ class transport_source {
 
 struct run_counters {
   std::string run;
-  bool leads = true;          ///< the job runs here
-  double hang_timeout_s = 0;  ///< 0: never a hang
+  bool leads = true;          ///< the job actor runs on this node
+  double hang_timeout_s = 0;  ///< 0: no limit
   std::deque<stage_counters> stages;
   std::deque<rank_counters> ranks;
   job_counters job;
-  counter resent;                     ///< messages that were lost
-  gauge<std::int64_t> last_progress;  ///< steady_now() of any sign of life
-  gauge<std::int64_t> last_step;      ///< steady_now() of the end of a step; 0: none yet
-  gauge<bool> over;                   ///< nothing more will happen
+  counter resent;                     ///< messages lost and sent again
+  gauge<std::int64_t> last_progress;  ///< steady_now() of the last progress
+  gauge<std::int64_t> last_step;      ///< steady_now() of the end of the last step; 0: none yet
+  gauge<bool> over;                   ///< the run has ended
   transport_source transport;
 
   void note_progress() { last_progress.set(steady_now()); }
