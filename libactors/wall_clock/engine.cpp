@@ -18,9 +18,9 @@ using experiment::outcome;
 using experiment::run_mode;
 using experiment::step_costs;
 
-/// A message in one process is handed over, not copied; its size counts for nothing.
+/// Messages within a process are handed over, not copied; their size has no effect.
 constexpr std::int64_t message_bytes = 1;
-/// Longer than any task or message of a sane experiment takes.
+/// Longer than any task or message of a reasonable experiment.
 constexpr double hang_timeout_s = 600;
 
 double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
@@ -33,11 +33,11 @@ struct replica_result {
 /// The costs of all steps of one replica.
 using costs_by_step = std::vector<step_costs>;
 
-/// In mode in_order a schedule may come to a stand; the simulator knows at once.
+/// In the in-order modes a schedule may stall; the simulator finds that out at once.
 status check_ends(const cell_model& model,
                   const std::shared_ptr<const policies::policy_set>& policies,
                   const costs_by_step& costs) {
-  if (model.of().run.mode == run_mode::ready) return success();
+  if (model.source().run.mode == run_mode::ready) return success();
   for (const auto& step : costs)
     if (auto ran = simulate::run(plan_of(model, policies, step), step); !ran) return ran.failure();
   return success();
@@ -46,11 +46,11 @@ status check_ends(const cell_model& model,
 actors::session_setup setup_of(const cell_model& model,
                                const std::shared_ptr<const policies::policy_set>& policies,
                                const std::shared_ptr<const costs_by_step>& costs) {
-  const auto& c = model.of();
+  const auto& c = model.source();
   const auto scale = c.time_scale;
   actors::session_setup setup;
   setup.shape = model.shape();
-  setup.ranks = c.workload.is.tp;
+  setup.ranks = c.workload.options.tp;
   setup.mode = c.run.mode == run_mode::ready ? dispatch_mode::ready : dispatch_mode::in_order;
   setup.blocking_messages = c.run.mode == run_mode::blocking;
   for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
@@ -60,7 +60,7 @@ actors::session_setup setup_of(const cell_model& model,
     return (*costs)[step.value()].activation_bytes(s, mb);
   };
   setup.train.steps = c.steps;
-  // The collectives of a task hold its ranks together: all take what the slowest takes.
+  // The collectives of a task synchronize its ranks: each takes as long as the slowest.
   setup.emulated = actors::emulated_device{
       [costs, scale](step_id step, stage_id s, rank_id, const task& t) {
         return scale * milliseconds((*costs)[step.value()].compute(step, s, t));
@@ -69,14 +69,15 @@ actors::session_setup setup_of(const cell_model& model,
   setup.delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
     return scale * milliseconds((*costs)[step.value()].travel(to, t));
   };
-  const auto& sky = c.weather.is;
-  if (sky.loss_probability > 0 || sky.double_probability > 0) {
+  const auto& conditions = c.weather.conditions;
+  if (conditions.loss_probability > 0 || conditions.double_probability > 0) {
     setup.delays.fate = [costs](step_id step, virtual_stage_id to, const task& t,
                                 std::uint32_t attempt) {
-      const auto fate = (*costs)[step.value()].fate_of(to, t);
-      return actors::attempt_fate{attempt < fate.losses, attempt == fate.losses && fate.twice};
+      const auto delivery = (*costs)[step.value()].delivery_of(to, t);
+      return actors::attempt_fate{attempt < delivery.losses,
+                                  attempt == delivery.losses && delivery.duplicated};
     };
-    setup.delays.resend_ms = scale * sky.resend_ms;
+    setup.delays.resend_ms = scale * conditions.resend_ms;
   }
   setup.hang_timeout_s = hang_timeout_s;
   return setup;
@@ -100,7 +101,7 @@ struct times {
 };
 
 void add(outcome& o, times& t, const replica_result& ran, const cell_model& model) {
-  const auto& c = model.of();
+  const auto& c = model.source();
   const auto& stages = ran.run.summary.stages;
   for (std::uint32_t s = 0; s < stages.size(); ++s) {
     const auto& stage = stages[s];
@@ -126,7 +127,7 @@ class wall_clock_engine final : public experiment::engine {
     if (!policies) return policies.failure();
 
     std::vector<std::future<result<replica_result>>> replicas;
-    for (std::uint32_t r = 0; r < c.workload.is.replicas; ++r) {
+    for (std::uint32_t r = 0; r < c.workload.options.replicas; ++r) {
       const auto costs = std::make_shared<costs_by_step>();
       for (std::uint64_t step = 0; step < c.steps; ++step)
         costs->emplace_back(*model, step_id{step}, replica_id{r});
@@ -146,7 +147,7 @@ class wall_clock_engine final : public experiment::engine {
     }
     for (auto& ms : o.step_ms) {
       ms += model->gradient_exchange_ms();
-      t.all += ms * c.workload.is.stages * c.workload.is.replicas;
+      t.all += ms * c.workload.options.stages * c.workload.options.replicas;
     }
     if (t.all > 0) {
       o.idle = 1 - t.busy / t.all;

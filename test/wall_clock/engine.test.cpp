@@ -1,5 +1,5 @@
-/// The runtime on emulated devices beside the simulator, on the same cells. Bounds of time are
-/// wide: machines are shared; bench/paper compares closely.
+/// Compares the runtime on emulated devices with the simulator on the same cells. Time bounds are
+/// wide because machines are shared; bench/paper compares closely.
 #include <rrfp/wall_clock/engine.hpp>
 
 #include "../experiment/support.hpp"
@@ -21,7 +21,7 @@ outcome measured(cell c) {
   return *ran;
 }
 
-/// In a fixed order nothing is quicker than in the simulator, and what is held is the same.
+/// In a fixed order nothing is faster than in the simulator, and the memory held is the same.
 void check_in_order(const cell& c) {
   const auto expected = run_well(c);
   const auto got = measured(c);
@@ -40,7 +40,7 @@ void check_in_order(const cell& c) {
 TEST_CASE("a fixed order takes the simulator's time and a little more, blocking or not") {
   for (const auto mode : {run_mode::in_order, run_mode::blocking}) {
     INFO(name(mode));
-    auto c = stormy_cell();
+    auto c = jittered_cell();
     c.steps = 2;
     c.run.mode = mode;
     c.time_scale = 0.5;
@@ -50,16 +50,16 @@ TEST_CASE("a fixed order takes the simulator's time and a little more, blocking 
 }
 
 TEST_CASE("ranks and replicas run, and memory follows each step's images") {
-  auto c = stormy_cell();
-  c.workload.is.tp = 2;
-  c.workload.is.replicas = 2;
+  auto c = jittered_cell();
+  c.workload.options.tp = 2;
+  c.workload.options.replicas = 2;
   c.steps = 2;
   check_in_order(c);
 }
 
 TEST_CASE("readiness keeps its limits on the wall clock") {
-  auto c = stormy_cell();
-  c.workload.is.microbatches = 16;
+  auto c = jittered_cell();
+  c.workload.options.microbatches = 16;
   c.run.mode = run_mode::ready;
   c.run.policy = "bfw";
   c.run.slots = 5;
@@ -71,11 +71,11 @@ TEST_CASE("readiness keeps its limits on the wall clock") {
   CHECK(o.blocked == 0);
 }
 
-TEST_CASE("what is lost or comes twice is received once, as late as the simulator says") {
+TEST_CASE("lost and duplicate messages are received once, as late as the simulator says") {
   auto c = plain_cell();
-  c.weather.is.loss_probability = 0.1;
-  c.weather.is.resend_ms = 15;
-  c.weather.is.double_probability = 0.3;
+  c.weather.conditions.loss_probability = 0.1;
+  c.weather.conditions.resend_ms = 15;
+  c.weather.conditions.double_probability = 0.3;
   c.workload.cost.link_ms = 0.5;
   check_in_order(c);
   c.run.mode = run_mode::blocking;
@@ -84,7 +84,7 @@ TEST_CASE("what is lost or comes twice is received once, as late as the simulato
   CHECK(measured(c).mean_ms() > run_well(plain_cell()).mean_ms());
 }
 
-TEST_CASE("times are modelled ones, whatever the scale") {
+TEST_CASE("times are in modelled units, whatever the scale") {
   auto c = plain_cell();
   const auto calm = run_well(c).mean_ms();
   c.time_scale = 8;
@@ -93,15 +93,15 @@ TEST_CASE("times are modelled ones, whatever the scale") {
   CHECK(o.mean_ms() < 3 * calm);
 }
 
-TEST_CASE("an order that comes to a stand is refused, not waited for") {
-  auto c = stormy_cell();
+TEST_CASE("an order that stalls is refused before it runs") {
+  auto c = jittered_cell();
   c.run.mode = run_mode::in_order;
   c.run.policy = "gpipe";
   c.run.slots = 2;
   c.engine = engine_kind::wall_clock;
   const auto ran = make_engine()->run(c);
   REQUIRE_FALSE(ran.ok());
-  CHECK_THAT(ran.message(), Catch::Matchers::Contains("came to a stand"));
+  CHECK_THAT(ran.message(), Catch::Matchers::Contains("stalled"));
 }
 
 }  // namespace rrfp::wall_clock

@@ -1,10 +1,10 @@
 /// The actor runtime as an engine of experiments: every stage and every rank of a cell is an actor
-/// on an emulated device, in this process, and time is the machine's.
+/// on an emulated device in this process, and time is real.
 ///
-/// Task times and link times are those that the simulator takes for the same cell, stretched by its
-/// time scale; everything between (mailboxes, decisions, coordination of ranks) is real. Replicas
-/// run at the same time in sessions of their own. Thread-safe: several cells may run at once, as
-/// long as the machine has time to spare.
+/// Task and link times are those that the simulator uses for the same cell, multiplied by the time
+/// scale; everything else (mailboxes, decisions, coordination of ranks) is real. Each replica runs
+/// concurrently in its own session. Thread-safe: several cells may run at once if the machine has
+/// spare cores.
 #pragma once
 
 #include <memory>
