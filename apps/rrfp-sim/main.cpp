@@ -33,7 +33,7 @@ int refuse(const std::string& message) {
   return apps::exit_bad_input;
 }
 
-/// The same costs with the microbatches of every step numbered in another order of admission.
+/// The given costs, with the microbatches of every step renumbered in the order of admission.
 class admitted_costs final : public simulate::cost_model {
  public:
   admitted_costs(const simulate::cost_model& loaded, const pipeline_shape& shape, admission order,
@@ -69,7 +69,7 @@ class admitted_costs final : public simulate::cost_model {
   std::vector<std::vector<std::uint32_t>> order_;
 };
 
-/// Hands the run to every observer that something was asked of.
+/// Forwards the run to every observer that the options requested.
 class observers final : public simulate::observer {
  public:
   void add(simulate::observer* o) { list_.push_back(o); }
@@ -130,29 +130,28 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Simulates a pipeline in virtual time, over the core that the runtime drives"};
+  CLI::App app{"Simulates a pipeline in virtual time with the same core as the runtime"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 the product's own fault, 2 bad input or an output that cannot be "
+      "Exit codes: 0 done, 1 internal error, 2 bad input or an output that cannot be "
       "written.");
   options wanted;
   app.add_option("job", wanted.job,
-                 "The job, a TOML file; [pipeline], [dispatch], [cost] and [jitter] count")
+                 "The job, a TOML file; only [pipeline], [dispatch], [cost] and [jitter] are used")
       ->required();
-  app.add_option("--set", wanted.settings,
-                 "section.key=value, in place of the job's; may be repeated")
+  app.add_option("--set", wanted.settings, "Override a key: section.key=value; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--steps", wanted.steps, "Steps to simulate")->check(CLI::Range(1, 1'000'000));
   app.add_option(
       "--durations", wanted.durations,
-      "CSV step,stage,chunk,mb,kind,ms: every duration, in place of [cost] and [jitter]");
+      "CSV step,stage,chunk,mb,kind,ms with every duration; replaces [cost] and [jitter]");
   app.add_option("--write-durations", wanted.write_durations,
-                 "Write the durations met, as such a CSV");
+                 "Write the simulated durations as such a CSV");
   app.add_option("--write-schedule", wanted.write_schedule,
-                 "Write the order that ran, as CSV of torch.distributed.pipelining's form");
-  app.add_option("--json", wanted.json, "Write the report, a JSON object a line and a run");
-  app.add_flag("--gaps", wanted.gaps, "Print every gap and what the stage waited for");
+                 "Write the simulated order as CSV in the format of torch.distributed.pipelining");
+  app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
+  app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -164,7 +163,7 @@ int run(int argc, char** argv) {
   for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-sim: {}\n", note);
   const auto jobs = job::variants(*loaded);
   if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
-    return refuse("--write-durations and --write-schedule take a job without [[compare]]");
+    return refuse("--write-durations and --write-schedule need a job without [[compare]]");
   std::string json;
   for (const auto& j : jobs)
     if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;

@@ -20,7 +20,7 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
       std::max_element(r.stages.begin(), r.stages.end(),
                        [](const auto& a, const auto& b) { return a.busy < b.busy; });
   auto text = fmt::format(
-      "{} {}: makespan {:.3f} ms, no schedule under {:.3f} ms ({:.1f} % above), bubble {:.1f} %, "
+      "{} {}: makespan {:.3f} ms, lower bound {:.3f} ms ({:.1f} % above), bubble {:.1f} %, "
       "busiest stage {}, {} events\n",
       name(dispatch.mode), dispatch.policies->name(), milliseconds(r.makespan),
       milliseconds(r.lower_bound),
@@ -58,7 +58,7 @@ std::string text_of(const gap_list& gaps) {
     if (g.why.why != wait_cause::complete) text += " " + to_string(g.why.head);
     text += "\n";
   }
-  if (gaps.dropped() != 0) text += fmt::format("and {} gaps more\n", gaps.dropped());
+  if (gaps.dropped() != 0) text += fmt::format("and {} more gaps\n", gaps.dropped());
   return text;
 }
 

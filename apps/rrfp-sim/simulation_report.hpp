@@ -1,4 +1,4 @@
-/// What a simulation tells a person: a table of the stages, and, when asked for, every gap.
+/// The report of a simulation: a table of the stages and, on request, every gap.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace rrfp::apps {
 
-/// Collects the gaps between tasks; up to `gaps_max`.
+/// Collects the gaps between tasks, up to `gaps_max`.
 class gap_list final : public simulate::observer {
  public:
   static constexpr std::size_t gaps_max = 1'000'000;
@@ -29,7 +29,7 @@ class gap_list final : public simulate::observer {
 };
 
 std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispatch);
-/// A line a gap: "step 0 stage 3  12.500 to 14.000 ms  input F7".
+/// One line per gap: "step 0 stage 3  12.500 to 14.000 ms  input F7".
 std::string text_of(const gap_list& gaps);
 /// The whole report as one JSON object.
 std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispatch,
