@@ -1,13 +1,13 @@
-/// What does an all-reduce between threads of one process cost?
+/// Measures the cost of an all-reduce between threads of one process.
 ///
 ///   scripts/build release collective_bench
 ///   build/release/bin/collective_bench [--benchmark_filter=...]
 ///
-/// all_reduce/RANKS/BYTES is the time from one call to the next when all ranks do nothing else.
-/// With /parallel in the name all ranks reduce, with /last only the one that comes last does (the
-/// default chooses by size: in_process_options::parallel_bytes_min). channel/direct and
-/// channel/parts are the ways of the channel implementation, over a mailbox of this process
-/// (channel_options::direct_bytes_max chooses).
+/// all_reduce/RANKS/BYTES is the time per call when all ranks do nothing else. With /parallel in
+/// the name, all ranks reduce; with /last, only the last rank to arrive does (by default, the size
+/// decides: in_process_options::parallel_bytes_min). channel/direct and channel/parts are the two
+/// algorithms of the channel implementation, over a mailbox in this process
+/// (channel_options::direct_bytes_max decides).
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,7 +48,7 @@ group_maker over_channel(std::size_t direct_bytes_max) {
   };
 }
 
-/// The other ranks follow rank 0, which says by its first element whether to go on.
+/// The other ranks follow rank 0, whose first element says whether to continue.
 void measure(benchmark::State& state, const group_maker& make) {
   const auto ranks = static_cast<std::uint32_t>(state.range(0));
   const auto count = static_cast<std::size_t>(state.range(1)) / sizeof(float);

@@ -1,15 +1,15 @@
-/// What does a decision cost? Goal: at most 200 ns with 1,000 ready tasks, so that it vanishes
-/// behind any kernel.
+/// Measures the cost of a decision. Goal: at most 200 ns with 1,000 ready tasks, negligible beside
+/// any kernel.
 ///
 ///   cmake --preset release && cmake --build build/release --target decision_bench
 ///   build/release/bin/decision_bench
 ///
-/// decide/... is one `decide` that launches one task, arrive/... one arrival that makes an F ready,
-/// finish/... the end of a launch on the only rank of the stage. The number is how many tasks are
-/// ready; it is kept while measuring (counter `ready`). Arrivals come in a random order, so that
-/// the hint's head is seldom the one that is ready. A few cores take turns and are timed together,
-/// which leaves the clock's own cost out and each core's data half cold, as in a process that
-/// computes.
+/// decide/... is one `decide` that launches one task, arrive/... is one arrival that makes an F
+/// ready, and finish/... is the end of a launch on the only rank of the stage. The number in the
+/// name is the number of ready tasks, which stays constant during the measurement (counter
+/// `ready`). Arrivals come in a random order, so the hint's head is seldom the ready task. Several
+/// cores take turns and are timed together: this hides the cost of the clock, and keeps each core's
+/// data half cold, as in a process that computes.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -56,8 +56,8 @@ memory_limit make_limit(limit l) {
   return {};
 }
 
-/// The last of two stages, where an F makes its B ready by itself; twice as many microbatches as
-/// are to be ready, so that half of a step runs with the number kept.
+/// The last of two stages, where an F makes its B ready by itself. Has twice as many microbatches
+/// as ready tasks, so that half of a step runs with a constant number of ready tasks.
 class loaded_stage {
  public:
   loaded_stage(hint h, limit l, std::uint32_t ready, std::uint32_t seed)
@@ -67,7 +67,7 @@ class loaded_stage {
         arrivals_(shape_.microbatches),
         bytes_(l == limit::bytes ? shape_.microbatches : 0, microbatch_bytes) {
     std::iota(arrivals_.begin(), arrivals_.end(), 0U);
-    // Shuffled in windows, as jitter does; the oldest never stays away for long.
+    // Shuffled within windows, as by jitter; the oldest microbatch is never delayed for long.
     std::mt19937 random{seed};
     for (std::size_t at = 0; at < arrivals_.size(); at += 16)
       std::shuffle(
@@ -125,7 +125,8 @@ void measure(benchmark::State& state, part timed, hint h, limit l) {
   for (auto& stage : stages) stage.begin_step();
   double ready_sum = 0;
   for (auto _ : state) {
-    // A round: one arrival, and decisions until an F has run, so that as much is ready as before.
+    // A round: one arrival, and decisions until an F has run, so that the number of ready tasks
+    // returns to its start.
     ready_sum += stages[0].ready();
     std::array<double, 3> seconds{};
     int decisions = 0;

@@ -1,28 +1,25 @@
-/// What does the runtime add between an arrival and the task that waited for it, and between tasks?
+/// Measures what the runtime adds between an arrival and the task that needs it, and between tasks.
 ///
 ///   scripts/build release dispatch_bench
 ///   build/release/bin/dispatch_bench [--steps N]
 ///
-/// Real sessions in this process, of a stage module that does next to nothing, read from their
-/// traces; once with threads that sleep when idle, once with such that look for work (run.spin_us).
-/// Median and 95th percentile in microseconds:
+/// Runs real sessions in this process with a stage module that does almost nothing, and reads their
+/// traces; once with threads that sleep when idle, once with threads that poll for work
+/// (run.spin_us). Prints median and 95th percentile in microseconds:
 ///
-/// round trip   from one actor to another and back, both with threads of their own; beside it two
-///              threads that hand a word over by condition variables.
-/// arrival      from the end of the task that makes an input, on its compute thread, to the begin
-/// of
-///              the task that takes it, on an idle stage, of the last rank: the hand-over by the
-///              in-process transport, the rank's and the supervisor's mailboxes, the decision, the
-///              launch. Goal at TP 1: 15 us.
-/// decided      the part of it after the decision.
-/// machine      one sleeping thread wakes as many as there are ranks: what an arrival must take on
-/// this
-///              machine where threads sleep.
-/// between      from the end of a task to the begin of the next on the same rank, while the stage
-/// has
-///              work and decides ahead (dispatch.lookahead 1): what the coordination of the ranks
-///              costs a task when it is hidden behind the one before. Goal at TP 8: 10 us.
-/// hidden       the share of the tasks that were decided before the one before had ended.
+/// round trip   from one actor to another and back, each on its own thread; beside it two threads
+///              that hand a word over with condition variables.
+/// arrival      from the end of the task that produces an input, on its compute thread, to the
+///              start of the task that needs it on an idle stage, for the last rank: the in-process
+///              transport, the mailboxes of rank and supervisor, the decision and the launch.
+///              Goal at TP 1: 15 us.
+/// decided      the part of `arrival` after the decision.
+/// machine      one sleeping thread wakes as many threads as there are ranks: the minimum for an
+///              arrival on this machine if threads sleep.
+/// between      from the end of a task to the start of the next on the same rank, while the stage
+///              has work and decides ahead (dispatch.lookahead 1): the cost of coordinating the
+///              ranks when it is hidden behind the previous task. Goal at TP 8: 10 us.
+/// hidden       the share of tasks that were decided before the previous task had ended.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -85,7 +82,6 @@ spread spread_of(std::vector<std::int64_t> all) {
 }
 
 // ---- the machine
-// ----------------------------------------------------------------------------------
 
 /// A thread that waits for a word, as a mailbox or a compute thread does.
 class sleeper {
@@ -123,11 +119,11 @@ class sleeper {
   std::thread thread_;
 };
 
-/// Long enough for everybody to sleep again.
+/// Long enough for all threads to fall asleep again.
 void rest() { std::this_thread::sleep_for(std::chrono::microseconds{300}); }
 
-/// From the notify of a sleeping thread, which notifies `count` others, to the last of these that
-/// runs.
+/// Time from the notification of a sleeping thread, which notifies `count` others, until the last
+/// of these runs.
 spread wake_ups(std::uint32_t count) {
   std::vector<std::int64_t> all;
   std::mutex mutex;
@@ -187,7 +183,6 @@ spread round_trip_of_threads() {
 }
 
 // ---- actors
-// ---------------------------------------------------------------------------------------
 
 class echo final : public actor_base {
  public:
@@ -244,7 +239,6 @@ spread round_trip_of_actors() {
 }
 
 // ---- sessions
-// -------------------------------------------------------------------------------------
 
 class next_to_nothing final : public compute::stage_module {
  public:
@@ -273,8 +267,7 @@ class one_token final : public compute::batch_source {
   const at::Tensor token_ = at::ones({1, 1}, at::kLong);
 };
 
-/// The tasks of a run without its first step, by stage and launch, each with a record of every
-/// rank.
+/// The tasks of a run without its first step, by stage and launch, with one record per rank.
 using launches = std::map<std::tuple<step_id, stage_id, launch_seq>, std::vector<task_record>>;
 
 struct scenario {

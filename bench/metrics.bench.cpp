@@ -1,16 +1,16 @@
-/// What does a run pay for its counters, and for being ready to report a hang?
+/// Measures what a run pays for its counters, and for being able to report a hang.
 ///
 ///   scripts/build release metrics_bench
 ///   build/release/bin/metrics_bench [--task-us T] [--scrape PORT]
 ///
-/// writes   what supervisor and rank write for one task (an arrival, a decision, a launch, a
-/// finish,
-///          a message in and out), the ledger that reports are made of included, and two clock
-///          readings. As a share of a task of T microseconds (default 1,000; those of the
-///          quickstart take some 5,000) that keeps one rank busy, it bounds the share of a step.
-/// scrape   with --scrape, of a running `rrfp-node run ... --metrics :PORT`: how long one request
-/// of
-///          /metrics takes there, over loopback. Nothing is collected between two requests.
+/// writes   everything that supervisor and rank write for one task (an arrival, a decision, a
+/// launch,
+///          a finish, a message in and out), including the ledger for reports and two clock
+///          readings. Its share of a task of T microseconds (default 1,000; those of the quickstart
+///          take about 5,000) that keeps one rank busy is an upper bound on the share of a step.
+/// scrape   with --scrape, for a running `rrfp-node run ... --metrics :PORT`: duration of one
+/// request
+///          to /metrics over loopback. Nothing is collected between requests.
 ///
 /// Goal: writes below 0.5 % of a step.
 #include <algorithm>
@@ -38,7 +38,7 @@ double seconds_since(clock_type::time_point begun) {
   return std::chrono::duration<double>(clock_type::now() - begun).count();
 }
 
-/// As stage_supervisor and tp_rank do it, for F and then BW of each microbatch.
+/// Does the writes of stage_supervisor and tp_rank, for F and then BW of each microbatch.
 void write_task(const task& t, std::uint64_t seq, stage_ledger& ledger,
                 metrics::run_counters& counters) {
   auto& stage = counters.stages.front();
@@ -99,7 +99,7 @@ void scrape(std::uint16_t port) {
     const auto page = test::get(port, "/metrics");
     times.push_back(seconds_since(begun) * 1e3);
     if (page.code != 200) {
-      std::fprintf(stderr, "metrics_bench: nobody serves /metrics on 127.0.0.1:%u\n", port);
+      std::fprintf(stderr, "metrics_bench: no server answers /metrics on 127.0.0.1:%u\n", port);
       std::exit(2);
     }
     bytes = page.body.size();

@@ -1,12 +1,12 @@
-/// How fast is virtual time? Events a second on one core, and the largest pipeline that must run.
+/// Measures the simulator: events per second on one core, and the largest pipeline that must run.
 ///
 ///   cmake --preset release && cmake --build --preset release --target simulator_bench
 ///   build/release/bin/simulator_bench          # 16 stages x 256 microbatches
 ///   build/release/bin/simulator_bench large    # 1,024 x 4,096, about 0.6 GiB of memory
 ///
-/// An event is what a core is told: a step, an arrival, a finish, or a decide. Seconds are those of
-/// the processor, so that a busy machine does not count; the figure is that of the fastest of
-/// several runs (of one, if large), making the cores included.
+/// An event is any input to a core: a step, an arrival, a finish, or a decide. Seconds are CPU
+/// time, so that other work on the machine does not count. The result is that of the fastest of
+/// several runs (of one, if large), including the construction of the cores.
 #include <sys/resource.h>
 
 #include <cstdio>

@@ -1,18 +1,18 @@
-/// What does the transport cost above UCX itself? Beside each number stands that of ucx_perftest
-/// (package ucx-utils), measured in turns with it; the goal is a ratio of at most 1.3.
+/// Measures the overhead of the transport over UCX. Each number stands beside that of ucx_perftest
+/// (package ucx-utils), measured alternately; the goal is a ratio of at most 1.3.
 ///
 ///   cmake --preset release && cmake --build build/release --target transport_bench
 ///   build/release/bin/transport_bench            [--rounds N] [--checksum] [--tls T] [--bytes N]
 ///
-/// Two processes, each side pinned to a core of its own, as the wake-up of one pulls it to the core
-/// of the other on which that still looks for work. latency: half the median round trip of one
-/// tensor, answered by the sink that gets it, against ucp_am_lat. bandwidth: tensors with a window
-/// of 16 MiB (4 to 64 of them) under way, against ucp_am_bw. Of N rounds (default 3) the best
-/// counts for each side: the machine may have other work. Ours moves a self-describing tensor into
-/// fresh 64-byte-aligned memory that the receiver keeps; ucx_perftest overwrites one buffer.
-/// --checksum adds the checksums of the data, which are the default of the transport. channel: half
-/// the median round trip of bytes between two threads over a rank_channel, which ucx_perftest has
-/// no counterpart for (it progresses in the thread that waits).
+/// Two processes, each pinned to its own core, because a wake-up tends to move one process to the
+/// core on which the other still polls. latency: half the median round trip of one tensor, answered
+/// by the receiving sink, against ucp_am_lat. bandwidth: tensors with a window of 16 MiB (4 to 64
+/// tensors) in flight, against ucp_am_bw. The best of N rounds (default 3) counts for each side,
+/// because the machine may have other work. Our transport moves a self-describing tensor into fresh
+/// 64-byte-aligned memory that the receiver keeps; ucx_perftest overwrites one buffer. --checksum
+/// adds checksums of the data, which are the transport's default. channel: half the median round
+/// trip of bytes between two threads over a rank_channel, which has no counterpart in ucx_perftest
+/// (it progresses in the waiting thread).
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ using clock_type = std::chrono::steady_clock;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 constexpr std::size_t sizes[] = {1024, 64 * 1024, mib, 16 * mib};
-/// One answer to so many messages keeps the window open; divides windows and counts.
+/// One answer per this many messages keeps the window open; divides all windows and counts.
 constexpr int answer_every = 4;
 constexpr auto limit = std::chrono::seconds{120};
 
@@ -93,7 +93,7 @@ void pin_to_core(std::uint32_t side) {
   sched_setaffinity(0, sizeof cores, &cores);
 }
 
-/// Where the nodes leave their number for the process that prints.
+/// Shared memory in which the nodes leave their result for the process that prints.
 double& result_slot() {
   static auto* const slot = static_cast<double*>(
       mmap(nullptr, sizeof(double), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -149,7 +149,7 @@ double latency_us(const std::string& tls, std::size_t bytes, const settings& s) 
     node.barrier();
     begun = clock_type::now();
     wire.send(to_node(1, tensor));
-    expect(eventually([&] { return done.load(); }, limit), "the ping-pong stopped");
+    expect(eventually([&] { return done.load(); }, limit), "the ping-pong stalled");
     return median(std::move(trips)) / 2;
   };
   const auto follows = [](ucx_transport& wire, test_node& node) {
@@ -178,7 +178,7 @@ double bandwidth_mb(const std::string& tls, std::size_t bytes, const settings& s
     node.barrier();
     const auto begun = clock_type::now();
     send_some(at_once);
-    expect(eventually([&] { return done.load(); }, limit), "the flow stopped");
+    expect(eventually([&] { return done.load(); }, limit), "the stream of tensors stalled");
     return static_cast<double>(count) * static_cast<double>(bytes) / microseconds_since(begun);
   };
   const auto follows = [](ucx_transport& wire, test_node& node) {
@@ -201,10 +201,10 @@ double channel_us(const std::string& tls, std::size_t bytes, const settings& s) 
     node.barrier();
     for (std::uint64_t i = 0; i < 5000; ++i) {
       const auto begun = clock_type::now();
-      if (own == 0) expect(channel->send(other, i, data).ok(), "what is sent is taken");
+      if (own == 0) expect(channel->send(other, i, data).ok(), "the channel must accept a message");
       const auto got = channel->receive(other, i, data, limit);
-      expect(got.ok() && got->has_value(), got.ok() ? "nothing came" : got.message());
-      if (own == 1) expect(channel->send(other, i, data).ok(), "what is sent is taken");
+      expect(got.ok() && got->has_value(), got.ok() ? "no message arrived" : got.message());
+      if (own == 1) expect(channel->send(other, i, data).ok(), "the channel must accept a message");
       trips.push_back(microseconds_since(begun));
     }
     return median(std::move(trips)) / 2;
@@ -287,7 +287,7 @@ void compare(const std::string& tls, const settings& s) {
     double theirs = 0;
     for (int i = 0; i < s.rounds; ++i) {
       ours = std::max(ours, bandwidth_mb(tls, bytes, s));
-      // perftest counts 2^20 bytes as a megabyte.
+      // perftest counts 2^20 bytes as one megabyte.
       theirs = std::max(theirs, perftest(tls, "ucp_am_bw", bytes, messages(bytes), 5) * 1.048576);
     }
     print_row(tls, "bandwidth MB/s", bytes, ours, theirs, theirs / ours);
@@ -312,7 +312,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--bytes") == 0) s.bytes = std::strtoull(argv[++i], nullptr, 10);
   }
   result_slot() = 0;
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // forked nodes inherit no half line
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // forked nodes must not inherit a partial line
   std::printf("%-6s %-13s %10s %12s %12s %8s\n", "UCX", "what", "bytes", "rrfp", "perftest",
               "ratio");
   for (const std::string tls : {"posix", "tcp"})
