@@ -43,7 +43,7 @@ result<std::vector<std::uint32_t>> assign_devices(std::size_t ranks,
   RRFP_CHECK(!devices.empty(), "there must be a device");
   if (alone && ranks > devices.size())
     return error{"expected one device for each of the " + std::to_string(ranks) +
-                 " ranks on this machine, because their collectives run on the devices, got " +
+                 " ranks of this process, because their collectives run on the devices, got " +
                  std::to_string(devices.size())};
   std::vector<std::uint32_t> assigned;
   for (std::size_t i = 0; i < ranks; ++i)

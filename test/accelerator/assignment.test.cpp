@@ -48,7 +48,7 @@ TEST_CASE("each rank of a group gets its own device") {
   CHECK(assigned(4, {0, 1, 2, 3}, true) == list{0, 1, 2, 3});
   CHECK(assigned(2, {5, 3, 1}, true) == list{5, 3});
   CHECK(assign_devices(4, list{0, 1}, true).message() ==
-        "expected one device for each of the 4 ranks on this machine, because their collectives "
+        "expected one device for each of the 4 ranks of this process, because their collectives "
         "run on the devices, "
         "got 2");
 }

@@ -299,8 +299,8 @@ TEST_CASE("tensor-parallel ranks that would share a device are refused") {
   auto setup = setup_on(std::make_shared<fake_platform>(1), c);
   setup.ranks = 2;
   CHECK(session::open(std::move(setup)).message() ==
-        "device.gpus: expected a device for each of the 4 ranks here, which sum with others while "
-        "they compute, got 1");
+        "device.gpus: expected one device for each of the 4 ranks of this process, because their "
+        "collectives run on the devices, got 1");
 }
 
 }  // namespace rrfp::actors

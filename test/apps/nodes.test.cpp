@@ -276,7 +276,7 @@ TEST_CASE("stages lie on the nodes that the job names") {
   arguments.back() = "pipeline.nodes=[0, 0, 0, 0, 0, 0, 0, 0]";
   const auto idle = run_program(arguments);
   CHECK(idle.code == 2);
-  CHECK_THAT(idle.err, Contains("node 1 hosts nothing"));
+  CHECK_THAT(idle.err, Contains("node 1 hosts no rank"));
 }
 
 TEST_CASE("two runs of a comparison and a trace of all nodes come out of one start") {

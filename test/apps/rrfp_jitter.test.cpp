@@ -61,7 +61,7 @@ TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
   CHECK_THAT(o.out, Contains("small: 12 cells on the simulator, 2 seeds of 2 steps") &&
                         Contains("four stages - measured weather") &&
                         Contains("four stages - J2 weather") && Contains("ablation") &&
-                        Contains("at or above the paper's in"));
+                        Contains("at or above the paper in"));
   const auto results = json::parse(text_of(folder / "out/results.json"));
   CHECK(results.at("experiment") == "small");
   CHECK(results.at("baseline") == "blocking");
@@ -72,7 +72,7 @@ TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
   CHECK(lines_of(folder / "out/results.csv") == cells + 1);
   const auto page = text_of(folder / "out/report.html");
   CHECK_THAT(page, Contains("<title>small</title>") && Contains("Engine: simulator") &&
-                       Contains("J2 weather") && Contains("What each ingredient adds"));
+                       Contains("J2 weather") && Contains("Gain of each ingredient"));
   CHECK(page.ends_with("</html>\n"));
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
   const auto results = text_of(folder / "out/results.json");
   const auto again = run_jitter({file, "--out", folder / "out"});
   CHECK(again.code == 0);
-  CHECK_THAT(again.err, Contains("12 of 12 cells were done before"));
+  CHECK_THAT(again.err, Contains("12 of 12 cells were already done"));
   CHECK(text_of(folder / "out/results.json") == results);
   CHECK(lines_of(folder / "out/cells.jsonl") == cells);
 
@@ -92,7 +92,7 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
       run_jitter({small_experiment(folder, "[[run]]\nname = \"bf\"\npolicy = \"bf\"\n"), "--out",
                   folder / "out"});
   CHECK(more.code == 0);
-  CHECK_THAT(more.err, Contains("12 of 16 cells were done before"));
+  CHECK_THAT(more.err, Contains("12 of 16 cells were already done"));
   CHECK(lines_of(folder / "out/cells.jsonl") == 16);
 }
 
@@ -105,8 +105,8 @@ TEST_CASE("a torn file is noticed, and what it lost runs again to the same resul
   std::ofstream{folder / "out/cells.jsonl"} << kept.substr(0, kept.size() - 40);
   const auto again = run_jitter({file, "--out", folder / "out"});
   CHECK(again.code == 0);
-  CHECK_THAT(again.err, Contains("cells.jsonl:12: torn, its cell runs again") &&
-                            Contains("11 of 12 cells were done before"));
+  CHECK_THAT(again.err, Contains("cells.jsonl:12: incomplete line, its cell runs again") &&
+                            Contains("11 of 12 cells were already done"));
   CHECK(text_of(folder / "out/results.json") == results);
   CHECK(text_of(folder / "out/cells.jsonl") == kept);
 }
@@ -131,7 +131,7 @@ TEST_CASE("the runtime runs what the simulator runs, and the two are compared") 
   INFO(o.err);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("small: 12 cells on the wall clock (time scale 0.2)") &&
-                        Contains("the wall clock against the simulator") && Contains("all cells") &&
+                        Contains("wall clock versus simulator") && Contains("all cells") &&
                         Contains("machine: "));
   const auto results = json::parse(text_of(folder / "out/results.json"));
   REQUIRE(results.at("cells").size() == 2 * cells);
@@ -145,7 +145,7 @@ TEST_CASE("the runtime runs what the simulator runs, and the two are compared") 
   }
   const auto again =
       run_jitter({file, "--out", folder / "out", "--engine", "both", "--time-scale", "0.2"});
-  CHECK_THAT(again.err, Contains("12 of 12 cells were done before on the wall clock"));
+  CHECK_THAT(again.err, Contains("12 of 12 cells were already done on the wall clock"));
 }
 
 TEST_CASE("an interrupted experiment keeps what is done and goes on from there") {
@@ -161,7 +161,7 @@ TEST_CASE("an interrupted experiment keeps what is done and goes on from there")
   running.signal(SIGINT);
   const auto o = running.wait();
   CHECK(o.code == 130);
-  CHECK_THAT(o.err, Contains("interrupted; the same command goes on from here"));
+  CHECK_THAT(o.err, Contains("interrupted; run the same command to resume"));
   const auto kept = lines_of(store);
   CHECK(kept >= 1);
   CHECK(kept < cells);
@@ -183,7 +183,7 @@ TEST_CASE("bad experiments and arguments are refused in one line, and nothing is
   require_refused(run_jitter({file, "--cell", "12"}), {"--cell", "below 12", "got 12"});
   require_refused(run_jitter({file}), {"--out FOLDER or --cell N"});
   require_refused(run_jitter({"--out", out}), {"an experiment file"});
-  require_refused(run_jitter({file, "--out", "/proc/none"}), {"--out: /proc/none: cannot make"});
+  require_refused(run_jitter({file, "--out", "/proc/none"}), {"--out: /proc/none: cannot create"});
   CHECK(run_jitter({file, "--nonsense"}).code == 2);
 }
 

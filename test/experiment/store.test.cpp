@@ -89,7 +89,7 @@ TEST_CASE("a line of brackets is torn, and its cell runs again") {
   const auto s = opened(folder / "");
   CHECK(s.find("a cell") == nullptr);
   REQUIRE(s.notes().size() == 1);
-  CHECK(s.notes()[0] == (folder / "cells.jsonl") + ":1: torn, its cell runs again");
+  CHECK(s.notes()[0] == (folder / "cells.jsonl") + ":1: incomplete line, its cell runs again");
 }
 
 TEST_CASE("a foreign file of the same name and another process keep their contents") {

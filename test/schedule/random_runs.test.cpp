@@ -6,6 +6,8 @@
 ///
 /// repeats that run alone. RRFP_RUNS=1000 changes the number of runs, and `ctest -C soak -L soak`
 /// runs a million.
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include <catch2/catch.hpp>

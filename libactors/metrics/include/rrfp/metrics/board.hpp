@@ -1,5 +1,6 @@
 /// Holds the counters of the current run for the metrics server. It outlives the runs: each run
 /// publishes its counters when it starts, and they stay until the next run starts.
+#pragma once
 
 #include <memory>
 #include <mutex>

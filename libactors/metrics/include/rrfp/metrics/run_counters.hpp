@@ -1,5 +1,6 @@
 /// The counters of one run on one node. The stages and ranks on this node write their own entries.
 /// All entries are created before the first write and never move.
+#pragma once
 
 #include <array>
 #include <cstdint>

@@ -17,22 +17,23 @@ void add_jitter_keys(Keys& keys) {
   keys.choice(
       "compute", &o::compute,
       {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
-      "What disturbs a task.");
+      "Distribution of the delay of a task.");
   keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
               "lognormal: standard deviation of the logarithm.");
-  keys.number("probability", &o::probability, {0, 1}, "", "paper: share of the tasks delayed.");
+  keys.number("probability", &o::probability, {0, 1}, "",
+              "paper: share of tasks that are delayed.");
   keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
-              "paper: least time that the delay is scaled by.");
-  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: the delay in task times.");
+              "paper: minimum task time that scales the delay.");
+  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: factor on the delay.");
   keys.choice("link", &o::link,
               {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
                name(link_jitter::lognormal), name(link_jitter::pareto)},
-              "How the extra time of a message is spread.");
+              "Distribution of the extra time of a message.");
   keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
   keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
               "lognormal: standard deviation of the logarithm.");
   keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
-              "pareto: tail index; smaller is heavier.");
+              "pareto: tail index; smaller values have heavier tails.");
 }
 
 }  // namespace rrfp::job
