@@ -72,7 +72,9 @@ std::string fingerprint_of(const safetensors::collection& weights) {
 std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
                                              const safetensors::collection* weights) {
   auto all = settings_of(job::identity(j));
-  all.push_back({"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
+  // First, for most of the model follows from it.
+  all.insert(all.begin(),
+             {"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
   // Wherever the files lie now, it is their contents that a training goes on with. What is no file
   // is there already, as the number that it follows from.
   if (data == nullptr) return all;

@@ -149,7 +149,9 @@ int check_command(const command_options& options) {
     if (!setup) return refuse(setup.message());
     // Runs of a comparison that train on the same look at it once.
     const auto this_data =
-        *data ? fmt::format("{} {}", data::fingerprint_text(**data), j.train.seed) : std::string{};
+        *data ? fmt::format("{} {} {} {}", data::fingerprint_text(**data), j.train.seed,
+                            j.train.steps, j.data.order == job::sample_order::file)
+              : std::string{};
     if (*data && this_data != seen_data) {
       auto line = look_at_images(j, **data, limit, end);
       if (!line) return refuse(line.message());
