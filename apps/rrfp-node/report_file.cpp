@@ -68,7 +68,8 @@ result<std::string> reports_folder(const command_options& options) {
     return parent.empty() ? std::string{"."} : parent;
   }
   const auto& folder = options.reports;
-  if (!std::filesystem::is_directory(folder))
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(folder, unknown))
     return error{fmt::format("--reports {}: no such folder", folder)};
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     return error{fmt::format("--reports {}: {}", folder, std::strerror(errno))};

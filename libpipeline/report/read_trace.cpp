@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -338,7 +339,8 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
 }
 
 result<trace_file> read_trace(const std::string& file) {
-  if (std::filesystem::is_directory(file))
+  std::error_code unknown;
+  if (std::filesystem::is_directory(file, unknown))
     return error{fmt::format("{}: {}, got a folder", file, expected)};
   std::ifstream in{file, std::ios::binary | std::ios::ate};
   const auto size = in ? static_cast<std::int64_t>(in.tellg()) : -1;

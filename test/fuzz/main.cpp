@@ -146,7 +146,6 @@ class fuzzer {
                 static_cast<unsigned long long>(wanted_.seed),
                 wanted_.kind.empty() ? "" : (" --kind " + wanted_.kind).c_str(),
                 static_cast<unsigned long long>(number));
-    std::fflush(stdout);
   }
 
   const options& wanted_;
@@ -179,6 +178,7 @@ int main(int argc, char** argv) {
   app.add_flag("--verbose", wanted.verbose, "A line for every input");
   CLI11_PARSE(app, argc, argv);
   try {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
     std::printf("seed %llu\n", static_cast<unsigned long long>(wanted.seed));
     fuzzer f{wanted};
     const auto findings = f.run();

@@ -106,6 +106,16 @@ std::string mutator::brackets() {
   return text;
 }
 
+/// What every JSON parser takes, but for its depth.
+std::string mutator::json_brackets() {
+  static const std::vector<std::size_t> depths{3, 63, 65, 5000, 100'000};
+  const auto depth = pick(depths);
+  if (one_in(2)) return std::string(depth, '[') + std::string(depth, ']');
+  std::string text;
+  for (std::size_t i = 0; i < depth; ++i) text += "{\"a\":";
+  return text + "1" + std::string(depth, '}');
+}
+
 std::string mutator::value() {
   static const std::vector<std::string> values{"",
                                                "\"\"",
@@ -221,7 +231,7 @@ void mutator::change_bytes(std::string& bytes) {
 nlohmann::ordered_json mutator::json_value() {
   switch (below(6)) {
     case 0: return raw_begin + number() + raw_end;
-    case 1: return raw_begin + brackets() + raw_end;
+    case 1: return raw_begin + json_brackets() + raw_end;
     case 2: return nullptr;
     case 3: return nlohmann::ordered_json::array({1, "a", nullptr});
     case 4: return std::string(below(200), 'x');

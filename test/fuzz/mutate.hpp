@@ -34,6 +34,7 @@ class mutator {
 
  private:
   std::string brackets();
+  std::string json_brackets();
   std::string value();
   nlohmann::ordered_json json_value();
   void change_json(nlohmann::ordered_json& whole);

@@ -138,6 +138,13 @@ TEST_CASE("a file that cannot be read is refused") {
   const auto folder = read_trace("/tmp");
   REQUIRE_FALSE(folder.ok());
   CHECK_THAT(folder.message(), Contains("got a folder"));
+  const auto loop = (std::filesystem::temp_directory_path() / "rrfp-loop.json").string();
+  std::filesystem::remove(loop);
+  std::filesystem::create_symlink(loop, loop);
+  const auto endless = read_trace(loop);
+  std::filesystem::remove(loop);
+  REQUIRE_FALSE(endless.ok());
+  CHECK_THAT(endless.message(), Contains("Too many levels of symbolic links"));
 }
 
 }  // namespace rrfp::report::testing
