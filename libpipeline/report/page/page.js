@@ -230,7 +230,7 @@
   }
   function showAll() {
     origin.fill(0);
-    document.getElementById('step').value = '';
+    step.value = '';
     show(0, data.wall);
   }
 
@@ -334,8 +334,9 @@
   };
   for (const button of document.querySelectorAll('#tools button'))
     button.addEventListener('click', actions[button.dataset.do]);
-  document.getElementById('step').addEventListener('change', e =>
-      e.target.value === '' ? showAll() : showStep(+e.target.value));
+  const step = document.getElementById('step');
+  const showChosen = () => step.value === '' ? showAll() : showStep(+step.value);
+  step.addEventListener('change', showChosen);
   showPath.addEventListener('change', redraw);
   const keys = {w: 'in', '+': 'in', s: 'out', '-': 'out', a: 'earlier', d: 'later', 0: 'all'};
   addEventListener('keydown', e => {
@@ -343,5 +344,6 @@
     if (keys[e.key]) actions[keys[e.key]]();
   });
   addEventListener('resize', redraw);
+  showChosen();
   draw();
 })();
