@@ -163,12 +163,16 @@ class panel {
     const auto rows = line.lanes.size();
     height_ = rows <= 8 ? 22 : rows <= 16 ? 15 : rows <= 48 ? 10 : 6;
     pitch_ = height_ + (rows <= 16 ? 2 : 1);
+    for (std::size_t i = 0; i < rows; ++i) add(i);
   }
 
   int bottom() const { return top_ + pitch_ * static_cast<int>(line_.lanes.size()); }
 
-  std::string drawn(const timeline& first, bool compared) {
-    for (std::size_t i = 0; i < line_.lanes.size(); ++i) add(i);
+  std::size_t tasks_count() const { return tasks_; }
+  /// Of its tasks, those with room for their number.
+  std::size_t labels_count() const { return labels_; }
+
+  std::string drawn(const timeline& first, bool compared, bool numbered) {
     std::string out = title(first, compared);
     std::string rules;
     for_ticks(scale_, [&](tenths x, double) {
@@ -188,8 +192,6 @@ class panel {
       out += fmt::format("<path stroke=\"#fff\" stroke-width=\".7\" d=\"{}\"/>\n", borders_);
     const auto end = pixels(scale_.x(line_.wall()));
     out += fmt::format("<path stroke=\"{}\" d=\"M{} {}V{}\"/>\n", ink, end, top_ - 2, bottom());
-    // Where few bars have room for their number, the numbers would only be noise.
-    const bool numbered = 3 * labels_ >= tasks_;
     for (const auto& [colour, text] : {std::pair{ink, &dark_}, {"#fff", &light_}})
       if (numbered && !text->empty())
         out += fmt::format(
@@ -341,14 +343,23 @@ std::string svg_of(const std::string& title, const std::vector<timeline>& runs) 
   }
   s.left = static_cast<int>(name_characters) * character + 16;
   seen legend;
-  std::string body, told;
+  std::vector<panel> panels;
+  std::size_t tasks_count = 0, labels_count = 0;
   int top = 6;
   for (const auto& t : runs) {
-    panel p{t, s, top, legend};
-    body += p.drawn(runs.front(), &t != &runs.front());
+    const auto& p = panels.emplace_back(t, s, top, legend);
+    tasks_count += p.tasks_count();
+    labels_count += p.labels_count();
+    top = p.bottom() + panel_gap;
+  }
+  // Where few bars have room for their number, the numbers would only be noise.
+  const bool numbered = 3 * labels_count >= tasks_count;
+  std::string body, told;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto& t = runs[i];
+    body += panels[i].drawn(runs.front(), i > 0, numbered);
     told += fmt::format("{}{}: step {} takes {:.3f} ms", told.empty() ? "" : "; ", t.run->title,
                         t.steps.front().step.value(), milliseconds(t.wall()));
-    top = p.bottom() + panel_gap;
   }
   top -= panel_gap;
   body += axis_text(s, top);

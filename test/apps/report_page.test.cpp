@@ -80,6 +80,8 @@ TEST_CASE("the page opens on one step, and all of them are one click away") {
   CHECK(said == "one step\nit fills the axis\nall\n");
 }
 
+TEST_CASE("the page fits a laptop's window and a phone's") { require_fits_windows(report().page); }
+
 TEST_CASE("an error on the console would be seen") {
   const scratch_folder folder;
   const auto page = folder / "bad.html";

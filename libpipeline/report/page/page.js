@@ -5,7 +5,10 @@
   const data = JSON.parse(document.getElementById('data').textContent);
   const KIND = 0, MB = 1, CHUNK = 2, STEP = 3, BEGIN = 4, LENGTH = 5, DELAY = 6, DECIDED = 7,
         WHY = 8, SKIPPED = 9;
-  const left = 96, right = 12, axis = 20, between = 2, memoryRow = 34;
+  // Room for the longest name of a row.
+  const left = Math.max(96, 10 + 6.6 * Math.max(...data.runs.flatMap(r =>
+      r.lanes.map(l => l.name.length))));
+  const right = 12, axis = 20, between = 2, memoryRow = 34;
   const shortest = 0.02;
   const view = {from: 0, to: data.wall};
   const origin = data.runs.map(() => 0);
@@ -70,7 +73,7 @@
                                          : laneTop(panel.run, panel.run.lanes.length) + 4;
 
   function drawAxis(panel, s) {
-    const wanted = (view.to - view.from) * 110 / (s.width - left - right);
+    const wanted = (view.to - view.from) * (s.width < 600 ? 70 : 110) / (s.width - left - right);
     const power = 10 ** Math.floor(Math.log10(wanted));
     const tick = [1, 2, 5, 10].map(f => f * power).find(t => t >= wanted);
     const unit = tick >= 1e6 ? [1e6, 's'] : tick >= 1e3 ? [1e3, 'ms'] : [1, 'µs'];
