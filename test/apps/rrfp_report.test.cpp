@@ -124,7 +124,7 @@ TEST_CASE("one step of each run becomes a picture, which is well-formed and smal
   CHECK(svg.size() < 100 * 1024);
   CHECK_THAT(svg, Contains(">in-order 1F1B<") && Contains(">ready BFW<") && Contains("speed-up") &&
                       Contains(">stage 3<"));
-  const auto read = run_program({"python3", "-c",
+  const auto read = run_program({"/usr/bin/env", "python3", "-c",
                                  "import sys, xml.etree.ElementTree as e; "
                                  "print(e.parse(sys.argv[1]).getroot().tag)",
                                  picture});
