@@ -39,6 +39,14 @@ struct export_options {
   std::uint64_t shard_bytes_max = 5'000'000'000;
 };
 
+struct init_options {
+  std::string file;
+  std::string data = "text";      ///< text, images or pretrained
+  std::vector<std::string> from;  ///< files and folders to train on
+  std::string model;              ///< pretrained: its folder
+  std::string program;            ///< as it was called, for the commands that it proposes
+};
+
 /// Trains the job, or each of its variants in turn, on this machine, and prints the table.
 int run_command(const command_options& options);
 /// The same as one node of several, each started like this.
@@ -47,5 +55,7 @@ int join_command(const command_options& options, const join_options& join);
 int check_command(const command_options& options);
 /// Joins the weights of a checkpoint and writes them as a model that transformers loads.
 int export_command(const export_options& options);
+/// Writes a commented job file to begin with.
+int init_command(const init_options& options);
 
 }  // namespace rrfp::apps

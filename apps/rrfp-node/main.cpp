@@ -113,6 +113,19 @@ int run(int argc, char** argv) {
                    "Of a file; a model that takes more is written in several, with an index")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62));
+  apps::init_options begun;
+  auto* const init = app.add_subcommand("init", "Write a commented job file to begin with");
+  init->add_option("file", begun.file, "The job file to write; none may be there")->required();
+  init->add_option("--data", begun.data,
+                   "What to train on: text, images (with text), or text as tokens for a pretrained "
+                   "model")
+      ->capture_default_str();
+  init->add_option("--from", begun.from,
+                   "The data: text files or folders, or FILE.jsonl of documents; FILE.jsonl of "
+                   "texts with images; NAME.bin of tokens. May be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  init->add_option("--model", begun.model, "The folder of the pretrained model");
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
   bool as_markdown = false;
   keys->add_flag("--markdown", as_markdown, "As a page");
@@ -127,6 +140,10 @@ int run(int argc, char** argv) {
   if (join->parsed()) return apps::join_command(options, place);
   if (check->parsed()) return apps::check_command(options);
   if (export_model->parsed()) return apps::export_command(exported);
+  if (init->parsed()) {
+    begun.program = app.get_name();
+    return apps::init_command(begun);
+  }
   if (list->parsed()) return print_policies();
   if (keys->parsed())
     std::fputs((as_markdown ? job::job_reference_markdown() : job::job_reference_text()).c_str(),

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/report/page.hpp>
+#include <rrfp/report/picture.hpp>
 #include <rrfp/report/profile.hpp>
 
 #include "../rrfp-node/exit_code.hpp"
@@ -24,9 +25,11 @@ constexpr std::size_t runs_max = 8;
 struct options {
   std::vector<std::string> traces;
   std::string out;
+  std::string svg;
   std::vector<std::string> profiles;
   double backward_share = 0.5;
   std::string steps;
+  std::string step;
   std::vector<std::string> runs;
   std::string title = "rrfp report";
 };
@@ -41,15 +44,16 @@ struct step_range {
   step_id last;
 };
 
+std::optional<std::uint64_t> number(std::string_view digits) {
+  std::uint64_t n = 0;
+  const auto* end = digits.data() + digits.size();
+  const auto parsed = std::from_chars(digits.data(), end, n);
+  if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
+  return n;
+}
+
 /// "3:7", or "3" for that step alone.
 std::optional<step_range> range_of(std::string_view text) {
-  const auto number = [](std::string_view digits) -> std::optional<std::uint64_t> {
-    std::uint64_t n = 0;
-    const auto* end = digits.data() + digits.size();
-    const auto parsed = std::from_chars(digits.data(), end, n);
-    if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
-    return n;
-  };
   const auto colon = text.find(':');
   const auto first = number(text.substr(0, colon));
   const auto last = colon == std::string_view::npos ? first : number(text.substr(colon + 1));
@@ -125,9 +129,42 @@ struct product {
   std::string said;
 };
 
+/// The step that --step names, else the median one of the steps that were asked for.
+result<std::optional<step_id>> shown_step(const options& wanted,
+                                          const std::vector<report::traced_run>& runs,
+                                          const std::optional<step_range>& range) {
+  const auto [first, last] = range.value_or(step_range{step_id{0}, step_id{~std::uint64_t{0}}});
+  if (wanted.step.empty()) return report::median_step(runs, first, last);
+  const auto n = number(wanted.step);
+  if (!n) return error{fmt::format("--step: expected a step's number, got \"{}\"", wanted.step)};
+  const step_id step{*n};
+  for (const auto& run : runs)
+    if (auto there = report::has_steps(run, step, step); !there)
+      return error{"--step: " + there.message()};
+  if (step < first || step > last)
+    return error{fmt::format("--step: expected a step of --steps {}, got {}", wanted.steps, *n)};
+  return std::optional{step};
+}
+
+result<product> make_picture(const options& wanted, const std::vector<report::traced_run>& runs,
+                             const std::optional<step_id>& step) {
+  if (!step) return error{"--svg: expected a step that every run has; choose runs with --run"};
+  std::vector<report::timeline> lines;
+  for (const auto& run : runs) {
+    auto line = report::make_timeline(run, *step, *step);
+    if (!line) return line.failure();
+    lines.push_back(std::move(*line));
+  }
+  product made{"--svg", wanted.svg, report::svg_of(wanted.title, lines), ""};
+  made.said = fmt::format("picture: {} ({:.1f} KiB, step {} of {} runs)\n", wanted.svg,
+                          static_cast<double>(made.text.size()) / 1024, step->value(), runs.size());
+  return made;
+}
+
 result<product> make_page(const options& wanted, const std::vector<report::traced_run>& runs,
-                          const std::optional<step_range>& range, std::vector<std::string> notes) {
-  report::page_content page{wanted.title, std::move(notes), {}};
+                          const std::optional<step_range>& range,
+                          const std::optional<step_id>& step, std::vector<std::string> notes) {
+  report::page_content page{wanted.title, std::move(notes), {}, step};
   for (const auto& run : runs) {
     const auto [first, last] =
         range ? *range : last_steps(run, report::shown_tasks_max / runs.size());
@@ -143,6 +180,18 @@ result<product> make_page(const options& wanted, const std::vector<report::trace
                                                   : ""));
     page.runs.push_back(std::move(*line));
   }
+  // A long trace is shown from a later step on: then the page opens on the median of what it shows.
+  step_range shown{step_id{0}, step_id{~std::uint64_t{0}}};
+  for (const auto& line : page.runs) {
+    shown.first = std::max(shown.first, line.steps.front().step);
+    shown.last = std::min(shown.last, line.steps.back().step);
+  }
+  if (step && (*step < shown.first || *step > shown.last)) {
+    if (!wanted.step.empty())
+      return error{fmt::format("--step: the page shows steps {} to {}, got {}: choose with --steps",
+                               shown.first.value(), shown.last.value(), step->value())};
+    page.opens_on = report::median_step(runs, shown.first, shown.last);
+  }
   product made{"--out", wanted.out, report::html_of(page), ""};
   made.said = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
                           static_cast<double>(made.text.size()) / (1 << 20), page.runs.size());
@@ -152,9 +201,11 @@ result<product> make_page(const options& wanted, const std::vector<report::trace
 bool is_durations(const std::string& file) { return file.ends_with(".csv"); }
 
 /// The error is what can be said before any trace is read.
-status check_profiles(const options& wanted) {
-  if (wanted.out.empty() && wanted.profiles.empty())
-    return error{"expected --out PAGE.html, --profile FILE or both"};
+status check_products(const options& wanted) {
+  if (wanted.out.empty() && wanted.svg.empty() && wanted.profiles.empty())
+    return error{"expected --out PAGE.html, --svg PICTURE.svg, --profile FILE or several of them"};
+  if (!wanted.step.empty() && wanted.out.empty() && wanted.svg.empty())
+    return error{"--step: expected --svg or --out beside it"};
   for (const auto& file : wanted.profiles)
     if (!is_durations(file) && !file.ends_with(".toml"))
       return error{fmt::format(
@@ -196,7 +247,7 @@ result<std::vector<product>> make_profiles(const options& wanted,
 }
 
 int make_report(const options& wanted) {
-  if (auto can = check_profiles(wanted); !can) return refuse(can.message());
+  if (auto can = check_products(wanted); !can) return refuse(can.message());
   std::optional<step_range> range;
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
@@ -216,10 +267,19 @@ int make_report(const options& wanted) {
     if (!profiles) return refuse(profiles.message());
     products = std::move(*profiles);
   }
-  if (!wanted.out.empty()) {
-    auto page = make_page(wanted, *runs, range, std::move(notes));
-    if (!page) return refuse(page.message());
-    products.push_back(std::move(*page));
+  if (!wanted.out.empty() || !wanted.svg.empty()) {
+    const auto step = shown_step(wanted, *runs, range);
+    if (!step) return refuse(step.message());
+    if (!wanted.out.empty()) {
+      auto page = make_page(wanted, *runs, range, *step, std::move(notes));
+      if (!page) return refuse(page.message());
+      products.push_back(std::move(*page));
+    }
+    if (!wanted.svg.empty()) {
+      auto picture = make_picture(wanted, *runs, *step);
+      if (!picture) return refuse(picture.message());
+      products.push_back(std::move(*picture));
+    }
   }
   for (const auto& p : products)
     if (auto written = apps::write_file(p.file, p.text); !written)
@@ -231,7 +291,7 @@ int make_report(const options& wanted) {
 int run(int argc, char** argv) {
   CLI::App app{
       "Makes one HTML page of traces: timelines, where the time went, memory, critical path; or a "
-      "cost model of one run"};
+      "picture of one step; or a cost model of one run"};
   app.set_version_flag("--version", "rrfp-report " RRFP_VERSION);
   app.footer(
       "The page needs no network. Runs of one trace or of several stand side by side on one time "
@@ -246,6 +306,12 @@ int run(int argc, char** argv) {
   app.add_option("trace", wanted.traces, "Traces, as rrfp-node run --trace FILE writes them")
       ->required();
   app.add_option("--out", wanted.out, "The page to write, an HTML file");
+  app.add_option("--svg", wanted.svg,
+                 "The picture to write, an SVG file: one step of each run, above each other on one "
+                 "time scale");
+  app.add_option("--step", wanted.step,
+                 "The step that --svg shows and the page opens on; else the one that took the runs "
+                 "the median time");
   app.add_option("--profile", wanted.profiles,
                  "The run's times as FILE.csv for rrfp-sim --durations, or as [cost] in FILE.toml; "
                  "may be repeated")

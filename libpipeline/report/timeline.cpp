@@ -1,6 +1,7 @@
 #include <rrfp/report/timeline.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -131,6 +132,29 @@ std::vector<step_span> find_spans(const traced_run& run, step_id first, step_id 
   return ordered;
 }
 
+/// Those with F and the gradients of every microbatch on every rank.
+std::set<step_id> whole_steps(const traced_run& run) {
+  struct counts {
+    std::size_t forward = 0;
+    std::size_t backward = 0;
+    std::size_t weight = 0;
+  };
+  std::map<step_id, counts> steps;
+  for (const auto& t : run.tasks) {
+    auto& c = steps[t.step];
+    c.forward += t.what.kind == task_kind::forward;
+    c.backward += is_backward(t.what.kind);
+    c.weight += has_weight(t.what.kind);
+  }
+  const auto& shape = run.shape;
+  const auto wanted =
+      std::size_t{run.replicas} * shape.stages * run.ranks * shape.chunks * shape.microbatches;
+  std::set<step_id> whole;
+  for (const auto& [step, c] : steps)
+    if (std::min({c.forward, c.backward, c.weight}) >= wanted) whole.insert(step);
+  return whole;
+}
+
 }  // namespace
 
 std::string_view name(standstill s) {
@@ -164,7 +188,36 @@ status has_steps(const traced_run& run, step_id first, step_id last) {
   if (from != there.end() && *from <= last) return success();
   return error{"expected a step from " + std::to_string(there.front().value()) + " to " +
                std::to_string(there.back().value()) + " of run \"" + run.title + "\", got " +
-               std::to_string(first.value()) + ":" + std::to_string(last.value())};
+               std::to_string(first.value()) +
+               (first == last ? "" : ":" + std::to_string(last.value()))};
+}
+
+std::optional<step_id> median_step(const std::vector<traced_run>& runs, step_id first,
+                                   step_id last) {
+  struct candidate {
+    std::size_t runs = 0;
+    bool whole = true;
+    nanoseconds took = 0;
+  };
+  std::map<step_id, candidate> all;
+  for (const auto& run : runs) {
+    const auto whole = whole_steps(run);
+    for (const auto& span : find_spans(run, first, last)) {
+      auto& c = all[span.step];
+      ++c.runs;
+      c.whole = c.whole && whole.contains(span.step);
+      c.took += span.end - span.begin;
+    }
+  }
+  std::erase_if(all, [&](const auto& c) { return c.second.runs < runs.size(); });
+  const auto is_whole = [](const auto& c) { return c.second.whole; };
+  if (std::any_of(all.begin(), all.end(), is_whole)) std::erase_if(all, std::not_fn(is_whole));
+  if (all.empty()) return std::nullopt;
+  std::vector<std::pair<nanoseconds, step_id>> ordered;
+  for (const auto& [step, c] : all) ordered.emplace_back(c.took, step);
+  const auto middle = ordered.begin() + static_cast<std::ptrdiff_t>((ordered.size() - 1) / 2);
+  std::nth_element(ordered.begin(), middle, ordered.end());
+  return middle->second;
 }
 
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last) {

@@ -24,6 +24,10 @@ TEST_CASE("the page of an experiment opens without a word, and its picture is no
   require_good_picture(report(), "experiment.png");
 }
 
+TEST_CASE("the page of an experiment fits a laptop's window and a phone's") {
+  require_fits_windows(report());
+}
+
 TEST_CASE("no name of a run is drawn over its dots, and no number over another") {
   const auto said = probe(report(), R"js(
 const svgs = [...document.querySelectorAll('.panels svg')];

@@ -10,21 +10,28 @@ namespace {
 using namespace rrfp::test;
 using Catch::Matchers::Contains;
 
-/// A report of the quickstart, once for all tests.
-const std::string& report() {
+/// A page and a picture of the quickstart, once for all tests.
+struct report_files {
+  std::string page;
+  std::string picture;
+};
+
+const report_files& report() {
   static const scratch_folder folder;
-  static const auto page = folder / "report.html";
-  if (std::filesystem::exists(page)) return page;
+  static const report_files files{folder / "report.html", folder / "report.svg"};
+  if (std::filesystem::exists(files.page)) return files;
   const auto trace = folder / "trace.json";
   const auto ran = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/quickstart.toml", "--set",
                                 "train.steps=3", "--trace", trace});
   INFO(ran.out << ran.err);
   REQUIRE(ran.code == 0);
-  REQUIRE(run_program({RRFP_REPORT, trace, "--out", page}).code == 0);
-  return page;
+  const auto made = run_program({RRFP_REPORT, trace, "--out", files.page, "--svg", files.picture});
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  return files;
 }
 
-std::string probed(const std::string& script) { return probe(report(), script); }
+std::string probed(const std::string& script) { return probe(report().page, script); }
 
 /// Frames are not drawn when only the document is asked for, so they are timers here.
 const std::string gestures = R"js(
@@ -42,14 +49,38 @@ const seconds = () => {
   const [, number, unit] = range().match(/\((\S+) (\S+)\)/);
   return number * {s: 1, ms: 1e-3, 'µs': 1e-6}[unit];
 };
+const showAll = () => document.querySelector('[data-do=all]').click();
 const soon = () => new Promise(done => setTimeout(done, 50));
 )js";
 
 }  // namespace
 
 TEST_CASE("the page opens without a word on the console, and its picture is not blank") {
-  require_good_picture(report(), "report.png");
+  require_good_picture(report().page, "report.png");
 }
+
+TEST_CASE("the picture of a step opens in a browser and is not blank") {
+  require_good_picture(report().picture, "step.png");
+}
+
+TEST_CASE("the page opens on one step, and all of them are one click away") {
+  const auto said = probed(gestures + R"js(
+(async () => {
+  await soon();
+  const step = document.getElementById('step');
+  say(step.value !== '' && step.selectedIndex > 0 ? 'one step' : 'all steps');
+  const spans = data.runs.map(r => r.steps.find(s => s[0] === +step.value));
+  const longest = Math.max(...spans.map(s => s[2] - s[1])) / 1e6;
+  say(Math.abs(seconds() / longest - 1.02) < 0.01 ? 'it fills the axis' : range());
+  showAll();
+  await soon();
+  say(step.value === '' && Math.abs(seconds() / data.wall * 1e6 - 1) < 0.01 ? 'all' : range());
+})();
+)js");
+  CHECK(said == "one step\nit fills the axis\nall\n");
+}
+
+TEST_CASE("the page fits a laptop's window and a phone's") { require_fits_windows(report().page); }
 
 TEST_CASE("an error on the console would be seen") {
   const scratch_folder folder;
@@ -60,6 +91,7 @@ TEST_CASE("an error on the console would be seen") {
 
 TEST_CASE("hovering tells a task's reason, decision, delay and memory, and a gap's cause") {
   const auto said = probed(gestures + R"js(
+showAll();
 const scale = (box.width - 96 - 12) / data.wall;
 const lane = data.runs[0].lanes[0];
 const longest = lane.tasks.reduce((a, b) => a[5] >= b[5] ? a : b);
@@ -78,6 +110,8 @@ say(tip());
 TEST_CASE("the wheel zooms, dragging pans, a step can be chosen and all seen again") {
   const auto said = probed(gestures + R"js(
 (async () => {
+  showAll();
+  await soon();
   const all = seconds();
   at('wheel', 600, 30, {deltaY: -500, ctrlKey: true});
   await soon();
@@ -88,7 +122,7 @@ TEST_CASE("the wheel zooms, dragging pans, a step can be chosen and all seen aga
   at('pointerup', 500, 30);
   await soon();
   say(range() !== before ? 'panned' : 'not panned: ' + range());
-  document.querySelector('[data-do=all]').click();
+  showAll();
   await soon();
   say(seconds() === all ? 'all' : 'not all: ' + range());
   const step = document.getElementById('step');

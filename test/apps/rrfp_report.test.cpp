@@ -112,6 +112,53 @@ TEST_CASE("steps and runs can be chosen, and two traces compared") {
   CHECK_THAT(text_of(page), Contains("ready BFW (" + copy + ")"));
 }
 
+TEST_CASE("one step of each run becomes a picture, which is well-formed and small") {
+  const scratch_folder folder;
+  const auto picture = folder / "step.svg";
+  const auto o = run_program({RRFP_REPORT, quickstart_trace(), "--svg", picture});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("picture: " + picture) && Contains("of 2 runs"));
+  CHECK(files_in(folder / "") == 1);
+  const auto svg = text_of(picture);
+  CHECK(svg.size() < 100 * 1024);
+  CHECK_THAT(svg, Contains(">in-order 1F1B<") && Contains(">ready BFW<") && Contains("speed-up") &&
+                      Contains(">stage 3<"));
+  const auto read = run_program({"/usr/bin/env", "python3", "-c",
+                                 "import sys, xml.etree.ElementTree as e; "
+                                 "print(e.parse(sys.argv[1]).getroot().tag)",
+                                 picture});
+  CHECK(read.out == "{http://www.w3.org/2000/svg}svg\n");
+  INFO(read.err);
+  CHECK(read.code == 0);
+}
+
+TEST_CASE("the step and the runs of a picture can be chosen") {
+  const scratch_folder folder;
+  const auto picture = folder / "step.svg";
+  const auto o = run_program({RRFP_REPORT, quickstart_trace(), "--svg", picture, "--step", "2",
+                              "--run", "ready BFW", "--out", folder / "page.html"});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("step 2 of 1 runs") && Contains("page.html"));
+  CHECK_THAT(text_of(picture), Contains("step 2: ") && !Contains("1F1B"));
+  CHECK_THAT(text_of(folder / "page.html"), Contains("<option value=\"2\" selected>"));
+}
+
+TEST_CASE("the page opens on the step that the picture shows") {
+  const scratch_folder folder;
+  const auto picture = folder / "step.svg";
+  const auto page = folder / "page.html";
+  const auto o = run_program({RRFP_REPORT, quickstart_trace(), "--svg", picture, "--out", page});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  const auto svg = text_of(picture);
+  const auto at = svg.find(">step ");
+  REQUIRE(at != std::string::npos);
+  const auto step = svg.substr(at + 6, svg.find(':', at) - at - 6);
+  CHECK_THAT(text_of(page), Contains("<option value=\"" + step + "\" selected>"));
+}
+
 TEST_CASE("a recorded run replays in the simulator, but for its launch gaps") {
   const scratch_folder folder;
   const auto durations = folder / "run.csv";
@@ -178,10 +225,10 @@ TEST_CASE("a profile that cannot be made is refused and leaves nothing") {
   refused({"--profile", csv},
           {"--profile: expected one run, got 2: choose with --run", "\"ready BFW\""});
   refused({"--profile", folder / "run.json"}, {"--profile: expected FILE.csv", "run.json"});
-  refused({"--profile", csv, "--run", "ready BFW", "--steps", "7"}, {"step from 0 to 2", "7:7"});
+  refused({"--profile", csv, "--run", "ready BFW", "--steps", "7"}, {"step from 0 to 2", "got 7"});
   refused({"--profile", "/nonexistent/run.csv", "--run", "ready BFW"},
           {"--profile /nonexistent/run.csv: cannot write"});
-  refused({}, {"expected --out PAGE.html, --profile FILE or both"});
+  refused({}, {"expected --out PAGE.html, --svg PICTURE.svg, --profile FILE"});
   const auto pipe = folder / "pipe.toml";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   refused({"--profile", pipe, "--run", "ready BFW"}, {"--profile", pipe, "device or pipe"});
@@ -238,14 +285,26 @@ TEST_CASE("wrong arguments are refused and --help tells the right ones") {
   };
   require_refused(refused("--steps", "two"), {"--steps", "FIRST:LAST", "\"two\""});
   require_refused(refused("--steps", "2:1"), {"--steps", "\"2:1\""});
-  require_refused(refused("--steps", "7"), {"step from 0 to 2", "7:7"});
+  require_refused(refused("--steps", "7"), {"step from 0 to 2", "got 7"});
+  require_refused(refused("--steps", "7:8"), {"step from 0 to 2", "got 7:8"});
+  require_refused(refused("--step", "two"), {"--step: expected a step's number", "\"two\""});
+  require_refused(refused("--step", "7"), {"--step: expected a step from 0 to 2", "got 7"});
+  require_refused(refused("--svg", "/nonexistent/step.svg"),
+                  {"--svg", "/nonexistent/step.svg", "No such file"});
+  const auto outside = run_program({RRFP_REPORT, quickstart_trace(), "--svg", folder / "step.svg",
+                                    "--steps", "1:2", "--step", "0"});
+  require_refused(outside, {"--step: expected a step of --steps 1:2, got 0"});
+  const auto alone = run_program({RRFP_REPORT, quickstart_trace(), "--run", "ready BFW",
+                                  "--profile", folder / "run.csv", "--step", "0"});
+  require_refused(alone, {"--step: expected --svg or --out"});
+  CHECK(files_in(folder / "") == 0);
   require_refused(refused("--run", "gpipe"), {"--run", "in-order 1F1B", "\"gpipe\""});
   CHECK(run_program({RRFP_REPORT}).code == 2);
   CHECK(run_program({RRFP_REPORT, quickstart_trace()}).code == 2);
   CHECK(run_program({RRFP_REPORT, "--nonsense"}).code == 2);
   const auto help = run_program({RRFP_REPORT, "--help"});
   CHECK(help.code == 0);
-  for (const std::string option : {"trace", "--out", "--profile", "--backward-share", "--steps",
-                                   "--run", "--title", "--version"})
+  for (const std::string option : {"trace", "--out", "--svg", "--step", "--profile",
+                                   "--backward-share", "--steps", "--run", "--title", "--version"})
     CHECK_THAT(help.out, Contains(option));
 }

@@ -80,4 +80,27 @@ inline std::string probe(const std::string& page, const std::string& script) {
   return o.out.substr(from + mark.size(), o.out.find("</pre>", from) - from - mark.size());
 }
 
+/// In windows of a laptop's and of a phone's width nothing lies beyond the window's right edge but
+/// what scrolls in a box of its own. A frame is the window, for a browser's own has a least width.
+inline void require_fits_windows(const std::string& page) {
+  std::string source;
+  for (const char c : text_of(page))
+    source += c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string{c};
+  const scratch_folder folder;
+  const auto frame = folder / "frame.html";
+  for (const std::string width : {"1280", "390"}) {
+    std::ofstream{frame} << "<!DOCTYPE html><html><body><iframe width=\"" << width
+                         << "\" height=\"2000\" style=\"border:0\" srcdoc=\"" << source
+                         << "\"></iframe></body></html>";
+    CHECK(probe(frame, R"js(
+const frame = document.querySelector('iframe');
+frame.onload = () => {
+  const root = frame.contentDocument.documentElement;
+  document.getElementById('probe').textContent =
+      frame.contentWindow.innerWidth + (root.scrollWidth > root.clientWidth ? ' too narrow' : ' fits');
+};
+)js") == width + " fits");
+  }
+}
+
 }  // namespace rrfp::test

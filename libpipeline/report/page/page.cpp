@@ -54,7 +54,18 @@ std::string notes_of(const page_content& content, const std::vector<examined_run
   return out;
 }
 
-std::string tools_of(const std::vector<examined_run>& runs) {
+/// The step of the page's content if every run has it among the tasks that are drawn.
+std::optional<step_id> opens_on(const page_content& content,
+                                const std::vector<examined_run>& runs) {
+  const auto shows = [&](const examined_run& r) {
+    return std::any_of(r.line->steps.begin(), r.line->steps.end(), [&](const step_span& s) {
+      return s.step == content.opens_on && s.begin < r.shown_until;
+    });
+  };
+  return std::all_of(runs.begin(), runs.end(), shows) ? content.opens_on : std::nullopt;
+}
+
+std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_id> first_seen) {
   std::vector<step_id> steps;
   for (const auto& r : runs)
     for (const auto& s : r.line->steps) steps.push_back(s.step);
@@ -62,14 +73,15 @@ std::string tools_of(const std::vector<examined_run>& runs) {
   steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   std::string options;
   for (const auto s : steps)
-    options += fmt::format("<option value=\"{0}\">step {0}</option>", s.value());
+    options += fmt::format("<option value=\"{0}\"{1}>step {0}</option>", s.value(),
+                           s == first_seen ? " selected" : "");
   return fmt::format(
       R"(<div id="tools">
 <button data-do="in" title="w or +">zoom in</button>
 <button data-do="out" title="s or -">zoom out</button>
 <button data-do="earlier" title="a">&#9664;</button>
 <button data-do="later" title="d">&#9654;</button>
-<button data-do="all" title="0">all</button>
+<button data-do="all" title="0">all steps</button>
 <select id="step" title="All runs from the begin of this step"><option value="">all steps</option>{}</select>
 <label><input type="checkbox" id="show-path" checked> critical path</label>
 <span id="range" class="soft num"></span>
@@ -122,9 +134,9 @@ each.</p>
 <div id="tip"></div>
 <script type="application/json" id="data">{}</script>
 )body",
-      notes_of(content, runs), cards_of(runs), tools_of(runs), drawings_of(runs, false),
-      drawings_of(runs, true), comparison_of(runs), stages_of(runs), paths_of(runs), glossary(),
-      data_of(runs));
+      notes_of(content, runs), cards_of(runs), tools_of(runs, opens_on(content, runs)),
+      drawings_of(runs, false), drawings_of(runs, true), comparison_of(runs), stages_of(runs),
+      paths_of(runs), glossary(), data_of(runs));
   return html::text_of(page);
 }
 

@@ -5,7 +5,10 @@
   const data = JSON.parse(document.getElementById('data').textContent);
   const KIND = 0, MB = 1, CHUNK = 2, STEP = 3, BEGIN = 4, LENGTH = 5, DELAY = 6, DECIDED = 7,
         WHY = 8, SKIPPED = 9;
-  const left = 96, right = 12, axis = 20, between = 2, memoryRow = 34;
+  // Room for the longest name of a row.
+  const left = Math.max(96, 10 + 6.6 * Math.max(...data.runs.flatMap(r =>
+      r.lanes.map(l => l.name.length))));
+  const right = 12, axis = 20, between = 2, memoryRow = 34;
   const shortest = 0.02;
   const view = {from: 0, to: data.wall};
   const origin = data.runs.map(() => 0);
@@ -70,7 +73,7 @@
                                          : laneTop(panel.run, panel.run.lanes.length) + 4;
 
   function drawAxis(panel, s) {
-    const wanted = (view.to - view.from) * 110 / (s.width - left - right);
+    const wanted = (view.to - view.from) * (s.width < 600 ? 70 : 110) / (s.width - left - right);
     const power = 10 ** Math.floor(Math.log10(wanted));
     const tick = [1, 2, 5, 10].map(f => f * power).find(t => t >= wanted);
     const unit = tick >= 1e6 ? [1e6, 's'] : tick >= 1e3 ? [1e3, 'ms'] : [1, 'µs'];
@@ -230,7 +233,7 @@
   }
   function showAll() {
     origin.fill(0);
-    document.getElementById('step').value = '';
+    step.value = '';
     show(0, data.wall);
   }
 
@@ -334,8 +337,9 @@
   };
   for (const button of document.querySelectorAll('#tools button'))
     button.addEventListener('click', actions[button.dataset.do]);
-  document.getElementById('step').addEventListener('change', e =>
-      e.target.value === '' ? showAll() : showStep(+e.target.value));
+  const step = document.getElementById('step');
+  const showChosen = () => step.value === '' ? showAll() : showStep(+step.value);
+  step.addEventListener('change', showChosen);
   showPath.addEventListener('change', redraw);
   const keys = {w: 'in', '+': 'in', s: 'out', '-': 'out', a: 'earlier', d: 'later', 0: 'all'};
   addEventListener('keydown', e => {
@@ -343,5 +347,6 @@
     if (keys[e.key]) actions[keys[e.key]]();
   });
   addEventListener('resize', redraw);
+  showChosen();
   draw();
 })();

@@ -3,6 +3,7 @@
 /// zoom, pan and what is known of each task and gap under the pointer.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct page_content {
   std::vector<std::string> notes;
   /// At least one; ratios are to the first.
   std::vector<timeline> runs;
+  /// The step that is seen at first; nothing: all of them.
+  std::optional<step_id> opens_on = std::nullopt;
 };
 
 /// Numbers count all of the timelines; of a run with more than its share of `tasks_max` tasks the

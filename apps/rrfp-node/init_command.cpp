@@ -1,0 +1,89 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include <rrfp/job/job_template.hpp>
+
+#include "commands.hpp"
+#include "refuse.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A path in a job file is relative to the file's folder, one in an option to the current folder.
+result<std::string> absolute(const std::string& option, const std::string& path) {
+  std::error_code failed;
+  if (!fs::exists(path, failed))
+    return error{fmt::format("{}: expected a file or folder, got \"{}\", which does not exist",
+                             option, path)};
+  return fs::absolute(path).lexically_normal().string();
+}
+
+/// A new file, never one that is there.
+status write_new(const std::string& path, const std::string& text) {
+  std::FILE* const file = std::fopen(path.c_str(), "wx");
+  if (file == nullptr && errno == EEXIST)
+    return error{fmt::format("{}: exists, and init overwrites nothing: name another file", path)};
+  const bool written =
+      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = file != nullptr && std::fclose(file) == 0;
+  if (written && closed) return success();
+  const std::string why = std::strerror(errno);
+  if (file != nullptr) std::remove(path.c_str());
+  return error{fmt::format("{}: cannot write: {}", path, why)};
+}
+
+result<job::template_request> request_of(const init_options& options) {
+  const auto kind = job::template_kind_of(options.data);
+  if (!kind)
+    return error{
+        fmt::format("--data: expected text, images or pretrained, got \"{}\"", options.data)};
+  job::template_request wanted;
+  wanted.kind = *kind;
+  for (const auto& from : options.from) {
+    if (*kind == job::template_kind::pretrained && !from.ends_with(".bin"))
+      return error{fmt::format(
+          "--from: expected NAME.bin, made by scripts/tokenize with the model's tokenizer, got "
+          "\"{}\"",
+          from)};
+    auto path = absolute("--from", from);
+    if (!path) return path.failure();
+    wanted.data.push_back(std::move(*path));
+  }
+  if (options.model.empty()) return wanted;
+  if (*kind != job::template_kind::pretrained)
+    return error{"--model: expected --data pretrained beside it"};
+  auto model = absolute("--model", options.model);
+  if (!model) return model.failure();
+  wanted.model = std::move(*model);
+  return wanted;
+}
+
+}  // namespace
+
+int init_command(const init_options& options) {
+  const auto wanted = request_of(options);
+  if (!wanted) return refuse(wanted.message());
+  if (auto written = write_new(options.file, job::job_template(*wanted)); !written)
+    return refuse(written.message());
+  fmt::print("wrote {}\n", options.file);
+  if (wanted->kind == job::template_kind::pretrained) {
+    if (wanted->model.empty())
+      fmt::print("name the folder of the model in it: pretrained = \"...\"\n");
+    if (wanted->data.empty())
+      fmt::print(
+          "make the token file that it names, and name its place: tokens = [\"...\"]\n"
+          "  scripts/tokenize {}/tokenizer.json tokens.bin FILE...\n",
+          wanted->model.empty() ? "MODEL" : wanted->model);
+  }
+  fmt::print("next:\n  {0} check {1}\n  {0} run {1}\n", options.program, options.file);
+  return exit_done;
+}
+
+}  // namespace rrfp::apps

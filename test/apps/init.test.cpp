@@ -1,0 +1,120 @@
+// A job file from `init` is checked and trains; nothing that is there is overwritten.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+outcome init(const std::string& file, std::vector<std::string> options = {}) {
+  options.insert(options.begin(), {RRFP_NODE, "init", file});
+  return run_program(options);
+}
+
+/// What `init` tells the user to do next does what it says.
+void require_trains(const std::string& file, std::vector<std::string> settings = {}) {
+  const auto checked = run_program({RRFP_NODE, "check", file});
+  INFO(checked.out << checked.err);
+  REQUIRE(checked.code == 0);
+  settings.insert(settings.begin(), {RRFP_NODE, "run", file, "--set", "train.steps=1"});
+  const auto ran = run_program(settings);
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.code == 0);
+  CHECK_THAT(ran.out, Contains("weights"));
+}
+
+void require_refused(const outcome& o, const std::vector<std::string>& said) {
+  INFO(o.err);
+  CHECK(o.code == 2);
+  CHECK(o.out.empty());
+  CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+}
+
+void write_tokens(const std::string& stem) {
+  std::ofstream tokens{stem + ".bin", std::ios::binary};
+  for (std::uint32_t i = 0; i < 4000; ++i) {
+    const auto id = static_cast<std::uint16_t>(i * i % 251);
+    tokens.write(reinterpret_cast<const char*>(&id), sizeof id);
+  }
+  std::ofstream{stem + ".json"} << R"({"format": "rrfp-tokens", "version": 1, "dtype": "uint16",
+    "tokens": 4000, "vocabulary": 251})";
+}
+
+}  // namespace
+
+TEST_CASE("a job from init trains on text, and on the text that is named") {
+  const scratch_folder folder;
+  const auto made = init(folder / "job.toml");
+  INFO(made.err);
+  REQUIRE(made.code == 0);
+  CHECK(made.out == "wrote " + folder / "job.toml" + "\nnext:\n  " RRFP_NODE " check " +
+                        folder / "job.toml" + "\n  " RRFP_NODE " run " + folder / "job.toml" +
+                        "\n");
+  require_trains(folder / "job.toml");
+
+  std::filesystem::create_directory(folder / "jobs");
+  std::string documents;
+  for (int n = 0; n < 40; ++n) documents += "{\"text\": \"one document of a few words\"}\n";
+  std::ofstream{folder / "documents.jsonl"} << documents;
+  REQUIRE(init(folder / "jobs/mine.toml", {"--from", folder / "documents.jsonl"}).code == 0);
+  require_trains(folder / "jobs/mine.toml");
+}
+
+TEST_CASE("a job from init trains on images, made up or from files") {
+  const scratch_folder folder;
+  REQUIRE(init(folder / "shapes.toml", {"--data", "images"}).code == 0);
+  require_trains(folder / "shapes.toml");
+  REQUIRE(run_program({RRFP_SHAPES, folder / "shapes", "--samples", "40"}).code == 0);
+  REQUIRE(init(folder / "files.toml", {"--data", "images", "--from", folder / "shapes/train.jsonl"})
+              .code == 0);
+  require_trains(folder / "files.toml");
+}
+
+TEST_CASE("a job from init trains on from a pretrained model") {
+  const scratch_folder folder;
+  REQUIRE(init(folder / "first.toml").code == 0);
+  require_trains(folder / "first.toml", {"--set", "checkpoint.dir=" + folder / "saved"});
+  const auto model = folder / "model";
+  REQUIRE(run_program({RRFP_NODE, "export", folder / "saved", "--out", model}).code == 0);
+  write_tokens(folder / "tokens");
+
+  const auto named = init(folder / "job.toml", {"--data", "pretrained", "--model", model, "--from",
+                                                folder / "tokens.bin"});
+  INFO(named.err);
+  REQUIRE(named.code == 0);
+  CHECK_THAT(named.out, !Contains("tokenize"));
+  require_trains(folder / "job.toml");
+
+  const auto open = init(folder / "open.toml", {"--data", "pretrained"});
+  REQUIRE(open.code == 0);
+  CHECK_THAT(open.out, Contains("pretrained = ") && Contains("scripts/tokenize"));
+  // The names that stand in the file are those of this folder.
+  require_trains(folder / "open.toml");
+}
+
+TEST_CASE("init overwrites nothing and refuses what it cannot do in one line") {
+  const scratch_folder folder;
+  const auto file = folder / "job.toml";
+  std::ofstream{file} << "before";
+  require_refused(init(file), {file, "overwrites nothing"});
+  CHECK(text_of(file) == "before");
+  const auto fresh = folder / "new.toml";
+  require_refused(init(folder / "none/job.toml"), {"none/job.toml", "No such file"});
+  require_refused(init(folder / ""), {"overwrites nothing"});
+  require_refused(init(fresh, {"--data", "audio"}),
+                  {"--data: expected text, images or pretrained, got \"audio\""});
+  require_refused(init(fresh, {"--from", folder / "absent"}),
+                  {"--from", "absent", "does not exist"});
+  require_refused(init(fresh, {"--data", "pretrained", "--model", folder / "absent"}),
+                  {"--model", "absent", "does not exist"});
+  require_refused(init(fresh, {"--model", folder / ""}), {"--model: expected --data pretrained"});
+  require_refused(init(fresh, {"--data", "pretrained", "--from", file}),
+                  {"--from: expected NAME.bin", "job.toml"});
+  CHECK(!std::filesystem::exists(fresh));
+}
