@@ -277,7 +277,8 @@ void add_transport(std::vector<key>& table) {
   keys.integer("heartbeat_ms", &o::heartbeat_ms, {1, 60000}, "ms",
                "Between two signs of life of a node.");
   keys.integer("node_timeout_ms", &o::node_timeout_ms, {3, 600000}, "ms",
-               "Without a sign of life for so long, a node is lost.");
+               "Without a sign of life for so long, a node is lost; one whose connection ends is lost "
+               "at once.");
   keys.number("join_timeout_s", &o::join_timeout_s, {0.01, 86400}, "s",
               "That nodes wait for each other at the start.");
 }
