@@ -7,6 +7,8 @@
 #include <caf/io/all.hpp>
 #include <nlohmann/json.hpp>
 
+#include <rrfp/actors/job_cluster.hpp>
+
 #include "messages.hpp"
 
 namespace rrfp::actors {
@@ -24,6 +26,12 @@ std::string to_bytes(const json& card) {
 std::int64_t nanoseconds(steady_clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
 }
+
+/// How long nodes may take to be done after the last step; how much of their traces the job's node
+/// takes in, and how long that may take.
+constexpr std::chrono::seconds goodbye_time{10};
+constexpr std::size_t traces_bytes_max = std::size_t{1} << 30;
+constexpr std::chrono::seconds traces_time{120};
 
 json binary(const std::string& bytes) { return json::binary({bytes.begin(), bytes.end()}); }
 
@@ -47,6 +55,12 @@ result<std::vector<json>> exchange_cards(membership& members, const json& mine,
   std::vector<json> cards;
   for (const auto& bytes : *all) cards.push_back(json::from_cbor(bytes));
   return cards;
+}
+
+/// What the transport says is a hint: who watches the nodes may say more before long.
+error why_lost(membership& members, error hint) {
+  auto known = members.loss(unexplained_loss_time);
+  return known.empty() ? hint : error{std::move(known)};
 }
 
 }  // namespace
@@ -95,7 +109,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& where, const sess
       o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
     if (node_id{n} == members.node()) continue;
     if (auto connected = (*wire)->connect(node_id{n}, text_of(other.at("address"))); !connected)
-      return connected.failure();
+      return why_lost(members, connected.failure());
   }
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
@@ -138,14 +152,18 @@ result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system
   const auto cards = exchange_cards(members, json{{"port", *port}}, limit_);
   if (!cards) return cards.failure();
   std::vector<caf::actor> nodes{node};
-  for (std::uint32_t n = 1; leads() && n < cards->size(); ++n) {
+  auto reached = success();
+  for (std::uint32_t n = 1; leads() && reached && n < cards->size(); ++n) {
     const auto& host = members.members()[n].host;
     const auto other = middleman.remote_actor(host, (*cards)[n].at("port").get<std::uint16_t>());
-    if (!other)
-      return error{fmt::format("node {} at {}: cannot be reached: {}", n, host,
-                               system.render(other.error()))};
-    nodes.push_back(*other);
+    if (other)
+      nodes.push_back(*other);
+    else
+      reached = why_lost(members, error{fmt::format("node {} at {}: cannot be reached: {}", n, host,
+                                                    system.render(other.error()))});
   }
+  // All go on or none does: if this node ended alone, the others would take it for the lost one.
+  if (auto all = agree_to_start(members, reached); !all) return all.failure();
   return nodes;
 }
 
@@ -166,11 +184,20 @@ void cluster_link::tell_unreachable(std::string why) {
   if (watcher_) post(watcher_, node_unreachable{std::move(why)});
 }
 
-void cluster_link::say_goodbye(trace_recorder* trace, std::chrono::milliseconds limit) {
-  auto all = where_.members->all_gather(
-      trace == nullptr || leads() ? std::string{} : trace->to_bytes(gather_bytes_max), limit);
-  if (!all || trace == nullptr || !leads()) return;
-  for (const auto& bytes : *all) trace->add_bytes(bytes);
+std::string cluster_link::say_goodbye(trace_recorder* trace) {
+  auto& members = *where_.members;
+  const auto share = std::min(gather_bytes_max, traces_bytes_max / members.members().size());
+  const auto all =
+      members.gather(trace == nullptr || leads() ? std::string{} : trace->to_bytes(share),
+                     trace == nullptr ? goodbye_time : traces_time);
+  if (trace == nullptr || !leads()) return {};
+  if (!all) return "only the tasks of node 0: " + all.message();
+  std::string without;
+  for (std::size_t n = 1; n < all->size(); ++n) {
+    trace->add_bytes((*all)[n]);
+    if ((*all)[n].empty()) without += fmt::format("{}{}", without.empty() ? "" : ", ", n);
+  }
+  return without.empty() ? without : "no tasks of nodes started without a trace: " + without;
 }
 
 }  // namespace rrfp::actors

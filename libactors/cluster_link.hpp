@@ -62,8 +62,9 @@ class cluster_link {
   /// `who` is posted node_lost and node_unreachable from now on, and of what was lost before; null:
   /// nobody.
   void watch(const caf::actor& who);
-  /// Waits for the others to have ended too, and brings the traces of all to the job's node.
-  void say_goodbye(trace_recorder* trace, std::chrono::milliseconds limit);
+  /// Waits for the others to have ended too, and brings the traces of all to the job's node. There:
+  /// what `trace` lacks of the others, and why; empty: nothing.
+  std::string say_goodbye(trace_recorder* trace);
 
  private:
   cluster_link(const cluster& where, ucx_transport& wire, std::chrono::milliseconds limit);

@@ -46,6 +46,7 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);
+  m.on_gone_early = std::move(hooks.on_gone_early);
   bool may_join_later = false;
   m.may_join_later = &may_join_later;
   auto members = membership::join(std::move(m), {});

@@ -28,9 +28,6 @@ namespace rrfp::actors {
 
 namespace {
 
-/// How long nodes may take to say goodbye after a run.
-constexpr std::chrono::seconds goodbye_time{10};
-
 /// The stage that holds the other side of a tied parameter of `stage`, or `stage` itself.
 stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& sides) {
   const auto mine = sides.find(stage);
@@ -436,7 +433,7 @@ class session::impl {
   }
 
   run_result ended_early(ending how, std::string message) const {
-    run_result nothing{how, std::move(message), {}, {}};
+    run_result nothing{how, std::move(message), {}, {}, {}};
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
   }
@@ -525,7 +522,15 @@ class session::impl {
     listen(nullptr, nullptr);
     if (link != nullptr) {
       link->watch(nullptr);
-      if (over.how != ending::node_lost) link->say_goodbye(setup_.trace, goodbye_time);
+      if (over.how != ending::node_lost) result.trace_lacks = link->say_goodbye(setup_.trace);
+      // Whoever is lost before all have said goodbye has perhaps not done its part: all go on or
+      // all start again.
+      if (auto lost = where_->members->loss(); over.how == ending::done && !lost.empty()) {
+        result.how = ending::node_lost;
+        result.message = std::move(lost);
+      }
+      if (over.how == ending::node_lost && leads && setup_.trace != nullptr)
+        result.trace_lacks = "only the tasks of node 0: " + over.message;
     }
     return result;
   }

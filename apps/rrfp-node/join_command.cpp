@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +16,13 @@
 #include "training.hpp"
 
 namespace rrfp::apps {
+
+namespace {
+
+/// How long node 0 may take to write traces and tables when the training is done.
+constexpr std::chrono::minutes outputs_time{10};
+
+}  // namespace
 
 int join_command(const command_options& options, const join_options& join) {
   interrupt_watch interrupts;
@@ -50,6 +58,8 @@ int join_command(const command_options& options, const join_options& join) {
   hooks.description = places->describe(place->rank);
   hooks.stop = stop.get_token();
   hooks.on_refused = [](const std::string& why) { fmt::print(stderr, "rrfp-node: {}\n", why); };
+  // A launcher starts no node again: it names the one that went away, and ends the others.
+  if (!join.launched) hooks.on_gone_early = hooks.on_refused;
   interrupts.on_interrupt([&] { stop.request_stop(); });
   const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
   interrupts.on_interrupt(nullptr);
@@ -66,7 +76,18 @@ int join_command(const command_options& options, const join_options& join) {
     for (const auto& node : members->members())
       fmt::print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
   const int code = train(runs, outputs, interrupts, seat);
-  if (code == exit_done || code == exit_interrupted) members->leave();
+  if (code == exit_done) {
+    // Node 0 writes what is left of the job. If it is lost before, all have to start again.
+    interrupts.on_interrupt([&] { members->interrupt(); });
+    (void)members->gather({}, outputs_time);
+    interrupts.on_interrupt(nullptr);
+    if (const auto lost = members->loss(); !lost.empty()) {
+      if (seat.tells(lost)) fmt::print(stderr, "rrfp-node: {}\n", lost);
+      return exit_node_lost;
+    }
+  }
+  // A fault of its own is told by now, and is no loss to the others.
+  if (code == exit_done || code == exit_interrupted || code == exit_own_fault) members->leave();
   return code;
 }
 

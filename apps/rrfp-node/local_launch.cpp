@@ -31,10 +31,15 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// How long nodes may take to notice that another one has ended, to say so and to end too.
+/// How long nodes may take to say that another one was lost. Those that still join cannot know it:
+/// then it is said here.
+constexpr std::chrono::milliseconds telling_time{1500};
+/// How long nodes may take to end once one has failed, or node 0 has ended.
 constexpr std::chrono::seconds ending_time{8};
-/// How long the last of them may take once all others have ended.
+/// How long the last of them may take if one has failed.
 constexpr std::chrono::seconds last_one_time{1};
+/// In place of these two: how long node 0 may take to write the trace of what was run.
+constexpr std::chrono::seconds tracing_time{60};
 /// How long they may take when node 0 has ended of an interrupt: those that have not joined yet
 /// would wait for it.
 constexpr std::chrono::milliseconds leaving_time{500};
@@ -46,9 +51,20 @@ struct child {
   bool was_killed = false;  ///< by the launcher: it did not end by itself
   int state = 0;
 
-  bool has_code(int code) const { return WIFEXITED(state) && WEXITSTATUS(state) == code; }
+  bool has_code(int code) const { return !alive && WIFEXITED(state) && WEXITSTATUS(state) == code; }
   bool ended_well() const { return has_code(exit_done); }
+  /// Ended badly, and neither of the launcher nor of an interrupt.
+  bool failed() const {
+    return !alive && !was_killed && !ended_well() && !has_code(exit_interrupted);
+  }
+  bool failed_with_code() const { return failed() && WIFEXITED(state); }
 };
+
+/// The smaller, the more a failure is a cause and the less a consequence of another one.
+int depth_of(const child& n) {
+  if (WIFSIGNALED(n.state)) return 0;
+  return n.has_code(exit_node_lost) ? 2 : 1;
+}
 
 http_address metrics_of(http_address first, std::uint32_t node) {
   first.port = static_cast<std::uint16_t>(first.port + node);
@@ -104,10 +120,23 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
   ::_exit(exit_own_fault);
 }
 
-/// Takes note of the children that have ended.
-void reap(std::vector<child>& nodes) {
-  for (auto& n : nodes)
-    if (n.alive && ::waitpid(n.pid, &n.state, WNOHANG) == n.pid) n.alive = false;
+/// Takes note of the children that have ended. The one that failed first, or nothing; of those that
+/// are found together, the likeliest cause.
+std::optional<std::size_t> reap(std::vector<child>& nodes) {
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    auto& n = nodes[i];
+    if (!n.alive || ::waitpid(n.pid, &n.state, WNOHANG) != n.pid) continue;
+    n.alive = false;
+    if (n.failed() && (!first || depth_of(n) < depth_of(nodes[*first]))) first = i;
+  }
+  return first;
+}
+
+/// Whether a node has said already what ended the job: node 0, or node 1 the loss of node 0.
+bool is_told(const std::vector<child>& nodes) {
+  return nodes[0].failed_with_code() ||
+         ((nodes[0].failed() || nodes[0].was_killed) && nodes[1].failed_with_code());
 }
 
 void signal_all(const std::vector<child>& nodes, int number) {
@@ -161,13 +190,26 @@ int launch_nodes(const command_options& options, const job::job& j,
   // Any node has all of them report.
   std::atomic<int> reports_wanted = 0;
   interrupts.on_report([&] { ++reports_wanted; });
+  const auto name = [&](std::size_t n) {
+    const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
+    fmt::print(stderr, "rrfp-node: node {} ({}) {}\n", n,
+               places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
+               how_it_ended(nodes[n]));
+  };
   int told = 0;
   bool told_others = false;
   bool one_left = false;
+  bool named = false;
+  std::optional<std::size_t> first;  ///< that failed
+  std::optional<clock::time_point> naming;
   std::optional<clock::time_point> deadline;
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
-    reap(nodes);
+    if (const auto failed = reap(nodes); failed && !first) {
+      first = failed;
+      // The loss of another node is told by whoever ends of it.
+      if (depth_of(nodes[*first]) < 2) naming = clock::now() + telling_time;
+    }
     if (reports_wanted.exchange(0) > 0 && nodes[0].alive) ::kill(nodes[0].pid, SIGUSR1);
     // One by one: signals that wait are merged into one.
     if (interrupts.count() > told && told < 2) {
@@ -178,27 +220,33 @@ int launch_nodes(const command_options& options, const job::job& j,
       signal_all(nodes, SIGINT);
       deadline = clock::now() + leaving_time;
     }
-    const auto alive = count_alive();
-    if (alive < std::ssize(nodes) && !deadline) deadline = clock::now() + ending_time;
-    if (alive == 1 && nodes.size() > 1 && !std::exchange(one_left, true))
+    if (naming && told == 0 && clock::now() > *naming) {
+      naming.reset();
+      named = !is_told(nodes);
+      if (named) name(*first);
+      signal_all(nodes, SIGTERM);
+    }
+    const bool traces = nodes[0].alive && !options.trace.empty();
+    if ((first || !nodes[0].alive) && !deadline)
+      deadline = clock::now() + (traces ? tracing_time : ending_time);
+    if (first && count_alive() == 1 && !traces && !std::exchange(one_left, true))
       deadline = std::min(*deadline, clock::now() + last_one_time);
     if (deadline && clock::now() > *deadline) kill_all(nodes);
   }
   interrupts.on_report(nullptr);
 
   if (interrupts.interrupted()) return exit_interrupted;
-  if (const auto state = nodes[0].state; WIFEXITED(state) && !nodes[0].ended_well())
-    return WEXITSTATUS(state);
-  for (std::uint32_t n = 0; n < nodes.size(); ++n) {
-    if (nodes[n].ended_well()) continue;
-    // Of the loss of node 0, node 1 tells more than can be seen from here.
-    if (n == 0 && nodes[1].has_code(exit_node_lost)) return exit_node_lost;
-    const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
-    fmt::print(stderr, "rrfp-node: node {} ({}) {}\n", n,
-               places ? places->describe(node_id{n}) : "", how_it_ended(nodes[n]));
-    return exit_node_lost;
-  }
-  return exit_done;
+  const auto killed =
+      std::find_if(nodes.begin(), nodes.end(), [](const child& n) { return n.was_killed; });
+  if (!first && killed == nodes.end())
+    return nodes[0].has_code(exit_interrupted) ? exit_interrupted : exit_done;
+  if (!named && !is_told(nodes))
+    name(first && (depth_of(nodes[*first]) < 2 || killed == nodes.end())
+             ? *first
+             : static_cast<std::size_t>(killed - nodes.begin()));
+  if (nodes[0].failed_with_code()) return WEXITSTATUS(nodes[0].state);
+  if (first && nodes[*first].failed_with_code()) return WEXITSTATUS(nodes[*first].state);
+  return exit_node_lost;
 }
 
 }  // namespace rrfp::apps

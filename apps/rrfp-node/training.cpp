@@ -192,10 +192,16 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   std::vector<actors::titled_trace> titled;
   int code = exit_done;
   bool unsaved = false;
+  bool trace_whole = true;
   std::string told_of_data;
   for (const auto& j : runs) {
     auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), **log, options, seat);
-    if (!run) return run.message().empty() ? exit_bad_input : refuse(run.message());
+    if (!run) {
+      const auto lost = seat.members == nullptr ? std::string{} : seat.members->loss();
+      if (lost.empty()) return run.message().empty() ? exit_bad_input : refuse(run.message());
+      if (seat.tells(lost)) fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, lost);
+      return exit_node_lost;
+    }
     if (seat.leads() && run->data_report != told_of_data) {
       told_of_data = run->data_report;
       fmt::print("data: {}\n", told_of_data);
@@ -218,6 +224,11 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     interrupts.on_interrupt(nullptr);
     run->shown->finish();
     (*log)->summary(j, result);
+    if (!result.trace_lacks.empty()) {
+      trace_whole = false;
+      fmt::print(stderr, "rrfp-node: {}: --trace {} has {}\n", j.name, options.trace,
+                 result.trace_lacks);
+    }
     titled.push_back({j.name, run->trace.get()});
     traces.push_back(std::move(run->trace));
     code = exit_code_of(result);
@@ -236,7 +247,7 @@ int train(const std::vector<job::job>& runs, const training_options& options,
 
   if (code == exit_done) code = conclude(finished);
   // Each was told when it failed. The training is done, and its last state is lost.
-  if (code == exit_done && unsaved) code = exit_own_fault;
+  if (code == exit_done && (unsaved || !trace_whole)) code = exit_own_fault;
   if (!options.trace.empty()) {
     if (auto written = actors::write_chrome_json(options.trace, titled); !written) {
       fmt::print(stderr, "rrfp-node: --trace {}\n", written.message());

@@ -83,12 +83,13 @@ status coordinator::listen_at_one_of(const std::vector<address>& addresses) {
 
 void coordinator::one_turn() {
   wait_for_sockets();
+  const auto slept = late(clock::now());
   // What has come is read before anybody's silence is judged.
   for (auto& p : peers_)
     if (p.at != phase::gone) receive(p);
   accept_all();
   const auto now = clock::now();
-  if (const auto by = late(now); by > clock::duration{0})
+  if (const auto by = slept + late(now); by > clock::duration{0})
     for (auto& p : peers_) p.link.forgive(by);
   serve_requests();
   look_after(now);
@@ -113,9 +114,11 @@ void coordinator::wait_for_sockets() {
 
 void coordinator::serve_requests() {
   while (auto gift = take_gift())
-    for_each_member(nullptr, [&](peer& p) { p.link.out().add_bulk(gift->round, 0, gift->bytes); });
+    for_each_member(nullptr,
+                    [&](peer& p) { p.link.out().add_bulk(gift->as, gift->round, 0, gift->bytes); });
   if (leaving() && !said_goodbye_) {
     said_goodbye_ = true;
+    listener_.reset();
     for_each_member(nullptr, [&](peer& p) { p.link.out().add(to_frame(goodbye{})); });
   }
 }
@@ -138,8 +141,13 @@ void coordinator::look_after(peer& p, clock::time_point now) {
         drop(p, fmt::format("not through with its handshake in {}", seconds_text(handshake_max)));
       return;
     case phase::joined:
-      if (now - p.link.last_heard() > options_.node_timeout)
-        return drop(p, fmt::format("no answer for {}", seconds_text(options_.node_timeout)));
+      if (now - p.link.last_heard() > options_.node_timeout) {
+        const auto limit = seconds_text(options_.node_timeout);
+        if (!nobody_answers(now)) return drop(p, fmt::format("no answer for {}", limit));
+        return lose_self(fmt::format("{} was lost: no other node has answered it for {}",
+                                     name_of(options_.rank, options_.description, current_status()),
+                                     limit));
+      }
       return beat(p.link, p.beat_due, now);
     case phase::refused:
       if (now - p.since > refused_max) p.at = phase::gone;
@@ -149,6 +157,7 @@ void coordinator::look_after(peer& p, clock::time_point now) {
 }
 
 void coordinator::accept_all() {
+  if (!listener_.open()) return;
   for (int i = 0; i < accepts_per_turn; ++i) {
     auto fd = accept_from(listener_.get());
     // Out of descriptors, poll() would say "ready" without end: asked again in the next turn.
@@ -252,19 +261,30 @@ void coordinator::on_message(peer& p, const frame& f) {
   } else if (f.type == frame_type::goodbye) {
     if (decode<goodbye>(f.payload)) return on_goodbye(p);
   } else if (f.type == frame_type::piece && started_) {
-    if (auto came = decode<piece>(f.payload)) return on_piece(p, *came);
+    if (auto came = decode<piece>(f.payload)) return on_piece(p, *came, true);
+  } else if (f.type == frame_type::deposit && started_) {
+    if (auto came = decode<deposit>(f.payload)) return on_piece(p, *came, false);
+  } else if (f.type == frame_type::lost && started_) {
+    if (auto came = decode<lost>(f.payload); came && came->rank == 0)
+      return on_given_up(p, printable(came->why));
   }
   drop(p, "it sent a malformed message");
 }
 
-void coordinator::on_piece(peer& p, const piece& received) {
+void coordinator::on_given_up(peer& p, const std::string& message) {
+  if (stood_still(clock::now())) lose_self(message);
+  drop(p, fmt::format("it heard nothing from node 0 for {}", seconds_text(options_.node_timeout)));
+}
+
+void coordinator::on_piece(peer& p, const piece& received, bool passed_on) {
   if (received.rank != p.node.value())
     return drop(p, "it sent another node's piece of an exchange");
   const auto whole = add_piece(received);
   if (!whole) return drop(p, whole.message());
-  if (*whole == nullptr) return;
-  for_each_member(
-      &p, [&](peer& other) { other.link.out().add_bulk(received.round, received.rank, *whole); });
+  if (*whole == nullptr || !passed_on) return;
+  for_each_member(&p, [&](peer& other) {
+    other.link.out().add_bulk(frame_type::piece, received.round, received.rank, *whole);
+  });
 }
 
 void coordinator::on_goodbye(peer& p) {
@@ -318,6 +338,7 @@ void coordinator::drop(peer& p, const std::string& why) {
     if (!started_) {
       seats_[p.node.value()] = nullptr;  // it may come again
       tell_who_is_missing();
+      if (was == phase::joined) tell_gone_early(name_of(p.node, p.description), why);
     } else if (!p.said_goodbye && !said_goodbye_) {
       lose(p, why);
     }
@@ -342,8 +363,29 @@ void coordinator::report_refusal(const peer& p, const std::string& reason) {
       fmt::format("refused a join from {}{}: {}", p.link.other_side().text(), as, reason));
 }
 
+bool coordinator::nobody_answers(clock::time_point now) const {
+  if (!started_ || lost_one_ || said_goodbye_) return false;
+  const auto limit = options_.node_timeout - 3 * options_.heartbeat;
+  std::size_t silent = 0;
+  for (const auto* p : seats_) {
+    if (p == nullptr || p->at != phase::joined || p->said_goodbye) continue;
+    if (now - p->link.last_heard() < limit) return false;
+    ++silent;
+  }
+  return silent > 1;
+}
+
+void coordinator::lose_self(const std::string& message) {
+  if (said_goodbye_ || std::exchange(lost_one_, true)) return;
+  listener_.reset();
+  for_each_member(nullptr, [&](peer& p) { p.link.say(lost{0, message}); });
+  tell_lost(options_.rank, message);
+}
+
 void coordinator::lose(peer& p, const std::string& why) {
   if (std::exchange(lost_one_, true)) return;
+  // Who starts again is to wait for the next job, not to be turned away from what is left of this.
+  listener_.reset();
   const auto message =
       fmt::format("{} was lost: {}", name_of(p.node, p.description, p.status), why);
   std::vector<peer*> to_tell;

@@ -64,7 +64,8 @@ class coordinator : public watcher {
   void on_greeting(peer& p, const frame& f);
   void on_introduction(peer& p, const frame& f);
   void on_message(peer& p, const frame& f);
-  void on_piece(peer& p, const piece& received);
+  void on_piece(peer& p, const piece& received, bool passed_on);
+  void on_given_up(peer& p, const std::string& message);
   void on_goodbye(peer& p);
   std::string seat_taken(node_id node) const;
   void start_if_complete();
@@ -75,6 +76,10 @@ class coordinator : public watcher {
   void turn_away(peer& p, frame answer, const std::string& reason);
   void report_refusal(const peer& p, const std::string& reason);
   void lose(peer& p, const std::string& why);
+  /// It is this node that the job has lost.
+  void lose_self(const std::string& message);
+  /// Whether no other node has answered for about as long as the one that is late.
+  bool nobody_answers(clock::time_point now) const;
   /// Of the members that are there, this one left out.
   template <class Do>
   void for_each_member(const peer* but, Do what);

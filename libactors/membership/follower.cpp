@@ -101,7 +101,8 @@ follower::after follower::greet(channel& link) {
     if (!answer) {
       refused_ = true;
       tell_join_failed(
-          fmt::format("rendezvous {}: {}", link.other_side().text(), answer.message()));
+          fmt::format("rendezvous {}: {}", link.other_side().text(), answer.message()),
+          me.refused_for_now());
       return after::never;
     }
     if (!answer->has_value()) {
@@ -129,8 +130,11 @@ void follower::one_turn(channel& link) {
   if (!receive(link)) return;
   const auto now = clock::now();
   link.forgive(late(now));
-  if (now - link.last_heard() > options_.node_timeout)
+  if (now - link.last_heard() > options_.node_timeout) {
     give_up_on_rank_0(fmt::format("no answer for {}", seconds_text(options_.node_timeout)));
+    // If it only stood still, it shall hear of it when it wakes up.
+    if (const auto why = loss_message({}); !why.empty()) link.say(lost{0, why});
+  }
   serve_requests(link);
   beat(link, beat_due_, now);
   if (const auto sent = link.flush(); !sent) give_up_on_rank_0(sent.message());
@@ -160,7 +164,10 @@ void follower::give_up_on_rank_0(const std::string& why) {
   if (leaving()) return tell_left();
   // The job had begun for the others: its end is to be heard as a loss, not tried again.
   if (start_came_) become_member();
-  if (!joined_) return tell_waiting(fmt::format("the connection to rank 0 ended: {}", why));
+  if (!joined_) {
+    tell_gone_early(name_of(node_id{0}, {}), why);
+    return tell_waiting(fmt::format("the connection to rank 0 ended: {}", why));
+  }
   if (!rank_0_left_)
     tell_lost(node_id{0},
               fmt::format("{} was lost: {}",
@@ -169,7 +176,7 @@ void follower::give_up_on_rank_0(const std::string& why) {
 
 void follower::serve_requests(channel& link) {
   while (auto gift = take_gift())
-    link.out().add_bulk(gift->round, options_.rank.value(), std::move(gift->bytes));
+    link.out().add_bulk(gift->as, gift->round, options_.rank.value(), std::move(gift->bytes));
   if (leaving() && !std::exchange(said_goodbye_, true)) {
     link.out().add(to_frame(goodbye{}));
     if (rank_0_left_) tell_left();
@@ -196,7 +203,8 @@ bool follower::on_frame(channel& link, const frame& f) {
     case frame_type::claim:
     case frame_type::accept:
     case frame_type::refuse:
-    case frame_type::introduce: return false;
+    case frame_type::introduce:
+    case frame_type::deposit: return false;
   }
   return false;
 }
@@ -254,7 +262,7 @@ bool follower::on_ending(channel& link, const frame& f) {
     if (!came || start_came_) return false;
     refused_ = true;
     connected_ = false;
-    tell_join_failed(printable(came->reason));
+    tell_join_failed(printable(came->reason), true);
     return true;
   }
   if (f.type == frame_type::lost) {

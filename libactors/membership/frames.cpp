@@ -65,9 +65,9 @@ result<std::optional<frame>> frame_reader::next() {
   return std::optional<frame>{std::move(f)};
 }
 
-void outbox::add_bulk(std::uint64_t round, std::uint32_t rank,
+void outbox::add_bulk(frame_type as, std::uint64_t round, std::uint32_t rank,
                       std::shared_ptr<const std::string> bytes) {
-  ordered_.push_back({{}, std::move(bytes), round, rank, 0});
+  ordered_.push_back({{as, {}}, std::move(bytes), round, rank, 0});
 }
 
 void outbox::seal_with(secret key) {
@@ -83,8 +83,8 @@ frame outbox::next_ordered() {
     return f;
   }
   const auto size = std::min(piece_bytes_max, first.bulk->size() - first.offset);
-  auto f = to_frame(
-      piece{first.round, first.rank, first.bulk->size(), first.bulk->substr(first.offset, size)});
+  frame f{first.whole.type, encode(piece{first.round, first.rank, first.bulk->size(),
+                                         first.bulk->substr(first.offset, size)})};
   first.offset += size;
   if (first.offset == first.bulk->size()) ordered_.pop_front();
   return f;

@@ -63,7 +63,9 @@ class outbox {
   void add_urgent(frame f) { urgent_.push_back(std::move(f)); }
   /// After all bulk data that was added before.
   void add(frame f) { ordered_.push_back({std::move(f), nullptr, 0, 0, 0}); }
-  void add_bulk(std::uint64_t round, std::uint32_t rank, std::shared_ptr<const std::string> bytes);
+  /// In frames of type `as`: piece or deposit.
+  void add_bulk(frame_type as, std::uint64_t round, std::uint32_t rank,
+                std::shared_ptr<const std::string> bytes);
 
   /// Bytes to write now; empty if there are none. They stand until taken().
   std::string_view front();
@@ -73,7 +75,7 @@ class outbox {
 
  private:
   struct entry {
-    frame whole;
+    frame whole;                              ///< of bulk: its type alone
     std::shared_ptr<const std::string> bulk;  ///< if any, sent in pieces
     std::uint64_t round;
     std::uint32_t rank;

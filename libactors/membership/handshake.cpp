@@ -57,9 +57,9 @@ std::string printable(const std::string& text, std::size_t bytes_max) {
   return line;
 }
 
-doorkeeper::verdict doorkeeper::refused(std::string reason) {
+doorkeeper::verdict doorkeeper::refused(std::string reason, bool for_now) {
   reason = printable(reason);
-  return {verdict::step::refused, to_frame(refuse{reason}), reason};
+  return {verdict::step::refused, to_frame(refuse{reason, for_now}), reason};
 }
 
 result<doorkeeper::verdict> doorkeeper::on(const frame& f, const seat_check& seat) {
@@ -88,7 +88,7 @@ doorkeeper::verdict doorkeeper::judge(const claim& c, const seat_check& seat) {
   if (auto what = difference(job_, c.job); !what.empty()) return refused(std::move(what));
   if (c.rank >= job_.nodes)
     return refused(fmt::format("node rank: expected 0 to {}, came {}", job_.nodes - 1, c.rank));
-  if (auto why = seat(*rank_); !why.empty()) return refused(std::move(why));
+  if (auto why = seat(*rank_); !why.empty()) return refused(std::move(why), true);
   const accept yes{
       prove(key_, purpose::rank_0_proves, job_, c.rank, hello_->random, challenge_->random)};
   return {verdict::step::admitted, to_frame(yes), {}};
@@ -101,6 +101,7 @@ session_keys doorkeeper::keys() const {
 result<std::optional<frame>> applicant::on(const frame& f) {
   if (f.type == frame_type::refuse) {
     const auto no = decode<refuse>(f.payload);
+    refused_for_now_ = no && no->for_now != 0;
     return error{"refused by rank 0: " + (no ? printable(no->reason) : "(no reason)")};
   }
   if (!challenge_) {

@@ -50,7 +50,7 @@ class doorkeeper {
   session_keys keys() const;
 
  private:
-  static verdict refused(std::string reason);
+  static verdict refused(std::string reason, bool for_now = false);
   verdict judge(const claim& c, const seat_check& seat);
 
   const secret& key_;
@@ -70,6 +70,8 @@ class applicant {
   /// What to send, nothing when this side is accepted and has seen rank 0's proof. An error is a
   /// refusal, by either side, or a message that has no place here: not worth another try.
   result<std::optional<frame>> on(const frame& f);
+  /// Whether a refusal is one that another try later may not meet.
+  bool refused_for_now() const { return refused_for_now_; }
   session_keys keys() const;
 
  private:
@@ -78,6 +80,7 @@ class applicant {
   const node_id rank_;
   const hello hello_;
   std::optional<challenge> challenge_;
+  bool refused_for_now_ = false;
 };
 
 /// Text of another process, cut to a line that can be printed.

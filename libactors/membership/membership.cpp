@@ -79,11 +79,20 @@ void membership::on_lost(std::function<void(node_id, std::string)> callback) {
   impl_->watcher->on_lost(std::move(callback));
 }
 
+std::string membership::loss(std::chrono::milliseconds limit) {
+  return impl_->watcher->loss_message(limit);
+}
+
 void membership::set_status(std::string text) { impl_->watcher->set_status(std::move(text)); }
 
 result<std::vector<std::string>> membership::all_gather(std::string bytes,
                                                         std::chrono::milliseconds limit) {
   return impl_->watcher->all_gather(std::move(bytes), limit);
+}
+
+result<std::vector<std::string>> membership::gather(std::string bytes,
+                                                    std::chrono::milliseconds limit) {
+  return impl_->watcher->gather(std::move(bytes), limit);
 }
 
 void membership::leave(std::chrono::milliseconds limit) { impl_->watcher->leave(limit); }

@@ -79,7 +79,7 @@ status watcher::join() {
       why = fmt::format("the {} nodes of the job did not come together within {}{}", options_.nodes,
                         seconds_text(options_.join_timeout), waiting);
     if (options_.may_join_later != nullptr)
-      *options_.may_join_later = join_failure_.empty() && !interrupted_;
+      *options_.may_join_later = (join_failure_.empty() || join_failed_for_now_) && !interrupted_;
     give_up_reason_ = fmt::format("node {} gave up: {}", options_.rank.value(), why);
   }
   end();
@@ -93,6 +93,12 @@ void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
     on_lost_ = std::move(callback);
   }
   wake_.set();
+}
+
+std::string watcher::loss_message(std::chrono::milliseconds limit) {
+  std::unique_lock lock{mutex_};
+  changed_.wait_for(lock, limit, [&] { return lost_ || interrupted_ || leaving_; });
+  return lost_ ? lost_->why : std::string{};
 }
 
 void watcher::set_status(std::string text) {
@@ -119,60 +125,72 @@ void watcher::leave(std::chrono::milliseconds limit) {
   end();
 }
 
-result<std::vector<std::string>> watcher::all_gather(std::string bytes,
-                                                     std::chrono::milliseconds limit) {
+result<std::vector<std::string>> watcher::exchange(std::string bytes,
+                                                   std::chrono::milliseconds limit,
+                                                   bool to_rank_0) {
   if (bytes.size() > gather_bytes_max)
     return error{fmt::format("an exchange of {} bytes, expected {} at most", bytes.size(),
                              gather_bytes_max)};
   const auto deadline = clock::now() + limit;
   std::unique_lock lock{mutex_};
   RRFP_CHECK(!gathering_, "two exchanges at a time");
-  if (exchange_failed_) return error{"an earlier exchange failed: no further one is possible"};
+  if (exchange_failed_)
+    return error{lost_ ? lost_->why : "an earlier exchange failed: no further one is possible"};
   gathering_ = true;
   const auto round = rounds_begun_++;
   auto mine = std::make_shared<const std::string>(std::move(bytes));
   auto& came = rounds_[round];
   came.resize(options_.nodes);
   came[options_.rank.value()] = mine;
-  gifts_.push_back({round, std::move(mine)});
-  wake_.set();
+  const bool collects = to_rank_0 && options_.rank == node_id{0};
+  const auto give = [&](frame_type as, shared_bytes what) {
+    gifts_.push_back({as, round, std::move(what)});
+    wake_.set();
+  };
+  if (!collects) give(to_rank_0 ? frame_type::deposit : frame_type::piece, std::move(mine));
 
-  const auto complete = [&] { return std::count(came.begin(), came.end(), nullptr) == 0; };
-  const bool in_time = changed_.wait_until(
-      lock, deadline, [&] { return complete() || hindrance(round).has_value(); });
+  const auto still = [&] { return awaited(round, to_rank_0); };
+  const bool in_time = changed_.wait_until(lock, deadline, [&] {
+    const auto nodes = still();
+    return nodes.empty() || hindrance(nodes).has_value();
+  });
   gathering_ = false;
-  if (complete()) {
+  if (still().empty()) {
     const auto all = std::exchange(came, {});
     rounds_.erase(round);
+    // The others wait for its word that all is here.
+    if (collects) give(frame_type::piece, std::make_shared<const std::string>());
     lock.unlock();
+    if (to_rank_0 && !collects) return std::vector<std::string>{};
     // Copied without the lock: a heartbeat may not wait for hundreds of MiB.
     std::vector<std::string> copies;
     for (const auto& one : all) copies.push_back(*one);
     return copies;
   }
   exchange_failed_ = true;
-  auto failed = in_time ? *hindrance(round)
+  auto failed = in_time ? *hindrance(still())
                         : error{fmt::format("an exchange took longer than {}: nothing came from {}",
-                                            seconds_text(limit), missing_text(round))};
+                                            seconds_text(limit), names_of(still()))};
   rounds_.clear();
   return failed;
 }
 
-std::string watcher::missing_text(std::uint64_t round) const {
+std::vector<std::uint32_t> watcher::awaited(std::uint64_t round, bool to_rank_0) const {
   const auto& came = rounds_.at(round);
-  std::vector<std::uint32_t> missing;
-  for (std::uint32_t i = 0; i < came.size(); ++i)
-    if (came[i] == nullptr) missing.push_back(i);
-  return names_of(missing);
+  std::vector<std::uint32_t> nodes;
+  const auto count = to_rank_0 && options_.rank != node_id{0} ? 1 : came.size();
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (came[i] == nullptr) nodes.push_back(i);
+  return nodes;
 }
 
-std::optional<error> watcher::hindrance(std::uint64_t round) const {
+std::optional<error> watcher::hindrance(const std::vector<std::uint32_t>& awaited) const {
   if (lost_) return error{lost_->why};
   if (interrupted_) return error{"interrupted during an exchange"};
   if (closing_ || leaving_) return error{"this node leaves the job during an exchange"};
-  for (const auto node : departed_)
-    if (rounds_.at(round)[node.value()] == nullptr)
-      return error{name_of(node, members_[node.value()].description) +
+  for (const auto node : awaited)
+    if (departed_.contains(node_id{node}))
+      return error{name_of(node_id{node}, members_[node].description) +
                    " has left the job: no exchange with it"};
   return std::nullopt;
 }
@@ -205,12 +223,19 @@ std::optional<watcher::round_bytes> watcher::take_gift() {
   return gift;
 }
 
-void watcher::tell_join_failed(std::string why) {
+void watcher::tell_join_failed(std::string why, bool for_now) {
   {
     const std::lock_guard lock{mutex_};
     join_failure_ = std::move(why);
+    join_failed_for_now_ = for_now;
   }
   changed_.notify_all();
+}
+
+void watcher::tell_gone_early(const std::string& who, const std::string& why) const {
+  if (!options_.on_gone_early || closing()) return;
+  options_.on_gone_early(
+      fmt::format("{} went away before the job began: {}; waiting for it to join again", who, why));
 }
 
 void watcher::tell_waiting(std::string what) {
@@ -305,6 +330,7 @@ void watcher::beat(channel& to, clock::time_point& due, clock::time_point now) {
 
 clock::duration watcher::late(clock::time_point now) {
   const auto took = now - std::exchange(last_turn_, now);
+  if (took > options_.node_timeout / 2) stood_still_until_ = now;
   return took > options_.heartbeat ? took - turn() : clock::duration{0};
 }
 

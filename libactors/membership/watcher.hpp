@@ -42,7 +42,13 @@ class watcher {
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
   void set_status(std::string text);
-  result<std::vector<std::string>> all_gather(std::string bytes, std::chrono::milliseconds limit);
+  std::string loss_message(std::chrono::milliseconds limit);
+  result<std::vector<std::string>> all_gather(std::string bytes, std::chrono::milliseconds limit) {
+    return exchange(std::move(bytes), limit, false);
+  }
+  result<std::vector<std::string>> gather(std::string bytes, std::chrono::milliseconds limit) {
+    return exchange(std::move(bytes), limit, true);
+  }
   void leave(std::chrono::milliseconds limit);
   void interrupt();
 
@@ -52,6 +58,7 @@ class watcher {
     std::string why;
   };
   struct round_bytes {
+    frame_type as;  ///< piece or deposit
     std::uint64_t round;
     shared_bytes bytes;
   };
@@ -69,7 +76,10 @@ class watcher {
   std::optional<round_bytes> take_gift();
 
   // For the watch thread: what it tells.
-  void tell_join_failed(std::string why);
+  /// `for_now`: another try may find the others.
+  void tell_join_failed(std::string why, bool for_now = false);
+  /// A node that had joined is away before the job began: see membership_options.
+  void tell_gone_early(const std::string& who, const std::string& why) const;
   void tell_waiting(std::string what);
   void tell_joined(std::vector<member> members);
   void tell_lost(node_id node, std::string message);
@@ -87,6 +97,11 @@ class watcher {
   /// How much later than it should have been this turn of the watch thread comes; 0 when in time. A
   /// process that was stopped itself must not take its own silence for that of the others.
   clock::duration late(clock::time_point now);
+  /// Whether this process stood still itself a moment ago, long enough for the others to take it
+  /// for lost.
+  bool stood_still(clock::time_point now) const {
+    return stood_still_until_ && now - *stood_still_until_ < options_.node_timeout;
+  }
   /// Half a heartbeat: nothing that the watch thread looks after waits longer.
   clock::duration turn() const { return options_.heartbeat / 2; }
   /// Until `fd` is ready, or the process asks something, or `until`. True if ready.
@@ -104,8 +119,11 @@ class watcher {
   const wake_event wake_;
 
  private:
-  std::string missing_text(std::uint64_t round) const;
-  std::optional<error> hindrance(std::uint64_t round) const;
+  result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit,
+                                            bool to_rank_0);
+  /// The nodes whose bytes this one still waits for. Of a gather, rank 0's end it for the others.
+  std::vector<std::uint32_t> awaited(std::uint64_t round, bool to_rank_0) const;
+  std::optional<error> hindrance(const std::vector<std::uint32_t>& awaited) const;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -130,6 +148,7 @@ class watcher {
   bool left_ = false;
   bool loss_delivered_ = false;
   std::string join_failure_;
+  bool join_failed_for_now_ = false;
   std::string waiting_;
   std::optional<loss> lost_;
   std::set<node_id> departed_;
@@ -141,6 +160,7 @@ class watcher {
   // Of the watch thread alone.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> pieces_;
   clock::time_point last_turn_;
+  std::optional<clock::time_point> stood_still_until_;
 
   std::thread thread_;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;

@@ -13,11 +13,11 @@
 namespace rrfp::actors::control {
 
 inline constexpr std::uint32_t magic = 0x70667272;  // "rrfp"
-inline constexpr std::uint16_t wire_version = 1;
+inline constexpr std::uint16_t wire_version = 2;
 /// Of a frame behind its length: before the handshake is done, and after.
 inline constexpr std::size_t open_frame_bytes_max = 4096;
 inline constexpr std::size_t sealed_frame_bytes_max = 128 * 1024;
-/// Of one piece of an all_gather: a heartbeat waits for one of them at most.
+/// Of one piece of an exchange: a heartbeat waits for one of them at most.
 inline constexpr std::size_t piece_bytes_max = 64 * 1024;
 inline constexpr std::size_t name_bytes_max = 256;
 inline constexpr std::size_t reason_bytes_max = 2048;
@@ -38,6 +38,7 @@ enum class frame_type : std::uint8_t {
   departed = 35,
   goodbye = 36,
   piece = 48,
+  deposit = 49,
 };
 
 /// What all nodes of a job must agree on.
@@ -100,8 +101,13 @@ struct accept {
 struct refuse {
   static constexpr auto type = frame_type::refuse;
   std::string reason;
+  /// 1: of the place alone, which another node still has; it may be free before long.
+  std::uint8_t for_now = 0;
 
-  static void fields(auto& a, auto& m) { a.text(m.reason, reason_bytes_max); }
+  static void fields(auto& a, auto& m) {
+    a.text(m.reason, reason_bytes_max);
+    a(m.for_now);
+  }
 };
 
 struct introduce {
@@ -187,7 +193,7 @@ struct goodbye {
   static void fields(auto&, auto&) {}
 };
 
-/// Of the bytes that node `rank` gives to the all_gather number `round`; the pieces come in order.
+/// Of the bytes that node `rank` gives to the exchange number `round`; the pieces come in order.
 struct piece {
   static constexpr auto type = frame_type::piece;
   std::uint64_t round = 0;
@@ -201,6 +207,11 @@ struct piece {
     a(m.bytes_total);
     a.text(m.bytes, piece_bytes_max);
   }
+};
+
+/// The same of a gather: for rank 0, which passes it on to nobody.
+struct deposit : piece {
+  static constexpr auto type = frame_type::deposit;
 };
 
 }  // namespace rrfp::actors::control

@@ -130,6 +130,8 @@ TEST_CASE("a cable that is cut ends the job on both nodes within 2 s of the sile
   first.insert(first.end(), {"--json", f.at("two.jsonl"), "--set", "train.steps=1000000"});
   auto second = networks.node(1, f.job(), f.key());
   second.insert(second.end(), {"--set", "train.steps=1000000"});
+  for (auto* node : {&first, &second})
+    node->insert(node->end(), {"--set", "transport.node_timeout_ms=1500"});
   program leader{first};
   program follower{second};
   for (int i = 0; i < 3000 && text_of(f.at("two.jsonl")).find("\"step\":5,") == std::string::npos;

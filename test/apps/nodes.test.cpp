@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 
+#include "http.hpp"
 #include "json_lines.hpp"
+#include "processes.hpp"
 #include "program.hpp"
 
 namespace {
@@ -74,6 +77,8 @@ lr = 1e-3
 const settings jitter{"jitter.compute=lognormal", "jitter.compute_sigma=0.5",
                       "jitter.link=exponential", "jitter.link_mean_ms=1"};
 
+const settings short_limit{"--set", "transport.node_timeout_ms=1500"};
+
 class job_file {
  public:
   explicit job_file(const std::string& text = job_text) { std::ofstream{path()} << text; }
@@ -108,38 +113,6 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
   return {summary.at("losses_xxh64"), summary.at("weights_xxh64"), summary.at("loss_last")};
 }
 
-/// Parent of a process, or 0 when it is gone.
-pid_t parent_of(pid_t pid) {
-  std::ifstream stat{"/proc/" + std::to_string(pid) + "/stat"};
-  std::string line;
-  std::getline(stat, line);
-  const auto after_name = line.rfind(')');
-  if (after_name == std::string::npos) return 0;
-  std::istringstream rest{line.substr(after_name + 1)};
-  char state = 0;
-  pid_t parent = 0;
-  rest >> state >> parent;
-  return state == 'Z' ? 0 : parent;
-}
-
-std::vector<pid_t> children_of(pid_t pid) {
-  std::vector<pid_t> children;
-  for (const auto& entry : std::filesystem::directory_iterator{"/proc"}) {
-    const auto child = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
-    if (child > 0 && parent_of(child) == pid) children.push_back(child);
-  }
-  return children;
-}
-
-/// The node process of that rank among the children of a launcher.
-pid_t node_process(pid_t launcher, std::uint32_t rank) {
-  const std::string wanted = std::string("--node-rank") + '\0' + std::to_string(rank) + '\0';
-  for (const auto child : children_of(launcher))
-    if (text_of("/proc/" + std::to_string(child) + "/cmdline").find(wanted) != std::string::npos)
-      return child;
-  return 0;
-}
-
 bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!what())
@@ -160,6 +133,8 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
 void lose_a_node(std::uint32_t rank, int number, const std::string& why) {
   const job_file job;
   auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
+  // One that is killed is told of at once at any limit.
+  if (number == SIGSTOP) arguments.insert(arguments.end(), short_limit.begin(), short_limit.end());
   arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
   program training{arguments};
   REQUIRE(waits_for(
@@ -294,10 +269,99 @@ TEST_CASE("two runs of a comparison and a trace of all nodes come out of one sta
   CHECK(tasks == 2 * 4 * 16 * (2 + 3));
 }
 
+TEST_CASE("a trace that lacks the tasks of a node is told, and is an output that failed") {
+  const job_file job;
+  const auto at = "127.0.0.1:" + std::to_string(free_ports(1));
+  const auto trace = job.at("trace.json");
+  std::vector<std::unique_ptr<program>> nodes;
+  for (const std::string rank : {"0", "1", "2"}) {
+    std::vector<std::string> arguments{RRFP_NODE,     "join", job.path(),     "--nnodes", "3",
+                                       "--node-rank", rank,   "--rendezvous", at};
+    if (rank != "1") arguments.insert(arguments.end(), {"--trace", trace});
+    nodes.push_back(std::make_unique<program>(arguments));
+  }
+  const auto zero = nodes[0]->wait();
+  INFO(zero.out << zero.err);
+  CHECK(zero.code == 1);
+  CHECK_THAT(zero.err, Contains("--trace " + trace + " has no tasks of nodes started without a " +
+                                "trace: 1\n"));
+  for (const std::size_t n : {1, 2}) CHECK(nodes[n]->wait().code == 0);
+  // Stages 3 to 5 are node 1's.
+  std::set<int> stages;
+  for (const auto& e : json::parse(std::ifstream{trace}).at("traceEvents"))
+    if (e.at("ph") == "X" && e.at("cat") != "wait") stages.insert(e.at("pid").get<int>());
+  CHECK(stages == std::set<int>{0, 1, 2, 6, 7});
+}
+
 TEST_CASE("a killed node ends the job with one message") { lose_a_node(2, SIGKILL, "lost"); }
 TEST_CASE("a stopped node ends the job with one message") { lose_a_node(1, SIGSTOP, "lost"); }
 TEST_CASE("a killed first node ends the job with one message") { lose_a_node(0, SIGKILL, "lost"); }
 TEST_CASE("a stopped first node ends the job with one message") { lose_a_node(0, SIGSTOP, "lost"); }
+
+TEST_CASE("a node that is killed while it joins is named in time, and ends the others") {
+  const std::uint32_t rank = GENERATE(0u, 2u);
+  const job_file job;
+  program training{job.run(3, {{"train.steps=100000", "run.progress=none"}})};
+  // Held at its start, so that nobody ever hears of it.
+  pid_t lost = 0;
+  REQUIRE(waits_for([&] { return (lost = node_process(training.pid(), rank)) != 0; },
+                    std::chrono::seconds{20}));
+  REQUIRE(::kill(lost, SIGSTOP) == 0);
+  REQUIRE(
+      waits_for([&] { return children_of(training.pid()).size() == 3; }, std::chrono::seconds{20}));
+  const auto nodes = children_of(training.pid());
+  REQUIRE(::kill(lost, SIGKILL) == 0);
+  const auto o = training.wait();
+  INFO(o.out << o.err);
+  CHECK(o.code == 3);
+  CHECK_THAT(o.err, Contains("rrfp-node: node " + std::to_string(rank) + " (stages ") &&
+                        Contains("was ended by signal 9"));
+  CHECK(occurrences(o.err, "rrfp-node:") == 1);
+  CHECK(o.seconds < 6);  // 2 s on a quiet machine
+  for (const auto node : nodes) CHECK(parent_of(node) == 0);
+}
+
+TEST_CASE("a first node that stood still and goes on names itself, and the others name it") {
+  const job_file job;
+  const auto port = std::to_string(free_ports(1));
+  std::vector<std::unique_ptr<program>> nodes;
+  for (const std::string rank : {"0", "1", "2"}) {
+    std::vector<std::string> arguments{
+        RRFP_NODE,           "join", job.path(),     "--nnodes",          "3",
+        "--node-rank",       rank,   "--rendezvous", "127.0.0.1:" + port, "--set",
+        "train.steps=100000"};
+    arguments.insert(arguments.end(), short_limit.begin(), short_limit.end());
+    if (rank == "0") arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
+    nodes.push_back(std::make_unique<program>(arguments));
+  }
+  REQUIRE(waits_for([&] { return text_of(job.at("out.jsonl")).find("step") != std::string::npos; },
+                    std::chrono::seconds{60}));
+  nodes[0]->signal(SIGSTOP);
+  for (const std::size_t n : {1, 2}) CHECK(nodes[n]->wait(std::chrono::seconds{30}).code == 3);
+  nodes[0]->signal(SIGCONT);
+  CHECK(nodes[0]->wait(std::chrono::seconds{30}).code == 3);
+  for (const auto& node : nodes) {
+    INFO(node->err());
+    CHECK_THAT(node->err(), Contains("node 0 (stages 0, 1, 2") && Contains("was lost: no answer"));
+    CHECK_THAT(node->err(), !Contains("node 1") && !Contains("node 2"));
+  }
+}
+
+TEST_CASE("nodes that wait for one that does not come all end with code 3") {
+  const job_file job;
+  const auto at = "127.0.0.1:" + std::to_string(free_ports(1));
+  std::vector<std::unique_ptr<program>> nodes;
+  for (const std::string rank : {"0", "1"})
+    nodes.push_back(std::make_unique<program>(std::vector<std::string>{
+        RRFP_NODE, "join", job.path(), "--nnodes", "3", "--node-rank", rank, "--rendezvous", at,
+        "--set", rank == "0" ? "transport.join_timeout_s=3" : "transport.join_timeout_s=60"}));
+  for (auto& node : nodes) {
+    const auto o = node->wait();
+    INFO(o.err);
+    CHECK(o.code == 3);
+    CHECK_THAT(o.err, Contains("did not come together within 3 s: no word from node 2"));
+  }
+}
 
 TEST_CASE("SIGINT ends all nodes with code 130, while they join and while they train") {
   const bool trains = GENERATE(false, true);

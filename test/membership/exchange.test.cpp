@@ -47,7 +47,8 @@ TEST_CASE("Every node gets the bytes of all, round after round") {
   leave_all(nodes);
 }
 
-TEST_CASE("A node that finds all others' bytes there gives its own, and may go on to the next round") {
+TEST_CASE(
+    "A node that finds all others' bytes there gives its own, and may go on to the next round") {
   job all{3};
   auto nodes = join_all(all, 3);
   for (int round = 0; round < 20; ++round) {
@@ -84,6 +85,68 @@ TEST_CASE("8 MiB from each of four nodes cross, and nobody is taken for lost mea
   }
   leave_all(nodes);
   CHECK(lost.all() == std::vector<std::string>{});
+}
+
+TEST_CASE("A gather brings the bytes of all to rank 0 alone, in turn with other exchanges") {
+  job all{4};
+  relay link{all.port()};
+  std::vector<std::future<joined>> joining;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    auto options = all.options(i);
+    if (i == 3) options.rendezvous_port = link.port();
+    joining.push_back(begin_join(options));
+  }
+  std::vector<std::unique_ptr<membership>> nodes;
+  for (auto& one : joining) nodes.push_back(*one.get());
+  constexpr std::size_t size = 300'000;
+  const auto before = link.passed_to_nodes();
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::future<gathered>> under_way;
+    for (std::size_t i = 0; i < 4; ++i)
+      under_way.push_back(std::async(std::launch::async, [&node = *nodes[i], i] {
+        return node.gather(i == 2 ? std::string{} : pattern(i, size + i), 30s);
+      }));
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto got = under_way[i].get();
+      INFO((got.ok() ? std::string{} : got.message()));
+      REQUIRE(got.ok());
+      if (i == 0) {
+        REQUIRE(got->size() == 4);
+        CHECK((*got)[2].empty());
+        for (const std::size_t n : {0, 1, 3}) CHECK(((*got)[n] == pattern(n, size + n)));
+      } else {
+        CHECK(got->empty());
+      }
+    }
+    for (auto& one : begin_gather(nodes, [](std::size_t i) { return std::to_string(i); }))
+      CHECK(*one.get() == std::vector<std::string>{"0", "1", "2", "3"});
+  }
+  // Nothing of the others' bytes came to node 3.
+  CHECK(link.passed_to_nodes() - before < size);
+  leave_all(nodes);
+}
+
+TEST_CASE("A gather ends at its limit and names who gave nothing; the others name rank 0") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  auto one = std::async(std::launch::async, [&] { return nodes[1]->gather("1", 600ms); });
+  const auto zero = nodes[0]->gather("0", 300ms);
+  REQUIRE_FALSE(zero.ok());
+  CHECK(zero.message() == "an exchange took longer than 0.3 s: nothing came from node 2");
+  CHECK(one.get().message() == "an exchange took longer than 0.6 s: nothing came from node 0");
+  leave_all(nodes);
+}
+
+TEST_CASE("A node that is lost during a gather ends it with that message for all") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  auto one = std::async(std::launch::async, [&] { return nodes[1]->gather("1", 30s); });
+  auto zero = std::async(std::launch::async, [&] { return nodes[0]->gather("0", 30s); });
+  nodes[2].reset();
+  const std::string lost = "node 2 (stage 2) was lost: connection closed";
+  CHECK(zero.get().message() == lost);
+  CHECK(one.get().message() == lost);
+  leave_all(nodes);
 }
 
 TEST_CASE("A node that leaves at once after an exchange takes nothing from the others") {

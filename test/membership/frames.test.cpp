@@ -113,7 +113,8 @@ TEST_CASE("What was to be said before the seal goes without it") {
 
 TEST_CASE("A heartbeat overtakes bulk data, a goodbye does not") {
   outbox out;
-  out.add_bulk(3, 1, std::make_shared<const std::string>(2 * piece_bytes_max + 5, 'x'));
+  out.add_bulk(frame_type::piece, 3, 1,
+               std::make_shared<const std::string>(2 * piece_bytes_max + 5, 'x'));
   out.add(to_frame(goodbye{}));
   frame_reader reader;
   reader.expect_seal(some_key());

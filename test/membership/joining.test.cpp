@@ -125,6 +125,89 @@ TEST_CASE("When time is up, every process names the nodes that are missing") {
   CHECK(of_two.message() == "node 2: node 0 gave up: " + missing);
 }
 
+TEST_CASE("Nodes that did not come together in time may try again, whoever's time was up first") {
+  job incomplete{3};
+  bool may_join_later[2] = {false, false};
+  std::vector<std::future<joined>> joining;
+  for (const std::uint32_t rank : {0u, 1u}) {
+    auto options = incomplete.options(rank);
+    options.may_join_later = &may_join_later[rank];
+    if (rank == 0) options.join_timeout = 600ms;
+    joining.push_back(begin_join(options));
+  }
+  for (auto& one : joining) CHECK_FALSE(one.get().ok());
+  CHECK(may_join_later[0]);
+  CHECK(may_join_later[1]);
+}
+
+TEST_CASE("A node that goes away while others still join is told at once, and may come again") {
+  job all{3};
+  lines told;
+  const auto options = [&](std::uint32_t rank) {
+    auto o = all.options(rank);
+    o.on_gone_early = [&told, rank](const std::string& line) {
+      told.add("node " + std::to_string(rank) + " says: " + line);
+    };
+    return o;
+  };
+  auto zero = begin_join(options(0));
+  // Nothing tells from outside that a node is through with its handshake.
+  for (auto stay = 50ms; told.count() == 0 && stay < 5s; stay *= 2) {
+    std::stop_source stop;
+    auto early = options(1);
+    early.stop = stop.get_token();
+    auto one = begin_join(early);
+    std::this_thread::sleep_for(stay);
+    stop.request_stop();
+    CHECK_FALSE(one.get().ok());
+    eventually([&] { return told.count() > 0; }, 200ms);
+  }
+  CHECK(told.all() ==
+        std::vector<std::string>{"node 0 says: node 1 (stage 1) went away before the job began: "
+                                 "connection closed; waiting for it to join again"});
+  auto one = begin_join(options(1));
+  auto two = begin_join(options(2));
+  CHECK(zero.get().ok());
+  CHECK(one.get().ok());
+  CHECK(two.get().ok());
+  CHECK(told.count() == 1);
+}
+
+TEST_CASE("A rank 0 that is killed while others still join is told by them, and may come again") {
+  const auto rendezvous = *listen_on_loopback();
+  const auto start = [&](std::uint32_t rank) {
+    return std::make_unique<test::program>(std::vector<std::string>{
+        RRFP_MEMBERSHIP_NODE, std::to_string(rank), "3", std::to_string(rendezvous.port),
+        std::to_string(rank == 0 ? rendezvous.fd : -1), "leave"});
+  };
+  lines told;
+  membership_options options;
+  options.nodes = 3;
+  options.rank = node_id{1};
+  options.rendezvous_port = rendezvous.port;
+  options.job_id = "test";
+  options.version = "1";
+  options.on_gone_early = [&](const std::string& line) { told.add(line); };
+  auto one = begin_join(options);
+  for (auto stay = 100ms; told.count() == 0 && stay < 5s; stay *= 2) {
+    auto zero = start(0);
+    std::this_thread::sleep_for(stay);
+    zero->signal(SIGKILL);
+    zero->wait();
+    eventually([&] { return told.count() > 0; }, 200ms);
+  }
+  CHECK(told.all() == std::vector<std::string>{"node 0 went away before the job began: connection "
+                                               "closed; waiting for it to join again"});
+  const auto zero = start(0);
+  const auto two = start(2);
+  const auto joined = one.get();
+  REQUIRE(joined.ok());
+  (*joined)->leave();
+  CHECK(zero->wait().code == 0);
+  CHECK(two->wait().code == 0);
+  ::close(rendezvous.fd);
+}
+
 TEST_CASE("A node whose own time is up says what it waited for") {
   job incomplete{3};
   auto zero = begin_join(incomplete.options(0));

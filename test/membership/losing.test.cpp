@@ -80,11 +80,51 @@ TEST_CASE("A node that hangs is lost within 2 s, and hears of it when it wakes u
   CHECK(all.said(2) == message);
 }
 
-TEST_CASE("A rank 0 that hangs is lost within 2 s") {
-  processes all{3};
+TEST_CASE("A rank 0 that hangs is lost within 2 s, and names itself when it wakes up") {
+  const auto nodes = GENERATE(2u, 3u);
+  processes all{nodes};
   all[0].signal(SIGSTOP);
-  all.expect_loss(0, "LOST 0: node 0 (stage 0) was lost: no answer for 1.5 s");
+  const std::string message = "LOST 0: node 0 (stage 0) was lost: no answer for 1.5 s";
+  all.expect_loss(0, message);
   all[0].signal(SIGCONT);
+  CHECK(eventually([&] { return all.said(0) == message; }));
+  CHECK(all.said(0) == message);
+}
+
+TEST_CASE("A rank 0 that hears nobody any more is cut off itself; the others name it") {
+  job all{3};
+  relay link{all.port()};
+  lines lost;
+  std::vector<std::future<joined>> joining;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    auto options = all.options(i);
+    if (i > 0) options.rendezvous_port = link.port();
+    joining.push_back(begin_join(options));
+  }
+  std::vector<std::unique_ptr<membership>> nodes;
+  for (auto& one : joining) nodes.push_back(*one.get());
+  for (auto& node : nodes) node->on_lost([&](node_id, const std::string& why) { lost.add(why); });
+  link.cut();
+  CHECK(eventually([&] { return lost.count() == 3; }));
+  const auto told = [&](const std::string& line) {
+    const auto lines = lost.all();
+    return std::count(lines.begin(), lines.end(), line);
+  };
+  CHECK(told("node 0 (stage 0) was lost: no answer for 1.5 s") == 2);
+  CHECK(told("node 0 (stage 0) was lost: no other node has answered it for 1.5 s") == 1);
+}
+
+TEST_CASE("Whoever asks is told of a loss, and waits for it no longer than asked") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  CHECK(nodes[0]->loss().empty());
+  const auto begun = clock::now();
+  CHECK(nodes[1]->loss(50ms).empty());
+  CHECK(clock::now() - begun >= 50ms);
+  nodes[2].reset();
+  for (const auto i : {0, 1})
+    CHECK(nodes[i]->loss(10s) == "node 2 (stage 2) was lost: connection closed");
+  CHECK(nodes[0]->all_gather("0", 1s).message() == nodes[0]->loss());
 }
 
 TEST_CASE("The message of a loss tells what the node was at, the same everywhere") {

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   options.version = "1";
   options.description = "stage " + std::string{argv[1]};
   options.join_timeout = std::chrono::seconds{30};
+  options.node_timeout = std::chrono::milliseconds{1500};
 
   auto joined = actors::membership::join(options, "card");
   if (!joined) {

@@ -203,14 +203,37 @@ TEST_CASE("A rank that is taken, and one out of range, are refused") {
 TEST_CASE("A node that comes after the job has begun is refused, and the job goes on") {
   job all{2};
   auto nodes = join_all(all, 2);
-  const auto late = membership::join(all.options(1), "");
+  auto options = all.options(1);
+  bool may_join_later = false;
+  options.may_join_later = &may_join_later;
+  const auto late = membership::join(options, "");
   REQUIRE_FALSE(late.ok());
+  // It may be this very node, started again before its loss was noticed.
+  CHECK(may_join_later);
   CHECK(
       late.message().ends_with("refused by rank 0: node 1 comes too late: all 2 nodes had joined"));
   auto one = std::async(std::launch::async, [&] { return nodes[1]->all_gather("1", 5s); });
   CHECK(nodes[0]->all_gather("0", 5s).ok());
   CHECK(one.get().ok());
   leave_all(nodes);
+}
+
+TEST_CASE("A node that starts again while the lost job still ends waits for the next one") {
+  job all{3};
+  auto nodes = join_all(all, 3);
+  nodes[2].reset();
+  CHECK_FALSE(nodes[0]->loss(10s).empty());
+  auto options = all.options(2);
+  options.join_timeout = 300ms;
+  bool may_join_later = false;
+  options.may_join_later = &may_join_later;
+  const auto early = membership::join(options, "");
+  REQUIRE_FALSE(early.ok());
+  INFO(early.message());
+  CHECK(early.message().find("did not come together within 0.3 s: nobody listens") !=
+        std::string::npos);
+  CHECK(may_join_later);
+  CHECK(all.refusals().all().empty());
 }
 
 TEST_CASE("What speaks another language is told that this is rrfp") {

@@ -100,6 +100,7 @@ class job {
     o.version = "0.1.0";
     o.description = "stage " + std::to_string(rank);
     o.join_timeout = 20s;
+    o.node_timeout = 1500ms;
     return o;
   }
 
@@ -211,6 +212,7 @@ class relay {
     const std::lock_guard lock{mutex_};
     return said_;
   }
+  std::size_t passed_to_nodes() const { return to_nodes_; }
   /// Put into the stream to the node, as somebody on the way could.
   void inject(const std::string& bytes) {
     const std::lock_guard lock{mutex_};
@@ -264,7 +266,10 @@ class relay {
     }
     (void)::send(to, bytes, static_cast<std::size_t>(got), MSG_NOSIGNAL);
     const std::lock_guard lock{mutex_};
-    if (from_node) said_.append(bytes, static_cast<std::size_t>(got));
+    if (from_node)
+      said_.append(bytes, static_cast<std::size_t>(got));
+    else
+      to_nodes_ += static_cast<std::size_t>(got);
   }
 
   const std::uint16_t to_;
@@ -273,6 +278,7 @@ class relay {
   mutable std::mutex mutex_;
   std::string said_;
   std::string injection_;
+  std::atomic<std::size_t> to_nodes_ = 0;
   std::atomic<bool> cut_ = false;
   std::atomic<bool> stop_ = false;
   std::thread thread_;

@@ -21,6 +21,7 @@ struct join_hooks {
   std::string description;
   std::stop_token stop;
   std::function<void(std::string)> on_refused;
+  std::function<void(std::string)> on_gone_early;
 };
 
 struct joined_job {

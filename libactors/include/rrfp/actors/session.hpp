@@ -102,6 +102,8 @@ struct run_result {
   run_summary summary;
   /// One a stage, lines of rrfp/schedule/transcript.hpp, when asked for.
   std::vector<std::vector<std::string>> transcripts;
+  /// What the trace lacks of other nodes, and why; empty: nothing, or there is none.
+  std::string trace_lacks;
 };
 
 /// Injected delays, in milliseconds. Called from many threads at once; empty: none.

@@ -9,7 +9,8 @@
 /// own on either end sends heartbeats, so that a node that died (end of file), hangs or is cut off
 /// (silence) is noticed whatever the rest of the process does. Rank 0 words the loss and tells it
 /// to all others: every process of a job reports the same message. Only the loss of rank 0 is
-/// worded by each itself.
+/// worded by each itself; a rank 0 that stood still meanwhile takes their word for it when it wakes
+/// up, and one that hears nobody any more knows that it is cut off itself.
 ///
 /// The first loss ends the job: later ones are its consequences and are not told.
 ///
@@ -35,7 +36,7 @@ inline constexpr std::uint32_t nodes_max = 4096;
 inline constexpr std::size_t card_bytes_max = 64 * 1024;
 inline constexpr std::size_t description_bytes_max = 1024;
 inline constexpr std::size_t status_bytes_max = 256;
-/// What one node may give to one all_gather.
+/// What one node may give to one exchange.
 inline constexpr std::size_t gather_bytes_max = 64 * 1024 * 1024;
 
 struct membership_options {
@@ -62,16 +63,21 @@ struct membership_options {
 
   std::chrono::milliseconds join_timeout{60'000};
   std::chrono::milliseconds heartbeat{200};
-  /// Silence after which a node is lost. At least three heartbeats.
-  std::chrono::milliseconds node_timeout{1500};
+  /// Silence after which a node is lost. At least three heartbeats. A connection that is closed
+  /// is a loss at once.
+  std::chrono::milliseconds node_timeout{10'000};
 
-  /// Releases a blocked join or all_gather, like interrupt().
+  /// Releases a blocked join or exchange, like interrupt().
   std::stop_token stop;
-  /// If not null: set by a join() that fails because others did not come in time or could not be
-  /// reached, so that another one may succeed.
+  /// If not null: set by a join() that fails because others did not come in time, could not be
+  /// reached, or still hold the job or the place that this node had before, so that another one may
+  /// succeed.
   bool* may_join_later = nullptr;
   /// Rank 0: one line for each refused join (100 at most), from the watch thread.
   std::function<void(std::string)> on_refused;
+  /// One line when a node that had joined goes away before all have, from the watch thread: rank 0
+  /// tells of any, the others of rank 0. Nothing is lost yet: this node waits for it to join again.
+  std::function<void(std::string)> on_gone_early;
 };
 
 struct member {
@@ -84,7 +90,7 @@ struct member {
 };
 
 /// The membership of this process in a job. Every function may be called from any thread, but not
-/// from the on_lost callback's own call when it blocks (all_gather, leave, the destructor).
+/// from the on_lost callback's own call when it blocks (all_gather, gather, leave, the destructor).
 class membership {
  public:
   /// Blocks until all nodes have joined. Rank 0 listens; the others try again until rank 0 is up.
@@ -108,19 +114,26 @@ class membership {
   /// before it, which is not called any more once this returns; null: nobody is told.
   void on_lost(std::function<void(node_id, std::string why)> callback);
 
+  /// The message of the loss; waits for one for `limit`. Empty: none.
+  std::string loss(std::chrono::milliseconds limit = {});
+
   /// What this node is at ("step 12"), told with the heartbeats and in the message of its loss.
   void set_status(std::string text);
 
-  /// Every node gives bytes and gets those of all, by rank. All nodes call it equally often, from
-  /// one thread at a time. Ends with an error when a node is lost or has left, after `limit`, or
-  /// when interrupted; after an error no further exchange is possible.
+  /// Every node gives bytes and gets those of all, by rank. All nodes call it and gather() in the
+  /// same order, from one thread at a time. Ends with an error when a node is lost or has left,
+  /// after `limit`, or when interrupted; after an error no further exchange is possible.
   result<std::vector<std::string>> all_gather(std::string bytes, std::chrono::milliseconds limit);
+
+  /// The same, but the bytes go to rank 0 alone: the others get nothing, and return when rank 0 has
+  /// those of all. A node that ends before it called this, ends it for all.
+  result<std::vector<std::string>> gather(std::string bytes, std::chrono::milliseconds limit);
 
   /// Orderly goodbye: this node's end is no loss to the others from here on, and this node hears of
   /// no loss. Returns when the others know (rank 0: all of them), after `limit` at the latest.
   void leave(std::chrono::milliseconds limit = std::chrono::seconds{5});
 
-  /// Releases a blocked all_gather, now and from here on.
+  /// Releases a blocked exchange, now and from here on.
   void interrupt();
 
  private:

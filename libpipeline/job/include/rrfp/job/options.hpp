@@ -237,7 +237,7 @@ struct transport_options {
   /// Of large tensors, that a node fetches at once.
   std::uint64_t inflight_bytes = std::uint64_t{256} << 20;
   std::uint32_t heartbeat_ms = 200;
-  std::uint32_t node_timeout_ms = 1500;
+  std::uint32_t node_timeout_ms = 10'000;
   double join_timeout_s = 60;
 };
 
