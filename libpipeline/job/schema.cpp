@@ -223,8 +223,8 @@ void add_jitter(std::vector<key>& table) {
   given.optional_text(
       "delays", &delay_options::file, path_rule::files, "a file, or nothing",
       "CSV step,stage,chunk,mb,kind,ms: extra time task by task, on top of all else; what is not "
-      "listed has none. Kinds F, B, W, BW (else B + W), and the messages act and grad, which stage "
-      "and chunk receive. Its steps repeat.");
+      "listed has none. Steps count from 1 and repeat. Kinds F, B, W, BW (else B + W), and the "
+      "messages act and grad, which stage and chunk receive.");
 }
 
 void add_cost(std::vector<key>& table) {

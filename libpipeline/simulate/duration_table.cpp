@@ -7,6 +7,7 @@
 #include <optional>
 #include <sstream>
 
+#include <rrfp/schedule/step_name.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 #include "milliseconds.hpp"
@@ -111,8 +112,9 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
                  "), got " + quoted(line)};
   row parsed;
   auto& where = parsed.where;
-  if (!parse_number((*cells)[0], where.step))
-    return error{"expected a step number, got " + quoted((*cells)[0])};
+  if (!parse_number((*cells)[0], where.step) || where.step == 0)
+    return error{"expected a step number from 1, got " + quoted((*cells)[0])};
+  --where.step;
   if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, where.stage); !ok)
     return ok.failure();
   if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, where.chunk); !ok)
@@ -158,7 +160,7 @@ std::string duration_table::text() const {
   std::string csv{header};
   csv += '\n';
   for (const auto& [where, duration] : sorted) {
-    for (const std::uint64_t cell : {where.step, std::uint64_t{where.stage},
+    for (const std::uint64_t cell : {number_of(step_id{where.step}), std::uint64_t{where.stage},
                                      std::uint64_t{where.chunk}, std::uint64_t{where.mb}})
       csv += std::to_string(cell) + ",";
     csv += row_names[static_cast<int>(where.kind)];
@@ -219,7 +221,7 @@ status duration_table::covers(const plan& what) const {
     return error{"durations: expected a table made for the shape of the plan, got another shape"};
   const auto missing = [](std::uint64_t step, stage_id stage, const task& t) {
     return error{"durations: expected a row for " + to_string(t) + " of stage " +
-                 std::to_string(stage.value()) + " in step " + std::to_string(step) + ", got none"};
+                 std::to_string(stage.value()) + " in " + to_string(step_id{step}) + ", got none"};
   };
   for (std::uint32_t s = 0; s < shape_.stages; ++s) {
     const stage_id stage{s};

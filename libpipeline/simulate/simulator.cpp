@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <rrfp/schedule/sequence.hpp>
+#include <rrfp/schedule/step_name.hpp>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"
@@ -374,7 +375,7 @@ class simulation {
 
   std::string explain_deadlock() const {
     constexpr int named_max = 16;
-    std::string text = "step " + std::to_string(step_.value()) + " came to a stand after " +
+    std::string text = to_string(step_) + " came to a stand after " +
                        std::to_string(now_ - step_began_at_) + " ns with work left: ";
     int stuck = 0;
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {

@@ -100,7 +100,7 @@ TEST_CASE("a sequence that sends what nobody receives yet comes to a stand, and 
   const auto ran = run(blocking(p), function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 came to a stand after 1 ns with work left: stage 0 waits for the receiver of F0; "
+        "step 1 came to a stand after 1 ns with work left: stage 0 waits for the receiver of F0; "
         "stage 1 waits with F1 for F1 of stage 0 (input)");
 }
 

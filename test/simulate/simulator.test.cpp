@@ -268,7 +268,7 @@ TEST_CASE("an order that can never end is an error that says who waits for whom"
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 came to a stand after 1 ns with work left: "
+        "step 1 came to a stand after 1 ns with work left: "
         "stage 0 waits with BW0 for BW0 of stage 1 (in_order); "
         "stage 1 waits with F1 for F1 of stage 0 (in_order)");
 }
@@ -279,7 +279,7 @@ TEST_CASE("an order that needs more memory than there is names the slot") {
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 came to a stand after 1 ns with work left: "
+        "step 1 came to a stand after 1 ns with work left: "
         "stage 0 waits with F1 for a memory slot (memory)");
 }
 

@@ -2,11 +2,11 @@
 ///
 /// CSV with the header `step,stage,chunk,mb,kind,ms`. Kinds F, B, W and BW are tasks; `act` and
 /// `grad` are the messages that bring the input of F and of B or BW, and stage and chunk name the
-/// receiver. Rows come in any order; empty lines are skipped.
+/// receiver. Steps count from 1. Rows come in any order; empty lines are skipped.
 ///
 ///   step,stage,chunk,mb,kind,ms
-///   0,1,0,3,F,1.25
-///   0,1,0,3,act,0.08
+///   1,1,0,3,F,1.25
+///   1,1,0,3,act,0.08
 ///
 /// A missing message takes no time; a missing task is an error before the run, unless it can be
 /// told from the others: BW = B + W.
