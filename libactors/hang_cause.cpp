@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/schedule/step_name.hpp>
+
 namespace rrfp::actors {
 
 namespace {
@@ -114,9 +116,9 @@ class tracer {
       case stage_phase::idle: return {};
       case stage_phase::ending:
         return fmt::format(
-            "{}: {} of {} not ended step {}: exchange of gradients with replicas or "
+            "{}: {} of {} not ended {}: exchange of gradients with replicas or "
             "the stage of a tied parameter",
-            name_of(here), to_text(s.not_ended), job_.ranks, s.step.value());
+            name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.step));
       case stage_phase::running: break;
     }
     if (!s.flights.empty()) return of_flight(here, s);
@@ -143,8 +145,8 @@ class tracer {
     // All is here and it does not run.
     if (s.waits && s.waiting.why == wait_cause::memory) return of_memory(here, s, t);
     if (s.waits && s.waiting.head != t) return of_task(here, s.waiting.head);
-    return fmt::format("{}: {} of step {} is ready and not launched", name_of(here), to_string(t),
-                       s.step.value());
+    return fmt::format("{}: {} of {} is ready and not launched", name_of(here), to_string(t),
+                       to_string(s.step));
   }
 
   std::string of_flight(place here, const stage_state& s) const {
@@ -154,13 +156,14 @@ class tracer {
     const auto missing = f.behind & ~s.in_collective;
     if (come != 0 && missing != 0)
       return fmt::format(
-          "{} {} not come to the collective of {}, step {}, that {} {} in; launched "
+          "{} {} not come to the collective of {}, {}, that {} {} in; launched "
           "{:.1f} s ago",
-          name_of(here) + " " + to_text(missing), has(missing), to_string(f.what), s.step.value(),
-          to_text(come), is_one(come) ? "is" : "are", static_cast<double>(f.age) / 1e9);
-    auto text = fmt::format("{} {} not finished {} of step {}, launched {:.1f} s ago",
+          name_of(here) + " " + to_text(missing), has(missing), to_string(f.what),
+          to_string(s.step), to_text(come), is_one(come) ? "is" : "are",
+          static_cast<double>(f.age) / 1e9);
+    auto text = fmt::format("{} {} not finished {} of {}, launched {:.1f} s ago",
                             name_of(here) + " " + to_text(f.behind), has(f.behind),
-                            to_string(f.what), s.step.value(), static_cast<double>(f.age) / 1e9);
+                            to_string(f.what), to_string(s.step), static_cast<double>(f.age) / 1e9);
     if (f.behind != all) text += fmt::format("; {} finished it", to_text(all & ~f.behind));
     return text;
   }
@@ -177,9 +180,9 @@ class tracer {
         at != states_.end() && at->second->step >= step &&
         (at->second->phase == stage_phase::idle || is_finished(*at->second, maker->second));
     if (!left) return of_task(from, maker->second);
-    return fmt::format("the {} for {} left {} and has not arrived at {} {}, step {}",
+    return fmt::format("the {} for {} left {} and has not arrived at {} {}, {}",
                        t.kind == task_kind::forward ? "activation" : "gradient", to_string(t),
-                       name_of(from), name_of(here), to_text(missing), step.value());
+                       name_of(from), name_of(here), to_text(missing), to_string(step));
   }
 
   std::string of_memory(place here, const stage_state& s, const task& t) {

@@ -11,6 +11,7 @@
 
 #include <rrfp/compute/lr_schedule.hpp>
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/step_name.hpp>
 
 #include "hang_cause.hpp"
 
@@ -87,7 +88,10 @@ caf::behavior job_actor::make_behavior() {
       [this](const demand& m) { take(m); },
       [this](const report_asked& m) { take(m); },
       [this](const inquiry_over& m) { take(m); },
-      [this](hang_reported) { end(ending::failed, hang_); },
+      [this](hang_reported) {
+        result_.hung = true;
+        end(ending::failed, hang_);
+      },
       [this](tick) { watch(); },
   };
 }
@@ -167,7 +171,7 @@ void job_actor::begin(step_id step, compute::step_purpose purpose) {
   phase_ = phase::stepping;
   step_ = step;
   summary_ = {};
-  summary_.step = step;
+  summary_.step = number_of(step);
   summary_.purpose = purpose;
   step_began_ = setup_.context->now();
   outcomes_.clear();
@@ -226,7 +230,7 @@ void job_actor::finish_step() {
   if (s.purpose == compute::step_purpose::evaluation) return end_step();
   const auto clipped = compute::clip_gradients(std::move(norms), setup_.train.clip_norm);
   if (!clipped)
-    return end(ending::bad_input, fmt::format("step {}: {}", step_.value(), clipped.message()));
+    return end(ending::bad_input, fmt::format("{}: {}", to_string(step_), clipped.message()));
   s.gradient_norm = clipped->norm;
   s.lr = compute::lr_of(setup_.train, step_);
   busy_ms_ += milliseconds(busy);
@@ -278,7 +282,7 @@ void job_actor::go_on() {
   const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
                        (!setup_.on_request && steps_done() == setup_.train.steps);
   if (saves_ && saves_->is_due(steps_done(), is_last)) return save();
-  if (leaving_) return conclude(ending::interrupted);
+  if (leaving_) return leave();
   begin_next_step();
 }
 
@@ -340,14 +344,21 @@ void job_actor::end_save(std::string failure) {
 void job_actor::take(const interrupted& m) {
   const bool trains = phase_ != phase::hosting_stages && phase_ != phase::hosting_ranks &&
                       phase_ != phase::reporting_hang;
-  if (!saves_ || !trains || m.again) return end(ending::interrupted);
+  if (!saves_ || !trains || m.again) {
+    result_.in_order = false;
+    return end(ending::interrupted);
+  }
   leaving_ = true;
   // The running step is worth its time only if there is something to save at its end.
   const bool steps = phase_ == phase::stepping || phase_ == phase::updating;
   const bool trains_on = steps && summary_.purpose == compute::step_purpose::training;
-  if (steps && !saves_->is_due(steps_done() + (trains_on ? 1 : 0), true))
-    return conclude(ending::interrupted);
+  if (steps && !saves_->is_due(steps_done() + (trains_on ? 1 : 0), true)) return leave();
   if (phase_ == phase::idle) go_on();
+}
+
+void job_actor::leave() {
+  result_.in_order = true;
+  conclude(ending::interrupted);
 }
 
 void job_actor::conclude(ending how) {
@@ -446,7 +457,7 @@ void job_actor::end(ending how, std::string message) {
   result_.how = how;
   result_.message = std::move(message);
   for (const auto& stage : stages_) demonitor(stage.supervisor->address());
-  const job_ended over{how, result_.message};
+  const job_ended over{how, result_.message, result_.in_order, result_.hung};
   setup_.on_end(std::move(result_));
   for (const auto& node : setup_.nodes) post(node, over);
   quit();

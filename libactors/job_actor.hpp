@@ -102,6 +102,8 @@ class job_actor : public actor_base {
   void go_on();
   void save();
   void end_save(std::string failure);
+  /// Ends an interrupted run whose every complete step is saved, or about to be.
+  void leave();
   /// Nothing else is to be done: ends as soon as no save is under way.
   void conclude(ending how);
   void end(ending how, std::string message = {});

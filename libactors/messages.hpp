@@ -225,6 +225,8 @@ struct tick {};
 struct job_ended {
   ending how = ending::done;
   std::string message;
+  bool in_order = false;
+  bool hung = false;
 };
 
 auto fields(auto f, stage_handle& x) { return f(x.replica, x.stage, x.supervisor); }
@@ -269,7 +271,7 @@ auto fields(auto f, stop&) { return f(); }
 auto fields(auto f, failed& x) { return f(x.message, x.by_input); }
 auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
-auto fields(auto f, job_ended& x) { return f(x.how, x.message); }
+auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.in_order, x.hung); }
 
 /// How long the loss of a node may stay without the word of who watches the nodes.
 inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};

@@ -127,7 +127,6 @@ void node_actor::finish_report() {
 }
 
 void node_actor::end(const job_ended& m) {
-  if (context_->on_ending) context_->on_ending();
   if (report_) finish_report();
   for (const auto& actor : hosted_) post(actor, stop{});
   std::exchange(on_end_, [](const job_ended&) {})(m);

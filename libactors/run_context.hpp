@@ -46,7 +46,6 @@ struct run_context {
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; empty: nobody listens
   /// Called by a node that the job does not run on; empty: nobody listens.
   std::function<void(const step_summary&)> on_step;
-  std::function<void()> on_ending;  ///< called by the node when the run is over; empty: nobody
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   /// Of the stages and ranks that are hosted here.
   std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();

@@ -13,6 +13,7 @@
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
+#include <rrfp/schedule/step_name.hpp>
 
 #include "accelerated_ranks.hpp"
 #include "cluster_link.hpp"
@@ -284,7 +285,6 @@ class session::impl {
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
     context->on_step = setup_.on_step;
-    context->on_ending = setup_.on_ending;
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
@@ -303,7 +303,7 @@ class session::impl {
       sides_ = std::move(joined->sides);
       context->start = joined->start;
       context->on_step_begun = [members = where_->members](step_id step) {
-        members->set_status(fmt::format("step {}", step.value()));
+        members->set_status(to_string(step));
       };
       link->attach(groups_);
       counters_->leads = link->leads();
@@ -517,8 +517,18 @@ class session::impl {
     listen(leads ? job : node, node);
     if (link != nullptr) link->watch(leads ? job : node);
     // The job ends by itself, of an interrupt, a failure or a loss, and tells its nodes.
+    run_result result;
+    if (leads) {
+      result = job_over.get_future().get();
+      if (setup_.on_ending) setup_.on_ending(result);
+    }
     const auto over = node_over.get_future().get();
-    auto result = leads ? job_over.get_future().get() : ended_early(over.how, over.message);
+    if (!leads) {
+      result = ended_early(over.how, over.message);
+      result.in_order = over.in_order;
+      result.hung = over.hung;
+      if (setup_.on_ending) setup_.on_ending(result);
+    }
     listen(nullptr, nullptr);
     if (link != nullptr) {
       link->watch(nullptr);

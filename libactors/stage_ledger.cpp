@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/step_name.hpp>
 
 namespace rrfp::actors {
 
@@ -112,8 +113,8 @@ std::vector<std::string> stage_ledger::decisions() const {
   const auto first = decided_ > decisions_max ? decided_ - decisions_max : 0;
   for (auto i = first; i < decided_; ++i) {
     const auto& d = decisions_[i % decisions_max];
-    lines.push_back(fmt::format("{:.6f} s step {} {}", static_cast<double>(d.at) / 1e9,
-                                d.step.value(), text_of(d.what)));
+    lines.push_back(fmt::format("{:.6f} s {} {}", static_cast<double>(d.at) / 1e9,
+                                to_string(d.step), text_of(d.what)));
   }
   return lines;
 }

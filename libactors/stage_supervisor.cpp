@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/step_name.hpp>
 #include <rrfp/schedule/transcript.hpp>
 
 #include "hang_cause.hpp"
@@ -196,7 +197,7 @@ void stage_supervisor::take(rank_step_ended& m) {
   ranks_ended_ |= rank_set{1} << m.rank.value();
   if (static_cast<std::size_t>(std::popcount(ranks_ended_)) < ranks_.size()) return;
   ranks_ended_ = 0;
-  counters_.steps.add();
+  if (!is_evaluation(step_)) counters_.steps.add();
   context_->counters->last_step.set(metrics::steady_now());
   phase_ = stage_phase::idle;
   outcome_.step = step_;
@@ -251,7 +252,7 @@ std::string stage_supervisor::tell_all() const {
 std::string stage_supervisor::describe() const {
   const auto where =
       context_->replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
-  const auto head = fmt::format("{}stage {}: step {}: ", where, stage_.value(), step_.value());
+  const auto head = fmt::format("{}stage {}: {}: ", where, stage_.value(), to_string(step_));
   if (phase_ == stage_phase::idle) return head + "done, waits for the job";
   if (phase_ == stage_phase::ending)
     return head + "all tasks done, waits for its ranks to end the step";

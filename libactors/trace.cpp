@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/step_name.hpp>
 
 namespace rrfp::actors {
 
@@ -19,6 +20,8 @@ namespace {
 constexpr std::uint32_t waits_thread = 1000;
 
 double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000.0; }
+
+const char* kind_of(step_id s) { return is_evaluation(s) ? "evaluation" : "step"; }
 
 class json_events {
  public:
@@ -34,12 +37,12 @@ class json_events {
     const auto& l = r.what;
     event(fmt::format(
         R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)"
-        R"("step":{},"mb":{},"chunk":{},"seq":{},"reason":"{}","skipped":{},"folds":{},)"
+        R"("{}":{},"mb":{},"chunk":{},"seq":{},"reason":"{}","skipped":{},"folds":{},)"
         R"("decided_us":{:.3f},"delay_us":{:.3f}}}}})",
         to_string(l.what), rrfp::name(l.what.kind), process, r.rank.value(), microseconds(r.begin),
-        microseconds(r.end - r.begin), r.step.value(), l.what.mb.value(), l.what.chunk.value(),
-        l.seq.value(), rrfp::name(l.why.why), l.why.skipped, l.folds.count, microseconds(r.decided),
-        microseconds(r.delay)));
+        microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step), l.what.mb.value(),
+        l.what.chunk.value(), l.seq.value(), rrfp::name(l.why.why), l.why.skipped, l.folds.count,
+        microseconds(r.decided), microseconds(r.delay)));
     event(fmt::format(R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
                       process, microseconds(r.end), r.memory.slots));
     event(fmt::format(
@@ -55,9 +58,9 @@ class json_events {
   void add(std::uint32_t process, const wait_record& r) {
     event(fmt::format(
         R"({{"name":"wait: {}","cat":"wait","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
-        R"("args":{{"step":{},"for":"{}"}}}})",
+        R"("args":{{"{}":{},"for":"{}"}}}})",
         rrfp::name(r.what.why), process, waits_thread, microseconds(r.begin),
-        microseconds(r.end - r.begin), r.step.value(),
+        microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step),
         r.what.why == wait_cause::complete ? std::string{"the next step"}
                                            : to_string(r.what.head)));
   }

@@ -34,7 +34,7 @@ progress::progress(std::FILE* out, job::progress_kind kind, std::string run, std
 void progress::step(const actors::step_summary& s) {
   if (silent_) return;
   const auto now = clock::now();
-  const bool edge = s.step.value() == first_ || s.step.value() + 1 == steps_;
+  const bool edge = s.step == first_ + 1 || s.step == steps_;
   if (!edge && now - printed_ < (live_ ? clock::duration{live_period} : line_period)) return;
   printed_ = now;
   const auto text = line(s);
@@ -47,12 +47,11 @@ void progress::step(const actors::step_summary& s) {
 }
 
 std::string progress::line(const actors::step_summary& s) const {
-  const auto done = s.step.value() + 1;
   const std::chrono::duration<double> elapsed = clock::now() - began_;
   const auto rest =
-      elapsed.count() / static_cast<double>(done - first_) * static_cast<double>(steps_ - done);
+      elapsed.count() / static_cast<double>(s.step - first_) * static_cast<double>(steps_ - s.step);
   return fmt::format("{}  step {}/{}  loss {:.4f}  {:.0f} tokens/s  bubble {:.0f} %  ETA {}", run_,
-                     done, steps_, s.loss, static_cast<double>(s.tokens) / s.step_ms * 1e3,
+                     s.step, steps_, s.loss, static_cast<double>(s.tokens) / s.step_ms * 1e3,
                      s.bubble_fraction * 100, minutes_and_seconds(rest));
 }
 

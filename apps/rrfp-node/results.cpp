@@ -49,7 +49,7 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
   if (file_ == nullptr) return;
   write(json{{"event", "step"},
              {"run", run.name},
-             {"step", s.step.value()},
+             {"step", s.step},
              {"loss", s.loss},
              {"gradient_norm", s.gradient_norm},
              {"lr", s.lr},

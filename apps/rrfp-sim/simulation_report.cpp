@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <rrfp/schedule/step_name.hpp>
+
 namespace rrfp::apps {
 
 namespace {
@@ -52,9 +54,8 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
 std::string text_of(const gap_list& gaps) {
   std::string text;
   for (const auto& g : gaps.gaps()) {
-    text +=
-        fmt::format("step {} stage {}  {:.3f} to {:.3f} ms  {}", g.step.value(), g.stage.value(),
-                    milliseconds(g.begin), milliseconds(g.end), name(g.why.why));
+    text += fmt::format("{} stage {}  {:.3f} to {:.3f} ms  {}", to_string(g.step), g.stage.value(),
+                        milliseconds(g.begin), milliseconds(g.end), name(g.why.why));
     if (g.why.why != wait_cause::complete) text += " " + to_string(g.why.head);
     text += "\n";
   }

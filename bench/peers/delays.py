@@ -33,13 +33,13 @@ class Row:
 
 
 class Delays:
-    """Milliseconds by (step, stage, mb, kind), kind F, B or W; 0 if not listed."""
+    """Milliseconds by (step, stage, mb, kind), steps from 0, kind F, B or W; 0 if not listed."""
 
     def __init__(self, file: pathlib.Path):
         self.ms: dict[tuple[int, int, int, str], float] = {}
         with file.open(newline="") as lines:
             for line in csv.DictReader(lines):
-                key = (int(line["step"]), int(line["stage"]), int(line["mb"]), line["kind"])
+                key = (int(line["step"]) - 1, int(line["stage"]), int(line["mb"]), line["kind"])
                 self.ms[key] = float(line["ms"])
         self.steps = 1 + max((key[0] for key in self.ms), default=0)
 
@@ -69,5 +69,5 @@ def write(row: Row, file: pathlib.Path) -> None:
                 forward = FORWARD_MS * factor()
                 half = BACKWARD_MS * factor() / 2
                 for kind, ms in (("F", forward), ("B", half), ("W", half)):
-                    lines.append(f"{step},{stage},0,{mb},{kind},{ms:.6f}")
+                    lines.append(f"{step + 1},{stage},0,{mb},{kind},{ms:.6f}")
     file.write_text("\n".join(lines) + "\n")

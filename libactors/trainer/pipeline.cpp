@@ -1,8 +1,10 @@
 #include <rrfp/pipeline.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -10,6 +12,7 @@
 #include <thread>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
@@ -19,8 +22,10 @@
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/check.hpp>
+#include <rrfp/schedule/step_name.hpp>
 #include <rrfp/version.hpp>
 
+#include "../compute_thread.hpp"
 #include "fed_source.hpp"
 #include "stage_chunk.hpp"
 
@@ -30,14 +35,35 @@ namespace {
 
 using compute::step_purpose;
 
-/// How long a process waits for the batch of a step that others have begun.
-std::chrono::milliseconds feeding_limit(const job::job& j) {
+/// How long a process waits for the batch of a step that others have begun, and for what may never
+/// return.
+std::chrono::milliseconds patience(const job::job& j) {
   constexpr double a_week_s = 7.0 * 24 * 3600;
   const auto seconds = j.run.hang_timeout_s > 0 ? j.run.hang_timeout_s : a_week_s;
   return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
 }
 
 void tell_on_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+/// Seeds libtorch's generator for what draws from it, and leaves it as it was.
+class seeded_generator {
+ public:
+  explicit seeded_generator(std::uint64_t seed) {
+    const std::lock_guard lock{generator_.mutex()};
+    before_ = generator_.get_state();
+    generator_.set_current_seed(seed);
+  }
+  seeded_generator(const seeded_generator&) = delete;
+  seeded_generator& operator=(const seeded_generator&) = delete;
+  ~seeded_generator() {
+    const std::lock_guard lock{generator_.mutex()};
+    generator_.set_state(before_);
+  }
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor before_;
+};
 
 std::uint64_t seed_of(std::uint64_t seed, std::uint32_t index) {
   // Odd, so that no two parts of a training share a seed (the increment of Weyl sequences).
@@ -118,13 +144,14 @@ status check_options(const job::job& j, const pipeline_options& o) {
 
 }  // namespace
 
-class pipeline::impl {
+class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
  public:
   impl(job::job j, pipeline_options options)
       : job_(std::move(j)),
         options_(std::move(options)),
-        data_(std::make_shared<fed_source>(feeding_limit(job_))) {
+        data_(std::make_shared<fed_source>(patience(job_))) {
     if (!options_.on_note) options_.on_note = tell_on_stderr;
+    if (!options_.on_report) options_.on_report = tell_on_stderr;
     if (!options_.count) options_.count = [](const at::Tensor& target) { return target.size(0); };
     options_.on_note = named("on_note", std::move(options_.on_note));
     options_.count = named("count", std::move(options_.count));
@@ -132,13 +159,18 @@ class pipeline::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
 
-  ~impl() {
+  /// Ends what runs; what cannot be ended keeps this state for itself.
+  void close() {
     if (!runner_.joinable()) return;
     if (!is_over()) {
       session_->interrupt();
       session_->interrupt();
     }
-    runner_.join();
+    if (wait_for_rest()) return runner_.join();
+    runner_.detach();
+    note(
+        "a function of the program's has not returned: its thread and what the pipeline holds are "
+        "left to it");
   }
 
   status open() {
@@ -163,7 +195,8 @@ class pipeline::impl {
     }
     if (!session) return session.failure();
     session_ = std::move(*session);
-    runner_ = std::thread{[this] { run(); }};
+    hooks_ = std::make_unique<actors::compute_thread>("hooks");
+    runner_ = std::thread{[self = shared_from_this()] { self->run(); }};
     return success();
   }
 
@@ -172,14 +205,19 @@ class pipeline::impl {
     const auto expected = job_.pipeline.microbatches * job_.pipeline.replicas;
     if (microbatches.size() != expected)
       return error{fmt::format("expected {} microbatches, got {}", expected, microbatches.size())};
+    if (auto good = check(microbatches, how); !good) return good.failure();
+    for (auto& mb : microbatches)
+      for (auto* rows : {&mb.inputs, &mb.targets})
+        if (rows->defined()) *rows = rows->detach();
     const bool trains = purpose == step_purpose::training;
-    const step_id step{trains ? steps_ : actors::first_evaluation + evaluations_};
+    const step_id id{trains ? steps_ : first_evaluation + evaluations_};
+    const pass_name step{purpose, number_of(id)};
     {
       // Others may have gone through it, and on to the end, if nothing here was needed for it.
       const std::lock_guard lock{mutex_};
       if (over_ && !summaries_.contains(step)) return failure();
     }
-    data_->feed(step, std::move(microbatches), how.return_outputs);
+    data_->feed(id, std::move(microbatches), how.return_outputs);
     if (leads() && !is_over()) {
       if (trains)
         session_->train();
@@ -192,13 +230,12 @@ class pipeline::impl {
     if (at == summaries_.end()) return failure();
     const auto summary = std::move(at->second);
     summaries_.erase(at);
-    const auto failed_hook = std::exchange(failed_hook_, {});
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
-    auto outputs = data_->take_back(step);
-    if (!failed_hook.empty())
-      return error{failed_hook + " threw: the step is done, the pipeline goes on"};
-    return result_of(summary, std::move(outputs));
+    auto done = result_of(summary, data_->take_back(id));
+    if (options_.on_step) call_hook("on_step", [&] { options_.on_step(summary); });
+    done.hook_failure = tell_of_hooks();
+    return done;
   }
 
   result<step_result> pass(step_purpose purpose, const batch& rows, step_options how) {
@@ -219,17 +256,54 @@ class pipeline::impl {
   }
 
   result<actors::run_summary> finish() {
-    if (!runner_.joinable()) return failure();
+    if (std::exchange(is_finished_, true)) return failure();
     if (leads() && !is_over()) session_->finish();
-    runner_.join();
-    if (ended_.how != actors::ending::done) return failure();
-    if (members_) members_->leave();
+    {
+      std::unique_lock lock{mutex_};
+      changed_.wait(lock, [&] { return over_; });
+    }
+    if (ended_.how != actors::ending::done && !ended_.in_order) return failure();
+    if (wait_for_rest() && members_) members_->leave();
+    tell_of_hooks();
     return ended_.summary;
   }
 
   void interrupt() { session_->interrupt(); }
+  void report(std::string why) { session_->report(std::move(why)); }
 
  private:
+  /// Whether nothing runs any more; waits for that, but not for what seems never to return.
+  bool wait_for_rest() {
+    std::unique_lock lock{mutex_};
+    constexpr std::chrono::milliseconds moment{1000};
+    const auto limit = over_ && ended_.hung ? moment : patience(job_);
+    return changed_.wait_for(lock, limit, [&] { return is_at_rest_; });
+  }
+
+  /// Error: what would end the training if it were begun with them.
+  status check(const std::vector<compute::microbatch>& all, step_options how) const {
+    if (options_.make_compute && how.return_outputs)
+      return error{"return_outputs: expected make_stage or make_chunk, got make_compute"};
+    if (options_.make_compute) return success();
+    std::int64_t counted = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto& mb = all[i];
+      if (has_first_ && !options_.make_chunk && !mb.inputs.defined())
+        return error{fmt::format(
+            "microbatch {}: expected inputs in the process of the first stage, got none", i)};
+      if (has_last_ && !mb.targets.defined())
+        return error{fmt::format(
+            "microbatch {}: expected targets in the process of the last stage, got none", i)};
+      if (mb.tokens < 0)
+        return error{
+            fmt::format("microbatch {}: expected a count of 0 or more, got {}", i, mb.tokens)};
+      counted += mb.tokens;
+    }
+    if (has_last_ && counted == 0)
+      return error{"batch: expected targets that count, got a count of 0 in all microbatches"};
+    return success();
+  }
+
   result<std::vector<compute::microbatch>> cut(const batch& rows) const {
     const auto count = std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;
     std::vector<compute::microbatch> all(static_cast<std::size_t>(count));
@@ -268,6 +342,7 @@ class pipeline::impl {
     if (place->nodes == 1) return success();
     const auto places = plan::node_places::make(job_, place->nodes);
     if (!places) return places.failure();
+    find_ends(*places, node_id{place->rank});
     actors::join_hooks hooks;
     hooks.version = version;
     hooks.description = places->describe(place->rank);
@@ -280,10 +355,24 @@ class pipeline::impl {
     return success();
   }
 
+  /// Of a job of several processes: which ends of the model are here.
+  void find_ends(const plan::node_places& places, node_id here) {
+    const auto shape = job::effective_shape(job_);
+    const auto hosts = [&](virtual_stage_id vs) {
+      for (std::uint32_t d = 0; d < job_.pipeline.replicas; ++d)
+        for (std::uint32_t r = 0; r < job_.pipeline.tp; ++r)
+          if (places.of(replica_id{d}, shape.at(vs).stage, rank_id{r}) == here) return true;
+      return false;
+    };
+    has_first_ = hosts(virtual_stage_id{0});
+    has_last_ = hosts(virtual_stage_id{shape.virtual_stages() - 1});
+  }
+
   result<actors::session_setup> make_setup() {
     auto made = actors::make_setup_without_model(job_);
     if (!made) return made;
     auto& setup = *made;
+    setup.name = job_.name;
     setup.on_request = true;
     setup.data = data_;
     setup.make_chunk = [this, shape = setup.shape](virtual_stage_id vs,
@@ -302,12 +391,16 @@ class pipeline::impl {
       return job::blame(job_, "dispatch.slot_bytes",
                         "expected pipeline_options::slot_bytes beside it, got none");
     setup.trace = options_.trace;
+    // The job must go on, to its end too, whatever they do.
     if (options_.on_checkpoint)
       setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
-        call_hook("on_checkpoint", [&] { options_.on_checkpoint(r); });
+        hooks_->post([this, r] { call_hook("on_checkpoint", [&] { options_.on_checkpoint(r); }); });
       };
+    setup.on_report = [this](const std::string& text) {
+      hooks_->post([this, text] { call_hook("on_report", [&] { options_.on_report(text); }); });
+    };
     setup.on_step = [this](const actors::step_summary& s) { take(s); };
-    setup.on_ending = [this] { data_->close(); };
+    setup.on_ending = [this](const actors::run_result& r) { end(r); };
     setup.checkpoint = actors::checkpoint_setup_of(job_, actors::identity_without_model(job_));
     if (!setup.checkpoint) return made;
     // How many steps there are is for the program to say.
@@ -327,9 +420,10 @@ class pipeline::impl {
   using chunk = result<std::unique_ptr<compute::stage_module>>;
 
   chunk make_chunk(const pipeline_shape& shape, const stage_place& place) {
-    at::manual_seed(seed_of(job_.train.seed, place.index));
+    const seeded_generator drawing{seed_of(job_.train.seed, place.index)};
     auto made = make_by_user(shape, place);
     if (!made) return made;
+    if (place.is_last()) *made = keeping_outputs(*std::move(made), place, data_);
     for (const auto& p : (*made)->parameters())
       if (p.tied == compute::tie::none)
         if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
@@ -349,7 +443,7 @@ class pipeline::impl {
           place.is_first()
               ? std::string{"the batch"}
               : fmt::format("stage {}", shape.at(virtual_stage_id{place.index - 1}).stage.value());
-      return make_stage_chunk(place, *std::move(s), given_by, {options_.loss}, data_);
+      return make_stage_chunk(place, *std::move(s), given_by, {options_.loss});
     };
     return caught(named("its factory", make));
   }
@@ -365,36 +459,66 @@ class pipeline::impl {
     return success();
   }
 
-  /// A hook that fails must not take the actor with it that calls it.
+  /// A hook that fails takes nothing with it.
   template <class Call>
   void call_hook(const char* name, Call call) {
+    std::string why;
     try {
-      call();
+      return call();
+    } catch (const std::exception& e) {
+      why = fmt::format("{} threw: {}", name, compute::first_line_of(e));
     } catch (...) {
+      why = fmt::format("{} threw something that is no std::exception", name);
+    }
+    const std::lock_guard lock{mutex_};
+    hook_failure_ += (hook_failure_.empty() ? "" : "; ") + why;
+  }
+
+  /// What hooks threw since this was last called.
+  std::string tell_of_hooks() {
+    std::string what;
+    {
       const std::lock_guard lock{mutex_};
-      failed_hook_ = name;
+      what = std::exchange(hook_failure_, {});
+    }
+    if (!what.empty()) note(what);
+    return what;
+  }
+
+  void note(const std::string& line) {
+    try {
+      options_.on_note(line);
+    } catch (const std::exception& e) {
+      tell_on_stderr(e.what());
     }
   }
 
   void take(const actors::step_summary& s) {
-    if (options_.on_step) call_hook("on_step", [&] { options_.on_step(s); });
     const std::lock_guard lock{mutex_};
-    summaries_[s.step] = s;
+    summaries_[{s.purpose, s.step}] = s;
     changed_.notify_all();
   }
 
   void run() {
-    auto ended = [this]() -> actors::run_result {
-      try {
-        return session_->run();
-      } catch (const std::exception& e) {
-        data_->close();
-        return {actors::ending::failed, e.what(), {}, {}};
-      }
-    }();
+    try {
+      end(session_->run());
+    } catch (const std::exception& e) {
+      end({actors::ending::failed, e.what(), {}, {}});
+    }
+    std::promise<void> hooks_done;
+    hooks_->post([&] { hooks_done.set_value(); });
+    hooks_done.get_future().wait();
     const std::lock_guard lock{mutex_};
-    ended_ = std::move(ended);
-    over_ = true;
+    is_at_rest_ = true;
+    changed_.notify_all();
+  }
+
+  /// The first word stands.
+  void end(actors::run_result how) {
+    data_->close();
+    const std::lock_guard lock{mutex_};
+    if (std::exchange(over_, true)) return;
+    ended_ = std::move(how);
     changed_.notify_all();
   }
 
@@ -422,7 +546,7 @@ class pipeline::impl {
 
   static step_result result_of(const actors::step_summary& s, std::vector<at::Tensor> outputs) {
     step_result r;
-    r.step = s.purpose == step_purpose::training ? s.step.value() + 1 : 0;
+    r.step = s.step;
     r.loss = s.loss;
     for (const auto& l : s.losses) r.losses.push_back(l.mean);
     r.gradient_norm = s.gradient_norm;
@@ -434,6 +558,9 @@ class pipeline::impl {
     return r;
   }
 
+  /// A step or an evaluation, and its number.
+  using pass_name = std::pair<step_purpose, std::uint64_t>;
+
   const job::job job_;
   pipeline_options options_;
   const std::shared_ptr<fed_source> data_;
@@ -444,20 +571,25 @@ class pipeline::impl {
   std::thread runner_;
   std::uint64_t steps_ = 0;
   std::uint64_t evaluations_ = 0;
+  bool has_first_ = true;  ///< part of the model is here, or a copy of it
+  bool has_last_ = true;
+  bool is_finished_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<step_id, actors::step_summary> summaries_;
+  std::map<pass_name, actors::step_summary> summaries_;
   bool over_ = false;
-  std::string failed_hook_;   ///< since the last step was told
   actors::run_result ended_;  ///< once over_
+  bool is_at_rest_ = false;   ///< over, and nothing runs any more
+  std::string hook_failure_;  ///< since it was last told
+  std::unique_ptr<actors::compute_thread> hooks_;
 };
 
-pipeline::pipeline(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
-pipeline::~pipeline() = default;
+pipeline::pipeline(std::shared_ptr<impl> state) : impl_(std::move(state)) {}
+pipeline::~pipeline() { impl_->close(); }
 
 result<std::unique_ptr<pipeline>> pipeline::open(job::job j, pipeline_options options) {
-  auto state = std::make_unique<impl>(std::move(j), std::move(options));
+  auto state = std::make_shared<impl>(std::move(j), std::move(options));
   if (auto opened = caught([&] { return state->open(); }); !opened) return opened.failure();
   return std::unique_ptr<pipeline>{new pipeline{std::move(state)}};
 }
@@ -481,5 +613,6 @@ bool pipeline::leads() const { return impl_->leads(); }
 status pipeline::save() { return impl_->save(); }
 result<actors::run_summary> pipeline::finish() { return impl_->finish(); }
 void pipeline::interrupt() { impl_->interrupt(); }
+void pipeline::report(std::string why) { impl_->report(std::move(why)); }
 
 }  // namespace rrfp

@@ -21,6 +21,11 @@ void run_graphs_as_written() {
   torch::jit::setGraphExecutorOptimize(false);  // of the calling thread
 }
 
+bool gives_a_tensor(const torch::jit::Method& forward) {
+  const auto& returned = forward.function().getSchema().returns();
+  return returned.size() == 1 && returned[0].type()->isSubtypeOf(*c10::TensorType::get());
+}
+
 }  // namespace
 
 result<stage> script_stage(const std::string& path, const std::string& prefix) {
@@ -31,6 +36,9 @@ result<stage> script_stage(const std::string& path, const std::string& prefix) {
     return error{path +
                  ": expected a module saved by torch.jit.save: " + compute::first_line_of(e)};
   }
+  if (const auto found = module->find_method("forward"); !found || !gives_a_tensor(*found))
+    return error{path + ": expected a module with forward(Tensor) -> Tensor, got " +
+                 (found ? c10::str(found->function().getSchema()) : "none")};
   stage made;
   for (const auto& p : module->named_parameters())
     made.parameters.emplace_back(prefix + p.name, p.value);

@@ -52,15 +52,12 @@ auto with_context(const std::string& what, const std::string& given, Work work) 
 
 class stage_chunk final : public compute::stage_module {
  public:
-  stage_chunk(const stage_place& place, stage s, std::string given_by, stage_loss loss,
-              std::shared_ptr<fed_source> data)
+  stage_chunk(const stage_place& place, stage s, std::string given_by, stage_loss loss)
       : stage_(std::move(s)),
         given_by_(std::move(given_by)),
         loss_(std::move(loss)),
-        data_(std::move(data)),
         is_first_(place.is_first()),
-        is_last_(place.is_last()),
-        speaks_(place.group == nullptr || place.group->rank() == 0) {
+        is_last_(place.is_last()) {
     for (const auto& [name, value] : stage_.parameters) parameters_.push_back({name, value});
   }
 
@@ -83,7 +80,7 @@ class stage_chunk final : public compute::stage_module {
       return out;
     }
     if (!out.defined()) throw std::runtime_error("forward gave no tensor");
-    if (speaks_ && data_->wants_outputs(in.step)) data_->keep_output(in.step, in.mb, out.detach());
+    if (in.keep_output) in.keep_output(out);
     const auto loss = with_context(
         "loss", "the output " + describe(out) + " and the target " + describe(in.targets),
         [&] { return loss_.of(out, in.targets); });
@@ -114,20 +111,45 @@ class stage_chunk final : public compute::stage_module {
   const stage stage_;
   const std::string given_by_;
   const stage_loss loss_;
-  const std::shared_ptr<fed_source> data_;
   const bool is_first_;
   const bool is_last_;
-  const bool speaks_;
   std::optional<bool> told_training_;
   std::vector<compute::parameter> parameters_;
+};
+
+class output_keeper final : public compute::stage_module {
+ public:
+  output_keeper(std::unique_ptr<compute::stage_module> last, std::shared_ptr<fed_source> data)
+      : last_(std::move(last)), data_(std::move(data)) {}
+
+  status check(const compute::microbatch& mb) const override { return last_->check(mb); }
+  std::span<const compute::parameter> parameters() const override { return last_->parameters(); }
+
+  at::Tensor forward(const compute::forward_input& in) override {
+    if (!data_->wants_outputs(in.step)) return last_->forward(in);
+    bool is_kept = false;
+    auto asking = in;
+    asking.keep_output = [&](const at::Tensor& output) {
+      is_kept = true;
+      data_->keep_output(in.step, in.mb, output.detach());
+    };
+    auto loss = last_->forward(asking);
+    if (!is_kept)
+      throw std::runtime_error(
+          "return_outputs: expected forward to call forward_input::keep_output, got no output");
+    return loss;
+  }
+
+ private:
+  const std::unique_ptr<compute::stage_module> last_;
+  const std::shared_ptr<fed_source> data_;
 };
 
 }  // namespace
 
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
                                                                 std::string given_by,
-                                                                stage_loss loss,
-                                                                std::shared_ptr<fed_source> data) {
+                                                                stage_loss loss) {
   if (!s.forward) return error{"the factory gave no module"};
   for (const auto& [name, value] : s.parameters) {
     if (!value.defined() || !value.is_leaf() || value.scalar_type() != at::kFloat ||
@@ -135,8 +157,16 @@ result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_plac
       return error{"parameter '" + name + "': expected a float leaf on the CPU, got " +
                    describe(value)};
   }
-  return std::unique_ptr<compute::stage_module>{std::make_unique<stage_chunk>(
-      place, std::move(s), std::move(given_by), std::move(loss), std::move(data))};
+  return std::unique_ptr<compute::stage_module>{
+      std::make_unique<stage_chunk>(place, std::move(s), std::move(given_by), std::move(loss))};
+}
+
+std::unique_ptr<compute::stage_module> keeping_outputs(std::unique_ptr<compute::stage_module> last,
+                                                       const stage_place& place,
+                                                       std::shared_ptr<fed_source> data) {
+  // The ranks of a stage have the same output.
+  if (place.group != nullptr && place.group->rank() != 0) return last;
+  return std::make_unique<output_keeper>(std::move(last), std::move(data));
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

@@ -21,7 +21,12 @@ struct stage_loss {
 /// parameters that cannot be trained.
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
                                                                 std::string given_by,
-                                                                stage_loss loss,
-                                                                std::shared_ptr<fed_source> data);
+                                                                stage_loss loss);
+
+/// `last`, the last part of the model, with its outputs kept in `data` where they are asked for.
+/// It throws if `last` gives none then.
+std::unique_ptr<compute::stage_module> keeping_outputs(std::unique_ptr<compute::stage_module> last,
+                                                       const stage_place& place,
+                                                       std::shared_ptr<fed_source> data);
 
 }  // namespace rrfp

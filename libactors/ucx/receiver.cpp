@@ -6,6 +6,8 @@
 
 #include "dtype_codes.hpp"
 
+#include <rrfp/schedule/step_name.hpp>
+
 namespace rrfp::actors::ucx {
 
 namespace {
@@ -21,11 +23,10 @@ std::string name_of(const rank_address& a) {
 
 std::string name_of(const tensor_header& h) {
   constexpr const char* kinds[] = {"an activation", "a gradient", "a tied gradient"};
-  return std::string{kinds[static_cast<std::size_t>(h.message.what)]} + " of step " +
-         std::to_string(h.message.step.value()) + ", microbatch " +
-         std::to_string(h.message.mb.value()) + ", chunk " +
-         std::to_string(h.message.chunk.value()) + " (" + name_of(h.message.from) + " -> " +
-         name_of(h.message.to) + ", " + std::to_string(h.data_bytes) + " bytes)";
+  return std::string{kinds[static_cast<std::size_t>(h.message.what)]} + " of " +
+         to_string(h.message.step) + ", microbatch " + std::to_string(h.message.mb.value()) +
+         ", chunk " + std::to_string(h.message.chunk.value()) + " (" + name_of(h.message.from) +
+         " -> " + name_of(h.message.to) + ", " + std::to_string(h.data_bytes) + " bytes)";
 }
 
 std::string name_of(const bytes_header& h) {

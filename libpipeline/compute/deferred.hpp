@@ -5,23 +5,26 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "weight_stash.hpp"
 
 namespace rrfp::compute {
 
-/// Arguments that are no inputs of the graph: the weights have no edge in it, their gradients come
-/// from the stash.
-struct weight_arguments {
-  weight_stash* stash;
-  at::Tensor weight;
-  at::Tensor bias;
-};
+/// Whether the gradient of a weight or bias can be put off: only the stash of a leaf knows where it
+/// goes, and only autograd calls the hooks of a tensor.
+inline bool can_wait(const at::Tensor& weight) {
+  if (!weight.defined() || !weight.requires_grad()) return true;
+  return weight.is_leaf() && torch::autograd::impl::hooks(weight).empty();
+}
 
-inline void save(torch::autograd::AutogradContext* ctx, const weight_arguments& args) {
-  auto stash = c10::intrusive_ptr<weight_stash>::reclaim_copy(args.stash);
-  ctx->saved_data["weight"] = stash->use(args.weight);
-  ctx->saved_data["bias"] = stash->use(args.bias);
+/// Deferred operators take (x, anchor, weight, bias) as inputs of the graph: what comes after the
+/// anchor gets its gradient from the stash, unless the stash leaves it to the graph.
+inline void save(torch::autograd::AutogradContext* ctx, weight_stash* given,
+                 const at::Tensor& weight, const at::Tensor& bias = {}) {
+  auto stash = c10::intrusive_ptr<weight_stash>::reclaim_copy(given);
+  ctx->saved_data["weight"] = stash->use(weight);
+  ctx->saved_data["bias"] = stash->use(bias);
   ctx->saved_data["stash"] = c10::IValue::make_capsule(std::move(stash));
 }
 
@@ -34,17 +37,18 @@ inline at::Tensor like(const at::Tensor& weight, const at::Tensor& x) {
   return weight.defined() ? weight.to(x.scalar_type()) : weight;
 }
 
-/// The backward of a linear layer: leaves (x, gy) in the stash; undefined if x needs no gradient.
-/// Saved variables are x and the detached weight.
-inline at::Tensor backward_of_linear(torch::autograd::AutogradContext* ctx, const at::Tensor& gy) {
+/// The gradients of (x, anchor, weight, bias) of a linear layer, undefined where the stash or
+/// nobody needs one. Saved variables are x and the detached weight.
+inline torch::autograd::variable_list backward_of_linear(torch::autograd::AutogradContext* ctx,
+                                                         const at::Tensor& gy) {
   at::Tensor gx;
   const auto saved = ctx->get_saved_variables();
   if (ctx->needs_input_grad(0)) {
     gx = gy.reshape({-1, gy.size(-1)}).mm(like(saved[1], gy)).view_as(saved[0]);
   }
-  stash_of(ctx)->linear(ctx->saved_data["weight"].toInt(), ctx->saved_data["bias"].toInt(),
-                        saved[0], gy);
-  return gx;
+  auto of_weights = stash_of(ctx)->linear(ctx->saved_data["weight"].toInt(),
+                                          ctx->saved_data["bias"].toInt(), saved[0], gy);
+  return {gx, {}, std::move(of_weights.weight), std::move(of_weights.bias)};
 }
 
 }  // namespace rrfp::compute

@@ -16,31 +16,34 @@ using torch::autograd::variable_list;
 
 struct deferred_linear : torch::autograd::Function<deferred_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
-                            const weight_arguments& args) {
-    save(ctx, args);
+                            const at::Tensor& weight, const at::Tensor& bias, weight_stash* stash) {
+    save(ctx, stash, weight, bias);
     // The detached weight shares its version counter: a weight that changes between F and B is an
     // error, not a wrong gradient.
-    ctx->save_for_backward({x, args.weight.detach()});
-    return at::linear(x, like(args.weight, x), like(args.bias, x));
+    ctx->save_for_backward({x, weight.detach()});
+    return at::linear(x, like(weight, x), like(bias, x));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return {backward_of_linear(ctx, gradients[0]), {}, {}};
+    auto of_inputs = backward_of_linear(ctx, gradients[0]);
+    of_inputs.emplace_back();
+    return of_inputs;
   }
 };
 
 struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& indices,
-                            const at::Tensor& /*anchor*/, const weight_arguments& args) {
-    save(ctx, args);
+                            const at::Tensor& /*anchor*/, const at::Tensor& weight,
+                            weight_stash* stash) {
+    save(ctx, stash, weight);
     ctx->save_for_backward({indices});
-    return at::embedding(args.weight, indices);
+    return at::embedding(weight, indices);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(), ctx->get_saved_variables()[0],
-                             gradients[0]);
-    return {{}, {}, {}};
+    auto of_weight = stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(),
+                                              ctx->get_saved_variables()[0], gradients[0]);
+    return {{}, {}, std::move(of_weight), {}};
   }
 };
 
@@ -48,13 +51,14 @@ struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash) {
-  if (stash == nullptr) return at::linear(x, like(weight, x), like(bias, x));
-  return deferred_linear::apply(x, stash->anchor(), weight_arguments{stash, weight, bias});
+  if (stash == nullptr || !can_wait(weight) || !can_wait(bias))
+    return at::linear(x, like(weight, x), like(bias, x));
+  return deferred_linear::apply(x, stash->anchor(), weight, bias, stash);
 }
 
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight, weight_stash* stash) {
-  if (stash == nullptr) return at::embedding(weight, indices);
-  return deferred_embedding::apply(indices, stash->anchor(), weight_arguments{stash, weight, {}});
+  if (stash == nullptr || !can_wait(weight)) return at::embedding(weight, indices);
+  return deferred_embedding::apply(indices, stash->anchor(), weight, stash);
 }
 
 at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& key) {

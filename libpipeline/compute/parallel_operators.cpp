@@ -68,16 +68,19 @@ struct reducing : torch::autograd::Function<reducing> {
 
 struct deferred_row_linear : torch::autograd::Function<deferred_row_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
-                            const weight_arguments& args, const shared_group& group) {
-    save(ctx, args);
-    ctx->save_for_backward({x, args.weight.detach()});
-    auto y = at::linear(x, like(args.weight, x));
+                            const at::Tensor& weight, const at::Tensor& bias, weight_stash* stash,
+                            const shared_group& group) {
+    save(ctx, stash, weight, bias);
+    ctx->save_for_backward({x, weight.detach()});
+    auto y = at::linear(x, like(weight, x));
     sum_over(*group, y);
-    if (args.bias.defined()) y.add_(like(args.bias, y));
+    if (bias.defined()) y.add_(like(bias, y));
     return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return {backward_of_linear(ctx, gradients[0]), {}, {}, {}};
+    auto of_inputs = backward_of_linear(ctx, gradients[0]);
+    of_inputs.resize(of_inputs.size() + 2);
+    return of_inputs;
   }
 };
 
@@ -104,12 +107,12 @@ void check_ids(const char* what, const at::Tensor& ids, std::int64_t vocabulary)
 
 struct deferred_parallel_embedding : torch::autograd::Function<deferred_parallel_embedding> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& indices,
-                            const at::Tensor& /*anchor*/, const weight_arguments& args,
-                            const shared_group& group) {
-    save(ctx, args);
-    const local_rows local(indices, args.weight.size(0), *group);
+                            const at::Tensor& /*anchor*/, const at::Tensor& weight,
+                            weight_stash* stash, const shared_group& group) {
+    save(ctx, stash, weight);
+    const local_rows local(indices, weight.size(0), *group);
     ctx->save_for_backward({local.rows, local.outside});
-    auto y = at::embedding(args.weight, local.rows);
+    auto y = at::embedding(weight, local.rows);
     y.masked_fill_(local.outside.unsqueeze(-1), 0);
     group->all_reduce_sum(y);
     return y;
@@ -119,10 +122,10 @@ struct deferred_parallel_embedding : torch::autograd::Function<deferred_parallel
     // Rows of other ranks must neither cost memory until W nor add zeros to row 0.
     const auto mine = saved[1].logical_not().flatten().nonzero().flatten();
     const auto& gy = gradients[0];
-    stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(),
-                             saved[0].flatten().index_select(0, mine),
-                             gy.reshape({-1, gy.size(-1)}).index_select(0, mine));
-    return {{}, {}, {}, {}};
+    auto of_weight = stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(),
+                                              saved[0].flatten().index_select(0, mine),
+                                              gy.reshape({-1, gy.size(-1)}).index_select(0, mine));
+    return {{}, {}, std::move(of_weight), {}, {}};
   }
 };
 
@@ -178,9 +181,8 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, weight_stash* stash,
                                const shared_group& group) {
   if (!is_parallel(group)) return linear(x, weight, bias, stash);
-  if (stash != nullptr) {
-    return deferred_row_linear::apply(x, stash->anchor(), weight_arguments{stash, weight, bias},
-                                      group);
+  if (stash != nullptr && can_wait(weight) && can_wait(bias)) {
+    return deferred_row_linear::apply(x, stash->anchor(), weight, bias, stash, group);
   }
   const auto sum = reduce_from_group(at::linear(x, like(weight, x)), group);
   return bias.defined() ? sum + like(bias, sum) : sum;
@@ -190,9 +192,8 @@ at::Tensor parallel_embedding(const at::Tensor& indices, const at::Tensor& weigh
                               weight_stash* stash, const shared_group& group) {
   if (!is_parallel(group)) return embedding(indices, weight, stash);
   check_ids("token ids", indices, weight.size(0) * group->size());
-  if (stash != nullptr) {
-    return deferred_parallel_embedding::apply(indices, stash->anchor(),
-                                              weight_arguments{stash, weight, {}}, group);
+  if (stash != nullptr && can_wait(weight)) {
+    return deferred_parallel_embedding::apply(indices, stash->anchor(), weight, stash, group);
   }
   const local_rows local(indices, weight.size(0), *group);
   const auto y = at::embedding(weight, local.rows).masked_fill(local.outside.unsqueeze(-1), 0);

@@ -86,6 +86,11 @@ stage_compute::impl::impl(const stage_compute_config& config,
     chunk_state state;
     state.module = std::move(chunks[c]);
     state.vs = config_.shape.virtual_stage(config_.stage, chunk_id{c});
+    for (const auto& p : state.module->parameters()) {
+      if (!p.value.requires_grad()) continue;
+      state.trained.push_back(p.value);
+      state.is_trained.insert(p.value.unsafeGetTensorImpl());
+    }
     state.microbatches.resize(config_.shape.microbatches);
     chunks_.push_back(std::move(state));
   }
@@ -93,7 +98,8 @@ stage_compute::impl::impl(const stage_compute_config& config,
   for (const auto& chunk : chunks_) {
     std::uint32_t index = 0;
     for (const auto& p : chunk.module->parameters()) {
-      parameters_.push_back({p, {chunk.vs.value(), index++, p.part ? rank() : 0}});
+      parameters_.push_back(
+          {p, {chunk.vs.value(), index++, p.part ? rank() : 0}, p.value.requires_grad()});
     }
   }
   std::vector<at::Tensor> values;
@@ -109,7 +115,7 @@ stage_compute::impl::impl(const stage_compute_config& config,
 std::vector<parameter> stage_compute::impl::trained_parameters() const {
   std::vector<parameter> trained;
   for (const auto& placed : parameters_) {
-    if (placed.p.value.requires_grad()) trained.push_back(placed.p);
+    if (placed.is_trained) trained.push_back(placed.p);
   }
   return trained;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct in_flight {
 struct chunk_state {
   std::unique_ptr<stage_module> module;
   virtual_stage_id vs;
+  /// Parameters that get a gradient, as settled when the stage was made.
+  std::vector<at::Tensor> trained;
+  std::unordered_set<const at::TensorImpl*> is_trained;
   std::vector<in_flight> microbatches;
   std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are
 };
@@ -47,6 +51,7 @@ struct late_loss {
 struct placed_parameter {
   parameter p;
   parameter_position at;
+  bool is_trained = false;  ///< as settled when the stage was made
 };
 
 class stage_compute::impl {
@@ -72,7 +77,12 @@ class stage_compute::impl {
     return p.tied != tie::copy && (p.part.has_value() || rank() == 0);
   }
 
+  /// What is trained is known to the optimizer and to checkpoints from the start.
+  void require_the_same_trained() const;
   at::Tensor forward(const task& t, at::Tensor input);
+  /// Keeps where the backward of `out` begins, once it is clear where its gradients go.
+  void keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
+                 const at::Tensor& out) const;
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);

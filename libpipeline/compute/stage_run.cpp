@@ -10,6 +10,9 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <rrfp/schedule/step_name.hpp>
+
+#include "graph_leaves.hpp"
 #include "stage_compute_impl.hpp"
 
 namespace rrfp::compute {
@@ -45,8 +48,7 @@ void settle_vector_kernels() {
 
 void stage_compute::impl::fail(compute_fault fault, const std::string& where,
                                const std::string& why) const {
-  const auto when = is_training() ? "step " + std::to_string(step_ ? step_->value() : 0)
-                                  : std::string{"an evaluation"};
+  const auto when = is_training() ? to_string(step_.value_or(step_id{})) : "an evaluation";
   throw compute_error(fault, "stage " + std::to_string(config_.stage.value()) + ", " + where +
                                  " of " + when + ": " + why);
 }
@@ -81,10 +83,20 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   for (auto& chunk : chunks_) chunk.folded = 0;
   step_ = step;
   purpose_ = purpose;
+  if (is_training()) require_the_same_trained();
   if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {
     fail(compute_fault::data, "begin", "the batch source says that the step has no tokens");
+  }
+}
+
+void stage_compute::impl::require_the_same_trained() const {
+  for (const auto& t : parameters_) {
+    if (t.p.value.requires_grad() == t.is_trained) continue;
+    fail(compute_fault::library, "begin",
+         "parameter '" + t.p.name + "' was " + (t.is_trained ? "frozen" : "unfrozen") +
+             " after the stage was made: expected a requires_grad that does not change");
   }
 }
 
@@ -190,7 +202,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
     out = call_module(chunk, t, mb.input, *unused, batch);
   } else {
     out = call_module(chunk, t, mb.input, *mb.stash, batch);
-    mb.root = torch::autograd::impl::gradient_edge(out);
+    keep_root(chunk, mb, t, out);
   }
   if (config_.shape.is_last(chunk.vs)) {
     record_loss(t, out, batch.text().tokens);
@@ -199,6 +211,22 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
   out = owned(out.detach().contiguous(), memory_of(mb.input));
   meter_.hand_out(out);
   return out;
+}
+
+void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
+                                    const at::Tensor& out) const {
+  mb.root = torch::autograd::impl::gradient_edge(out);
+  if (!mb.root.is_valid()) return;
+  for (const auto& leaf : leaves_of(mb.root, mb.stash->anchor())) {
+    if (mb.input.defined() && leaf.value.is_same(mb.input)) continue;
+    if (!chunk.is_trained.contains(leaf.value.unsafeGetTensorImpl()))
+      fail(compute_fault::library, to_string(t),
+           c10::str("forward uses a leaf that is not trained here: ", leaf.value.scalar_type(), " ",
+                    leaf.value.sizes()) +
+               "; expected each that requires a gradient among the parameters of its part of the "
+               "model from the start, or detached");
+    if (leaf.is_ordinary) mb.stash->leave_to_graph(leaf.value);
+  }
 }
 
 at::Tensor stage_compute::impl::owned(const at::Tensor& out, const void* given) const {
@@ -270,18 +298,13 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   if (mb.input.defined()) wanted.push_back(torch::autograd::impl::gradient_edge(mb.input));
   wanted.push_back(torch::autograd::impl::gradient_edge(mb.stash->anchor()));
   const auto before_parameters = wanted.size();
-  std::vector<at::Tensor> leaves;
-  for (const auto& p : chunk.module->parameters()) {
-    if (!p.value.requires_grad()) continue;
-    leaves.push_back(p.value);
-    wanted.push_back(torch::autograd::impl::gradient_edge(p.value));
-  }
+  for (const auto& leaf : chunk.trained)
+    wanted.push_back(torch::autograd::impl::gradient_edge(leaf));
 
   if (config_.recompute) {
     // The same operations on the same numbers as in F: nothing but memory and time differs.
     lazy_microbatch batch(*this, t);
-    mb.root =
-        torch::autograd::impl::gradient_edge(call_module(chunk, t, mb.input, *mb.stash, batch));
+    keep_root(chunk, mb, t, call_module(chunk, t, mb.input, *mb.stash, batch));
   }
   mb.stash->set_immediate(fold_inside);
   const auto* const given = memory_of(gradient);
@@ -293,9 +316,9 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
         roots, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false,
         wanted);
   }
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
+  for (std::size_t i = 0; i < chunk.trained.size(); ++i) {
     auto& g = gradients[before_parameters + i];
-    if (g.defined()) mb.stash->ordinary(leaves[i], std::move(g));
+    if (g.defined()) mb.stash->ordinary(chunk.trained[i], std::move(g));
   }
   mb.is_backward_done = true;
   if (!mb.input.defined()) return {};
@@ -320,10 +343,10 @@ void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
     ++chunk.folded;
   }
   if (chunk.folded < chunk.microbatches.size() || !is_training()) return;
-  for (const auto& p : chunk.module->parameters()) {
-    if (!p.value.requires_grad() || p.value.grad().defined()) continue;
-    p.value.mutable_grad() = at::zeros_like(p.value, at::MemoryFormat::Contiguous);
-    meter_.hand_out(p.value.grad());
+  for (const auto& leaf : chunk.trained) {
+    if (leaf.grad().defined()) continue;
+    leaf.mutable_grad() = at::zeros_like(leaf, at::MemoryFormat::Contiguous);
+    meter_.hand_out(leaf.grad());
   }
 }
 

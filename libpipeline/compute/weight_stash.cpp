@@ -13,20 +13,32 @@ weight_stash::slot weight_stash::use(const at::Tensor& weight) {
   if (!weight.defined() || !weight.requires_grad()) return none;
   const auto [it, is_new] =
       slot_of_.try_emplace(weight.unsafeGetTensorImpl(), static_cast<slot>(slots_.size()));
-  if (is_new) slots_.push_back({weight, 0, {}});
+  if (is_new) slots_.push_back({weight, 0, {}, false});
   ++slots_[it->second].left;
   return it->second;
 }
 
-void weight_stash::linear(slot weight, slot bias, const at::Tensor& x, const at::Tensor& gy) {
-  if (weight == none && bias == none) return;
-  // Detached: a saved input that kept its graph would keep this stash, which keeps the input.
-  take({kind::linear, weight, bias, weight == none ? at::Tensor() : x.detach(), gy.detach(), {}});
+void weight_stash::leave_to_graph(const at::Tensor& weight) {
+  if (const auto at = slot_of_.find(weight.unsafeGetTensorImpl()); at != slot_of_.end())
+    slots_[at->second].in_graph = true;
 }
 
-void weight_stash::embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy) {
-  if (weight == none) return;
+weight_stash::gradients weight_stash::linear(slot weight, slot bias, const at::Tensor& x,
+                                             const at::Tensor& gy) {
+  gradients now;
+  if (is_in_graph(weight)) now.weight = of_weight(std::exchange(weight, none), x, gy);
+  if (is_in_graph(bias)) now.bias = of_bias(std::exchange(bias, none), gy);
+  if (weight == none && bias == none) return now;
+  // Detached: a saved input that kept its graph would keep this stash, which keeps the input.
+  take({kind::linear, weight, bias, weight == none ? at::Tensor() : x.detach(), gy.detach(), {}});
+  return now;
+}
+
+at::Tensor weight_stash::embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy) {
+  if (weight == none) return {};
+  if (is_in_graph(weight)) return of_rows(weight, indices, gy);
   take({kind::embedding, weight, none, indices, gy.detach(), {}});
+  return {};
 }
 
 void weight_stash::ordinary(const at::Tensor& weight, at::Tensor gradient) {
@@ -53,25 +65,31 @@ void weight_stash::take(record r) {
   }
 }
 
-// The same operations, on the same layouts, as the derivatives of at::linear and at::embedding:
-// another formula for the same gradient (x^T * gy, transposed) differs in the last bits.
 void weight_stash::compute(record r) {
   switch (r.what) {
-    case kind::linear: {
-      const auto gy = r.gy.reshape({-1, r.gy.size(-1)});
-      if (r.weight != none)
-        deliver(r.weight, as_master(r.weight, gy.t().mm(r.x.reshape({-1, r.x.size(-1)}))));
-      if (r.bias != none) deliver(r.bias, as_master(r.bias, gy.sum(0)));
+    case kind::linear:
+      if (r.weight != none) deliver(r.weight, of_weight(r.weight, r.x, r.gy));
+      if (r.bias != none) deliver(r.bias, of_bias(r.bias, r.gy));
       return;
-    }
-    case kind::embedding: {
-      const auto rows = slots_[r.weight].weight.size(0);
-      deliver(r.weight, at::embedding_dense_backward(r.gy, r.x, rows, /*padding_idx=*/-1,
-                                                     /*scale_grad_by_freq=*/false));
-      return;
-    }
+    case kind::embedding: return deliver(r.weight, of_rows(r.weight, r.x, r.gy));
     case kind::ordinary: accumulate(r.leaf, std::move(r.gy)); return;
   }
+}
+
+// The same operations, on the same layouts, as the derivatives of at::linear and at::embedding:
+// another formula for the same gradient (x^T * gy, transposed) differs in the last bits.
+at::Tensor weight_stash::of_weight(slot s, const at::Tensor& x, const at::Tensor& gy) const {
+  const auto rows = gy.reshape({-1, gy.size(-1)});
+  return as_master(s, rows.t().mm(x.reshape({-1, x.size(-1)})));
+}
+
+at::Tensor weight_stash::of_bias(slot s, const at::Tensor& gy) const {
+  return as_master(s, gy.reshape({-1, gy.size(-1)}).sum(0));
+}
+
+at::Tensor weight_stash::of_rows(slot s, const at::Tensor& indices, const at::Tensor& gy) const {
+  return at::embedding_dense_backward(gy, indices, slots_[s].weight.size(0), /*padding_idx=*/-1,
+                                      /*scale_grad_by_freq=*/false);
 }
 
 /// Gradients are summed in the type of the weights, whatever was computed in.

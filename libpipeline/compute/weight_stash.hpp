@@ -3,7 +3,8 @@
 /// Operators name their weights in F (`use`), leave a record in B, and fold() turns the records
 /// into gradients, in the order in which B left them. With `immediate` set a record is turned into
 /// a gradient at once. Several records for one weight are summed before they are added to the
-/// gradient, as autograd does, so a weight that is used twice keeps its bits.
+/// gradient, as autograd does, so a weight that is used twice keeps its bits. A weight that
+/// ordinary operators use, too, is left to the graph: autograd alone knows in which order to sum.
 ///
 /// Backward may run in another thread than forward (CUDA), so the stash travels with the graph;
 /// only one thread uses it at a time.
@@ -33,14 +34,21 @@ class weight_stash final : public torch::CustomClassHolder {
   const at::Tensor& anchor() const { return anchor_; }
   /// Once per operator and weight, in F.
   slot use(const at::Tensor& weight);
+  /// Between F and B: its deferred operators give its gradient to the graph instead.
+  void leave_to_graph(const at::Tensor& weight);
   const at::Tensor& weight(slot s) const { return slots_[s].weight; }
 
   void set_immediate(bool immediate) { immediate_ = immediate; }
 
+  /// For the graph; undefined where W makes them or nobody needs them.
+  struct gradients {
+    at::Tensor weight;
+    at::Tensor bias;
+  };
   /// In B: dW = gy^T * x, db = sum of gy, over all rows.
-  void linear(slot weight, slot bias, const at::Tensor& x, const at::Tensor& gy);
+  gradients linear(slot weight, slot bias, const at::Tensor& x, const at::Tensor& gy);
   /// In B: row i of dW is the sum of gy where indices are i.
-  void embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy);
+  at::Tensor embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy);
   /// After B: a gradient that ordinary autograd has computed.
   void ordinary(const at::Tensor& weight, at::Tensor gradient);
 
@@ -61,10 +69,15 @@ class weight_stash final : public torch::CustomClassHolder {
     at::Tensor weight;
     int left = 0;  // records that are still to come
     at::Tensor sum;
+    bool in_graph = false;
   };
 
   void take(record r);
   void compute(record r);
+  bool is_in_graph(slot s) const { return s != none && slots_[s].in_graph; }
+  at::Tensor of_weight(slot s, const at::Tensor& x, const at::Tensor& gy) const;
+  at::Tensor of_bias(slot s, const at::Tensor& gy) const;
+  at::Tensor of_rows(slot s, const at::Tensor& indices, const at::Tensor& gy) const;
   at::Tensor as_master(slot s, at::Tensor gradient) const;
   void deliver(slot s, at::Tensor gradient);
   void accumulate(const at::Tensor& weight, at::Tensor gradient);

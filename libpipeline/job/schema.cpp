@@ -250,7 +250,7 @@ void add_jitter(std::vector<key>& table) {
                       "CSV file with columns step,stage,chunk,mb,kind,ms: extra time per task and "
                       "message, added to all other times; what is not listed gets none. Kinds: "
                       "tasks F, B, W and BW (default: B + W), and messages act and grad to the "
-                      "given stage and chunk. Steps past the end repeat the file.");
+                      "given stage and chunk. Steps count from 1; past the end the file repeats.");
 }
 
 void add_cost(std::vector<key>& table) {

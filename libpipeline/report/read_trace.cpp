@@ -120,6 +120,7 @@ class reader {
     const auto phase = text(e, "ph");
     if (phase == "M") return take_name(e);
     if (phase == "C") return take_counter(e);
+    if (phase == "X" && member(e, "args").contains("evaluation")) return leave_out(e);
     if (phase == "X") return text(e, "cat") == "wait" ? take_wait(e) : take_task(e);
     throw malformed{
         fmt::format("expected an event with \"ph\" M, X or C, got {}", shown(e.at("ph")))};
@@ -179,7 +180,7 @@ class reader {
     t.replica = at.replica;
     t.stage = at.stage;
     t.rank = rank_id{index(e, "tid", traced_ranks_max - 1)};
-    t.step = step_id{whole(args, "step", std::uint64_t{1} << 52)};
+    t.step = step_of(args);
     t.seq = launch_seq{whole(args, "seq", std::uint64_t{1} << 52)};
     t.what = task_named(text(e, "name"));
     t.why = {named(args, "reason",
@@ -194,16 +195,25 @@ class reader {
     runs_[at.run].tasks.push_back(t);
   }
 
+  /// Evaluations have no place among the steps.
+  void leave_out(const json& e) { last_task_[index(e, "pid")] = std::nullopt; }
+
+  /// The number that the file has: it is all that a report says of a step.
+  static step_id step_of(const json& args) {
+    return step_id{whole(args, "step", std::uint64_t{1} << 52)};
+  }
+
   /// A counter tells what was held at the end of the task before it.
   void take_counter(const json& e) {
     auto& tasks = runs_[process_of(e).run].tasks;
     const auto found = last_task_.find(index(e, "pid"));
     if (found == last_task_.end()) throw malformed{"a counter before the first task"};
+    if (!found->second) return;
     const auto held =
         static_cast<std::int64_t>(whole(member(e, "args"), "held", std::uint64_t{1} << 62));
     const auto which = text(e, "name");
-    if (which == "slots") tasks[found->second].slots = held;
-    if (which == "activation bytes") tasks[found->second].bytes = held;
+    if (which == "slots") tasks[*found->second].slots = held;
+    if (which == "activation bytes") tasks[*found->second].bytes = held;
   }
 
   void take_wait(const json& e) {
@@ -212,7 +222,7 @@ class reader {
     traced_wait w;
     w.replica = at.replica;
     w.stage = at.stage;
-    w.step = step_id{whole(args, "step", std::uint64_t{1} << 52)};
+    w.step = step_of(args);
     auto named_wait = e;
     const auto name = text(e, "name");
     if (name.starts_with("wait: ")) named_wait["name"] = name.substr(6);
@@ -285,7 +295,8 @@ class reader {
   std::vector<traced_run> runs_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> places_;
   std::map<std::uint32_t, process> processes_;
-  std::map<std::uint32_t, std::size_t> last_task_;
+  /// By process; nothing: it was left out.
+  std::map<std::uint32_t, std::optional<std::size_t>> last_task_;
 };
 
 std::string broken(std::string_view text, const std::string& file, json_fault fault) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 
+#include <rrfp/schedule/step_name.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 #include "milliseconds.hpp"
@@ -125,8 +126,9 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
                  "), got " + quoted(line)};
   row parsed;
   auto& row_id = parsed.row_id;
-  if (!parse_number((*cells)[0], row_id.step))
-    return error{"expected a step number, got " + quoted((*cells)[0])};
+  if (!parse_number((*cells)[0], row_id.step) || where.step == 0)
+    return error{"expected a step number from 1, got " + quoted((*cells)[0])};
+  --where.step;
   if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, row_id.stage); !ok)
     return ok.failure();
   if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, row_id.chunk); !ok)
@@ -173,7 +175,7 @@ std::string duration_table::text() const {
   std::string csv{header};
   csv += '\n';
   for (const auto& [row_id, duration] : sorted) {
-    for (const std::uint64_t cell : {row_id.step, std::uint64_t{row_id.stage},
+    for (const std::uint64_t cell : {number_of(step_id{row_id.step}), std::uint64_t{row_id.stage},
                                      std::uint64_t{row_id.chunk}, std::uint64_t{row_id.mb}})
       csv += std::to_string(cell) + ",";
     csv += row_names[static_cast<int>(row_id.kind)];
@@ -234,7 +236,7 @@ status duration_table::covers(const plan& p) const {
         "durations: expected a table for the shape of the plan, got one for another shape"};
   const auto missing = [](std::uint64_t step, stage_id stage, const task& t) {
     return error{"durations: expected a row for " + to_string(t) + " of stage " +
-                 std::to_string(stage.value()) + " in step " + std::to_string(step) + ", got none"};
+                 std::to_string(stage.value()) + " in " + to_string(step_id{step}) + ", got none"};
   };
   for (std::uint32_t s = 0; s < shape_.stages; ++s) {
     const stage_id stage{s};

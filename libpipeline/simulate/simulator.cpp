@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <rrfp/schedule/sequence.hpp>
+#include <rrfp/schedule/step_name.hpp>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"
@@ -370,7 +371,7 @@ class simulation {
 
   std::string explain_deadlock() const {
     constexpr int named_max = 16;
-    std::string text = "step " + std::to_string(step_.value()) + " stalled after " +
+    std::string text = to_string(step_) + " stalled after " +
                        std::to_string(now_ - step_began_at_) + " ns with tasks left: ";
     int stuck = 0;
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {

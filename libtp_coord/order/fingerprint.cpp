@@ -1,3 +1,4 @@
+#include <rrfp/schedule/step_name.hpp>
 #include <rrfp/tp_coord/order/fingerprint.hpp>
 
 namespace rrfp::tp_coord {
@@ -76,9 +77,8 @@ std::string to_string(const fingerprint& f) {
   if (f.op != operation::barrier) {
     text += " of " + std::to_string(f.count) + " " + std::string(name(f.type));
   }
-  return text + ", number " + std::to_string(f.ordinal) + " of " + to_string(f.site.launched_task) +
-         " (step " + std::to_string(f.site.step.value()) + ", launch " +
-         std::to_string(f.site.launch.value()) + ")";
+  return text + ", number " + std::to_string(f.ordinal) + " of " + to_string(f.site.launched_task) + " (" +
+         to_string(f.site.step) + ", launch " + std::to_string(f.site.launch.value()) + ")";
 }
 
 std::optional<std::string> disagreement(std::span<const fingerprint> prints) {

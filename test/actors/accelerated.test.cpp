@@ -243,7 +243,7 @@ TEST_CASE("a device without memory ends the run on all stages, in words") {
     const auto ended = (*opened)->run();
     CHECK(ended.how == ending::failed);
     INFO(ended.message);
-    CHECK_THAT(ended.message, Contains(fmt::format("stage {}, F2 of step 0: ", of)) &&
+    CHECK_THAT(ended.message, Contains(fmt::format("stage {}, F2 of step 1: ", of)) &&
                                   Contains("is out of memory with ") && Contains(" slots held") &&
                                   Contains("lower dispatch.slots or data.microbatch_size, or set "
                                            "pipeline.recompute = true"));
@@ -259,7 +259,7 @@ TEST_CASE("an input that finds no memory on the device ends the run with the slo
   CHECK(ended.how == ending::failed);
   INFO(ended.message);
   CHECK_THAT(ended.message,
-             Contains("stage 1, the input of microbatch 0 of step 0: cpu:0 is out of memory with 0 "
+             Contains("stage 1, the input of microbatch 0 of step 1: cpu:0 is out of memory with 0 "
                       "slots held (out of memory, tried to allocate 2 GiB); lower dispatch.slots"));
 }
 

@@ -102,9 +102,9 @@ class training {
     leg l;
     session* running = nullptr;
     setup.on_step = [&](const step_summary& step) {
-      l.losses[step.step.value()] = step.loss;
-      if (on_step) on_step(step.step.value() + 1);
-      if (stop_after < steps && step.step.value() + 1 == stop_after) running->interrupt();
+      l.losses[step.step] = step.loss;
+      if (on_step) on_step(step.step);
+      if (stop_after < steps && step.step == stop_after) running->interrupt();
     };
     setup.on_checkpoint = [&](const checkpoint_report& r) {
       l.saves.push_back(r);

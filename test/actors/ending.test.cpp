@@ -63,7 +63,7 @@ TEST_CASE("a lost message ends in a report of who waits for what") {
   const auto r = run(std::move(setup));
   CHECK(r.how == ending::failed);
   CHECK_THAT(r.message,
-             Contains("stage 2: step 1") && Contains("for F4, whose input comes from stage 1"));
+             Contains("stage 2: step 2") && Contains("for F4, whose input comes from stage 1"));
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 

@@ -129,7 +129,7 @@ TEST_CASE("a withheld activation is named, with the stage that sent it and the o
   INFO(r.text);
   CHECK(r.cause() == "cause: the activation for F" + std::to_string(p.mb) + " left stage " +
                          std::to_string(p.stage - 1) + " and has not arrived at stage " +
-                         std::to_string(p.stage) + " rank 0, step " + std::to_string(p.step));
+                         std::to_string(p.stage) + " rank 0, step " + std::to_string(p.step + 1));
   CHECK_THAT(r.result.message, Contains(r.cause()));
 }
 
@@ -143,9 +143,9 @@ TEST_CASE("a sender that is dead is named, with the task that it died in") {
   };
   const auto r = run_to_the_hang(std::move(setup));
   INFO(r.text);
-  CHECK_THAT(r.cause(),
-             Contains("cause: stage " + std::to_string(p.stage) + " rank 0 has not finished F" +
-                      std::to_string(p.mb) + " of step " + std::to_string(p.step) + ", launched "));
+  CHECK_THAT(r.cause(), Contains("cause: stage " + std::to_string(p.stage) +
+                                 " rank 0 has not finished F" + std::to_string(p.mb) + " of step " +
+                                 std::to_string(p.step + 1) + ", launched "));
   CHECK_THAT(r.text, Contains("comes from stage " + std::to_string(p.stage)));
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("a slot that is never given back is named, with its holder and what th
   const auto stage = std::to_string(p.stage);
   CHECK_THAT(r.cause(), Contains("the gradient for B" + mb + " left stage " +
                                  std::to_string(p.stage + 1) + " and has not arrived at stage " +
-                                 stage + " rank 0, step " + std::to_string(p.step)) &&
+                                 stage + " rank 0, step " + std::to_string(p.step + 1)) &&
                             Contains("microbatch " + mb + " never gives back the slot"));
   CHECK_THAT(r.text, Contains("slot held by microbatch " + mb));
 }
@@ -197,7 +197,7 @@ TEST_CASE("a tensor-parallel rank that is missing is named") {
     const auto r = run_to_the_hang(std::move(setup), [here] { here->open(); });
     INFO(r.text);
     CHECK_THAT(r.cause(), Contains("cause: stage 0 rank " + std::to_string(rank) +
-                                   " has not come to the collective of F3, step 1, that rank " +
+                                   " has not come to the collective of F3, step 2, that rank " +
                                    std::to_string(1 - rank) + " is in"));
     CHECK_THAT(r.text, Contains("in a collective with the ranks of the stage for"));
   }
@@ -210,11 +210,11 @@ TEST_CASE("a report holds the last decisions of each stage and what its ranks ho
   };
   const auto r = run_to_the_hang(std::move(setup));
   INFO(r.text);
-  for (const auto* stage : {"  stage 0: step 1", "  stage 1: step 1", "  stage 2: step 1"})
+  for (const auto* stage : {"  stage 0: step 2", "  stage 1: step 2", "  stage 2: step 2"})
     CHECK_THAT(r.text, Contains(stage));
   CHECK_THAT(r.text, Contains("planted: no task finished for 1.") &&
                          Contains("input of F4 from stage 1 is missing on rank 0") &&
-                         Contains("step 0 launch 0 F0: ") && Contains("wait (input) for F4") &&
+                         Contains("step 1 launch 0 F0: ") && Contains("wait (input) for F4") &&
                          Contains("stage 2 rank 0: 0 inputs wait"));
 }
 

@@ -99,7 +99,7 @@ TEST_CASE("Data that does not match its checksum is the sender's failure, small 
             [&](ucx_transport&, verdict& v) {
               expect_report(v,
                             "node 0: the data does not match its checksum: an activation of step "
-                            "2, microbatch 1, chunk 0 (stage 0 rank 0 of replica 0 -> stage 1 "
+                            "3, microbatch 1, chunk 0 (stage 0 rank 0 of replica 0 -> stage 1 "
                             "rank 0 of replica 0, " +
                                 std::to_string(floats * 4) + " bytes)");
               expect(v.got <= 1, "damaged data was delivered");
@@ -166,7 +166,7 @@ TEST_CASE("A message for nobody is its sender's failure") {
             },
             [](ucx_transport&, verdict& v) {
               expect_report(v,
-                            "node 0: no such receiver here: an activation of step 2, microbatch "
+                            "node 0: no such receiver here: an activation of step 3, microbatch "
                             "0, chunk 0 (stage 0 rank 0 of replica 0 -> stage 5 rank 6");
             }) == "");
 }
@@ -190,7 +190,7 @@ TEST_CASE("A lost message shows when the window is full, those after it arrive")
             [](ucx_transport&, verdict& v) {
               expect_report(v,
                             "node 0: a message was lost: one of the 65536 before this one never "
-                            "came: an activation of step 2, microbatch 65536");
+                            "came: an activation of step 3, microbatch 65536");
               expect(v.got == window - 1, "arrived: " + std::to_string(v.got));
             }) == "");
 }

@@ -56,7 +56,7 @@ const settings slow{"jitter.compute=lognormal", "jitter.compute_sigma=0.5"};
 /// What a run has told, as far as it came.
 struct told {
   outcome o;
-  std::map<std::uint64_t, double> losses;  ///< by step, from 0
+  std::map<std::uint64_t, double> losses;  ///< by step
   std::optional<std::uint64_t> resumed;
   std::uint64_t saved = 0;  ///< the last step that was reported as saved
   json summary;
@@ -137,7 +137,7 @@ void require_continues(const told& straight, const told& rest, std::uint64_t fro
   REQUIRE(rest.resumed == from);
   CHECK(rest.losses.size() == straight.losses.size() - from);
   for (const auto& [step, loss] : rest.losses) {
-    CHECK(step >= from);
+    CHECK(step > from);
     CHECK(loss == straight.losses.at(step));
   }
   CHECK(rest.summary.at("weights_xxh64") == straight.summary.at("weights_xxh64"));
@@ -236,8 +236,8 @@ TEST_CASE("tensor-parallel ranks go on on other stages, and others than before o
   const auto other = w.run(
       {w.saving(6), {"checkpoint.dir=" + w.at("copy"), "pipeline.tp=4", "pipeline.stages=1"}});
   CHECK(other.resumed == 6);
-  CHECK(other.losses.at(6) == Approx(straight.losses.at(6)).epsilon(1e-5));
-  CHECK(other.losses.at(11) == Approx(straight.losses.at(11)).epsilon(1e-3));
+  CHECK(other.losses.at(7) == Approx(straight.losses.at(7)).epsilon(1e-5));
+  CHECK(other.losses.at(12) == Approx(straight.losses.at(12)).epsilon(1e-3));
   CHECK_THAT(other.o.err, Contains("pipeline.tp was 2 in the checkpoint ") && Contains("is 4"));
 }
 
@@ -404,7 +404,7 @@ TEST_CASE("a full disk is told, the training goes on, and the checkpoint before 
   CHECK(t.o.code == 1);
   CHECK(t.resumed == 2);
   CHECK(t.losses.size() == 10);
-  CHECK(t.losses.at(11) == straight.losses.at(11));
+  CHECK(t.losses.at(12) == straight.losses.at(12));
   CHECK(t.summary.at("weights_xxh64") == straight.summary.at("weights_xxh64"));
   CHECK(t.summary.at("last_checkpoint_failed") == true);
   for (const std::string step : {"4", "8", "12"})

@@ -49,9 +49,9 @@ std::map<std::string, double> delays_of(const std::string& file) {
 TEST_CASE("a run meets the delays of its file, step after step again, on every device") {
   const scratch_folder folder;
   const auto job = delayed_job(folder,
-                               "0,0,0,1,F,30\n"
-                               "1,1,0,0,B,20\n1,1,0,0,W,5\n"
-                               "1,0,0,1,grad,40\n");
+                               "1,0,0,1,F,30\n"
+                               "2,1,0,0,B,20\n2,1,0,0,W,5\n"
+                               "2,0,0,1,grad,40\n");
   const auto json_file = folder / "run.jsonl";
   const auto trace = folder / "run.json";
   for (const std::string device : {"cpu", "emulated"}) {
@@ -59,10 +59,10 @@ TEST_CASE("a run meets the delays of its file, step after step again, on every d
                                 json_file, "--trace", trace});
     INFO(device << o.out << o.err);
     REQUIRE(o.code == 0);
-    CHECK(delays_of(trace) == std::map<std::string, double>{{"0 stage 0 F1", 30},
-                                                            {"1 stage 1 BW0", 25},
-                                                            {"2 stage 0 F1", 30},
-                                                            {"3 stage 1 BW0", 25}});
+    CHECK(delays_of(trace) == std::map<std::string, double>{{"1 stage 0 F1", 30},
+                                                            {"2 stage 1 BW0", 25},
+                                                            {"3 stage 0 F1", 30},
+                                                            {"4 stage 1 BW0", 25}});
     const auto steps = lines_of(json_file);
     REQUIRE(steps.size() == 5);
     // Of the steps with the slow message, nothing but that message and the task before can be late.
@@ -73,7 +73,7 @@ TEST_CASE("a run meets the delays of its file, step after step again, on every d
 
 TEST_CASE("the simulator and check meet the same delays, on top of the costs") {
   const scratch_folder folder;
-  const auto job = delayed_job(folder, "0,0,0,1,F,30\n1,1,0,0,BW,25\n1,0,0,1,grad,40\n");
+  const auto job = delayed_job(folder, "1,0,0,1,F,30\n2,1,0,0,BW,25\n2,0,0,1,grad,40\n");
   const auto simulated = run_program(
       {RRFP_SIM, job, "--steps", "4", "--set", "cost.forward_ms=1", "--json", folder / "o.json"});
   INFO(simulated.err);
@@ -91,7 +91,7 @@ TEST_CASE("the simulator and check meet the same delays, on top of the costs") {
 
 TEST_CASE("delays that are wrong are refused with file and line, and nothing runs") {
   const scratch_folder folder;
-  const auto job = delayed_job(folder, "0,0,0,0,F,1\n0,0,0,2,F,1\n");
+  const auto job = delayed_job(folder, "1,0,0,0,F,1\n1,0,0,2,F,1\n");
   const auto where = job + ":21: jitter.delays: " + (folder / "delays.csv") + ":3: ";
   const std::vector<std::vector<std::string>> commands{
       {RRFP_NODE, "run", job},

@@ -190,7 +190,7 @@ TEST_CASE("an address that cannot be served on is one line and exit code 2, and 
 
 TEST_CASE("health turns bad when nothing moves, with the reason, and every node leaves a report") {
   const scratch_folder folder;
-  std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n2,2,0,3,act,100000000\n";
+  std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n3,2,0,3,act,100000000\n";
   const auto job = job_in(folder, "[jitter]\ndelays = \"delays.csv\"\n[run]\nhang_timeout_s = 3\n");
   const auto port = free_ports(1);
   program run{{RRFP_NODE, "run", job, "--json", folder / "run.jsonl", "--metrics",
@@ -207,7 +207,7 @@ TEST_CASE("health turns bad when nothing moves, with the reason, and every node 
   INFO(o.err);
   CHECK(o.code == 1);
   const std::string cause =
-      "cause: the activation for F3 left stage 1 and has not arrived at stage 2 rank 0, step 2";
+      "cause: the activation for F3 left stage 1 and has not arrived at stage 2 rank 0, step 3";
   CHECK_THAT(o.err, Contains(cause));
   const auto saved = files_in(folder / "");
   REQUIRE(saved.size() == 1);

@@ -89,7 +89,7 @@ TEST_CASE("two runs of a trace become one page") {
   CHECK_THAT(o.out, Contains(page) && Contains("2 runs"));
   CHECK(files_in(folder / "") == 1);
   const auto html = text_of(page);
-  CHECK_THAT(html, Contains("in-order 1F1B: 4 stages, 16 microbatches, 384 tasks; steps 0 to 2"));
+  CHECK_THAT(html, Contains("in-order 1F1B: 4 stages, 16 microbatches, 384 tasks; steps 1 to 3"));
   CHECK_THAT(html, Contains("Critical path") && Contains("speed-up"));
   CHECK(html.ends_with("</html>\n"));
 }
@@ -100,10 +100,10 @@ TEST_CASE("steps and runs can be chosen, and two traces compared") {
   const auto copy = folder / "again.json";
   std::filesystem::copy(quickstart_trace(), copy);
   const auto one = run_program({RRFP_REPORT, quickstart_trace(), "--run", "ready BFW", "--steps",
-                                "1:2", "--title", "a <title>", "--out", page});
+                                "2:3", "--title", "a <title>", "--out", page});
   INFO(one.err);
   REQUIRE(one.code == 0);
-  CHECK_THAT(text_of(page), Contains("steps 1 to 2 of 0 to 2") && Contains("a &lt;title&gt;") &&
+  CHECK_THAT(text_of(page), Contains("steps 2 to 3 of 1 to 3") && Contains("a &lt;title&gt;") &&
                                 !Contains("1F1B"));
   const auto both = run_program({RRFP_REPORT, quickstart_trace(), copy, "--out", page});
   INFO(both.err);
@@ -166,7 +166,7 @@ TEST_CASE("a recorded run replays in the simulator, but for its launch gaps") {
       {RRFP_REPORT, quickstart_trace(), "--run", "in-order 1F1B", "--profile", durations});
   INFO(made.err);
   REQUIRE(made.code == 0);
-  CHECK_THAT(made.out, Contains("durations: " + durations) && Contains("3 steps from 0 to 2"));
+  CHECK_THAT(made.out, Contains("durations: " + durations) && Contains("3 steps from 1 to 3"));
   CHECK(files_in(folder / "") == 1);
 
   const auto plan = folder / "plan.toml";
@@ -193,12 +193,12 @@ TEST_CASE("a recorded run is [cost] for a job and for an experiment") {
   const auto cost = folder / "cost.toml";
   const auto page = folder / "report.html";
   const auto made =
-      run_program({RRFP_REPORT, quickstart_trace(), "--run", "in-order 1F1B", "--steps", "1:2",
+      run_program({RRFP_REPORT, quickstart_trace(), "--run", "in-order 1F1B", "--steps", "2:3",
                    "--profile", cost, "--backward-share", "0.75", "--out", page});
   INFO(made.err);
   REQUIRE(made.code == 0);
   CHECK_THAT(made.out, Contains("cost: " + cost) && Contains("report: " + page));
-  CHECK_THAT(text_of(cost), Contains("2 steps from 1 to 2, 4 stages, 1 chunk, 16 microbatches") &&
+  CHECK_THAT(text_of(cost), Contains("2 steps from 2 to 3, 4 stages, 1 chunk, 16 microbatches") &&
                                 Contains("0.75 of it") && Contains("link_ms = "));
 
   const auto sim = run_program(
@@ -225,7 +225,7 @@ TEST_CASE("a profile that cannot be made is refused and leaves nothing") {
   refused({"--profile", csv},
           {"--profile: expected one run, got 2: choose with --run", "\"ready BFW\""});
   refused({"--profile", folder / "run.json"}, {"--profile: expected FILE.csv", "run.json"});
-  refused({"--profile", csv, "--run", "ready BFW", "--steps", "7"}, {"step from 0 to 2", "got 7"});
+  refused({"--profile", csv, "--run", "ready BFW", "--steps", "7"}, {"step from 1 to 3", "got 7"});
   refused({"--profile", "/nonexistent/run.csv", "--run", "ready BFW"},
           {"--profile /nonexistent/run.csv: cannot write"});
   refused({}, {"expected --out PAGE.html, --svg PICTURE.svg, --profile FILE"});
@@ -285,17 +285,17 @@ TEST_CASE("wrong arguments are refused and --help tells the right ones") {
   };
   require_refused(refused("--steps", "two"), {"--steps", "FIRST:LAST", "\"two\""});
   require_refused(refused("--steps", "2:1"), {"--steps", "\"2:1\""});
-  require_refused(refused("--steps", "7"), {"step from 0 to 2", "got 7"});
-  require_refused(refused("--steps", "7:8"), {"step from 0 to 2", "got 7:8"});
+  require_refused(refused("--steps", "7"), {"step from 1 to 3", "got 7"});
+  require_refused(refused("--steps", "7:8"), {"step from 1 to 3", "got 7:8"});
   require_refused(refused("--step", "two"), {"--step: expected a step's number", "\"two\""});
-  require_refused(refused("--step", "7"), {"--step: expected a step from 0 to 2", "got 7"});
+  require_refused(refused("--step", "7"), {"--step: expected a step from 1 to 3", "got 7"});
   require_refused(refused("--svg", "/nonexistent/step.svg"),
                   {"--svg", "/nonexistent/step.svg", "No such file"});
   const auto outside = run_program({RRFP_REPORT, quickstart_trace(), "--svg", folder / "step.svg",
-                                    "--steps", "1:2", "--step", "0"});
-  require_refused(outside, {"--step: expected a step of --steps 1:2, got 0"});
+                                    "--steps", "2:3", "--step", "1"});
+  require_refused(outside, {"--step: expected a step of --steps 2:3, got 1"});
   const auto alone = run_program({RRFP_REPORT, quickstart_trace(), "--run", "ready BFW",
-                                  "--profile", folder / "run.csv", "--step", "0"});
+                                  "--profile", folder / "run.csv", "--step", "1"});
   require_refused(alone, {"--step: expected --svg or --out"});
   CHECK(files_in(folder / "") == 0);
   require_refused(refused("--run", "gpipe"), {"--run", "in-order 1F1B", "\"gpipe\""});

@@ -68,17 +68,17 @@ TEST_CASE("every gap is explained when asked for") {
   const auto o = run_program({RRFP_SIM, calm, "--gaps"});
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("ms  in_order BW0") &&
-                        Contains("step 0 stage 0  30.000 to 31.000 ms  input BW7"));
+                        Contains("step 1 stage 0  30.000 to 31.000 ms  input BW7"));
 }
 
 TEST_CASE("a table of durations with a hole is refused") {
   const scratch_folder folder;
   const auto calm = calm_job(folder, "policy = \"bfw\"\n");
-  std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n0,0,0,0,F,1\n";
+  std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n1,0,0,0,F,1\n";
   const auto o = run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"});
   CHECK(o.code == 2);
   CHECK_THAT(o.err, Contains("d.csv"));
-  std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n0,0,0,0,Q,1\n";
+  std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n1,0,0,0,Q,1\n";
   CHECK_THAT(run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"}).err,
              Contains("d.csv:2") && Contains("Q"));
 }

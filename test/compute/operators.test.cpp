@@ -11,6 +11,7 @@
 #include <rrfp/compute/operators.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 
+#include "graph_leaves.hpp"
 #include "weight_stash.hpp"
 
 namespace rrfp::compute::test {
@@ -139,6 +140,59 @@ TEST_CASE("a weight used twice or thrice keeps the bits of autograd") {
     const auto y = linear(at::gelu(linear(x, w, b, s)), w, b, s);
     return linear(at::gelu(y), w, {}, s);
   });
+}
+
+TEST_CASE("a weight that other operators use as well is left to the graph, bit for bit") {
+  const auto w = leaf({32, 32}, 1);
+  const auto b = leaf({32}, 2);
+  const auto x = leaf({4, 32}, 3);
+  const auto ids = at::arange(4);
+  const auto mixed = [&](weight_stash* s) {
+    auto y = at::linear(linear(x, w, b, s), w, b);
+    y = linear(at::gelu(y), w.t(), b, s) + linear(y, w, {}, s);
+    return linear(w, at::gelu(y), {}, s).t() + embedding(ids, w, s) * b;
+  };
+  prepare_compute_thread();
+  const auto gys = {random({4, 32}, 98), random({4, 32}, 99)};
+  for (const auto& gy : gys) mixed(nullptr).backward(gy);
+  const auto expected = collect(x.grad(), {w, b});
+  x.mutable_grad().reset();
+
+  using torch::autograd::impl::gradient_edge;
+  for (const bool immediate : {false, true}) {
+    INFO("immediate " << immediate);
+    at::Tensor gx = at::zeros_like(x);
+    for (const auto& gy : gys) {
+      const auto stash = c10::make_intrusive<weight_stash>();
+      stash->set_immediate(immediate);
+      const auto root = gradient_edge(mixed(stash.get()));
+      const auto leaves = leaves_of(root, stash->anchor());
+      CHECK(leaves.size() == 3);
+      for (const auto& l : leaves) {
+        CHECK(l.is_ordinary);
+        stash->leave_to_graph(l.value);
+      }
+      const auto gradients = torch::autograd::Engine::get_default_engine().execute(
+          {root}, {gy}, false, false, false,
+          {gradient_edge(stash->anchor()), gradient_edge(x), gradient_edge(w), gradient_edge(b)});
+      gx += gradients[1];
+      stash->ordinary(w, gradients[2]);
+      stash->ordinary(b, gradients[3]);
+      stash->fold();
+    }
+    check_same(collect(gx, {w, b}), expected);
+  }
+}
+
+TEST_CASE("leaves that deferred operators alone use are no ordinary ones") {
+  const auto w = leaf({32, 32}, 1);
+  const auto v = leaf({32, 32}, 2);
+  const auto x = leaf({4, 32}, 3);
+  const auto stash = c10::make_intrusive<weight_stash>();
+  const auto y = linear(at::gelu(linear(x, w, {}, stash.get())), w, {}, stash.get()) * v.sum();
+  const auto leaves = leaves_of(torch::autograd::impl::gradient_edge(y), stash->anchor());
+  REQUIRE(leaves.size() == 3);
+  for (const auto& l : leaves) CHECK(l.is_ordinary == !l.value.is_same(w));
 }
 
 TEST_CASE("a branch whose output does not matter leaves its weight to the others") {

@@ -55,10 +55,13 @@ outcome run(how h, const at::Tensor& x, const std::vector<at::Tensor>& weights,
     stash->set_immediate(h == how::immediate);
     o.y = f(stash.get());
     torch::autograd::edge_list wanted{gradient_edge(stash->anchor())};
+    for (const auto& w : weights) wanted.push_back(gradient_edge(w));
     if (x.requires_grad()) wanted.push_back(gradient_edge(x));
     const auto gradients = torch::autograd::Engine::get_default_engine().execute(
         {gradient_edge(o.y)}, {gy}, false, false, false, wanted);
-    if (x.requires_grad()) o.gx = gradients[1];
+    if (x.requires_grad()) o.gx = gradients.back();
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      if (gradients[i + 1].defined()) stash->ordinary(weights[i], gradients[i + 1]);
     stash->fold();
   }
   o.y = o.y.detach();
@@ -152,6 +155,31 @@ TEST_CASE("a row-parallel linear sums what the ranks have, and adds the bias onc
       const auto b = leaf(bias);
       return run(h, x, {w, b}, gradient,
                  [&](weight_stash* s) { return row_parallel_linear(x, w, b, s, g); });
+    });
+  }
+}
+
+TEST_CASE("parallel operators take weights that are no leaves") {
+  const auto expected = plain_linear();
+  const auto table = random({16, 12}, 1);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(2);
+  const auto ids = at::randint(16, {5, 9}, generator, at::kLong);
+  const auto gy = random({5, 9, 12}, 3);
+  const auto rows = leaf(table);
+  const auto of_rows =
+      run(how::autograd, ids, {rows}, gy, [&](weight_stash*) { return at::embedding(rows, ids); });
+  for (const auto ranks : {1u, 2u}) {
+    check_against(expected, {all, 2, {1, all}}, ranks, [](how h, const shared_group& g) {
+      const auto x = leaf(part(activation, 2, g));
+      const auto w = leaf(part(weight, 1, g));
+      const auto b = leaf(bias);
+      return run(h, x, {w, b}, gradient,
+                 [&](weight_stash* s) { return row_parallel_linear(x, w * 1, b * 1, s, g); });
+    });
+    check_against(of_rows, {all, all, {0}}, ranks, [&](how h, const shared_group& g) {
+      const auto mine = leaf(part(table, 0, g));
+      return run(h, ids, {mine}, gy,
+                 [&](weight_stash* s) { return parallel_embedding(ids, mine * 1, s, g); });
     });
   }
 }

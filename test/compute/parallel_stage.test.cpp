@@ -190,8 +190,8 @@ TEST_CASE("ranks that run different tasks are told which, in forward and in back
   });
   for (const auto& text : in_forward) {
     CHECK_THAT(text, Catch::StartsWith("collective: stage 0, F") &&
-                         Catch::Contains("of F0 (step 5, launch 0)") &&
-                         Catch::Contains("of F1 (step 5, launch 0)"));
+                         Catch::Contains("of F0 (step 6, launch 0)") &&
+                         Catch::Contains("of F1 (step 6, launch 0)"));
   }
   const auto in_backward = on_ranks(2, [](const shared_group& g) {
     const auto stage = stage_of_rank(wide_model(), g);
@@ -201,11 +201,11 @@ TEST_CASE("ranks that run different tasks are told which, in forward and in back
     const auto kind = g->rank() == 0 ? task_kind::backward : task_kind::backward_weight;
     return caught([&] { stage->run(launch_of(kind, g->rank(), 2), {}); });
   });
-  CHECK_THAT(in_backward[0], Catch::StartsWith("collective: stage 0, B0 of step 5: the ranks"));
-  CHECK_THAT(in_backward[1], Catch::StartsWith("collective: stage 0, BW1 of step 5: the ranks"));
+  CHECK_THAT(in_backward[0], Catch::StartsWith("collective: stage 0, B0 of step 6: the ranks"));
+  CHECK_THAT(in_backward[1], Catch::StartsWith("collective: stage 0, BW1 of step 6: the ranks"));
   for (const auto& text : in_backward) {
-    CHECK_THAT(text, Catch::Contains("of B0 (step 5, launch 2)") &&
-                         Catch::Contains("of BW1 (step 5, launch 2)"));
+    CHECK_THAT(text, Catch::Contains("of B0 (step 6, launch 2)") &&
+                         Catch::Contains("of BW1 (step 6, launch 2)"));
   }
 }
 

@@ -112,7 +112,7 @@ TEST_CASE("a loss that is not finite names stage, microbatch and step") {
   const auto e = caught([&] { stage->run(forward_of(1), {}); });
   CHECK(e.fault() == compute_fault::non_finite_loss);
   CHECK_THAT(e.what(), Catch::Contains("stage 0") && Catch::Contains("F1") &&
-                           Catch::Contains("step 7") && Catch::Contains("microbatch 1") &&
+                           Catch::Contains("step 8") && Catch::Contains("microbatch 1") &&
                            Catch::Contains("nan"));
   stage->abort_step();
   stage->begin_step(step_id{7});
@@ -123,7 +123,7 @@ TEST_CASE("what a library throws leaves as one compute_error of one line") {
   wrong->begin_step(step_id{3});
   const auto e = caught([&] { wrong->run(forward_of(0), {}); });
   CHECK(e.fault() == compute_fault::library);
-  CHECK_THAT(e.what(), Catch::Contains("stage 0, F0 of step 3") && Catch::Contains("index"));
+  CHECK_THAT(e.what(), Catch::Contains("stage 0, F0 of step 4") && Catch::Contains("index"));
   CHECK_THAT(e.what(), !Catch::Contains("\n"));
 
   const auto broken = stage_of(whole_model(), std::make_shared<broken_source>());
@@ -139,7 +139,7 @@ TEST_CASE("what a library throws leaves as one compute_error of one line") {
   launch backward;
   backward.what = {task_kind::backward, microbatch_id{0}, chunk_id{0}};
   const auto of_shape = caught([&] { first->run(backward, at::ones({3, 3})); });
-  CHECK_THAT(of_shape.what(), Catch::Contains("stage 0, B0 of step 0"));
+  CHECK_THAT(of_shape.what(), Catch::Contains("stage 0, B0 of step 1"));
 }
 
 TEST_CASE("out of memory names the task, the slots held and what to lower") {
@@ -150,7 +150,7 @@ TEST_CASE("out of memory names the task, the slots held and what to lower") {
   const auto e = caught([&] { stage->run(forward_of(1), {}); });
   CHECK(e.fault() == compute_fault::memory);
   CHECK(std::string{e.what()} ==
-        "stage 0, F1 of step 4: cpu is out of memory with 2 slots held (tried to allocate 2 GiB); "
+        "stage 0, F1 of step 5: cpu is out of memory with 2 slots held (tried to allocate 2 GiB); "
         "lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = true");
 }
 
@@ -167,12 +167,12 @@ TEST_CASE("memory that an input or a group does not find is told like that of a 
   stage->begin_step(step_id{4});
   const auto of_group = caught([&] { stage->run(forward_of(0), {}); });
   CHECK(of_group.fault() == compute_fault::memory);
-  CHECK_THAT(of_group.what(), Catch::Contains("stage 0, F0 of step 4: cpu is out of memory with 1 "
+  CHECK_THAT(of_group.what(), Catch::Contains("stage 0, F0 of step 5: cpu is out of memory with 1 "
                                               "slots held (ncclAllReduce on device 0"));
   const auto of_input =
       caught([&] { stage->refuse("the input of microbatch 1", "out of memory"); });
   CHECK(std::string{of_input.what()} ==
-        "stage 0, the input of microbatch 1 of step 4: cpu is out of memory with 1 slots held (out "
+        "stage 0, the input of microbatch 1 of step 5: cpu is out of memory with 1 slots held (out "
         "of memory); lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = "
         "true");
   const auto other = caught([&] { stage->refuse("the input of microbatch 1", "it is broken"); });

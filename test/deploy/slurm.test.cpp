@@ -173,7 +173,7 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
 
   // A step of a second, so that the job has to wait for its end before it saves.
   const auto log_of_cancelled = folder / "cancelled.log";
-  std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n0,1,0,1,F,1000\n";
+  std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n1,1,0,1,F,1000\n";
   const auto saved = folder / "saved";
   const auto more = " --set checkpoint.dir=" + saved;
   const auto cancelled = slurm.submit(

@@ -57,10 +57,10 @@ TEST_CASE("the durations of a run replay it, but for its launch gaps") {
   const auto p = all_of(two_stages());
   CHECK(durations_csv(p) ==
         "step,stage,chunk,mb,kind,ms\n"
-        "0,0,0,0,F,0.010000\n0,0,0,0,BW,0.020000\n0,0,0,0,grad,0.002000\n"
-        "0,0,0,1,F,0.010000\n0,0,0,1,BW,0.020000\n0,0,0,1,grad,0.003000\n"
-        "0,1,0,0,F,0.010000\n0,1,0,0,BW,0.013000\n0,1,0,0,act,0.002000\n"
-        "0,1,0,1,F,0.011000\n0,1,0,1,BW,0.022000\n");
+        "1,0,0,0,F,0.010000\n1,0,0,0,BW,0.020000\n1,0,0,0,grad,0.002000\n"
+        "1,0,0,1,F,0.010000\n1,0,0,1,BW,0.020000\n1,0,0,1,grad,0.003000\n"
+        "1,1,0,0,F,0.010000\n1,1,0,0,BW,0.013000\n1,1,0,0,act,0.002000\n"
+        "1,1,0,1,F,0.011000\n1,1,0,1,BW,0.022000\n");
   // Of 95 us, 2 went before the first task began, and 1 each before F0 and F1 of stage 1.
   CHECK(replayed(p, "one_f_one_b", 1) == us(91));
 }
@@ -75,8 +75,8 @@ TEST_CASE("a task takes what its slowest rank took: with the delay in CSV, witho
       .task(0, "W0", 40, 40, 42, {.rank = 0, .seq = 2})
       .task(0, "W0", 40, 40, 43, {.rank = 1, .seq = 2});
   const auto p = all_of(t);
-  CHECK_THAT(durations_csv(p), Contains("0,0,0,0,F,0.030000\n0,0,0,0,B,0.009000\n"
-                                        "0,0,0,0,W,0.003000\n"));
+  CHECK_THAT(durations_csv(p), Contains("1,0,0,0,F,0.030000\n1,0,0,0,B,0.009000\n"
+                                        "1,0,0,0,W,0.003000\n"));
   const auto toml = cost_toml(p, "a trace", 0.5);
   CHECK_THAT(toml, Contains("\n[cost]\nforward_ms = [0.012000]\nbackward_ms = [0.009000]\n"
                             "weight_ms = [0.003000]\n") &&
@@ -143,7 +143,7 @@ TEST_CASE("CSV is of replica 0, TOML of all replicas") {
       .task(2, "BW0", 30, 30, 40);
   const auto p = all_of(t);
   CHECK(p.replicas == 2);
-  CHECK_THAT(durations_csv(p), Contains("0,0,0,0,F,0.010000\n") && !Contains("0.030000"));
+  CHECK_THAT(durations_csv(p), Contains("1,0,0,0,F,0.010000\n") && !Contains("0.030000"));
   CHECK_THAT(cost_toml(p, "x", 0.5), Contains("forward_ms = [0.020000]"));
 }
 
@@ -159,7 +159,7 @@ TEST_CASE("steps that lack tasks are left out, and those that stay are numbered 
   const auto p = all_of(t);
   CHECK(p.steps == std::vector{step_id{0}, step_id{2}});
   CHECK(p.cut_steps == 2);
-  CHECK_THAT(durations_csv(p), Contains("\n1,0,0,0,F,0.012000\n") && !Contains("\n2,"));
+  CHECK_THAT(durations_csv(p), Contains("\n2,0,0,0,F,0.012000\n") && !Contains("\n2,"));
   CHECK(replayed(p, "zb_h1", 2) == us(30 + 32));
 
   CHECK(refusal(t, 1, 1) ==
@@ -187,7 +187,7 @@ TEST_CASE("messages are told where a stage stood still for them, and clocks do n
   REQUIRE(p.messages.size() == 1);
   CHECK(p.messages[0].took == us(5));
   CHECK(p.messages[0].to == virtual_stage_id{1});
-  CHECK_THAT(durations_csv(p), Contains("0,1,0,0,act,0.005000") && !Contains("grad"));
+  CHECK_THAT(durations_csv(p), Contains("1,1,0,0,act,0.005000") && !Contains("grad"));
 }
 
 TEST_CASE("with chunks, [cost] goes along the model and nothing is sent within a stage") {
@@ -210,7 +210,7 @@ TEST_CASE("with chunks, [cost] goes along the model and nothing is sent within a
   CHECK(p.messages.size() == 2);
   CHECK_THAT(cost_toml(p, "x", 0.5),
              Contains("forward_ms = [0.001000, 0.002000, 0.003000, 0.004000]"));
-  CHECK_THAT(durations_csv(p), Contains("0,0,1,0,act,0.001000"));
+  CHECK_THAT(durations_csv(p), Contains("1,0,1,0,act,0.001000"));
 }
 
 }  // namespace rrfp::report::testing

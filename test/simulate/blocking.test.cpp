@@ -101,7 +101,7 @@ TEST_CASE("a sequence whose send is not received stalls, and the error says who 
   const auto ran = run(blocking(p), function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 stalled after 1 ns with tasks left: stage 0 waits for the receiver of F0; "
+        "step 1 stalled after 1 ns with tasks left: stage 0 waits for the receiver of F0; "
         "stage 1 waits with F1 for F1 of stage 0 (input)");
 }
 

@@ -36,10 +36,10 @@ task of(task_kind kind, std::uint32_t mb = 0, std::uint32_t chunk = 0) {
 
 TEST_CASE("rows give the duration of each task and each message") {
   const auto table = parse_well(header +
-                                    "0,1,0,1,F,1.25\r\n"
+                                    "1,1,0,1,F,1.25\r\n"
                                     "\n"
-                                    "0,0,0,1,grad,0.000003\n"
-                                    "2,1,0,1,act,1e1",
+                                    "1,0,0,1,grad,0.000003\n"
+                                    "3,1,0,1,act,1e1",
                                 linear(2, 2));
   CHECK(table.compute(step_id{0}, stage_id{1}, of(task_kind::forward, 1)) == 1'250'000);
   CHECK(table.link(step_id{0}, virtual_stage_id{0}, of(task_kind::backward, 1)) == 3);
@@ -51,32 +51,35 @@ TEST_CASE("rows give the duration of each task and each message") {
 TEST_CASE("a wrong row is reported with file and line and what was expected") {
   CHECK(parse_error("") ==
         "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got an empty file");
-  CHECK(parse_error("0,0,0,0,F,1\n") ==
-        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got '0,0,0,0,F,1'");
-  CHECK(parse_error(header + "0,0,0,0,F,1\n0,0,0,F,1\n") ==
-        "run.csv:3: expected 6 columns (step,stage,chunk,mb,kind,ms), got '0,0,0,F,1'");
-  CHECK(parse_error(header + "0,0,0,0,F,1,2\n") ==
-        "run.csv:2: expected 6 columns (step,stage,chunk,mb,kind,ms), got '0,0,0,0,F,1,2'");
-  CHECK(parse_error(header + "-1,0,0,0,F,1\n") == "run.csv:2: expected a step number, got '-1'");
-  CHECK(parse_error(header + "0,2,0,0,F,1\n") ==
+  CHECK(parse_error("1,0,0,0,F,1\n") ==
+        "run.csv:1: expected the header line 'step,stage,chunk,mb,kind,ms', got '1,0,0,0,F,1'");
+  CHECK(parse_error(header + "1,0,0,0,F,1\n1,0,0,F,1\n") ==
+        "run.csv:3: expected 6 columns (step,stage,chunk,mb,kind,ms), got '1,0,0,F,1'");
+  CHECK(parse_error(header + "1,0,0,0,F,1,2\n") ==
+        "run.csv:2: expected 6 columns (step,stage,chunk,mb,kind,ms), got '1,0,0,0,F,1,2'");
+  CHECK(parse_error(header + "-1,0,0,0,F,1\n") ==
+        "run.csv:2: expected a step number from 1, got '-1'");
+  CHECK(parse_error(header + "0,0,0,0,F,1\n") ==
+        "run.csv:2: expected a step number from 1, got '0'");
+  CHECK(parse_error(header + "1,2,0,0,F,1\n") ==
         "run.csv:2: expected a stage from 0 to 1, got '2'");
-  CHECK(parse_error(header + "0,0,x,0,F,1\n") ==
+  CHECK(parse_error(header + "1,0,x,0,F,1\n") ==
         "run.csv:2: expected a chunk from 0 to 1, got 'x'");
-  CHECK(parse_error(header + "0,0,0,4,F,1\n") ==
+  CHECK(parse_error(header + "1,0,0,4,F,1\n") ==
         "run.csv:2: expected a microbatch from 0 to 3, got '4'");
-  CHECK(parse_error(header + "0,0,0,0,f,1\n") ==
+  CHECK(parse_error(header + "1,0,0,0,f,1\n") ==
         "run.csv:2: expected a kind (F, B, W, BW, act or grad), got 'f'");
   for (const auto* ms : {"-1", "nan", "inf", "", " 1", "1 ms", "1e10"})
-    CHECK(parse_error(header + "0,0,0,0,F," + ms + "\n") ==
+    CHECK(parse_error(header + "1,0,0,0,F," + ms + "\n") ==
           "run.csv:2: expected milliseconds from 0 to 1e9, got '" + std::string(ms) + "'");
-  CHECK(parse_error(header + "0,0,0,0,F,1\n0,0,0,0,F,2\n") ==
-        "run.csv:3: expected one row per duration, got a second one in '0,0,0,0,F,2'");
-  CHECK(parse_error(header + "0,0,0,0,act,1\n") ==
+  CHECK(parse_error(header + "1,0,0,0,F,1\n1,0,0,0,F,2\n") ==
+        "run.csv:3: expected one row per duration, got a second one in '1,0,0,0,F,2'");
+  CHECK(parse_error(header + "1,0,0,0,act,1\n") ==
         "run.csv:2: expected a stage that receives activations, got the first virtual stage in "
-        "'0,0,0,0,act,1'");
-  CHECK(parse_error(header + "0,1,1,0,grad,1\n") ==
+        "'1,0,0,0,act,1'");
+  CHECK(parse_error(header + "1,1,1,0,grad,1\n") ==
         "run.csv:2: expected a stage that receives gradients, got the last virtual stage in "
-        "'0,1,1,0,grad,1'");
+        "'1,1,1,0,grad,1'");
 }
 
 TEST_CASE("a file that cannot be read or written is named") {
@@ -98,31 +101,31 @@ TEST_CASE("the duration of a fused backward is derived from its parts, but not t
   const auto shape = linear(1, 1);
   const auto split = ready_plan(bf_hint(shape, false));
   const auto fused = ready_plan(bf_hint(shape, true));
-  const auto parts = parse_well(header + "0,0,0,0,F,1\n0,0,0,0,B,2\n0,0,0,0,W,4\n", shape);
+  const auto parts = parse_well(header + "1,0,0,0,F,1\n1,0,0,0,B,2\n1,0,0,0,W,4\n", shape);
   CHECK(run_well(split, parts).makespan == 7'000'000);
   CHECK(run_well(fused, parts).makespan == 7'000'000);
-  const auto whole = parse_well(header + "0,0,0,0,F,1\n0,0,0,0,BW,5\n", shape);
+  const auto whole = parse_well(header + "1,0,0,0,F,1\n1,0,0,0,BW,5\n", shape);
   CHECK(run_well(fused, whole).makespan == 6'000'000);
   const auto refused = run(split, whole);
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.message() == "durations: expected a row for B0 of stage 0 in step 0, got none");
-  const auto no_weight = parse_well(header + "0,0,0,0,F,1\n0,0,0,0,B,2\n", shape);
+  CHECK(refused.message() == "durations: expected a row for B0 of stage 0 in step 1, got none");
+  const auto no_weight = parse_well(header + "1,0,0,0,F,1\n1,0,0,0,B,2\n", shape);
   CHECK(run(split, no_weight).message() ==
-        "durations: expected a row for W0 of stage 0 in step 0, got none");
+        "durations: expected a row for W0 of stage 0 in step 1, got none");
   CHECK(run(fused, no_weight).message() ==
-        "durations: expected a row for BW0 of stage 0 in step 0, got none");
+        "durations: expected a row for BW0 of stage 0 in step 1, got none");
   // The row of BW takes precedence over its parts.
   const auto all =
-      parse_well(header + "0,0,0,0,F,1\n0,0,0,0,B,2\n0,0,0,0,W,4\n0,0,0,0,BW,5\n", shape);
+      parse_well(header + "1,0,0,0,F,1\n1,0,0,0,B,2\n1,0,0,0,W,4\n1,0,0,0,BW,5\n", shape);
   CHECK(run_well(fused, all).makespan == 6'000'000);
 }
 
 TEST_CASE("a table covers the steps of its rows, for its own shape") {
   auto p = ready_plan(bf_hint(linear(1, 1), true));
   p.steps = 2;
-  const auto table = parse_well(header + "0,0,0,0,F,1\n0,0,0,0,BW,5\n", linear(1, 1));
+  const auto table = parse_well(header + "1,0,0,0,F,1\n1,0,0,0,BW,5\n", linear(1, 1));
   CHECK(run(p, table).message() ==
-        "durations: expected a row for F0 of stage 0 in step 1, got none");
+        "durations: expected a row for F0 of stage 0 in step 2, got none");
   CHECK_FALSE(run(ready_plan(bf_hint(linear(2, 1), true)), table).ok());
 }
 
@@ -162,10 +165,10 @@ TEST_CASE("rows are written in the order of step, stage, chunk, microbatch and k
   table.set_compute(step_id{0}, stage_id{1}, of(task_kind::backward_weight), 12'345'678);
   table.set_compute(step_id{0}, stage_id{0}, of(task_kind::forward, 1), 0);
   CHECK(table.text() == header +
-                            "0,0,0,1,F,0.000000\n"
-                            "0,1,0,0,BW,12.345678\n"
-                            "0,1,0,0,act,1.000000\n"
-                            "1,0,0,0,F,0.000005\n");
+                            "1,0,0,1,F,0.000000\n"
+                            "1,1,0,0,BW,12.345678\n"
+                            "1,1,0,0,act,1.000000\n"
+                            "2,0,0,0,F,0.000005\n");
 }
 
 }  // namespace rrfp::simulate

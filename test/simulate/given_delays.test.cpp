@@ -26,7 +26,7 @@ nanoseconds compute(const given_delays& delays, std::uint64_t step, const task& 
 }  // namespace
 
 TEST_CASE("a task or message without a row has no delay") {
-  const auto delays = parse_well("0,0,0,1,F,2\n0,0,0,1,grad,3\n", linear(2, 2));
+  const auto delays = parse_well("1,0,0,1,F,2\n1,0,0,1,grad,3\n", linear(2, 2));
   CHECK(compute(delays, 0, of(task_kind::forward, 1)) == 2'000'000);
   CHECK(compute(delays, 0, of(task_kind::forward, 0)) == 0);
   CHECK(compute(delays, 0, of(task_kind::backward_weight, 1)) == 0);
@@ -37,10 +37,10 @@ TEST_CASE("a task or message without a row has no delay") {
 
 TEST_CASE("a fused backward gets the delays of its parts, unless it has its own row") {
   const auto delays = parse_well(
-      "0,0,0,0,B,1\n0,0,0,0,W,2\n"
-      "0,0,0,1,B,1\n"
-      "0,0,0,2,W,2\n"
-      "0,0,0,3,B,1\n0,0,0,3,W,2\n0,0,0,3,BW,5\n",
+      "1,0,0,0,B,1\n1,0,0,0,W,2\n"
+      "1,0,0,1,B,1\n"
+      "1,0,0,2,W,2\n"
+      "1,0,0,3,B,1\n1,0,0,3,W,2\n1,0,0,3,BW,5\n",
       linear(1, 4));
   const auto fused = [&](std::uint32_t mb) {
     return compute(delays, 0, of(task_kind::backward_weight, mb)) / 1'000'000;
@@ -53,17 +53,18 @@ TEST_CASE("a fused backward gets the delays of its parts, unless it has its own 
 }
 
 TEST_CASE("the steps of the file repeat") {
-  const auto delays = parse_well("0,0,0,0,F,1\n2,0,0,0,F,3\n", linear(1, 1));
+  const auto delays = parse_well("1,0,0,0,F,1\n3,0,0,0,F,3\n", linear(1, 1));
   std::vector<nanoseconds> forward;
   for (std::uint64_t step = 0; step < 6; ++step)
     forward.push_back(compute(delays, step, of(task_kind::forward)) / 1'000'000);
   CHECK(forward == std::vector<nanoseconds>{1, 0, 3, 1, 0, 3});
   const auto last = parse_well("18446744073709551615,0,0,0,F,1\n", linear(1, 1));
-  CHECK(compute(last, UINT64_MAX - 1, of(task_kind::forward)) == 0);
+  CHECK(compute(last, UINT64_MAX - 2, of(task_kind::forward)) == 0);
+  CHECK(compute(last, UINT64_MAX - 1, of(task_kind::forward)) == 1'000'000);
 }
 
 TEST_CASE("a wrong row is refused with file and line") {
-  const auto parsed = given_delays::parse(header + "0,2,0,0,F,1\n", "delays.csv", linear(2, 2));
+  const auto parsed = given_delays::parse(header + "1,2,0,0,F,1\n", "delays.csv", linear(2, 2));
   REQUIRE_FALSE(parsed.ok());
   CHECK(parsed.message() == "delays.csv:2: expected a stage from 0 to 1, got '2'");
 }
@@ -75,7 +76,7 @@ TEST_CASE("given delays are added to the costs and the jitter") {
   options.jitter.compute = weather::compute_jitter::lognormal;
   const auto without = stage_costs::make(shape, options);
   options.delays =
-      std::make_shared<const given_delays>(parse_well("0,1,0,1,F,7\n0,1,0,1,act,9\n", shape));
+      std::make_shared<const given_delays>(parse_well("1,1,0,1,F,7\n1,1,0,1,act,9\n", shape));
   const auto with = stage_costs::make(shape, options);
   REQUIRE(with.ok());
   const step_id step{4};

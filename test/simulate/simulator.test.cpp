@@ -270,7 +270,7 @@ TEST_CASE("an infeasible order is an error that says which stage waits for what"
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 stalled after 1 ns with tasks left: "
+        "step 1 stalled after 1 ns with tasks left: "
         "stage 0 waits with BW0 for BW0 of stage 1 (in_order); "
         "stage 1 waits with F1 for F1 of stage 0 (in_order)");
 }
@@ -281,7 +281,7 @@ TEST_CASE("the error for an order that needs too much memory names the slot") {
   const auto ran = run(p, function_costs{});
   REQUIRE_FALSE(ran.ok());
   CHECK(ran.message() ==
-        "step 0 stalled after 1 ns with tasks left: "
+        "step 1 stalled after 1 ns with tasks left: "
         "stage 0 waits with F1 for a memory slot (memory)");
 }
 

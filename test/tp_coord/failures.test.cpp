@@ -35,8 +35,8 @@ TEST_CASE("ranks in different tasks get an error with both tasks, at once") {
       });
       CHECK(seconds_since(begin) < 10);
       for (const auto& e : errors) {
-        CHECK_THAT(e, Catch::Contains("number 0 of F2 (step 3, launch 7)") &&
-                          Catch::Contains("number 0 of B5 (step 3, launch 7)") &&
+        CHECK_THAT(e, Catch::Contains("number 0 of F2 (step 4, launch 7)") &&
+                          Catch::Contains("number 0 of B5 (step 4, launch 7)") &&
                           Catch::Contains("rank 0 is in"));
       }
       // The group is unusable and returns the same error.
@@ -94,7 +94,7 @@ TEST_CASE("a rank that does not arrive is named within the limit") {
     CHECK(seconds_since(begin) < 10);
     for (const auto r : {0u, 2u}) {
       CHECK_THAT(errors[r], Catch::Contains("waited 300 ms in all-reduce (sum) of 4 float32, "
-                                            "number 1 of F2 (step 3, launch 7) for") &&
+                                            "number 1 of F2 (step 4, launch 7) for") &&
                                 Catch::Contains("rank 1, rank 3"));
     }
     // A rank that arrives too late gets the same error.

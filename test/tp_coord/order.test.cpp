@@ -20,14 +20,14 @@ fingerprint some_print() {
 
 TEST_CASE("a fingerprint prints as a phrase") {
   CHECK(to_string(some_print()) ==
-        "all-reduce (sum) of 4096 float32, number 2 of F3 (step 12, launch 57)");
+        "all-reduce (sum) of 4096 float32, number 2 of F3 (step 13, launch 57)");
   auto f = some_print();
   f.op = operation::broadcast;
   f.root = rank_id{1};
   f.type = element::int64;
-  CHECK(to_string(f) == "broadcast from rank 1 of 4096 int64, number 2 of F3 (step 12, launch 57)");
+  CHECK(to_string(f) == "broadcast from rank 1 of 4096 int64, number 2 of F3 (step 13, launch 57)");
   f.op = operation::barrier;
-  CHECK(to_string(f) == "barrier, number 2 of F3 (step 12, launch 57)");
+  CHECK(to_string(f) == "barrier, number 2 of F3 (step 13, launch 57)");
 }
 
 TEST_CASE("every field of a fingerprint survives encoding and causes a disagreement") {

@@ -88,17 +88,17 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
         return with_forward(
             [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("out of luck"); });
       }),
-      Contains("stage 1, F0 of step 0: forward: out of luck (given Float [8, 16] by stage 0)"));
+      Contains("stage 1, F0 of step 1: forward: out of luck (given Float [8, 16] by stage 0)"));
   // Another width than the loss expects.
   CHECK_THAT(
       fails_with([](auto&) {
         return with_forward([](const at::Tensor& x) { return x.narrow(1, 0, 3); });
       }),
-      Contains("stage 1, F0 of step 0: loss: ") && Contains("[8, 3]") && Contains("[8, 16]"));
+      Contains("stage 1, F0 of step 1: loss: ") && Contains("[8, 3]") && Contains("[8, 16]"));
   CHECK_THAT(fails_with([](auto&) {
                return with_forward([](const at::Tensor&) { return at::Tensor{}; });
              }),
-             Contains("stage 1, F0 of step 0: forward gave no tensor"));
+             Contains("stage 1, F0 of step 1: forward gave no tensor"));
   auto options = small_options();
   const auto first_stage = [&](std::function<at::Tensor(const at::Tensor&)> forward) {
     options.make_stage = [forward](const stage_place& at) {
@@ -114,13 +114,13 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
       first_stage([](const at::Tensor& x) {
         return at::linear(x, at::ones({3, width}).requires_grad_());
       }),
-      Contains("stage 1, F0 of step 0: forward: ") && Contains("given Float [8, 3] by stage 0"));
+      Contains("stage 1, F0 of step 1: forward: ") && Contains("given Float [8, 3] by stage 0"));
   CHECK_THAT(first_stage([](const at::Tensor& x) { return x.to(at::kLong); }),
-             Contains("stage 0, F0 of step 0: forward gave Long [8, 16], expected a float tensor"));
+             Contains("stage 0, F0 of step 1: forward gave Long [8, 16], expected a float tensor"));
   CHECK_THAT(first_stage([](const at::Tensor& x) { return x.detach() * 2; }),
-             Contains("stage 0, F0 of step 0: forward gave a tensor without a gradient"));
+             Contains("stage 0, F0 of step 1: forward gave a tensor without a gradient"));
   CHECK_THAT(first_stage([](const at::Tensor&) -> at::Tensor { throw 3; }),
-             Contains("stage 0, F0 of step 0: forward: something that is no std::exception"));
+             Contains("stage 0, F0 of step 1: forward: something that is no std::exception"));
   options = small_options();
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
@@ -133,7 +133,7 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
              Contains("stage 1, F0 of an evaluation: the loss is none"));
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.detach().sum(); };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
-             Contains("stage 1, F0 of step 0: the loss has no gradient"));
+             Contains("stage 1, F0 of step 1: the loss has no gradient"));
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output.sum() / 0; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
              Contains("stage 1") && Contains("the loss of microbatch 0 is"));
@@ -212,10 +212,43 @@ TEST_CASE("a batch that does not fit is refused, and the pipeline goes on") {
         "batch.targets: expected at least 5 rows, one a microbatch, got 0");
   CHECK(p->step({batch_of(0).inputs, batch_of(0, 36).targets}).message() ==
         "batch: expected as many targets as inputs, got 36 and 37 rows");
-  CHECK(p->step(batch_of(0)).ok());
-  CHECK_THAT(p->step({batch_of(0).inputs, {}}).message(),
-             Contains("expected targets in the process"));
+  CHECK(p->step({batch_of(0).inputs, {}}).message() ==
+        "microbatch 0: expected targets in the process of the last stage, got none");
+  CHECK(p->step({{}, batch_of(0).targets}).message() ==
+        "microbatch 0: expected inputs in the process of the first stage, got none");
+  CHECK(p->eval(batch{}).message() ==
+        "microbatch 0: expected inputs in the process of the first stage, got none");
+  std::vector<compute::microbatch> all(5);
+  for (auto& mb : all) mb.inputs = mb.targets = batch_of(0, 1).inputs;
+  CHECK(p->step(all).message() ==
+        "batch: expected targets that count, got a count of 0 in all microbatches");
+  all[1].tokens = 2;
+  all[3].tokens = -1;
+  CHECK(p->step(all).message() == "microbatch 3: expected a count of 0 or more, got -1");
+  all[3].tokens = 0;
+  all[4].targets = {};
+  CHECK(p->step(all).message() ==
+        "microbatch 4: expected targets in the process of the last stage, got none");
+  CHECK(p->step(batch_of(0)).value().loss == train_plainly(5, 1).losses[0]);
+  CHECK(p->finish().value().steps == 1);
 }
+
+namespace {
+
+struct tensor_to_tensor {
+  at::Tensor forward(at::Tensor x) { return x; }
+};
+struct tensor_to_pair {
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {x, x}; }
+};
+struct two_to_tensor {
+  at::Tensor forward(const at::Tensor& x, const at::Tensor&) { return x; }
+};
+static_assert(tensor_module<std::shared_ptr<tensor_to_tensor>>);
+static_assert(!tensor_module<std::shared_ptr<tensor_to_pair>>);
+static_assert(!tensor_module<std::shared_ptr<two_to_tensor>>);
+
+}  // namespace
 
 TEST_CASE("a pipeline that nobody uses ends") {
   auto unused = pipeline::open(job_of(), small_options()).value();

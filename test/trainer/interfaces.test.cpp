@@ -10,6 +10,8 @@
 
 namespace rrfp::testing {
 
+using Catch::Matchers::Contains;
+
 namespace {
 
 std::vector<double> losses_of(const pipeline_options& options, std::uint64_t steps = 3) {
@@ -137,6 +139,10 @@ TEST_CASE("a device of one's own computes in place of libtorch's threads") {
         std::make_shared<adding>(a.stage == stage_id{0}, a.stage == stage_id{1})};
   };
   CHECK(losses_of(options) == std::vector<double>{2, 2, 2});
+  auto p = pipeline::open(job_of(), options).value();
+  CHECK(p->step(batch_of(0), {.return_outputs = true}).message() ==
+        "return_outputs: expected make_stage or make_chunk, got make_compute");
+  CHECK(p->step(batch_of(0)).ok());
 }
 
 TEST_CASE("a chunk of one's own knows the step, the microbatch and its purpose") {
@@ -164,6 +170,47 @@ TEST_CASE("a chunk of one's own knows the step, the microbatch and its purpose")
   auto p = pipeline::open(job_of(), options).value();
   CHECK(p->step(batch_of(0)).value().losses == std::vector<double>{100, 101, 102, 103, 104});
   CHECK(p->eval(batch_of(0)).value().losses == std::vector<double>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("outputs of a chunk of one's own are those that it keeps") {
+  class doubling final : public compute::stage_module {
+   public:
+    doubling(const stage_place& at, bool keeps) : at_(at), keeps_(keeps) {
+      parameters_.push_back({"scale." + std::to_string(at.index), at::ones({1}).requires_grad_()});
+    }
+    std::span<const compute::parameter> parameters() const override { return parameters_; }
+    at::Tensor forward(const compute::forward_input& in) override {
+      const auto x = in.input * 2 * parameters_[0].value;
+      if (!at_.is_last()) return x;
+      if (keeps_ && in.keep_output) in.keep_output(x);
+      return x.sum();
+    }
+
+   private:
+    const stage_place at_;
+    const bool keeps_;
+    std::vector<compute::parameter> parameters_;
+  };
+  for (const bool keeps : {true, false}) {
+    pipeline_options options;
+    options.make_chunk = [=](const stage_place& at) {
+      return result<std::unique_ptr<compute::stage_module>>{std::make_unique<doubling>(at, keeps)};
+    };
+    auto p = pipeline::open(job_of(), options).value();
+    const auto r = p->step(batch_of(0), {.return_outputs = true});
+    if (!keeps) {
+      CHECK_THAT(r.message(), Contains("stage 1, F0 of step 1: return_outputs: expected forward to "
+                                       "call forward_input::keep_output, got no output"));
+      continue;
+    }
+    const auto& outputs = r.value().outputs;
+    REQUIRE(outputs.size() == 5);
+    CHECK_FALSE(outputs[0].requires_grad());
+    const auto inputs = at::tensor_split(batch_of(0).inputs, 5);
+    for (std::size_t i = 0; i < 5; ++i) CHECK(at::equal(outputs[i], inputs[i] * 2 * 2));
+    CHECK(p->step(batch_of(0)).value().outputs.empty());
+    CHECK(p->eval(batch_of(0), {.return_outputs = true}).value().outputs.size() == 5);
+  }
 }
 
 }  // namespace rrfp::testing

@@ -49,6 +49,9 @@ TEST_CASE("TorchScript modules are stages, and learn as in a plain loop") {
 
   CHECK_THAT(script_stage(folder / "none.pt").message(),
              Contains(folder / "none.pt: expected a module saved by torch.jit.save: "));
+  CHECK_THAT(script_stage(folder / "pair.pt").message(),
+             Contains("pair.pt: expected a module with forward(Tensor) -> Tensor, got forward(") &&
+                 Contains("(Tensor, Tensor)"));
   std::ofstream{folder / "text.pt"} << "no module";
   options.make_stage = [&](const stage_place&) { return script_stage(folder / "text.pt"); };
   CHECK_THAT(pipeline::open(job_of(), options).message(),

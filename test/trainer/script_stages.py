@@ -20,5 +20,11 @@ class Part(torch.nn.Module):
         return x + y
 
 
+class Pair(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x
+
+
+torch.jit.save(torch.jit.script(Pair()), f"{sys.argv[1]}/pair.pt")
 for n in range(2):
     torch.jit.save(torch.jit.script(Part(n, n == 1)), f"{sys.argv[1]}/stage{n}.pt")

@@ -76,11 +76,10 @@ struct plain_result {
   double evaluated = 0;
 };
 
-/// The same training without a pipeline; in the end a batch is evaluated.
-inline plain_result train_plainly(std::int64_t microbatches, std::uint64_t steps,
-                                  std::int64_t rows = 37) {
+/// The same training of the whole `model` without a pipeline; in the end a batch is evaluated.
+inline plain_result train_plainly(const stage& model, std::int64_t microbatches,
+                                  std::uint64_t steps, std::int64_t rows = 37) {
   at::set_num_threads(1);
-  const auto model = layers_of(0, layers);
   plain_result r;
   for (const auto& p : model.parameters) r.weights.push_back(p.second);
   std::vector<at::Tensor> momentum(r.weights.size());
@@ -103,7 +102,8 @@ inline plain_result train_plainly(std::int64_t microbatches, std::uint64_t steps
     const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < r.weights.size(); ++i) {
       auto& w = r.weights[i];
-      momentum[i] = momentum[i].defined() ? momentum[i].mul(0.9).add(w.grad()) : w.grad().clone();
+      const auto g = w.grad().defined() ? w.grad() : at::zeros_like(w);
+      momentum[i] = momentum[i].defined() ? momentum[i].mul(0.9).add(g) : g.clone();
       w.add_(momentum[i], -0.01);
       w.mutable_grad().reset();
     }
@@ -111,6 +111,11 @@ inline plain_result train_plainly(std::int64_t microbatches, std::uint64_t steps
   const at::NoGradGuard no_grad;
   r.evaluated = pass(batch_of(100, rows), false, nullptr);
   return r;
+}
+
+inline plain_result train_plainly(std::int64_t microbatches, std::uint64_t steps,
+                                  std::int64_t rows = 37) {
+  return train_plainly(layers_of(0, layers), microbatches, steps, rows);
 }
 
 }  // namespace rrfp::testing

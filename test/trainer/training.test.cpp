@@ -164,26 +164,78 @@ TEST_CASE("a parameter that no microbatch uses has a gradient of zero") {
   CHECK(at::equal(unused, at::ones({3}).mul_(1 - 0.01 * 0.5)));
 }
 
-TEST_CASE("a hook that throws is told, and takes nothing with it") {
+TEST_CASE("a hook that throws is told in its own words, and takes nothing with it") {
   auto options = small_options();
+  std::vector<std::string> notes;
+  options.on_note = [&](const std::string& line) { notes.push_back(line); };
   options.on_step = [](const actors::step_summary& s) {
-    if (s.step.value() == 1) throw 3;
+    if (s.step == 2) throw std::runtime_error("the disk is full");
+    if (s.step == 3) throw 3;
   };
   const auto plain = train_plainly(5, 4);
   auto p = pipeline::open(job_of(), options).value();
-  CHECK(p->step(batch_of(0)).ok());
-  CHECK_THAT(p->step(batch_of(1)).message(), Contains("on_step threw"));
-  CHECK(p->steps() == 2);
-  CHECK(p->step(batch_of(2)).value().loss == plain.losses[2]);
-  CHECK(p->step(batch_of(3)).value().loss == plain.losses[3]);
+  const std::vector<std::string> failures{"", "on_step threw: the disk is full",
+                                          "on_step threw something that is no std::exception", ""};
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    const auto r = p->step(batch_of(step)).value();
+    CHECK(r.loss == plain.losses[step]);
+    CHECK(r.hook_failure == failures[step]);
+  }
   CHECK(p->finish().value().steps == 4);
+  CHECK(notes == std::vector<std::string>{failures[1], failures[2]});
+}
+
+TEST_CASE("steps and evaluations count from 1, each on their own") {
+  auto options = small_options();
+  std::vector<std::pair<bool, std::uint64_t>> told;
+  options.on_step = [&](const actors::step_summary& s) {
+    told.emplace_back(s.purpose == compute::step_purpose::training, s.step);
+  };
+  actors::trace_recorder trace;
+  options.trace = &trace;
+  auto p = pipeline::open(job_of(), options).value();
+  CHECK(p->step(batch_of(0)).value().step == 1);
+  CHECK(p->eval(batch_of(0)).value().step == 1);
+  CHECK(p->step(batch_of(1)).value().step == 2);
+  CHECK(p->eval(batch_of(1)).value().step == 2);
+  CHECK(p->finish().value().steps == 2);
+  CHECK(told ==
+        std::vector<std::pair<bool, std::uint64_t>>{{true, 1}, {false, 1}, {true, 2}, {false, 2}});
+  const scratch_folder folder;
+  REQUIRE(actors::write_chrome_json(folder / "trace.json", {{"run", &trace}}).ok());
+  const auto text = rrfp::test::text_of(folder / "trace.json");
+  for (const std::string number : {"1", "2"})
+    CHECK_THAT(text,
+               Contains("\"step\":" + number + ",") && Contains("\"evaluation\":" + number + ","));
+  CHECK_THAT(text, !Contains("\"step\":0") && !Contains("\"evaluation\":0") &&
+                       !Contains("4503599627370496"));
+}
+
+TEST_CASE("open leaves the program's random numbers as they were") {
+  const auto draw = [](bool opens) {
+    at::manual_seed(7);
+    at::randn({3});  // an odd number: one more is kept for the next call
+    if (opens) {
+      auto options = small_options();
+      options.make_stage = [](const stage_place& at) {
+        at::manual_seed(at.index);
+        auto s = part_at(at);
+        const at::NoGradGuard no_grad;
+        s.parameters[0].second.add_(at::randn({width, width}), 0.01);
+        return s;
+      };
+      CHECK(pipeline::open(job_of(), options).value()->step(batch_of(0)).ok());
+    }
+    return at::randn({5});
+  };
+  CHECK(at::equal(draw(true), draw(false)));
 }
 
 TEST_CASE("an interrupt ends the step, and the pipeline") {
   auto options = small_options();
   pipeline* running = nullptr;
   options.on_step = [&](const actors::step_summary& s) {
-    if (s.step.value() == 1) running->interrupt();
+    if (s.step == 2) running->interrupt();
   };
   auto p = pipeline::open(job_of(), options).value();
   running = p.get();
@@ -191,6 +243,45 @@ TEST_CASE("an interrupt ends the step, and the pipeline") {
   (void)p->step(batch_of(1));  // may still be told
   CHECK(p->step(batch_of(2)).message() == "interrupted");
   CHECK(p->finish().message() == "interrupted");
+}
+
+TEST_CASE("an interrupt with a folder saves the running step, and the end is a good one") {
+  const scratch_folder folder;
+  auto j = job_of();
+  j.checkpoint.dir = folder / "saved";
+  pipeline* running = nullptr;
+  std::atomic<int> calls = 0;
+  auto options = small_options();
+  options.make_stage = [&](const stage_place& at) {
+    auto s = part_at(at);
+    if (at.is_first())
+      s.forward = [&, inner = s.forward](const at::Tensor& x) {
+        if (++calls == 7) running->interrupt();  // in the second step
+        return inner(x);
+      };
+    return s;
+  };
+  auto p = pipeline::open(j, options).value();
+  running = p.get();
+  const auto plain = train_plainly(5, 3);
+  CHECK(p->step(batch_of(0)).ok());
+  CHECK(p->step(batch_of(1)).value().loss == plain.losses[1]);
+  CHECK(p->step(batch_of(2)).message() == "interrupted");
+  const auto summary = p->finish();
+  INFO(summary.message());
+  REQUIRE(summary.ok());
+  CHECK(summary->steps == 2);
+  CHECK(summary->checkpoints == 1);
+  CHECK(summary->loss_last == plain.losses[1]);
+  CHECK(p->finish().message() == "interrupted");
+  p.reset();
+  p = pipeline::open(j, small_options()).value();
+  CHECK(p->steps() == 2);
+  CHECK(p->step(batch_of(2)).value().loss == plain.losses[2]);
+  // Between two steps it is no different; of what is lost nothing good is told.
+  p->interrupt();
+  CHECK(p->step(batch_of(3)).message() == "interrupted");
+  CHECK(p->finish().value().checkpoints == 1);
 }
 
 }  // namespace rrfp::testing

@@ -36,12 +36,10 @@
 
 namespace rrfp::actors {
 
-/// Evaluations are numbered from here, apart from the steps of the training.
-inline constexpr std::uint64_t first_evaluation = std::uint64_t{1} << 52;
-
 struct step_summary {
-  /// Of a training: how many are complete without it. Of an evaluation: a number of its own.
-  step_id step;
+  /// Of a training: how many are complete with it. Of an evaluation: which of the run's it is.
+  /// From 1 on.
+  std::uint64_t step = 0;
   compute::step_purpose purpose = compute::step_purpose::training;
   double loss = 0;  ///< mean over the tokens of the step, in nats
   /// Of every microbatch, those of replica 0 first.
@@ -98,6 +96,10 @@ struct run_result {
   ending how = ending::done;
   /// What failed, where; empty otherwise.
   std::string message;
+  /// Interrupted, and nothing is lost by that: between two steps, what is complete being saved.
+  bool in_order = false;
+  /// No task had finished for hang_timeout_s: what runs may never return.
+  bool hung = false;
   /// As far as the run came; weights_xxh64 only when done. Empty on nodes other than 0.
   run_summary summary;
   /// One a stage, lines of rrfp/schedule/transcript.hpp, when asked for.
@@ -201,8 +203,9 @@ struct session_setup {
   /// Called after every step on every node, from a thread of the session; may call interrupt() and
   /// nothing else of it. On other nodes than 0 `step_ms` is theirs only by and large.
   std::function<void(const step_summary&)> on_step;
-  /// Called when the run is over on this node, before what still computes is waited for.
-  std::function<void()> on_ending;
+  /// Called once the job has ended, with what run() will return, before what still computes is
+  /// waited for: a task that never returns keeps run() for ever. From the thread of run().
+  std::function<void(const run_result&)> on_ending;
   /// Called after every save, as on_step.
   std::function<void(const checkpoint_report&)> on_checkpoint;
 };
@@ -234,6 +237,7 @@ class session {
   status check_restored() const;
 
   /// Trains until train.steps steps are complete, or, with on_request, as it is asked to. Once.
+  /// Returns when nothing computes any more.
   run_result run();
   /// Ends run() as soon as the running tasks are done. With checkpoints, the first call lets the
   /// running step end and saves it, if it would be lost; the second does not. Thread-safe, any

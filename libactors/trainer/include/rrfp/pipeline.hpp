@@ -25,14 +25,23 @@
 /// job and calls the same functions in the same order. Inputs matter in the process of the first
 /// stage, targets in that of the last one; elsewhere they may be undefined.
 ///
+/// Steps count from 1, in results, hooks, traces, reports and errors; evaluations count from 1 on
+/// their own. A step_id, which modules and weather get, is a key (rrfp/schedule/step_name.hpp).
+///
 /// Errors are values: result<T>::message() is one line that names the stage. After a step that
 /// failed the pipeline is over, and each further call gives the same error; a batch that is refused
-/// before anything runs (too few rows, another number of microbatches) leaves it as it was, so of
-/// several processes all must be given batches that fit. A process that is given its batch later
-/// than run.hang_timeout_s after the others ends the training for all; one that waits for node 0 to
-/// begin a step waits for as long as node 0 lives. What functions of the
-/// program's own throw becomes an error too, which names the function; so does an own policy that
-/// breaks its rules (rrfp/schedule/check_policy.hpp).
+/// before anything runs (too few rows, another number of microbatches, no targets, nothing that
+/// counts) leaves it as it was, so of several processes all must be given batches that fit. A
+/// process that is given its batch later than run.hang_timeout_s after the others ends the training
+/// for all; one that waits for node 0 to begin a step waits for as long as node 0 lives. What
+/// functions of the program's own throw becomes an error too, which names the function; so does an
+/// own policy that breaks its rules (rrfp/schedule/check_policy.hpp).
+///
+/// If no task finishes for run.hang_timeout_s, a module that never returns among the causes, step()
+/// and its like give an error that names who waits for what, and on_report gets the whole. The
+/// thread of a function that does not return cannot be ended: it stays, and with it all that the
+/// pipeline holds. The destructor waits run.hang_timeout_s for it (not again after a hang; for ever
+/// if that is 0), says so by on_note and leaves it; what the function refers to must outlive it.
 ///
 /// [train] is followed to the letter: the learning rate goes from train.lr to train.lr_min along a
 /// cosine of train.steps steps and stays there, and gradients are clipped to train.clip_norm.
@@ -40,9 +49,11 @@
 /// zero_grad(set_to_none=False): weight decay and momentum still move it.
 /// Modules of a program's own run on the CPU (device.kind = "cpu").
 ///
-/// Thread-safety: one thread at a time calls a pipeline, but for interrupt(). Modules, losses and
-/// hooks are called from threads of the pipeline, a module from one at a time, of different stages
-/// at once; they must outlive the pipeline or be owned by it.
+/// open() leaves libtorch's generator as it was, whatever the factories draw.
+///
+/// Thread-safety: one thread at a time calls a pipeline, but for interrupt() and report(). Modules,
+/// losses and hooks are called from threads of the pipeline, a module from one at a time, of
+/// different stages at once; they must outlive the pipeline or be owned by it.
 #pragma once
 
 #include <cstdint>
@@ -103,11 +114,15 @@ struct pipeline_options {
 
   /// Which process this is; nothing: as the environment says.
   std::optional<actors::launch_place> place;
-  /// Called after every step and evaluation, and every save, from a thread of the pipeline.
+  /// Called by step() and eval() before they return.
   std::function<void(const actors::step_summary&)> on_step;
+  /// Called after every save, from a thread of the pipeline, one call at a time with on_report.
   std::function<void(const actors::checkpoint_report&)> on_checkpoint;
+  /// Called with the text of who waits for what, before the error of a training that hangs and when
+  /// report() has asked for it: several lines, on every process. Empty: stderr.
+  std::function<void(const std::string&)> on_report;
   /// What the user of the training should be told, a line each: where it goes on, what was passed
-  /// over. Called by open(). Empty: stderr.
+  /// over, which hook threw. Called in the thread that calls the pipeline. Empty: stderr.
   std::function<void(const std::string&)> on_note;
   /// Filled as the training goes; may be null. Outlives the pipeline.
   actors::trace_recorder* trace = nullptr;
@@ -121,13 +136,15 @@ struct batch {
 
 struct step_options {
   /// The outputs of the last stage go into step_result::outputs, in the process that hosts it
-  /// (rank 0 of its ranks). They stay in memory until the result is gone.
+  /// (rank 0 of its ranks). They stay in memory until the result is gone. A module of make_chunk
+  /// gives its own to forward_input::keep_output; make_compute has none to give.
   bool return_outputs = false;
 };
 
 struct step_result {
-  std::uint64_t step = 0;  ///< complete steps of the training, this one included
-  double loss = 0;         ///< mean over what counts
+  /// Complete steps of the training, this one included; of eval(): evaluations of this pipeline.
+  std::uint64_t step = 0;
+  double loss = 0;  ///< mean over what counts
   /// Mean of every microbatch, in order; of all replicas.
   std::vector<double> losses;
   double gradient_norm = 0;  ///< before clipping; of a training
@@ -137,6 +154,9 @@ struct step_result {
   double bubble = 0;  ///< share of the stages' time without a task
   /// One a microbatch, if asked for and hosted here; detached.
   std::vector<at::Tensor> outputs;
+  /// "on_step threw: no such file", of on_checkpoint and on_report since the last step, too. Empty:
+  /// none threw.
+  std::string hook_failure;
 };
 
 class pipeline {
@@ -147,7 +167,8 @@ class pipeline {
   static result<std::unique_ptr<pipeline>> open(job::job j, pipeline_options options);
   pipeline(const pipeline&) = delete;
   pipeline& operator=(const pipeline&) = delete;
-  /// Ends what runs, without a save.
+  /// Ends what runs, without a save, and waits for functions of the program's that have not
+  /// returned, as said above.
   ~pipeline();
 
   /// One step of the training: forward, backward and update. pipeline.microbatches * replicas
@@ -169,16 +190,20 @@ class pipeline {
   /// before the next step, and on_checkpoint tells how it ended. Error: there is no checkpoint.dir.
   status save();
   /// A good end, on all processes: saves what is not saved, if there is a checkpoint.dir, and says
-  /// goodbye. The summary is whole in the process that leads.
+  /// goodbye. The summary is whole in the process that leads. After an interrupt() that has let the
+  /// running step end and saved it, the summary as well, but for weights_xxh64.
   result<actors::run_summary> finish();
   /// Ends the training, from any thread, not from a signal handler. The first time after the
   /// running step and with a save, if there is a checkpoint.dir.
   void interrupt();
+  /// Has on_report of every process told who waits for what; the training goes on. `why` is told
+  /// along. From any thread, not from a signal handler.
+  void report(std::string why);
 
  private:
   class impl;
-  explicit pipeline(std::unique_ptr<impl> state);
-  std::unique_ptr<impl> impl_;
+  explicit pipeline(std::shared_ptr<impl> state);
+  std::shared_ptr<impl> impl_;  ///< shared with what runs and cannot be ended
 };
 
 }  // namespace rrfp

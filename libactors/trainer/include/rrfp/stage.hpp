@@ -1,6 +1,7 @@
 /// One part of a model of one's own, as a pipeline takes it.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,7 +36,8 @@ struct stage_place {
 /// order in which they happen to run. Buffers are not saved either.
 struct stage {
   /// Float leaves under names that no other part of the model has; they name it in checkpoints, so
-  /// one that does not depend on the number of stages lets a training go on with another.
+  /// one that does not depend on the number of stages lets a training go on with another. All that
+  /// forward() uses and that requires a gradient; whether one does must not change after open().
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   /// From the batch's rows (first part) or the output of the part before to the input of the next
   /// one, or to what the loss takes. Float, any shape; may differ from one microbatch to the next.
@@ -56,16 +58,27 @@ bool is_null(const Module& module) {
 
 }  // namespace detail
 
+/// A module holder or a shared pointer whose forward takes one tensor and returns one.
+template <class Module>
+concept tensor_module = requires(Module& module, const at::Tensor& x) {
+  { module->forward(x) } -> std::convertible_to<at::Tensor>;
+};
+
 /// A torch::nn module (a module holder or a shared pointer) with forward(Tensor) -> Tensor. Its
 /// parameters are called `prefix` + their names in it.
 template <class Module>
 stage stage_of(Module module, const std::string& prefix = {}) {
+  static_assert(tensor_module<Module>,
+                "stage_of() expects a module with forward(Tensor) -> Tensor; fill in a rrfp::stage "
+                "with a forward of your own where a module takes or returns something else");
   stage made;
-  if (detail::is_null(module)) return made;
-  for (const auto& p : module->named_parameters())
-    made.parameters.emplace_back(prefix + p.key(), p.value());
-  made.forward = [module](const at::Tensor& x) mutable { return module->forward(x); };
-  made.set_training = [module](bool training) mutable { module->train(training); };
+  if constexpr (tensor_module<Module>) {
+    if (detail::is_null(module)) return made;
+    for (const auto& p : module->named_parameters())
+      made.parameters.emplace_back(prefix + p.key(), p.value());
+    made.forward = [module](const at::Tensor& x) mutable { return module->forward(x); };
+    made.set_training = [module](bool training) mutable { module->train(training); };
+  }
   return made;
 }
 
@@ -75,6 +88,8 @@ result<stage> script_stage(const std::string& path, const std::string& prefix = 
 
 /// As torch::nn::functional::linear. In forward() of a stage its weight gradient is put off to a
 /// task of its own, W, that fills gaps; anywhere else it is the ordinary operator. The same bits.
+/// A weight or bias that is no leaf, or has hooks, or that other operators use too gets its
+/// gradient in B, as with the ordinary operator.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 /// As torch::nn::functional::embedding, likewise.
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight);

@@ -24,9 +24,10 @@ namespace rrfp::compute {
 class weight_stash;
 
 /// y = x * weight^T + bias. `x` float [..., in], `weight` [out, in], `bias` [out] or undefined;
-/// returns [..., out]. Weight and bias are leaves that require a gradient, or frozen ones that do
-/// not. Used by several operators they stay exact; a weight that is used both here and by an
-/// operator of ordinary autograd gets both parts, summed in another order than autograd would.
+/// returns [..., out]. The gradients are autograd's, bit for bit, whatever else uses the weights.
+/// They are put off for leaves; a weight or bias that other operators have made (a cast, a
+/// transpose, W + B * A), that has hooks or that ordinary operators use as well gets its gradient
+/// in B.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash);
 

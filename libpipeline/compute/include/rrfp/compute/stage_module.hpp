@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -82,6 +83,7 @@ struct forward_input {
   at::Tensor input;
   /// The microbatch's targets; defined on the last virtual stage only.
   at::Tensor targets;
+  /// A key of the step or evaluation; rrfp/schedule/step_name.hpp makes a number or a name of it.
   step_id step;
   microbatch_id mb;
   /// For linear() and embedding(); null: ordinary autograd.
@@ -90,6 +92,9 @@ struct forward_input {
   microbatch_view* batch = nullptr;
   /// False: nothing is learnt from it, and dropout has no place.
   bool training = true;
+  /// On the last virtual stage, where outputs are asked for: takes that of the microbatch. Empty:
+  /// nobody asks.
+  std::function<void(const at::Tensor&)> keep_output = {};
 };
 
 /// Not thread-safe: one thread drives a chunk.

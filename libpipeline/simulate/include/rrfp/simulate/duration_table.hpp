@@ -2,11 +2,11 @@
 ///
 /// CSV with the header `step,stage,chunk,mb,kind,ms`. The kinds F, B, W and BW are tasks. The kinds
 /// `act` and `grad` are the messages that carry the input of F and of B or BW; stage and chunk name
-/// the receiver. Rows may come in any order; empty lines are skipped.
+/// the receiver. Steps count from 1. Rows may come in any order; empty lines are skipped.
 ///
 ///   step,stage,chunk,mb,kind,ms
-///   0,1,0,3,F,1.25
-///   0,1,0,3,act,0.08
+///   1,1,0,3,F,1.25
+///   1,1,0,3,act,0.08
 ///
 /// A message without a row takes no time. A task without a row is an error before the run, unless
 /// other rows determine it: BW = B + W.

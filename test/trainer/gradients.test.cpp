@@ -1,0 +1,176 @@
+/// Whatever weights are made of, they learn as in a plain loop; what cannot learn is an error.
+#include <functional>
+#include <map>
+
+#include "small_model.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace rrfp::testing {
+
+using Catch::Matchers::Contains;
+
+namespace {
+
+using weights = std::vector<at::Tensor>;
+/// One part of the model, on weights of its own.
+using layer = std::function<at::Tensor(const at::Tensor& x, const weights& w)>;
+
+/// [16, 16], [16, 4], [4, 16], [20, 16] and [16].
+stage part_with(const layer& f, std::uint32_t index) {
+  stage s;
+  weights w;
+  const std::vector<std::vector<std::int64_t>> shapes{{16, 16}, {16, 4}, {4, 16}, {20, 16}, {16}};
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const auto count = c10::multiply_integers(shapes[i]);
+    const auto n = at::arange(count, at::kFloat).view(shapes[i]);
+    w.push_back(at::sin(n * 0.37 + static_cast<double>(index * 7 + i)).mul_(0.3).requires_grad_());
+    s.parameters.emplace_back("part" + std::to_string(index) + "." + std::to_string(i), w.back());
+  }
+  s.forward = [f, w](const at::Tensor& x) { return x + at::tanh(f(x, w)); };
+  return s;
+}
+
+/// Both parts after one another.
+stage whole_of(const layer& f) {
+  auto first = part_with(f, 0), second = part_with(f, 1);
+  stage s;
+  s.parameters = first.parameters;
+  s.parameters.insert(s.parameters.end(), second.parameters.begin(), second.parameters.end());
+  s.forward = [first, second](const at::Tensor& x) { return second.forward(first.forward(x)); };
+  return s;
+}
+
+std::string fails_with(pipeline_options options) {
+  auto p = pipeline::open(job_of(), std::move(options)).value();
+  const auto r = p->step(batch_of(0));
+  return r ? "it went well" : r.message();
+}
+
+}  // namespace
+
+TEST_CASE("weights that are no leaves learn as in a plain loop, bit for bit") {
+  const auto ids = [](const at::Tensor& x) { return x.abs().mul(5).to(at::kLong).clamp(0, 15); };
+  const std::map<std::string, layer> layers{
+      {"a cast",
+       [](const auto& x, const auto& w) {
+         return rrfp::linear(x.to(at::kBFloat16), w[0].to(at::kBFloat16)).to(at::kFloat);
+       }},
+      {"a transpose", [](const auto& x, const auto& w) { return rrfp::linear(x, w[0].t()); }},
+      {"low-rank adapters",
+       [](const auto& x, const auto& w) { return rrfp::linear(x, w[0] + w[1].mm(w[2])); }},
+      {"a part",
+       [](const auto& x, const auto& w) { return rrfp::linear(x, w[3].narrow(0, 2, 16), w[4]); }},
+      {"a bias alone",
+       [](const auto& x, const auto& w) { return rrfp::linear(x, w[0], w[4] * 2); }},
+      {"rows",
+       [ids](const auto& x, const auto& w) { return rrfp::embedding(ids(x), w[3] * 0.5).sum(1); }},
+      {"one weight used in every way",
+       [ids](const auto& x, const auto& w) {
+         auto y = rrfp::linear(x, w[0], w[4]);
+         y = at::linear(at::tanh(y), w[0], w[4]);
+         y = rrfp::linear(at::tanh(y), w[0].t());
+         y = rrfp::linear(at::tanh(y), w[0], w[4]) + rrfp::embedding(ids(x), w[0]).sum(1);
+         return rrfp::linear(w[0], y).t() + rrfp::linear(y, w[0]) * w[4];
+       }},
+      {"a weight with a hook", [](const auto& x, const auto& w) { return rrfp::linear(x, w[0]); }},
+  };
+  for (const auto& [name, f] : layers) {
+    const auto make = [&, f = f](std::uint32_t index) {
+      auto s = part_with(f, index);
+      if (name == "a weight with a hook")
+        s.parameters[0].second.register_hook([](const at::Tensor& g) { return g * 2; });
+      return s;
+    };
+    auto whole = whole_of(f);
+    if (name == "a weight with a hook")
+      for (auto& [of, w] : whole.parameters)
+        if (w.sizes() == at::IntArrayRef{16, 16})
+          w.register_hook([](const at::Tensor& g) { return g * 2; });
+    const auto plain = train_plainly(whole, 5, 3);
+    for (const std::string how :
+         {"policy = \"zb_h1\"\n", "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n", ""}) {
+      INFO(name << ", " << how);
+      std::map<std::string, at::Tensor> learnt;
+      auto options = small_options();
+      options.make_stage = [&](const stage_place& at) {
+        auto s = make(at.index);
+        learnt.insert(s.parameters.begin(), s.parameters.end());
+        return s;
+      };
+      auto p = pipeline::open(job_of("[dispatch]\n" + how), options).value();
+      for (std::uint64_t step = 0; step < 3; ++step)
+        CHECK(p->step(batch_of(step)).value().loss == plain.losses[step]);
+      CHECK(p->eval(batch_of(100)).value().loss == plain.evaluated);
+      CHECK(p->finish().ok());
+      for (std::size_t i = 0; i < plain.weights.size(); ++i)
+        CHECK(at::equal(learnt.at(whole.parameters[i].first), plain.weights[i]));
+    }
+  }
+}
+
+TEST_CASE("a leaf that is used and is no parameter of its stage is an error") {
+  const auto other = at::ones({16, 16}).requires_grad_();
+  for (const bool is_deferred : {false, true}) {
+    auto options = small_options();
+    options.make_stage = [&](const stage_place& at) {
+      auto s = part_at(at);
+      if (at.index == 1)
+        s.forward = [=, inner = s.forward](const at::Tensor& x) {
+          return inner(is_deferred ? rrfp::linear(x, other) : at::linear(x, other));
+        };
+      return s;
+    };
+    CHECK_THAT(fails_with(options), Contains("stage 1, F0 of step 1: forward uses a leaf that is "
+                                             "not trained here: Float [16, 16]; expected each"));
+  }
+  // Of another stage it is that stage's.
+  auto options = small_options();
+  const auto shared = weight_of(0);
+  options.make_stage = [&](const stage_place& at) {
+    auto s = part_at(at);
+    if (at.index == 0) s.parameters.emplace_back("shared", shared);
+    s.forward = [=, inner = s.forward](const at::Tensor& x) {
+      return inner(rrfp::linear(x, shared));
+    };
+    return s;
+  };
+  CHECK_THAT(fails_with(options), Contains("stage 1, F0 of step 1: forward uses a leaf"));
+}
+
+TEST_CASE("inputs and targets that require a gradient are data like any other") {
+  auto p = pipeline::open(job_of(), small_options()).value();
+  auto b = batch_of(0);
+  std::vector<compute::microbatch> all;
+  const auto xs = at::tensor_split(b.inputs, 5), ys = at::tensor_split(b.targets, 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    compute::microbatch mb;
+    mb.inputs = xs[i].clone().requires_grad_();
+    mb.targets = ys[i].clone().requires_grad_();
+    mb.tokens = xs[i].size(0);
+    all.push_back(mb);
+  }
+  CHECK(p->step(all).value().loss == train_plainly(5, 1).losses[0]);
+  CHECK_FALSE(all[0].inputs.grad().defined());
+}
+
+TEST_CASE("a parameter that is frozen or unfrozen after open is an error that names it") {
+  for (const bool from : {false, true}) {
+    auto options = small_options();
+    at::Tensor changing;
+    options.make_stage = [&](const stage_place& at) {
+      auto s = part_at(at);
+      if (at.index == 1) (changing = s.parameters[0].second).requires_grad_(from);
+      return s;
+    };
+    auto p = pipeline::open(job_of(), options).value();
+    CHECK(p->step(batch_of(0)).ok());
+    changing.requires_grad_(!from);
+    CHECK(p->eval(batch_of(0)).ok());
+    CHECK_THAT(p->step(batch_of(1)).message(),
+               Contains("stage 1, begin of step 2: parameter 'layers.2' was ") &&
+                   Contains(from ? "'layers.2' was frozen" : "'layers.2' was unfrozen"));
+  }
+}
+
+}  // namespace rrfp::testing
