@@ -126,9 +126,9 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
                  "), got " + quoted(line)};
   row parsed;
   auto& row_id = parsed.row_id;
-  if (!parse_number((*cells)[0], row_id.step) || where.step == 0)
+  if (!parse_number((*cells)[0], row_id.step) || row_id.step == 0)
     return error{"expected a step number from 1, got " + quoted((*cells)[0])};
-  --where.step;
+  --row_id.step;
   if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, row_id.stage); !ok)
     return ok.failure();
   if (auto ok = parse_index((*cells)[2], "chunk", shape_.chunks, row_id.chunk); !ok)
