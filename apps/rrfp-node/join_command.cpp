@@ -8,6 +8,7 @@
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "../common/console.hpp"
 #include "commands.hpp"
 #include "metrics_server.hpp"
 #include "refuse.hpp"
@@ -49,24 +50,29 @@ int join_command(const command_options& options, const join_options& join) {
   hooks.version = RRFP_VERSION;
   hooks.description = places->describe(place->rank);
   hooks.stop = stop.get_token();
-  hooks.on_refused = [](const std::string& why) { fmt::print(stderr, "rrfp-node: {}\n", why); };
+  hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
   interrupts.on_interrupt([&] { stop.request_stop(); });
   const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
   interrupts.on_interrupt(nullptr);
-  if (interrupts.interrupted()) return exit_interrupted;
+  if (interrupts.interrupted()) {
+    if (!join.launched || place->rank == node_id{0})
+      print_error("rrfp-node: interrupted before all nodes had joined\n");
+    return exit_interrupted;
+  }
   // Nothing has begun: a wrong place, key or job.
   if (!joined) return refuse(joined.message());
   const auto& members = joined->members;
   const node_seat seat{members.get(), joined->token, join.launched};
   if (!joined->lost.empty()) {
-    if (seat.tells(joined->lost)) fmt::print(stderr, "rrfp-node: {}\n", joined->lost);
+    if (seat.tells(joined->lost)) print_error("rrfp-node: {}\n", joined->lost);
     return exit_node_lost;
   }
   if (seat.leads())
     for (const auto& node : members->members())
-      fmt::print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
+      print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
   const int code = train(runs, outputs, interrupts, seat);
-  if (code == exit_done || code == exit_interrupted) members->leave();
+  // Whatever else the end, all nodes have agreed on it.
+  if (code != exit_node_lost) members->leave();
   return code;
 }
 

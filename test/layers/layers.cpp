@@ -42,15 +42,16 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"job", {"libpipeline/job", {"schedule", "weather", "policies", "hugging_face"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"html", {"libpipeline/html", {}, {}}},
+      {"files", {"libpipeline/files", {"schedule"}, {}}},
       // A file format: it knows neither models nor tensors that compute.
-      {"safetensors", {"libpipeline/safetensors", {"schedule"}, {}}},
-      {"checkpoint", {"libpipeline/checkpoint", {"schedule", "safetensors"}, {}}},
+      {"safetensors", {"libpipeline/safetensors", {"files", "schedule"}, {}}},
+      {"checkpoint", {"libpipeline/checkpoint", {"files", "schedule", "safetensors"}, {}}},
       // Recorded durations are written in the simulator's form; it is not run here.
       {"report",
        {"libpipeline/report", {"schedule", "html", "rrfp/simulate/duration_table.hpp"}, {}}},
       {"experiment",
        {"libpipeline/experiment",
-        {"schedule", "weather", "simulate", "policies", "job", "workload", "html"},
+        {"files", "schedule", "weather", "simulate", "policies", "job", "workload", "html"},
         {}}},
       {"compute",
        {"libpipeline/compute",
@@ -68,7 +69,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "checkpoint", "safetensors", "metrics", "accelerator"},
+         "schedule", "checkpoint", "safetensors", "metrics", "accelerator", "files"},
         with(torch, {"caf"})}},
       // The door to devices, and what lies behind it.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -93,9 +94,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"openssl"}}},
       {"apps",
        {"apps",
-        {"actors", "plan", "compute", "data", "tp_coord", "job", "policies", "weather", "workload",
-         "trainer", "hugging_face", "experiment", "simulate", "report", "wall_clock", "schedule",
-         "checkpoint", "safetensors", "metrics"},
+        {"actors",       "plan",       "compute",     "data",     "tp_coord",
+         "job",          "policies",   "weather",     "workload", "trainer",
+         "hugging_face", "experiment", "simulate",    "report",   "wall_clock",
+         "schedule",     "checkpoint", "safetensors", "metrics",  "files"},
         with(torch, {"caf", "CLI", "toml++", "prometheus", "CivetServer.h"})}},
   };
   return all;

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include <rrfp/simulate/duration_table.hpp>
 
@@ -79,12 +80,11 @@ TEST_CASE("a row that is wrong is named by file and line, with what was expected
         "'0,1,1,0,grad,1'");
 }
 
-TEST_CASE("a file that cannot be read or written is named") {
+TEST_CASE("a file that cannot be read is named") {
   const auto read = duration_table::read("/nowhere/run.csv", linear(1, 1));
   REQUIRE_FALSE(read.ok());
   CHECK(read.message() == "/nowhere/run.csv: expected a readable file of durations, got none");
   CHECK_FALSE(duration_table::read("/", linear(1, 1)).ok());
-  CHECK_FALSE(duration_table{linear(1, 1)}.write("/nowhere/run.csv").ok());
 }
 
 TEST_CASE("a fused backward may be told from its parts, but not the parts from it") {
@@ -131,7 +131,7 @@ TEST_CASE("a run's durations, exported and read again, give the same run to the 
     const auto file = (std::filesystem::temp_directory_path() /
                        ("rrfp_durations_" + std::to_string(::getpid()) + ".csv"))
                           .string();
-    REQUIRE(recorder.table().write(file).ok());
+    std::ofstream{file} << recorder.table().text();
     const auto read = duration_table::read(file, shape);
     std::filesystem::remove(file);
     REQUIRE(read.ok());

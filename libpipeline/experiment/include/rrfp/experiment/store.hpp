@@ -25,6 +25,8 @@ class store {
   const outcome* find(const std::string& description) const;
   /// On disk before it returns.
   status add(const std::string& description, const outcome& o);
+  /// Whether add() has failed: what comes of the cells is lost.
+  bool has_failed() const { return has_failed_; }
   /// A line for each torn one: "DIR/cells.jsonl:7: torn, its cell runs again".
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -37,10 +39,8 @@ class store {
   std::map<std::string, outcome> done_;
   std::vector<std::string> notes_;
   file file_;
+  bool has_failed_ = false;
 };
-
-/// Written beside and renamed: whole or absent.
-status write_whole(const std::string& path, const std::string& text);
 
 /// Engine by engine, cell by cell.
 std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all);

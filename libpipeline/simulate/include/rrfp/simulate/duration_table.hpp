@@ -40,7 +40,6 @@ class duration_table final : public cost_model {
 
   /// Sorted by step, stage, chunk, microbatch and kind; reads back to the nanosecond.
   std::string text() const;
-  status write(const std::string& file) const;
 
   /// Steps that the rows speak of: the largest + 1, but never past the largest number; 0 without
   /// rows.
