@@ -10,6 +10,7 @@
 #include <rrfp/actors/job_cluster.hpp>
 
 #include "messages.hpp"
+#include "ucx/shared_memory.hpp"
 
 namespace rrfp::actors {
 
@@ -48,12 +49,13 @@ bool is_one_machine(const std::vector<member>& members) {
 
 /// The cards of all nodes, by node. They come from members, who have proved to be of the same
 /// version: what does not parse is the product's fault and throws.
-result<std::vector<json>> exchange_cards(membership& members, const json& mine,
-                                         std::chrono::milliseconds limit) {
-  auto all = members.all_gather(to_bytes(mine), limit);
-  if (!all) return all.failure();
+std::variant<std::vector<json>, end_cause> exchange_cards(membership& members,
+                                                          const result<json>& mine,
+                                                          std::chrono::milliseconds limit) {
+  auto all = agree(members, mine ? result<std::string>{to_bytes(*mine)} : mine.failure(), limit);
+  if (auto* cause = std::get_if<end_cause>(&all)) return std::move(*cause);
   std::vector<json> cards;
-  for (const auto& bytes : *all) cards.push_back(json::from_cbor(bytes));
+  for (const auto& bytes : std::get<0>(all)) cards.push_back(json::from_cbor(bytes));
   return cards;
 }
 
@@ -69,10 +71,9 @@ cluster_link::cluster_link(const cluster& where, ucx_transport& wire,
                            std::chrono::milliseconds limit)
     : where_(where), wire_(wire), limit_(limit) {}
 
-result<cluster_link::opened> cluster_link::open(const cluster& where, const session_setup& setup,
-                                                const std::map<stage_id, compute::tie>& sides,
-                                                steady_clock::time_point start,
-                                                arrival_memory memory) {
+std::variant<cluster_link::opened, end_cause> cluster_link::open(
+    const cluster& where, const session_setup& setup, const std::map<stage_id, compute::tie>& sides,
+    steady_clock::time_point start, arrival_memory memory) {
   auto& members = *where.members;
   const std::chrono::milliseconds limit{
       static_cast<std::int64_t>(where.transport.join_timeout_s * 1e3)};
@@ -86,40 +87,52 @@ result<cluster_link::opened> cluster_link::open(const cluster& where, const sess
   if (job::is_loopback(where.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !is_one_machine(members.members());
   options.inflight_bytes_max = options.message_bytes_max = where.transport.inflight_bytes;
-  auto wire = ucx_transport::open(std::move(options));
-  if (!wire) return wire.failure();
-  if (memory.on_devices && (*wire)->takes_cuda())
+  const auto& own_host = members.members()[members.node().value()].host;
+  const auto neighbours = std::count_if(members.members().begin(), members.members().end(),
+                                        [&](const member& m) { return m.host == own_host; });
+  const auto room = ucx::check_shared_memory(options.tls, static_cast<std::uint32_t>(neighbours));
+  auto wire = room ? ucx_transport::open(std::move(options)) : room.failure();
+  if (wire && memory.on_devices && (*wire)->takes_cuda())
     (*wire)->fetch_to_devices(std::move(memory.on_devices));
 
-  json card{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
-  for (const auto& [stage, side] : sides)
-    card["ties"].push_back({stage.value(), static_cast<int>(side)});
-  const auto cards = exchange_cards(members, card, limit);
-  if (!cards) return cards.failure();
+  const auto own_card = [&]() -> result<json> {
+    if (!wire) return wire.failure();
+    json card{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
+    for (const auto& [stage, side] : sides)
+      card["ties"].push_back({stage.value(), static_cast<int>(side)});
+    return card;
+  };
+  auto exchanged = exchange_cards(members, own_card(), limit);
+  if (auto* cause = std::get_if<end_cause>(&exchanged)) return std::move(*cause);
+  const auto& cards = std::get<0>(exchanged);
 
   opened o;
   o.sides = sides;
-  o.link.reset(new cluster_link{where, **wire, limit});
-  (*wire)->on_failure([link = o.link.get()](node_id n, std::string why) {
+  auto& own = **wire;
+  o.link.reset(new cluster_link{where, own, limit});
+  o.wire = *std::move(wire);  // which ends before the link that it tells of failures
+  own.on_failure([link = o.link.get()](node_id n, std::string why) {
     link->tell_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
   });
-  for (std::uint32_t n = 0; n < cards->size(); ++n) {
-    const auto& other = (*cards)[n];
+  result<std::string> connected = std::string{};
+  for (std::uint32_t n = 0; n < cards.size(); ++n) {
+    const auto& other = cards[n];
     for (const auto& tie : other.value("ties", json::array()))
       o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
-    if (node_id{n} == members.node()) continue;
-    if (auto connected = (*wire)->connect(node_id{n}, text_of(other.at("address"))); !connected)
-      return why_lost(members, connected.failure());
+    if (node_id{n} == members.node() || !connected) continue;
+    if (auto made = own.connect(node_id{n}, text_of(other.at("address"))); !made)
+      connected = why_lost(members, made.failure());
   }
+  auto all_connected = agree(members, connected, limit);
+  if (auto* cause = std::get_if<end_cause>(&all_connected)) return std::move(*cause);
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
       for (std::uint32_t r = 0; r < setup.ranks; ++r) {
         const rank_address to{stage_id{s}, rank_id{r}, replica_id{d}};
-        (*wire)->route(to, where.places.of(to.replica, to.stage, to.rank));
+        own.route(to, where.places.of(to.replica, to.stage, to.rank));
       }
-  const std::chrono::nanoseconds began{(*cards)[0].at("start").get<std::int64_t>()};
+  const std::chrono::nanoseconds began{cards[0].at("start").get<std::int64_t>()};
   o.start = steady_clock::time_point{began - members.clock_offset()};
-  o.wire = std::move(*wire);
   return o;
 }
 
@@ -141,21 +154,24 @@ metrics::transport_numbers cluster_link::count() const {
 
 bool cluster_link::leads() const { return where_.members->node() == node_id{0}; }
 
-result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system,
-                                                       const caf::actor& node) {
+std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::actor_system& system,
+                                                                        const caf::actor& node) {
   auto& members = *where_.members;
   auto& middleman = system.middleman();
   const auto port = middleman.publish(node, 0, where_.transport.listen.c_str());
-  if (!port)
-    return error{fmt::format("node {}: cannot listen on {}: {}", members.node().value(),
-                             where_.transport.listen, system.render(port.error()))};
-  const auto cards = exchange_cards(members, json{{"port", *port}}, limit_);
-  if (!cards) return cards.failure();
+  const auto own_card = [&]() -> result<json> {
+    if (port) return json{{"port", *port}};
+    return error{fmt::format("cannot listen on {}: {}", where_.transport.listen,
+                             system.render(port.error()))};
+  };
+  auto exchanged = exchange_cards(members, own_card(), limit_);
+  if (auto* cause = std::get_if<end_cause>(&exchanged)) return std::move(*cause);
+  const auto& cards = std::get<0>(exchanged);
   std::vector<caf::actor> nodes{node};
-  auto reached = success();
-  for (std::uint32_t n = 1; leads() && reached && n < cards->size(); ++n) {
+  result<std::string> reached = std::string{};
+  for (std::uint32_t n = 1; leads() && reached && n < cards.size(); ++n) {
     const auto& host = members.members()[n].host;
-    const auto other = middleman.remote_actor(host, (*cards)[n].at("port").get<std::uint16_t>());
+    const auto other = middleman.remote_actor(host, cards[n].at("port").get<std::uint16_t>());
     if (other)
       nodes.push_back(*other);
     else
@@ -163,7 +179,9 @@ result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system
                                                     system.render(other.error()))});
   }
   // All go on or none does: if this node ended alone, the others would take it for the lost one.
-  if (auto all = agree_to_start(members, reached); !all) return all.failure();
+  auto all_reached = agree(members, reached, limit_);
+  if (auto* cause = std::get_if<end_cause>(&all_reached))
+    return end_cause{ending::node_lost, std::move(cause->message)};
   return nodes;
 }
 

@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include <rrfp/actors/end_cause.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/ucx_transport.hpp>
 
@@ -36,11 +38,13 @@ class cluster_link {
     std::chrono::steady_clock::time_point start;
   };
 
-  /// Blocks until every node has done the same. `sides` are those of the stages hosted here. Error:
-  /// a node was lost, or does not come. Messages arrive in `memory`.
-  static result<opened> open(const cluster& where, const session_setup& setup,
-                             const std::map<stage_id, compute::tie>& sides,
-                             std::chrono::steady_clock::time_point start, arrival_memory memory);
+  /// Blocks until every node has done the same. `sides` are those of the stages hosted here.
+  /// Messages arrive in `memory`. The end, on all nodes the same: a node cannot open its transport,
+  /// or was lost, or does not come.
+  static std::variant<opened, end_cause> open(const cluster& where, const session_setup& setup,
+                                              const std::map<stage_id, compute::tie>& sides,
+                                              std::chrono::steady_clock::time_point start,
+                                              arrival_memory memory);
 
   /// Lets an actor system talk to others.
   void configure(caf::actor_system_config& config) const;
@@ -58,7 +62,8 @@ class cluster_link {
   metrics::transport_numbers count() const;
   /// Makes `node` known to the others. The job's node gets the handles of all, by node; the others
   /// their own.
-  result<std::vector<caf::actor>> exchange(caf::actor_system& system, const caf::actor& node);
+  std::variant<std::vector<caf::actor>, end_cause> exchange(caf::actor_system& system,
+                                                            const caf::actor& node);
   /// `who` is posted node_lost and node_unreachable from now on, and of what was lost before; null:
   /// nobody.
   void watch(const caf::actor& who);

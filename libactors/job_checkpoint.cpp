@@ -1,11 +1,11 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 
 namespace rrfp::actors {
@@ -137,9 +137,6 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
 
 namespace {
 
-/// How long nodes may wait for the one that looks through all bytes of a checkpoint.
-constexpr std::chrono::minutes choosing_time{30};
-
 result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup) {
   auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep);
   if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
@@ -159,33 +156,35 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
 
 }  // namespace
 
-result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
-                                      membership* members) {
-  if (members == nullptr) return choose_and_hold(j, setup);
-  const bool leads = members->node() == node_id{0};
-  result<resume_choice> mine = resume_choice{};
-  // A refusal, or the folder.
-  constexpr char refused = '!', chosen = '=';
-  std::string said;
-  if (leads) {
-    mine = choose_and_hold(j, setup);
-    if (!mine)
-      said = refused + mine.message();
-    else
-      said = chosen + (mine->from ? mine->from->folder : std::string{});
+std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkpoint_setup& setup,
+                                                       membership* members) {
+  const bool leads = members == nullptr || members->node() == node_id{0};
+  result<resume_choice> mine = leads ? choose_and_hold(j, setup) : resume_choice{};
+  if (members == nullptr) {
+    if (!mine) return end_cause{ending::bad_input, mine.message()};
+    return *std::move(mine);
   }
-  const auto all = members->all_gather(said, choosing_time);
-  if (!all) return all.failure();
-  if (leads) return mine;
-  const auto& heard = (*all)[0];
-  if (heard.empty()) return error{"node 0 has said nothing of a checkpoint"};
-  const auto folder = heard.substr(1);
-  if (heard.front() == refused) return error{std::string{refused_by_leader} + folder};
-  if (folder.empty()) return mine;
-  auto found = checkpoint::verify(folder, checkpoint::scrutiny::sizes);
-  if (!found) return found.failure();
-  mine->from = std::move(*found);
-  return mine;
+  const auto folder = [&]() -> result<std::string> {
+    if (!mine) return mine.failure();
+    return mine->from ? mine->from->folder : std::string{};
+  };
+  const auto chosen = agree(*members, folder());
+  if (const auto* refused = std::get_if<end_cause>(&chosen)) return *refused;
+  const auto& where = std::get<0>(chosen)[0];
+  if (where.empty()) return *std::move(mine);
+  // What node 0 has looked through may look otherwise from here, or not be here.
+  status seen = success();
+  if (!leads) {
+    auto found = checkpoint::verify(where, checkpoint::scrutiny::sizes);
+    if (found)
+      mine->from = std::move(*found);
+    else
+      seen = found.failure();
+  }
+  const auto all = agree(
+      *members, seen ? result<std::string>{std::string{}} : result<std::string>{seen.failure()});
+  if (const auto* refused = std::get_if<end_cause>(&all)) return *refused;
+  return *std::move(mine);
 }
 
 }  // namespace rrfp::actors

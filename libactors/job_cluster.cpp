@@ -1,7 +1,10 @@
 #include <rrfp/actors/job_cluster.hpp>
 
+#include <sys/resource.h>
 #include <xxhash.h>
 
+#include <filesystem>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -28,7 +31,25 @@ result<std::uint64_t> draw_token(membership& members) {
 
 }  // namespace
 
+status check_descriptors(std::uint32_t nodes) {
+  // Measured with UCX 1.13 and CAF 0.17, with room for the data and a checkpoint: node 0 has two
+  // for each other node, and UCX one for each connection over TCP.
+  constexpr std::uint64_t of_node = 32, of_peer = 3;
+  rlimit limit{};
+  std::error_code unknown;
+  const std::filesystem::directory_iterator open{"/proc/self/fd", unknown};
+  if (unknown || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return success();
+  const auto in_use = static_cast<std::uint64_t>(std::distance(begin(open), end(open)));
+  const auto expected = in_use + of_node + of_peer * nodes;
+  if (limit.rlim_cur >= expected) return success();
+  return error{"file descriptors: a process may have " + std::to_string(limit.rlim_cur) +
+               ", expected at least " + std::to_string(expected) + " for one of " +
+               std::to_string(nodes) +
+               " nodes: raise the limit (ulimit -n 4096; LimitNOFILE= of systemd)"};
+}
+
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks) {
+  if (auto enough = check_descriptors(place.nodes); !enough) return enough.failure();
   const auto& t = j.transport;
   membership_options m;
   m.nodes = place.nodes;
@@ -64,16 +85,29 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   return joined;
 }
 
-status agree_to_start(membership& members, const status& mine) {
-  // A node may read many gigabytes of weights longer than another.
-  constexpr std::chrono::minutes limit{30};
-  const auto all = members.all_gather(mine ? std::string{} : mine.message(), limit);
-  if (!all) return all.failure();
+agreement agree(membership& members, const result<std::string>& mine,
+                std::chrono::milliseconds limit) {
+  constexpr char did = '+', could_not = '-';
+  auto all = members.all_gather(mine ? did + *mine : could_not + mine.message(), limit);
+  if (!all) return end_cause{ending::node_lost, all.message()};
   for (std::size_t n = 0; n < all->size(); ++n) {
-    if ((*all)[n].empty()) continue;
-    const auto& description = members.members()[n].description;
-    return error{"node " + std::to_string(n) + " (" + description + "): " + (*all)[n]};
+    auto& said = (*all)[n];
+    const bool is_good = said.starts_with(did);
+    said.erase(0, 1);
+    if (is_good) continue;
+    // The loss of another node may be what stopped this one.
+    if (auto lost = members.loss(); !lost.empty())
+      return end_cause{ending::node_lost, std::move(lost)};
+    return end_cause{ending::bad_input, "node " + std::to_string(n) + " (" +
+                                            members.members()[n].description + "): " + said};
   }
+  return *std::move(all);
+}
+
+status agree_to_start(membership& members, const status& mine) {
+  const auto all = agree(
+      members, mine ? result<std::string>{std::string{}} : result<std::string>{mine.failure()});
+  if (const auto* cause = std::get_if<end_cause>(&all)) return error{cause->message};
   return success();
 }
 

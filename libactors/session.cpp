@@ -295,9 +295,11 @@ class session::impl {
     std::unique_ptr<cluster_link> link;
     std::unique_ptr<transport> wire;
     if (where_) {
-      auto joined =
+      auto opened =
           cluster_link::open(*where_, setup_, sides_, context->start, memory_of_arrivals());
-      if (!joined) return ended_early(ending::node_lost, joined.message());
+      if (const auto* cause = std::get_if<end_cause>(&opened))
+        return ended_early(cause->how, cause->message);
+      auto* const joined = &std::get<cluster_link::opened>(opened);
       link = std::move(joined->link);
       wire = std::move(joined->wire);
       sides_ = std::move(joined->sides);
@@ -499,12 +501,12 @@ class session::impl {
     std::vector<caf::actor> nodes{node};
     if (link != nullptr) {
       auto all = link->exchange(system, node);
-      if (!all) {
-        post(node, job_ended{ending::node_lost, all.message()});
+      if (const auto* cause = std::get_if<end_cause>(&all)) {
+        post(node, job_ended{cause->how, cause->message});
         node_over.get_future().wait();
-        return ended_early(ending::node_lost, all.message());
+        return ended_early(cause->how, cause->message);
       }
-      nodes = std::move(*all);
+      nodes = std::move(std::get<0>(all));
     }
     const bool leads = link == nullptr || link->leads();
     caf::actor job;

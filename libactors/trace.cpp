@@ -1,14 +1,14 @@
 #include <rrfp/actors/trace.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 
 #include <fmt/format.h>
 
+#include <rrfp/files/whole_file.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/step_name.hpp>
 
@@ -25,7 +25,7 @@ const char* kind_of(step_id s) { return is_evaluation(s) ? "evaluation" : "step"
 
 class json_events {
  public:
-  explicit json_events(std::FILE* file) : file_(file) { put("{\"traceEvents\":[\n"); }
+  explicit json_events(files::whole_file& file) : file_(file) { put("{\"traceEvents\":[\n"); }
 
   void name(std::string_view what, std::uint32_t process, std::uint32_t thread,
             const std::string& value) {
@@ -65,9 +65,11 @@ class json_events {
                                            : to_string(r.what.head)));
   }
 
-  void finish(std::uint64_t dropped) {
+  status finish(std::uint64_t dropped) {
     put(fmt::format("\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"records_dropped\":{}}}}}\n",
                     dropped));
+    flush();
+    return written_;
   }
 
  private:
@@ -76,9 +78,20 @@ class json_events {
     first_ = false;
     put(text);
   }
-  void put(const std::string& text) { std::fwrite(text.data(), 1, text.size(), file_); }
+  void put(const std::string& text) {
+    pending_ += text;
+    if (pending_.size() >= bytes_at_once) flush();
+  }
+  void flush() {
+    if (written_) written_ = file_.write(std::as_bytes(std::span{pending_}));
+    pending_.clear();
+  }
 
-  std::FILE* file_;
+  static constexpr std::size_t bytes_at_once = std::size_t{1} << 20;
+
+  files::whole_file& file_;
+  std::string pending_;
+  status written_ = success();
   bool first_ = true;
 };
 
@@ -180,15 +193,9 @@ void trace_recorder::add_bytes(std::string_view bytes) {
 }
 
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs) {
-  const auto beside = path + ".tmp";
-  const auto failed = [&](const char* doing) {
-    const std::string why = std::strerror(errno);
-    std::remove(beside.c_str());
-    return error{fmt::format("{}: {} the trace: {}", path, doing, why)};
-  };
-  std::FILE* const file = std::fopen(beside.c_str(), "w");
-  if (file == nullptr) return failed("cannot create");
-  json_events events{file};
+  const auto file = files::whole_file::create(path);
+  if (!file) return file.failure();
+  json_events events{**file};
   std::uint64_t dropped = 0;
   std::uint32_t first_process = 0;
   for (const auto& run : runs) {
@@ -223,11 +230,8 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
     first_process += replicas * stages;
     dropped += run.trace->dropped();
   }
-  events.finish(dropped);
-  const bool written = std::ferror(file) == 0;
-  if (std::fclose(file) != 0 || !written) return failed("cannot write");
-  if (std::rename(beside.c_str(), path.c_str()) != 0) return failed("cannot rename");
-  return success();
+  if (auto written = events.finish(dropped); !written) return written;
+  return (*file)->commit();
 }
 
 }  // namespace rrfp::actors

@@ -2,9 +2,7 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -18,8 +16,10 @@
 #include <rrfp/experiment/page.hpp>
 #include <rrfp/experiment/store.hpp>
 #include <rrfp/experiment/tables.hpp>
+#include <rrfp/files/whole_file.hpp>
 
-#include "../rrfp-node/exit_code.hpp"
+#include "../common/console.hpp"
+#include "../common/program.hpp"
 #include "../rrfp-node/interrupt_watch.hpp"
 #include "run_cells.hpp"
 
@@ -37,20 +37,17 @@ struct options {
   bool keys = false;
 };
 
-int refuse(const std::string& message) {
-  fmt::print(stderr, "rrfp-jitter: {}\n", message);
-  return apps::exit_bad_input;
-}
-
 /// Runs one cell, whatever the results folder holds: prints one line per engine.
 int run_cell(const experiment::experiment& e, std::size_t number) {
   if (number >= e.cells())
-    return refuse(fmt::format("--cell: expected a number below {}, got {}", e.cells(), number));
+    return apps::refuse(
+        fmt::format("--cell: expected a number below {}, got {}", e.cells(), number));
   for (const auto engine : e.engines) {
     const auto c = experiment::cell_at(e, number, engine);
     const auto ran = apps::make_engine(engine)->run(c);
-    if (!ran) return refuse(e.source + ": " + apps::title_of(c, number) + ": " + ran.message());
-    fmt::print("{}\n", experiment::cell_json(c, *ran));
+    if (!ran)
+      return apps::refuse(e.source + ": " + apps::title_of(c, number) + ": " + ran.message());
+    apps::print("{}\n", experiment::cell_json(c, *ran));
   }
   return apps::exit_done;
 }
@@ -69,22 +66,22 @@ void print_tables(const experiment::experiment& e,
                   const std::vector<experiment::engine_outcomes>& all) {
   const auto& main = all.back();
   const bool clock = main.engine == experiment::engine_kind::wall_clock;
-  fmt::print("{}: {} cells on the {}{}, {} seeds of {} steps\n{}{}{}{}{}", e.name, e.cells(),
-             name(main.engine), clock ? fmt::format(" (time scale {})", e.time_scale) : "",
-             e.seeds.size(), e.steps, results_table(e, main.outcomes),
-             ablation_table(e, main.outcomes), weather_table(e, main.outcomes),
-             spread_table(e, main.outcomes), paper_table(e, main.outcomes));
-  if (clock) fmt::print("{}", breakdown_table(e, main.outcomes));
+  apps::print("{}: {} cells on the {}{}, {} seeds of {} steps\n{}{}{}{}{}", e.name, e.cells(),
+              name(main.engine), clock ? fmt::format(" (time scale {})", e.time_scale) : "",
+              e.seeds.size(), e.steps, results_table(e, main.outcomes),
+              ablation_table(e, main.outcomes), weather_table(e, main.outcomes),
+              spread_table(e, main.outcomes), paper_table(e, main.outcomes));
+  if (clock) apps::print("{}", breakdown_table(e, main.outcomes));
   if (all.size() > 1)
-    fmt::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
+    apps::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
 }
 
 /// The first interrupt lets running cells finish; the second one ends at once.
 void listen(apps::interrupt_watch& watch) {
   watch.on_interrupt([asked = false]() mutable {
     if (std::exchange(asked, true)) std::_Exit(apps::exit_interrupted);
-    fmt::print(stderr,
-               "\nrrfp-jitter: finishing the running cells; interrupt again to stop at once\n");
+    apps::print_error(
+        "\nrrfp-jitter: finishing the running cells; interrupt again to stop at once\n");
   });
 }
 
@@ -92,25 +89,25 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   listen(watch);
   const auto begun = std::chrono::steady_clock::now();
   auto done = experiment::store::open(wanted.out);
-  if (!done) return refuse("--out: " + done.message());
-  for (const auto& note : done->notes()) fmt::print(stderr, "rrfp-jitter: {}\n", note);
+  if (!done) return apps::refuse("--out: " + done.message());
+  for (const auto& note : done->notes()) apps::print_error("rrfp-jitter: {}\n", note);
   const auto all =
       apps::run_cells(e, *done, {wanted.jobs, [&watch] { return watch.interrupted(); }});
-  if (!all) return refuse(all.message());
+  if (!all) return done->has_failed() ? apps::fail(all.message()) : apps::refuse(all.message());
   if (all->size() < e.engines.size() || all->back().outcomes.size() < e.cells()) {
-    fmt::print(stderr, "rrfp-jitter: interrupted; run the same command to resume\n");
+    apps::print_error("rrfp-jitter: interrupted; run the same command to resume\n");
     return apps::exit_interrupted;
   }
   print_tables(e, *all);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-  fmt::print("\nmachine: {}; took {:.0f} s\n", machine(), took.count());
+  apps::print("\nmachine: {}; took {:.0f} s\n", machine(), took.count());
   const std::filesystem::path path{wanted.out};
-  if (auto w = experiment::write_whole(path / "results.json", results_json(e, *all)); !w)
-    return refuse("--out: " + w.message());
-  if (auto w = experiment::write_whole(path / "results.csv", results_csv(e, *all)); !w)
-    return refuse("--out: " + w.message());
-  if (auto w = experiment::write_whole(path / "report.html", report_page(e, *all, machine())); !w)
-    return refuse("--out: " + w.message());
+  if (auto w = files::write_whole(path / "results.json", results_json(e, *all)); !w)
+    return apps::fail("--out: " + w.message());
+  if (auto w = files::write_whole(path / "results.csv", results_csv(e, *all)); !w)
+    return apps::fail("--out: " + w.message());
+  if (auto w = files::write_whole(path / "report.html", report_page(e, *all, machine())); !w)
+    return apps::fail("--out: " + w.message());
   return apps::exit_done;
 }
 
@@ -127,8 +124,8 @@ int run(int argc, char** argv) {
   CLI::App app{"Measures the gain of readiness: workloads x runs x weather x seeds"};
   app.set_version_flag("--version", "rrfp-jitter " RRFP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 internal error, 2 bad input or an output that cannot be "
-      "written, 130 interrupted.");
+      "Exit codes: 0 done, 1 internal error or an output that could not be written, 2 bad input, "
+      "130 interrupted.");
   options wanted;
   app.add_option("experiment", wanted.experiment, "The experiment, a TOML file");
   app.add_option("--out", wanted.out,
@@ -143,22 +140,19 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_flag("--keys", wanted.keys, "Print all keys of an experiment file");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
-  }
+  if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (wanted.keys) {
-    fmt::print("{}", experiment::experiment_reference());
+    apps::print("{}", experiment::experiment_reference());
     return apps::exit_done;
   }
-  if (wanted.experiment.empty()) return refuse("expected an experiment file");
-  if (wanted.out.empty() && !wanted.cell) return refuse("expected --out FOLDER or --cell N");
+  if (wanted.experiment.empty()) return apps::refuse("expected an experiment file");
+  if (wanted.out.empty() && !wanted.cell) return apps::refuse("expected --out FOLDER or --cell N");
   auto e = experiment::load_experiment(wanted.experiment);
-  if (!e) return refuse(e.message());
+  if (!e) return apps::refuse(e.message());
   // The range check accepts NaN.
   if (wanted.time_scale && !std::isfinite(*wanted.time_scale))
-    return refuse("--time-scale: expected a number, got " + std::to_string(*wanted.time_scale));
+    return apps::refuse("--time-scale: expected a number, got " +
+                        std::to_string(*wanted.time_scale));
   set_engines(*e, wanted);
   if (wanted.cell) return run_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;
@@ -167,11 +161,4 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rrfp-jitter: %s\n", e.what());
-    return rrfp::apps::exit_own_fault;
-  }
-}
+int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-jitter", argc, argv, &run); }

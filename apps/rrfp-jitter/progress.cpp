@@ -1,9 +1,8 @@
 #include "progress.hpp"
 
 #include <unistd.h>
-#include <cstdio>
 
-#include <fmt/format.h>
+#include "../common/console.hpp"
 
 namespace rrfp::apps {
 
@@ -30,14 +29,13 @@ void progress::cell_done(double work) {
 void progress::show(clock::time_point now) {
   const std::chrono::duration<double> passed = now - begun_;
   const auto left = work_done_ > 0 ? passed.count() * (work_ / work_done_ - 1) : 0;
-  fmt::print(stderr, "{}{}: {} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", where_, done_,
-             cells_, left, live_ ? "   " : "\n");
-  std::fflush(stderr);
+  print_error("{}{}: {} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", where_, done_, cells_,
+              left, live_ ? "   " : "\n");
 }
 
 void progress::finish() {
   const std::lock_guard lock{mutex_};
-  if (live_) fmt::print(stderr, "\r{:60}\r", "");
+  if (live_) print_error("\r{:60}\r", "");
 }
 
 }  // namespace rrfp::apps

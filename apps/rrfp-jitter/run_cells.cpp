@@ -11,6 +11,7 @@
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/wall_clock/engine.hpp>
 
+#include "../common/console.hpp"
 #include "progress.hpp"
 
 namespace rrfp::apps {
@@ -116,8 +117,8 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
     }
     const bool clock = engine == engine_kind::wall_clock;
     if (missing.size() < e.cells())
-      fmt::print(stderr, "{} of {} cells were already done{}\n", e.cells() - missing.size(),
-                 e.cells(), clock ? " on the wall clock" : "");
+      print_error("{} of {} cells were already done{}\n", e.cells() - missing.size(), e.cells(),
+                  clock ? " on the wall clock" : "");
     const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
     work todo{e, engine, std::move(missing), std::move(cost), done, options};
     if (auto ran = todo.run(clock ? options.jobs : cores); !ran) return ran.failure();

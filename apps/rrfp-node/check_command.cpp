@@ -8,6 +8,7 @@
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "../common/console.hpp"
 #include "checkpoints.hpp"
 #include "commands.hpp"
 #include "refuse.hpp"
@@ -37,8 +38,8 @@ std::string limit_text(const memory_limit& limit) {
 void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
                   const std::vector<compute::chunk_estimate>& chunks,
                   const simulate::report& predicted) {
-  fmt::print("{:>5}  {:<16}  {:>12}  {:>11}  {:>12}  {:>10}  {:>15}\n", "stage", "layers",
-             "parameters", "weights MiB", "MiB a slot", "peak slots", "activations MiB");
+  print("{:>5}  {:<16}  {:>12}  {:>11}  {:>12}  {:>10}  {:>15}\n", "stage", "layers", "parameters",
+        "weights MiB", "MiB a slot", "peak slots", "activations MiB");
   for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
     const stage_id stage{s};
     std::string layers;
@@ -52,9 +53,9 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
     const auto slot =
         static_cast<double>(compute::slot_bytes(chunks, dispatch.shape, stage)) / mebibyte;
     const auto& memory = predicted.stages[s].memory;
-    fmt::print("{:>5}  {:<16}  {:>12}  {:>11.1f}  {:>12.2f}  {:>10}  {:>15.1f}\n", s, layers,
-               parameters, bytes_of_parameters(parameters, j.train) / mebibyte, slot,
-               memory.slots_peak, slot * memory.slots_peak);
+    print("{:>5}  {:<16}  {:>12}  {:>11.1f}  {:>12.2f}  {:>10}  {:>15.1f}\n", s, layers, parameters,
+          bytes_of_parameters(parameters, j.train) / mebibyte, slot, memory.slots_peak,
+          slot * memory.slots_peak);
   }
 }
 
@@ -110,22 +111,21 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   for (const auto& chunk :
        compute::estimate(j.model, compute::expected_layout(j.model, j.data), dispatch->shape))
     parameters += chunk.parameters;
-  fmt::print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode),
-             dispatch->policies->name(), dispatch->lookahead, limit_text(dispatch->limits[0]));
-  fmt::print("{} stages x {} chunks ({}), {} microbatches of {} x {} tokens, {} parameters\n",
-             dispatch->shape.stages, dispatch->shape.chunks, name(dispatch->shape.layout),
-             dispatch->shape.microbatches, j.data.microbatch_size, j.data.sequence_length,
-             parameters);
+  print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode), dispatch->policies->name(),
+        dispatch->lookahead, limit_text(dispatch->limits[0]));
+  print("{} stages x {} chunks ({}), {} microbatches of {} x {} tokens, {} parameters\n",
+        dispatch->shape.stages, dispatch->shape.chunks, name(dispatch->shape.layout),
+        dispatch->shape.microbatches, j.data.microbatch_size, j.data.sequence_length, parameters);
   if (j.pipeline.replicas > 1)
-    fmt::print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
+    print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
   if (j.pipeline.tp > 1)
-    fmt::print("{} tensor-parallel ranks a stage; the table is of one of them\n", j.pipeline.tp);
+    print("{} tensor-parallel ranks a stage; the table is of one of them\n", j.pipeline.tp);
   print_stages(j, *dispatch, chunks, *predicted);
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
-    fmt::print("node {}: {}\n", n, places->describe(node_id{n}));
-  fmt::print("{}", *checkpoints);
+    print("node {}: {}\n", n, places->describe(node_id{n}));
+  print("{}", *checkpoints);
   const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
-  fmt::print(
+  print(
       "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
       "{:.1f} %, no schedule under {:.1f} ms\n\n",
       steps, ms(predicted->makespan), predicted->bubble_fraction * 100, ms(predicted->lower_bound));
@@ -137,7 +137,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
-  for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
+  for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const seconds limit{options.look_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
   std::string seen_data, seen_line;
@@ -160,7 +160,7 @@ int check_command(const command_options& options) {
     }
     if (const int code = print_plan(j, *setup, options.local_nodes); code != exit_done) return code;
     if (*data && !(*data)->report().empty())
-      fmt::print("data: {}\n{}\n", (*data)->report(), seen_line);
+      print("data: {}\n{}\n", (*data)->report(), seen_line);
   }
   return exit_done;
 }

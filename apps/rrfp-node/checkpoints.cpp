@@ -1,5 +1,7 @@
 #include "checkpoints.hpp"
 
+#include "../common/console.hpp"
+
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -10,21 +12,19 @@ namespace {
 
 constexpr double mebibyte = 1 << 20;
 
-void tell(const std::string& line) { fmt::print(stderr, "rrfp-node: {}\n", line); }
+void tell(const std::string& line) { print_error("rrfp-node: {}\n", line); }
 
 }  // namespace
 
-status prepare_checkpoints(const job::job& j, const node_seat& seat, actors::session_setup& setup) {
-  if (!setup.checkpoint) return success();
-  auto choice = actors::agree_on_resume(j, *setup.checkpoint, seat.members);
-  if (!choice) {
-    const bool is_told =
-        seat.launched && !seat.leads() && choice.message().starts_with(actors::refused_by_leader);
-    return error{is_told ? std::string{} : choice.message()};
-  }
-  for (const auto& line : choice->notes()) tell(line);
-  setup.resume = std::move(choice->from);
-  return success();
+std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_seat& seat,
+                                                     actors::session_setup& setup) {
+  if (!setup.checkpoint) return std::nullopt;
+  auto agreed = actors::agree_on_resume(j, *setup.checkpoint, seat.members);
+  if (auto* cause = std::get_if<actors::end_cause>(&agreed)) return std::move(*cause);
+  auto& choice = std::get<actors::resume_choice>(agreed);
+  for (const auto& line : choice.notes()) tell(line);
+  setup.resume = std::move(choice.from);
+  return std::nullopt;
 }
 
 std::string line_of(const actors::checkpoint_report& r) {

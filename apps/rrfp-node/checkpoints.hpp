@@ -1,6 +1,7 @@
 /// The checkpoints of a run: what it goes on from, and what is said of it.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include <rrfp/actors/job_checkpoint.hpp>
@@ -13,9 +14,9 @@ namespace rrfp::apps {
 
 /// Opens the folder of checkpoints on the node that leads, chooses what the run goes on from, the
 /// same on every node, and puts both into `setup`. Says what is to be said of it. Without
-/// checkpoint.dir nothing happens. Error: one line for the user; empty where another node of the
-/// same start tells it.
-status prepare_checkpoints(const job::job& j, const node_seat& seat, actors::session_setup& setup);
+/// checkpoint.dir nothing happens. The end, if there is one, is the same on all nodes.
+std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_seat& seat,
+                                                     actors::session_setup& setup);
 
 /// "checkpoint: step 42 saved, 3 files, 12.0 MiB, 0.8 ms copy, 35 ms in the background", or why
 /// not.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -12,7 +11,8 @@
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/job.hpp>
 
-#include "../write_file.hpp"
+#include "../common/console.hpp"
+#include "../common/output_file.hpp"
 #include "commands.hpp"
 #include "exported_model.hpp"
 #include "refuse.hpp"
@@ -33,8 +33,7 @@ result<checkpoint::found> find_checkpoint(const std::string& path) {
     return checkpoint::verify(path, checkpoint::scrutiny::checksums);
   auto searched = checkpoint::find_newest(path, checkpoint::scrutiny::checksums);
   if (!searched) return searched.failure();
-  for (const auto& line : searched->passed_over)
-    fmt::print(stderr, "rrfp-node: passed over: {}\n", line);
+  for (const auto& line : searched->passed_over) print_error("rrfp-node: passed over: {}\n", line);
   if (searched->newest) return *std::move(searched->newest);
   return error{path + ": expected a checkpoint, or a folder of them, found none that can be used"};
 }
@@ -125,11 +124,6 @@ status copy_into(const std::vector<fs::path>& files, const std::string& folder) 
   return success();
 }
 
-int fail(const std::string& why) {
-  fmt::print(stderr, "rrfp-node: {}\n", why);
-  return exit_own_fault;
-}
-
 }  // namespace
 
 int export_command(const export_options& options) {
@@ -151,18 +145,19 @@ int export_command(const export_options& options) {
   if (!model) return refuse(model.message());
   // The weights come last: a folder that has them is whole.
   auto written = copy_into(base->companions, options.out);
-  if (written) written = write_file((fs::path{options.out} / config_name).string(), *config);
+  if (written)
+    written = files::write_whole((fs::path{options.out} / config_name).string(), *config);
   if (written) written = model->write();
   if (!written) {
     take_back(options, *base);
     return fail(written.message());
   }
-  fmt::print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
-             from->what.written_at, model->tensors(), model->bytes(), model->files(),
-             model->files() == 1 ? "" : "s", options.out);
+  print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder, from->what.written_at,
+        model->tensors(), model->bytes(), model->files(), model->files() == 1 ? "" : "s",
+        options.out);
   if (base->weights)
-    fmt::print("{}: {} tensors and {} files of it went along\n", options.base,
-               model->taken_from_base(), base->companions.size());
+    print("{}: {} tensors and {} files of it went along\n", options.base, model->taken_from_base(),
+          base->companions.size());
   return exit_done;
 }
 

@@ -6,10 +6,11 @@
 #include <ctime>
 
 #include <atomic>
-#include <cstdio>
 #include <functional>
 #include <mutex>
 #include <thread>
+
+#include "../common/console.hpp"
 
 namespace rrfp::apps {
 
@@ -59,7 +60,7 @@ class interrupt_watch {
         if (report_)
           report_();
         else
-          std::fputs("rrfp-node: nothing to report: no run is under way\n", stderr);
+          write_error("rrfp-node: nothing to report: no run is under way\n");
         continue;
       }
       ++count_;

@@ -9,6 +9,7 @@
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "../common/console.hpp"
 #include "commands.hpp"
 #include "metrics_server.hpp"
 #include "refuse.hpp"
@@ -57,37 +58,41 @@ int join_command(const command_options& options, const join_options& join) {
   hooks.version = RRFP_VERSION;
   hooks.description = places->describe(place->rank);
   hooks.stop = stop.get_token();
-  hooks.on_refused = [](const std::string& why) { fmt::print(stderr, "rrfp-node: {}\n", why); };
+  hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
   // A launcher starts no node again: it names the one that went away, and ends the others.
   if (!join.launched) hooks.on_gone_early = hooks.on_refused;
   interrupts.on_interrupt([&] { stop.request_stop(); });
   const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
   interrupts.on_interrupt(nullptr);
-  if (interrupts.interrupted()) return exit_interrupted;
+  if (interrupts.interrupted()) {
+    if (!join.launched || place->rank == node_id{0})
+      print_error("rrfp-node: interrupted before all nodes had joined\n");
+    return exit_interrupted;
+  }
   // Nothing has begun: a wrong place, key or job.
   if (!joined) return refuse(joined.message());
   const auto& members = joined->members;
   const node_seat seat{members.get(), joined->token, join.launched};
   if (!joined->lost.empty()) {
-    if (seat.tells(joined->lost)) fmt::print(stderr, "rrfp-node: {}\n", joined->lost);
+    if (seat.tells(joined->lost)) print_error("rrfp-node: {}\n", joined->lost);
     return exit_node_lost;
   }
   if (seat.leads())
     for (const auto& node : members->members())
-      fmt::print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
+      print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
   const int code = train(runs, outputs, interrupts, seat);
   if (code == exit_done) {
-    // Node 0 writes what is left of the job. If it is lost before, all have to start again.
+    // Node 0 writes the outputs of the job. If it is lost before, all nodes start again.
     interrupts.on_interrupt([&] { members->interrupt(); });
     (void)members->gather({}, outputs_time);
     interrupts.on_interrupt(nullptr);
     if (const auto lost = members->loss(); !lost.empty()) {
-      if (seat.tells(lost)) fmt::print(stderr, "rrfp-node: {}\n", lost);
+      if (seat.tells(lost)) print_error("rrfp-node: {}\n", lost);
       return exit_node_lost;
     }
   }
-  // A fault of its own is told by now, and is no loss to the others.
-  if (code == exit_done || code == exit_interrupted || code == exit_own_fault) members->leave();
+  // Every other end is one that all nodes have agreed on.
+  if (code != exit_node_lost) members->leave();
   return code;
 }
 

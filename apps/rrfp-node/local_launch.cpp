@@ -22,7 +22,6 @@
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/plan/node_places.hpp>
 
-#include "exit_code.hpp"
 #include "refuse.hpp"
 
 namespace rrfp::apps {

@@ -1,13 +1,11 @@
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
-#include <exception>
-
 #include <rrfp/job/job.hpp>
 #include <rrfp/policies/registry.hpp>
 
+#include "../common/console.hpp"
+#include "../common/program.hpp"
 #include "commands.hpp"
-#include "exit_code.hpp"
 
 namespace {
 
@@ -15,10 +13,8 @@ using namespace rrfp;
 
 int print_policies() {
   for (const auto& p : policies::known_policies())
-    std::printf("%-18.*s %s%.*s\n", static_cast<int>(p.name.size()), p.name.data(),
-                p.fixed ? "[fixed] " : "[rounds] ", static_cast<int>(p.summary.size()),
-                p.summary.data());
-  std::printf("%-18s %s\n", "table:FILE.csv",
+    apps::print("{:<18} {}{}\n", p.name, p.fixed ? "[fixed] " : "[rounds] ", p.summary);
+  apps::print("{:<18} {}\n", "table:FILE.csv",
               "[fixed] a schedule read from a CSV file of torch.distributed.pipelining's form");
   return apps::exit_done;
 }
@@ -29,8 +25,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 the product's own fault or an output or last checkpoint that could "
-      "not "
-      "be written, 2 bad input, 3 a node was lost, 130 interrupted.");
+      "not be written, 2 bad input, 3 a node was lost, 130 interrupted. A reader of standard "
+      "output "
+      "that leaves ends nothing: what comes later goes nowhere.");
 
   apps::command_options options;
   const auto add_job = [&](CLI::App* command) {
@@ -131,11 +128,7 @@ int run(int argc, char** argv) {
   keys->add_flag("--markdown", as_markdown, "As a page");
   auto* const list = app.add_subcommand("policies", "Print every policy");
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
-  }
+  if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (run_job->parsed()) return apps::run_command(options);
   if (join->parsed()) return apps::join_command(options, place);
   if (check->parsed()) return apps::check_command(options);
@@ -146,18 +139,10 @@ int run(int argc, char** argv) {
   }
   if (list->parsed()) return print_policies();
   if (keys->parsed())
-    std::fputs((as_markdown ? job::job_reference_markdown() : job::job_reference_text()).c_str(),
-               stdout);
+    apps::write_out(as_markdown ? job::job_reference_markdown() : job::job_reference_text());
   return apps::exit_done;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rrfp-node: %s\n", e.what());
-    return rrfp::apps::exit_own_fault;
-  }
-}
+int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-node", argc, argv, &run); }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "../common/console.hpp"
+
 namespace rrfp::apps {
 
 namespace {
@@ -22,10 +24,9 @@ std::string minutes_and_seconds(double seconds) {
 
 }  // namespace
 
-progress::progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t first,
+progress::progress(job::progress_kind kind, std::string run, std::uint64_t first,
                    std::uint64_t steps)
-    : out_(out),
-      live_(kind == job::progress_kind::automatic && isatty(fileno(out)) != 0),
+    : live_(kind == job::progress_kind::automatic && isatty(STDOUT_FILENO) != 0),
       silent_(kind == job::progress_kind::none),
       run_(std::move(run)),
       first_(first),
@@ -39,11 +40,10 @@ void progress::step(const actors::step_summary& s) {
   printed_ = now;
   const auto text = line(s);
   if (live_) {
-    fmt::print(out_, "\r{:<{}}", text, std::exchange(width_, text.size()));
+    print("\r{:<{}}", text, std::exchange(width_, text.size()));
   } else {
-    fmt::print(out_, "{}\n", text);
+    print("{}\n", text);
   }
-  std::fflush(out_);
 }
 
 std::string progress::line(const actors::step_summary& s) const {
@@ -56,14 +56,12 @@ std::string progress::line(const actors::step_summary& s) const {
 }
 
 void progress::note(const std::string& text) {
-  if (live_) fmt::print(out_, "\r{:<{}}\r", "", std::exchange(width_, 0));
-  fmt::print(out_, "{}\n", text);
-  std::fflush(out_);
+  if (live_) print("\r{:<{}}\r", "", std::exchange(width_, 0));
+  print("{}\n", text);
 }
 
 void progress::finish() {
-  if (live_ && width_ > 0) fmt::print(out_, "\n");
-  std::fflush(out_);
+  if (live_ && width_ > 0) print("\n");
 }
 
 }  // namespace rrfp::apps

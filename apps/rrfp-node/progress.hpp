@@ -1,9 +1,8 @@
-/// What a person sees while a job trains: one line that is written over on a terminal, a plain line
-/// now and then elsewhere.
+/// What a person sees on standard output while a job trains: one line that is written over on a
+/// terminal, a plain line now and then elsewhere.
 #pragma once
 
 #include <chrono>
-#include <cstdio>
 #include <string>
 
 #include <rrfp/actors/session.hpp>
@@ -15,8 +14,7 @@ namespace rrfp::apps {
 class progress {
  public:
   /// Of `steps` steps in all, those before `first` were done before.
-  progress(std::FILE* out, job::progress_kind kind, std::string run, std::uint64_t first,
-           std::uint64_t steps);
+  progress(job::progress_kind kind, std::string run, std::uint64_t first, std::uint64_t steps);
 
   void step(const actors::step_summary& s);
   /// A line of its own, also where there is no progress to see.
@@ -29,7 +27,6 @@ class progress {
 
   using clock = std::chrono::steady_clock;
 
-  std::FILE* out_;
   bool live_;
   bool silent_;
   std::string run_;

@@ -13,7 +13,9 @@
 
 #include <fmt/format.h>
 
-#include "../write_file.hpp"
+#include <rrfp/files/whole_file.hpp>
+
+#include "../common/console.hpp"
 
 namespace rrfp::apps {
 
@@ -83,13 +85,13 @@ void leave_report(const std::string& folder, node_id node, const std::string& re
   auto told = whole;
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
-    if (auto written = write_file(path, whole); written)
+    if (auto written = files::write_whole(path, whole); written)
       told = shortened(whole) + fmt::format("rrfp-node: the report is saved in {}\n", path);
     else
       told += fmt::format("rrfp-node: the report cannot be saved: {}\n", written.message());
   }
   // At once: several nodes may tell the same terminal.
-  std::fwrite(told.data(), 1, told.size(), stderr);
+  write_error(told);
 }
 
 }  // namespace rrfp::apps

@@ -6,21 +6,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "endings.hpp"
+
 namespace rrfp::apps {
 
 namespace {
 
 using json = nlohmann::ordered_json;
 
-std::string_view name(actors::ending how) {
-  switch (how) {
-    case actors::ending::done: return "done";
-    case actors::ending::interrupted: return "interrupted";
-    case actors::ending::bad_input: return "bad_input";
-    case actors::ending::failed: return "failed";
-    case actors::ending::node_lost: return "node_lost";
-  }
-  return "?";
+/// Names of files and what the system says of them may be no UTF-8, which JSON is.
+std::string text_of(const json& line) {
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
@@ -47,17 +43,16 @@ void json_log::write(const std::string& line) {
 
 void json_log::step(const job::job& run, const actors::step_summary& s) {
   if (file_ == nullptr) return;
-  write(json{{"event", "step"},
-             {"run", run.name},
-             {"step", s.step},
-             {"loss", s.loss},
-             {"gradient_norm", s.gradient_norm},
-             {"lr", s.lr},
-             {"tokens", s.tokens},
-             {"step_ms", s.step_ms},
-             {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
-             {"bubble_fraction", s.bubble_fraction}}
-            .dump());
+  write(text_of({{"event", "step"},
+                 {"run", run.name},
+                 {"step", s.step},
+                 {"loss", s.loss},
+                 {"gradient_norm", s.gradient_norm},
+                 {"lr", s.lr},
+                 {"tokens", s.tokens},
+                 {"step_ms", s.step_ms},
+                 {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
+                 {"bubble_fraction", s.bubble_fraction}}));
 }
 
 void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& r) {
@@ -71,14 +66,15 @@ void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& 
     line["copy_ms"] = r.copy_ms;
     line["background_ms"] = r.background_ms;
   }
-  write(line.dump());
+  write(text_of(line));
 }
 
 void json_log::resume(const job::job& run, const checkpoint::found& from) {
   if (file_ == nullptr) return;
-  write(json{
-      {"event", "resume"}, {"run", run.name}, {"step", from.what.step}, {"checkpoint", from.folder}}
-            .dump());
+  write(text_of({{"event", "resume"},
+                 {"run", run.name},
+                 {"step", from.what.step},
+                 {"checkpoint", from.folder}}));
 }
 
 void json_log::summary(const job::job& run, const actors::run_result& r) {
@@ -118,7 +114,7 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
   }
   line["stages"] = stages;
   if (!r.message.empty()) line["message"] = r.message;
-  write(line.dump());
+  write(text_of(line));
 }
 
 status json_log::close() {

@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_cluster.hpp>
+
+#include "../common/console.hpp"
 #include "commands.hpp"
 #include "local_launch.hpp"
 #include "metrics_server.hpp"
@@ -17,7 +20,7 @@ int run_command(const command_options& options) {
   interrupt_watch interrupts;
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
-  for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-node: {}\n", note);
+  for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const auto runs = job::variants(*loaded);
   auto reports = reports_folder(options);
   if (!reports) return refuse(reports.message());
@@ -31,6 +34,9 @@ int run_command(const command_options& options) {
     if (!parsed) return refuse(parsed.message());
     at = std::move(*parsed);
   }
+  if (options.local_nodes > 1)
+    if (auto enough = actors::check_descriptors(options.local_nodes); !enough)
+      return refuse(enough.message());
   if (options.local_nodes > 1) return launch_nodes(options, *loaded, at, *reports, interrupts);
   std::unique_ptr<metrics_server> server;
   if (at) {

@@ -1,10 +1,8 @@
 #include "training.hpp"
 
-#include <cerrno>
-#include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <optional>
+#include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -12,9 +10,10 @@
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/plan/node_places.hpp>
 
-#include "../write_file.hpp"
+#include "../common/console.hpp"
+#include "../common/output_file.hpp"
 #include "checkpoints.hpp"
-#include "exit_code.hpp"
+#include "endings.hpp"
 #include "progress.hpp"
 #include "refuse.hpp"
 #include "report_file.hpp"
@@ -35,74 +34,113 @@ struct prepared_run {
   std::vector<std::string> notes;  ///< to be told before it starts
 };
 
-/// Nodes that read different files would train on a mixture of them.
-status agree_on_data(const job::job& j, const data::source* opened, const node_seat& seat) {
-  if (opened == nullptr || seat.members == nullptr) return success();
-  const std::chrono::milliseconds limit{
-      static_cast<std::int64_t>(j.transport.join_timeout_s * 1e3)};
-  const auto all = seat.members->all_gather(data::fingerprint_text(*opened), limit);
-  if (!all) return all.failure();
-  if (auto same = data::check_same_data(*all); !same)
-    return job::blame(j, data::key_of(j.data), same.message());
-  return success();
-}
+using actors::end_cause;
+using prepared = std::variant<prepared_run, end_cause>;
 
-/// Sets up the run; nothing has started yet.
-result<prepared_run> prepare(const job::job& j, std::uint32_t number, json_log& log,
-                             const training_options& options, const node_seat& seat) {
+/// What of the run depends on files of this machine.
+struct opened_input {
+  actors::session_setup setup;
+  std::string data_report;
+  std::string data_fingerprint;
+};
+
+result<opened_input> open_input(const job::job& j) {
   auto data = actors::open_data(j);
   if (!data) return data.failure();
-  if (auto same = agree_on_data(j, data->get(), seat); !same) return same.failure();
-  prepared_run run{j, *data ? (*data)->report() : std::string{}, nullptr, nullptr, nullptr, {}};
+  opened_input input;
+  if (*data) {
+    input.data_report = (*data)->report();
+    input.data_fingerprint = data::fingerprint_text(**data);
+  }
   auto setup = actors::make_session_setup(j, std::move(*data));
   if (!setup) return setup.failure();
-  if (auto ready = prepare_checkpoints(j, seat, *setup); !ready) return ready.failure();
-  const auto first = setup->resume ? setup->resume->what.step : 0;
-  run.shown = std::make_unique<progress>(stdout, j.run.progress, j.name, first, j.train.steps);
+  input.setup = std::move(*setup);
+  return input;
+}
+
+/// Nodes that read different files would train on a mixture of them.
+std::optional<end_cause> agree_on_input(const job::job& j, const result<opened_input>& mine,
+                                        const node_seat& seat) {
+  if (seat.members == nullptr) {
+    if (mine) return std::nullopt;
+    return end_cause{actors::ending::bad_input, mine.message()};
+  }
+  const auto all = actors::agree(
+      *seat.members, mine ? result<std::string>{mine->data_fingerprint} : mine.failure());
+  if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
+  const auto& fingerprints = std::get<0>(all);
+  if (fingerprints[0].empty()) return std::nullopt;  // there is no data
+  if (auto same = data::check_same_data(fingerprints); !same)
+    return end_cause{actors::ending::bad_input,
+                     job::blame(j, data::key_of(j.data), same.message()).message};
+  return std::nullopt;
+}
+
+/// Sets up the run; nothing has started yet. The end is the same on all nodes.
+prepared prepare(const job::job& j, std::uint32_t number,
+                 const result<std::unique_ptr<json_log>>& opened_log,
+                 const training_options& options, const node_seat& seat) {
+  auto input = opened_log ? open_input(j) : opened_log.failure();
+  if (auto cause = agree_on_input(j, input, seat)) return *std::move(cause);
+  auto& log = **opened_log;
+  prepared_run run{j, std::move(input->data_report), nullptr, nullptr, nullptr, {}};
+  auto& setup = input->setup;
+  if (auto cause = prepare_checkpoints(j, seat, setup)) return *std::move(cause);
+  const auto first = setup.resume ? setup.resume->what.step : 0;
+  run.shown = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
-  setup->trace = run.trace.get();
+  setup.trace = run.trace.get();
   if (seat.leads())
-    setup->on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
+    setup.on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
       shown->step(s);
       log.step(j, s);
     };
-  setup->on_checkpoint = [&log, j, shown = run.shown.get()](const actors::checkpoint_report& r) {
+  setup.on_checkpoint = [&log, j, shown = run.shown.get()](const actors::checkpoint_report& r) {
     if (r.failure.empty())
       shown->note(line_of(r));
     else
-      fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, line_of(r));
+      print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
     log.checkpoint(j, r);
   };
-  setup->name = j.name;
-  setup->board = options.board;
+  setup.name = j.name;
+  setup.board = options.board;
   const auto node = seat.members == nullptr ? node_id{0} : seat.members->node();
-  setup->on_report = [folder = options.reports, node](const std::string& report) {
+  setup.on_report = [folder = options.reports, node](const std::string& report) {
     leave_report(folder, node, report);
   };
   std::optional<actors::cluster> where;
   if (seat.members != nullptr) {
     auto places =
         plan::node_places::make(j, static_cast<std::uint32_t>(seat.members->members().size()));
-    if (!places) return places.failure();
+    if (!places)
+      return end_cause{actors::ending::bad_input, misplaced(j, places.message()).message};
     where = actors::cluster{seat.members, std::move(*places), j.transport, seat.job_token, number};
-    if (seat.leads())
-      setup->on_connected = [](const std::string& line) { fmt::print("{}\n", line); };
+    if (seat.leads()) setup.on_connected = [](const std::string& line) { print("{}\n", line); };
   }
-  if (setup->resume && seat.leads()) {
-    run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup->resume)));
-    log.resume(j, *setup->resume);
+  if (setup.resume && seat.leads()) {
+    run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
+    log.resume(j, *setup.resume);
   }
-  auto session = actors::session::open(std::move(*setup), std::move(where));
+  auto session = actors::session::open(std::move(setup), std::move(where));
   if (seat.members != nullptr) {
-    const auto mine = session ? success() : status{session.failure()};
-    if (auto all = actors::agree_to_start(*seat.members, mine); !all)
-      return error{seat.launched && !seat.leads() ? std::string{} : all.message()};
-    if (auto all = (*session)->check_restored(); !all)
-      return error{seat.launched && !seat.leads() ? std::string{} : all.message()};
+    const auto all = actors::agree(
+        *seat.members, session ? result<std::string>{std::string{}} : session.failure());
+    if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
+    if (auto restored = (*session)->check_restored(); !restored)
+      return end_cause{actors::ending::bad_input, restored.message()};
+  } else if (!session) {
+    return end_cause{actors::ending::bad_input, session.message()};
   }
-  if (!session) return session.failure();
   run.session = std::move(*session);
   return run;
+}
+
+/// Every run that does not end well is told here, by one of the nodes that one command started.
+/// Returns its exit code.
+int tell_cause(const std::string& who, const actors::run_result& r, const node_seat& seat) {
+  if (r.how != actors::ending::done && seat.tells(r.message))
+    print_error("rrfp-node: {}{}\n", who, cause_of(r, seat.leads()));
+  return exit_code_of(r.how);
 }
 
 std::string headline(const job::job& j) {
@@ -114,20 +152,9 @@ std::string headline(const job::job& j) {
   return text + fmt::format(", {} microbatches, {} steps", p.microbatches, j.train.steps);
 }
 
-int exit_code_of(const actors::run_result& r) {
-  switch (r.how) {
-    case actors::ending::done: return exit_done;
-    case actors::ending::interrupted: return exit_interrupted;
-    case actors::ending::bad_input: return exit_bad_input;
-    case actors::ending::failed: return exit_own_fault;
-    case actors::ending::node_lost: return exit_node_lost;
-  }
-  return exit_own_fault;
-}
-
 /// The result of all runs side by side; a difference that may not be is the product's own fault.
 int conclude(const std::vector<finished_run>& runs) {
-  fmt::print("\n{}", table_of(runs));
+  print("\n{}", table_of(runs));
   for (const auto& r : runs) {
     const auto& first = runs[0];
     if (&r == &runs[0] || !must_agree(first.run, r.run)) continue;
@@ -136,35 +163,22 @@ int conclude(const std::vector<finished_run>& runs) {
     if (r.summary.first_step != first.summary.first_step) continue;
     if (r.summary.weights_xxh64 == first.summary.weights_xxh64 &&
         r.summary.losses_xxh64 == first.summary.losses_xxh64) {
-      fmt::print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
-                 r.run.name);
+      print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
+            r.run.name);
     } else {
-      fmt::print(stderr, "rrfp-node: {} and {} must agree to the last bit and do not\n",
-                 first.run.name, r.run.name);
+      print_error("rrfp-node: {} and {} must agree to the last bit and do not\n", first.run.name,
+                  r.run.name);
       return exit_own_fault;
     }
   }
   return exit_done;
 }
 
-/// Whether `path` can be written, found out before hours of training.
-status writable(const std::string& option, const std::string& path) {
-  if (path.empty()) return success();
-  if (auto can = replaceable(path); !can) return error{option + " " + can.message()};
-  const auto beside = path + ".tmp";
-  std::FILE* const file = std::fopen(beside.c_str(), "w");
-  if (file == nullptr)
-    return error{fmt::format("{} {}: cannot create: {}", option, path, std::strerror(errno))};
-  std::fclose(file);
-  std::remove(beside.c_str());
-  return success();
-}
-
 }  // namespace
 
 status check_training(const std::vector<job::job>& runs, const training_options& options,
                       std::uint32_t nodes) {
-  if (auto can = writable("--trace", options.trace); !can) return can;
+  if (auto can = check_output("--trace", options.trace); !can) return can;
   for (const auto& j : runs)
     if (auto there = actors::check_device(j); !there) return there;
   for (const auto& j : runs) {
@@ -186,7 +200,6 @@ status check_training(const std::vector<job::job>& runs, const training_options&
 int train(const std::vector<job::job>& runs, const training_options& options,
           interrupt_watch& interrupts, const node_seat& seat) {
   auto log = json_log::open(seat.leads() ? options.json : std::string{});
-  if (!log) return refuse(log.message());
   std::vector<finished_run> finished;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces;
   std::vector<actors::titled_trace> titled;
@@ -195,26 +208,22 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   bool trace_whole = true;
   std::string told_of_data;
   for (const auto& j : runs) {
-    auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), **log, options, seat);
-    if (!run) {
-      const auto lost = seat.members == nullptr ? std::string{} : seat.members->loss();
-      if (lost.empty()) return run.message().empty() ? exit_bad_input : refuse(run.message());
-      if (seat.tells(lost)) fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, lost);
-      return exit_node_lost;
-    }
+    auto made = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, seat);
+    if (const auto* cause = std::get_if<end_cause>(&made))
+      return tell_cause("", {cause->how, cause->message, {}, {}, {}}, seat);
+    auto* const run = &std::get<prepared_run>(made);
     if (seat.leads() && run->data_report != told_of_data) {
       told_of_data = run->data_report;
-      fmt::print("data: {}\n", told_of_data);
+      print("data: {}\n", told_of_data);
     }
-    if (seat.leads()) fmt::print("{}\n", headline(j));
-    for (const auto& note : run->notes) fmt::print("{}\n", note);
-    std::fflush(stdout);
+    if (seat.leads()) print("{}\n", headline(j));
+    for (const auto& note : run->notes) print("{}\n", note);
     interrupts.on_interrupt([session = run->session.get(), &interrupts, &j, &seat] {
       if (!j.checkpoint.dir.empty() && seat.leads() && interrupts.count() == 1)
-        fmt::print(stderr,
-                   "rrfp-node: {}: interrupted: saves what is not saved yet and ends; a second "
-                   "interrupt ends it at once\n",
-                   j.name);
+        print_error(
+            "rrfp-node: {}: interrupted: saves what is not saved yet and ends; a second "
+            "interrupt ends it at once\n",
+            j.name);
       session->interrupt();
     });
     interrupts.on_report(
@@ -226,19 +235,11 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     (*log)->summary(j, result);
     if (!result.trace_lacks.empty()) {
       trace_whole = false;
-      fmt::print(stderr, "rrfp-node: {}: --trace {} has {}\n", j.name, options.trace,
-                 result.trace_lacks);
+      print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options.trace, result.trace_lacks);
     }
     titled.push_back({j.name, run->trace.get()});
     traces.push_back(std::move(run->trace));
-    code = exit_code_of(result);
-    const bool told =
-        result.how == actors::ending::failed || result.how == actors::ending::node_lost;
-    if (told && seat.tells(result.message))
-      fmt::print(stderr, "rrfp-node: {}: {}\n", j.name, result.message);
-    if (result.how == actors::ending::interrupted && seat.leads())
-      fmt::print("{}: interrupted after {} steps\n", j.name,
-                 result.summary.first_step + result.summary.steps);
+    code = tell_cause(j.name + ": ", result, seat);
     if (code != exit_done) break;
     unsaved |= result.summary.last_checkpoint_failed;
     finished.push_back({j, result.summary});
@@ -250,14 +251,14 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   if (code == exit_done && (unsaved || !trace_whole)) code = exit_own_fault;
   if (!options.trace.empty()) {
     if (auto written = actors::write_chrome_json(options.trace, titled); !written) {
-      fmt::print(stderr, "rrfp-node: --trace {}\n", written.message());
+      print_error("rrfp-node: --trace {}\n", written.message());
       if (code == exit_done) code = exit_own_fault;
     } else {
-      fmt::print("trace: {} (open it in ui.perfetto.dev)\n", options.trace);
+      print("trace: {} (open it in ui.perfetto.dev)\n", options.trace);
     }
   }
   if (auto closed = (*log)->close(); !closed) {
-    fmt::print(stderr, "rrfp-node: {}\n", closed.message());
+    print_error("rrfp-node: {}\n", closed.message());
     if (code == exit_done) code = exit_own_fault;
   }
   return code;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
-#include <exception>
 #include <map>
 #include <optional>
 
@@ -13,8 +11,9 @@
 #include <rrfp/report/picture.hpp>
 #include <rrfp/report/profile.hpp>
 
-#include "../rrfp-node/exit_code.hpp"
-#include "../write_file.hpp"
+#include "../common/console.hpp"
+#include "../common/output_file.hpp"
+#include "../common/program.hpp"
 
 namespace {
 
@@ -33,11 +32,6 @@ struct options {
   std::vector<std::string> runs;
   std::string title = "rrfp report";
 };
-
-int refuse(const std::string& message) {
-  fmt::print(stderr, "rrfp-report: {}\n", message);
-  return apps::exit_bad_input;
-}
 
 struct step_range {
   step_id first;
@@ -247,24 +241,27 @@ result<std::vector<product>> make_profiles(const options& wanted,
 }
 
 int make_report(const options& wanted) {
-  if (auto can = check_products(wanted); !can) return refuse(can.message());
+  if (auto can = check_products(wanted); !can) return apps::refuse(can.message());
   std::optional<step_range> range;
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
     if (!range)
-      return refuse(
+      return apps::refuse(
           fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps));
   }
+  if (auto can = apps::check_output("--out", wanted.out); !can) return apps::refuse(can.message());
+  for (const auto& file : wanted.profiles)
+    if (auto can = apps::check_output("--profile", file); !can) return apps::refuse(can.message());
   std::vector<std::string> notes;
   auto read = read_runs(wanted, notes);
-  if (!read) return refuse(read.message());
+  if (!read) return apps::refuse(read.message());
   const auto runs = choose(std::move(*read), wanted.runs);
-  if (!runs) return refuse(runs.message());
+  if (!runs) return apps::refuse(runs.message());
 
   std::vector<product> products;
   if (!wanted.profiles.empty()) {
     auto profiles = make_profiles(wanted, *runs, range);
-    if (!profiles) return refuse(profiles.message());
+    if (!profiles) return apps::refuse(profiles.message());
     products = std::move(*profiles);
   }
   if (!wanted.out.empty() || !wanted.svg.empty()) {
@@ -272,7 +269,7 @@ int make_report(const options& wanted) {
     if (!step) return refuse(step.message());
     if (!wanted.out.empty()) {
       auto page = make_page(wanted, *runs, range, *step, std::move(notes));
-      if (!page) return refuse(page.message());
+      if (!page) return apps::refuse(page.message());
       products.push_back(std::move(*page));
     }
     if (!wanted.svg.empty()) {
@@ -282,9 +279,9 @@ int make_report(const options& wanted) {
     }
   }
   for (const auto& p : products)
-    if (auto written = apps::write_file(p.file, p.text); !written)
-      return refuse(p.option + " " + written.message());
-  for (const auto& p : products) fmt::print("{}", p.said);
+    if (auto written = files::write_whole(p.file, p.text); !written)
+      return apps::fail(p.option + " " + written.message());
+  for (const auto& p : products) apps::print("{}", p.said);
   return apps::exit_done;
 }
 
@@ -301,7 +298,8 @@ int run(int argc, char** argv) {
       "stood still for. FILE.toml has what the device takes, injected delay excluded: [cost] with "
       "medians over microbatches, steps and replicas, for a job or for an experiment's workload. "
       "Steps that lack tasks are left out.\n"
-      "Exit codes: 0 done, 1 the product's own fault, 2 bad input.");
+      "Exit codes: 0 done, 1 the product's own fault or an output that could not be written, 2 bad "
+      "input.");
   options wanted;
   app.add_option("trace", wanted.traces, "Traces, as rrfp-node run --trace FILE writes them")
       ->required();
@@ -332,21 +330,10 @@ int run(int argc, char** argv) {
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--title", wanted.title, "The page's heading")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
-  }
+  if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   return make_report(wanted);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rrfp-report: %s\n", e.what());
-    return rrfp::apps::exit_own_fault;
-  }
-}
+int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-report", argc, argv, &run); }

@@ -1,14 +1,13 @@
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 
 #include <fmt/format.h>
 
 #include <rrfp/data/shapes.hpp>
 
-#include "../rrfp-node/exit_code.hpp"
+#include "../common/console.hpp"
+#include "../common/program.hpp"
 
 namespace {
 
@@ -32,7 +31,8 @@ int run(int argc, char** argv) {
   app.footer(
       "The same arguments give the same files everywhere. A job with data.shapes = N and "
       "data.shapes_seed = S draws the same samples in memory.\n"
-      "Exit codes: 0 done, 2 bad input or a folder that cannot be written.");
+      "Exit codes: 0 done, 1 the product's own fault or an output that could not be written, 2 bad "
+      "input.");
   options wanted;
   app.add_option(
          "folder", wanted.folder,
@@ -46,27 +46,16 @@ int run(int argc, char** argv) {
                  "Sides are multiples of this, in pixels: the patch of the model")
       ->check(CLI::Range(1U, patch_max))
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
-  }
+  if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
+  if (auto made = data::make_shapes_folder(wanted.folder); !made)
+    return apps::refuse(made.message());
   if (auto written = data::write_shapes(wanted.folder, wanted.seed, wanted.samples, wanted.patch);
-      !written) {
-    fmt::print(stderr, "rrfp-shapes: {}\n", written.message());
-    return apps::exit_bad_input;
-  }
-  fmt::print("{} samples: {}/train.jsonl\n", wanted.samples, wanted.folder);
+      !written)
+    return apps::fail(written.message());
+  apps::print("{} samples: {}/train.jsonl\n", wanted.samples, wanted.folder);
   return apps::exit_done;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "rrfp-shapes: {}\n", e.what());
-    return apps::exit_own_fault;
-  }
-}
+int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-shapes", argc, argv, &run); }

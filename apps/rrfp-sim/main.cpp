@@ -1,7 +1,5 @@
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
-#include <exception>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -9,8 +7,9 @@
 #include <rrfp/policies/table_csv.hpp>
 #include <rrfp/simulate/duration_table.hpp>
 
-#include "../rrfp-node/exit_code.hpp"
-#include "../write_file.hpp"
+#include "../common/console.hpp"
+#include "../common/output_file.hpp"
+#include "../common/program.hpp"
 #include "simulation_report.hpp"
 
 namespace {
@@ -27,11 +26,6 @@ struct options {
   std::uint64_t steps = 1;
   bool gaps = false;
 };
-
-int refuse(const std::string& message) {
-  fmt::print(stderr, "rrfp-sim: {}\n", message);
-  return apps::exit_bad_input;
-}
 
 /// The given costs, with the microbatches of every step renumbered in the order of admission.
 class admitted_costs final : public simulate::cost_model {
@@ -89,20 +83,20 @@ class observers final : public simulate::observer {
 
 int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   const auto dispatch = plan::make_dispatch_plan(j);
-  if (!dispatch) return refuse(j.source + ": " + dispatch.message());
+  if (!dispatch) return apps::refuse(j.source + ": " + dispatch.message());
   const auto what = plan::simulation_of(*dispatch, wanted.steps);
 
   const auto expected = plan::expected_costs(j);
-  if (!expected) return refuse(expected.message());
+  if (!expected) return apps::refuse(expected.message());
   const simulate::cost_model* costs = &*expected;
   auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
   if (!wanted.durations.empty()) {
     table = simulate::duration_table::read(wanted.durations, dispatch->shape);
-    if (!table) return refuse(table.message());
+    if (!table) return apps::refuse(table.message());
     costs = &*table;
   }
   if (auto covered = costs->covers(what); !covered)
-    return refuse(wanted.durations + ": " + covered.message());
+    return apps::refuse(wanted.durations + ": " + covered.message());
   const admitted_costs admitted{*costs, dispatch->shape, j.dispatch.admit, wanted.steps};
 
   observers watchers;
@@ -111,20 +105,21 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
   const auto ran = simulate::run(what, admitted, &watchers);
-  if (!ran) return refuse(j.source + ": " + ran.message());
+  if (!ran) return apps::refuse(j.source + ": " + ran.message());
 
-  fmt::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
+  apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
   json += apps::json_of(*ran, *dispatch, j.name) + "\n";
   if (!wanted.write_durations.empty())
-    if (auto written = durations.table().write(wanted.write_durations); !written)
-      return refuse(written.message());
+    if (auto written = files::write_whole(wanted.write_durations, durations.table().text());
+        !written)
+      return apps::fail("--write-durations " + written.message());
   if (!wanted.write_schedule.empty()) {
     std::vector<sequence> order;
     for (const auto& stage : ran->stages) order.push_back(stage.order);
     if (auto written =
-            apps::write_file(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
+            files::write_whole(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
         !written)
-      return refuse(written.message());
+      return apps::fail("--write-schedule " + written.message());
   }
   return apps::exit_done;
 }
@@ -133,8 +128,8 @@ int run(int argc, char** argv) {
   CLI::App app{"Simulates a pipeline in virtual time with the same core as the runtime"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 internal error, 2 bad input or an output that cannot be "
-      "written.");
+      "Exit codes: 0 done, 1 internal error or an output that could not be written, 2 bad "
+      "input.");
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; only [pipeline], [dispatch], [cost] and [jitter] are used")
@@ -152,34 +147,27 @@ int run(int argc, char** argv) {
                  "Write the simulated order as CSV in the format of torch.distributed.pipelining");
   app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
   app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? apps::exit_done : apps::exit_bad_input;
-  }
+  if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
 
+  for (const auto& [option, file] :
+       {std::pair{"--write-durations", &wanted.write_durations},
+        std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json}})
+    if (auto can = apps::check_output(option, *file); !can) return apps::refuse(can.message());
   const auto loaded = job::load_job(wanted.job, wanted.settings, job::job_use::simulate);
-  if (!loaded) return refuse(loaded.message());
-  for (const auto& note : loaded->notes) fmt::print(stderr, "rrfp-sim: {}\n", note);
+  if (!loaded) return apps::refuse(loaded.message());
+  for (const auto& note : loaded->notes) apps::print_error("rrfp-sim: {}\n", note);
   const auto jobs = job::variants(*loaded);
   if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
-    return refuse("--write-durations and --write-schedule need a job without [[compare]]");
+    return apps::refuse("--write-durations and --write-schedule need a job without [[compare]]");
   std::string json;
   for (const auto& j : jobs)
     if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;
   if (!wanted.json.empty())
-    if (auto written = apps::write_file(wanted.json, json); !written)
-      return refuse(written.message());
+    if (auto written = files::write_whole(wanted.json, json); !written)
+      return apps::fail("--json " + written.message());
   return apps::exit_done;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rrfp-sim: %s\n", e.what());
-    return rrfp::apps::exit_own_fault;
-  }
-}
+int main(int argc, char** argv) { return rrfp::apps::run_program("rrfp-sim", argc, argv, &run); }

@@ -93,7 +93,7 @@ std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispat
               {"events", r.events},
               {"steps", steps},
               {"stages", stages}}
-      .dump();
+      .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace rrfp::apps

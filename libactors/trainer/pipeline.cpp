@@ -406,8 +406,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     // How many steps there are is for the program to say.
     auto endless = job_;
     endless.train.steps = std::numeric_limits<std::uint64_t>::max();
-    auto choice = actors::agree_on_resume(endless, *setup.checkpoint, members_.get());
-    if (!choice) return choice.failure();
+    auto agreed = actors::agree_on_resume(endless, *setup.checkpoint, members_.get());
+    if (const auto* cause = std::get_if<actors::end_cause>(&agreed)) return error{cause->message};
+    auto* const choice = &std::get<actors::resume_choice>(agreed);
     for (const auto& line : choice->notes()) options_.on_note(line);
     setup.resume = std::move(choice->from);
     if (setup.resume) {

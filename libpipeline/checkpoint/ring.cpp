@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <utility>
 
-#include <rrfp/safetensors/whole_file.hpp>
+#include <rrfp/files/whole_file.hpp>
 
 #include "folders.hpp"
 
@@ -51,7 +51,7 @@ result<std::optional<std::string>> ring::set_aside() {
     if (!failed)
       fs::rename(path_in(dir_, folder_name(step)), path_in(aside, folder_name(step)), failed);
   if (failed) return error{aside + ": cannot set earlier checkpoints aside: " + failed.message()};
-  if (auto synced = safetensors::sync_folder(dir_); !synced) return synced.failure();
+  if (auto synced = files::sync_folder(dir_); !synced) return synced.failure();
   return std::optional{aside};
 }
 
@@ -74,8 +74,7 @@ status ring::commit(const manifest& m) {
       return error{path + ": expected the " + std::to_string(f.bytes) +
                    " bytes that its rank has written: is this one folder for all nodes?"};
   }
-  if (auto written =
-          safetensors::write_whole(path_in(folder, std::string{manifest_name}), to_json(m));
+  if (auto written = files::write_whole(path_in(folder, std::string{manifest_name}), to_json(m));
       !written)
     return written;
   const auto place = path_in(dir_, folder_name(m.step));
@@ -84,7 +83,7 @@ status ring::commit(const manifest& m) {
   if (fs::exists(fs::symlink_status(place, failed))) remove(place);
   fs::rename(folder, place, failed);
   if (failed) return error{place + ": cannot be put in its place: " + failed.message()};
-  if (auto synced = safetensors::sync_folder(dir_); !synced) return synced;
+  if (auto synced = files::sync_folder(dir_); !synced) return synced;
   remove_older(m.step);
   return success();
 }

@@ -26,8 +26,6 @@ class input_file {
   std::uint64_t size() const { return size_; }
   /// Error: as above; also if the file ends before `to` is full.
   status read(std::uint64_t offset, std::span<std::uint8_t> to) const;
-  /// For those who map it into memory.
-  int descriptor() const { return descriptor_; }
 
  private:
   input_file(std::string path, int descriptor, std::uint64_t size)

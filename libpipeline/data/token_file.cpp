@@ -1,13 +1,10 @@
 #include "token_file.hpp"
 
-#include <sys/mman.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <optional>
+#include <memory>
 
 #include <rrfp/json/parse_json.hpp>
 
@@ -15,7 +12,7 @@ namespace rrfp::data {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "ids are mapped as they lie on disk");
+static_assert(std::endian::native == std::endian::little, "ids are read as they lie on disk");
 
 using nlohmann::json;
 
@@ -63,26 +60,6 @@ result<std::vector<std::uint64_t>> documents_of(const json& object, std::uint64_
   return begins;
 }
 
-/// The place of the first id that is not below `limit`.
-template <class Id>
-std::optional<std::uint64_t> first_beyond(const Id* ids, std::uint64_t count, std::uint64_t limit) {
-  for (std::uint64_t begin = 0; begin < count; begin += tokens_at_once) {
-    const auto end = std::min(count, begin + tokens_at_once);
-    Id largest = 0;
-    for (auto i = begin; i < end; ++i) largest = std::max(largest, ids[i]);
-    if (largest < limit) continue;
-    const auto* bad = std::find_if(ids + begin, ids + end, [&](Id id) { return id >= limit; });
-    return static_cast<std::uint64_t>(bad - ids);
-  }
-  return std::nullopt;
-}
-
-template <class Id>
-void widen(const void* ids, std::uint64_t first, std::span<std::int64_t> to) {
-  const auto* from = static_cast<const Id*>(ids) + first;
-  std::copy(from, from + to.size(), to.begin());
-}
-
 }  // namespace
 
 result<std::unique_ptr<const token_file>> token_file::open(const std::string& path,
@@ -97,13 +74,9 @@ result<std::unique_ptr<const token_file>> token_file::open(const std::string& pa
   made->file_ = std::move(*file);
   const auto sidecar = sidecar_of(path);
   if (auto read = made->read_sidecar(sidecar); !read) return blame(sidecar, read.message());
-  if (auto mapped = made->map(); !mapped) return blame(path, mapped.message());
+  if (auto good = made->check_size(); !good) return blame(path, good.message());
   if (auto good = made->check_ids(model_vocabulary); !good) return blame(path, good.message());
   return std::unique_ptr<const token_file>{std::move(made)};
-}
-
-token_file::~token_file() {
-  if (ids_ != nullptr) ::munmap(const_cast<void*>(ids_), file_->size());
 }
 
 status token_file::read_sidecar(const std::string& path) {
@@ -141,40 +114,62 @@ status token_file::read_sidecar(const std::string& path) {
   return success();
 }
 
-status token_file::map() {
+status token_file::check_size() const {
   if (file_->size() / width_ != tokens_ || file_->size() % width_ != 0)
     return error{"expected " + text_of(tokens_) + " tokens of " + text_of(width_) +
                  " bytes, as the .json beside it says, got " + text_of(file_->size()) + " bytes"};
-  void* mapped = ::mmap(nullptr, file_->size(), PROT_READ, MAP_SHARED, file_->descriptor(), 0);
-  if (mapped == MAP_FAILED)
-    return error{std::string{"cannot be mapped into memory: "} + std::strerror(errno)};
-  ids_ = mapped;
+  return success();
+}
+
+template <class Id>
+status token_file::read_ids(std::uint64_t first, std::span<Id> to) const {
+  return file_->read(first * sizeof(Id),
+                     {reinterpret_cast<std::uint8_t*>(to.data()), to.size_bytes()});
+}
+
+template <class Id>
+status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_is) {
+  const std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> hash{XXH64_createState(),
+                                                                               XXH64_freeState};
+  XXH64_reset(hash.get(), width_);
+  std::vector<Id> block;
+  for (std::uint64_t begin = 0; begin < tokens_; begin += block.size()) {
+    block.resize(std::min(tokens_at_once, tokens_ - begin));
+    if (auto read = read_ids(begin, std::span{block}); !read) return read;
+    const auto bad = std::find_if(block.begin(), block.end(), [&](Id id) { return id >= limit; });
+    if (bad != block.end())
+      return error{"token " + text_of(begin + static_cast<std::uint64_t>(bad - block.begin())) +
+                   " is " + std::to_string(*bad) + ", but " + std::string{limit_is} +
+                   text_of(limit)};
+    XXH64_update(hash.get(), block.data(), block.size() * sizeof(Id));
+  }
+  hash_ = XXH64_digest(hash.get());
   return success();
 }
 
 status token_file::check_ids(std::uint32_t model_vocabulary) {
   const auto limit = std::min<std::uint64_t>(vocabulary_, model_vocabulary);
-  const auto bad = width_ == 2
-                       ? first_beyond(static_cast<const std::uint16_t*>(ids_), tokens_, limit)
-                       : first_beyond(static_cast<const std::uint32_t*>(ids_), tokens_, limit);
-  if (bad) {
-    std::int64_t id = 0;
-    copy(*bad, {&id, 1});
-    return error{"token " + text_of(*bad) + " is " + std::to_string(id) + ", but " +
-                 (limit == vocabulary_ ? "the vocabulary of the .json beside it is "
-                                       : "model.vocabulary is ") +
-                 text_of(limit)};
-  }
-  hash_ = XXH64(ids_, file_->size(), width_);
+  const std::string_view limit_is =
+      limit == vocabulary_ ? "the vocabulary of the .json beside it is " : "model.vocabulary is ";
+  if (auto good = width_ == 2 ? check_ids_of<std::uint16_t>(limit, limit_is)
+                              : check_ids_of<std::uint32_t>(limit, limit_is);
+      !good)
+    return good;
   hash_ = XXH64(documents_.data(), documents_.size() * sizeof(std::uint64_t), hash_);
   return success();
 }
 
-void token_file::copy(std::uint64_t first, std::span<std::int64_t> to) const {
-  if (width_ == 2)
-    widen<std::uint16_t>(ids_, first, to);
-  else
-    widen<std::uint32_t>(ids_, first, to);
+template <class Id>
+status token_file::widen(std::uint64_t first, std::span<std::int64_t> to) const {
+  std::vector<Id> ids(to.size());
+  if (auto read = read_ids(first, std::span{ids}); !read)
+    return error{path() + ": " + read.message()};
+  std::copy(ids.begin(), ids.end(), to.begin());
+  return success();
+}
+
+status token_file::copy(std::uint64_t first, std::span<std::int64_t> to) const {
+  return width_ == 2 ? widen<std::uint16_t>(first, to) : widen<std::uint32_t>(first, to);
 }
 
 }  // namespace rrfp::data

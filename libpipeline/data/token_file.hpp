@@ -7,13 +7,14 @@
 /// `documents` holds where each document begins; without it the tokens are one text. Other keys are
 /// for people. scripts/tokenize writes such pairs.
 ///
-/// The file is mapped into memory: whoever shortens it meanwhile ends the process.
+/// It is read piece by piece, not mapped into memory: one that is cut short meanwhile is an error.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/schedule/result.hpp>
@@ -33,25 +34,30 @@ class token_file {
                                                         std::uint32_t model_vocabulary);
   token_file(const token_file&) = delete;
   token_file& operator=(const token_file&) = delete;
-  ~token_file();
 
   const std::string& path() const { return file_->path(); }
   std::uint64_t tokens() const { return tokens_; }
   /// Where documents begin, ascending from 0; empty if the tokens are one text.
   const std::vector<std::uint64_t>& documents() const { return documents_; }
-  /// Widens the tokens from `first` on.
-  void copy(std::uint64_t first, std::span<std::int64_t> to) const;
+  /// Widens the tokens from `first` on. Error: "PATH: cannot be read: ...".
+  status copy(std::uint64_t first, std::span<std::int64_t> to) const;
   /// XXH64 of the ids and of where documents begin.
   std::uint64_t hash() const { return hash_; }
 
  private:
   token_file() = default;
   status read_sidecar(const std::string& path);
-  status map();
+  status check_size() const;
   status check_ids(std::uint32_t model_vocabulary);
+  /// Those from `first` on, as many as fit.
+  template <class Id>
+  status read_ids(std::uint64_t first, std::span<Id> to) const;
+  template <class Id>
+  status check_ids_of(std::uint64_t limit, std::string_view limit_is);
+  template <class Id>
+  status widen(std::uint64_t first, std::span<std::int64_t> to) const;
 
   std::shared_ptr<const input_file> file_;
-  const void* ids_ = nullptr;
   std::uint32_t width_ = 0;  ///< bytes of an id
   std::uint64_t tokens_ = 0;
   std::uint64_t vocabulary_ = 0;

@@ -1,6 +1,7 @@
 #include "token_set.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include <xxhash.h>
@@ -68,10 +69,10 @@ class token_set final : public sample_set {
     const auto& p = part_of(sample);
     if (p.documents.empty()) {
       const auto begin = (sample - p.first) * window_;
-      p.file->copy(begin, inputs);
-      p.file->copy(begin + 1, targets);
+      copy(*p.file, begin, inputs);
+      copy(*p.file, begin + 1, targets);
     } else {
-      p.file->copy(p.documents[sample - p.first].begin, inputs);
+      copy(*p.file, p.documents[sample - p.first].begin, inputs);
       set_targets(inputs, targets, -1);
     }
   }
@@ -90,6 +91,11 @@ class token_set final : public sample_set {
   }
 
  private:
+  static void copy(const token_file& from, std::uint64_t first, std::span<std::int64_t> to) {
+    if (const auto copied = from.copy(first, to); !copied)
+      throw std::runtime_error(copied.message());
+  }
+
   /// The target of the last token of a window is one token further on.
   status cut_windows(part& p) const {
     p.samples = (p.file->tokens() - 1) / window_;

@@ -19,19 +19,6 @@ error blame(const fs::path& path, const std::string& why) {
   return error{path.string() + ": " + why};
 }
 
-status make_folder(const fs::path& folder) {
-  std::error_code failure;
-  if (fs::exists(folder, failure)) {
-    if (!fs::is_directory(folder, failure)) return blame(folder, "expected a folder, got a file");
-    const bool empty = fs::is_empty(folder, failure);
-    if (failure) return blame(folder, "cannot be read: " + failure.message());
-    if (!empty) return blame(folder, "expected an empty folder or none, got one with files in it");
-  }
-  if (!failure) fs::create_directories(folder / "images", failure);
-  if (failure) return blame(folder, "cannot be made: " + failure.message());
-  return success();
-}
-
 status write(const fs::path& path, const char* bytes, std::size_t size) {
   errno = 0;
   std::ofstream file{path, std::ios::binary};
@@ -49,12 +36,11 @@ std::string name_of(std::uint32_t sample, std::size_t image) {
   return name;
 }
 
-}  // namespace
-
-status write_shapes(const std::string& folder, std::uint64_t seed, std::uint32_t samples,
-                    std::uint32_t patch) {
-  const fs::path root{folder};
-  if (auto made = make_folder(root); !made) return made;
+status write_all(const fs::path& root, std::uint64_t seed, std::uint32_t samples,
+                 std::uint32_t patch) {
+  std::error_code failure;
+  fs::create_directory(root / "images", failure);
+  if (failure) return blame(root / "images", "cannot be made: " + failure.message());
   std::string lines;
   for (std::uint32_t n = 0; n < samples; ++n) {
     const auto sample = draw_shapes(seed, n, patch);
@@ -73,6 +59,34 @@ status write_shapes(const std::string& folder, std::uint64_t seed, std::uint32_t
     lines += "], \"text\": \"" + sample.text + "\"}\n";
   }
   return write(root / "train.jsonl", lines.data(), lines.size());
+}
+
+}  // namespace
+
+status make_shapes_folder(const std::string& path) {
+  const fs::path folder{path};
+  std::error_code failure;
+  if (fs::exists(folder, failure)) {
+    if (!fs::is_directory(folder, failure)) return blame(folder, "expected a folder, got a file");
+    const bool empty = fs::is_empty(folder, failure);
+    if (failure) return blame(folder, "cannot be read: " + failure.message());
+    if (!empty) return blame(folder, "expected an empty folder or none, got one with files in it");
+  }
+  if (!failure) fs::create_directories(folder, failure);
+  if (failure) return blame(folder, "cannot be made: " + failure.message());
+  return success();
+}
+
+status write_shapes(const std::string& folder, std::uint64_t seed, std::uint32_t samples,
+                    std::uint32_t patch) {
+  if (auto made = make_shapes_folder(folder); !made) return made;
+  const fs::path root{folder};
+  auto written = write_all(root, seed, samples, patch);
+  if (written) return written;
+  std::error_code ignored;
+  fs::remove_all(root / "images", ignored);
+  fs::remove(root / "train.jsonl", ignored);
+  return written;
 }
 
 }  // namespace rrfp::data

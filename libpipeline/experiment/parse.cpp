@@ -6,6 +6,7 @@
 #include <rrfp/experiment/experiment.hpp>
 #include <rrfp/experiment/limits.hpp>
 #include <rrfp/job/text_file.hpp>
+#include <rrfp/job/utf8.hpp>
 #include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 #include <rrfp/workload/presets.hpp>
@@ -418,6 +419,11 @@ result<experiment> parse_experiment(std::string_view text, const std::string& so
   d.made.name = file.has_stem() ? file.stem().string() : "experiment";
   provenance head{source};
   if (auto read = read_head(d, *doc, head); !read) return read.failure();
+  // Tables of schedules lie beside it, and all of it ends up in JSON.
+  if (const auto good = job::check_utf8(
+          std::string_view{job::absolute_path(file.parent_path(), file.filename())});
+      !good)
+    return error{source + ": the path of an experiment: " + good.message()};
   if (auto read = read_lists(d, *doc); !read) return read.failure();
   if (d.made.baseline.empty()) d.made.baseline = d.made.runs.front().name;
   if (auto valid = validate(d, head); !valid) return valid.failure();

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/files/whole_file.hpp>
 #include <rrfp/job/value.hpp>
 #include <rrfp/json/parse_json.hpp>
 
@@ -116,7 +117,7 @@ result<store> store::open(const std::string& folder) {
     }
   }
   if (kept != *text)
-    if (auto written = write_whole(s.path_, kept); !written) return written.failure();
+    if (auto written = files::write_whole(s.path_, kept); !written) return written.failure();
   s.file_.reset(std::fopen(s.path_.c_str(), "ab"));
   if (!s.file_) return failed("be written", s.path_);
   if (::flock(::fileno(s.file_.get()), LOCK_EX | LOCK_NB) != 0)
@@ -132,22 +133,12 @@ const outcome* store::find(const std::string& description) const {
 status store::add(const std::string& description, const outcome& o) {
   const auto line = line_of(description, o);
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
-      std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0)
+      std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
+    has_failed_ = true;
     return failed("be written", path_);
+  }
   done_[description] = o;
   return success();
-}
-
-status write_whole(const std::string& path, const std::string& text) {
-  const auto beside = path + ".tmp";
-  std::FILE* const file = std::fopen(beside.c_str(), "wb");
-  const bool written =
-      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return success();
-  const auto why = failed("be written", path);
-  std::remove(beside.c_str());
-  return why;
 }
 
 std::string cell_json(const cell& c, const outcome& o) {

@@ -9,6 +9,7 @@
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/text_file.hpp>
 #include <rrfp/job/toml_reader.hpp>
+#include <rrfp/job/utf8.hpp>
 #include "schema.hpp"
 #include "validate.hpp"
 
@@ -53,6 +54,7 @@ result<const key*> key_of(const entry& e, const origin& from) {
 
 status assign(draft& d, const key& k, value v, const fs::path& folder, const origin& from) {
   resolve_paths(k.paths, folder, v);
+  if (const auto good = check_utf8(v); !good) return from.blame(k.path, good.message());
   if (const auto set = k.set(d.made, v); !set) return from.blame(k.path, set.message());
   d.from.record(k.path, from);
   return success();
@@ -91,7 +93,8 @@ status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& f
 }
 
 status assign_override(draft& d, const std::string& text) {
-  const auto printable = std::none_of(text.begin(), text.end(),
+  const auto printable = check_utf8(std::string_view{text}) &&
+                         std::none_of(text.begin(), text.end(),
                                       [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   const origin from{"--set " + (printable ? text : in_quotes(text)), true};
   const auto equals = text.find('=');
@@ -121,6 +124,7 @@ result<setting> read_setting(const entry& e, const fs::path& folder, const origi
   if (*k == nullptr) return setting{};
   auto v = e.what;
   resolve_paths((*k)->paths, folder, v);
+  if (const auto good = check_utf8(v); !good) return from.blame((*k)->path, good.message());
   job scratch;
   if (const auto set = (*k)->set(scratch, v); !set) return from.blame((*k)->path, set.message());
   return setting{(*k)->path, to_toml((*k)->get ? (*k)->get(scratch) : v)};
@@ -260,6 +264,9 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
   if (auto done = read_compare(d, *doc, folder); !done) return done.failure();
   for (const auto& o : overrides)
     if (auto done = assign_override(d, o); !done) return done.failure();
+  if (const auto good = check_utf8(std::string_view{d.made.name}); !good)
+    return error{source_name + ": name: " + good.message() +
+                 ", in the file's name, which is the job's where it has none"};
   if (auto adopted = adopt_pretrained(d); !adopted) return adopted.failure();
   if (auto valid = validate_all(d, *doc, use); !valid) return valid.failure();
   d.made.set_by = d.from.places();

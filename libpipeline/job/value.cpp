@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <rrfp/job/utf8.hpp>
+
 namespace rrfp::job {
 
 namespace {
@@ -19,10 +21,12 @@ std::string cut(std::string text) {
   return text + "...";
 }
 
+constexpr char hex[] = "0123456789ABCDEF";
+
 }  // namespace
 
 std::string in_quotes(std::string_view text) {
-  constexpr char hex[] = "0123456789ABCDEF";
+  const bool is_utf8 = end_of_utf8(text) == text.size();
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -31,6 +35,10 @@ std::string in_quotes(std::string_view text) {
       out += c;
     } else if (byte < 0x20 || byte == 0x7f) {
       out += "\\u00";
+      out += hex[byte >> 4];
+      out += hex[byte & 15];
+    } else if (byte >= 0x80 && !is_utf8) {
+      out += "\\x";
       out += hex[byte >> 4];
       out += hex[byte & 15];
     } else {

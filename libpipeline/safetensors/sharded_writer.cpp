@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <rrfp/files/whole_file.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/schedule/check.hpp>
 
@@ -122,7 +123,7 @@ status sharded_writer::finish() {
   if (auto done = finish_shard(); !done) return done;
   if (shards_.size() > 1) {
     const auto index = path_of(index_file_name);
-    if (auto written = write_whole(index, index_text()); !written) return written;
+    if (auto written = files::write_whole(index, index_text()); !written) return written;
   }
   finished_ = true;
   return success();

@@ -184,14 +184,6 @@ std::string duration_table::text() const {
   return csv;
 }
 
-status duration_table::write(const std::string& file) const {
-  std::ofstream out{file, std::ios::binary};
-  out << text();
-  out.close();
-  if (out) return success();
-  return error{file + ": cannot write the durations"};
-}
-
 std::uint64_t duration_table::steps() const {
   std::uint64_t end = 0;
   for (const auto& [row_id, duration] : rows_)

@@ -39,7 +39,7 @@ TEST_CASE("a trace holds every task of every step, in order and without overlap"
   const scratch_folder folder;
   const auto path = (folder.path / "trace.json").string();
   REQUIRE(write_chrome_json(path, {{"a \"quoted\" run", &trace}}).ok());
-  CHECK_FALSE(fs::exists(path + ".tmp"));
+  CHECK(std::distance(fs::directory_iterator{folder.path}, {}) == 1);
   const auto json = nlohmann::json::parse(std::ifstream{path});
   std::map<int, double> last_end;
   std::size_t tasks = 0;

@@ -74,6 +74,17 @@ TEST_CASE("without documents the samples are windows, the targets one token on")
   check_promises(*s, config);
 }
 
+TEST_CASE("a file that is cut short while it is read is an error that names it") {
+  const scratch_folder folder;
+  const auto a = pair_of_files{&folder, count_from(10, 2000)}.write_as("a");
+  const auto config = config_of_files({a});
+  const auto s = open_good(config);
+  s->load(step_id{0}, microbatch_id{0});
+  std::filesystem::resize_file(a, 0);
+  CHECK_THROWS_WITH(s->load(step_id{1}, microbatch_id{0}),
+                    a + ": cannot be read: it has become shorter");
+}
+
 TEST_CASE("each document is a sequence of its own") {
   const scratch_folder folder;
   pair_of_files files{&folder, count_from(256, 9)};  // 256 and 257 are tokens like others

@@ -115,6 +115,31 @@ TEST_CASE("A job that a program made is proved like one of a file, and named") {
   CHECK(job::check_job(read, job_use::embed).message() ==
         "--set train.steps=3: expected an integer >= 1, got 0");
 }
+}
+
+TEST_CASE("Names and paths that are no UTF-8 are refused with the place of the byte") {
+  const scratch_folder folder;
+  const auto odd = folder.write("o\xe9.toml", "");
+  CHECK(load_refusal(odd) == odd +
+                                 ": name: expected UTF-8, got the byte 0xE9 at 1, in the file's "
+                                 "name, which is the job's where it has none");
+  const auto named = folder.write("p\xe9.toml", "name = \"good\"\n");
+  CHECK(load_refusal(named) == "accepted");
+  const auto plain = folder.write("plain.toml", "");
+  // Cut short, overlong, a surrogate, beyond the last character, and none of it.
+  for (const auto& [text, at] : {std::pair<std::string, std::string>{"a\xc3", "0xC3 at 1"},
+                                 {"\xc0\xaf", "0xC0 at 0"},
+                                 {"\xed\xa0\x80", "0xED at 0"},
+                                 {"\xf4\x90\x80\x80", "0xF4 at 0"}}) {
+    const std::vector<std::string> settings{"name=" + text};
+    const auto made = load_job(plain, settings, job_use::simulate);
+    REQUIRE_FALSE(made);
+    CHECK_THAT(made.message(),
+               Catch::Matchers::Contains("name: expected UTF-8, got the byte " + at));
+  }
+  const std::vector<std::string> good{"name=\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"};
+  CHECK(load_job(plain, good, job_use::simulate).ok());
+}
 
 TEST_CASE("Text is looked for beside the job file, and what is missing is named") {
   const scratch_folder folder;

@@ -44,9 +44,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"html", {"libpipeline/html", {}, {}}},
       // The door to the JSON library's parser.
       {"json", {"libpipeline/json", {}, {}}},
+      {"files", {"libpipeline/files", {"schedule"}, {}}},
       // A file format: it knows neither models nor tensors that compute.
-      {"safetensors", {"libpipeline/safetensors", {"schedule", "json"}, {}}},
-      {"checkpoint", {"libpipeline/checkpoint", {"schedule", "safetensors", "json"}, {}}},
+      {"safetensors", {"libpipeline/safetensors", {"files", "schedule", "json"}, {}}},
+      {"checkpoint", {"libpipeline/checkpoint", {"files", "schedule", "safetensors", "json"}, {}}},
       // Recorded durations are written in the simulator's form; it is not run here.
       {"report",
        {"libpipeline/report",
@@ -54,7 +55,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {}}},
       {"experiment",
        {"libpipeline/experiment",
-        {"schedule", "weather", "simulate", "policies", "job", "workload", "html", "json"},
+        {"files", "schedule", "weather", "simulate", "policies", "job", "workload", "html", "json"},
         {}}},
       {"compute",
        {"libpipeline/compute",
@@ -72,7 +73,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "checkpoint", "safetensors", "metrics", "accelerator"},
+         "schedule", "checkpoint", "safetensors", "metrics", "accelerator", "files"},
         with(torch, {"caf"})}},
       // The door to devices, and what lies behind it.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -97,9 +98,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"openssl"}}},
       {"apps",
        {"apps",
-        {"actors", "plan", "compute", "data", "tp_coord", "job", "policies", "weather", "workload",
-         "trainer", "hugging_face", "experiment", "simulate", "report", "wall_clock", "schedule",
-         "checkpoint", "safetensors", "metrics"},
+        {"actors",       "plan",       "compute",     "data",     "tp_coord",
+         "job",          "policies",   "weather",     "workload", "trainer",
+         "hugging_face", "experiment", "simulate",    "report",   "wall_clock",
+         "schedule",     "checkpoint", "safetensors", "metrics",  "files"},
         with(torch, {"caf", "CLI", "toml++", "prometheus", "CivetServer.h"})}},
   };
   return all;

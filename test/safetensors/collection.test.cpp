@@ -162,9 +162,11 @@ TEST_CASE("A folder that holds a model is not written to, an unfinished model is
     REQUIRE(w);
     for (std::size_t i = 0; i < 3; ++i)
       REQUIRE((*w)->write((*w)->order()[i], std::vector<std::byte>(400)));
-    CHECK(names_in(folder / "half") == std::vector<std::string>{"model-00001-of-00003.safetensors",
-                                                                "model-00002-of-00003.safetensors."
-                                                                "tmp"});
+    const auto names = names_in(folder / "half");
+    REQUIRE(names.size() == 2);
+    CHECK(names[0] == "model-00001-of-00003.safetensors");
+    CHECK_THAT(names[1], Catch::Matchers::StartsWith("model-00002-of-00003.safetensors.") &&
+                             Catch::Matchers::EndsWith(".tmp"));
   }
   CHECK(names_in(folder / "half").empty());
 }

@@ -23,7 +23,7 @@ TEST_CASE("Every dtype comes back as it was, in every shape") {
   all.push_back({"", dtype::u8, {2}});
   const string_map metadata{{"format", "pt"}, {"näme", "a \"text\"\n"}};
   REQUIRE(write_all(path, all, metadata) == "");
-  CHECK_FALSE(std::filesystem::exists(path + ".tmp"));
+  CHECK(files_beside(path) == 0);
 
   const auto opened = file::open(path);
   INFO((opened ? "" : opened.message()));
@@ -119,10 +119,10 @@ TEST_CASE("What is not finished leaves what was there, and nothing beside it") {
     REQUIRE(w);
     const std::byte some[2]{};
     REQUIRE((*w)->write("a", some));
-    CHECK(std::filesystem::exists(path + ".tmp"));
+    CHECK(files_beside(path) == 1);
   }
   CHECK(text_of(path) == "old");
-  CHECK_FALSE(std::filesystem::exists(path + ".tmp"));
+  CHECK(files_beside(path) == 0);
 }
 
 TEST_CASE("A tensor out of turn, too many bytes and too few are a programmer's errors") {

@@ -29,6 +29,16 @@ inline std::string little_endian(std::uint64_t value) {
   return bytes;
 }
 
+/// Files beside one of that path whose names begin with it: some are not finished.
+inline std::size_t files_beside(const std::string& path) {
+  const auto name = std::filesystem::path{path}.filename().string() + ".";
+  std::size_t count = 0;
+  for (const auto& f :
+       std::filesystem::directory_iterator{std::filesystem::path{path}.parent_path()})
+    count += f.path().filename().string().starts_with(name) ? 1 : 0;
+  return count;
+}
+
 /// A file of that header and that data.
 inline std::string file_text(const std::string& header, const std::string& data = {}) {
   return little_endian(header.size()) + header + data;

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include <rrfp/simulate/duration_table.hpp>
 
@@ -82,12 +83,11 @@ TEST_CASE("a wrong row is reported with file and line and what was expected") {
         "'1,1,1,0,grad,1'");
 }
 
-TEST_CASE("a file that cannot be read or written is named") {
+TEST_CASE("a file that cannot be read is named") {
   const auto read = duration_table::read("/nowhere/run.csv", linear(1, 1));
   REQUIRE_FALSE(read.ok());
   CHECK(read.message() == "/nowhere/run.csv: cannot read the file of durations");
   CHECK_FALSE(duration_table::read("/", linear(1, 1)).ok());
-  CHECK_FALSE(duration_table{linear(1, 1)}.write("/nowhere/run.csv").ok());
 }
 
 TEST_CASE("a file that is no table is refused before it fills the memory, and shown in part") {
@@ -141,7 +141,7 @@ TEST_CASE("a run's durations, exported and read again, give the same run to the 
     const auto file = (std::filesystem::temp_directory_path() /
                        ("rrfp_durations_" + std::to_string(::getpid()) + ".csv"))
                           .string();
-    REQUIRE(recorder.table().write(file).ok());
+    std::ofstream{file} << recorder.table().text();
     const auto read = duration_table::read(file, shape);
     std::filesystem::remove(file);
     REQUIRE(read.ok());

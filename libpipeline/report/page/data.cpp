@@ -29,7 +29,8 @@ class run_writer {
 
   void write() {
     const auto& traced = *line_.run;
-    put("{{\"title\":{},\"ranks\":{},", json(traced.title).dump(), traced.ranks);
+    put("{{\"title\":{},\"ranks\":{},",
+        json(traced.title).dump(-1, ' ', false, json::error_handler_t::replace), traced.ranks);
     put("\"wall\":");
     put_time(out_, line_.wall());
     put(",\"shown\":");

@@ -4,10 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <variant>
 #include <vector>
 
 #include <rrfp/actors/checkpointing.hpp>
+#include <rrfp/actors/end_cause.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/data/source.hpp>
@@ -29,9 +30,6 @@ std::vector<checkpoint::setting> identity_of(const job::job& j, const data::sour
 std::string fingerprint_of(const safetensors::collection& weights);
 /// The same of a model and data that the job does not know.
 std::vector<checkpoint::setting> identity_without_model(const job::job& j);
-
-/// How a refusal by node 0 begins on other nodes.
-inline constexpr std::string_view refused_by_leader = "node 0: ";
 
 struct resume_choice {
   /// Where earlier checkpoints were set aside; empty: nowhere.
@@ -55,9 +53,9 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
 
 /// Before a run, on all its nodes: node 0 opens the folder, holds it in `setup.ring` and chooses,
 /// after a look at every byte, and all nodes take what it has chosen, for two may see a shared
-/// folder differently. `members` is null if there is one node. Error: as choose_resume(); it begins
-/// with refused_by_leader on the other nodes.
-result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
-                                      membership* members);
+/// folder differently. `members` is null if there is one node. The end, the same on all nodes: as
+/// choose_resume(), or one does not see what was chosen; or a node was lost.
+std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkpoint_setup& setup,
+                                                       membership* members);
 
 }  // namespace rrfp::actors

@@ -44,8 +44,12 @@ shapes_sample draw_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t
 /// The same but for the pixels, which take most of the time.
 shapes_outline outline_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch);
 
+/// Makes the folder; one that is there must be empty.
+status make_shapes_folder(const std::string& folder);
+
 /// Writes the first `samples` of them as data.images reads them: FOLDER/train.jsonl and PNG files
-/// in FOLDER/images. The folder is made; one that is there must be empty. train.jsonl comes last.
+/// in FOLDER/images. Makes the folder as above. train.jsonl comes last; what cannot be written
+/// leaves the folder empty.
 status write_shapes(const std::string& folder, std::uint64_t seed, std::uint32_t samples,
                     std::uint32_t patch);
 

@@ -29,6 +29,8 @@ class store {
   const outcome* find(const std::string& description) const;
   /// The outcome is on disk before this returns.
   status add(const std::string& description, const outcome& o);
+  /// Whether add() has failed: further outcomes are lost.
+  bool has_failed() const { return has_failed_; }
   /// One line per dropped line: "DIR/cells.jsonl:7: incomplete line, its cell runs again".
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -41,10 +43,8 @@ class store {
   std::map<std::string, outcome> done_;
   std::vector<std::string> notes_;
   file file_;
+  bool has_failed_ = false;
 };
-
-/// Writes a temporary file and renames it: the file at `path` is complete or absent.
-status write_whole(const std::string& path, const std::string& text);
 
 /// One entry per engine and cell.
 std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all);

@@ -15,7 +15,10 @@
 #include <vector>
 
 #include <rrfp/safetensors/dtype.hpp>
-#include <rrfp/safetensors/whole_file.hpp>
+
+namespace rrfp::files {
+class whole_file;
+}
 
 namespace rrfp::safetensors {
 
@@ -33,6 +36,8 @@ class writer {
                                                 const string_map& metadata,
                                                 byte_observer observe = {});
 
+  ~writer();
+
   /// In the order in which they must be written: those with the largest elements first, so that
   /// each is aligned to its elements; otherwise as they were declared.
   std::span<const tensor_info> tensors() const { return tensors_; }
@@ -44,11 +49,12 @@ class writer {
   status finish();
 
  private:
-  writer(std::vector<tensor_info> tensors, std::unique_ptr<whole_file> to, byte_observer observe);
+  writer(std::vector<tensor_info> tensors, std::unique_ptr<files::whole_file> to,
+         byte_observer observe);
   status append(std::span<const std::byte> bytes);
 
   const std::vector<tensor_info> tensors_;
-  const std::unique_ptr<whole_file> to_;
+  const std::unique_ptr<files::whole_file> to_;
   const byte_observer observe_;
   std::size_t next_ = 0;
   std::uint64_t written_ = 0;  ///< bytes of data

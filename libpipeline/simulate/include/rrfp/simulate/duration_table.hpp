@@ -40,7 +40,6 @@ class duration_table final : public cost_model {
 
   /// Rows sorted by step, stage, chunk, microbatch and kind. parse() restores every nanosecond.
   std::string text() const;
-  status write(const std::string& file) const;
 
   /// Number of steps that the rows cover: the largest step + 1, saturated; 0 without rows.
   std::uint64_t steps() const;

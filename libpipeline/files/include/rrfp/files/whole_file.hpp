@@ -1,5 +1,5 @@
-/// A file that is there whole or not at all, whenever the power goes: written beside its place as
-/// PATH.tmp, synced, renamed, the folder synced.
+/// A file that is there whole or not at all, whenever the power goes: written beside its place
+/// under a name that no other file has, synced, renamed, the folder synced.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 #include <rrfp/schedule/result.hpp>
 
-namespace rrfp::safetensors {
+namespace rrfp::files {
 
 /// Not thread-safe. Until commit() has succeeded, what stood at the path stands there, and the end
-/// of the object takes away what was written.
+/// of the object removes what was written.
 class whole_file {
  public:
   /// Error: the place cannot be written to, or is held by a folder or device. As all errors of this
@@ -24,17 +24,19 @@ class whole_file {
   ~whole_file();
 
   const std::string& path() const { return path_; }
+  /// Where it is written meanwhile: PATH.PID-N.tmp.
+  const std::string& beside() const { return beside_; }
   /// Appends. Error: the disk is full, say; the file can only be given up then.
   status write(std::span<const std::byte> bytes);
   /// Once. Afterwards the file is on the disk under its name.
   status commit();
 
  private:
-  whole_file(std::string path, int opened);
+  whole_file(std::string path, std::string beside, int opened);
   error failed(const std::string& why) const;
-  std::string beside() const { return path_ + ".tmp"; }
 
   const std::string path_;
+  const std::string beside_;
   int opened_ = -1;
   bool in_place_ = false;
 };
@@ -42,7 +44,11 @@ class whole_file {
 /// Such a file in one call.
 status write_whole(const std::string& path, std::string_view text);
 
+/// Whether such a file can be made at `path`, found out before the work that fills it. Leaves
+/// nothing behind. Error: as whole_file::create().
+status check_writable(const std::string& path);
+
 /// What was renamed, made or removed in the folder is on the disk.
 status sync_folder(const std::string& folder);
 
-}  // namespace rrfp::safetensors
+}  // namespace rrfp::files

@@ -1,10 +1,12 @@
-#include <rrfp/safetensors/whole_file.hpp>
+#include <rrfp/files/whole_file.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -12,7 +14,7 @@
 
 #include <rrfp/schedule/check.hpp>
 
-namespace rrfp::safetensors {
+namespace rrfp::files {
 
 namespace fs = std::filesystem;
 
@@ -20,14 +22,24 @@ namespace {
 
 /// One call writes no more on Linux.
 constexpr std::size_t write_bytes_max = std::size_t{1} << 30;
+/// Names tried, should others of this form be there.
+constexpr int names_max = 100;
+
+/// Two files of this process have two names. Those of another process on another machine, which may
+/// have the same number, are seen when the file is made.
+std::string name_beside(const std::string& path) {
+  static std::atomic<std::uint64_t> made = 0;
+  return path + "." + std::to_string(::getpid()) + "-" + std::to_string(++made) + ".tmp";
+}
 
 }  // namespace
 
-whole_file::whole_file(std::string path, int opened) : path_(std::move(path)), opened_(opened) {}
+whole_file::whole_file(std::string path, std::string beside, int opened)
+    : path_(std::move(path)), beside_(std::move(beside)), opened_(opened) {}
 
 whole_file::~whole_file() {
   if (opened_ >= 0) ::close(opened_);
-  if (!in_place_) std::remove(beside().c_str());
+  if (!in_place_) std::remove(beside_.c_str());
 }
 
 error whole_file::failed(const std::string& why) const {
@@ -44,10 +56,14 @@ result<std::unique_ptr<whole_file>> whole_file::create(const std::string& path) 
   if (fs::is_directory(there)) return refused("expected a file's name, got a folder");
   if (fs::exists(there) && !fs::is_regular_file(there))
     return refused("expected a file's name, got a device or pipe");
-  const auto beside = path + ".tmp";
-  const int opened = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (opened < 0) return refused(std::strerror(errno));
-  return std::unique_ptr<whole_file>{new whole_file{path, opened}};
+  for (int tried = 1;; ++tried) {
+    auto beside = name_beside(path);
+    // What is there already belongs to somebody else.
+    const int opened = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (opened >= 0)
+      return std::unique_ptr<whole_file>{new whole_file{path, std::move(beside), opened}};
+    if (errno != EEXIST || tried == names_max) return refused(std::strerror(errno));
+  }
 }
 
 status whole_file::write(std::span<const std::byte> bytes) {
@@ -69,7 +85,7 @@ status whole_file::commit() {
   const int why = errno;
   const bool closed = ::close(std::exchange(opened_, -1)) == 0;
   if (!synced) return failed(std::strerror(why));
-  if (!closed || std::rename(beside().c_str(), path_.c_str()) != 0)
+  if (!closed || std::rename(beside_.c_str(), path_.c_str()) != 0)
     return failed(std::strerror(errno));
   in_place_ = true;
   const auto folder = fs::path{path_}.parent_path();
@@ -83,6 +99,11 @@ status write_whole(const std::string& path, std::string_view text) {
   return (*file)->commit();
 }
 
+status check_writable(const std::string& path) {
+  const auto made = whole_file::create(path);
+  return made ? success() : status{made.failure()};
+}
+
 status sync_folder(const std::string& folder) {
   const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = opened >= 0 && ::fsync(opened) == 0;
@@ -93,4 +114,4 @@ status sync_folder(const std::string& folder) {
   return error{folder + ": cannot sync the folder: " + std::strerror(why)};
 }
 
-}  // namespace rrfp::safetensors
+}  // namespace rrfp::files

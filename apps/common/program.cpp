@@ -1,0 +1,152 @@
+#include "program.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <sstream>
+#include <string_view>
+
+#include "console.hpp"
+
+namespace rrfp::apps {
+
+namespace {
+
+const char* name_of_program = "rrfp";
+
+void open_standard_descriptors() {
+  int opened = 0;
+  do {
+    opened = ::open("/dev/null", O_RDWR);
+  } while (opened >= 0 && opened <= STDERR_FILENO);
+  if (opened >= 0) ::close(opened);
+}
+
+/// The lower limit is there for programs that use select(), which none of ours does.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// Async-signal-safe from here on: no allocation, no stdio.
+namespace in_handler {
+
+void say(std::string_view text) {
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+}
+
+/// A line of /proc/self/maps: "7f00-7f10 r--p 00000000 08:01 1234       /path/of the/file".
+/// The path, if the address lies in it; else empty.
+std::string_view path_if_at(std::string_view line, std::uintptr_t address) {
+  std::uintptr_t bounds[2] = {0, 0};
+  std::size_t at = 0;
+  for (auto& bound : bounds) {
+    for (; at < line.size() && line[at] != '-' && line[at] != ' '; ++at)
+      bound = bound * 16 +
+              static_cast<std::uintptr_t>(line[at] <= '9' ? line[at] - '0' : line[at] - 'a' + 10);
+    ++at;
+  }
+  if (address < bounds[0] || address >= bounds[1]) return {};
+  const auto slash = line.find('/', at);
+  return slash == std::string_view::npos ? std::string_view{} : line.substr(slash);
+}
+
+/// The end of a process that reads a mapped file beyond its end names the file.
+void on_bus_error(int, siginfo_t* info, void*) {
+  static char maps[1 << 16];
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  std::string_view path;
+  const int file = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  std::size_t held = 0;
+  for (ssize_t got = 1; path.empty() && file >= 0 && got > 0;) {
+    got = ::read(file, maps + held, sizeof maps - held);
+    if (got > 0) held += static_cast<std::size_t>(got);
+    std::string_view rest{maps, held};
+    for (auto end = rest.find('\n'); path.empty() && end != rest.npos; end = rest.find('\n')) {
+      path = path_if_at(rest.substr(0, end), address);
+      rest.remove_prefix(end + 1);
+    }
+    if (path.empty()) {
+      std::memmove(maps, rest.data(), rest.size());
+      held = rest.size();
+    }
+  }
+  if (path.empty()) {
+    // Not of a file: as if there were no handler.
+    ::signal(SIGBUS, SIG_DFL);
+    return;
+  }
+  const bool is_shared = path.substr(0, 9) == "/dev/shm/";
+  say(name_of_program);
+  say(": ");
+  say(path);
+  say(is_shared
+          ? ": there is no room left in /dev/shm for memory that is in use; expected a larger "
+            "one (mount -o remount,size=1G /dev/shm; docker run --shm-size=1g)\n"
+          : ": cannot read: the file was cut short, or its disk failed, while it was in use\n");
+  ::_exit(exit_bad_input);
+}
+
+}  // namespace in_handler
+
+void set_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  struct sigaction bus {};
+  bus.sa_sigaction = &in_handler::on_bus_error;
+  bus.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &bus, nullptr);
+}
+
+}  // namespace
+
+int run_program(const char* name, int argc, char** argv, int (*work)(int, char**)) {
+  open_standard_descriptors();
+  name_of_program = name;
+  set_signals();
+  raise_descriptor_limit();
+  int code = exit_own_fault;
+  try {
+    code = work(argc, argv);
+  } catch (const std::exception& e) {
+    fail(e.what());
+  }
+  return code == exit_done && has_output_failed() ? exit_own_fault : code;
+}
+
+const char* program_name() { return name_of_program; }
+
+int refuse(const std::string& message) {
+  print_error("{}: {}\n", name_of_program, message);
+  return exit_bad_input;
+}
+
+int fail(const std::string& message) {
+  print_error("{}: {}\n", name_of_program, message);
+  return exit_own_fault;
+}
+
+std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    std::ostringstream out, err;
+    const bool is_asked_for = app.exit(e, out, err) == 0;
+    write_out(out.str());
+    write_error(err.str());
+    return is_asked_for ? exit_done : exit_bad_input;
+  }
+  return std::nullopt;
+}
+
+}  // namespace rrfp::apps

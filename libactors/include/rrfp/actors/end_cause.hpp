@@ -1,0 +1,15 @@
+/// Why a run, or the start of one, did not go on.
+#pragma once
+
+#include <string>
+
+#include <rrfp/actors/session.hpp>
+
+namespace rrfp::actors {
+
+struct end_cause {
+  ending how = ending::failed;
+  std::string message;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,264 @@
+/// What a program writes to, and what it needs of the system: none of it ends a training in
+/// silence.
+#include <sys/mman.h>
+#include <sys/mount.h>
+
+#include "json_lines.hpp"
+#include "small_job.hpp"
+
+#include "../../apps/common/program.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+
+const std::string sixteen = RRFP_SOURCE "/apps/jobs/sixteen_stages.toml";
+
+/// A file system of a few pages.
+class tiny_disk {
+ public:
+  tiny_disk(std::string at, const char* options) : at_(std::move(at)) {
+    std::filesystem::create_directory(at_);
+    mounted_ = ::mount("tmpfs", at_.c_str(), "tmpfs", 0, options) == 0;
+  }
+  tiny_disk(const tiny_disk&) = delete;
+  tiny_disk& operator=(const tiny_disk&) = delete;
+  ~tiny_disk() {
+    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  bool is_there() const {
+    if (!mounted_) WARN("skipped: no tmpfs can be mounted here");
+    return mounted_;
+  }
+
+ private:
+  std::string at_;
+  bool mounted_ = false;
+};
+
+std::size_t files_in(const std::string& folder) {
+  const std::filesystem::directory_iterator all{folder};
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+}  // namespace
+
+TEST_CASE("a reader of the log that leaves ends no training, alone and on two nodes") {
+  const small_job job;
+  for (const int nodes : {1, 2}) {
+    const auto training =
+        job.run(nodes,
+                {"train.steps=40", "checkpoint.dir=" + job.at("saved" + std::to_string(nodes)),
+                 "checkpoint.every=1"},
+                {"--json", job.at("out.jsonl")});
+    const auto o = run_program(by_shell("\"$@\" | head -1; exit ${PIPESTATUS[0]}", training));
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+    CHECK(count_lines(o.out) == 1);
+    CHECK(o.err.empty());
+    CHECK(lines_of(job.at("out.jsonl")).back().at("ending") == "done");
+  }
+}
+
+TEST_CASE("standard error without a reader changes no exit code") {
+  const small_job job;
+  const auto o = run_program(by_shell("exec 2> >(exec true); sleep 0.2; exec \"$@\"",
+                                      {RRFP_NODE, "run", job.path(), "--set", "train.lr=-1"}));
+  CHECK(o.code == 2);
+}
+
+TEST_CASE("closed standard descriptors are not those of the outputs") {
+  const small_job job;
+  for (const int nodes : {1, 2}) {
+    const auto saved = job.at("saved" + std::to_string(nodes));
+    const auto training =
+        job.run(nodes, {"checkpoint.dir=" + saved}, {"--json", job.at("out.jsonl")});
+    const auto o = run_program(by_shell("exec \"$@\" <&- >&- 2>&-", training));
+    CHECK(o.code == 0);
+    CHECK(lines_of(job.at("out.jsonl")).back().at("ending") == "done");
+    CHECK(text_of(saved + "/.lock").empty());
+  }
+}
+
+TEST_CASE("a standard output that is full ends every program with 1 and one line") {
+  const small_job job;
+  const auto trace = job.at("trace.json");
+  const auto saved = job.at("saved");
+  REQUIRE(run_program(job.run(1, {"checkpoint.dir=" + saved}, {"--trace", trace})).code == 0);
+  const auto experiment = job.at("experiment.toml");
+  std::ofstream{experiment} << "seeds = [1]\nsteps = 1\n[[workload]]\nname = \"w\"\n"
+                               "preset = \"qwen3-1.7b-vit-h\"\nstages = 4\nmicrobatches = 8\n"
+                               "[[run]]\nname = \"ready\"\npolicy = \"bfw\"\n";
+  const std::vector<std::vector<std::string>> all{
+      job.run(1),
+      job.run(2),
+      {RRFP_NODE, "check", job.path()},
+      {RRFP_NODE, "keys"},
+      {RRFP_NODE, "policies"},
+      {RRFP_NODE, "--help"},
+      {RRFP_NODE, "export", saved, "--out", job.at("model")},
+      {RRFP_SIM, sixteen},
+      {RRFP_REPORT, trace, "--out", job.at("page.html")},
+      {RRFP_JITTER, experiment, "--cell", "0"},
+      {RRFP_JITTER, "--keys"},
+      {RRFP_SHAPES, job.at("pictures"), "--samples", "2"},
+  };
+  for (const auto& arguments : all) {
+    const auto o = run_program(by_shell("exec \"$@\" > /dev/full", arguments));
+    INFO(arguments[0] << " " << arguments[1] << ": " << o.err);
+    CHECK(o.code == 1);
+    CHECK(count_lines(o.err) == 1);
+    CHECK_THAT(o.err, Contains(": standard output: cannot write: No space left on device"));
+  }
+  // The work was done all the same.
+  CHECK(std::filesystem::exists(job.at("page.html")));
+}
+
+TEST_CASE("a long run goes on when its log is full") {
+  const small_job job;
+  // More than any buffer holds.
+  const auto training =
+      job.run(1, {"train.steps=400", "checkpoint.every=1", "checkpoint.dir=" + job.at("saved")},
+              {"--json", job.at("out.jsonl")});
+  const auto o = run_program(by_shell("exec \"$@\" > /dev/full", training));
+  INFO(o.err);
+  CHECK(o.code == 1);
+  CHECK(lines_of(job.at("out.jsonl")).back().at("ending") == "done");
+}
+
+TEST_CASE("a full disk leaves no part of a file, and exit code 1") {
+  const small_job job;
+  const auto trace = job.at("trace.json");
+  REQUIRE(run_program(job.run(1, {}, {"--trace", trace})).code == 0);
+  const tiny_disk disk{job.at("disk"), "size=4k"};
+  if (!disk.is_there()) return;
+  const auto full = job.at("disk/");
+  const std::vector<std::vector<std::string>> all{
+      {RRFP_SIM, sixteen, "--set", "compare=[]", "--write-durations", full + "out"},
+      {RRFP_SIM, sixteen, "--set", "compare=[]", "--write-schedule", full + "out"},
+      {RRFP_SIM, sixteen, "--json", full + "out", "--steps", "40"},
+      {RRFP_REPORT, trace, "--out", full + "out"},
+      job.run(1, {}, {"--trace", full + "out"}),
+      {RRFP_SHAPES, full, "--samples", "20"},
+  };
+  for (const auto& arguments : all) {
+    const auto o = run_program(arguments);
+    INFO(arguments[0] << " " << arguments[3] << ": " << o.err);
+    CHECK(o.code == 1);
+    CHECK_THAT(o.err, Contains("/disk/") && Contains("No space left on device"));
+    CHECK(files_in(full) == 0);
+  }
+}
+
+TEST_CASE("an output takes no other file away") {
+  const small_job job;
+  const auto trace = job.at("trace.json"), page = job.at("page.html"), csv = job.at("d.csv");
+  for (const auto& name : {trace, page, csv}) std::ofstream{name + ".tmp"} << "another's";
+  CHECK(run_program(job.run(1, {}, {"--trace", trace})).code == 0);
+  CHECK(run_program({RRFP_REPORT, trace, "--out", page}).code == 0);
+  CHECK(run_program({RRFP_SIM, job.path(), "--write-durations", csv}).code == 0);
+  for (const auto& name : {trace, page, csv}) {
+    CHECK(text_of(name + ".tmp") == "another's");
+    CHECK(text_of(name).size() > 100);
+  }
+}
+
+TEST_CASE("names and paths that are no UTF-8 are refused by name") {
+  const small_job job;
+  const auto check = [](const std::vector<std::string>& arguments, const std::string& said) {
+    const auto o = run_program(arguments);
+    INFO(o.err);
+    CHECK(o.code == 2);
+    CHECK(count_lines(o.err) == 1);
+    CHECK_THAT(o.err, Contains(said) && Contains("expected UTF-8, got the byte 0xFF at "));
+  };
+  const auto odd = job.at("odd\xff.toml");
+  std::filesystem::copy_file(job.path(), odd);
+  for (const std::string command : {"run", "check"}) {
+    check({RRFP_NODE, command, odd}, "odd\xff.toml: name: ");
+    check({RRFP_NODE, command, job.path(), "--set", "name=\xff"}, "--set \"name=\\xFF\": name: ");
+    check({RRFP_NODE, command, job.path(), "--set", "checkpoint.dir=/tmp/\xff"},
+          "\\xFF\": checkpoint.dir: ");
+  }
+  check({RRFP_SIM, odd}, "odd\xff.toml: name: ");
+  const auto experiment = job.at("e\xff.toml");
+  std::ofstream{experiment} << "[[workload]]\npreset = \"qwen3-1.7b-vit-h\"\n[[run]]\n"
+                               "policy = \"bfw\"\n";
+  check({RRFP_JITTER, experiment, "--cell", "0"}, "e\xff.toml: the path of an experiment: ");
+}
+
+TEST_CASE("what files are called may be no UTF-8 in the log and on a page") {
+  const small_job job;
+  std::filesystem::create_directory(job.at("odd\xff"));
+  const auto trace = job.at("odd\xff/trace.json");
+  CHECK(run_program(job.run(1, {}, {"--trace", trace})).code == 0);
+  const auto page = job.at("page.html");
+  const auto o = run_program({RRFP_REPORT, trace, trace, "--out", page, "--title", "\xff"});
+  INFO(o.err);
+  CHECK(o.code == 0);
+}
+
+TEST_CASE("too little shared memory is told with what there is and what to set, and is no loss") {
+  const small_job job;
+  if (const tiny_disk probe{job.at("probe"), "size=1m"}; !probe.is_there()) return;
+  const auto with_shared_memory = [&](const std::string& size, const std::string& setting) {
+    return run_program(by_shell("exec unshare -m bash -c 'mount -t tmpfs -o size=" + size +
+                                    " tmpfs /dev/shm; exec \"$@\"' bash \"$@\"",
+                                job.run(2, {setting})));
+  };
+  // Too little for both, then for the second of them.
+  for (const std::string size : {"1m", "6m"}) {
+    const auto o = with_shared_memory(size, "train.steps=1");
+    INFO(o.out << o.err);
+    CHECK(o.code == 2);
+    CHECK(count_lines(o.err) == 1);
+    CHECK_THAT(o.err, Contains("shared memory: /dev/shm has ") &&
+                          Contains("expected at least 8.2 MiB for 2 nodes") &&
+                          Contains("--shm-size") && Contains("transport.tls"));
+  }
+  CHECK(with_shared_memory("10m", "train.steps=1").code == 0);
+  CHECK(with_shared_memory("1m", "transport.tls=tcp,self").code == 0);
+}
+
+TEST_CASE("too few file descriptors are told with the limit, and a low soft limit is raised") {
+  const small_job job;
+  const auto o = run_program(by_shell("ulimit -n 24; exec \"$@\"", job.run(2)));
+  INFO(o.out << o.err);
+  CHECK(o.code == 2);
+  CHECK(count_lines(o.err) == 1);
+  CHECK_THAT(o.err, Contains("file descriptors: a process may have 24, expected at least ") &&
+                        Contains("ulimit -n"));
+  CHECK(run_program(by_shell("ulimit -Sn 24; exec \"$@\"", job.run(2, {"train.steps=1"}))).code ==
+        0);
+}
+
+TEST_CASE("a mapped file that is cut short is named by the program that reads it") {
+  const scratch_folder folder;
+  const auto file = folder / "mapped";
+  std::ofstream{file} << std::string(1 << 16, 'x');
+  static const char* path;
+  path = file.c_str();
+  const auto err = folder / "err";
+  std::fflush(nullptr);
+  const auto child = ::fork();
+  if (child == 0) {
+    if (std::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(127);
+    ::_exit(rrfp::apps::run_program("reader", 0, nullptr, [](int, char**) {
+      auto* const in = std::fopen(path, "r");
+      const auto* const bytes = static_cast<const volatile char*>(
+          ::mmap(nullptr, 1 << 16, PROT_READ, MAP_PRIVATE, ::fileno(in), 0));
+      if (::truncate(path, 10) != 0) return 126;
+      return static_cast<int>(bytes[40'000]);
+    }));
+  }
+  int state = 0;
+  ::waitpid(child, &state, 0);
+  REQUIRE(WIFEXITED(state));
+  CHECK(WEXITSTATUS(state) == 2);
+  CHECK(text_of(err) ==
+        "reader: " + file +
+            ": cannot read: the file was cut short, or its disk failed, while it was in use\n");
+}
