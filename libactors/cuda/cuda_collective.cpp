@@ -29,18 +29,18 @@ at::ScalarType scalar_type_of(element e) {
 class torch_streams final : public nccl::stream_host {
  public:
   explicit torch_streams(std::shared_ptr<accelerator::lane> rank_lane)
-      : where_(std::move(rank_lane)) {}
+      : rank_lane_(std::move(rank_lane)) {}
 
-  int device() const override { return where_->device().index(); }
+  int device() const override { return rank_lane_->device().index(); }
   cudaStream_t stream() override {
-    return c10::cuda::getCurrentCUDAStream(where_->device().index()).stream();
+    return c10::cuda::getCurrentCUDAStream(rank_lane_->device().index()).stream();
   }
 
   result<std::shared_ptr<void>> scratch(std::size_t bytes) override {
     try {
       const auto memory = std::make_shared<at::Tensor>(
           at::empty({static_cast<std::int64_t>(bytes)},
-                    at::TensorOptions{at::kByte}.device(where_->device())));
+                    at::TensorOptions{at::kByte}.device(rank_lane_->device())));
       return std::shared_ptr<void>{memory, memory->mutable_data_ptr()};
     } catch (const std::exception& e) {
       return failure_of(e);
@@ -51,7 +51,7 @@ class torch_streams final : public nccl::stream_host {
                       element type) override {
     try {
       const at::NoGradGuard no_grad;
-      const auto options = at::TensorOptions{scalar_type_of(type)}.device(where_->device());
+      const auto options = at::TensorOptions{scalar_type_of(type)}.device(rank_lane_->device());
       const auto length = static_cast<std::int64_t>(count);
       auto total = at::from_blob(sum, {length}, options);
       // `parts` is only read.
