@@ -46,8 +46,11 @@ std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max)
 json_fault not_json(std::string_view text, const nlohmann::json::exception& why) {
   const auto* const syntax = dynamic_cast<const nlohmann::json::parse_error*>(&why);
   if (syntax != nullptr) return {"not JSON", syntax->byte, line_at(text, syntax->byte)};
-  // A number beyond the range of its type.
-  return {std::string{"not JSON: "} + why.what()};
+  // A number beyond the range of its type, after the library's name for that.
+  constexpr std::size_t length_max = 80;
+  const std::string_view what = why.what();
+  const auto words = what.substr(std::min(what.find("] ") + 2, what.size()));
+  return {"not JSON: " + std::string{words.substr(0, length_max)}};
 }
 
 }  // namespace rrfp

@@ -53,7 +53,8 @@ TEST_CASE("What is refused is said with its byte or its line") {
   REQUIRE(deep.has_value());
   CHECK(deep->message_in("a.json") == "a.json:3: nested deeper than 2");
   // The parser does not say where a number is that no type holds.
-  CHECK_THAT(refusal("[1e999]"), Catch::StartsWith("not JSON: ") && Catch::Contains("1e999"));
+  CHECK(refusal("[1e999]") == "not JSON: number overflow parsing '1e999'");
+  CHECK(refusal("[" + std::string(1000, '9') + "]").size() < 100);
 }
 
 TEST_CASE("A callback may drop what it has seen, and what it throws passes through") {

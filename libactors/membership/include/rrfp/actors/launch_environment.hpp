@@ -35,9 +35,10 @@ inline constexpr std::uint16_t rendezvous_port_default = 29400;
 struct launch_arguments {
   std::optional<std::uint32_t> nodes;
   std::optional<std::uint32_t> rank;
-  std::optional<std::string> rendezvous;   ///< host:port, [IPv6]:port, or a host alone
-  std::optional<std::string> master_host;  ///< instead of `rendezvous`; an IPv6 address is bare
-  std::optional<std::uint16_t> master_port;
+  std::optional<std::string> rendezvous;  ///< host:port, [IPv6]:port, or a host alone
+  /// Instead of `rendezvous`; an IPv6 address is bare.
+  std::optional<std::string> master_host = {};
+  std::optional<std::uint16_t> master_port = {};
 };
 
 struct launch_place {
