@@ -46,7 +46,7 @@ struct finished_run {
 /// The table of runs, and whether they gave the same losses and weights.
 std::string table_of(const std::vector<finished_run>& runs);
 
-/// Runs that differ in dispatch, pipeline or weather alone must agree to the last bit.
+/// Runs that differ only in dispatch, stages, chunks, placement or jitter must agree to the last bit.
 bool must_agree(const job::job& a, const job::job& b);
 
 }  // namespace rrfp::apps

@@ -65,6 +65,22 @@ TEST_CASE("the pictures train both ways to the same bits, and without them to ot
   CHECK(lines[9].at("loss_last").get<double>() < lines[9].at("loss_first").get<double>());
 }
 
+TEST_CASE("runs with other numbers of ranks or replicas are shown beside each other, not compared") {
+  const scratch_folder folder;
+  const auto job_file = folder / "ranks.toml";
+  std::ofstream{job_file} << "[model]\nlayers = 2\nhidden = 32\ncontext = 32\n"
+                             "[pipeline]\nstages = 2\nmicrobatches = 4\n"
+                             "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
+                             "microbatch_size = 1\nsequence_length = 32\n[train]\nsteps = 2\n"
+                             "[[compare]]\nname = \"tp 1\"\n"
+                             "[[compare]]\nname = \"tp 2\"\npipeline.tp = 2\n"
+                             "[[compare]]\nname = \"two replicas\"\npipeline.replicas = 2\n";
+  const auto o = run_program({RRFP_NODE, "run", job_file});
+  INFO(o.out << o.err);
+  CHECK(o.code == 0);
+  CHECK_THAT(o.out, Contains("tp 2 ") && Contains("two replicas ") && !Contains("last bit"));
+}
+
 TEST_CASE("odd sizes train to the bits of one stage") {
   const scratch_folder folder;
   const auto one = folder / "one.toml";
