@@ -66,7 +66,7 @@ int join_command(const command_options& options, const join_options& join) {
   interrupts.on_interrupt(nullptr);
   if (interrupts.interrupted()) {
     if (!join.launched || place->rank == node_id{0})
-      print_error("rrfp-node: interrupted before all nodes had joined\n");
+      print_error("rrfp-node: interrupted before the training began\n");
     return exit_interrupted;
   }
   // Nothing has begun: a wrong place, key or job.

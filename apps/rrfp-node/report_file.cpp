@@ -67,6 +67,10 @@ result<std::string> reports_folder(const command_options& options) {
   if (options.reports.empty()) {
     if (options.json.empty()) return std::string{};
     const auto parent = std::filesystem::path{options.json}.parent_path().string();
+    // The nodes of --local-nodes are given it as a folder that is there.
+    if (!parent.empty() && !std::filesystem::is_directory(parent))
+      return error{
+          fmt::format("--json {}: cannot create: {}", options.json, std::strerror(ENOENT))};
     return parent.empty() ? std::string{"."} : parent;
   }
   const auto& folder = options.reports;

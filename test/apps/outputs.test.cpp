@@ -137,9 +137,10 @@ TEST_CASE("a full disk leaves no part of a file, and exit code 1") {
   if (!disk.is_there()) return;
   const auto full = job.at("disk/");
   const std::vector<std::vector<std::string>> all{
-      {RRFP_SIM, sixteen, "--set", "compare=[]", "--write-durations", full + "out"},
-      {RRFP_SIM, sixteen, "--set", "compare=[]", "--write-schedule", full + "out"},
-      {RRFP_SIM, sixteen, "--json", full + "out", "--steps", "40"},
+      {RRFP_SIM, job.path(), "--steps", "400", "--write-durations", full + "out"},
+      {RRFP_SIM, job.path(), "--set", "pipeline.microbatches=2000", "--write-schedule",
+       full + "out"},
+      {RRFP_SIM, job.path(), "--steps", "400", "--json", full + "out"},
       {RRFP_REPORT, trace, "--out", full + "out"},
       job.run(1, {}, {"--trace", full + "out"}),
       {RRFP_SHAPES, full, "--samples", "20"},
@@ -179,9 +180,9 @@ TEST_CASE("names and paths that are no UTF-8 are refused by name") {
   std::filesystem::copy_file(job.path(), odd);
   for (const std::string command : {"run", "check"}) {
     check({RRFP_NODE, command, odd}, "odd\xff.toml: name: ");
-    check({RRFP_NODE, command, job.path(), "--set", "name=\xff"}, "--set \"name=\\xFF\": name: ");
+    check({RRFP_NODE, command, job.path(), "--set", "name=\xff"}, "--set \"name=\\xFF\": ");
     check({RRFP_NODE, command, job.path(), "--set", "checkpoint.dir=/tmp/\xff"},
-          "\\xFF\": checkpoint.dir: ");
+          "checkpoint.dir=/tmp/\\xFF\": ");
   }
   check({RRFP_SIM, odd}, "odd\xff.toml: name: ");
   const auto experiment = job.at("e\xff.toml");

@@ -127,15 +127,15 @@ TEST_CASE("Names and paths that are no UTF-8 are refused with the place of the b
   CHECK(load_refusal(named) == "accepted");
   const auto plain = folder.write("plain.toml", "");
   // Cut short, overlong, a surrogate, beyond the last character, and none of it.
-  for (const auto& [text, at] : {std::pair<std::string, std::string>{"a\xc3", "0xC3 at 1"},
-                                 {"\xc0\xaf", "0xC0 at 0"},
-                                 {"\xed\xa0\x80", "0xED at 0"},
-                                 {"\xf4\x90\x80\x80", "0xF4 at 0"}}) {
+  const std::vector<std::pair<std::string, std::string>> bad{{"a\xc3", "0xC3 at 1"},
+                                                             {"\xc0\xaf", "0xC0 at 0"},
+                                                             {"\xed\xa0\x80", "0xED at 0"},
+                                                             {"\xf4\x90\x80\x80", "0xF4 at 0"}};
+  for (const auto& [text, at] : bad) {
     const std::vector<std::string> settings{"name=" + text};
     const auto made = load_job(plain, settings, job_use::simulate);
     REQUIRE_FALSE(made);
-    CHECK_THAT(made.message(),
-               Catch::Matchers::Contains("name: expected UTF-8, got the byte " + at));
+    CHECK_THAT(made.message(), Catch::Matchers::Contains("expected UTF-8, got the byte " + at));
   }
   const std::vector<std::string> good{"name=\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"};
   CHECK(load_job(plain, good, job_use::simulate).ok());
