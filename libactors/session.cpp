@@ -435,7 +435,9 @@ class session::impl {
   }
 
   run_result ended_early(ending how, std::string message) const {
-    run_result nothing{how, std::move(message), {}, {}, {}};
+    run_result nothing;
+    nothing.how = how;
+    nothing.message = std::move(message);
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
   }

@@ -504,7 +504,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     try {
       end(session_->run());
     } catch (const std::exception& e) {
-      end({actors::ending::failed, e.what(), {}, {}});
+      actors::run_result failed;
+      failed.how = actors::ending::failed;
+      failed.message = e.what();
+      end(std::move(failed));
     }
     std::promise<void> hooks_done;
     hooks_->post([&] { hooks_done.set_value(); });

@@ -51,7 +51,7 @@ std::string fails_with(pipeline_options options) {
 
 TEST_CASE("weights that are no leaves learn as in a plain loop, bit for bit") {
   const auto ids = [](const at::Tensor& x) { return x.abs().mul(5).to(at::kLong).clamp(0, 15); };
-  const std::map<std::string, layer> layers{
+  const std::map<std::string, layer> all{
       {"a cast",
        [](const auto& x, const auto& w) {
          return rrfp::linear(x.to(at::kBFloat16), w[0].to(at::kBFloat16)).to(at::kFloat);
@@ -75,7 +75,7 @@ TEST_CASE("weights that are no leaves learn as in a plain loop, bit for bit") {
        }},
       {"a weight with a hook", [](const auto& x, const auto& w) { return rrfp::linear(x, w[0]); }},
   };
-  for (const auto& [name, f] : layers) {
+  for (const auto& [name, f] : all) {
     const auto make = [&, f = f](std::uint32_t index) {
       auto s = part_with(f, index);
       if (name == "a weight with a hook")
