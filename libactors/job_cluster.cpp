@@ -71,6 +71,8 @@ status agree_to_start(membership& members, const status& mine) {
   if (!all) return all.failure();
   for (std::size_t n = 0; n < all->size(); ++n) {
     if ((*all)[n].empty()) continue;
+    // It may be that what stopped the node is the loss of another one.
+    if (auto lost = members.loss(); !lost.empty()) return error{std::move(lost)};
     const auto& description = members.members()[n].description;
     return error{"node " + std::to_string(n) + " (" + description + "): " + (*all)[n]};
   }
