@@ -210,14 +210,16 @@ class trial {
     all[result_.lost]->signal(SIGKILL);
     const auto killed = clock_type::now();
     const auto lost = all[result_.lost]->wait();
-    const auto others_are_over = [&] {
+    const auto others_know = [&] {
       for (std::uint32_t rank = 0; rank < nodes; ++rank)
-        if (rank != result_.lost && !is_over(*all[rank])) return false;
+        if (rank != result_.lost && !is_over(*all[rank]) &&
+            (!names_only(all[rank]->err(), result_.lost) || waits_for_it(all[rank]->err())))
+          return false;
       return true;
     };
-    waits_for(others_are_over, told_limit);
+    const bool known = waits_for(others_know, told_limit);
     result_.seconds = seconds_since(killed);
-    if (!others_are_over()) return expect_a_second_start(all);
+    if (!known) return expect_a_second_start(all);
     result_.right = true;
     result_.no_loss = true;
     for (std::uint32_t rank = 0; rank < nodes; ++rank) {
@@ -232,6 +234,12 @@ class trial {
     if (lost.code == 0 && !result_.no_loss) result_.right = false;
   }
 
+  /// Whether this is what a node says when the lost one goes away before the job has begun.
+  bool waits_for_it(const std::string& err) const {
+    return err.find("rrfp-node: node " + std::to_string(result_.lost) + " ") != std::string::npos &&
+           err.find("waiting for it to join again") != std::string::npos;
+  }
+
   /// The job has not begun: whoever knew of the node has said that it waits for it.
   void expect_a_second_start(std::vector<std::unique_ptr<program>>& all) {
     result_.no_loss = true;
@@ -240,10 +248,7 @@ class trial {
       if (rank == result_.lost) continue;
       const auto err = all[rank]->err();
       result_.what += "node " + std::to_string(rank) + " waits: " + err;
-      const auto gone = "node " + std::to_string(result_.lost) + " ";
-      if (!err.empty() && (err.find("waiting for it to join again") == std::string::npos ||
-                           err.find("rrfp-node: " + gone) == std::string::npos))
-        result_.right = false;
+      if (!err.empty() && !waits_for_it(err)) result_.right = false;
     }
     all[result_.lost] = start(result_.lost);
     for (std::uint32_t rank = 0; rank < nodes; ++rank) {
@@ -278,6 +283,14 @@ void kill_nodes(std::uint32_t first_seed, std::uint32_t kills) {
                  << " s\n"
                  << o.what);
     CHECK(o.right);
+    std::printf("seed %u: %s, node %u %s: %s after %.2f s\n", seed,
+                names[static_cast<std::size_t>(o.at)], o.lost,
+                o.launched ? "of a launcher" : "of three",
+                !o.right    ? "WRONG"
+                : o.no_loss ? "no loss"
+                            : "named",
+                o.seconds);
+    std::fflush(stdout);
   }
   std::printf("%-12s %6s %12s %8s %8s %8s\n", "moment", "kills", "named right", "no loss", "p50 s",
               "max s");
