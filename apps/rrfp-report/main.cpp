@@ -123,12 +123,12 @@ struct product {
   std::string said;
 };
 
-/// The step that --step names, else the median one of the steps that were asked for.
+/// The step that --step names, else the typical one of the steps that were asked for.
 result<std::optional<step_id>> shown_step(const options& wanted,
                                           const std::vector<report::traced_run>& runs,
                                           const std::optional<step_range>& range) {
   const auto [first, last] = range.value_or(step_range{step_id{0}, step_id{~std::uint64_t{0}}});
-  if (wanted.step.empty()) return report::median_step(runs, first, last);
+  if (wanted.step.empty()) return report::typical_step(runs, first, last);
   const auto n = number(wanted.step);
   if (!n) return error{fmt::format("--step: expected a step's number, got \"{}\"", wanted.step)};
   const step_id step{*n};
@@ -174,7 +174,8 @@ result<product> make_page(const options& wanted, const std::vector<report::trace
                                                   : ""));
     page.runs.push_back(std::move(*line));
   }
-  // A long trace is shown from a later step on: then the page opens on the median of what it shows.
+  // A long trace is shown from a later step on: then the page opens on the typical step of what it
+  // shows.
   step_range shown{step_id{0}, step_id{~std::uint64_t{0}}};
   for (const auto& line : page.runs) {
     shown.first = std::max(shown.first, line.steps.front().step);
@@ -184,7 +185,7 @@ result<product> make_page(const options& wanted, const std::vector<report::trace
     if (!wanted.step.empty())
       return error{fmt::format("--step: the page shows steps {} to {}, got {}: choose with --steps",
                                shown.first.value(), shown.last.value(), step->value())};
-    page.opens_on = report::median_step(runs, shown.first, shown.last);
+    page.opens_on = report::typical_step(runs, shown.first, shown.last);
   }
   product made{"--out", wanted.out, report::html_of(page), ""};
   made.said = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
@@ -307,9 +308,10 @@ int run(int argc, char** argv) {
   app.add_option("--svg", wanted.svg,
                  "The picture to write, an SVG file: one step of each run, above each other on one "
                  "time scale");
-  app.add_option("--step", wanted.step,
-                 "The step that --svg shows and the page opens on; else the one that took the runs "
-                 "the median time");
+  app.add_option(
+      "--step", wanted.step,
+      "The step that --svg shows and the page opens on; else the one nearest to the median "
+      "duration of each run");
   app.add_option("--profile", wanted.profiles,
                  "The run's times as FILE.csv for rrfp-sim --durations, or as [cost] in FILE.toml; "
                  "may be repeated")

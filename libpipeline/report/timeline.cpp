@@ -1,6 +1,7 @@
 #include <rrfp/report/timeline.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
@@ -192,32 +193,37 @@ status has_steps(const traced_run& run, step_id first, step_id last) {
                (first == last ? "" : ":" + std::to_string(last.value()))};
 }
 
-std::optional<step_id> median_step(const std::vector<traced_run>& runs, step_id first,
-                                   step_id last) {
+std::optional<step_id> typical_step(const std::vector<traced_run>& runs, step_id first,
+                                    step_id last) {
   struct candidate {
-    std::size_t runs = 0;
     bool whole = true;
-    nanoseconds took = 0;
+    std::vector<nanoseconds> took;  ///< by run
   };
   std::map<step_id, candidate> all;
   for (const auto& run : runs) {
     const auto whole = whole_steps(run);
     for (const auto& span : find_spans(run, first, last)) {
       auto& c = all[span.step];
-      ++c.runs;
       c.whole = c.whole && whole.contains(span.step);
-      c.took += span.end - span.begin;
+      c.took.push_back(span.end - span.begin);
     }
   }
-  std::erase_if(all, [&](const auto& c) { return c.second.runs < runs.size(); });
+  std::erase_if(all, [&](const auto& c) { return c.second.took.size() < runs.size(); });
   const auto is_whole = [](const auto& c) { return c.second.whole; };
   if (std::any_of(all.begin(), all.end(), is_whole)) std::erase_if(all, std::not_fn(is_whole));
   if (all.empty()) return std::nullopt;
-  std::vector<std::pair<nanoseconds, step_id>> ordered;
-  for (const auto& [step, c] : all) ordered.emplace_back(c.took, step);
-  const auto middle = ordered.begin() + static_cast<std::ptrdiff_t>((ordered.size() - 1) / 2);
-  std::nth_element(ordered.begin(), middle, ordered.end());
-  return middle->second;
+  std::map<step_id, double> distance;
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    std::vector<nanoseconds> took;
+    for (const auto& [step, c] : all) took.push_back(c.took[r]);
+    const auto middle = took.begin() + static_cast<std::ptrdiff_t>((took.size() - 1) / 2);
+    std::nth_element(took.begin(), middle, took.end());
+    const auto median = static_cast<double>(std::max<nanoseconds>(*middle, 1));
+    for (const auto& [step, c] : all)
+      distance[step] += std::abs(static_cast<double>(c.took[r]) - median) / median;
+  }
+  const auto nearer = [](const auto& a, const auto& b) { return a.second < b.second; };
+  return std::min_element(distance.begin(), distance.end(), nearer)->first;
 }
 
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last) {

@@ -100,11 +100,11 @@ std::vector<step_id> steps_of(const traced_run& run);
 /// An error that names the steps there are, if none of first..last is among them.
 status has_steps(const traced_run& run, step_id first, step_id last);
 
-/// The step that stands for all: of those of first..last that every run has, whole ones if there are
-/// any, the one that took the runs the median time together (of two, the shorter). Nothing if the
-/// runs share no step.
-std::optional<step_id> median_step(const std::vector<traced_run>& runs, step_id first,
-                                   step_id last);
+/// The step that stands for all: of those of first..last that every run has, whole ones if there
+/// are any, the one whose durations are nearest to the median of each run, relative to it. For one
+/// run it is the median step. Nothing if the runs share no step.
+std::optional<step_id> typical_step(const std::vector<traced_run>& runs, step_id first,
+                                    step_id last);
 
 /// The steps first..last, as far as the run has them; an error if it has none of them.
 result<timeline> make_timeline(const traced_run& run, step_id first, step_id last);
