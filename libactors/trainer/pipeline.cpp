@@ -25,8 +25,8 @@
 #include <rrfp/schedule/step_name.hpp>
 #include <rrfp/version.hpp>
 
-#include "../compute_thread.hpp"
 #include "fed_source.hpp"
+#include "hook_thread.hpp"
 #include "stage_chunk.hpp"
 
 namespace rrfp {
@@ -195,7 +195,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     }
     if (!session) return session.failure();
     session_ = std::move(*session);
-    hooks_ = std::make_unique<actors::compute_thread>("hooks");
+    hooks_ = std::make_unique<hook_thread>();
     runner_ = std::thread{[self = shared_from_this()] { self->run(); }};
     return success();
   }
@@ -586,7 +586,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   actors::run_result ended_;  ///< once over_
   bool is_at_rest_ = false;   ///< over, and nothing runs any more
   std::string hook_failure_;  ///< since it was last told
-  std::unique_ptr<actors::compute_thread> hooks_;
+  std::unique_ptr<hook_thread> hooks_;
 };
 
 pipeline::pipeline(std::shared_ptr<impl> state) : impl_(std::move(state)) {}
