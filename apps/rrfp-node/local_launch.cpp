@@ -22,6 +22,7 @@
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/plan/node_places.hpp>
 
+#include "../common/console.hpp"
 #include "refuse.hpp"
 
 namespace rrfp::apps {
@@ -162,7 +163,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   if (auto can = check_metrics(metrics, options.local_nodes); !can) return refuse(can.message());
   const auto rendezvous = actors::listen_on_loopback();
   if (!rendezvous) {
-    fmt::print(stderr, "rrfp-node: {}\n", rendezvous.message());
+    print_error("rrfp-node: {}\n", rendezvous.message());
     return exit_own_fault;
   }
   std::fflush(nullptr);
@@ -173,7 +174,7 @@ int launch_nodes(const command_options& options, const job::job& j,
     nodes[n].pid = ::fork();
     if (nodes[n].pid == 0) become_node(arguments, launcher);
     if (nodes[n].pid < 0) {
-      fmt::print(stderr, "rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
+      print_error("rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
       signal_all(nodes, SIGKILL);
       return exit_own_fault;
     }
@@ -191,7 +192,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   interrupts.on_report([&] { ++reports_wanted; });
   const auto name = [&](std::size_t n) {
     const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
-    fmt::print(stderr, "rrfp-node: node {} ({}) {}\n", n,
+    print_error("rrfp-node: node {} ({}) {}\n", n,
                places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
                how_it_ended(nodes[n]));
   };
@@ -200,7 +201,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   bool one_left = false;
   bool named = false;
   std::optional<std::size_t> first;  ///< that failed
-  std::optional<clock::time_point> naming;
+  auto naming = clock::time_point::max();
   std::optional<clock::time_point> deadline;
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
@@ -219,8 +220,8 @@ int launch_nodes(const command_options& options, const job::job& j,
       signal_all(nodes, SIGINT);
       deadline = clock::now() + leaving_time;
     }
-    if (naming && told == 0 && clock::now() > *naming) {
-      naming.reset();
+    if (told == 0 && clock::now() > naming) {
+      naming = clock::time_point::max();
       named = !is_told(nodes);
       if (named) name(*first);
       signal_all(nodes, SIGTERM);

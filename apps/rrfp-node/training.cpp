@@ -209,8 +209,12 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   std::string told_of_data;
   for (const auto& j : runs) {
     auto made = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, seat);
-    if (const auto* cause = std::get_if<end_cause>(&made))
-      return tell_cause("", {cause->how, cause->message, {}, {}, {}}, seat);
+    if (const auto* cause = std::get_if<end_cause>(&made)) {
+      actors::run_result nothing;
+      nothing.how = cause->how;
+      nothing.message = cause->message;
+      return tell_cause("", nothing, seat);
+    }
     auto* const run = &std::get<prepared_run>(made);
     if (seat.leads() && run->data_report != told_of_data) {
       told_of_data = run->data_report;

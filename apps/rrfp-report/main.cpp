@@ -251,6 +251,7 @@ int make_report(const options& wanted) {
           fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps));
   }
   if (auto can = apps::check_output("--out", wanted.out); !can) return apps::refuse(can.message());
+  if (auto can = apps::check_output("--svg", wanted.svg); !can) return apps::refuse(can.message());
   for (const auto& file : wanted.profiles)
     if (auto can = apps::check_output("--profile", file); !can) return apps::refuse(can.message());
   std::vector<std::string> notes;
@@ -267,7 +268,7 @@ int make_report(const options& wanted) {
   }
   if (!wanted.out.empty() || !wanted.svg.empty()) {
     const auto step = shown_step(wanted, *runs, range);
-    if (!step) return refuse(step.message());
+    if (!step) return apps::refuse(step.message());
     if (!wanted.out.empty()) {
       auto page = make_page(wanted, *runs, range, *step, std::move(notes));
       if (!page) return apps::refuse(page.message());
@@ -275,7 +276,7 @@ int make_report(const options& wanted) {
     }
     if (!wanted.svg.empty()) {
       auto picture = make_picture(wanted, *runs, *step);
-      if (!picture) return refuse(picture.message());
+      if (!picture) return apps::refuse(picture.message());
       products.push_back(std::move(*picture));
     }
   }
