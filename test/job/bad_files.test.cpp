@@ -115,7 +115,6 @@ TEST_CASE("A job that a program made is proved like one of a file, and named") {
   CHECK(job::check_job(read, job_use::embed).message() ==
         "--set train.steps=3: expected an integer >= 1, got 0");
 }
-}
 
 TEST_CASE("Names and paths that are no UTF-8 are refused with the place of the byte") {
   const scratch_folder folder;
