@@ -75,8 +75,6 @@ struct files {
   }
 };
 
-pixels one_pixel(std::uint8_t r, std::uint8_t g, std::uint8_t b) { return {{1, 1}, {r, g, b}}; }
-
 /// Puts numbers where a head says width and height.
 void put(bytes& file, std::size_t at, std::uint32_t n, int size) {
   for (int i = size; i-- > 0; n >>= 8)
