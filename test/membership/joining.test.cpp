@@ -200,9 +200,9 @@ TEST_CASE("A rank 0 that is killed while others still join is told by them, and 
                                                "closed; waiting for it to join again"});
   const auto zero = start(0);
   const auto two = start(2);
-  const auto joined = one.get();
-  REQUIRE(joined.ok());
-  (*joined)->leave();
+  const auto member = one.get();
+  REQUIRE(member.ok());
+  (*member)->leave();
   CHECK(zero->wait().code == 0);
   CHECK(two->wait().code == 0);
   ::close(rendezvous.fd);
