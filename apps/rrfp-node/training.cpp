@@ -127,7 +127,9 @@ prepared prepare(const job::job& j, std::uint32_t number,
         *seat.members, session ? result<std::string>{std::string{}} : session.failure());
     if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
     if (auto restored = (*session)->check_restored(); !restored)
-      return end_cause{actors::ending::bad_input, restored.message()};
+      return end_cause{seat.members->loss().empty() ? actors::ending::bad_input
+                                                    : actors::ending::node_lost,
+                       restored.message()};
   } else if (!session) {
     return end_cause{actors::ending::bad_input, session.message()};
   }
