@@ -32,10 +32,17 @@ run_result run_here(const choice_of_run& c) {
   return (*opened)->run();
 }
 
+run_result ended(ending how, std::string message) {
+  run_result nothing;
+  nothing.how = how;
+  nothing.message = std::move(message);
+  return nothing;
+}
+
 run_result join_and_run(const choice_of_run& c, const std::string& tls,
                         const membership_options& seat) {
   auto members = membership::join(seat, "");
-  if (!members) return {ending::node_lost, members.message(), {}, {}};
+  if (!members) return ended(ending::node_lost, members.message());
   job::job j;
   j.pipeline.stages = c.shape.stages;
   auto places = plan::node_places::make(j, seat.nodes);
@@ -43,7 +50,7 @@ run_result join_and_run(const choice_of_run& c, const std::string& tls,
   transport.tls = tls;
   auto opened = session::open(small_setup(c, compute::test::small_model(), three_steps()),
                               cluster{members->get(), *places, transport, 7, 0});
-  if (!opened) return {ending::failed, opened.message(), {}, {}};
+  if (!opened) return ended(ending::failed, opened.message());
   auto result = (*opened)->run();
   (*members)->leave();
   return result;

@@ -226,7 +226,7 @@ TEST_CASE("a batch that does not fit is refused, and the pipeline goes on") {
   all[3].tokens = -1;
   CHECK(p->step(all).message() == "microbatch 3: expected a count of 0 or more, got -1");
   all[3].tokens = 0;
-  all[4].targets = {};
+  all[4].targets = at::Tensor{};
   CHECK(p->step(all).message() ==
         "microbatch 4: expected targets in the process of the last stage, got none");
   CHECK(p->step(batch_of(0)).value().loss == train_plainly(5, 1).losses[0]);
