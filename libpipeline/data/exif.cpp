@@ -61,7 +61,7 @@ std::optional<std::uint32_t> orientation_in_exif(std::span<const std::uint8_t> b
   for (std::size_t i = 0; i < *entries; ++i) {
     const auto at = std::size_t{*directory} + 2 + entry_bytes * i;
     const auto tag = in.number(at, 2), type = in.number(at + 2, 2), count = in.number(at + 4, 4);
-    if (!count) return std::nullopt;
+    if (!in.number(at + 8, 4)) return std::nullopt;  // the file ends within the entry
     if (tag != orientation_tag) continue;
     const auto bytes = integer_bytes(*type);
     return *count == 1 && bytes > 0 ? in.number(at + 8, bytes) : std::nullopt;

@@ -76,7 +76,7 @@ TEST_CASE("without documents the samples are windows, the targets one token on")
 
 TEST_CASE("a file that is cut short while it is read is an error that names it") {
   const scratch_folder folder;
-  const auto a = pair_of_files{&folder, count_from(10, 2000)}.write_as("a");
+  const auto a = pair_of_files{&folder, count_from(10, 900)}.write_as("a");
   const auto config = config_of_files({a});
   const auto s = open_good(config);
   s->load(step_id{0}, microbatch_id{0});

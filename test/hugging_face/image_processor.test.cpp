@@ -106,7 +106,8 @@ TEST_CASE("A processor of several parts is asked for its images, and goes before
 
 TEST_CASE("A processor's file that cannot be read is no leave to go on") {
   const folder f;
-  CHECK(f.refusal("{") == "is not JSON");
+  std::ofstream{f.made / f.name} << "{";
+  CHECK(check_image_processor(f.made / "", {}).message() == (f.made / f.name) + ":1: not JSON");
   CHECK(f.refusal("[]") == "expected a JSON object");
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("A value of model.pretrained is said to come from its config.json") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml",
                                  "[model]\npretrained = \"m\"\n[pipeline]\ntp = 2\n[data]\n"
-                                 "text = \"job.toml\"\nsequence_length = 8\n");
+                                 "text = \"job.toml\"\nsequence_length = 8\ntokenizer = \"bytes\"\n");
   std::filesystem::create_directory(folder.at("m"));
   const auto config = folder.at("m/config.json");
   const auto with = [&](const std::string& more) {
@@ -75,7 +75,8 @@ TEST_CASE("A value of model.pretrained is said to come from its config.json") {
   std::ofstream{path, std::ios::app} << "[train]\nlr = 1e-3\n[run]\n";
   const auto long_path = folder.write(
       "long.toml",
-      "[model]\npretrained = \"m\"\n[data]\ntext = \"job.toml\"\nsequence_length = 32\n");
+      "[model]\npretrained = \"m\"\n[data]\ntext = \"job.toml\"\nsequence_length = 32\n"
+      "tokenizer = \"bytes\"\n");
   CHECK(load_refusal(long_path, job_use::train) ==
         long_path + ":5: data.sequence_length: expected at most model.context = 16 (from " +
             config + "), got 32");

@@ -168,7 +168,7 @@ TEST_CASE("The reference lists every key under its section, with its default") {
   }
   CHECK(page.find("| `lr` | number in [0, 1000] | `0.0003` | Learning rate after the warm-up. |") !=
         std::string::npos);
-  CHECK(lines.find("pipeline.stages = 1\n    integer, 1 to 1024\n    Physical stages") !=
+  CHECK(lines.find("pipeline.stages = 1\n    integer, 1 to 1024\n    Number of physical stages") !=
         std::string::npos);
 }
 

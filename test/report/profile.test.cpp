@@ -147,7 +147,7 @@ TEST_CASE("CSV is of replica 0, TOML of all replicas") {
   CHECK_THAT(cost_toml(p, "x", 0.5), Contains("forward_ms = [0.020000]"));
 }
 
-TEST_CASE("steps that lack tasks are left out, and those that stay are numbered from 0") {
+TEST_CASE("steps that lack tasks are left out, and those that stay are numbered from 1") {
   hand_made t;
   t.run("cut", 1);
   for (int step = 0; step < 4; ++step) {
@@ -159,7 +159,7 @@ TEST_CASE("steps that lack tasks are left out, and those that stay are numbered 
   const auto p = all_of(t);
   CHECK(p.steps == std::vector{step_id{0}, step_id{2}});
   CHECK(p.cut_steps == 2);
-  CHECK_THAT(durations_csv(p), Contains("\n2,0,0,0,F,0.012000\n") && !Contains("\n2,"));
+  CHECK_THAT(durations_csv(p), Contains("\n2,0,0,0,F,0.012000\n") && !Contains("\n3,"));
   CHECK(replayed(p, "zb_h1", 2) == us(30 + 32));
 
   CHECK(refusal(t, 1, 1) ==
