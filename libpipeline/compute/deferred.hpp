@@ -1,6 +1,7 @@
 /// What the operators that defer their weight gradients share.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -16,6 +17,11 @@ namespace rrfp::compute {
 inline bool can_wait(const at::Tensor& weight) {
   if (!weight.defined() || !weight.requires_grad()) return true;
   return weight.is_leaf() && torch::autograd::impl::hooks(weight).empty();
+}
+
+/// A bias as an input of a Function, which takes no undefined tensors.
+inline std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
+  return bias.defined() ? std::optional{bias} : std::nullopt;
 }
 
 /// Deferred operators take (x, anchor, weight, bias) as inputs of the graph: what comes after the

@@ -16,7 +16,9 @@ using torch::autograd::variable_list;
 
 struct deferred_linear : torch::autograd::Function<deferred_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
-                            const at::Tensor& weight, const at::Tensor& bias, weight_stash* stash) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& given_bias,
+                            weight_stash* stash) {
+    const auto bias = given_bias.value_or(at::Tensor{});
     save(ctx, stash, weight, bias);
     // The detached weight shares its version counter: a weight that changes between F and B is an
     // error, not a wrong gradient.
@@ -53,7 +55,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
                   weight_stash* stash) {
   if (stash == nullptr || !can_wait(weight) || !can_wait(bias))
     return at::linear(x, like(weight, x), like(bias, x));
-  return deferred_linear::apply(x, stash->anchor(), weight, bias, stash);
+  return deferred_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash);
 }
 
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight, weight_stash* stash) {

@@ -68,8 +68,9 @@ struct reducing : torch::autograd::Function<reducing> {
 
 struct deferred_row_linear : torch::autograd::Function<deferred_row_linear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
-                            const at::Tensor& weight, const at::Tensor& bias, weight_stash* stash,
-                            const shared_group& group) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& given_bias,
+                            weight_stash* stash, const shared_group& group) {
+    const auto bias = given_bias.value_or(at::Tensor{});
     save(ctx, stash, weight, bias);
     ctx->save_for_backward({x, weight.detach()});
     auto y = at::linear(x, like(weight, x));
@@ -182,7 +183,8 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const shared_group& group) {
   if (!is_parallel(group)) return linear(x, weight, bias, stash);
   if (stash != nullptr && can_wait(weight) && can_wait(bias)) {
-    return deferred_row_linear::apply(x, stash->anchor(), weight, bias, stash, group);
+    return deferred_row_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash,
+                                      group);
   }
   const auto sum = reduce_from_group(at::linear(x, like(weight, x)), group);
   return bias.defined() ? sum + like(bias, sum) : sum;

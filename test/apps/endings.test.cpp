@@ -52,10 +52,12 @@ TEST_CASE("every ending has an exit code, and all but one a cause, also where no
     codes.insert(apps::exit_code_of(how));
     const bool is_good = how == actors::ending::done;
     CHECK((apps::exit_code_of(how) == 0) == is_good);
+    actors::run_result ended;
+    ended.how = how;
     for (const bool knows_steps : {true, false})
-      CHECK(apps::cause_of({how, "", {}, {}}, knows_steps).empty() == is_good);
-    if (how != actors::ending::interrupted && !is_good)
-      CHECK(apps::cause_of({how, "it rained", {}, {}}) == "it rained");
+      CHECK(apps::cause_of(ended, knows_steps).empty() == is_good);
+    ended.message = "it rained";
+    if (how != actors::ending::interrupted && !is_good) CHECK(apps::cause_of(ended) == "it rained");
   }
   CHECK(endings == 5);
   CHECK(codes.size() == endings);

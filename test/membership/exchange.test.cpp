@@ -142,7 +142,7 @@ TEST_CASE("A node that is lost during a gather ends it with that message for all
   auto nodes = join_all(all, 3);
   auto one = std::async(std::launch::async, [&] { return nodes[1]->gather("1", 30s); });
   auto zero = std::async(std::launch::async, [&] { return nodes[0]->gather("0", 30s); });
-  nodes[2].reset();
+  nodes.pop_back();
   const std::string lost = "node 2 (stage 2) was lost: connection closed";
   CHECK(zero.get().message() == lost);
   CHECK(one.get().message() == lost);
