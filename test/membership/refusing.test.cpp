@@ -247,7 +247,7 @@ TEST_CASE("What speaks another language is told that this is rrfp") {
   control::hello future;
   future.wire = 9;
   other.send(control::open_bytes(control::to_frame(future)));
-  CHECK(other.refusal() == "wire version: expected 1, came 9");
+  CHECK(other.refusal() == "wire version: expected 2, came 9");
 
   raw_connection no_magic{waiting.all.port()};
   control::hello strange;
