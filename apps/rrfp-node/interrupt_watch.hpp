@@ -48,6 +48,8 @@ class interrupt_watch {
   bool interrupted() const { return count_ > 0; }
   /// Signals so far.
   int count() const { return count_; }
+  /// The last of them; 0: none.
+  int last() const { return last_; }
 
  private:
   void watch() {
@@ -63,6 +65,7 @@ class interrupt_watch {
           write_error("rrfp-node: nothing to report: no run is under way\n");
         continue;
       }
+      last_ = number;
       ++count_;
       if (call_) call_();
     }
@@ -71,6 +74,7 @@ class interrupt_watch {
   sigset_t signals_{};
   std::atomic<bool> done_ = false;
   std::atomic<int> count_ = 0;
+  std::atomic<int> last_ = 0;
   std::mutex mutex_;
   std::function<void()> call_;
   std::function<void()> report_;

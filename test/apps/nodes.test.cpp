@@ -288,7 +288,8 @@ TEST_CASE("a trace that lacks the tasks of a node is told, and is an output that
   for (const std::size_t n : {1, 2}) CHECK(nodes[n]->wait().code == 0);
   // Stages 3 to 5 are node 1's.
   std::set<int> stages;
-  for (const auto& e : json::parse(std::ifstream{trace}).at("traceEvents"))
+  const auto read = json::parse(std::ifstream{trace});
+  for (const auto& e : read.at("traceEvents"))
     if (e.at("ph") == "X" && e.at("cat") != "wait") stages.insert(e.at("pid").get<int>());
   CHECK(stages == std::set<int>{0, 1, 2, 6, 7});
 }
