@@ -7,6 +7,7 @@
 
 #include <rrfp/job/job_template.hpp>
 
+#include "../common/console.hpp"
 #include "commands.hpp"
 #include "refuse.hpp"
 
@@ -72,17 +73,16 @@ int init_command(const init_options& options) {
   if (!wanted) return refuse(wanted.message());
   if (auto written = write_new(options.file, job::job_template(*wanted)); !written)
     return refuse(written.message());
-  fmt::print("wrote {}\n", options.file);
+  print("wrote {}\n", options.file);
   if (wanted->kind == job::template_kind::pretrained) {
-    if (wanted->model.empty())
-      fmt::print("name the folder of the model in it: pretrained = \"...\"\n");
+    if (wanted->model.empty()) print("name the folder of the model in it: pretrained = \"...\"\n");
     if (wanted->data.empty())
-      fmt::print(
+      print(
           "make the token file that it names, and name its place: tokens = [\"...\"]\n"
           "  scripts/tokenize {}/tokenizer.json tokens.bin FILE...\n",
           wanted->model.empty() ? "MODEL" : wanted->model);
   }
-  fmt::print("next:\n  {0} check {1}\n  {0} run {1}\n", options.program, options.file);
+  print("next:\n  {0} check {1}\n  {0} run {1}\n", options.program, options.file);
   return exit_done;
 }
 

@@ -76,7 +76,7 @@ int join_command(const command_options& options, const join_options& join) {
   const auto& members = joined->members;
   const node_seat seat{members.get(), joined->token, join.launched};
   if (!joined->lost.empty()) {
-    if (seat.tells(joined->lost)) print_error("rrfp-node: {}\n", joined->lost);
+    if (seat.tells(actors::ending::node_lost, joined->lost)) print_error("rrfp-node: {}\n", joined->lost);
     return exit_node_lost;
   }
   if (seat.leads())
@@ -89,7 +89,7 @@ int join_command(const command_options& options, const join_options& join) {
     (void)members->gather({}, outputs_time);
     interrupts.on_interrupt(nullptr);
     if (const auto lost = members->loss(); !lost.empty()) {
-      if (seat.tells(lost)) print_error("rrfp-node: {}\n", lost);
+      if (seat.tells(actors::ending::node_lost, lost)) print_error("rrfp-node: {}\n", lost);
       return exit_node_lost;
     }
   }

@@ -193,8 +193,8 @@ int launch_nodes(const command_options& options, const job::job& j,
   const auto name = [&](std::size_t n) {
     const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
     print_error("rrfp-node: node {} ({}) {}\n", n,
-               places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
-               how_it_ended(nodes[n]));
+                places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
+                how_it_ended(nodes[n]));
   };
   int told = 0;
   bool told_others = false;

@@ -140,7 +140,7 @@ prepared prepare(const job::job& j, std::uint32_t number,
 /// Every run that does not end well is told here, by one of the nodes that one command started.
 /// Returns its exit code.
 int tell_cause(const std::string& who, const actors::run_result& r, const node_seat& seat) {
-  if (r.how != actors::ending::done && seat.tells(r.message))
+  if (r.how != actors::ending::done && seat.tells(r.how, r.message))
     print_error("rrfp-node: {}{}\n", who, cause_of(r, seat.leads()));
   return exit_code_of(r.how);
 }

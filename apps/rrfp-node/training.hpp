@@ -28,10 +28,11 @@ struct node_seat {
   /// Started beside other nodes by one command, which shall give one message.
   bool launched = false;
 
-  /// Whether this node is the one to say how the job failed: node 0, or node 1 of its loss.
-  bool tells(const std::string& message) const {
+  /// Whether this node is the one to report how the job ended: node 0, or node 1 the loss of node 0.
+  bool tells(actors::ending how, const std::string& message) const {
     if (!launched || leads()) return true;
-    return members->node() == node_id{1} && message.starts_with("node 0 ");
+    return how == actors::ending::node_lost && members->node() == node_id{1} &&
+           message.starts_with("node 0 ");
   }
   bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };

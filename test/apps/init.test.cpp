@@ -106,7 +106,7 @@ TEST_CASE("init overwrites nothing and refuses what it cannot do in one line") {
   CHECK(text_of(file) == "before");
   const auto fresh = folder / "new.toml";
   require_refused(init(folder / "none/job.toml"), {"none/job.toml", "No such file"});
-  require_refused(init(folder / ""), {"overwrites nothing"});
+  require_refused(init(folder / ""), {"Is a directory"});
   require_refused(init(fresh, {"--data", "audio"}),
                   {"--data: expected text, images or pretrained, got \"audio\""});
   require_refused(init(fresh, {"--from", folder / "absent"}),
