@@ -68,5 +68,5 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${RRFP_TORCH_FOUND_ROOT}/lib
   ${RRFP_TORCH_FOUND_ROOT}/../nvidia/cu13/lib ${RRFP_TORCH_FOUND_ROOT}/../nvidia/nccl/lib)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-  "libcaf-dev, libucx-dev, libtomlplusplus-dev, nlohmann-json3-dev, libfmt-dev, libssl-dev, libxxhash-dev, libpng-dev, libturbojpeg0-dev, pkg-config")
+  "libcaf-dev, libucx-dev, libtomlplusplus-dev, nlohmann-json3-dev, libfmt-dev, libssl-dev, libxxhash-dev, libpng-dev, zlib1g-dev, libturbojpeg0-dev, pkg-config")
 include(CPack)
