@@ -537,9 +537,11 @@ class session::impl {
     if (link != nullptr) {
       link->watch(nullptr);
       if (over.how != ending::node_lost) result.trace_lacks = link->say_goodbye(setup_.trace);
-      // Whoever is lost before all have said goodbye has perhaps not done its part: all go on or
-      // all start again.
-      if (auto lost = where_->members->loss(); over.how == ending::done && !lost.empty()) {
+      // A node that is lost before all have said goodbye may not have done its part: all nodes
+      // go on or all start again. A failure beside a loss is its consequence: a collective that
+      // the lost node took part in fails before the loss is known.
+      const bool can_be_loss = over.how == ending::done || over.how == ending::failed;
+      if (auto lost = where_->members->loss(); can_be_loss && !lost.empty()) {
         result.how = ending::node_lost;
         result.message = std::move(lost);
       }
