@@ -93,15 +93,8 @@ void be_node(std::uint32_t rank, std::chrono::milliseconds limit, std::uint16_t 
   for (;;) ::pause();
 }
 
-/// Between a node and rank 0; stands still when the link is cut.
-void be_link(const actors::listening_socket& from, std::uint16_t to) {
-  const int node = ::accept(from.fd, nullptr, nullptr);
-  const int rank_0 = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(to);
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(rank_0, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) ::_exit(1);
+/// Passes on what comes until one end closes.
+void relay(int node, int rank_0) {
   for (;;) {
     std::array<pollfd, 2> ends{{{node, POLLIN, 0}, {rank_0, POLLIN, 0}}};
     ::poll(ends.data(), ends.size(), -1);
@@ -109,10 +102,27 @@ void be_link(const actors::listening_socket& from, std::uint16_t to) {
       if (end.revents == 0) continue;
       std::array<char, 4096> bytes;
       const auto got = ::recv(end.fd, bytes.data(), bytes.size(), 0);
-      if (got <= 0) ::_exit(0);
+      if (got <= 0) return;
       (void)::send(end.fd == node ? rank_0 : node, bytes.data(), static_cast<std::size_t>(got),
                    MSG_NOSIGNAL);
     }
+  }
+}
+
+/// Between a node and rank 0; stands still when the link is cut. A node that joins on a busy
+/// machine may have to connect more than once.
+void be_link(const actors::listening_socket& from, std::uint16_t to) {
+  for (;;) {
+    const int node = ::accept(from.fd, nullptr, nullptr);
+    const int rank_0 = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(to);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(rank_0, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0)
+      relay(node, rank_0);
+    ::close(rank_0);
+    ::close(node);
   }
 }
 
