@@ -207,7 +207,7 @@ int launch_nodes(const command_options& options, const job::job& j,
     std::this_thread::sleep_for(poll_period);
     if (const auto failed = reap(nodes); failed && !first) {
       first = failed;
-      // The loss of another node is told by whoever ends of it.
+      // A node that ends because another one was lost reports that loss itself.
       if (depth_of(nodes[*first]) < 2) naming = clock::now() + telling_time;
     }
     if (reports_wanted.exchange(0) > 0 && nodes[0].alive) ::kill(nodes[0].pid, SIGUSR1);

@@ -2,15 +2,14 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include <rrfp/job/model_rules.hpp>
-#include <rrfp/json/parse_json.hpp>
+
+#include "json_file.hpp"
 
 namespace rrfp::hugging_face {
 
@@ -308,27 +307,12 @@ std::string file_of(const std::string& path) {
   return fs::is_directory(path, unknown) ? (fs::path(path) / "config.json").string() : path;
 }
 
-result<std::string> read_text_file(const std::string& file) {
-  std::error_code failure;
-  const auto size = std::filesystem::file_size(file, failure);
-  if (failure) return error{file + ": cannot be read: " + failure.message()};
-  if (size > config_bytes_max)
-    return error{file + ": expected at most " + std::to_string(config_bytes_max) + " bytes, got " +
-                 std::to_string(size)};
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return error{file + ": cannot be read"};
-  return text.str();
-}
-
 }  // namespace
 
 result<model_options> parse_config(std::string_view text, const std::string& source) {
-  const auto parsed = parse_json<json>(text);
-  if (const auto* fault = std::get_if<json_fault>(&parsed)) return error{fault->message_in(source)};
-  const auto& read = std::get<json>(parsed);
-  if (!read.is_object()) return error{source + ": expected a JSON object"};
+  const auto parsed = parse_object(text, source);
+  if (!parsed) return parsed.failure();
+  const auto& read = *parsed;
   std::optional<error> failure;
   const section s(read, source, "", failure);
   model_options m;

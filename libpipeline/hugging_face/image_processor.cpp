@@ -4,15 +4,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-
-#include <rrfp/hugging_face/config.hpp>
-#include <rrfp/json/parse_json.hpp>
+#include "json_file.hpp"
 
 namespace rrfp::hugging_face {
 
@@ -22,21 +18,9 @@ namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 
 result<json> read_object(const std::string& file) {
-  std::error_code failure;
-  const auto size = fs::file_size(file, failure);
-  if (failure) return error{file + ": cannot be read: " + failure.message()};
-  if (size > config_bytes_max)
-    return error{file + ": expected at most " + std::to_string(config_bytes_max) + " bytes, got " +
-                 std::to_string(size)};
-  std::ostringstream text;
-  const std::ifstream in(file, std::ios::binary);
-  text << in.rdbuf();
-  if (!in) return error{file + ": cannot be read"};
-  auto parsed = parse_json<json>(text.str());
-  if (const auto* fault = std::get_if<json_fault>(&parsed)) return error{fault->message_in(file)};
-  auto& read = std::get<json>(parsed);
-  if (!read.is_object()) return error{file + ": expected a JSON object"};
-  return std::move(read);
+  const auto text = read_text_file(file);
+  if (!text) return text.failure();
+  return parse_object(*text, file);
 }
 
 /// What the processor of a folder asks for; null if there is none.

@@ -1,0 +1,18 @@
+/// JSON files of a model's folder.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <rrfp/json/parse_json.hpp>
+#include <rrfp/schedule/result.hpp>
+
+namespace rrfp::hugging_face {
+
+/// Error: the file cannot be read, or has more than config_bytes_max bytes.
+result<std::string> read_text_file(const std::string& file);
+
+/// `source`: the file, for errors. Error: no JSON, or no object.
+result<nlohmann::ordered_json> parse_object(std::string_view text, const std::string& source);
+
+}  // namespace rrfp::hugging_face
