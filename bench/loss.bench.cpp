@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -144,11 +145,6 @@ class job {
       });
     ::close(rendezvous.fd);
     ::close(link.fd);
-    for (std::uint32_t joined = 0; joined < nodes;) {
-      const auto w = next(60s);
-      if (!w) std::exit(1);
-      joined += !w->lost;
-    }
   }
   job(const job&) = delete;
   job& operator=(const job&) = delete;
@@ -164,6 +160,12 @@ class job {
   std::chrono::milliseconds limit() const { return limit_; }
   pid_t node(std::uint32_t rank) const { return pids_[rank]; }
   pid_t link() const { return link_; }
+  /// Waits until all nodes have joined. False: one was lost before, or took more than a minute.
+  bool joined() const {
+    for (std::uint32_t count = 0; count < nodes; ++count)
+      if (const auto w = next(60s); !w || w->lost) return false;
+    return true;
+  }
   /// The next word within the time.
   std::optional<word> next(std::chrono::milliseconds within) const {
     pollfd here{words_[0], POLLIN, 0};
@@ -182,9 +184,25 @@ class job {
 
 using jobs = std::vector<std::unique_ptr<job>>;
 
+/// With a short limit a node may be lost while the others still join: then the job starts again.
+void await(std::unique_ptr<job>& one) {
+  constexpr int attempts_max = 10;
+  for (int attempt = 1; !one->joined(); ++attempt) {
+    const auto limit = one->limit();
+    if (attempt == attempts_max) {
+      std::fprintf(stderr, "loss_bench: the nodes with a limit of %lld ms did not join\n",
+                   static_cast<long long>(limit.count()));
+      std::exit(1);
+    }
+    one = nullptr;
+    one = std::make_unique<job>(limit);
+  }
+}
+
 jobs start_all() {
   jobs all;
   for (const auto limit : limits) all.push_back(std::make_unique<job>(limit));
+  for (auto& one : all) await(one);
   return all;
 }
 
@@ -195,6 +213,7 @@ void count_alarms(jobs& all, std::vector<int>& alarms) {
     ++alarms[i];
     all[i] = nullptr;
     all[i] = std::make_unique<job>(limits[i]);
+    await(all[i]);
   }
 }
 
@@ -261,11 +280,19 @@ int main(int argc, char** argv) {
     spinning.push_back(spawn([] {
       for (volatile std::uint64_t n = 0;;) n = n + 1;
     }));
+  const auto begin = [begun = now_ns()](const char* phase) {
+    std::fprintf(stderr, "%6.1f s  %s\n", static_cast<double>(now_ns() - begun) / 1e9, phase);
+  };
+  begin("busy");
   const auto of_load = busy(seconds);
+  begin("stall");
   const auto of_stalls = stalls(stall_count);
   std::array<std::vector<double>, 3> times;
-  for (const auto how : {loss::kill, loss::stop, loss::cut})
+  for (const auto& [how, name] :
+       {std::pair{loss::kill, "kill"}, {loss::stop, "stop"}, {loss::cut, "cut"}}) {
+    begin(name);
     times[static_cast<std::size_t>(how)] = detect(how, repeats);
+  }
   for (const auto pid : spinning) {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
