@@ -72,7 +72,7 @@ pid_t spawn(Life life) {
 void be_node(std::uint32_t rank, std::chrono::milliseconds limit, std::uint16_t port, int listen_fd,
              int words) {
   actors::membership_options options;
-  options.rank = node_id{rank};
+  options.node = node_id{rank};
   options.nodes = nodes;
   options.rendezvous_port = port;
   options.listen_fd = rank == 0 ? listen_fd : -1;

@@ -53,7 +53,7 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   const auto& t = j.transport;
   membership_options m;
   m.nodes = place.nodes;
-  m.rank = place.rank;
+  m.node = place.node;
   m.rendezvous_host = place.host;
   m.rendezvous_port = place.port;
   m.listen_fd = hooks.listen_fd;

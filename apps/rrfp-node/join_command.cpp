@@ -38,7 +38,7 @@ int join_command(const command_options& options, const join_options& join) {
   if (!reports) return refuse(reports.message());
   metrics::board board;
   const training_options outputs{options.json, options.trace, *reports, &board};
-  if (auto can = check_training(runs, place->rank == node_id{0} ? outputs : training_options{},
+  if (auto can = check_training(runs, place->node == node_id{0} ? outputs : training_options{},
                                 place->nodes);
       !can)
     return refuse(can.message());
@@ -46,7 +46,7 @@ int join_command(const command_options& options, const join_options& join) {
   if (!options.metrics.empty()) {
     const auto at = parse_http_address(options.metrics);
     if (!at) return refuse(at.message());
-    auto opened = metrics_server::open(*at, place->rank, board);
+    auto opened = metrics_server::open(*at, place->node, board);
     if (!opened) return refuse(opened.message());
     server = std::move(*opened);
   }
@@ -56,7 +56,7 @@ int join_command(const command_options& options, const join_options& join) {
   actors::join_hooks hooks;
   hooks.listen_fd = join.rendezvous_fd;
   hooks.version = RRFP_VERSION;
-  hooks.description = places->describe(place->rank);
+  hooks.description = places->describe(place->node);
   hooks.stop = stop.get_token();
   hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
   // A launcher starts no node again: it names the one that went away, and ends the others.
@@ -67,7 +67,7 @@ int join_command(const command_options& options, const join_options& join) {
   if (interrupts.interrupted()) {
     // A launcher hands the user's interrupts on as SIGINT; by SIGTERM it ends the nodes that are
     // left when one has failed, which it reports itself.
-    if (!join.launched || (place->rank == node_id{0} && interrupts.last() == SIGINT))
+    if (!join.launched || (place->node == node_id{0} && interrupts.last() == SIGINT))
       print_error("rrfp-node: interrupted before the training began\n");
     return exit_interrupted;
   }

@@ -34,7 +34,7 @@ class byte_writer {
   std::string out_;
 };
 
-/// Reads zeros and empty texts after a first failure; complete() tells.
+/// After a first failure it reads zeros and empty texts; check complete().
 class byte_reader {
  public:
   explicit byte_reader(std::string_view bytes) : rest_(bytes) {}
@@ -65,7 +65,7 @@ class byte_reader {
     value = next(size);
   }
 
-  /// All was there, and nothing more.
+  /// No read failed, and no bytes are left.
   bool complete() const { return !failed_ && rest_.empty(); }
 
  private:

@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::size_t read_bytes = 64 * 1024;
 constexpr int reads_per_turn = 4;
-/// A peer that takes none of so many heartbeats and notices is silent, too, long before that.
+/// A peer that reads none of this many heartbeats and notices times out long before that.
 constexpr std::size_t urgent_frames_max = 4 * nodes_max;
-/// A heartbeat of another connection waits for so many pieces of bulk data of this one.
+/// Limits how long the heartbeat of another connection waits for bulk data of this one.
 constexpr int writes_per_turn = 16;
 
-/// A process that dies gives an end of file or a reset, as unread bytes have it; the user's message
-/// is the same.
-error ended(int number) {
+/// A process that dies causes an end of file, or a reset if it left bytes unread. The user gets the
+/// same message for both.
+error connection_error(int number) {
   if (number == 0 || number == ECONNRESET || number == EPIPE) return error{"connection closed"};
   return error{std::string{"connection failed: "} + std::strerror(number)};
 }
@@ -25,33 +25,33 @@ error ended(int number) {
 }  // namespace
 
 channel::channel(file_descriptor fd)
-    : fd_(std::move(fd)), other_side_(peer_of(fd_.get())), last_heard_(clock::now()) {}
+    : fd_(std::move(fd)), other_side_(peer_address(fd_.get())), last_received_(clock::now()) {}
 
 status channel::receive() {
   std::array<char, read_bytes> bytes;
   for (int turn = 0; turn < reads_per_turn; ++turn) {
     const auto got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
-    if (got == 0) return ended(0);
+    if (got == 0) return connection_error(0);
     if (got < 0) {
       if (errno == EINTR) continue;
-      return errno == EAGAIN || errno == EWOULDBLOCK ? success() : status{ended(errno)};
+      return errno == EAGAIN || errno == EWOULDBLOCK ? success() : status{connection_error(errno)};
     }
     in_.append({bytes.data(), static_cast<std::size_t>(got)});
-    last_heard_ = clock::now();
+    last_received_ = clock::now();
     if (static_cast<std::size_t>(got) < bytes.size()) break;
   }
   return success();
 }
 
 status channel::flush() {
-  if (out_.urgent_frames() > urgent_frames_max) return error{"takes no messages"};
+  if (out_.urgent_frames() > urgent_frames_max) return error{"it does not read its messages"};
   for (int turn = 0; turn < writes_per_turn; ++turn) {
     const auto bytes = out_.front();
     if (bytes.empty()) break;
     const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      return errno == EAGAIN || errno == EWOULDBLOCK ? success() : status{ended(errno)};
+      return errno == EAGAIN || errno == EWOULDBLOCK ? success() : status{connection_error(errno)};
     }
     out_.taken(static_cast<std::size_t>(sent));
   }

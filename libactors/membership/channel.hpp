@@ -1,4 +1,4 @@
-/// Frames over one connected socket that never blocks, and when the other side was last heard.
+/// Frames over one connected non-blocking socket, and the time of the last bytes received.
 #pragma once
 
 #include <algorithm>
@@ -24,24 +24,26 @@ class channel {
   const outbox& out() const { return out_; }
   frame_reader& in() { return in_; }
   template <class Message>
-  void say(const Message& message) {
+  void send(const Message& message) {
     out_.add_urgent(to_frame(message));
   }
 
-  /// Takes what is there, 256 KiB at most. An error is the end of the connection, worded for a
-  /// message. Frames that came before the end are to be read first.
+  /// Reads the available bytes, 256 KiB at most. An error means that the connection ended; its text
+  /// is for the user. Read the frames received before the end first.
   status receive();
-  /// Writes what the socket takes.
+  /// Writes as much as the socket accepts.
   status flush();
-  /// No more will be written; the other side reads all that was, then an end of file.
+  /// Ends writing: the other side reads all that was written, then an end of file.
   void end_writing();
-  /// Reads and forgets; false at the end of the connection.
+  /// Reads and discards; false at the end of the connection.
   bool discard();
 
-  /// Of the last bytes that came, or of the connection.
-  clock::time_point last_heard() const { return last_heard_; }
-  /// This process was not looking for so long: the silence is its own.
-  void forgive(clock::duration late) { last_heard_ = std::min(last_heard_ + late, clock::now()); }
+  /// Time of the last bytes received; before any, the time of the connection.
+  clock::time_point last_received() const { return last_received_; }
+  /// This process was stalled for `late`: that time does not count as silence of the other side.
+  void discount_stall(clock::duration late) {
+    last_received_ = std::min(last_received_ + late, clock::now());
+  }
   const address& other_side() const { return other_side_; }
 
  private:
@@ -49,7 +51,7 @@ class channel {
   address other_side_;
   frame_reader in_;
   outbox out_;
-  clock::time_point last_heard_;
+  clock::time_point last_received_;
 };
 
 }  // namespace rrfp::actors::control

@@ -1,5 +1,5 @@
 /// The offset between two clocks from round trips: NTP's clock filter. A round trip bounds the
-/// error of its offset by half its time, so the quickest of the last few is the one to believe.
+/// error of its offset by half its time, so the quickest of the last 64 gives the best offset.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace rrfp::actors::control {
 
 class clock_filter {
  public:
-  /// Asked and answered on this clock, `there` on the other one.
+  /// `asked_ns` and `answered_ns` are on this clock, `there_ns` is on the other one.
   void add(std::int64_t asked_ns, std::int64_t there_ns, std::int64_t answered_ns) {
     const auto round_trip = answered_ns - asked_ns;
     if (round_trip < 0) return;
@@ -21,7 +21,7 @@ class clock_filter {
 
   std::size_t count() const { return count_; }
 
-  /// To be added to this clock to get the other; 0 without a sample.
+  /// Add it to this clock to get the other one; 0 without a sample.
   std::chrono::nanoseconds offset() const {
     if (count_ == 0) return std::chrono::nanoseconds{0};
     const auto end = samples_.begin() + std::min(count_, samples_.size());

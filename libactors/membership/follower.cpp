@@ -18,24 +18,25 @@ constexpr std::size_t round_trips_first = 8;
 }  // namespace
 
 void follower::watch() {
-  while (!closing() && try_to_join() == after::again) wait_for(-1, 0, clock::now() + retry_after);
-  // The connection is over; a loss may still find its callback.
+  while (!closing() && try_to_join() == next_step::retry)
+    wait_for(-1, 0, clock::now() + retry_after);
+  // The connection has ended; a loss may still wait for its callback.
   while (!closing()) {
     deliver_loss();
-    if (leaving()) tell_left();
+    if (leaving()) report_left();
     wait_for(-1, 0, clock::now() + std::chrono::seconds{1});
   }
 }
 
-follower::after follower::try_to_join() {
+follower::next_step follower::try_to_join() {
   auto fd = connect();
-  if (!fd) return refused_ ? after::never : after::again;
+  if (!fd) return refused_ ? next_step::stop : next_step::retry;
   channel link{std::move(*fd)};
-  if (const auto then = greet(link); !connected_) return then;
-  link.say(introduce{options_.description, card_});
-  attend(link);
+  if (const auto then = do_handshake(link); !connected_) return then;
+  link.send(introduce{options_.description, card_});
+  serve_connection(link);
   if (closing()) wind_down({&link});
-  return joined_ || refused_ ? after::never : after::again;
+  return joined_ || refused_ ? next_step::stop : next_step::retry;
 }
 
 std::optional<file_descriptor> follower::connect() {
@@ -43,84 +44,84 @@ std::optional<file_descriptor> follower::connect() {
   while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
   if (!lookup.done()) return std::nullopt;
   if (!lookup.answer()) {
-    tell_waiting("rendezvous " + lookup.answer().message());
+    report_waiting("rendezvous " + lookup.answer().message());
     return std::nullopt;
   }
   std::string problem;
   for (const auto& to : *lookup.answer()) {
     if (options_.key_file.empty() && !to.is_loopback()) {
       refused_ = true;
-      tell_join_failed(
-          fmt::format("joining at {} takes a key file: without one a job may meet on a "
+      report_join_failed(
+          fmt::format("joining at {} requires a key file: without one a job may use a "
                       "loopback address only",
                       to.text()));
       return std::nullopt;
     }
     if (auto fd = connect_to(to, problem)) return fd;
   }
-  tell_waiting(fmt::format("nobody listens at the rendezvous {}", problem));
+  report_waiting(fmt::format("cannot connect to the rendezvous {}", problem));
   return std::nullopt;
 }
 
 std::optional<file_descriptor> follower::connect_to(const address& to, std::string& problem) {
   auto fd = begin_connect(to);
-  problem = fd.ok() ? to.text() + ": no answer" : fd.message();
+  problem = fd.ok() ? to.text() + ": connection timed out" : fd.message();
   if (!fd || !wait_for(fd->get(), POLLOUT, clock::now() + handshake_max)) return std::nullopt;
   if (const int failed = connect_error(fd->get()); failed != 0) {
     problem = fmt::format("{}: {}", to.text(), std::strerror(failed));
     return std::nullopt;
   }
-  // A port that is still free may be given to the very socket that connects to it.
-  if (own_of(fd->get()).text() == to.text()) return std::nullopt;
+  // While the port is free, TCP may connect the socket to itself.
+  if (local_address(fd->get()).text() == to.text()) return std::nullopt;
   return std::move(*fd);
 }
 
-follower::after follower::greet(channel& link) {
+follower::next_step follower::do_handshake(channel& link) {
   connected_ = false;
   const auto random = fresh_nonce();
   if (!random) {
     refused_ = true;
-    tell_join_failed(random.message());
-    return after::never;
+    report_join_failed(random.message());
+    return next_step::stop;
   }
-  applicant me{key_, job_, options_.rank, *random};
+  client_handshake me{key_, job_, options_.node, *random};
   link.out().add_urgent(me.greeting());
   const auto until = clock::now() + handshake_max;
   bool open = true;
   while (!closing() && clock::now() < until) {
     auto next = link.in().next();
     if (next.ok() && !next->has_value()) {
-      // Written and heard as long as the connection stands; its last frames are still read above.
+      // After the connection ends, only the frames already received are read, above.
       if (!open) break;
       open = link.flush().ok();
       wait_for(link.fd(), POLLIN, clock::now() + turn());
       open = link.receive().ok() && open;
       continue;
     }
-    auto answer = next ? me.on(**next) : result<std::optional<frame>>{next.failure()};
+    auto answer = next ? me.handle(**next) : result<std::optional<frame>>{next.failure()};
     if (!answer) {
       refused_ = true;
-      tell_join_failed(
+      report_join_failed(
           fmt::format("rendezvous {}: {}", link.other_side().text(), answer.message()),
           me.refused_for_now());
-      return after::never;
+      return next_step::stop;
     }
     if (!answer->has_value()) {
       auto keys = me.keys();
-      link.out().seal_with(std::move(keys.to_rank_0));
-      link.in().expect_seal(std::move(keys.from_rank_0));
+      link.out().seal_with(std::move(keys.to_node_0));
+      link.in().expect_seal(std::move(keys.from_node_0));
       connected_ = true;
-      return after::again;
+      return next_step::retry;
     }
     link.out().add_urgent(**answer);
   }
-  tell_waiting(fmt::format("no handshake with rank 0 at {}", link.other_side().text()));
-  return after::again;
+  report_waiting(fmt::format("no handshake with node 0 at {}", link.other_side().text()));
+  return next_step::retry;
 }
 
-void follower::attend(channel& link) {
+void follower::serve_connection(channel& link) {
   roster_.clear();
-  start_came_ = false;
+  start_received_ = false;
   while (!closing() && connected_) one_turn(link);
 }
 
@@ -129,15 +130,16 @@ void follower::one_turn(channel& link) {
            clock::now() + turn());
   if (!receive(link)) return;
   const auto now = clock::now();
-  link.forgive(late(now));
-  if (now - link.last_heard() > options_.node_timeout) {
-    give_up_on_rank_0(fmt::format("no answer for {}", seconds_text(options_.node_timeout)));
-    // If it only stood still, it shall hear of it when it wakes up.
-    if (const auto why = loss_message({}); !why.empty()) link.say(lost{0, why});
+  link.discount_stall(own_delay(now));
+  if (now - link.last_received() > options_.node_timeout) {
+    give_up_on_node_0(
+        fmt::format("it sent no heartbeat for {}", seconds_text(options_.node_timeout)));
+    // If node 0 only stalled, it reads the notice when it resumes.
+    if (const auto why = loss_message({}); !why.empty()) link.send(lost{0, why});
   }
   serve_requests(link);
-  beat(link, beat_due_, now);
-  if (const auto sent = link.flush(); !sent) give_up_on_rank_0(sent.message());
+  send_heartbeat_if_due(link, heartbeat_due_, now);
+  if (const auto sent = link.flush(); !sent) give_up_on_node_0(sent.message());
   deliver_loss();
 }
 
@@ -146,40 +148,40 @@ bool follower::receive(channel& link) {
   while (connected_) {
     auto next = link.in().next();
     if (!next) {
-      give_up_on_rank_0(next.message());
+      give_up_on_node_0(next.message());
       break;
     }
     if (!next->has_value()) break;
     if (!on_frame(link, **next)) {
-      give_up_on_rank_0("it sent a malformed message");
+      give_up_on_node_0("it sent a malformed message");
       break;
     }
   }
-  if (!received) give_up_on_rank_0(received.message());
+  if (!received) give_up_on_node_0(received.message());
   return connected_;
 }
 
-void follower::give_up_on_rank_0(const std::string& why) {
+void follower::give_up_on_node_0(const std::string& why) {
   if (!std::exchange(connected_, false)) return;
-  if (leaving()) return tell_left();
-  // The job had begun for the others: its end is to be heard as a loss, not tried again.
-  if (start_came_) become_member();
+  if (leaving()) return report_left();
+  // The job has begun for the others: report a loss instead of joining again.
+  if (start_received_) become_member();
   if (!joined_) {
-    tell_gone_early(name_of(node_id{0}, {}), why);
-    return tell_waiting(fmt::format("the connection to rank 0 ended: {}", why));
+    report_gone_early(name_of(node_id{0}, {}), why);
+    return report_waiting(fmt::format("the connection to node 0 ended: {}", why));
   }
-  if (!rank_0_left_)
-    tell_lost(node_id{0},
-              fmt::format("{} was lost: {}",
-                          name_of(node_id{0}, rank_0_description_, rank_0_status_), why));
+  if (!node_0_left_)
+    report_lost(node_id{0},
+                fmt::format("{} was lost: {}",
+                            name_of(node_id{0}, node_0_description_, node_0_status_), why));
 }
 
 void follower::serve_requests(channel& link) {
-  while (auto gift = take_gift())
-    link.out().add_bulk(gift->as, gift->round, options_.rank.value(), std::move(gift->bytes));
+  while (auto mine = take_contribution())
+    link.out().add_bulk(mine->type, mine->round, options_.node.value(), std::move(mine->bytes));
   if (leaving() && !std::exchange(said_goodbye_, true)) {
     link.out().add(to_frame(goodbye{}));
-    if (rank_0_left_) tell_left();
+    if (node_0_left_) report_left();
   }
 }
 
@@ -194,9 +196,9 @@ bool follower::on_frame(channel& link, const frame& f) {
     case frame_type::departed:
     case frame_type::goodbye: return on_ending(link, f);
     case frame_type::piece: {
-      const auto came = decode<piece>(f.payload);
-      // Rank 0 may begin an exchange while this node still measures its clock.
-      return came && start_came_ && add_piece(*came).ok();
+      const auto received = decode<piece>(f.payload);
+      // Node 0 may begin an exchange while this node still measures its clock.
+      return received && start_received_ && add_piece(*received).ok();
     }
     case frame_type::hello:
     case frame_type::challenge:
@@ -210,78 +212,79 @@ bool follower::on_frame(channel& link, const frame& f) {
 }
 
 bool follower::on_roster(const channel& link, const frame& f) {
-  if (start_came_) return false;
+  if (start_received_) return false;
   if (f.type == frame_type::member) {
-    auto came = decode<roster_entry>(f.payload);
-    if (!came || came->rank != roster_.size() || came->rank >= options_.nodes) return false;
-    roster_.push_back({node_id{came->rank}, came->rank == 0 ? link.other_side().host() : came->host,
-                       std::move(came->card), printable(came->description)});
+    auto received = decode<roster_entry>(f.payload);
+    if (!received || received->node != roster_.size() || received->node >= options_.nodes)
+      return false;
+    roster_.push_back({node_id{received->node},
+                       received->node == 0 ? link.other_side().host() : received->host,
+                       std::move(received->card), printable(received->description)});
     return true;
   }
   if (!decode<start>(f.payload) || roster_.size() != options_.nodes) return false;
-  start_came_ = true;
-  rank_0_description_ = roster_.front().description;
-  rank_0_status_.clear();  // so far it told who was missing
+  start_received_ = true;
+  node_0_description_ = roster_.front().description;
+  node_0_status_.clear();  // until now it named the missing nodes
   join_if_complete();
   return true;
 }
 
 void follower::join_if_complete() {
-  if (start_came_ && filter_.count() >= round_trips_first) become_member();
+  if (start_received_ && filter_.count() >= round_trips_first) become_member();
 }
 
 void follower::become_member() {
   if (std::exchange(joined_, true)) return;
-  tell_offset(filter_.offset());
-  tell_joined(roster_);
+  report_offset(filter_.offset());
+  report_joined(roster_);
 }
 
 bool follower::on_heartbeat(channel& link, const frame& f) {
   const auto now = clock::now();
   if (f.type == frame_type::ping) {
-    const auto came = decode<ping>(f.payload);
-    if (!came) return false;
-    rank_0_status_ = printable(came->status);
-    if (!start_came_ && !rank_0_status_.empty())
-      tell_waiting("rank 0 waits for others: " + rank_0_status_);
-    link.say(pong{came->sent_ns, ns(now)});
+    const auto received = decode<ping>(f.payload);
+    if (!received) return false;
+    node_0_status_ = printable(received->status);
+    if (!start_received_ && !node_0_status_.empty()) report_waiting("node 0 is " + node_0_status_);
+    link.send(pong{received->sent_ns, ns(now)});
     return true;
   }
-  const auto came = decode<pong>(f.payload);
-  if (!came) return false;
-  filter_.add(came->ping_sent_ns, came->here_ns, ns(now));
-  tell_offset(filter_.offset());
-  if (filter_.count() < round_trips_first) beat_due_ = now;
+  const auto received = decode<pong>(f.payload);
+  if (!received) return false;
+  filter_.add(received->ping_sent_ns, received->here_ns, ns(now));
+  report_offset(filter_.offset());
+  if (filter_.count() < round_trips_first) heartbeat_due_ = now;
   join_if_complete();
   return true;
 }
 
 bool follower::on_ending(channel& link, const frame& f) {
   if (f.type == frame_type::give_up) {
-    const auto came = decode<give_up>(f.payload);
-    if (!came || start_came_) return false;
+    const auto received = decode<give_up>(f.payload);
+    if (!received || start_received_) return false;
     refused_ = true;
     connected_ = false;
-    tell_join_failed(printable(came->reason), true);
+    report_join_failed(printable(received->reason), true);
     return true;
   }
   if (f.type == frame_type::lost) {
-    auto came = decode<lost>(f.payload);
-    if (!came || came->rank >= options_.nodes) return false;
-    tell_lost(node_id{came->rank}, printable(came->why));
+    auto received = decode<lost>(f.payload);
+    if (!received || received->node >= options_.nodes) return false;
+    report_lost(node_id{received->node}, printable(received->why));
     return true;
   }
   if (f.type == frame_type::departed) {
-    const auto came = decode<departed>(f.payload);
-    if (!came || came->rank >= options_.nodes) return false;
-    tell_departed(node_id{came->rank});
+    const auto received = decode<departed>(f.payload);
+    if (!received || received->node >= options_.nodes) return false;
+    report_departed(node_id{received->node});
     return true;
   }
   if (!decode<goodbye>(f.payload)) return false;
-  rank_0_left_ = true;
-  tell_departed(node_id{0});
-  if (leaving()) tell_left();
-  // Rank 0 waits for this to close its end.
+  node_0_left_ = true;
+  report_departed(node_id{0});
+  if (leaving()) report_left();
+  // Node 0 waits for this goodbye before it closes.
   if (!std::exchange(said_goodbye_, true)) link.out().add(to_frame(goodbye{}));
   return true;
 }

@@ -1,4 +1,4 @@
-/// A node's end other than rank 0's: one connection, tried again until the job has begun.
+/// The membership of every node but node 0: one connection to node 0, retried until the job begins.
 #pragma once
 
 #include <optional>
@@ -17,18 +17,18 @@ class follower : public watcher {
   ~follower() override { end(); }
 
  private:
-  /// What became of a try to join.
-  enum class after : std::uint8_t {
-    again,  ///< not yet: rank 0 is not up, or went away before the job began
-    never,  ///< refused; or the job has begun and is over for this node
+  /// What follows an attempt to join.
+  enum class next_step : std::uint8_t {
+    retry,  ///< node 0 is not up, or disconnected before the job began
+    stop,   ///< refused, or the job began and has ended for this node
   };
 
   void watch() override;
-  after try_to_join();
+  next_step try_to_join();
   std::optional<file_descriptor> connect();
   std::optional<file_descriptor> connect_to(const address& to, std::string& problem);
-  after greet(channel& link);
-  void attend(channel& link);
+  next_step do_handshake(channel& link);
+  void serve_connection(channel& link);
   void one_turn(channel& link);
   bool receive(channel& link);
   void serve_requests(channel& link);
@@ -38,19 +38,19 @@ class follower : public watcher {
   bool on_ending(channel& link, const frame& f);
   void join_if_complete();
   void become_member();
-  /// Rank 0 does not answer any more, or not sense.
-  void give_up_on_rank_0(const std::string& why);
+  /// The connection to node 0 failed, timed out or carried invalid data.
+  void give_up_on_node_0(const std::string& why);
 
   std::vector<member> roster_;
-  bool start_came_ = false;
+  bool start_received_ = false;
   bool joined_ = false;
   bool refused_ = false;
   bool connected_ = false;
-  bool rank_0_left_ = false;
+  bool node_0_left_ = false;
   bool said_goodbye_ = false;
-  std::string rank_0_description_;
-  std::string rank_0_status_;
-  clock::time_point beat_due_;
+  std::string node_0_description_;
+  std::string node_0_status_;
+  clock::time_point heartbeat_due_;
   clock_filter filter_;
 };
 

@@ -18,20 +18,20 @@ std::string packed(const frame& f, seal* with) {
   auto bytes = writer.take();
   bytes.reserve(length_bytes + size);
   bytes += f.payload;
-  if (with != nullptr) bytes += view(with->of_next(bytes));
+  if (with != nullptr) bytes += view(with->next(bytes));
   return bytes;
 }
 
 }  // namespace
 
-digest seal::of_next(std::string_view bytes) {
+digest seal::next(std::string_view bytes) {
   byte_writer number;
   number(number_++);
   return hmac(key_, {number.take(), bytes});
 }
 
-error frame_reader::fail(std::string what) {
-  failure_ = std::move(what);
+error frame_reader::fail(std::string message) {
+  failure_ = std::move(message);
   return error{failure_};
 }
 
@@ -45,19 +45,19 @@ result<std::optional<frame>> frame_reader::next() {
   const std::size_t size_max = seal_ ? sealed_frame_bytes_max : open_frame_bytes_max;
   if (size < 1 + seal_bytes || size > size_max)
     return fail(
-        fmt::format("a frame of {} bytes came, expected {} to {}", size, 1 + seal_bytes, size_max));
+        fmt::format("expected a frame of {} to {} bytes, got {}", 1 + seal_bytes, size_max, size));
   if (rest.size() < length_bytes + size) return std::optional<frame>{};
 
   const auto bytes = rest.substr(0, length_bytes + size - seal_bytes);
   if (seal_) {
-    digest came{};
-    byte_reader{rest.substr(bytes.size(), seal_bytes)}(came);
-    if (!equal(came, seal_->of_next(bytes))) return fail("a frame came with a wrong seal");
+    digest received{};
+    byte_reader{rest.substr(bytes.size(), seal_bytes)}(received);
+    if (!equal(received, seal_->next(bytes))) return fail("got a frame with a wrong seal");
   }
   frame f{static_cast<frame_type>(bytes[length_bytes]),
           std::string{bytes.substr(length_bytes + 1)}};
   read_ += length_bytes + size;
-  // Moved down once in a while, not for each frame.
+  // Moves the rest only now and then, because each move copies it.
   if (read_ == buffer_.size() || read_ > sealed_frame_bytes_max) {
     buffer_.erase(0, read_);
     read_ = 0;
@@ -65,9 +65,9 @@ result<std::optional<frame>> frame_reader::next() {
   return std::optional<frame>{std::move(f)};
 }
 
-void outbox::add_bulk(frame_type as, std::uint64_t round, std::uint32_t rank,
+void outbox::add_bulk(frame_type type, std::uint64_t round, std::uint32_t node,
                       std::shared_ptr<const std::string> bytes) {
-  ordered_.push_back({{as, {}}, std::move(bytes), round, rank, 0});
+  ordered_.push_back({{type, {}}, std::move(bytes), round, node, 0});
 }
 
 void outbox::seal_with(secret key) {
@@ -83,7 +83,7 @@ frame outbox::next_ordered() {
     return f;
   }
   const auto size = std::min(piece_bytes_max, first.bulk->size() - first.offset);
-  frame f{first.whole.type, encode(piece{first.round, first.rank, first.bulk->size(),
+  frame f{first.whole.type, encode(piece{first.round, first.node, first.bulk->size(),
                                          first.bulk->substr(first.offset, size)})};
   first.offset += size;
   if (first.offset == first.bulk->size()) ordered_.pop_front();

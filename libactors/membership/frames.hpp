@@ -1,5 +1,5 @@
-/// Frames: length, type, payload and, once both sides know each other, a seal. Bytes in, frames out
-/// and the reverse; no socket (channel.hpp has it), so that garbage can be tried on it in a loop.
+/// Frames: length, type, payload and, after the handshake, a seal. Converts bytes to frames and
+/// back without a socket (see channel.hpp), so that tests can feed it random bytes in a loop.
 #pragma once
 
 #include <cstdint>
@@ -21,53 +21,52 @@ struct frame {
   std::string payload;
 };
 
-/// One direction of a sealed connection: an HMAC over a running number and the frame. A frame that
-/// was changed, left out, repeated or sent back to its sender does not fit.
+/// One direction of a sealed connection: an HMAC over the frame's number and its bytes. A changed,
+/// omitted, repeated or reflected frame does not match.
 class seal {
  public:
   explicit seal(secret key) : key_(std::move(key)) {}
-  digest of_next(std::string_view bytes);
+  digest next(std::string_view bytes);
 
  private:
   secret key_;
   std::uint64_t number_ = 0;
 };
 
-/// Takes bytes as they come off the wire and gives frames. After an error it gives that error only.
+/// Turns received bytes into frames. After an error it returns only that error.
 class frame_reader {
  public:
   void append(std::string_view bytes) { buffer_.append(bytes); }
-  /// Nothing while a frame is incomplete. A length over the limit is an error before its bytes
-  /// come.
+  /// Empty while a frame is incomplete. A length over the limit is an error before its bytes
+  /// arrive.
   result<std::optional<frame>> next();
   /// From the next frame on, frames are sealed.
   void expect_seal(secret key) { seal_.emplace(std::move(key)); }
 
  private:
-  error fail(std::string what);
+  error fail(std::string message);
 
   std::string buffer_;
-  std::size_t read_ = 0;  ///< of buffer_, bytes that were given out
+  std::size_t read_ = 0;  ///< bytes of buffer_ already returned as frames
   std::optional<seal> seal_;
   std::string failure_;
 };
 
-/// What waits to be written: small frames that must not wait, and an ordered lane with bulk data in
-/// it. Frames are made (numbered, sealed) when the wire takes them, so a heartbeat overtakes bulk
-/// data.
+/// The frames to write: an urgent queue, and an ordered queue that includes bulk data. Frames are
+/// numbered and sealed when they are written, so a heartbeat can overtake bulk data.
 class outbox {
  public:
-  /// What was added urgently before this goes without a seal.
+  /// Urgent frames added before this call are sent without a seal.
   void seal_with(secret key);
-  /// Ahead of the ordered lane: challenge and answer, heartbeats, a loss.
+  /// Sent before the ordered queue: handshake, heartbeats, a loss.
   void add_urgent(frame f) { urgent_.push_back(std::move(f)); }
-  /// After all bulk data that was added before.
+  /// Sent after all bulk data added before.
   void add(frame f) { ordered_.push_back({std::move(f), nullptr, 0, 0, 0}); }
-  /// In frames of type `as`: piece or deposit.
-  void add_bulk(frame_type as, std::uint64_t round, std::uint32_t rank,
+  /// Sent as frames of `type`: piece or deposit.
+  void add_bulk(frame_type type, std::uint64_t round, std::uint32_t node,
                 std::shared_ptr<const std::string> bytes);
 
-  /// Bytes to write now; empty if there are none. They stand until taken().
+  /// Bytes to write now; empty if there are none. They stay valid until taken().
   std::string_view front();
   void taken(std::size_t bytes);
   bool empty() const { return current_.empty() && urgent_.empty() && ordered_.empty(); }
@@ -75,10 +74,10 @@ class outbox {
 
  private:
   struct entry {
-    frame whole;                              ///< of bulk: its type alone
-    std::shared_ptr<const std::string> bulk;  ///< if any, sent in pieces
+    frame whole;                              ///< for bulk data only the type
+    std::shared_ptr<const std::string> bulk;  ///< if set, sent in pieces
     std::uint64_t round;
-    std::uint32_t rank;
+    std::uint32_t node;
     std::size_t offset;
   };
 
@@ -87,7 +86,7 @@ class outbox {
   std::deque<frame> urgent_;
   std::deque<entry> ordered_;
   std::string current_;
-  std::size_t written_ = 0;  ///< of current_
+  std::size_t written_ = 0;  ///< bytes of current_ already written
   std::optional<seal> seal_;
 };
 

@@ -18,7 +18,7 @@ struct found {
 
 struct number {
   std::uint32_t value = 0;
-  std::string from;  ///< the argument or variable; empty if nothing was said
+  std::string from;  ///< the argument or variable; empty if none is set
 };
 
 struct place {
@@ -26,8 +26,8 @@ struct place {
   std::optional<std::uint16_t> port;
 };
 
-error wrong(const std::string& name, std::string_view expected, std::string_view came) {
-  return error{fmt::format("{}: expected {}, came '{}'", name, expected, came)};
+error wrong(const std::string& name, std::string_view expected, std::string_view received) {
+  return error{fmt::format("{}: expected {}, got '{}'", name, expected, received)};
 }
 
 std::optional<found> first_set(const environment& variables,
@@ -46,9 +46,9 @@ std::optional<std::uint32_t> whole_number(std::string_view text) {
   return value;
 }
 
-result<number> settle_number(std::optional<std::uint32_t> argument, const char* argument_name,
-                             const environment& variables,
-                             std::initializer_list<const char*> names) {
+result<number> resolve_number(std::optional<std::uint32_t> argument, const char* argument_name,
+                              const environment& variables,
+                              std::initializer_list<const char*> names) {
   if (argument) return number{*argument, argument_name};
   const auto variable = first_set(variables, names);
   if (!variable) return number{};
@@ -76,7 +76,7 @@ result<place> split_rendezvous(const std::string& text) {
     rest.remove_prefix(close + 1);
   } else {
     const auto colon = rest.find(':');
-    // More than one colon: an IPv6 address without brackets, whose port nobody can tell.
+    // More than one colon: an IPv6 address without brackets, whose port would be ambiguous.
     if (colon != rest.rfind(':')) return malformed;
     found.host = rest.substr(0, colon);
     rest.remove_prefix(found.host.size());
@@ -90,17 +90,17 @@ result<place> split_rendezvous(const std::string& text) {
 }
 
 /// torchrun's agent listens on MASTER_PORT while its processes run.
-bool is_of_agent(const environment& variables) {
-  const auto says = first_set(variables, {"TORCHELASTIC_USE_AGENT_STORE"});
-  return says && says->text == "True";
+bool agent_uses_port(const environment& variables) {
+  const auto value = first_set(variables, {"TORCHELASTIC_USE_AGENT_STORE"});
+  return value && value->text == "True";
 }
 
-std::uint16_t beside(std::uint16_t port) {
-  const bool is_last = port == std::numeric_limits<std::uint16_t>::max();
-  return static_cast<std::uint16_t>(is_last ? port - 1 : port + 1);
+std::uint16_t next_port(std::uint16_t port) {
+  const bool is_highest = port == std::numeric_limits<std::uint16_t>::max();
+  return static_cast<std::uint16_t>(is_highest ? port - 1 : port + 1);
 }
 
-result<place> settle_place(const launch_arguments& arguments, const environment& variables) {
+result<place> resolve_place(const launch_arguments& arguments, const environment& variables) {
   place found;
   if (arguments.rendezvous) {
     auto split = split_rendezvous(*arguments.rendezvous);
@@ -122,7 +122,7 @@ result<place> settle_place(const launch_arguments& arguments, const environment&
   if (const auto variable = first_set(variables, {"MASTER_PORT"})) {
     const auto port = port_of(variable->name, variable->text);
     if (!port) return port.failure();
-    found.port = is_of_agent(variables) ? beside(*port) : *port;
+    found.port = agent_uses_port(variables) ? next_port(*port) : *port;
   }
   return found;
 }
@@ -136,53 +136,53 @@ result<std::string> first_of_node_list(const std::string& list) {
   if (open == std::string::npos || list[open] == ',')
     return head.empty() || head.find(']') != std::string::npos ? result<std::string>{malformed}
                                                                : head;
-  // The first of "003-007,9" is 003, its zeros included.
+  // The first of "003-007,9" is 003, with its leading zeros.
   const auto close = list.find(']', open);
   if (close == std::string::npos) return malformed;
   const auto ranges = list.substr(open + 1, close - open - 1);
-  const auto figures = ranges.substr(0, ranges.find_first_of("-,"));
-  if (!whole_number(figures)) return malformed;
-  // What follows belongs to the name ("rack1-[01-04]-ib") and may hold brackets of its own.
+  const auto digits = ranges.substr(0, ranges.find_first_of("-,"));
+  if (!whole_number(digits)) return malformed;
+  // The rest belongs to the name ("rack1-[01-04]-ib") and may contain more brackets.
   const auto tail = list.substr(close + 1);
-  if (tail.empty() || tail.front() == ',') return head + figures;
+  if (tail.empty() || tail.front() == ',') return head + digits;
   const auto rest = first_of_node_list(tail);
   if (!rest) return malformed;
-  return head + figures + *rest;
+  return head + digits + *rest;
 }
 
 result<launch_place> resolve_launch(const launch_arguments& arguments,
                                     const environment& variables) {
-  const auto nodes = settle_number(
+  const auto nodes = resolve_number(
       arguments.nodes, "--nnodes", variables,
       {"WORLD_SIZE", "NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
   if (!nodes) return nodes.failure();
-  const auto rank = settle_number(arguments.rank, "--node-rank", variables,
-                                  {"RANK", "NODE_RANK", "GROUP_RANK", "SLURM_NODEID"});
-  if (!rank) return rank.failure();
-  auto where = settle_place(arguments, variables);
-  if (!where) return where.failure();
+  const auto node = resolve_number(arguments.node, "--node-rank", variables,
+                                   {"RANK", "NODE_RANK", "GROUP_RANK", "SLURM_NODEID"});
+  if (!node) return node.failure();
+  auto address = resolve_place(arguments, variables);
+  if (!address) return address.failure();
 
   launch_place found;
   if (!nodes->from.empty()) found.nodes = nodes->value;
   if (found.nodes < 1) return wrong(nodes->from, "1 node or more", "0");
-  found.rank = node_id{rank->value};
-  if (rank->value >= found.nodes)
-    return wrong(rank->from,
-                 fmt::format("0 to {}, as {} has it", found.nodes - 1,
+  found.node = node_id{node->value};
+  if (node->value >= found.nodes)
+    return wrong(node->from,
+                 fmt::format("0 to {} (from {})", found.nodes - 1,
                              nodes->from.empty() ? "the default of 1 node" : nodes->from),
-                 std::to_string(rank->value));
-  if (found.nodes > 1 && rank->from.empty())
+                 std::to_string(node->value));
+  if (found.nodes > 1 && node->from.empty())
     return error{
-        fmt::format("{} says {} nodes: expected the rank of this one in --node-rank, "
-                    "RANK, NODE_RANK or SLURM_NODEID, none is set",
+        fmt::format("{} is {}: expected the number of this node in --node-rank, RANK, "
+                    "NODE_RANK or SLURM_NODEID, got none",
                     nodes->from, found.nodes)};
-  if (found.nodes > 1 && where->host.empty())
+  if (found.nodes > 1 && address->host.empty())
     return error{
-        fmt::format("{} says {} nodes: expected the host of node 0 in --rendezvous, "
-                    "--master-addr, MASTER_ADDR or SLURM_STEP_NODELIST, none is set",
+        fmt::format("{} is {}: expected the host of node 0 in --rendezvous, --master-addr, "
+                    "MASTER_ADDR or SLURM_STEP_NODELIST, got none",
                     nodes->from, found.nodes)};
-  if (!where->host.empty()) found.host = std::move(where->host);
-  if (where->port) found.port = *where->port;
+  if (!address->host.empty()) found.host = std::move(address->host);
+  if (address->port) found.port = *address->port;
   return found;
 }
 

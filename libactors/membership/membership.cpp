@@ -24,23 +24,23 @@ class membership::impl {
 namespace {
 
 status check(const membership_options& o, const std::string& card) {
-  const auto too_long = [](std::string_view what, std::size_t size, std::size_t size_max) {
-    return error{fmt::format("{} of {} bytes, expected {} at most", what, size, size_max)};
+  const auto too_long = [](std::string_view name, std::size_t size, std::size_t size_max) {
+    return error{fmt::format("{} of {} bytes, expected {} at most", name, size, size_max)};
   };
   if (o.nodes < 1 || o.nodes > nodes_max)
-    return error{fmt::format("number of nodes: expected 1 to {}, came {}", nodes_max, o.nodes)};
-  if (o.rank.value() >= o.nodes)
-    return error{fmt::format("node rank: expected 0 to {}, came {}", o.nodes - 1, o.rank.value())};
+    return error{fmt::format("number of nodes: expected 1 to {}, got {}", nodes_max, o.nodes)};
+  if (o.node.value() >= o.nodes)
+    return error{fmt::format("node: expected 0 to {}, got {}", o.nodes - 1, o.node.value())};
   if (o.heartbeat.count() < 1 || o.node_timeout < 3 * o.heartbeat)
-    return error{fmt::format("node timeout: expected three heartbeats of {} ms or more, came {} ms",
+    return error{fmt::format("node timeout: expected three heartbeats of {} ms or more, got {} ms",
                              o.heartbeat.count(), o.node_timeout.count())};
-  if (o.listen_fd >= 0 && o.rank.value() != 0)
-    return error{"a listening socket is for node 0 alone"};
+  if (o.listen_fd >= 0 && o.node.value() != 0)
+    return error{"only node 0 may have a listening socket"};
   if (card.size() > card_bytes_max) return too_long("a card", card.size(), card_bytes_max);
   if (o.description.size() > description_bytes_max)
     return too_long("a description", o.description.size(), description_bytes_max);
   if (o.job_id.size() > control::name_bytes_max)
-    return too_long("a job's name", o.job_id.size(), control::name_bytes_max);
+    return too_long("a job name", o.job_id.size(), control::name_bytes_max);
   if (o.version.size() > control::name_bytes_max)
     return too_long("a version", o.version.size(), control::name_bytes_max);
   return success();
@@ -49,16 +49,16 @@ status check(const membership_options& o, const std::string& card) {
 }  // namespace
 
 result<std::unique_ptr<membership>> membership::join(membership_options options, std::string card) {
-  // Whatever comes of it, the socket was handed over.
-  control::file_descriptor handed{options.listen_fd};
+  // Takes ownership of the socket even if the join fails.
+  control::file_descriptor inherited{options.listen_fd};
   if (const auto good = check(options, card); !good) return good.failure();
   auto key = options.key_file.empty() ? result<control::secret>{control::secret::without_key_file()}
                                       : control::read_key_file(options.key_file);
   if (!key) return key.failure();
   std::unique_ptr<control::watcher> watcher;
-  if (options.rank.value() == 0)
+  if (options.node.value() == 0)
     watcher = std::make_unique<control::coordinator>(std::move(options), *std::move(key),
-                                                     std::move(card), std::move(handed));
+                                                     std::move(card), std::move(inherited));
   else
     watcher =
         std::make_unique<control::follower>(std::move(options), *std::move(key), std::move(card));
@@ -107,9 +107,10 @@ result<listening_socket> listen_on_loopback() {
   at.size = sizeof in;
   auto fd = control::listen_at(at);
   if (!fd) return fd.failure();
-  const int survivor = ::dup(fd->get());  // without close-on-exec
-  if (survivor < 0) return error{fmt::format("no socket: {}", std::strerror(errno))};
-  return listening_socket{survivor, control::own_of(survivor).port()};
+  const int inheritable = ::dup(fd->get());  // without close-on-exec
+  if (inheritable < 0)
+    return error{fmt::format("cannot duplicate a socket: {}", std::strerror(errno))};
+  return listening_socket{inheritable, control::local_address(inheritable).port()};
 }
 
 }  // namespace rrfp::actors

@@ -25,8 +25,8 @@ struct closer {
   ~closer() { ::close(fd); }
 };
 
-error key_error(const std::string& path, std::string_view what) {
-  return error{fmt::format("key file '{}': {}", path, what)};
+error key_error(const std::string& path, std::string_view problem) {
+  return error{fmt::format("key file '{}': {}", path, problem)};
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ void secret::wipe() noexcept {
 }
 
 result<secret> read_key_file(const std::string& path) {
-  // Not blocked by a FIFO put in the key's place.
+  // O_NONBLOCK: a FIFO in place of the key must not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return key_error(path, std::strerror(errno));
   const closer close_it{fd};
@@ -61,12 +61,11 @@ result<secret> read_key_file(const std::string& path) {
   if (::fstat(fd, &info) != 0) return key_error(path, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return key_error(path, "expected a regular file");
   if ((info.st_mode & 077) != 0)
-    return key_error(path,
-                     fmt::format("expected access for its owner alone (mode 0600), its mode is "
-                                 "{:04o}: run chmod 600",
-                                 info.st_mode & 07777));
+    return key_error(path, fmt::format("expected access for the owner only (mode 0600), got mode "
+                                       "{:04o}: run chmod 600",
+                                       info.st_mode & 07777));
 
-  // Of full size from the start: a vector that grows leaves copies behind.
+  // Allocated at full size, because a growing vector leaves copies of the key behind.
   std::vector<unsigned char> bytes(key_bytes_max + 1);
   std::size_t size = 0;
   while (size < bytes.size()) {
@@ -77,13 +76,13 @@ result<secret> read_key_file(const std::string& path) {
     size += static_cast<std::size_t>(got);
   }
   const bool too_long = size > key_bytes_max;
-  // A key made by `openssl rand -hex 32 > key` is the same with and without its line end.
+  // The line end that `openssl rand -hex 32 > key` writes does not belong to the key.
   while (size > 0 && (bytes[size - 1] == '\n' || bytes[size - 1] == '\r')) --size;
   OPENSSL_cleanse(bytes.data() + size, bytes.size() - size);
   bytes.resize(size);
   secret key{std::move(bytes)};
   if (too_long || size < key_bytes_min)
-    return key_error(path, fmt::format("expected {} to {} bytes, it has {}", key_bytes_min,
+    return key_error(path, fmt::format("expected {} to {} bytes, got {}", key_bytes_min,
                                        key_bytes_max, too_long ? "more" : std::to_string(size)));
   return key;
 }

@@ -1,5 +1,5 @@
-/// The shared key and what is made of it. Key bytes live in `secret` alone, which wipes them; no
-/// function here puts them into a message.
+/// The shared key, nonces and HMACs. Only `secret` holds key bytes, and it wipes them; no function
+/// here puts them into a message.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ inline constexpr std::size_t key_bytes_max = 4096;
 using nonce = std::array<unsigned char, 32>;
 using digest = std::array<unsigned char, 32>;
 
-/// Key bytes, wiped when they go. Never empty: the key of a job without a key file is a public
+/// Key bytes, wiped on destruction. Never empty: the key of a job without a key file is a public
 /// constant.
 class secret {
  public:
@@ -38,13 +38,13 @@ class secret {
   std::vector<unsigned char> bytes_;
 };
 
-/// Reads a key file: regular, no access for group and others, 16 to 4096 bytes without the line
-/// end.
+/// Reads a key file: a regular file without access for group and others, of 16 to 4096 bytes
+/// without the line end.
 result<secret> read_key_file(const std::string& path);
 
 result<nonce> fresh_nonce();
 
-/// HMAC-SHA256 over the parts, one after the other.
+/// HMAC-SHA256 over the concatenated parts.
 digest hmac(const secret& key, std::initializer_list<std::string_view> parts);
 
 /// In constant time.

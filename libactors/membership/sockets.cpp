@@ -29,7 +29,7 @@ void file_descriptor::reset() {
 }
 
 wake_event::wake_event() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  RRFP_CHECK(fd_.open(), "no eventfd: out of file descriptors");
+  RRFP_CHECK(fd_.open(), "eventfd() must not run out of file descriptors");
 }
 
 void wake_event::set() const {
@@ -76,7 +76,7 @@ bool address::is_loopback() const {
 struct name_lookup::state {
   wake_event ready;
   std::atomic<bool> done = false;
-  result<std::vector<address>> answer = error{"no answer yet"};
+  result<std::vector<address>> answer = error{"the lookup has not finished"};
 };
 
 namespace {
@@ -104,8 +104,8 @@ result<std::vector<address>> look_up(const std::string& host, std::uint16_t port
 
 name_lookup::name_lookup(const std::string& host, std::uint16_t port)
     : state_(std::make_shared<state>()) {
-  if (auto figures = look_up(host, port, AI_NUMERICHOST); figures.ok()) {
-    state_->answer = std::move(figures);
+  if (auto numeric = look_up(host, port, AI_NUMERICHOST); numeric.ok()) {
+    state_->answer = std::move(numeric);
     state_->done = true;
     state_->ready.set();
     return;
@@ -123,17 +123,17 @@ const result<std::vector<address>>& name_lookup::answer() const { return state_-
 
 namespace {
 
-address asked(int fd, int (*ask)(int, sockaddr*, socklen_t*)) {
+address address_from(int fd, int (*function)(int, sockaddr*, socklen_t*)) {
   address a;
   a.size = sizeof a.storage;
-  if (ask(fd, reinterpret_cast<sockaddr*>(&a.storage), &a.size) != 0) return {};
+  if (function(fd, reinterpret_cast<sockaddr*>(&a.storage), &a.size) != 0) return {};
   return a;
 }
 
 }  // namespace
 
-address peer_of(int fd) { return asked(fd, ::getpeername); }
-address own_of(int fd) { return asked(fd, ::getsockname); }
+address peer_address(int fd) { return address_from(fd, ::getpeername); }
+address local_address(int fd) { return address_from(fd, ::getsockname); }
 
 void prepare(int fd) {
   const int on = 1;
@@ -145,7 +145,7 @@ void prepare(int fd) {
 result<file_descriptor> listen_at(const address& at) {
   file_descriptor fd{::socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   const int on = 1;
-  // A job that is started again at once finds its port held by closed connections otherwise.
+  // Otherwise closed connections still hold the port of a job that restarts at once.
   if (fd.open()) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd.open() ||
       ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.size) != 0 ||
@@ -164,7 +164,7 @@ std::optional<file_descriptor> accept_from(int listener) {
 
 result<file_descriptor> begin_connect(const address& to) {
   file_descriptor fd{::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  if (!fd.open()) return error{fmt::format("no socket: {}", std::strerror(errno))};
+  if (!fd.open()) return error{fmt::format("cannot create a socket: {}", std::strerror(errno))};
   prepare(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.size) != 0 &&
       errno != EINPROGRESS)

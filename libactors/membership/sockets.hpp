@@ -1,4 +1,4 @@
-/// POSIX sockets without their sharp edges: owned, close-on-exec, non-blocking, errors as text.
+/// POSIX sockets that are owned, close-on-exec and non-blocking, with errors as text.
 #pragma once
 
 #include <atomic>
@@ -48,21 +48,21 @@ struct address {
   sockaddr_storage storage{};
   socklen_t size = 0;
 
-  std::string host() const;  ///< in figures
+  std::string host() const;  ///< in numeric form
   std::string text() const;  ///< host:port
   std::uint16_t port() const;
   bool is_loopback() const;
 };
 
-/// The addresses of a host, found by a thread of its own: a name server that does not answer must
-/// not hold up an interrupt, and getaddrinfo() cannot be stopped.
+/// Looks up the addresses of a host on another thread, because getaddrinfo() cannot be stopped and
+/// a slow name server must not delay an interrupt.
 class name_lookup {
  public:
   name_lookup(const std::string& host, std::uint16_t port);
-  /// Readable when the answer is there.
+  /// Readable when the lookup is done.
   int fd() const;
   bool done() const;
-  /// When done.
+  /// Valid when done().
   const result<std::vector<address>>& answer() const;
 
  private:
@@ -70,18 +70,18 @@ class name_lookup {
   std::shared_ptr<state> state_;
 };
 
-/// The other end of a connected socket, this end of any.
-address peer_of(int fd);
-address own_of(int fd);
+/// The remote address of a connected socket, and the local address of any socket.
+address peer_address(int fd);
+address local_address(int fd);
 
 result<file_descriptor> listen_at(const address& at);
-/// A connected socket of a listener; nothing if there is none to be had now.
+/// The next connection of a listener; empty if none is pending.
 std::optional<file_descriptor> accept_from(int listener);
-/// A socket that connects, or has already; `connect_error` tells when it is writable.
+/// A socket that is connecting or connected; once it is writable, ask `connect_error`.
 result<file_descriptor> begin_connect(const address& to);
-/// errno of a connect, 0 if it is through.
+/// The errno of the connect, 0 if it succeeded.
 int connect_error(int fd);
-/// No delay for small frames, no blocking, closed on exec.
+/// Sets TCP_NODELAY, non-blocking mode and close-on-exec.
 void prepare(int fd);
 
 }  // namespace rrfp::actors::control

@@ -15,11 +15,11 @@ namespace rrfp::actors::control {
 
 namespace {
 
-/// Short enough for an interrupt to be prompt, long enough for words to cross a data centre.
+/// Short enough that an interrupt is prompt, long enough for frames to cross a data centre.
 constexpr std::chrono::milliseconds linger_max{60};
 
 job_identity identity_of(const membership_options& o) {
-  return {o.version, o.job_id, o.job_hash, o.epoch, o.nodes};
+  return {o.version, o.job_id, o.job_hash, 0, o.nodes};
 }
 
 }  // namespace
@@ -44,7 +44,9 @@ watcher::watcher(membership_options options, secret key, std::string card)
       card_(std::move(card)),
       job_(identity_of(options_)) {}
 
-watcher::~watcher() { RRFP_CHECK(!thread_.joinable(), "a watcher must end() before it goes"); }
+watcher::~watcher() {
+  RRFP_CHECK(!thread_.joinable(), "end() must be called before a watcher is destroyed");
+}
 
 void watcher::end() {
   on_stop_.reset();
@@ -55,7 +57,7 @@ void watcher::end() {
   changed_.notify_all();
   wake_.set();
   RRFP_CHECK(thread_.get_id() != std::this_thread::get_id(),
-             "a membership ends in its own callback");
+             "a membership must not end in its own callback");
   if (thread_.joinable()) thread_.join();
 }
 
@@ -76,19 +78,19 @@ status watcher::join() {
     else if (interrupted_)
       why = "interrupted while joining" + waiting;
     else
-      why = fmt::format("the {} nodes of the job did not come together within {}{}", options_.nodes,
+      why = fmt::format("the {} nodes of the job did not join within {}{}", options_.nodes,
                         seconds_text(options_.join_timeout), waiting);
     if (options_.may_join_later != nullptr)
       *options_.may_join_later = (join_failure_.empty() || join_failed_for_now_) && !interrupted_;
-    give_up_reason_ = fmt::format("node {} gave up: {}", options_.rank.value(), why);
+    give_up_reason_ = fmt::format("node {} gave up: {}", options_.node.value(), why);
   }
   end();
-  return error{fmt::format("node {}: {}", options_.rank.value(), why)};
+  return error{fmt::format("node {}: {}", options_.node.value(), why)};
 }
 
 void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
   {
-    const std::lock_guard no_call_is_under_way{calling_};
+    const std::lock_guard no_call_in_progress{calling_};
     const std::lock_guard lock{mutex_};
     on_lost_ = std::move(callback);
   }
@@ -127,64 +129,64 @@ void watcher::leave(std::chrono::milliseconds limit) {
 
 result<std::vector<std::string>> watcher::exchange(std::string bytes,
                                                    std::chrono::milliseconds limit,
-                                                   bool to_rank_0) {
+                                                   bool to_node_0) {
   if (bytes.size() > gather_bytes_max)
     return error{fmt::format("an exchange of {} bytes, expected {} at most", bytes.size(),
                              gather_bytes_max)};
   const auto deadline = clock::now() + limit;
   std::unique_lock lock{mutex_};
-  RRFP_CHECK(!gathering_, "two exchanges at a time");
+  RRFP_CHECK(!gathering_, "only one exchange may run at a time");
   if (exchange_failed_)
     return error{lost_ ? lost_->why : "an earlier exchange failed: no further one is possible"};
   gathering_ = true;
   const auto round = rounds_begun_++;
   auto mine = std::make_shared<const std::string>(std::move(bytes));
-  auto& came = rounds_[round];
-  came.resize(options_.nodes);
-  came[options_.rank.value()] = mine;
-  const bool collects = to_rank_0 && options_.rank == node_id{0};
-  const auto give = [&](frame_type as, shared_bytes what) {
-    gifts_.push_back({as, round, std::move(what)});
+  auto& received = rounds_[round];
+  received.resize(options_.nodes);
+  received[options_.node.value()] = mine;
+  const bool collects = to_node_0 && options_.node == node_id{0};
+  const auto contribute = [&](frame_type type, shared_bytes data) {
+    contributions_.push_back({type, round, std::move(data)});
     wake_.set();
   };
-  if (!collects) give(to_rank_0 ? frame_type::deposit : frame_type::piece, std::move(mine));
+  if (!collects) contribute(to_node_0 ? frame_type::deposit : frame_type::piece, std::move(mine));
 
-  const auto still = [&] { return awaited(round, to_rank_0); };
+  const auto still = [&] { return awaited(round, to_node_0); };
   const bool in_time = changed_.wait_until(lock, deadline, [&] {
     const auto nodes = still();
-    return nodes.empty() || hindrance(nodes).has_value();
+    return nodes.empty() || exchange_failure(nodes).has_value();
   });
   gathering_ = false;
   if (still().empty()) {
-    const auto all = std::exchange(came, {});
+    const auto all = std::exchange(received, {});
     rounds_.erase(round);
-    // The others wait for its word that all is here.
-    if (collects) give(frame_type::piece, std::make_shared<const std::string>());
+    // Tells the others that all contributions have arrived.
+    if (collects) contribute(frame_type::piece, std::make_shared<const std::string>());
     lock.unlock();
-    if (to_rank_0 && !collects) return std::vector<std::string>{};
-    // Copied without the lock: a heartbeat may not wait for hundreds of MiB.
+    if (to_node_0 && !collects) return std::vector<std::string>{};
+    // Copied without the lock, because a heartbeat must not wait for hundreds of MiB.
     std::vector<std::string> copies;
     for (const auto& one : all) copies.push_back(*one);
     return copies;
   }
   exchange_failed_ = true;
-  auto failed = in_time ? *hindrance(still())
-                        : error{fmt::format("an exchange took longer than {}: nothing came from {}",
+  auto failed = in_time ? *exchange_failure(still())
+                        : error{fmt::format("an exchange exceeded {}: no contribution from {}",
                                             seconds_text(limit), names_of(still()))};
   rounds_.clear();
   return failed;
 }
 
-std::vector<std::uint32_t> watcher::awaited(std::uint64_t round, bool to_rank_0) const {
-  const auto& came = rounds_.at(round);
+std::vector<std::uint32_t> watcher::awaited(std::uint64_t round, bool to_node_0) const {
+  const auto& received = rounds_.at(round);
   std::vector<std::uint32_t> nodes;
-  const auto count = to_rank_0 && options_.rank != node_id{0} ? 1 : came.size();
+  const auto count = to_node_0 && options_.node != node_id{0} ? 1 : received.size();
   for (std::uint32_t i = 0; i < count; ++i)
-    if (came[i] == nullptr) nodes.push_back(i);
+    if (received[i] == nullptr) nodes.push_back(i);
   return nodes;
 }
 
-std::optional<error> watcher::hindrance(const std::vector<std::uint32_t>& awaited) const {
+std::optional<error> watcher::exchange_failure(const std::vector<std::uint32_t>& awaited) const {
   if (lost_) return error{lost_->why};
   if (interrupted_) return error{"interrupted during an exchange"};
   if (closing_ || leaving_) return error{"this node leaves the job during an exchange"};
@@ -215,15 +217,15 @@ std::string watcher::give_up_reason() const {
   return give_up_reason_;
 }
 
-std::optional<watcher::round_bytes> watcher::take_gift() {
+std::optional<watcher::contribution> watcher::take_contribution() {
   const std::lock_guard lock{mutex_};
-  if (gifts_.empty()) return std::nullopt;
-  auto gift = std::move(gifts_.front());
-  gifts_.pop_front();
-  return gift;
+  if (contributions_.empty()) return std::nullopt;
+  auto mine = std::move(contributions_.front());
+  contributions_.pop_front();
+  return mine;
 }
 
-void watcher::tell_join_failed(std::string why, bool for_now) {
+void watcher::report_join_failed(std::string why, bool for_now) {
   {
     const std::lock_guard lock{mutex_};
     join_failure_ = std::move(why);
@@ -232,18 +234,18 @@ void watcher::tell_join_failed(std::string why, bool for_now) {
   changed_.notify_all();
 }
 
-void watcher::tell_gone_early(const std::string& who, const std::string& why) const {
+void watcher::report_gone_early(const std::string& who, const std::string& why) const {
   if (!options_.on_gone_early || closing()) return;
-  options_.on_gone_early(
-      fmt::format("{} went away before the job began: {}; waiting for it to join again", who, why));
+  options_.on_gone_early(fmt::format(
+      "{} disconnected before the job began: {}; waiting for it to join again", who, why));
 }
 
-void watcher::tell_waiting(std::string what) {
+void watcher::report_waiting(std::string reason) {
   const std::lock_guard lock{mutex_};
-  waiting_ = std::move(what);
+  waiting_ = std::move(reason);
 }
 
-void watcher::tell_joined(std::vector<member> members) {
+void watcher::report_joined(std::vector<member> members) {
   {
     const std::lock_guard lock{mutex_};
     members_ = std::move(members);
@@ -252,7 +254,7 @@ void watcher::tell_joined(std::vector<member> members) {
   changed_.notify_all();
 }
 
-void watcher::tell_lost(node_id node, std::string message) {
+void watcher::report_lost(node_id node, std::string message) {
   {
     const std::lock_guard lock{mutex_};
     if (lost_ || leaving_) return;
@@ -261,7 +263,7 @@ void watcher::tell_lost(node_id node, std::string message) {
   changed_.notify_all();
 }
 
-void watcher::tell_departed(node_id node) {
+void watcher::report_departed(node_id node) {
   {
     const std::lock_guard lock{mutex_};
     departed_.insert(node);
@@ -269,7 +271,7 @@ void watcher::tell_departed(node_id node) {
   changed_.notify_all();
 }
 
-void watcher::tell_left() {
+void watcher::report_left() {
   {
     const std::lock_guard lock{mutex_};
     left_ = true;
@@ -279,16 +281,16 @@ void watcher::tell_left() {
 
 result<shared_bytes> watcher::add_piece(const piece& p) {
   const error wrong{"it sent a malformed piece of an exchange"};
-  if (p.rank >= options_.nodes || p.rank == options_.rank.value()) return wrong;
+  if (p.node >= options_.nodes || p.node == options_.node.value()) return wrong;
   if (p.bytes_total > gather_bytes_max || p.bytes.size() > p.bytes_total) return wrong;
   {
-    // Nobody can be further ahead than the round after the last that this node has joined in; what
-    // an exchange that failed here still brings is dropped.
+    // No node can be further ahead than the round after this node's last one. Pieces of an exchange
+    // that failed here are dropped.
     const std::lock_guard lock{mutex_};
     if (exchange_failed_) return shared_bytes{};
     if (p.round > rounds_begun_ || p.round + 1 < rounds_begun_) return wrong;
   }
-  const auto key = std::pair{p.round, p.rank};
+  const auto key = std::pair{p.round, p.node};
   auto& bytes = pieces_[key];
   if (bytes.empty()) bytes.reserve(p.bytes_total);
   bytes += p.bytes;
@@ -299,10 +301,10 @@ result<shared_bytes> watcher::add_piece(const piece& p) {
   pieces_.erase(key);
   {
     const std::lock_guard lock{mutex_};
-    auto& came = rounds_[p.round];
-    came.resize(options_.nodes);
-    if (came[p.rank] != nullptr) return wrong;
-    came[p.rank] = whole;
+    auto& received = rounds_[p.round];
+    received.resize(options_.nodes);
+    if (received[p.node] != nullptr) return wrong;
+    received[p.node] = whole;
   }
   changed_.notify_all();
   return whole;
@@ -311,31 +313,31 @@ result<shared_bytes> watcher::add_piece(const piece& p) {
 void watcher::deliver_loss() {
   const std::lock_guard calling{calling_};
   std::function<void(node_id, std::string)> callback;
-  loss what;
+  loss lost;
   {
     const std::lock_guard lock{mutex_};
     if (!lost_ || !on_lost_ || loss_delivered_ || leaving_) return;
     loss_delivered_ = true;
     callback = on_lost_;
-    what = *lost_;
+    lost = *lost_;
   }
-  callback(what.node, what.why);
+  callback(lost.node, lost.why);
 }
 
-void watcher::beat(channel& to, clock::time_point& due, clock::time_point now) {
+void watcher::send_heartbeat_if_due(channel& to, clock::time_point& due, clock::time_point now) {
   if (now < due) return;
   due = now + options_.heartbeat;
-  to.say(ping{ns(now), current_status()});
+  to.send(ping{ns(now), current_status()});
 }
 
-clock::duration watcher::late(clock::time_point now) {
+clock::duration watcher::own_delay(clock::time_point now) {
   const auto took = now - std::exchange(last_turn_, now);
-  if (took > options_.node_timeout / 2) stood_still_until_ = now;
+  if (took > options_.node_timeout / 2) stalled_until_ = now;
   return took > options_.heartbeat ? took - turn() : clock::duration{0};
 }
 
 bool watcher::wait_for(int fd, short events, clock::time_point until) {
-  // The wake may have been taken by an earlier wait: what it stood for is asked afresh.
+  // An earlier wait may have consumed the wake event, so the request is checked again.
   while (!closing()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
     pollfd both[] = {{wake_.fd(), POLLIN, 0}, {fd, events, 0}};

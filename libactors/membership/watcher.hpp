@@ -1,9 +1,9 @@
-/// What the membership of rank 0 and that of the other nodes share: the thread that watches, and
-/// the board between it and the threads of the process. The process asks (give these bytes, leave,
-/// close), the watch thread tells (who has joined, what came, who is lost).
+/// The common part of the memberships of node 0 and of the other nodes: the watch thread, and the
+/// state that it shares with the other threads of the process. The process makes requests (send
+/// these bytes, leave, close); the watch thread reports events (joined, received, lost).
 ///
-/// The watch thread alone touches sockets. It holds the board's lock for moments only and never
-/// while it calls out.
+/// Only the watch thread uses sockets. It holds the lock of the shared state briefly, and never
+/// during a callback.
 #pragma once
 
 #include <atomic>
@@ -35,10 +35,10 @@ class watcher {
   watcher(membership_options options, secret key, std::string card);
   virtual ~watcher();
 
-  /// Starts the thread and blocks until the node is in the job, or not.
+  /// Starts the watch thread and blocks until the node has joined, or until the join fails.
   status join();
   const std::vector<member>& members() const { return members_; }
-  node_id node() const { return options_.rank; }
+  node_id node() const { return options_.node; }
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
   void set_status(std::string text);
@@ -57,57 +57,58 @@ class watcher {
     node_id node;
     std::string why;
   };
-  struct round_bytes {
-    frame_type as;  ///< piece or deposit
+  /// The bytes of this node for one exchange.
+  struct contribution {
+    frame_type type;  ///< piece or deposit
     std::uint64_t round;
     shared_bytes bytes;
   };
 
-  /// The life of the watch thread; returns soon after closing().
+  /// Runs on the watch thread; returns soon after closing().
   virtual void watch() = 0;
-  /// To be called by the destructor of what derives, while watch() still has its object.
+  /// Ends the watch thread. Every derived destructor must call it, because watch() is virtual.
   void end();
 
-  // For the watch thread: what the process asks.
+  // For the watch thread: requests of the process.
   bool closing() const;
   bool leaving() const;
   std::string current_status() const;
   std::string give_up_reason() const;
-  std::optional<round_bytes> take_gift();
+  std::optional<contribution> take_contribution();
 
-  // For the watch thread: what it tells.
-  /// `for_now`: another try may find the others.
-  void tell_join_failed(std::string why, bool for_now = false);
-  /// A node that had joined is away before the job began: see membership_options.
-  void tell_gone_early(const std::string& who, const std::string& why) const;
-  void tell_waiting(std::string what);
-  void tell_joined(std::vector<member> members);
-  void tell_lost(node_id node, std::string message);
-  void tell_departed(node_id node);
-  void tell_left();
-  void tell_offset(std::chrono::nanoseconds offset) { offset_ns_ = offset.count(); }
-  /// Adds a piece; the whole bytes of (round, rank) if it was the last, nothing before, an error if
-  /// it cannot be.
+  // For the watch thread: its reports.
+  /// `for_now`: a later join may succeed.
+  void report_join_failed(std::string why, bool for_now = false);
+  /// A joined node disconnected before the job began: see membership_options.
+  void report_gone_early(const std::string& who, const std::string& why) const;
+  void report_waiting(std::string reason);
+  void report_joined(std::vector<member> members);
+  void report_lost(node_id node, std::string message);
+  void report_departed(node_id node);
+  void report_left();
+  void report_offset(std::chrono::nanoseconds offset) { offset_ns_ = offset.count(); }
+  /// Adds a piece. Returns all bytes of (round, node) after the last piece, and null before. Error:
+  /// the piece is invalid.
   result<shared_bytes> add_piece(const piece& p);
 
-  /// Calls on_lost if there is a loss, a callback, and no call so far.
+  /// Calls on_lost if there is a loss and a callback that has not been called.
   void deliver_loss();
-  /// Says what this turn's heartbeat is; sets when the next is due.
-  void beat(channel& to, clock::time_point& due, clock::time_point now);
-  /// How much later than it should have been this turn of the watch thread comes; 0 when in time. A
-  /// process that was stopped itself must not take its own silence for that of the others.
-  clock::duration late(clock::time_point now);
-  /// Whether this process stood still itself a moment ago, long enough for the others to take it
-  /// for lost.
-  bool stood_still(clock::time_point now) const {
-    return stood_still_until_ && now - *stood_still_until_ < options_.node_timeout;
+  /// Sends a heartbeat if one is due, and sets when the next one is.
+  void send_heartbeat_if_due(channel& to, clock::time_point& due, clock::time_point now);
+  /// How late this turn of the watch thread is, or 0. A process that was stopped itself must not
+  /// take its own stall for silence of the others.
+  clock::duration own_delay(clock::time_point now);
+  /// Whether this process was recently stalled for so long that the others may have declared it
+  /// lost.
+  bool was_stalled(clock::time_point now) const {
+    return stalled_until_ && now - *stalled_until_ < options_.node_timeout;
   }
-  /// Half a heartbeat: nothing that the watch thread looks after waits longer.
+  /// Half a heartbeat: the longest time between two turns of the watch thread.
   clock::duration turn() const { return options_.heartbeat / 2; }
-  /// Until `fd` is ready, or the process asks something, or `until`. True if ready.
+  /// Waits until `fd` is ready, the process makes a request, or `until`. True if `fd` is ready.
   bool wait_for(int fd, short events, clock::time_point until);
-  /// Writes what is left and closes, in at most `linger_max`: a close at once could reset the
-  /// connection, and what is on its way would be lost.
+  /// Writes the remaining frames and closes, within `linger_max`. Closing at once could reset the
+  /// connection and lose frames in flight.
   void wind_down(std::vector<channel*> open);
 
   static std::int64_t ns(clock::time_point t) { return t.time_since_epoch().count(); }
@@ -120,30 +121,32 @@ class watcher {
 
  private:
   result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit,
-                                            bool to_rank_0);
-  /// The nodes whose bytes this one still waits for. Of a gather, rank 0's end it for the others.
-  std::vector<std::uint32_t> awaited(std::uint64_t round, bool to_rank_0) const;
-  std::optional<error> hindrance(const std::vector<std::uint32_t>& awaited) const;
+                                            bool to_node_0);
+  /// The nodes whose bytes are still missing here. In a gather, nodes other than 0 wait only for
+  /// node 0.
+  std::vector<std::uint32_t> awaited(std::uint64_t round, bool to_node_0) const;
+  /// Why the exchange cannot complete; empty if it still can.
+  std::optional<error> exchange_failure(const std::vector<std::uint32_t>& awaited) const;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
 
-  // Asked by the process.
+  // Requests of the process.
   bool closing_ = false;
   bool leaving_ = false;
   bool interrupted_ = false;
   bool gathering_ = false;
   bool exchange_failed_ = false;
   std::uint64_t rounds_begun_ = 0;
-  /// What this node gave to exchanges and the thread has not sent yet: an exchange that all others
-  /// had joined in before is over at once, and the next may begin.
-  std::deque<round_bytes> gifts_;
+  /// Contributions that the watch thread has not sent yet. There may be several: an exchange that
+  /// all others have already joined completes at once, and the next one may begin.
+  std::deque<contribution> contributions_;
   std::string status_;
   std::string give_up_reason_;
   std::function<void(node_id, std::string)> on_lost_;
   std::mutex calling_;  ///< held while on_lost_ is called; taken before mutex_
 
-  // Told by the watch thread.
+  // Reports of the watch thread.
   bool joined_ = false;
   bool left_ = false;
   bool loss_delivered_ = false;
@@ -157,10 +160,10 @@ class watcher {
   std::vector<member> members_;  ///< fixed when joined
   std::atomic<std::int64_t> offset_ns_ = 0;
 
-  // Of the watch thread alone.
+  // Used only by the watch thread.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> pieces_;
   clock::time_point last_turn_;
-  std::optional<clock::time_point> stood_still_until_;
+  std::optional<clock::time_point> stalled_until_;
 
   std::thread thread_;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;

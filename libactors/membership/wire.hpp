@@ -14,10 +14,10 @@ namespace rrfp::actors::control {
 
 inline constexpr std::uint32_t magic = 0x70667272;  // "rrfp"
 inline constexpr std::uint16_t wire_version = 2;
-/// Of a frame behind its length: before the handshake is done, and after.
+/// Size limits of a frame without its length, during the handshake and after it.
 inline constexpr std::size_t open_frame_bytes_max = 4096;
 inline constexpr std::size_t sealed_frame_bytes_max = 128 * 1024;
-/// Of one piece of an exchange: a heartbeat waits for one of them at most.
+/// Size limit of one piece of an exchange; a heartbeat waits for at most one piece.
 inline constexpr std::size_t piece_bytes_max = 64 * 1024;
 inline constexpr std::size_t name_bytes_max = 256;
 inline constexpr std::size_t reason_bytes_max = 2048;
@@ -41,19 +41,19 @@ enum class frame_type : std::uint8_t {
   deposit = 49,
 };
 
-/// What all nodes of a job must agree on.
+/// The values on which all nodes of a job must agree.
 struct job_identity {
   std::string version;
   std::string job_id;
   std::uint64_t job_hash = 0;
-  std::uint32_t epoch = 0;
+  std::uint32_t reserved = 0;  ///< always 0
   std::uint32_t nodes = 0;
 
   static void fields(auto& a, auto& m) {
     a.text(m.version, name_bytes_max);
     a.text(m.job_id, name_bytes_max);
     a(m.job_hash);
-    a(m.epoch);
+    a(m.reserved);
     a(m.nodes);
   }
 };
@@ -81,12 +81,12 @@ struct challenge {
 struct claim {
   static constexpr auto type = frame_type::claim;
   job_identity job;
-  std::uint32_t rank = 0;
+  std::uint32_t node = 0;
   digest proof{};
 
   static void fields(auto& a, auto& m) {
     job_identity::fields(a, m.job);
-    a(m.rank);
+    a(m.node);
     a(m.proof);
   }
 };
@@ -101,7 +101,7 @@ struct accept {
 struct refuse {
   static constexpr auto type = frame_type::refuse;
   std::string reason;
-  /// 1: of the place alone, which another node still has; it may be free before long.
+  /// 1: only the node number is taken, and a later attempt may succeed.
   std::uint8_t for_now = 0;
 
   static void fields(auto& a, auto& m) {
@@ -123,13 +123,13 @@ struct introduce {
 
 struct roster_entry {
   static constexpr auto type = frame_type::member;
-  std::uint32_t rank = 0;
+  std::uint32_t node = 0;
   std::string host;
   std::string description;
   std::string card;
 
   static void fields(auto& a, auto& m) {
-    a(m.rank);
+    a(m.node);
     a.text(m.host, name_bytes_max);
     a.text(m.description, description_bytes_max);
     a.text(m.card, card_bytes_max);
@@ -161,8 +161,8 @@ struct ping {
 
 struct pong {
   static constexpr auto type = frame_type::pong;
-  std::int64_t ping_sent_ns = 0;  ///< on the clock of the one who asked
-  std::int64_t here_ns = 0;       ///< on the clock of the one who answers
+  std::int64_t ping_sent_ns = 0;  ///< on the clock of the sender of the ping
+  std::int64_t here_ns = 0;       ///< on the clock of the sender of the pong
 
   static void fields(auto& a, auto& m) {
     a(m.ping_sent_ns);
@@ -172,20 +172,20 @@ struct pong {
 
 struct lost {
   static constexpr auto type = frame_type::lost;
-  std::uint32_t rank = 0;
+  std::uint32_t node = 0;
   std::string why;
 
   static void fields(auto& a, auto& m) {
-    a(m.rank);
+    a(m.node);
     a.text(m.why, reason_bytes_max);
   }
 };
 
 struct departed {
   static constexpr auto type = frame_type::departed;
-  std::uint32_t rank = 0;
+  std::uint32_t node = 0;
 
-  static void fields(auto& a, auto& m) { a(m.rank); }
+  static void fields(auto& a, auto& m) { a(m.node); }
 };
 
 struct goodbye {
@@ -193,23 +193,23 @@ struct goodbye {
   static void fields(auto&, auto&) {}
 };
 
-/// Of the bytes that node `rank` gives to the exchange number `round`; the pieces come in order.
+/// A part of the bytes that `node` contributes to exchange `round`; pieces are sent in order.
 struct piece {
   static constexpr auto type = frame_type::piece;
   std::uint64_t round = 0;
-  std::uint32_t rank = 0;
+  std::uint32_t node = 0;
   std::uint64_t bytes_total = 0;
   std::string bytes;
 
   static void fields(auto& a, auto& m) {
     a(m.round);
-    a(m.rank);
+    a(m.node);
     a(m.bytes_total);
     a.text(m.bytes, piece_bytes_max);
   }
 };
 
-/// The same of a gather: for rank 0, which passes it on to nobody.
+/// The same for a gather: node 0 keeps it and does not pass it on.
 struct deposit : piece {
   static constexpr auto type = frame_type::deposit;
 };

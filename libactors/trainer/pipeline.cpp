@@ -342,10 +342,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (place->nodes == 1) return success();
     const auto places = plan::node_places::make(job_, place->nodes);
     if (!places) return places.failure();
-    find_ends(*places, node_id{place->rank});
+    find_ends(*places, node_id{place->node});
     actors::join_hooks hooks;
     hooks.version = version;
-    hooks.description = places->describe(place->rank);
+    hooks.description = places->describe(place->node);
     hooks.on_refused = tell_on_stderr;
     auto joined = actors::join_job(job_, *place, std::move(hooks));
     if (!joined) return joined.failure();

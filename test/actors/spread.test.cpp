@@ -65,10 +65,10 @@ run_result run_on_nodes(const choice_of_run& c, std::uint32_t nodes, const std::
   seat.rendezvous_port = listening.port;
   seat.job_id = "spread";
   for (std::uint32_t n = 1; n < nodes; ++n) {
-    seat.rank = node_id{n};
+    seat.node = node_id{n};
     others.push_back(std::async(std::launch::async, join_and_run, c, tls, seat));
   }
-  seat.rank = node_id{0};
+  seat.node = node_id{0};
   seat.listen_fd = listening.fd;
   auto result = join_and_run(c, tls, seat);
   for (auto& other : others) {
@@ -112,9 +112,9 @@ std::vector<std::string> restored_on_two_nodes(const checkpoint::found& from) {
   seat.nodes = 2;
   seat.rendezvous_port = listening.port;
   seat.job_id = "restored";
-  seat.rank = node_id{1};
+  seat.node = node_id{1};
   auto other = std::async(std::launch::async, open, seat);
-  seat.rank = node_id{0};
+  seat.node = node_id{0};
   seat.listen_fd = listening.fd;
   auto mine = open(seat);
   return {mine, other.get()};

@@ -343,7 +343,8 @@ TEST_CASE("a first node that stood still and goes on names itself, and the other
   CHECK(nodes[0]->wait(std::chrono::seconds{30}).code == 3);
   for (const auto& node : nodes) {
     INFO(node->err());
-    CHECK_THAT(node->err(), Contains("node 0 (stages 0, 1, 2") && Contains("was lost: no answer"));
+    CHECK_THAT(node->err(),
+               Contains("node 0 (stages 0, 1, 2") && Contains("was lost: it sent no heartbeat"));
     CHECK_THAT(node->err(), !Contains("node 1") && !Contains("node 2"));
   }
 }
@@ -360,7 +361,7 @@ TEST_CASE("nodes that wait for one that does not come all end with code 3") {
     const auto o = node->wait();
     INFO(o.err);
     CHECK(o.code == 3);
-    CHECK_THAT(o.err, Contains("did not come together within 3 s: no word from node 2"));
+    CHECK_THAT(o.err, Contains("did not join within 3 s: waiting for node 2"));
   }
 }
 
@@ -463,6 +464,6 @@ TEST_CASE("a node whose others do not come ends with code 3: another start may f
                      "--set", "transport.join_timeout_s=1"});
     INFO(o.err);
     CHECK(o.code == 3);
-    CHECK_THAT(o.err, Contains("did not come together within 1 s"));
+    CHECK_THAT(o.err, Contains("did not join within 1 s"));
   }
 }

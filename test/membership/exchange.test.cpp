@@ -1,4 +1,4 @@
-/// all_gather: the bytes of every node at every node, and an end when that cannot be.
+/// all_gather and gather: what each node gets, and how an exchange fails.
 #include "support.hpp"
 
 namespace rrfp::actors::testing {
@@ -17,7 +17,7 @@ std::vector<std::future<gathered>> begin_gather(
   return all;
 }
 
-/// Differs from node to node and from page to page, so that a piece in the wrong place shows.
+/// Differs between nodes and between pages, so that a misplaced piece is detected.
 std::string pattern(std::size_t node, std::size_t size) {
   std::string bytes;
   bytes.reserve(size + 4096);
@@ -29,7 +29,7 @@ std::string pattern(std::size_t node, std::size_t size) {
 
 }  // namespace
 
-TEST_CASE("Every node gets the bytes of all, round after round") {
+TEST_CASE("Every node gets the bytes of all nodes, in every round") {
   job all{4};
   auto nodes = join_all(all, 4);
   for (std::size_t round = 0; round < 20; ++round) {
@@ -47,8 +47,7 @@ TEST_CASE("Every node gets the bytes of all, round after round") {
   leave_all(nodes);
 }
 
-TEST_CASE(
-    "A node that finds all others' bytes there gives its own, and may go on to the next round") {
+TEST_CASE("A node that joins an exchange last completes it at once and may begin the next round") {
   job all{3};
   auto nodes = join_all(all, 3);
   for (int round = 0; round < 20; ++round) {
@@ -58,7 +57,7 @@ TEST_CASE(
         if (const auto first = node.all_gather("a", 5s); !first) return first;
         return node.all_gather("b", 5s);
       }));
-    std::this_thread::sleep_for(20ms);  // for their bytes to be there
+    std::this_thread::sleep_for(20ms);  // until their bytes have arrived
     const auto first = nodes[2]->all_gather("c", 5s);
     REQUIRE(first.ok());
     auto second = nodes[2]->all_gather("d", 5s);
@@ -70,7 +69,7 @@ TEST_CASE(
   leave_all(nodes);
 }
 
-TEST_CASE("8 MiB from each of four nodes cross, and nobody is taken for lost meanwhile") {
+TEST_CASE("Four nodes exchange 8 MiB each, and no heartbeat times out meanwhile") {
   constexpr std::size_t size = 8 * 1024 * 1024;
   job all{4};
   auto nodes = join_all(all, 4);
@@ -87,7 +86,7 @@ TEST_CASE("8 MiB from each of four nodes cross, and nobody is taken for lost mea
   CHECK(lost.all() == std::vector<std::string>{});
 }
 
-TEST_CASE("A gather brings the bytes of all to rank 0 alone, in turn with other exchanges") {
+TEST_CASE("Only node 0 gets the bytes of a gather, also between other exchanges") {
   job all{4};
   relay link{all.port()};
   std::vector<std::future<joined>> joining;
@@ -121,23 +120,23 @@ TEST_CASE("A gather brings the bytes of all to rank 0 alone, in turn with other 
     for (auto& one : begin_gather(nodes, [](std::size_t i) { return std::to_string(i); }))
       CHECK(*one.get() == std::vector<std::string>{"0", "1", "2", "3"});
   }
-  // Nothing of the others' bytes came to node 3.
+  // Node 3 received none of the others' bytes.
   CHECK(link.passed_to_nodes() - before < size);
   leave_all(nodes);
 }
 
-TEST_CASE("A gather ends at its limit and names who gave nothing; the others name rank 0") {
+TEST_CASE("A gather fails at its limit: node 0 names the missing node, the others name node 0") {
   job all{3};
   auto nodes = join_all(all, 3);
   auto one = std::async(std::launch::async, [&] { return nodes[1]->gather("1", 600ms); });
   const auto zero = nodes[0]->gather("0", 300ms);
   REQUIRE_FALSE(zero.ok());
-  CHECK(zero.message() == "an exchange took longer than 0.3 s: nothing came from node 2");
-  CHECK(one.get().message() == "an exchange took longer than 0.6 s: nothing came from node 0");
+  CHECK(zero.message() == "an exchange exceeded 0.3 s: no contribution from node 2");
+  CHECK(one.get().message() == "an exchange exceeded 0.6 s: no contribution from node 0");
   leave_all(nodes);
 }
 
-TEST_CASE("A node that is lost during a gather ends it with that message for all") {
+TEST_CASE("If a node is lost during a gather, all nodes get the message of the loss") {
   job all{3};
   auto nodes = join_all(all, 3);
   auto one = std::async(std::launch::async, [&] { return nodes[1]->gather("1", 30s); });
@@ -149,7 +148,7 @@ TEST_CASE("A node that is lost during a gather ends it with that message for all
   leave_all(nodes);
 }
 
-TEST_CASE("A node that leaves at once after an exchange takes nothing from the others") {
+TEST_CASE("If a node leaves right after an exchange, the others still get its bytes") {
   job all{3};
   auto nodes = join_all(all, 3);
   std::vector<std::future<bool>> ends;
@@ -162,7 +161,7 @@ TEST_CASE("A node that leaves at once after an exchange takes nothing from the o
   for (auto& one : ends) CHECK(one.get());
 }
 
-TEST_CASE("An exchange that a node does not join in ends at its limit and names the node") {
+TEST_CASE("An exchange that a node does not join fails at its limit and names the node") {
   job all{3};
   auto nodes = join_all(all, 3);
   auto one = std::async(std::launch::async, [&] { return nodes[1]->all_gather("1", 300ms); });
@@ -170,14 +169,14 @@ TEST_CASE("An exchange that a node does not join in ends at its limit and names 
   const auto of_one = one.get();
   REQUIRE_FALSE(zero.ok());
   REQUIRE_FALSE(of_one.ok());
-  CHECK(zero.message() == "an exchange took longer than 0.3 s: nothing came from node 2");
+  CHECK(zero.message() == "an exchange exceeded 0.3 s: no contribution from node 2");
   CHECK(of_one.message() == zero.message());
   CHECK(nodes[0]->all_gather("0", 1s).message() ==
         "an earlier exchange failed: no further one is possible");
   leave_all(nodes);
 }
 
-TEST_CASE("An interrupt releases an exchange") {
+TEST_CASE("An interrupt ends a blocked exchange") {
   job all{2};
   std::stop_source stop;
   const auto by_token = GENERATE(true, false);
@@ -201,7 +200,7 @@ TEST_CASE("An interrupt releases an exchange") {
   other->leave();
 }
 
-TEST_CASE("An exchange with a node that has left, or is lost, ends at once and says so") {
+TEST_CASE("An exchange with a node that has left or is lost fails at once and names it") {
   const auto orderly = GENERATE(true, false);
   job all{3};
   auto nodes = join_all(all, 3);
@@ -220,7 +219,7 @@ TEST_CASE("An exchange with a node that has left, or is lost, ends at once and s
   }
 }
 
-TEST_CASE("More than 64 MiB are not taken") {
+TEST_CASE("A contribution of more than 64 MiB is refused") {
   job all{1};
   auto nodes = join_all(all, 1);
   const auto got = nodes[0]->all_gather(std::string(gather_bytes_max + 1, 'x'), 1s);

@@ -1,4 +1,4 @@
-/// Frames and seals, and garbage that is neither.
+/// Frames and seals, and random bytes that are neither.
 #include "frames.hpp"
 
 #include <random>
@@ -22,7 +22,7 @@ std::string all_of(outbox& out) {
   return bytes;
 }
 
-/// The payloads until there are no more; the error, if one ended them, in brackets.
+/// The payloads of all complete frames; an error that ends them is in brackets.
 std::vector<std::string> read_all(frame_reader& reader) {
   std::vector<std::string> all;
   for (;;) {
@@ -42,7 +42,7 @@ using texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("Frames come out as they went in, whatever the pieces they travel in") {
+TEST_CASE("Frames are read as they were written, however the bytes are split") {
   const auto step = GENERATE(1u, 3u, 7u, 1000u);
   outbox out;
   for (const auto* text : {"one", "", "three"}) out.add(text_frame(text));
@@ -57,22 +57,22 @@ TEST_CASE("Frames come out as they went in, whatever the pieces they travel in")
   CHECK(all == texts{"one", "", "three"});
 }
 
-TEST_CASE("A length out of bounds is an error before its bytes come, and stays one") {
+TEST_CASE("A length out of bounds is an error before its bytes arrive, and stays one") {
   frame_reader reader;
   reader.append(std::string_view{"\x01\x10\0\0", 4});
-  CHECK(read_all(reader) == texts{"[a frame of 4097 bytes came, expected 1 to 4096]"});
+  CHECK(read_all(reader) == texts{"[expected a frame of 1 to 4096 bytes, got 4097]"});
   reader.append("more");
-  CHECK(read_all(reader) == texts{"[a frame of 4097 bytes came, expected 1 to 4096]"});
+  CHECK(read_all(reader) == texts{"[expected a frame of 1 to 4096 bytes, got 4097]"});
   frame_reader empty;
   empty.append(std::string_view{"\0\0\0\0", 4});
-  CHECK(read_all(empty) == texts{"[a frame of 0 bytes came, expected 1 to 4096]"});
+  CHECK(read_all(empty) == texts{"[expected a frame of 1 to 4096 bytes, got 0]"});
   frame_reader sealed;
   sealed.expect_seal(some_key());
   sealed.append(std::string_view{"\x20\0\0\0", 4});
-  CHECK(read_all(sealed) == texts{"[a frame of 32 bytes came, expected 33 to 131072]"});
+  CHECK(read_all(sealed) == texts{"[expected a frame of 33 to 131072 bytes, got 32]"});
 }
 
-TEST_CASE("A sealed frame that is changed, repeated, left out or of another key does not fit") {
+TEST_CASE("A sealed frame that is changed, repeated, omitted or of another key is refused") {
   outbox out;
   out.seal_with(some_key());
   std::vector<std::string> sent;
@@ -86,7 +86,7 @@ TEST_CASE("A sealed frame that is changed, repeated, left out or of another key 
     for (const auto& b : bytes) reader.append(b);
     return read_all(reader);
   };
-  const std::string bad = "[a frame came with a wrong seal]";
+  const std::string bad = "[got a frame with a wrong seal]";
   CHECK(got(sent) == texts{"one", "two", "three"});
   CHECK(got(sent, 8) == texts{bad});
   CHECK(got({sent[0], sent[0]}) == texts{"one", bad});
@@ -99,7 +99,7 @@ TEST_CASE("A sealed frame that is changed, repeated, left out or of another key 
   }
 }
 
-TEST_CASE("What was to be said before the seal goes without it") {
+TEST_CASE("A frame queued before the seal is sent without it") {
   outbox out;
   out.add_urgent(text_frame("open"));
   out.seal_with(some_key());
@@ -130,7 +130,7 @@ TEST_CASE("A heartbeat overtakes bulk data, a goodbye does not") {
     if ((*f)->type != frame_type::piece) continue;
     const auto p = decode<piece>((*f)->payload);
     REQUIRE(p.has_value());
-    CHECK((p->round == 3 && p->rank == 1 && p->bytes_total == 2 * piece_bytes_max + 5));
+    CHECK((p->round == 3 && p->node == 1 && p->bytes_total == 2 * piece_bytes_max + 5));
     bytes += p->bytes.size();
   }
   CHECK(bytes == 2 * piece_bytes_max + 5);
@@ -138,7 +138,7 @@ TEST_CASE("A heartbeat overtakes bulk data, a goodbye does not") {
                              frame_type::piece, frame_type::goodbye});
 }
 
-TEST_CASE("A message of the wrong size, or with a text over its limit, is none") {
+TEST_CASE("A message of the wrong size, or with a text over its limit, does not decode") {
   const auto good = encode(ping{5, "step 1"});
   CHECK(decode<ping>(good)->status == "step 1");
   for (std::size_t i = 0; i < good.size(); ++i)
@@ -148,7 +148,7 @@ TEST_CASE("A message of the wrong size, or with a text over its limit, is none")
   CHECK_FALSE(decode<ping>(encode(ping{5, std::string(status_bytes_max + 1, 's')})).has_value());
 }
 
-TEST_CASE("Random bytes never make a reader or a message do anything but say no") {
+TEST_CASE("Random bytes are refused by readers and messages, and do no harm") {
   std::mt19937 random{1};
   const auto byte = [&](unsigned below) {
     return static_cast<char>(std::uniform_int_distribution<unsigned>{0, below - 1}(random));
@@ -166,17 +166,16 @@ TEST_CASE("Random bytes never make a reader or a message do anything but say no"
       (void)(decode<hello>(p).has_value() + decode<claim>(p).has_value() +
              decode<introduce>(p).has_value() + decode<roster_entry>(p).has_value() +
              decode<ping>(p).has_value() + decode<piece>(p).has_value());
-      CHECK(i % 2 == 1);  // no seal is guessed
+      CHECK(i % 2 == 1);  // no random seal matches
     }
   }
   CHECK(frames > 1000);
 }
 
-TEST_CASE("The clock filter believes the quickest of the last 64 round trips") {
+TEST_CASE("The clock filter uses the quickest of the last 64 round trips") {
   clock_filter filter;
   CHECK(filter.offset().count() == 0);
-  // The other clock is 1000 ahead; a slow way back makes 40 of a round trip of 120 look like
-  // offset.
+  // The other clock is 1000 ahead; a slow way back adds 40 to the offset of a round trip of 120.
   filter.add(0, 1000 + 100, 120);
   CHECK(filter.offset().count() == 1040);
   filter.add(200, 1000 + 205, 210);
@@ -184,7 +183,7 @@ TEST_CASE("The clock filter believes the quickest of the last 64 round trips") {
   for (int i = 0; i < 63; ++i) filter.add(1000, 3000 + 50, 1100);
   CHECK(filter.offset().count() == 1000);
   filter.add(1000, 3000 + 50, 1100);
-  CHECK(filter.offset().count() == 2000);  // the clocks drifted: the quick one is too old
+  CHECK(filter.offset().count() == 2000);  // the clocks drifted, and the quick sample is too old
 }
 
 }  // namespace rrfp::actors::control

@@ -1,4 +1,4 @@
-/// Nodes find each other: in any order, with rank 0 late, and with an end to the waiting.
+/// Nodes join in any order, also before node 0 listens, and a join that waits ends.
 #include <algorithm>
 #include <random>
 
@@ -13,7 +13,7 @@ double seconds_since(clock::time_point begun) {
 
 }  // namespace
 
-TEST_CASE("All nodes of a job join, in whatever order, and know each other") {
+TEST_CASE("All nodes of a job join in any order and know each other") {
   const auto nodes = GENERATE(2u, 3u, 5u, 8u);
   job all{nodes};
   std::vector<std::uint32_t> order(nodes);
@@ -21,8 +21,8 @@ TEST_CASE("All nodes of a job join, in whatever order, and know each other") {
   std::shuffle(order.begin(), order.end(), std::mt19937{nodes});
 
   std::vector<std::future<joined>> under_way(nodes);
-  for (const auto rank : order) {
-    under_way[rank] = begin_join(all.options(rank));
+  for (const auto node : order) {
+    under_way[node] = begin_join(all.options(node));
     std::this_thread::sleep_for(5ms);
   }
   std::vector<std::unique_ptr<membership>> members;
@@ -32,9 +32,9 @@ TEST_CASE("All nodes of a job join, in whatever order, and know each other") {
     REQUIRE(got.ok());
     members.push_back(*std::move(got));
   }
-  for (std::uint32_t rank = 0; rank < nodes; ++rank) {
-    CHECK(members[rank]->node() == node_id{rank});
-    const auto& others = members[rank]->members();
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    CHECK(members[node]->node() == node_id{node});
+    const auto& others = members[node]->members();
     REQUIRE(others.size() == nodes);
     for (std::uint32_t i = 0; i < nodes; ++i) {
       CHECK(others[i].node == node_id{i});
@@ -47,7 +47,7 @@ TEST_CASE("All nodes of a job join, in whatever order, and know each other") {
   leave_all(members);
 }
 
-TEST_CASE("A job of one node joins alone") {
+TEST_CASE("The only node of a job joins alone") {
   job alone{1};
   auto members = join_all(alone, 1);
   CHECK(members[0]->members().size() == 1);
@@ -58,8 +58,8 @@ TEST_CASE("A job of one node joins alone") {
   leave_all(members);
 }
 
-TEST_CASE("Nodes wait for a rank 0 that comes late") {
-  // The port is known, but nobody listens on it yet.
+TEST_CASE("Nodes wait until node 0 listens") {
+  // The port is known, but no process listens on it yet.
   std::uint16_t port = 0;
   {
     const auto free = *listen_on_loopback();
@@ -67,12 +67,12 @@ TEST_CASE("Nodes wait for a rank 0 that comes late") {
     ::close(free.fd);
   }
   job late{3};
-  const auto at = [&](std::uint32_t rank) {
-    auto o = late.options(rank);
+  const auto at = [&](std::uint32_t node) {
+    auto o = late.options(node);
     if (o.listen_fd >= 0) ::close(std::exchange(o.listen_fd, -1));
     o.rendezvous_port = port;
     o.rendezvous_host = "localhost";
-    if (rank == 0) o.rendezvous_host = "127.0.0.1";
+    if (node == 0) o.rendezvous_host = "127.0.0.1";
     return o;
   };
   auto one = begin_join(at(1));
@@ -86,7 +86,7 @@ TEST_CASE("Nodes wait for a rank 0 that comes late") {
   REQUIRE((a.ok() && b.ok() && c.ok()));
 }
 
-TEST_CASE("With a key the same nodes join, and the end of the key file's line does not matter") {
+TEST_CASE("Nodes with the same key join, whether or not the key file ends with a newline") {
   const test::scratch_folder folder;
   job secured{2};
   secured.use_key(write_key(folder / "key", "0123456789abcdef0123456789abcdef\n"));
@@ -98,7 +98,7 @@ TEST_CASE("With a key the same nodes join, and the end of the key file's line do
   CHECK(one.get().ok());
 }
 
-TEST_CASE("The clock offset of two nodes on one machine is next to nothing") {
+TEST_CASE("The clock offset of two nodes on one machine is almost zero") {
   job all{2};
   auto members = join_all(all, 2);
   CHECK(members[0]->clock_offset() == 0ns);
@@ -107,7 +107,7 @@ TEST_CASE("The clock offset of two nodes on one machine is next to nothing") {
   leave_all(members);
 }
 
-TEST_CASE("When time is up, every process names the nodes that are missing") {
+TEST_CASE("After the join timeout, every process names the missing nodes") {
   job incomplete{4};
   auto options = incomplete.options(0);
   options.join_timeout = 600ms;
@@ -118,21 +118,21 @@ TEST_CASE("When time is up, every process names the nodes that are missing") {
   REQUIRE_FALSE(of_zero.ok());
   REQUIRE_FALSE(of_two.ok());
   const auto missing =
-      "the 4 nodes of the job did not come together within 0.6 s: no word from "
+      "the 4 nodes of the job did not join within 0.6 s: waiting for "
       "nodes 1, 3 (listening on 127.0.0.1:" +
       std::to_string(incomplete.port()) + ")";
   CHECK(of_zero.message() == "node 0: " + missing);
   CHECK(of_two.message() == "node 2: node 0 gave up: " + missing);
 }
 
-TEST_CASE("Nodes that did not come together in time may try again, whoever's time was up first") {
+TEST_CASE("After a join timeout on any node, all nodes may join again") {
   job incomplete{3};
   bool may_join_later[2] = {false, false};
   std::vector<std::future<joined>> joining;
-  for (const std::uint32_t rank : {0u, 1u}) {
-    auto options = incomplete.options(rank);
-    options.may_join_later = &may_join_later[rank];
-    if (rank == 0) options.join_timeout = 600ms;
+  for (const std::uint32_t node : {0u, 1u}) {
+    auto options = incomplete.options(node);
+    options.may_join_later = &may_join_later[node];
+    if (node == 0) options.join_timeout = 600ms;
     joining.push_back(begin_join(options));
   }
   for (auto& one : joining) CHECK_FALSE(one.get().ok());
@@ -140,19 +140,19 @@ TEST_CASE("Nodes that did not come together in time may try again, whoever's tim
   CHECK(may_join_later[1]);
 }
 
-TEST_CASE("A node that goes away while others still join is told at once, and may come again") {
+TEST_CASE("A node that disconnects while others join is reported at once, and may join again") {
   job all{3};
-  lines told;
-  const auto options = [&](std::uint32_t rank) {
-    auto o = all.options(rank);
-    o.on_gone_early = [&told, rank](const std::string& line) {
-      told.add("node " + std::to_string(rank) + " says: " + line);
+  lines reports;
+  const auto options = [&](std::uint32_t node) {
+    auto o = all.options(node);
+    o.on_gone_early = [&reports, node](const std::string& line) {
+      reports.add("node " + std::to_string(node) + " says: " + line);
     };
     return o;
   };
   auto zero = begin_join(options(0));
-  // Nothing tells from outside that a node is through with its handshake.
-  for (auto stay = 50ms; told.count() == 0 && stay < 5s; stay *= 2) {
+  // The end of a handshake is not visible from outside, so the time grows until it suffices.
+  for (auto stay = 50ms; reports.count() == 0 && stay < 5s; stay *= 2) {
     std::stop_source stop;
     auto early = options(1);
     early.stop = stop.get_token();
@@ -160,44 +160,45 @@ TEST_CASE("A node that goes away while others still join is told at once, and ma
     std::this_thread::sleep_for(stay);
     stop.request_stop();
     CHECK_FALSE(one.get().ok());
-    eventually([&] { return told.count() > 0; }, 200ms);
+    eventually([&] { return reports.count() > 0; }, 200ms);
   }
-  CHECK(told.all() ==
-        std::vector<std::string>{"node 0 says: node 1 (stage 1) went away before the job began: "
+  CHECK(reports.all() ==
+        std::vector<std::string>{"node 0 says: node 1 (stage 1) disconnected before the job began: "
                                  "connection closed; waiting for it to join again"});
   auto one = begin_join(options(1));
   auto two = begin_join(options(2));
   CHECK(zero.get().ok());
   CHECK(one.get().ok());
   CHECK(two.get().ok());
-  CHECK(told.count() == 1);
+  CHECK(reports.count() == 1);
 }
 
-TEST_CASE("A rank 0 that is killed while others still join is told by them, and may come again") {
+TEST_CASE("If node 0 is killed while others join, they report it, and it may start again") {
   const auto rendezvous = *listen_on_loopback();
-  const auto start = [&](std::uint32_t rank) {
+  const auto start = [&](std::uint32_t node) {
     return std::make_unique<test::program>(std::vector<std::string>{
-        RRFP_MEMBERSHIP_NODE, std::to_string(rank), "3", std::to_string(rendezvous.port),
-        std::to_string(rank == 0 ? rendezvous.fd : -1), "leave"});
+        RRFP_MEMBERSHIP_NODE, std::to_string(node), "3", std::to_string(rendezvous.port),
+        std::to_string(node == 0 ? rendezvous.fd : -1), "leave"});
   };
-  lines told;
+  lines reports;
   membership_options options;
   options.nodes = 3;
-  options.rank = node_id{1};
+  options.node = node_id{1};
   options.rendezvous_port = rendezvous.port;
   options.job_id = "test";
   options.version = "1";
-  options.on_gone_early = [&](const std::string& line) { told.add(line); };
+  options.on_gone_early = [&](const std::string& line) { reports.add(line); };
   auto one = begin_join(options);
-  for (auto stay = 100ms; told.count() == 0 && stay < 5s; stay *= 2) {
+  for (auto stay = 100ms; reports.count() == 0 && stay < 5s; stay *= 2) {
     auto zero = start(0);
     std::this_thread::sleep_for(stay);
     zero->signal(SIGKILL);
     zero->wait();
-    eventually([&] { return told.count() > 0; }, 200ms);
+    eventually([&] { return reports.count() > 0; }, 200ms);
   }
-  CHECK(told.all() == std::vector<std::string>{"node 0 went away before the job began: connection "
-                                               "closed; waiting for it to join again"});
+  CHECK(reports.all() ==
+        std::vector<std::string>{"node 0 disconnected before the job began: connection "
+                                 "closed; waiting for it to join again"});
   const auto zero = start(0);
   const auto two = start(2);
   const auto member = one.get();
@@ -208,7 +209,7 @@ TEST_CASE("A rank 0 that is killed while others still join is told by them, and 
   ::close(rendezvous.fd);
 }
 
-TEST_CASE("A node whose own time is up says what it waited for") {
+TEST_CASE("A node whose join times out says what it waited for") {
   job incomplete{3};
   auto zero = begin_join(incomplete.options(0));
   auto options = incomplete.options(1);
@@ -216,9 +217,9 @@ TEST_CASE("A node whose own time is up says what it waited for") {
   const auto one = begin_join(options).get();
   REQUIRE_FALSE(one.ok());
   CHECK(one.message() ==
-        "node 1: the 3 nodes of the job did not come together within 0.6 s: rank 0 "
-        "waits for others: no word from node 2");
-  // Its seat is free again: the job can still begin.
+        "node 1: the 3 nodes of the job did not join within 0.6 s: node 0 is "
+        "waiting for node 2");
+  // Its node number is available again, so the job can still begin.
   auto again = begin_join(incomplete.options(1));
   auto two = begin_join(incomplete.options(2));
   CHECK(zero.get().ok());
@@ -226,7 +227,7 @@ TEST_CASE("A node whose own time is up says what it waited for") {
   CHECK(two.get().ok());
 }
 
-TEST_CASE("A node that finds nobody says where it looked") {
+TEST_CASE("A node that finds no listener names the rendezvous") {
   job nobody{2};
   auto options = nobody.options(1);
   ::close(nobody.listen_fd());
@@ -237,21 +238,21 @@ TEST_CASE("A node that finds nobody says where it looked") {
   REQUIRE_FALSE(one.ok());
   CHECK(may_join_later);
   CHECK(one.message() ==
-        "node 1: the 2 nodes of the job did not come together within 0.3 s: nobody "
-        "listens at the rendezvous 127.0.0.1:" +
+        "node 1: the 2 nodes of the job did not join within 0.3 s: cannot "
+        "connect to the rendezvous 127.0.0.1:" +
             std::to_string(options.rendezvous_port) + ": Connection refused");
 }
 
-TEST_CASE("An interrupt releases a join that waits") {
-  const auto what =
-      GENERATE("rank 0 waits for nodes", "a node waits for rank 0", "a node waits for others");
-  INFO(what);
+TEST_CASE("An interrupt ends a join that waits") {
+  const auto waiter =
+      GENERATE("node 0 waits for nodes", "a node waits for node 0", "a node waits for others");
+  INFO(waiter);
   job incomplete{3};
   std::stop_source stop;
   std::optional<std::future<joined>> zero;
-  auto options = incomplete.options(what[0] == 'r' ? 0 : 1);
-  if (what[0] == 'a' && std::string{what}.ends_with("rank 0")) ::close(incomplete.listen_fd());
-  if (std::string{what}.ends_with("others")) zero = begin_join(incomplete.options(0));
+  auto options = incomplete.options(waiter[0] == 'n' ? 0 : 1);
+  if (waiter[0] == 'a' && std::string{waiter}.ends_with("node 0")) ::close(incomplete.listen_fd());
+  if (std::string{waiter}.ends_with("others")) zero = begin_join(incomplete.options(0));
   options.stop = stop.get_token();
   auto waiting = begin_join(options);
   std::this_thread::sleep_for(300ms);
@@ -268,7 +269,7 @@ TEST_CASE("An interrupt releases a join that waits") {
   }
 }
 
-TEST_CASE("An address that others can reach takes a key file, on either side") {
+TEST_CASE("An address that is not loopback requires a key file, on either side") {
   job open{2};
   auto listens = open.options(0);
   ::close(std::exchange(listens.listen_fd, -1));
@@ -277,7 +278,7 @@ TEST_CASE("An address that others can reach takes a key file, on either side") {
   const auto zero = begin_join(listens).get();
   REQUIRE_FALSE(zero.ok());
   CHECK(zero.message() ==
-        "node 0: listening on 0.0.0.0:0 takes a key file: without one a job may "
+        "node 0: listening on 0.0.0.0:0 requires a key file: without one a job may "
         "listen on a loopback address only (127.0.0.1)");
 
   auto calls = open.options(1);
@@ -286,7 +287,7 @@ TEST_CASE("An address that others can reach takes a key file, on either side") {
   REQUIRE_FALSE(one.ok());
   CHECK(one.message() ==
         "node 1: joining at 192.0.2.1:" + std::to_string(open.port()) +
-            " takes a key file: without one a job may meet on a loopback address only");
+            " requires a key file: without one a job may use a loopback address only");
 
   const int wide = ::socket(AF_INET, SOCK_STREAM, 0);
   REQUIRE(::listen(wide, 8) == 0);  // unbound: any address, a free port
@@ -295,7 +296,7 @@ TEST_CASE("An address that others can reach takes a key file, on either side") {
   ::close(std::exchange(with_socket.listen_fd, wide));
   const auto refused = begin_join(with_socket).get();
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.message().find("takes a key file") != std::string::npos);
+  CHECK(refused.message().find("requires a key file") != std::string::npos);
 }
 
 TEST_CASE("With a key a job may listen on every address") {
@@ -319,7 +320,7 @@ TEST_CASE("With a key a job may listen on every address") {
   CHECK(one.get().ok());
 }
 
-TEST_CASE("A key file that others may read, is short, long, missing or no file is an error") {
+TEST_CASE("A key file that is readable for others, too short, too long or missing is an error") {
   const test::scratch_folder folder;
   const auto message_of = [&](const std::string& file) {
     job secured{2};
@@ -330,37 +331,37 @@ TEST_CASE("A key file that others may read, is short, long, missing or no file i
   };
   const auto wide = write_key(folder / "wide", std::string(32, 'k'), 0644);
   CHECK(message_of(wide) == "key file '" + wide +
-                                "': expected access for its owner alone (mode 0600), "
-                                "its mode is 0644: run chmod 600");
+                                "': expected access for the owner only (mode 0600), "
+                                "got mode 0644: run chmod 600");
   const auto group = write_key(folder / "group", std::string(32, 'k'), 0640);
-  CHECK(message_of(group).find("its mode is 0640") != std::string::npos);
+  CHECK(message_of(group).find("got mode 0640") != std::string::npos);
   const auto brief = write_key(folder / "short", "fifteen bytes..\n");
-  CHECK(message_of(brief) == "key file '" + brief + "': expected 16 to 4096 bytes, it has 15");
+  CHECK(message_of(brief) == "key file '" + brief + "': expected 16 to 4096 bytes, got 15");
   const auto big = write_key(folder / "long", std::string(4097, 'k'));
-  CHECK(message_of(big) == "key file '" + big + "': expected 16 to 4096 bytes, it has more");
+  CHECK(message_of(big) == "key file '" + big + "': expected 16 to 4096 bytes, got more");
   CHECK(message_of(folder / "none") ==
         "key file '" + folder / "none" + "': No such file or directory");
   CHECK(message_of(folder / "") == "key file '" + folder / "" + "': expected a regular file");
 }
 
-TEST_CASE("Impossible options are errors that say what was expected") {
+TEST_CASE("An impossible option is an error that says what was expected") {
   const auto message_of = [](auto change) {
     membership_options o;
     o.nodes = 2;
-    o.rank = node_id{1};
+    o.node = node_id{1};
     change(o);
     const auto got = membership::join(o, "");
     REQUIRE_FALSE(got.ok());
     return got.message();
   };
-  CHECK(message_of([](auto& o) { o.nodes = 0; }) == "number of nodes: expected 1 to 4096, came 0");
-  CHECK(message_of([](auto& o) { o.rank = node_id{2}; }) == "node rank: expected 0 to 1, came 2");
+  CHECK(message_of([](auto& o) { o.nodes = 0; }) == "number of nodes: expected 1 to 4096, got 0");
+  CHECK(message_of([](auto& o) { o.node = node_id{2}; }) == "node: expected 0 to 1, got 2");
   CHECK(message_of([](auto& o) { o.node_timeout = 500ms; }) ==
-        "node timeout: expected three heartbeats of 200 ms or more, came 500 ms");
+        "node timeout: expected three heartbeats of 200 ms or more, got 500 ms");
   CHECK(message_of([](auto& o) { o.listen_fd = ::dup(0); }) ==
-        "a listening socket is for node 0 alone");
+        "only node 0 may have a listening socket");
   CHECK(message_of([](auto& o) { o.job_id = std::string(257, 'j'); }) ==
-        "a job's name of 257 bytes, expected 256 at most");
+        "a job name of 257 bytes, expected 256 at most");
 }
 
 }  // namespace rrfp::actors::testing

@@ -18,10 +18,10 @@ result<launch_place> resolve(const launch_arguments& arguments, const variables&
 }
 
 /// "RANK of NODES at HOST:PORT", or the error.
-std::string told(const launch_arguments& arguments, const variables& set) {
+std::string resolved(const launch_arguments& arguments, const variables& set) {
   const auto got = resolve(arguments, set);
   if (!got) return got.message();
-  return std::to_string(got->rank.value()) + " of " + std::to_string(got->nodes) + " at " +
+  return std::to_string(got->node.value()) + " of " + std::to_string(got->nodes) + " at " +
          got->host + ":" + std::to_string(got->port);
 }
 
@@ -37,52 +37,53 @@ variables with(variables a, const variables& b) {
 
 }  // namespace
 
-TEST_CASE("Without a word of more this is a job of one node") {
-  CHECK(told({}, {}) == "0 of 1 at 127.0.0.1:29400");
-  CHECK(told({}, {{"NNODES", ""}, {"SLURM_NODEID", ""}}) == "0 of 1 at 127.0.0.1:29400");
+TEST_CASE("Without arguments and variables the job has one node") {
+  CHECK(resolved({}, {}) == "0 of 1 at 127.0.0.1:29400");
+  CHECK(resolved({}, {{"NNODES", ""}, {"SLURM_NODEID", ""}}) == "0 of 1 at 127.0.0.1:29400");
 }
 
-TEST_CASE("Arguments, torchrun's variables and Slurm's each tell the whole of it") {
-  CHECK(told({2, 1, "head:77"}, {}) == "1 of 2 at head:77");
-  CHECK(told({}, torchrun) == "3 of 4 at head:1234");
-  CHECK(told({}, {{"GROUP_WORLD_SIZE", "4"}, {"GROUP_RANK", "2"}, {"MASTER_ADDR", "head"}}) ==
+TEST_CASE("Arguments, torchrun's variables and Slurm's variables each suffice") {
+  CHECK(resolved({2, 1, "head:77"}, {}) == "1 of 2 at head:77");
+  CHECK(resolved({}, torchrun) == "3 of 4 at head:1234");
+  CHECK(resolved({}, {{"GROUP_WORLD_SIZE", "4"}, {"GROUP_RANK", "2"}, {"MASTER_ADDR", "head"}}) ==
         "2 of 4 at head:29400");
-  CHECK(told({}, slurm) == "5 of 8 at gpu003:29400");
-  CHECK(told({}, {{"SLURM_JOB_NUM_NODES", "2"},
-                  {"SLURM_NODEID", "1"},
-                  {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
-                  {"SLURM_JOB_NODELIST", "other"}}) == "1 of 2 at 10.0.0.1:29400");
-  CHECK(told({}, {{"SLURM_NNODES", "2"}, {"SLURM_NODEID", "1"}, {"SLURM_JOB_NODELIST", "a1,a2"}}) ==
+  CHECK(resolved({}, slurm) == "5 of 8 at gpu003:29400");
+  CHECK(resolved({}, {{"SLURM_JOB_NUM_NODES", "2"},
+                      {"SLURM_NODEID", "1"},
+                      {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"},
+                      {"SLURM_JOB_NODELIST", "other"}}) == "1 of 2 at 10.0.0.1:29400");
+  CHECK(resolved({},
+                 {{"SLURM_NNODES", "2"}, {"SLURM_NODEID", "1"}, {"SLURM_JOB_NODELIST", "a1,a2"}}) ==
         "1 of 2 at a1:29400");
 }
 
-TEST_CASE("Arguments go before torchrun's variables, those before Slurm's, each value by itself") {
+TEST_CASE("Arguments override torchrun's variables, and those override Slurm's, value by value") {
   const auto both = with(torchrun, slurm);
-  CHECK(told({}, both) == "3 of 4 at head:1234");
-  CHECK(told({9, {}, {}}, both) == "3 of 9 at head:1234");
-  CHECK(told({{}, 0, {}}, both) == "0 of 4 at head:1234");
-  CHECK(told({{}, {}, "there:5"}, both) == "3 of 4 at there:5");
-  // The host of one source and the port of another would be no place at all.
-  CHECK(told({{}, {}, "there"}, both) == "3 of 4 at there:29400");
-  CHECK(told({}, with(slurm, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "77"}})) ==
+  CHECK(resolved({}, both) == "3 of 4 at head:1234");
+  CHECK(resolved({9, {}, {}}, both) == "3 of 9 at head:1234");
+  CHECK(resolved({{}, 0, {}}, both) == "0 of 4 at head:1234");
+  CHECK(resolved({{}, {}, "there:5"}, both) == "3 of 4 at there:5");
+  // The host of one source does not belong to the port of another.
+  CHECK(resolved({{}, {}, "there"}, both) == "3 of 4 at there:29400");
+  CHECK(resolved({}, with(slurm, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "77"}})) ==
         "5 of 8 at head:77");
-  CHECK(told({}, with(slurm, {{"MASTER_PORT", "77"}})) == "5 of 8 at gpu003:77");
+  CHECK(resolved({}, with(slurm, {{"MASTER_PORT", "77"}})) == "5 of 8 at gpu003:77");
 }
 
-TEST_CASE("Host and port may be two arguments, as torchrun takes them") {
-  CHECK(told({2, 1, {}, "head", 77}, {}) == "1 of 2 at head:77");
-  CHECK(told({2, 1, {}, "::1", 77}, {}) == "1 of 2 at ::1:77");
-  CHECK(told({2, 1, {}, "there", 5}, torchrun) == "1 of 2 at there:5");
-  // The host of one source and the port of another would be no place at all.
-  CHECK(told({2, 1, {}, "there", {}}, torchrun) == "1 of 2 at there:29400");
-  CHECK(told({{}, {}, {}, {}, 5}, torchrun) == "3 of 4 at head:5");
-  CHECK(told({{}, {}, {}, {}, 5}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})) ==
+TEST_CASE("Host and port may be two arguments, as for torchrun") {
+  CHECK(resolved({2, 1, {}, "head", 77}, {}) == "1 of 2 at head:77");
+  CHECK(resolved({2, 1, {}, "::1", 77}, {}) == "1 of 2 at ::1:77");
+  CHECK(resolved({2, 1, {}, "there", 5}, torchrun) == "1 of 2 at there:5");
+  // The host of one source does not belong to the port of another.
+  CHECK(resolved({2, 1, {}, "there", {}}, torchrun) == "1 of 2 at there:29400");
+  CHECK(resolved({{}, {}, {}, {}, 5}, torchrun) == "3 of 4 at head:5");
+  CHECK(resolved({{}, {}, {}, {}, 5}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})) ==
         "3 of 4 at head:5");
-  CHECK(told({{}, {}, {}, {}, 5}, slurm) == "5 of 8 at gpu003:5");
-  CHECK(told({2, 1, {}, "", 77}, {}) == "--master-addr: expected a host, came ''");
+  CHECK(resolved({{}, {}, {}, {}, 5}, slurm) == "5 of 8 at gpu003:5");
+  CHECK(resolved({2, 1, {}, "", 77}, {}) == "--master-addr: expected a host, got ''");
 }
 
-TEST_CASE("torchrun's processes are nodes, and meet beside its agent") {
+TEST_CASE("Each process of torchrun is a node, and the nodes use the port after its agent's") {
   // Two processes on each of two machines, as torchrun sets them.
   const variables process{{"RANK", "3"},
                           {"WORLD_SIZE", "4"},
@@ -93,48 +94,49 @@ TEST_CASE("torchrun's processes are nodes, and meet beside its agent") {
                           {"MASTER_ADDR", "head"},
                           {"MASTER_PORT", "29500"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-  CHECK(told({}, process) == "3 of 4 at head:29501");
-  // What the script around it was given says less.
-  CHECK(told({}, with(process, {{"NNODES", "2"}, {"NODE_RANK", "1"}})) == "3 of 4 at head:29501");
-  CHECK(told({}, with(process, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})) ==
+  CHECK(resolved({}, process) == "3 of 4 at head:29501");
+  // The variables of the surrounding script have lower priority.
+  CHECK(resolved({}, with(process, {{"NNODES", "2"}, {"NODE_RANK", "1"}})) ==
+        "3 of 4 at head:29501");
+  CHECK(resolved({}, with(process, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})) ==
         "3 of 4 at head:29500");
-  CHECK(told({}, with(process, {{"MASTER_PORT", "65535"}})) == "3 of 4 at head:65534");
+  CHECK(resolved({}, with(process, {{"MASTER_PORT", "65535"}})) == "3 of 4 at head:65534");
 }
 
 TEST_CASE("A rendezvous is host and port, IPv6 in brackets") {
-  CHECK(told({2, 1, "[::1]:77"}, {}) == "1 of 2 at ::1:77");
-  CHECK(told({2, 1, "[::1]"}, {}) == "1 of 2 at ::1:29400");
+  CHECK(resolved({2, 1, "[::1]:77"}, {}) == "1 of 2 at ::1:77");
+  CHECK(resolved({2, 1, "[::1]"}, {}) == "1 of 2 at ::1:29400");
   for (const auto* bad : {"", ":77", "::1", "[::1", "[]:5", "[::1]77"})
-    CHECK(told({2, 1, bad}, {}) ==
-          "--rendezvous: expected HOST:PORT or [IPv6]:PORT, came '" + std::string{bad} + "'");
+    CHECK(resolved({2, 1, bad}, {}) ==
+          "--rendezvous: expected HOST:PORT or [IPv6]:PORT, got '" + std::string{bad} + "'");
   for (const auto* port : {"", "0", "65536", "x", "7 "})
-    CHECK(told({2, 1, "head:" + std::string{port}}, {}) ==
-          "--rendezvous: expected a port, 1 to 65535, came '" + std::string{port} + "'");
+    CHECK(resolved({2, 1, "head:" + std::string{port}}, {}) ==
+          "--rendezvous: expected a port, 1 to 65535, got '" + std::string{port} + "'");
 }
 
-TEST_CASE("An error names the variable, what was expected and what came") {
-  CHECK(told({}, with(torchrun, {{"NNODES", "1:4"}})) ==
-        "NNODES: expected a whole number, came '1:4'");
-  CHECK(told({}, with(torchrun, {{"NODE_RANK", "-1"}})) ==
-        "NODE_RANK: expected a whole number, came '-1'");
-  CHECK(told({}, with(torchrun, {{"NODE_RANK", "4"}})) ==
-        "NODE_RANK: expected 0 to 3, as NNODES has it, came '4'");
-  CHECK(told({}, {{"SLURM_NODEID", "1"}}) ==
-        "SLURM_NODEID: expected 0 to 0, as the default of 1 node has it, came '1'");
-  CHECK(told({}, with(torchrun, {{"NNODES", "0"}})) == "NNODES: expected 1 node or more, came '0'");
-  CHECK(told({}, with(torchrun, {{"NNODES", "4294967296"}})) ==
-        "NNODES: expected a whole number, came '4294967296'");
-  CHECK(told({}, with(torchrun, {{"MASTER_PORT", "99999"}})) ==
-        "MASTER_PORT: expected a port, 1 to 65535, came '99999'");
-  CHECK(told({}, with(slurm, {{"SLURM_STEP_NODELIST", "gpu[003"}})) ==
-        "SLURM_STEP_NODELIST: expected a node list such as gpu[003-007,9],login1, came 'gpu[003'");
-  CHECK(told({3, {}, "head:1"}, {}) ==
-        "--nnodes says 3 nodes: expected the rank of this one in --node-rank, RANK, "
-        "NODE_RANK or "
-        "SLURM_NODEID, none is set");
-  CHECK(told({3, 1, {}}, {}) ==
-        "--nnodes says 3 nodes: expected the host of node 0 in --rendezvous, --master-addr, "
-        "MASTER_ADDR or SLURM_STEP_NODELIST, none is set");
+TEST_CASE("An error names the variable, the expected value and the actual one") {
+  CHECK(resolved({}, with(torchrun, {{"NNODES", "1:4"}})) ==
+        "NNODES: expected a whole number, got '1:4'");
+  CHECK(resolved({}, with(torchrun, {{"NODE_RANK", "-1"}})) ==
+        "NODE_RANK: expected a whole number, got '-1'");
+  CHECK(resolved({}, with(torchrun, {{"NODE_RANK", "4"}})) ==
+        "NODE_RANK: expected 0 to 3 (from NNODES), got '4'");
+  CHECK(resolved({}, {{"SLURM_NODEID", "1"}}) ==
+        "SLURM_NODEID: expected 0 to 0 (from the default of 1 node), got '1'");
+  CHECK(resolved({}, with(torchrun, {{"NNODES", "0"}})) ==
+        "NNODES: expected 1 node or more, got '0'");
+  CHECK(resolved({}, with(torchrun, {{"NNODES", "4294967296"}})) ==
+        "NNODES: expected a whole number, got '4294967296'");
+  CHECK(resolved({}, with(torchrun, {{"MASTER_PORT", "99999"}})) ==
+        "MASTER_PORT: expected a port, 1 to 65535, got '99999'");
+  CHECK(resolved({}, with(slurm, {{"SLURM_STEP_NODELIST", "gpu[003"}})) ==
+        "SLURM_STEP_NODELIST: expected a node list such as gpu[003-007,9],login1, got 'gpu[003'");
+  CHECK(resolved({3, {}, "head:1"}, {}) ==
+        "--nnodes is 3: expected the number of this node in --node-rank, RANK, NODE_RANK or "
+        "SLURM_NODEID, got none");
+  CHECK(resolved({3, 1, {}}, {}) ==
+        "--nnodes is 3: expected the host of node 0 in --rendezvous, --master-addr, "
+        "MASTER_ADDR or SLURM_STEP_NODELIST, got none");
 }
 
 TEST_CASE("The first host of a Slurm node list") {

@@ -1,4 +1,4 @@
-/// Nodes that die, hang, are cut off, or leave in good order: processes, as in a job.
+/// Nodes that die, stall, are cut off, or leave: as processes, as in a job.
 #include "support.hpp"
 
 namespace rrfp::actors::testing {
@@ -15,7 +15,7 @@ class processes {
       all_.push_back(std::make_unique<test::program>(std::vector<std::string>{
           RRFP_MEMBERSHIP_NODE, std::to_string(i), std::to_string(nodes),
           std::to_string(of_.port()), std::to_string(i == 0 ? fd_ : -1), plan}));
-      // Rank 0 alone holds the listener, or its death would not be seen.
+      // Only node 0 may hold the listener, because otherwise its death would not be detected.
       if (i == 0) ::close(fd_);
     }
     for (auto& one : all_)
@@ -24,14 +24,14 @@ class processes {
 
   test::program& operator[](std::size_t i) { return *all_[i]; }
 
-  /// All but one say this within 2 s from now, and end.
+  /// All nodes except `lost` print `message` within 2 s from now, and end.
   void expect_loss(std::size_t lost, const std::string& message) {
     const auto begun = clock::now();
     for (std::size_t i = 0; i < all_.size(); ++i) {
       if (i == lost) continue;
       INFO("node " << i);
-      CHECK(eventually([&] { return said(i) == message; }));
-      CHECK(said(i) == message);
+      CHECK(eventually([&] { return message_of(i) == message; }));
+      CHECK(message_of(i) == message);
     }
     CHECK(clock::now() - begun < 2s);
     for (std::size_t i = 0; i < all_.size(); ++i)
@@ -39,7 +39,7 @@ class processes {
   }
 
   /// After "joined".
-  std::string said(std::size_t i) const {
+  std::string message_of(std::size_t i) const {
     const auto out = all_[i]->out();
     return out.size() > 7 ? out.substr(7, out.size() - 8) : "";
   }
@@ -52,7 +52,7 @@ class processes {
 
 }  // namespace
 
-TEST_CASE("A killed node is lost at once, and every other node gives the same message") {
+TEST_CASE("A killed node is lost at once, and every other node reports the same message") {
   const auto nodes = GENERATE(2u, 4u);
   processes all{nodes};
   all[1].signal(SIGKILL);
@@ -64,34 +64,34 @@ TEST_CASE("A node that ends without a goodbye is lost") {
   all.expect_loss(2, "LOST 2: node 2 (stage 2) was lost: connection closed");
 }
 
-TEST_CASE("A killed rank 0 is seen by every node") {
+TEST_CASE("Every node reports the loss of a killed node 0") {
   processes all{3};
   all[0].signal(SIGKILL);
   all.expect_loss(0, "LOST 0: node 0 (stage 0) was lost: connection closed");
 }
 
-TEST_CASE("A node that hangs is lost within 2 s, and hears of it when it wakes up") {
+TEST_CASE("A node that stalls is lost within 2 s, and reports that itself when it resumes") {
   processes all{3};
   all[2].signal(SIGSTOP);
-  const std::string message = "LOST 2: node 2 (stage 2) was lost: no answer for 1.5 s";
+  const std::string message = "LOST 2: node 2 (stage 2) was lost: it sent no heartbeat for 1.5 s";
   all.expect_loss(2, message);
   all[2].signal(SIGCONT);
-  CHECK(eventually([&] { return all.said(2) == message; }));
-  CHECK(all.said(2) == message);
+  CHECK(eventually([&] { return all.message_of(2) == message; }));
+  CHECK(all.message_of(2) == message);
 }
 
-TEST_CASE("A rank 0 that hangs is lost within 2 s, and names itself when it wakes up") {
+TEST_CASE("A node 0 that stalls is lost within 2 s, and names itself when it resumes") {
   const auto nodes = GENERATE(2u, 3u);
   processes all{nodes};
   all[0].signal(SIGSTOP);
-  const std::string message = "LOST 0: node 0 (stage 0) was lost: no answer for 1.5 s";
+  const std::string message = "LOST 0: node 0 (stage 0) was lost: it sent no heartbeat for 1.5 s";
   all.expect_loss(0, message);
   all[0].signal(SIGCONT);
-  CHECK(eventually([&] { return all.said(0) == message; }));
-  CHECK(all.said(0) == message);
+  CHECK(eventually([&] { return all.message_of(0) == message; }));
+  CHECK(all.message_of(0) == message);
 }
 
-TEST_CASE("A rank 0 that hears nobody any more is cut off itself; the others name it") {
+TEST_CASE("A node 0 that is cut off from all nodes names itself, and the others name it") {
   job all{3};
   relay link{all.port()};
   lines lost;
@@ -106,15 +106,16 @@ TEST_CASE("A rank 0 that hears nobody any more is cut off itself; the others nam
   for (auto& node : nodes) node->on_lost([&](node_id, const std::string& why) { lost.add(why); });
   link.cut();
   CHECK(eventually([&] { return lost.count() == 3; }));
-  const auto told = [&](const std::string& line) {
+  const auto times_reported = [&](const std::string& line) {
     const auto lines = lost.all();
     return std::count(lines.begin(), lines.end(), line);
   };
-  CHECK(told("node 0 (stage 0) was lost: no answer for 1.5 s") == 2);
-  CHECK(told("node 0 (stage 0) was lost: no other node has answered it for 1.5 s") == 1);
+  CHECK(times_reported("node 0 (stage 0) was lost: it sent no heartbeat for 1.5 s") == 2);
+  CHECK(times_reported("node 0 (stage 0) was lost: no other node sent it a heartbeat for 1.5 s") ==
+        1);
 }
 
-TEST_CASE("Whoever asks is told of a loss, and waits for it no longer than asked") {
+TEST_CASE("loss() returns the loss, and waits for it no longer than its limit") {
   job all{3};
   auto nodes = join_all(all, 3);
   CHECK(nodes[0]->loss().empty());
@@ -127,7 +128,7 @@ TEST_CASE("Whoever asks is told of a loss, and waits for it no longer than asked
   CHECK(nodes[0]->all_gather("0", 1s).message() == nodes[0]->loss());
 }
 
-TEST_CASE("The message of a loss tells what the node was at, the same everywhere") {
+TEST_CASE("The message of a loss contains the status of the node, the same everywhere") {
   job all{3};
   std::vector<std::future<joined>> joining;
   for (std::uint32_t i = 0; i < 3; ++i) {
@@ -148,7 +149,7 @@ TEST_CASE("The message of a loss tells what the node was at, the same everywhere
         std::vector<std::string>(2, "node 2 (stage 2; step 7) was lost: connection closed"));
 }
 
-TEST_CASE("A short stop is no loss, not even rank 0's own") {
+TEST_CASE("A short stall is no loss, not even of node 0") {
   const auto who = GENERATE(0u, 1u);
   processes all{3};
   all[who].signal(SIGSTOP);
@@ -158,9 +159,9 @@ TEST_CASE("A short stop is no loss, not even rank 0's own") {
   for (std::size_t i = 0; i < 3; ++i) CHECK(all[i].out() == "joined\n");
 }
 
-TEST_CASE("A job that is stopped as a whole goes on as a whole") {
-  // As a shell does with its job: who wakes up first hears nobody, and must not hold it against
-  // them.
+TEST_CASE("A job of which all nodes are stopped continues when all resume") {
+  // As a shell stops and resumes a job: the first node to resume receives no heartbeat, but must
+  // not report the others as lost.
   const auto first = GENERATE(0u, 2u);
   processes all{3};
   for (const std::size_t i : {2u - first, 1u, first}) {
@@ -176,7 +177,7 @@ TEST_CASE("A job that is stopped as a whole goes on as a whole") {
   for (std::size_t i = 0; i < 3; ++i) CHECK(all[i].out() == "joined\n");
 }
 
-TEST_CASE("A cut link is a loss on both sides of it") {
+TEST_CASE("A cut link is a loss on both of its sides") {
   job all{3};
   relay link{all.port()};
   lines lost;
@@ -196,12 +197,12 @@ TEST_CASE("A cut link is a loss on both sides of it") {
   CHECK(eventually([&] { return lost.count() == 3; }));
   CHECK(clock::now() - begun < 2s);
   CHECK(clock::now() - begun > 1200ms);
-  CHECK(lost.any_with("0 says: node 2 (stage 2) was lost: no answer for 1.5 s"));
-  CHECK(lost.any_with("1 says: node 2 (stage 2) was lost: no answer for 1.5 s"));
-  CHECK(lost.any_with("2 says: node 0 (stage 0) was lost: no answer for 1.5 s"));
+  CHECK(lost.any_with("0 says: node 2 (stage 2) was lost: it sent no heartbeat for 1.5 s"));
+  CHECK(lost.any_with("1 says: node 2 (stage 2) was lost: it sent no heartbeat for 1.5 s"));
+  CHECK(lost.any_with("2 says: node 0 (stage 0) was lost: it sent no heartbeat for 1.5 s"));
 }
 
-TEST_CASE("A loss before anybody listens is told to the one who does") {
+TEST_CASE("A callback that is set after a loss is called with it") {
   job all{3};
   auto nodes = join_all(all, 3);
   nodes[2].reset();
@@ -212,7 +213,7 @@ TEST_CASE("A loss before anybody listens is told to the one who does") {
       lost.add(std::to_string(node.value()) + ": " + why);
     });
   CHECK(eventually([&] { return lost.count() == 2; }));
-  // The others go, too, as they would: no second loss.
+  // The other nodes end as well, which is no second loss.
   nodes[1].reset();
   std::this_thread::sleep_for(100ms);
   nodes[0].reset();
@@ -220,7 +221,7 @@ TEST_CASE("A loss before anybody listens is told to the one who does") {
         std::vector<std::string>(2, "2: node 2 (stage 2) was lost: connection closed"));
 }
 
-TEST_CASE("The loss is told everywhere even if rank 0's process ends at the first word of it") {
+TEST_CASE("All nodes report the loss even if node 0 ends in its callback") {
   job all{4};
   auto nodes = join_all(all, 4);
   lines lost;
@@ -235,7 +236,7 @@ TEST_CASE("The loss is told everywhere even if rank 0's process ends at the firs
   CHECK(lost.all() == std::vector<std::string>(2, "node 3 (stage 3) was lost: connection closed"));
 }
 
-TEST_CASE("An orderly leave is no loss, whoever goes first") {
+TEST_CASE("A leave is no loss, whichever node leaves first") {
   const auto first = GENERATE(0u, 1u, 2u);
   job all{3};
   auto nodes = join_all(all, 3);
@@ -252,7 +253,7 @@ TEST_CASE("An orderly leave is no loss, whoever goes first") {
   CHECK(lost.all().empty());
 }
 
-TEST_CASE("A process that leaves and ends at once is no loss to the others") {
+TEST_CASE("A process that leaves and then ends at once is no loss") {
   processes all{3, "leave"};
   CHECK(all[2].wait().out == "joined\nleft\n");
   std::this_thread::sleep_for(300ms);
@@ -261,7 +262,7 @@ TEST_CASE("A process that leaves and ends at once is no loss to the others") {
   CHECK(all[0].wait(std::chrono::seconds{5}).out.find("LOST 1: node 1") != std::string::npos);
 }
 
-TEST_CASE("A leave is bounded in time when the others do not answer") {
+TEST_CASE("A leave ends at its limit when the others do not answer") {
   const auto who = GENERATE(0u, 1u);
   job all{2};
   relay link{all.port()};

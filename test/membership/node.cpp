@@ -1,9 +1,9 @@
-/// One node of a job, to be killed, stopped or cut off by a test.
+/// One node of a job, which a test kills, stops or cuts off.
 ///
-///   membership_node RANK NODES PORT LISTEN_FD PLAN
+///   membership_node NODE NODES PORT LISTEN_FD PLAN
 ///
-/// Says "joined" when it is in, "LOST message" on a loss, "left" at its orderly end. PLAN: "stay"
-/// until it hears of a loss; "leave" at once; "vanish": end without a goodbye.
+/// Prints "joined" after the join, "LOST NODE: message" on a loss, "left" after leaving. PLAN:
+/// "stay" until a loss; "leave" at once; "vanish": end without leaving.
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   if (argc != 6) return 2;
   const std::string plan = argv[5];
   actors::membership_options options;
-  options.rank = node_id{static_cast<std::uint32_t>(std::atoi(argv[1]))};
+  options.node = node_id{static_cast<std::uint32_t>(std::atoi(argv[1]))};
   options.nodes = static_cast<std::uint32_t>(std::atoi(argv[2]));
   options.rendezvous_port = static_cast<std::uint16_t>(std::atoi(argv[3]));
   options.listen_fd = std::atoi(argv[4]);

@@ -1,4 +1,4 @@
-/// Who may not join is refused with its reason, and the job goes on as if nothing had been.
+/// Refused joins: the node gets the reason, and the job is not affected.
 #include <random>
 
 #include "support.hpp"
@@ -9,7 +9,7 @@ namespace {
 const std::string good_key = "0123456789abcdef0123456789abcdef";
 const std::string bad_key = "0123456789abcdef0123456789abcdeX";
 
-/// Rank 0 of a job of two waits; in the end node 1 joins all the same.
+/// Node 0 of a job of two nodes waits; at the end node 1 joins and the job begins.
 class waiting_job {
  public:
   waiting_job() {
@@ -39,21 +39,19 @@ control::frame_type type_of(const std::optional<control::frame>& f) {
 
 }  // namespace
 
-TEST_CASE("A node that claims anything else than rank 0 does is refused and told why") {
+TEST_CASE("A node whose claim differs from that of node 0 is refused with the reason") {
   struct wrong {
     std::function<void(membership_options&)> change;
     std::string reason;
   };
   const std::vector<wrong> all_wrong{
       {[](auto& o) { o.job_hash = 0x5678; },
-       "job hash: expected 0000000000001234, came 0000000000005678 (the job files or their "
-       "overrides "
-       "differ)"},
-      {[](auto& o) { o.version = "0.2.0"; }, "version of rrfp: expected '0.1.0', came '0.2.0'"},
-      {[](auto& o) { o.job_id = "b job"; }, "job: expected 'a job', came 'b job'"},
-      {[](auto& o) { o.epoch = 4; }, "epoch: expected 0, came 4"},
-      {[](auto& o) { o.nodes = 3; }, "number of nodes: expected 2, came 3"},
-      {[](auto& o) { o.nodes = 3, o.rank = node_id{2}; }, "number of nodes: expected 2, came 3"},
+       "job hash: expected 0000000000001234, got 0000000000005678 (the job files or their "
+       "overrides differ)"},
+      {[](auto& o) { o.version = "0.2.0"; }, "rrfp version: expected '0.1.0', got '0.2.0'"},
+      {[](auto& o) { o.job_id = "b job"; }, "job: expected 'a job', got 'b job'"},
+      {[](auto& o) { o.nodes = 3; }, "number of nodes: expected 2, got 3"},
+      {[](auto& o) { o.nodes = 3, o.node = node_id{2}; }, "number of nodes: expected 2, got 3"},
   };
   waiting_job waiting;
   for (const auto& w : all_wrong) {
@@ -61,26 +59,25 @@ TEST_CASE("A node that claims anything else than rank 0 does is refused and told
     w.change(options);
     const auto got = membership::join(options, "");
     REQUIRE_FALSE(got.ok());
-    CHECK(got.message() == "node " + std::to_string(options.rank.value()) +
+    CHECK(got.message() == "node " + std::to_string(options.node.value()) +
                                ": rendezvous 127.0.0.1:" + std::to_string(waiting.all.port()) +
-                               ": refused by rank 0: " + w.reason);
-    CHECK(waiting.all.refusals().any_with("as node " + std::to_string(options.rank.value()) + ": " +
+                               ": refused by node 0: " + w.reason);
+    CHECK(waiting.all.refusals().any_with("as node " + std::to_string(options.node.value()) + ": " +
                                           w.reason));
   }
   waiting.completes();
 }
 
-TEST_CASE(
-    "A wrong key and no key are refused without another word, and stay out of every message") {
+TEST_CASE("A node with a wrong key or none is told only that, and keys are in no message") {
   waiting_job waiting;
   for (const bool any : {true, false}) {
     auto options = waiting.all.options(1);
-    options.job_hash = 0x5678;  // not to be learnt without the key
+    options.job_hash = 0x5678;  // must not be revealed without the key
     options.key_file = any ? write_key(waiting.folder / "bad", bad_key) : "";
     const auto got = membership::join(options, "");
     REQUIRE_FALSE(got.ok());
     CHECK(got.message() == "node 1: rendezvous 127.0.0.1:" + std::to_string(waiting.all.port()) +
-                               ": refused by rank 0: key refused");
+                               ": refused by node 0: key refused");
     CHECK(got.message().find(bad_key.substr(0, 8)) == std::string::npos);
   }
   CHECK(waiting.all.refusals().count() == 2);
@@ -91,8 +88,8 @@ TEST_CASE(
   waiting.completes();
 }
 
-TEST_CASE("A rank 0 that does not know the key is not joined") {
-  // It sends a challenge and accepts whatever comes.
+TEST_CASE("A node does not join a node 0 that does not have the key") {
+  // It sends a challenge and accepts any claim.
   const auto listening = *listen_on_loopback();
   std::thread impostor{[&] {
     pollfd caller{listening.fd, POLLIN, 0};
@@ -116,10 +113,10 @@ TEST_CASE("A rank 0 that does not know the key is not joined") {
   impostor.join();
   ::close(listening.fd);
   REQUIRE_FALSE(got.ok());
-  CHECK(got.message().find("does not know the key: not joined") != std::string::npos);
+  CHECK(got.message().find("did not prove that it has the key") != std::string::npos);
 }
 
-TEST_CASE("The recorded bytes of a real join let nobody in, not even at the same rank 0") {
+TEST_CASE("A replay of a recorded join is refused, even by the same node 0") {
   const test::scratch_folder folder;
   job all{3};
   all.use_key(write_key(folder / "key", good_key));
@@ -130,8 +127,8 @@ TEST_CASE("The recorded bytes of a real join let nobody in, not even at the same
   options.rendezvous_port = tap.port();
   options.stop = stop.get_token();
   auto tapped = begin_join(options);
-  // More than a hello and a claim is said by a node that has its seat. It goes, and the seat is
-  // free.
+  // Only an admitted node sends more than a hello and a claim. After it disconnects, its number is
+  // available again.
   REQUIRE(eventually([&] { return tap.said_by_nodes().size() > 200; }));
   stop.request_stop();
   CHECK_FALSE(tapped.get().ok());
@@ -147,7 +144,7 @@ TEST_CASE("The recorded bytes of a real join let nobody in, not even at the same
   CHECK(two.get().ok());
 }
 
-TEST_CASE("A frame that somebody on the way slips in ends the connection") {
+TEST_CASE("An injected frame ends the connection") {
   job all{2};
   relay between{all.port()};
   auto zero = begin_join(all.options(0));
@@ -161,38 +158,38 @@ TEST_CASE("A frame that somebody on the way slips in ends the connection") {
   forged.payload += std::string(32, '\0');  // where the seal would be
   between.inject(control::open_bytes(forged));
   REQUIRE(eventually([&] { return lost.count() == 1; }, 2s));
-  CHECK(lost.all().front() == "node 0 (stage 0) was lost: a frame came with a wrong seal");
+  CHECK(lost.all().front() == "node 0 (stage 0) was lost: got a frame with a wrong seal");
 }
 
-TEST_CASE("A rank that is taken, and one out of range, are refused") {
+TEST_CASE("A node number that is taken or out of range is refused") {
   job all{3};
   auto zero = begin_join(all.options(0));
-  relay way_of_one{all.port()};
+  relay link_of_one{all.port()};
   auto options_of_one = all.options(1);
-  options_of_one.rendezvous_port = way_of_one.port();
+  options_of_one.rendezvous_port = link_of_one.port();
   auto one = begin_join(options_of_one);
-  // More than a hello and a claim is said by a node that has its seat.
-  REQUIRE(eventually([&] { return way_of_one.said_by_nodes().size() > 200; }));
-  const auto refusal = [&](std::uint32_t rank) {
-    // The options of a node are checked at home first; a raw claim is not.
+  // Only an admitted node sends more than a hello and a claim.
+  REQUIRE(eventually([&] { return link_of_one.said_by_nodes().size() > 200; }));
+  const auto refusal = [&](std::uint32_t node) {
+    // join() checks its options first; a raw claim bypasses that check.
     raw_connection raw{all.port()};
     const control::secret key = control::secret::without_key_file();
     const control::job_identity identity{"0.1.0", "a job", 0x1234, 0, 3};
-    control::applicant me{key, identity, node_id{rank}, *control::fresh_nonce()};
+    control::client_handshake me{key, identity, node_id{node}, *control::fresh_nonce()};
     raw.send(control::open_bytes(me.greeting()));
     const auto challenge = raw.next();
     REQUIRE(challenge.has_value());
-    auto claim = me.on(*challenge);
+    auto claim = me.handle(*challenge);
     REQUIRE(claim.ok());
     raw.send(control::open_bytes(**claim));
     return raw.refusal();
   };
-  CHECK(refusal(3) == "node rank: expected 0 to 2, came 3");
-  CHECK(refusal(4294967295u) == "node rank: expected 0 to 2, came 4294967295");
-  CHECK(refusal(0) == "node 0 is this one, which listens");
+  CHECK(refusal(3) == "node: expected 0 to 2, got 3");
+  CHECK(refusal(4294967295u) == "node: expected 0 to 2, got 4294967295");
+  CHECK(refusal(0) == "node 0 is the node that listens");
   const auto again = begin_join(all.options(1)).get();
   REQUIRE_FALSE(again.ok());
-  CHECK(again.message().find("refused by rank 0: node 1 has joined already, from 127.0.0.1:") !=
+  CHECK(again.message().find("refused by node 0: node 1 has already joined from 127.0.0.1:") !=
         std::string::npos);
   auto two = begin_join(all.options(2));
   CHECK(zero.get().ok());
@@ -200,7 +197,7 @@ TEST_CASE("A rank that is taken, and one out of range, are refused") {
   CHECK(two.get().ok());
 }
 
-TEST_CASE("A node that comes after the job has begun is refused, and the job goes on") {
+TEST_CASE("A node that joins after the job has begun is refused, and the job continues") {
   job all{2};
   auto nodes = join_all(all, 2);
   auto options = all.options(1);
@@ -208,17 +205,16 @@ TEST_CASE("A node that comes after the job has begun is refused, and the job goe
   options.may_join_later = &may_join_later;
   const auto late = membership::join(options, "");
   REQUIRE_FALSE(late.ok());
-  // It may be this very node, started again before its loss was noticed.
+  // It may be a restart of the same node before its loss was detected.
   CHECK(may_join_later);
-  CHECK(
-      late.message().ends_with("refused by rank 0: node 1 comes too late: all 2 nodes had joined"));
+  CHECK(late.message().ends_with("refused by node 0: node 1 is too late: all 2 nodes have joined"));
   auto one = std::async(std::launch::async, [&] { return nodes[1]->all_gather("1", 5s); });
   CHECK(nodes[0]->all_gather("0", 5s).ok());
   CHECK(one.get().ok());
   leave_all(nodes);
 }
 
-TEST_CASE("A node that starts again while the lost job still ends waits for the next one") {
+TEST_CASE("A node that restarts while the previous job ends waits for the next job") {
   job all{3};
   auto nodes = join_all(all, 3);
   nodes[2].reset();
@@ -230,30 +226,28 @@ TEST_CASE("A node that starts again while the lost job still ends waits for the 
   const auto early = membership::join(options, "");
   REQUIRE_FALSE(early.ok());
   INFO(early.message());
-  CHECK(early.message().find("did not come together within 0.3 s: nobody listens") !=
-        std::string::npos);
+  CHECK(early.message().find("did not join within 0.3 s: cannot connect") != std::string::npos);
   CHECK(may_join_later);
   CHECK(all.refusals().all().empty());
 }
 
-TEST_CASE("What speaks another language is told that this is rrfp") {
+TEST_CASE("Another protocol or wire version is refused with an explanation") {
   waiting_job waiting;
   raw_connection http{waiting.all.port()};
   http.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  CHECK(http.refusal() ==
-        "not a node of rrfp: a frame of 542393671 bytes came, expected 1 to 4096");
+  CHECK(http.refusal() == "not an rrfp node: expected a frame of 1 to 4096 bytes, got 542393671");
 
   raw_connection other{waiting.all.port()};
   control::hello future;
   future.wire = 9;
   other.send(control::open_bytes(control::to_frame(future)));
-  CHECK(other.refusal() == "wire version: expected 2, came 9");
+  CHECK(other.refusal() == "wire version: expected 2, got 9");
 
   raw_connection no_magic{waiting.all.port()};
   control::hello strange;
   strange.mark = 1;
   no_magic.send(control::open_bytes(control::to_frame(strange)));
-  CHECK(no_magic.refusal() == "not a node of rrfp: expected its hello");
+  CHECK(no_magic.refusal() == "not an rrfp node: expected a hello");
 
   raw_connection twice{waiting.all.port()};
   const auto hello = control::open_bytes(control::to_frame(control::hello{}));
@@ -263,7 +257,7 @@ TEST_CASE("What speaks another language is told that this is rrfp") {
   waiting.completes();
 }
 
-TEST_CASE("Connections that say nothing, or a byte now and then, keep nobody out") {
+TEST_CASE("Connections that send little or nothing do not block a join") {
   waiting_job waiting;
   std::vector<std::unique_ptr<raw_connection>> silent;
   for (int i = 0; i < 150; ++i) {
@@ -273,24 +267,24 @@ TEST_CASE("Connections that say nothing, or a byte now and then, keep nobody out
   const auto begun = clock::now();
   waiting.completes();
   CHECK(clock::now() - begun < 2s);
-  // More than 64 at a time are not kept.
-  CHECK(waiting.all.refusals().any_with("gave way to a newer connection"));
+  // At most 64 connections are kept.
+  CHECK(waiting.all.refusals().any_with("closed for a newer connection"));
 }
 
-TEST_CASE("A handshake that is not through after 5 s is over") {
+TEST_CASE("A handshake ends after 5 s") {
   waiting_job waiting;
   raw_connection slow{waiting.all.port()};
   slow.send(control::open_bytes(control::to_frame(control::hello{})));
   CHECK(type_of(slow.next()) == control::frame_type::challenge);
   const auto begun = clock::now();
   CHECK(eventually(
-      [&] { return waiting.all.refusals().any_with("not through with its handshake in 5 s"); }));
+      [&] { return waiting.all.refusals().any_with("did not finish its handshake within 5 s"); }));
   CHECK(clock::now() - begun < 6s);
   CHECK(clock::now() - begun > 4500ms);
   waiting.completes();
 }
 
-TEST_CASE("Random and truncated bytes at the door leave the job as it was") {
+TEST_CASE("Random and truncated bytes do not affect the job") {
   waiting_job waiting;
   std::mt19937 random{20240607};
   const auto number = [&](std::uint32_t below) {

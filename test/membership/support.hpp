@@ -1,4 +1,4 @@
-/// Nodes of a job as threads of the test, and raw connections to rank 0.
+/// Nodes of a job as threads of the test, and raw connections to node 0.
 #pragma once
 
 #include <atomic>
@@ -33,18 +33,18 @@ using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 using joined = result<std::unique_ptr<membership>>;
 
-/// Waits for something that has no other sign.
-inline bool eventually(const std::function<bool()>& true_at_last,
+/// Polls a condition that cannot be waited for.
+inline bool eventually(const std::function<bool()>& condition,
                        std::chrono::milliseconds limit = 10s) {
   const auto until = clock::now() + limit;
-  while (!true_at_last()) {
+  while (!condition()) {
     if (clock::now() > until) return false;
     std::this_thread::sleep_for(2ms);
   }
   return true;
 }
 
-/// Lines that another thread says.
+/// Lines that other threads add.
 class lines {
  public:
   void add(std::string line) {
@@ -56,9 +56,9 @@ class lines {
     return all_;
   }
   std::size_t count() const { return all().size(); }
-  bool any_with(const std::string& words) const {
+  bool any_with(const std::string& text) const {
     for (const auto& line : all())
-      if (line.find(words) != std::string::npos) return true;
+      if (line.find(text) != std::string::npos) return true;
     return false;
   }
 
@@ -67,7 +67,7 @@ class lines {
   std::vector<std::string> all_;
 };
 
-/// A job that meets on a free port of this machine.
+/// A job whose rendezvous is a free port of this machine.
 class job {
  public:
   explicit job(std::uint32_t nodes) : nodes_(nodes), listening_(*listen_on_loopback()) {}
@@ -82,15 +82,15 @@ class job {
   }
   void use_key(const std::string& file) { key_file_ = file; }
 
-  /// The refusals that rank 0 reported.
+  /// The refusals that node 0 reported.
   const lines& refusals() const { return refusals_; }
 
-  membership_options options(std::uint32_t rank) {
+  membership_options options(std::uint32_t node) {
     membership_options o;
     o.nodes = nodes_;
-    o.rank = node_id{rank};
+    o.node = node_id{node};
     o.rendezvous_port = port();
-    if (rank == 0) {
+    if (node == 0) {
       o.listen_fd = listen_fd();
       o.on_refused = [this](std::string line) { refusals_.add(std::move(line)); };
     }
@@ -98,7 +98,7 @@ class job {
     o.job_id = "a job";
     o.job_hash = 0x1234;
     o.version = "0.1.0";
-    o.description = "stage " + std::to_string(rank);
+    o.description = "stage " + std::to_string(node);
     o.join_timeout = 20s;
     o.node_timeout = 1500ms;
     return o;
@@ -114,16 +114,16 @@ class job {
 
 inline std::future<joined> begin_join(membership_options options) {
   return std::async(std::launch::async, [options] {
-    return membership::join(options, "card " + std::to_string(options.rank.value()));
+    return membership::join(options, "card " + std::to_string(options.node.value()));
   });
 }
 
-/// All nodes of a job, by rank.
-inline std::vector<std::unique_ptr<membership>> join_all(job& of, std::uint32_t nodes) {
-  std::vector<std::future<joined>> under_way;
-  for (std::uint32_t i = 0; i < nodes; ++i) under_way.push_back(begin_join(of.options(i)));
+/// Joins all nodes of a job, in order of their numbers.
+inline std::vector<std::unique_ptr<membership>> join_all(job& j, std::uint32_t nodes) {
+  std::vector<std::future<joined>> joining;
+  for (std::uint32_t i = 0; i < nodes; ++i) joining.push_back(begin_join(j.options(i)));
   std::vector<std::unique_ptr<membership>> all;
-  for (auto& one : under_way) {
+  for (auto& one : joining) {
     auto got = one.get();
     INFO((got.ok() ? std::string{} : got.message()));
     REQUIRE(got.ok());
@@ -138,7 +138,7 @@ inline void leave_all(std::vector<std::unique_ptr<membership>>& nodes) {
   for (auto& one : leaving) one.join();
 }
 
-/// A connection that says what the test wants.
+/// A connection on which the test sends raw bytes.
 class raw_connection {
  public:
   explicit raw_connection(std::uint16_t port)
@@ -148,13 +148,13 @@ class raw_connection {
     to.sin_port = htons(port);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
-      throw std::runtime_error("nobody listens");
+      throw std::runtime_error("connect() failed");
   }
   raw_connection(const raw_connection&) = delete;
   raw_connection& operator=(const raw_connection&) = delete;
   ~raw_connection() { ::close(fd_); }
 
-  /// False if the other side does not take it any more.
+  /// False if the connection has ended.
   bool send(std::string_view bytes) const {
     return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
@@ -175,7 +175,7 @@ class raw_connection {
       reader_.append({bytes, static_cast<std::size_t>(got)});
     }
   }
-  /// Why it was refused; empty if it was not.
+  /// The reason of a refusal; empty if there is none.
   std::string refusal() {
     for (auto f = next(); f; f = next())
       if (f->type == control::frame_type::refuse)
@@ -188,7 +188,7 @@ class raw_connection {
   control::frame_reader reader_;
 };
 
-/// Between the nodes and rank 0: keeps what nodes say, and can stop passing anything on.
+/// A relay between nodes and node 0 that records what the nodes send and can stop forwarding.
 class relay {
  public:
   explicit relay(std::uint16_t to) : to_(to), listening_(*listen_on_loopback()) {
@@ -199,21 +199,21 @@ class relay {
     thread_.join();
     for (const auto& p : pairs_) {
       ::close(p.node);
-      ::close(p.rank_0);
+      ::close(p.node_0);
     }
     ::close(listening_.fd);
   }
 
   std::uint16_t port() const { return listening_.port; }
-  /// No bytes in either direction from now on; the connections stand.
+  /// Stops forwarding in both directions; the connections stay open.
   void cut() { cut_ = true; }
-  /// What nodes have said so far, all connections in a row.
+  /// The bytes that nodes have sent so far, over all connections.
   std::string said_by_nodes() const {
     const std::lock_guard lock{mutex_};
     return said_;
   }
   std::size_t passed_to_nodes() const { return to_nodes_; }
-  /// Put into the stream to the node, as somebody on the way could.
+  /// Adds bytes to the stream to the node, as an attacker on the network could.
   void inject(const std::string& bytes) {
     const std::lock_guard lock{mutex_};
     injection_ = bytes;
@@ -222,7 +222,7 @@ class relay {
  private:
   struct ends {
     int node;
-    int rank_0;
+    int node_0;
   };
 
   void run() {
@@ -230,13 +230,13 @@ class relay {
       std::vector<pollfd> polled{{listening_.fd, POLLIN, 0}};
       for (const auto& p : pairs_) {
         polled.push_back({cut_ ? -1 : p.node, POLLIN, 0});
-        polled.push_back({cut_ ? -1 : p.rank_0, POLLIN, 0});
+        polled.push_back({cut_ ? -1 : p.node_0, POLLIN, 0});
       }
       ::poll(polled.data(), polled.size(), 10);
       for (std::size_t i = 1; i < polled.size(); ++i) {
         const auto& p = pairs_[(i - 1) / 2];
         if (polled[i].revents != 0)
-          pass(polled[i].fd, polled[i].fd == p.node ? p.rank_0 : p.node, polled[i].fd == p.node);
+          pass(polled[i].fd, polled[i].fd == p.node ? p.node_0 : p.node, polled[i].fd == p.node);
       }
       if (polled[0].revents != 0) accept_one();
       const std::lock_guard lock{mutex_};
@@ -253,9 +253,9 @@ class relay {
     to.sin_family = AF_INET;
     to.sin_port = htons(to_);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int rank_0 = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    (void)::connect(rank_0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
-    pairs_.push_back({node, rank_0});
+    const int node_0 = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)::connect(node_0, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+    pairs_.push_back({node, node_0});
   }
   void pass(int from, int to, bool from_node) {
     char bytes[4096];
@@ -284,7 +284,7 @@ class relay {
   std::thread thread_;
 };
 
-/// A key file with these bytes that its owner alone may read.
+/// Writes a key file with these bytes and this mode.
 inline std::string write_key(const std::string& file, const std::string& bytes,
                              mode_t mode = 0600) {
   std::ofstream{file} << bytes;

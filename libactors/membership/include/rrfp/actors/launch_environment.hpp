@@ -1,10 +1,10 @@
-/// Which node of which job this process is: from the command line, from the variables that torchrun
-/// and its kin set, or from Slurm's. Pure: the environment comes in as a function.
+/// Which node of the job this process is: from the command line, from the variables of torchrun and
+/// similar launchers, or from those of Slurm. Pure: the environment is passed as a function.
 ///
-///   what     | argument      | torchrun-style            | Slurm
+///   value    | argument      | torchrun-style            | Slurm
 ///   nodes    | --nnodes      | WORLD_SIZE, NNODES,       | SLURM_NNODES, SLURM_JOB_NUM_NODES
 ///            |               | GROUP_WORLD_SIZE          |
-///   rank     | --node-rank   | RANK, NODE_RANK,          | SLURM_NODEID
+///   node     | --node-rank   | RANK, NODE_RANK,          | SLURM_NODEID
 ///            |               | GROUP_RANK                |
 ///   host     | --rendezvous, | MASTER_ADDR               | SLURM_STEP_NODELIST (its first node),
 ///            | --master-addr |                           | SLURM_LAUNCH_NODE_IPADDR,
@@ -12,11 +12,11 @@
 ///   port     | --rendezvous, | MASTER_PORT               | (29400)
 ///            | --master-port |                           |
 ///
-/// Each line is settled by itself, the leftmost and first wins: MASTER_ADDR beside SLURM_NODEID is
-/// common practice. A host that is an argument takes no port from a variable. A variable that is
-/// set but empty counts as unset. A node is a process: torchrun may start several on a machine.
-/// Under torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its agent listens on MASTER_PORT itself,
-/// and the nodes meet on the port after it.
+/// Each line is resolved separately, and its leftmost, first source wins: MASTER_ADDR together with
+/// SLURM_NODEID is common. If the host is an argument, no variable gives the port. An empty
+/// variable counts as unset. A node is a process: torchrun may start several on a machine. Under
+/// torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its agent listens on MASTER_PORT, so the nodes
+/// use the next port.
 #pragma once
 
 #include <cstdint>
@@ -29,30 +29,30 @@
 
 namespace rrfp::actors {
 
-/// torchrun's own rendezvous port.
+/// torchrun's default rendezvous port.
 inline constexpr std::uint16_t rendezvous_port_default = 29400;
 
 struct launch_arguments {
   std::optional<std::uint32_t> nodes;
-  std::optional<std::uint32_t> rank;
+  std::optional<std::uint32_t> node;
   std::optional<std::string> rendezvous;  ///< host:port, [IPv6]:port, or a host alone
-  /// Instead of `rendezvous`; an IPv6 address is bare.
+  /// Instead of `rendezvous`; an IPv6 address has no brackets.
   std::optional<std::string> master_host = {};
   std::optional<std::uint16_t> master_port = {};
 };
 
 struct launch_place {
   std::uint32_t nodes = 1;
-  node_id rank{0};
+  node_id node{0};
   std::string host = "127.0.0.1";
   std::uint16_t port = rendezvous_port_default;
 };
 
-/// The value of a variable; nothing if unset. `std::getenv`, for one.
+/// Returns the value of a variable, or null if it is unset; `std::getenv`, for example.
 using environment = std::function<const char*(const char* name)>;
 
-/// One node if nothing speaks of more. An error names the argument or variable, what was expected
-/// and what came.
+/// One node if no source gives a number. An error names the argument or variable, the expected
+/// value and the actual one.
 result<launch_place> resolve_launch(const launch_arguments& arguments,
                                     const environment& variables);
 

@@ -1,21 +1,21 @@
-/// How the node processes of a job find, check and watch each other.
+/// How the node processes of a job find, authenticate and monitor each other.
 ///
-///   auto joined = membership::join(options, card);   // blocks until all nodes are here
+///   auto joined = membership::join(options, card);   // blocks until all nodes have joined
 ///   joined.value()->on_lost([](node_id, std::string why) { ... });
 ///   ...
-///   joined.value()->leave();                         // orderly: no loss to anybody
+///   joined.value()->leave();                         // the others do not report a loss
 ///
-/// A star: every node keeps one TCP connection to rank 0 for the life of the job. A thread of its
-/// own on either end sends heartbeats, so that a node that died (end of file), hangs or is cut off
-/// (silence) is noticed whatever the rest of the process does. Rank 0 words the loss and tells it
-/// to all others: every process of a job reports the same message. Only the loss of rank 0 is
-/// worded by each itself; a rank 0 that stood still meanwhile takes their word for it when it wakes
-/// up, and one that hears nobody any more knows that it is cut off itself.
+/// A star: every node keeps one TCP connection to node 0 for the life of the job. On both ends a
+/// dedicated thread sends heartbeats, so a node that dies (end of file), hangs or is cut off (no
+/// heartbeat) is detected whatever the rest of its process does. Node 0 writes the message of a
+/// loss and sends it to all others, so every process reports the same one. Only if node 0 is lost
+/// does each node write the message itself. A node 0 that was stalled takes over that message when
+/// it resumes, and a node 0 that receives no heartbeat at all reports itself as lost.
 ///
-/// The first loss ends the job: later ones are its consequences and are not told.
+/// The first loss ends the job; later losses follow from it and are not reported.
 ///
-/// Who may join is settled by a mutual challenge over a shared key (WIRE.md in
-/// libactors/membership); a refused join costs its own connection and nothing else.
+/// A mutual challenge over a shared key decides who may join (WIRE.md in libactors/membership). A
+/// refused join closes its own connection and affects nothing else.
 #pragma once
 
 #include <chrono>
@@ -36,104 +36,101 @@ inline constexpr std::uint32_t nodes_max = 4096;
 inline constexpr std::size_t card_bytes_max = 64 * 1024;
 inline constexpr std::size_t description_bytes_max = 1024;
 inline constexpr std::size_t status_bytes_max = 256;
-/// What one node may give to one exchange.
+/// Size limit of the contribution of one node to one exchange.
 inline constexpr std::size_t gather_bytes_max = 64 * 1024 * 1024;
 
 struct membership_options {
   std::uint32_t nodes = 1;
-  node_id rank{0};
-  /// Where rank 0 listens and the others find it. Any address but a loopback one demands a key
-  /// file.
+  node_id node{0};
+  /// The address where node 0 listens. An address other than loopback requires a key file.
   std::string rendezvous_host = "127.0.0.1";
   std::uint16_t rendezvous_port = 0;
-  /// A socket that listens already, in place of host and port: rank 0 only. Owned by the
-  /// membership.
+  /// A socket that already listens, instead of host and port; node 0 only. The membership owns it.
   int listen_fd = -1;
-  /// A file of 16 bytes or more that only its owner may read, the same for every node; "": no key.
+  /// A file of 16 bytes or more that only its owner may access, the same on every node; "": no key.
   std::string key_file;
 
-  /// These five (nodes is the fifth) must be the same on every node.
+  /// These three and `nodes` must be the same on every node.
   std::string job_id;
   std::uint64_t job_hash = 0;
-  std::uint32_t epoch = 0;
   std::string version;
 
-  /// What this node does, for messages: "stages 1, 2".
+  /// The work of this node, for messages: "stages 1, 2".
   std::string description;
 
   std::chrono::milliseconds join_timeout{60'000};
   std::chrono::milliseconds heartbeat{200};
-  /// Silence after which a node is lost. At least three heartbeats. A connection that is closed
-  /// is a loss at once.
+  /// Time without a heartbeat after which a node is lost; at least three heartbeats. A closed
+  /// connection is a loss at once.
   std::chrono::milliseconds node_timeout{10'000};
 
   /// Releases a blocked join or exchange, like interrupt().
   std::stop_token stop;
-  /// If not null: set by a join() that fails because others did not come in time, could not be
-  /// reached, or still hold the job or the place that this node had before, so that another one may
-  /// succeed.
+  /// May be null. A failed join() sets it to whether a later one may succeed: because nodes did not
+  /// join in time, node 0 was unreachable, or the previous job or process of this node still runs.
   bool* may_join_later = nullptr;
-  /// Rank 0: one line for each refused join (100 at most), from the watch thread.
+  /// Node 0: called on the watch thread with one line for each refused join, at most 100.
   std::function<void(std::string)> on_refused;
-  /// One line when a node that had joined goes away before all have, from the watch thread: rank 0
-  /// tells of any, the others of rank 0. Nothing is lost yet: this node waits for it to join again.
+  /// Called on the watch thread with one line when a joined node disconnects before the job begins:
+  /// on node 0 for any node, on the others for node 0. This is no loss: the join continues to wait.
   std::function<void(std::string)> on_gone_early;
 };
 
 struct member {
   node_id node;
-  /// Its address as rank 0 sees it; of rank 0, the address that this node reached it by.
+  /// Its address as seen by node 0; for node 0, the address at which this node reached it.
   std::string host;
-  /// What that node gave to join(), opaque here.
+  /// The opaque bytes that the node passed to join().
   std::string card;
   std::string description;
 };
 
-/// The membership of this process in a job. Every function may be called from any thread, but not
-/// from the on_lost callback's own call when it blocks (all_gather, gather, leave, the destructor).
+/// The membership of this process in a job. Thread-safe; but the on_lost callback must not call the
+/// functions that block (all_gather, gather, leave, the destructor).
 class membership {
  public:
-  /// Blocks until all nodes have joined. Rank 0 listens; the others try again until rank 0 is up.
-  /// An error says what was expected, what came, and which nodes are missing.
+  /// Blocks until all nodes have joined. Node 0 listens; the others retry until node 0 is up. An
+  /// error says what was expected, what was found, and which nodes are missing.
   static result<std::unique_ptr<membership>> join(membership_options options, std::string card);
 
-  /// Without a leave() before it, the others see this node as lost.
+  /// The other nodes report this node as lost unless leave() was called before.
   ~membership();
   membership(const membership&) = delete;
   membership& operator=(const membership&) = delete;
 
   node_id node() const;
-  /// All nodes, by rank.
+  /// All nodes, by number.
   const std::vector<member>& members() const;
-  /// What to add to this process's steady_clock to get rank 0's; 0 on rank 0. Refined as heartbeats
-  /// come and go: the offset of the quickest of the last 64 round trips (the clock filter of NTP).
+  /// Add it to this process's steady_clock to get that of node 0; 0 on node 0. It is the offset of
+  /// the quickest of the last 64 heartbeat round trips (the clock filter of NTP).
   std::chrono::nanoseconds clock_offset() const;
 
-  /// Called once, from the watch thread, with the node and a message for the user; at once if a
-  /// node is lost already. Must not block: heartbeats wait for it. Takes the place of the callback
-  /// before it, which is not called any more once this returns; null: nobody is told.
+  /// Sets the callback of the first loss; it gets the node and a message for the user. It is called
+  /// once, on the watch thread, and immediately if a node is already lost. It must not block,
+  /// because heartbeats wait for it. After this returns, the previous callback is not called. May
+  /// be null.
   void on_lost(std::function<void(node_id, std::string why)> callback);
 
-  /// The message of the loss; waits for one for `limit`. Empty: none.
+  /// The message of the loss, for which it waits at most `limit`. Empty: no loss.
   std::string loss(std::chrono::milliseconds limit = {});
 
-  /// What this node is at ("step 12"), told with the heartbeats and in the message of its loss.
+  /// The progress of this node ("step 12"), sent with heartbeats and named if the node is lost.
   void set_status(std::string text);
 
-  /// Every node gives bytes and gets those of all, by rank. All nodes call it and gather() in the
-  /// same order, from one thread at a time. Ends with an error when a node is lost or has left,
-  /// after `limit`, or when interrupted; after an error no further exchange is possible.
+  /// Every node contributes bytes and gets those of all nodes, by number. All nodes must call
+  /// all_gather() and gather() in the same order, from one thread at a time. Error: a node was lost
+  /// or left, `limit` has passed, or interrupt(). After an error no further exchange is possible.
   result<std::vector<std::string>> all_gather(std::string bytes, std::chrono::milliseconds limit);
 
-  /// The same, but the bytes go to rank 0 alone: the others get nothing, and return when rank 0 has
-  /// those of all. A node that ends before it called this, ends it for all.
+  /// The same, but only node 0 gets the bytes: the others get an empty result once node 0 has the
+  /// bytes of all. It fails on all nodes if one ends before it has called this.
   result<std::vector<std::string>> gather(std::string bytes, std::chrono::milliseconds limit);
 
-  /// Orderly goodbye: this node's end is no loss to the others from here on, and this node hears of
-  /// no loss. Returns when the others know (rank 0: all of them), after `limit` at the latest.
+  /// Leaves the job: from now on neither does the end of this node count as a loss, nor does this
+  /// node report one. Returns when node 0 (on node 0: all others) has answered, or after `limit`.
   void leave(std::chrono::milliseconds limit = std::chrono::seconds{5});
 
-  /// Releases a blocked exchange, now and from here on.
+  /// Ends a blocked exchange, and every later one, with an error.
   void interrupt();
 
  private:
@@ -143,8 +140,8 @@ class membership {
   std::unique_ptr<impl> impl_;
 };
 
-/// A socket that listens on a free port of 127.0.0.1, for a launcher that starts the nodes of a job
-/// on its own machine. Survives exec.
+/// A socket that listens on a free port of 127.0.0.1, for a launcher that starts all nodes of a job
+/// on this machine. It stays open across exec.
 struct listening_socket {
   int fd = -1;
   std::uint16_t port = 0;
