@@ -120,12 +120,12 @@ std::unique_ptr<device> accelerated_ranks::make_device(std::string name, rank_ad
 
 slab_memory accelerated_ranks::pinned_memory() const { return pinned(devices_.platform); }
 
-at::Tensor accelerated_ranks::make_room(rank_address rank, at::IntArrayRef shape,
-                                        at::ScalarType type) const {
+at::Tensor accelerated_ranks::make_receive_buffer(rank_address rank, at::IntArrayRef shape,
+                                                  at::ScalarType type) const {
   const auto lane = lanes_.find(rank);
   if (lane == lanes_.end()) return {};
-  auto room = lane->second->make_room(shape, type);
-  return room ? std::move(*room) : at::Tensor{};
+  auto buffer = lane->second->make_receive_buffer(shape, type);
+  return buffer ? std::move(*buffer) : at::Tensor{};
 }
 
 void accelerated_ranks::enter_thread() const {

@@ -34,7 +34,8 @@ class accelerated_ranks {
   /// That devices reach by themselves.
   slab_memory pinned_memory() const;
   /// On the device of a rank, for what others put there; undefined: there is none left.
-  at::Tensor make_room(rank_address rank, at::IntArrayRef shape, at::ScalarType type) const;
+  at::Tensor make_receive_buffer(rank_address rank, at::IntArrayRef shape,
+                                 at::ScalarType type) const;
   /// For a thread of a library that works with devices.
   void enter_thread() const;
 

@@ -22,7 +22,7 @@ namespace rrfp::actors {
 /// Where what arrives from other nodes goes; empty: memory of the system.
 struct arrival_memory {
   slab_memory host;
-  ucx_transport::device_room on_devices;  ///< asked where UCX writes to devices
+  ucx_transport::device_allocator on_devices;  ///< asked where UCX writes to devices
   std::function<void()> enter_thread;     ///< as in ucx_options
 };
 

@@ -472,7 +472,7 @@ class session::impl {
     return {
         accelerated_->pinned_memory(),
         [ranks = accelerated_](const rank_address& to, at::IntArrayRef shape, at::ScalarType type) {
-          return ranks->make_room(to, shape, type);
+          return ranks->make_receive_buffer(to, shape, type);
         },
         [ranks = accelerated_] { ranks->enter_thread(); }};
   }

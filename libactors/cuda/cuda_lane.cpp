@@ -174,16 +174,16 @@ result<at::Tensor> cuda_lane::copy_in(const at::Tensor& from) {
   }
 }
 
-result<at::Tensor> cuda_lane::make_room(at::IntArrayRef shape, at::ScalarType type) {
+result<at::Tensor> cuda_lane::make_receive_buffer(at::IntArrayRef shape, at::ScalarType type) {
   try {
     // Other allocators reuse memory in stream order, but writers from outside are in no stream.
     if (c10::cuda::CUDACachingAllocator::name() != "native")
       return error{
           "PYTORCH_CUDA_ALLOC_CONF selects an allocator that cannot provide receive buffers"};
     const c10::cuda::CUDAStreamGuard guard{receive_buffers_};
-    auto room = at::empty(shape, at::TensorOptions{type}.device(device()));
-    claim(room);
-    return room;
+    auto buffer = at::empty(shape, at::TensorOptions{type}.device(device()));
+    claim(buffer);
+    return buffer;
   } catch (const c10::Error& e) {
     return failure_of(e);
   }

@@ -20,7 +20,7 @@ class cuda_lane final : public accelerator::lane {
   void claim(const at::Tensor& t) override;
   status copy_out(const at::Tensor& from, std::byte* to) override;
   result<at::Tensor> copy_in(const at::Tensor& from) override;
-  result<at::Tensor> make_room(at::IntArrayRef shape, at::ScalarType type) override;
+  result<at::Tensor> make_receive_buffer(at::IntArrayRef shape, at::ScalarType type) override;
   accelerator::memory_counts memory() const override;
 
  private:

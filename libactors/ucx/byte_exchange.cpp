@@ -9,7 +9,7 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-/// About what an answer over shared memory takes; longer waits sleep.
+/// About the latency of a reply over shared memory; longer waits sleep.
 constexpr std::chrono::microseconds receive_spin{30};
 
 error too_long(std::size_t room, std::size_t got) {
@@ -19,7 +19,7 @@ error too_long(std::size_t room, std::size_t got) {
 
 constexpr const char* transport_closed = "the transport is closed";
 
-/// What a kept message counts for; an empty one is not for nothing.
+/// The cost of a kept message towards the limit; an empty one costs something, too.
 std::size_t cost_of(std::size_t bytes) { return bytes + 64; }
 
 }  // namespace
@@ -50,7 +50,7 @@ bool byte_mailbox::arrive(rank_id from, std::uint64_t tag, slab data, std::size_
   {
     const std::lock_guard lock{mutex_};
     const auto is_awaited = std::any_of(waiting_.begin(), waiting_.end(), [&](const waiting* w) {
-      return w->what == key{from, tag};
+      return w->wanted == key{from, tag};
     });
     if (!is_awaited) {
       if (closed_) return true;
@@ -71,7 +71,7 @@ result<std::optional<std::size_t>> byte_mailbox::receive(rank_id from, std::uint
   waiting mine{{from, tag}, into, 0, std::nullopt, false};
   {
     const std::lock_guard lock{mutex_};
-    if (auto found = take_arrived(mine.what)) {
+    if (auto found = take_arrived(mine.wanted)) {
       if (found->bytes > into.size()) return too_long(into.size(), found->bytes);
       if (found->bytes > 0) std::memcpy(into.data(), found->data.data(), found->bytes);
       return length{found->bytes};
@@ -99,8 +99,8 @@ result<std::optional<std::size_t>> byte_mailbox::receive(rank_id from, std::uint
   return length{mine.bytes};
 }
 
-std::optional<byte_mailbox::arrived> byte_mailbox::take_arrived(const key& what) {
-  const auto found = unexpected_.find(what);
+std::optional<byte_mailbox::arrived> byte_mailbox::take_arrived(const key& wanted) {
+  const auto found = unexpected_.find(wanted);
   if (found == unexpected_.end()) return std::nullopt;
   auto taken = std::move(found->second.front());
   found->second.pop_front();
@@ -109,9 +109,9 @@ std::optional<byte_mailbox::arrived> byte_mailbox::take_arrived(const key& what)
   return taken;
 }
 
-byte_mailbox::waiting* byte_mailbox::take_waiting(const key& what) {
+byte_mailbox::waiting* byte_mailbox::take_waiting(const key& wanted) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [&](const waiting* w) { return w->what == what; });
+                                  [&](const waiting* w) { return w->wanted == wanted; });
   if (found == waiting_.end()) return nullptr;
   auto* const w = *found;
   waiting_.erase(found);
@@ -142,7 +142,7 @@ void byte_mailbox::end(node_id node, const std::string& why) {
   ended_.emplace(node, why);
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     auto* const w = *at;
-    const auto* const ending = ending_of(w->what.first);
+    const auto* const ending = ending_of(w->wanted.first);
     if (ending == nullptr) {
       ++at;
       continue;
@@ -173,7 +173,7 @@ std::shared_ptr<byte_mailbox> byte_exchange::mailbox(std::uint32_t group, rank_i
 std::shared_ptr<byte_mailbox> byte_exchange::open(std::uint32_t group, rank_id member,
                                                   std::vector<node_id> nodes) {
   auto box = mailbox(group, member);
-  RRFP_CHECK(box != nullptr, "a node has at most 4096 members of rank groups");
+  RRFP_CHECK(box != nullptr, "a node must have at most 4096 members of rank groups");
   const std::lock_guard lock{mutex_};
   box->set_members(std::move(nodes), ended_);
   return box;

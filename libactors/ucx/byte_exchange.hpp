@@ -1,9 +1,9 @@
-/// Where the bytes of rank channels wait for their receive(), or the other way round.
+/// Mailboxes where the bytes of rank channels wait for a receive(), or a receive() for its bytes.
 ///
-/// A mailbox belongs to one member of one group that lives on this node. It comes into being with
-/// the first of its channel and its first arrival, for the others of a group may be quicker.
-/// Thread-safe: the progress thread (or a sender of the same process) puts in, the ranks' threads
-/// take out.
+/// A mailbox belongs to one member, on this node, of one group. The first arrival or the opening of
+/// the channel creates it, because other members may send before this one opens its channel.
+/// Thread-safe: the progress thread (or a sender of the same process) delivers, and the ranks'
+/// threads receive.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ class byte_mailbox {
   byte_mailbox(std::shared_ptr<slab_pool> pool, std::size_t unexpected_bytes_max)
       : pool_(std::move(pool)), unexpected_bytes_max_(unexpected_bytes_max) {}
 
-  /// Copies `data` to the receive() that waits for it, else to a slab. False: there is no room.
+  /// Copies `data` to the receive() that waits for it, otherwise to a slab. False: no room is left.
   bool arrive(rank_id from, std::uint64_t tag, std::span<const std::byte> data);
-  /// The same for data that already lies in a slab.
+  /// The same for data that is already in a slab.
   bool arrive(rank_id from, std::uint64_t tag, slab data, std::size_t bytes);
 
   /// As tp_coord::rank_channel::receive().
@@ -42,20 +42,20 @@ class byte_mailbox {
                                              std::span<std::byte> into,
                                              std::chrono::milliseconds limit);
 
-  /// Which node each member lives on, and from now on what `ended` of them is an error.
+  /// Sets the node of each member, and the nodes that have ended.
   void set_members(std::vector<node_id> nodes, const std::map<node_id, std::string>& ended);
-  /// Every receive() from `node` that nothing has arrived for is an error, for good.
+  /// From now on a receive() from `node` fails with `why`, unless its message has arrived.
   void end(node_id node, const std::string& why);
-  /// Every receive() that nothing has arrived for is an error that says `why`, for good.
+  /// From now on every receive() fails with `why`, unless its message has arrived.
   void close(const std::string& why);
 
  private:
   using clock = std::chrono::steady_clock;
   using key = std::pair<rank_id, std::uint64_t>;
 
-  /// One receive() under way; lies on its stack. `settled` is the last that is written to it.
+  /// One receive() in progress, on its stack. `settled` is written last.
   struct waiting {
-    key what;
+    key wanted;
     std::span<std::byte> into;
     std::size_t bytes;
     std::optional<error> failed;
@@ -66,8 +66,8 @@ class byte_mailbox {
     std::size_t bytes;
   };
 
-  std::optional<arrived> take_arrived(const key& what);
-  waiting* take_waiting(const key& what);
+  std::optional<arrived> take_arrived(const key& wanted);
+  waiting* take_waiting(const key& wanted);
   void settle(waiting& w, std::optional<error> failed);
   const std::string* ending_of(rank_id from) const;
 
@@ -89,9 +89,9 @@ class byte_exchange {
   byte_exchange(std::shared_ptr<slab_pool> pool, std::size_t unexpected_bytes_max)
       : pool_(std::move(pool)), unexpected_bytes_max_(unexpected_bytes_max) {}
 
-  /// Null when there are too many, which no honest peer brings about.
+  /// Null if there are too many; a correct peer never causes that.
   std::shared_ptr<byte_mailbox> mailbox(std::uint32_t group, rank_id member);
-  /// The mailbox of a member that lives here, with the nodes of all members.
+  /// The mailbox of a member on this node; `nodes` are those of all members.
   std::shared_ptr<byte_mailbox> open(std::uint32_t group, rank_id member,
                                      std::vector<node_id> nodes);
   void end(node_id node, const std::string& why);

@@ -1,4 +1,4 @@
-/// Between libtorch's element types and the codes of the wire.
+/// Converts between libtorch's element types and the codes of the wire format.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace rrfp::actors::ucx {
 
-/// Nothing for a type that does not travel.
+/// Empty for a type that cannot be sent.
 inline std::optional<wire_dtype> wire_dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kByte: return wire_dtype::uint8;

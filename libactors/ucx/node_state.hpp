@@ -1,4 +1,4 @@
-/// What the parts of the transport share: the options, the memory, the counters, and who receives.
+/// The state that the parts of the transport share: options, memory, counters and sinks.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace rrfp::actors::ucx {
 
-/// Written by the progress thread, read by any.
+/// Written by the progress thread, read by any thread.
 struct live_counters {
   using number = std::atomic<std::uint64_t>;
 
@@ -27,12 +27,12 @@ struct live_counters {
   number inflight_bytes = 0;
   number inflight_bytes_peak = 0;
 
-  /// Each is written by one thread only; readers need no order between them.
-  static void add(number& n, std::uint64_t what = 1) {
-    n.store(n.load(std::memory_order_relaxed) + what, std::memory_order_relaxed);
+  /// Each counter has one writer; readers need no order between counters.
+  static void add(number& n, std::uint64_t amount = 1) {
+    n.store(n.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
-  static void subtract(number& n, std::uint64_t what = 1) {
-    n.store(n.load(std::memory_order_relaxed) - what, std::memory_order_relaxed);
+  static void subtract(number& n, std::uint64_t amount = 1) {
+    n.store(n.load(std::memory_order_relaxed) - amount, std::memory_order_relaxed);
   }
 };
 

@@ -42,7 +42,7 @@ status peer_table::connect(node_id node, const std::string& address) {
 void peer_table::on_error(void* arg, ucp_ep_h, ucs_status_t why) {
   auto& p = *static_cast<peer*>(arg);
   p.is_broken = true;
-  p.table->has_news_ = true;
+  p.table->has_unreported_ = true;
   p.table->fail(p.node, ucx_error("the connection broke", why).message);
 }
 
@@ -66,7 +66,7 @@ void peer_table::leave(node_id node) {
 }
 
 void peer_table::end(node_id node, peer_event e, std::string why) {
-  // A node may fail that was never connected from here: it may have come to us.
+  // A node that this one never connected to may fail, too: it may have connected to this one.
   const auto [found, _] = peers_.try_emplace(node);
   auto& p = found->second;
   const auto before = p.state;
@@ -75,16 +75,16 @@ void peer_table::end(node_id node, peer_event e, std::string why) {
   p.table = this;
   p.node = node;
   p.why = std::move(why);
-  p.is_news = true;
-  has_news_ = true;
+  p.is_unreported = true;
+  has_unreported_ = true;
 }
 
 bool peer_table::settle() {
-  if (!has_news_) return false;
-  has_news_ = false;
+  if (!has_unreported_) return false;
+  has_unreported_ = false;
   for (auto& [node, p] : peers_) {
     if (p.is_broken || p.state == peer_state::failed) close(p);
-    if (!std::exchange(p.is_news, false)) continue;
+    if (!std::exchange(p.is_unreported, false)) continue;
     ended_(node, p.why, p.state == peer_state::failed);
   }
   return true;

@@ -1,10 +1,10 @@
-/// The other nodes, as the progress thread sees them. It alone uses this.
+/// The other nodes and their endpoints. Used only by the progress thread.
 ///
-///   connected --failed--> failed      an endpoint error, a broken promise, give_up()
-///   connected --left----> left        it said farewell
+///   connected --failed--> failed      an endpoint error, an invalid message, give_up()
+///   connected --left----> left        it sent a farewell
 ///
-/// Only the first of the two is reported. Either way nothing goes there any more, and its endpoint
-/// is closed outside of UCX's callbacks.
+/// Only the first event is reported. After it, nothing is sent to the node, and its endpoint is
+/// closed outside of UCX's callbacks.
 #pragma once
 
 #include <chrono>
@@ -23,29 +23,30 @@ class peer_table {
  public:
   using ended_handler = std::function<void(node_id, const std::string& why, bool has_failed)>;
 
-  /// `ended` is called by settle(), once a node.
+  /// settle() calls `ended` once per node.
   peer_table(worker& w, ended_handler ended) : worker_(w), ended_(std::move(ended)) {}
   peer_table(const peer_table&) = delete;
   peer_table& operator=(const peer_table&) = delete;
 
   status connect(node_id node, const std::string& address);
-  /// Null when nothing can go there.
+  /// Null unless the node is connected.
   ucp_ep_h endpoint(node_id node) const;
   bool has_failed(node_id node) const;
 
   void fail(node_id node, std::string why);
   void leave(node_id node);
 
-  /// Outside of UCX's callbacks: closes what has ended, and tells. True if there was something.
+  /// Call it outside of UCX's callbacks: closes ended endpoints and reports them. True if any
+  /// ended.
   bool settle();
 
   std::vector<node_id> connected() const;
   /// "node 1: posix/memory; node 2: tcp/eth0"
   std::string describe() const;
 
-  /// Begins to close every endpoint by force.
+  /// Begins to force-close every endpoint.
   void close_all();
-  /// Endpoints whose closing has begun and not ended.
+  /// Number of endpoints that are still closing.
   std::size_t closing();
 
  private:
@@ -58,8 +59,8 @@ class peer_table {
     ucp_ep_h endpoint = nullptr;
     peer_state state = peer_state::connected;
     std::string why;
-    bool is_news = false;
-    bool is_broken = false;  ///< UCX will not use the endpoint any more
+    bool is_unreported = false;
+    bool is_broken = false;  ///< UCX can no longer use the endpoint
   };
 
   static peer_state next(peer_state s, peer_event e);
@@ -71,7 +72,7 @@ class peer_table {
   const ended_handler ended_;
   std::map<node_id, peer> peers_;
   std::vector<void*> closing_;
-  bool has_news_ = false;
+  bool has_unreported_ = false;
 };
 
 }  // namespace rrfp::actors::ucx

@@ -13,16 +13,17 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-/// Calls of ucp_worker_progress before the queue gets its turn.
+/// Calls of ucp_worker_progress between two looks at the queue.
 constexpr int progress_at_once = 32;
-/// Nothing depends on it; a lost event would cost this much instead of a hang.
+/// A safety net: a lost event causes this delay instead of a hang.
 constexpr std::chrono::milliseconds sleep_max{250};
 
 void watch(int epoll, int descriptor) {
-  epoll_event what{};
-  what.events = EPOLLIN;
-  what.data.fd = descriptor;
-  RRFP_CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &what) == 0, "epoll takes a descriptor");
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = descriptor;
+  RRFP_CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) == 0,
+             "epoll must accept a descriptor");
 }
 
 }  // namespace
@@ -39,7 +40,8 @@ progress_thread::progress_thread(node_state& node, worker w)
       receiver_(node, *worker_, peers_, sender_),
       wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       epoll_descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
-  RRFP_CHECK(wake_descriptor_ >= 0 && epoll_descriptor_ >= 0, "the system gives descriptors");
+  RRFP_CHECK(wake_descriptor_ >= 0 && epoll_descriptor_ >= 0,
+             "the process must not run out of file descriptors");
   watch(epoll_descriptor_, wake_descriptor_);
   watch(epoll_descriptor_, worker_->event_descriptor());
   thread_ = std::thread{[this] { run(); }};
@@ -58,9 +60,9 @@ void progress_thread::on_failure(failure_handler failed) {
   });
 }
 
-void progress_thread::fetch_to_devices(ucx_transport::device_room room) {
-  ask([this, room = std::move(room)](peer_table&) {
-    receiver_.fetch_to_devices(room);
+void progress_thread::fetch_to_devices(ucx_transport::device_allocator allocate) {
+  ask([this, allocate = std::move(allocate)](peer_table&) {
+    receiver_.fetch_to_devices(allocate);
     return true;
   });
 }
@@ -78,7 +80,7 @@ void progress_thread::post(work w) {
 }
 
 void progress_thread::stop() {
-  RRFP_CHECK(!is_this_thread(), "a sink or a failure handler does not close its transport");
+  RRFP_CHECK(!is_this_thread(), "a sink or a failure handler must not close its transport");
   if (!thread_.joinable()) return;
   stopping_ = true;
   post(call{[](peer_table&) {}});
@@ -99,8 +101,8 @@ void progress_thread::run() {
       sleep();
   }
   const auto begun = clock::now();
-  say_farewell(begun + node_.options.close_max / 2);
-  let_go(begun + node_.options.close_max);
+  send_farewells(begun + node_.options.close_max / 2);
+  close_endpoints(begun + node_.options.close_max);
 }
 
 bool progress_thread::work_once() {
@@ -108,7 +110,7 @@ bool progress_thread::work_once() {
   any |= sender_.send_due();
   for (int i = 0; i < progress_at_once && ucp_worker_progress(worker_->handle()) != 0; ++i)
     any = true;
-  any |= receiver_.fetch_granted();
+  any |= receiver_.begin_fetches();
   any |= peers_.settle();
   return any;
 }
@@ -149,9 +151,8 @@ void progress_thread::sleep() {
   sleeps_.store(false);
 }
 
-/// Until each node that is connected has heard of it, so that it does not take our going for our
-/// death.
-void progress_thread::say_farewell(clock::time_point limit) {
+/// Waits until each connected node has answered, so that no node takes the end for a failure.
+void progress_thread::send_farewells(clock::time_point limit) {
   {
     const std::lock_guard lock{mutex_};
     closed_ = true;
@@ -161,16 +162,16 @@ void progress_thread::say_farewell(clock::time_point limit) {
   sender_.drop_held();
   receiver_.close();
   for (const auto node : peers_.connected()) sender_.send_farewell(node, false);
-  const auto all_know = [&] {
-    const auto there = peers_.connected();
-    return std::all_of(there.begin(), there.end(),
+  const auto all_answered = [&] {
+    const auto nodes = peers_.connected();
+    return std::all_of(nodes.begin(), nodes.end(),
                        [&](node_id n) { return receiver_.has_answered(n); });
   };
-  while (!all_know() && clock::now() < limit)
+  while (!all_answered() && clock::now() < limit)
     if (!work_once()) sleep();
 }
 
-void progress_thread::let_go(clock::time_point limit) {
+void progress_thread::close_endpoints(clock::time_point limit) {
   peers_.close_all();
   while (peers_.closing() + sender_.pending() + receiver_.fetching() > 0 && clock::now() < limit)
     ucp_worker_progress(worker_->handle());

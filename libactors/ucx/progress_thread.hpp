@@ -1,10 +1,9 @@
-/// The one thread that calls UCX: drain the queue, make progress, look for a while, sleep.
+/// The only thread that calls UCX: it drains the queue, makes progress, polls for a while, sleeps.
 ///
-///   busy -> nothing to do for `spin` -> arm UCX and sleep -> an event of UCX, a post(), or a due
-///   time
+///   busy -> idle for `spin` -> arm UCX and sleep -> an event of UCX, a post(), or a due time
 ///
-/// Between "I sleep" and the sleep itself the queue is looked at once more, and who posts looks
-/// whether the thread sleeps; so no work is left lying.
+/// The thread sets `sleeps_` and then checks the queue once more before it sleeps; post() adds to
+/// the queue and then checks `sleeps_`. So no work waits for a sleeping thread.
 #pragma once
 
 #include <atomic>
@@ -34,14 +33,15 @@ class progress_thread {
   const std::string& address() const { return worker_->address(); }
   /// From any thread. Dropped after stop().
   void post(work w);
-  /// What `f` returns on the progress thread; nothing once that has stopped. Not from that thread.
+  /// Runs `f` on the progress thread and returns its result; empty once that has stopped. Must not
+  /// be called on that thread.
   template <class F>
   auto ask(F f) -> std::optional<decltype(f(std::declval<peer_table&>()))>;
   bool is_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
   void on_failure(failure_handler failed);
-  void fetch_to_devices(ucx_transport::device_room room);
-  /// Says farewell, closes what is open, ends the thread. At most about close_max.
+  void fetch_to_devices(ucx_transport::device_allocator allocate);
+  /// Sends farewells, closes the endpoints and ends the thread, within about close_max.
   void stop();
 
  private:
@@ -51,8 +51,8 @@ class progress_thread {
   bool work_once();
   bool drain();
   void sleep();
-  void say_farewell(clock::time_point limit);
-  void let_go(clock::time_point limit);
+  void send_farewells(clock::time_point limit);
+  void close_endpoints(clock::time_point limit);
 
   node_state& node_;
   std::optional<worker> worker_;
@@ -65,7 +65,7 @@ class progress_thread {
   int epoll_descriptor_ = -1;
   std::mutex mutex_;
   std::vector<work> queue_;
-  bool closed_ = false;  ///< nothing is queued any more
+  bool closed_ = false;  ///< the queue accepts no more work
   std::vector<work> draining_;
   std::atomic<bool> has_work_ = false;
   std::atomic<bool> sleeps_ = false;
@@ -76,7 +76,7 @@ class progress_thread {
 template <class F>
 auto progress_thread::ask(F f) -> std::optional<decltype(f(std::declval<peer_table&>()))> {
   using answer = decltype(f(std::declval<peer_table&>()));
-  // Shared, for the question may be dropped unanswered; that breaks the promise.
+  // Shared with the queued call: if that is dropped unrun, the promise breaks.
   auto promised = std::make_shared<std::promise<answer>>();
   auto future = promised->get_future();
   post(call{[promised = std::move(promised), f = std::move(f)](peer_table& peers) {

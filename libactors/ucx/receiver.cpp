@@ -41,16 +41,16 @@ bool matches(const Header& h, std::span<const std::byte> data) {
 }
 
 constexpr const char* damaged = "the data does not match its checksum: ";
-constexpr const char* no_memory = "there is no memory left here for ";
+constexpr const char* no_memory = "this node has no memory left for ";
 
-/// Between looks at the network at most so many fetches are begun.
+/// Limit of fetches begun between two calls of ucp_worker_progress.
 constexpr int fetches_at_once = 16;
 
 }  // namespace
 
 receiver::receiver(node_state& node, worker& w, peer_table& peers, sender& out)
     : node_(node), worker_(w), peers_(peers), out_(out) {
-  const auto listen = [&](am kind, ucp_am_recv_callback_t call) {
+  const auto set_handler = [&](am kind, ucp_am_recv_callback_t call) {
     ucp_am_handler_param_t how{};
     how.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                      UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -58,11 +58,11 @@ receiver::receiver(node_state& node, worker& w, peer_table& peers, sender& out)
     how.cb = call;
     how.arg = this;
     const auto s = ucp_worker_set_am_recv_handler(worker_.handle(), &how);
-    RRFP_CHECK(s == UCS_OK, "UCX takes handlers of active messages");
+    RRFP_CHECK(s == UCS_OK, "UCX must accept handlers of active messages");
   };
-  listen(am::tensor, &on_tensor);
-  listen(am::bytes, &on_bytes);
-  listen(am::farewell, &on_farewell);
+  set_handler(am::tensor, &on_tensor);
+  set_handler(am::bytes, &on_bytes);
+  set_handler(am::farewell, &on_farewell);
 }
 
 template <class Header>
@@ -95,7 +95,7 @@ bool receiver::is_fresh(const tensor_header& h) {
     case sequence_window::verdict::too_far:
       peers_.fail(h.from_node, "a message was lost: one of the " +
                                    std::to_string(sequence_window::window_max) +
-                                   " before this one never came: " + name_of(h));
+                                   " before this one never arrived: " + name_of(h));
       return false;
   }
   return false;
@@ -163,7 +163,7 @@ ucs_status_t receiver::announce(any_header h, void* descriptor) {
   return UCS_INPROGRESS;  // the descriptor stays valid until it is fetched or released
 }
 
-bool receiver::fetch_granted() {
+bool receiver::begin_fetches() {
   bool any = false;
   for (int i = 0; i < fetches_at_once && !announced_.empty(); ++i) {
     const auto bytes =
@@ -178,10 +178,11 @@ bool receiver::fetch_granted() {
   return any;
 }
 
-at::Tensor receiver::room_on_device(const any_header& any) const {
+at::Tensor receiver::allocate_on_device(const any_header& any) const {
   const auto* const h = std::get_if<tensor_header>(&any);
-  if (h == nullptr || !room_ || h->has_data_hash) return {};
-  return room_(h->message.to, at::IntArrayRef{h->shape.data(), h->dims}, scalar_type_of(h->dtype));
+  if (h == nullptr || !allocator_ || h->has_data_hash) return {};
+  return allocator_(h->message.to, at::IntArrayRef{h->shape.data(), h->dims},
+                    scalar_type_of(h->dtype));
 }
 
 void receiver::begin_fetch(announcement a) {
@@ -191,7 +192,7 @@ void receiver::begin_fetch(announcement a) {
     live_counters::add(node_.counters.dropped_stale);
     return ucp_am_data_release(worker_.handle(), a.descriptor);
   }
-  auto on_device = room_on_device(a.header);
+  auto on_device = allocate_on_device(a.header);
   auto into = on_device.defined() ? slab{} : node_.pool->take(bytes);
   auto* const target = on_device.defined() ? on_device.mutable_data_ptr() : into.data();
   if (target == nullptr) {
@@ -257,7 +258,7 @@ void receiver::deliver(const tensor_header& h, at::Tensor t) {
     case sink_table::outcome::delivered: count_delivered(h.data_bytes); break;
     case sink_table::outcome::closed: break;
     case sink_table::outcome::not_bound:
-      peers_.fail(h.from_node, "no such receiver here: " + name_of(h));
+      peers_.fail(h.from_node, "no receiver on this node: " + name_of(h));
       break;
   }
 }
@@ -280,7 +281,8 @@ void receiver::put(const bytes_header& h, std::span<const std::byte> data, Arriv
   if (box != nullptr && h.closes)
     box->close({reinterpret_cast<const char*>(data.data()), data.size()});
   else if (box == nullptr || !arrive(*box))
-    return peers_.fail(h.from_node, "nobody asks for what it sends: " + name_of(h));
+    return peers_.fail(h.from_node,
+                       "its messages are not received, and their buffer is full: " + name_of(h));
   count_delivered(h.data_bytes);
 }
 

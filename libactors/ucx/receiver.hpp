@@ -1,6 +1,7 @@
-/// The way in: judges headers, drops what was there before, copies small data at once and fetches
-/// large data in order of arrival while the budget lasts. Used by the progress thread alone;
-/// on_tensor and its sisters run inside ucp_worker_progress, where no progress may be made.
+/// Receives messages: checks headers, drops duplicates, copies small data at once and fetches large
+/// data in order of arrival within `inflight_bytes_max`. Used only by the progress thread;
+/// on_tensor, on_bytes and on_farewell run inside ucp_worker_progress and must not make progress
+/// themselves.
 #pragma once
 
 #include <deque>
@@ -22,22 +23,24 @@ class receiver {
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
 
-  /// Asked for room for each large tensor without a checksum from now on.
-  void fetch_to_devices(ucx_transport::device_room room) { room_ = std::move(room); }
-  /// Begins the fetches that the budget allows. True if there was one.
-  bool fetch_granted();
+  /// From now on `allocate` provides the memory of each large tensor without a checksum.
+  void fetch_to_devices(ucx_transport::device_allocator allocate) {
+    allocator_ = std::move(allocate);
+  }
+  /// Begins the fetches that the limit allows. True if it began one.
+  bool begin_fetches();
   std::size_t fetching() const { return fetching_; }
 
-  /// From now on everything that comes but farewells is dropped.
+  /// From now on drops every message except farewells.
   void close();
-  /// Whether a node has heard our farewell.
+  /// Whether the node has answered the farewell of this node.
   bool has_answered(node_id node) const { return answered_.contains(node); }
 
  private:
   using edge = std::pair<rank_address, rank_address>;
   using any_header = std::variant<tensor_header, bytes_header>;
 
-  /// Data that stays with its sender until there is room for it.
+  /// Data that stays at its sender until the limit allows the fetch.
   struct announcement {
     any_header header;
     void* descriptor;
@@ -45,8 +48,8 @@ class receiver {
   struct fetch {
     receiver* owner;
     any_header header;
-    slab into;             ///< of the host, or
-    at::Tensor on_device;  ///< of a rank's device
+    slab into;             ///< host memory, or
+    at::Tensor on_device;  ///< memory of a rank's device
   };
 
   static ucs_status_t on_tensor(void* arg, const void* header, std::size_t header_bytes, void* data,
@@ -61,14 +64,14 @@ class receiver {
   bool is_acceptable(const Header& h, std::size_t bytes);
   bool is_fresh(const tensor_header& h);
   ucs_status_t announce(any_header h, void* descriptor);
-  /// Undefined: it goes to memory of the host.
-  at::Tensor room_on_device(const any_header& h) const;
+  /// Undefined: fetch to host memory.
+  at::Tensor allocate_on_device(const any_header& h) const;
   void begin_fetch(announcement a);
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   void deliver(const tensor_header& h, slab data);
   void deliver(const tensor_header& h, at::Tensor t);
   void deliver(const bytes_header& h, slab data);
-  /// Hands intact data over to its mailbox: by `arrive`, or as the reason to close it.
+  /// Passes intact data to its mailbox: with `arrive`, or as the reason to close it.
   template <class Arrive>
   void put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive);
   void deliver_small(const bytes_header& h, std::span<const std::byte> data);
@@ -79,7 +82,7 @@ class receiver {
   peer_table& peers_;
   sender& out_;
   std::map<edge, sequence_window> windows_;
-  ucx_transport::device_room room_;
+  ucx_transport::device_allocator allocator_;
   std::deque<announcement> announced_;
   std::size_t fetching_ = 0;
   std::set<node_id> answered_;

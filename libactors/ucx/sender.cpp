@@ -18,7 +18,7 @@ tensor_header sender::header_of(const tensor_send& s) {
   h.dims = static_cast<std::uint8_t>(s.m.tensor.dim());
   std::copy_n(s.m.tensor.sizes().begin(), h.dims, h.shape.begin());
   h.data_bytes = s.m.tensor.nbytes();
-  // Of what lies on a device the host does not make one.
+  // The host does not hash data in device memory.
   h.has_data_hash = options.checksum_data && s.m.tensor.is_cpu();
   h.data_hash = s.data_hash;
   return h;
@@ -27,7 +27,7 @@ tensor_header sender::header_of(const tensor_send& s) {
 void sender::send(tensor_send s) {
   if (s.m.tensor.nbytes() > node_.options.message_bytes_max)
     return peers_.fail(s.to, "a message of " + std::to_string(s.m.tensor.nbytes()) +
-                                 " bytes for it exceeds message_bytes_max, " +
+                                 " bytes to it exceeds message_bytes_max, " +
                                  std::to_string(node_.options.message_bytes_max));
   auto header = header_of(s);
   if (!node_.options.inject) return send_tensor(s.to, header, std::move(s.m.tensor));

@@ -1,5 +1,5 @@
-/// The way out: numbers messages, writes their headers, hands them to UCX and keeps their memory
-/// until UCX has let go of it. Used by the progress thread alone.
+/// Sends messages: numbers them, writes their headers, passes them to UCX and keeps their memory
+/// until UCX has released it. Used only by the progress thread.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace rrfp::actors::ucx {
 /// Active message numbers.
 enum class am : unsigned { tensor = 1, bytes = 2, farewell = 3 };
 
-/// A tensor on its way to the progress thread; contiguous, in memory that UCX reads.
+/// A tensor queued for the progress thread; contiguous, in memory that UCX can read.
 struct tensor_send {
   node_id to;
   message m;
@@ -41,19 +41,19 @@ class sender {
   void send(bytes_send s);
   void send_farewell(node_id to, bool is_answer);
 
-  /// Sends what a fault held back until now. True if there was something.
+  /// Sends the messages that a fault has delayed until now. True if there was one.
   bool send_due();
-  /// When the next held message is due; the end of time if none is held.
+  /// When the next delayed message is due; time_point::max() if there is none.
   clock::time_point next_due() const;
-  /// Held messages go nowhere.
+  /// Drops the delayed messages.
   void drop_held() { held_ = {}; }
-  /// Messages that UCX has not let go of.
+  /// Number of messages whose memory UCX still uses.
   std::size_t pending() const { return pending_; }
 
  private:
   using edge = std::pair<rank_address, rank_address>;
 
-  /// All that UCX reads from while a message is on its way.
+  /// The memory that UCX reads while it sends one message.
   struct outgoing {
     sender* owner = nullptr;
     am kind = am::tensor;
@@ -91,7 +91,7 @@ class sender {
   std::priority_queue<held> held_;
   std::uint64_t held_count_ = 0;
   std::size_t pending_ = 0;
-  std::unique_ptr<outgoing> spare_;  ///< most messages are gone before the next comes
+  std::unique_ptr<outgoing> spare_;  ///< reused, because most messages are sent before the next one
 };
 
 }  // namespace rrfp::actors::ucx

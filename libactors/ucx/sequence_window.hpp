@@ -1,8 +1,8 @@
-/// Which sequence numbers of an edge have been there, in bounded memory whatever the order.
+/// The sequence numbers of an edge that have arrived, in bounded memory for any order.
 ///
-/// Nearly in order the window holds one word. It grows only over a gap: numbers far beyond one that
-/// is missing. The transport below is reliable, so a number that stays missing while window_max
-/// later ones arrive is lost, and the edge can no longer be trusted.
+/// If numbers arrive nearly in order, the window holds one word. It grows only over a gap. UCX is
+/// reliable, so a number that is still missing after window_max later ones is lost, and the edge
+/// can no longer be trusted.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class sequence_window {
   }
 
  private:
-  std::uint64_t first_ = 0;  ///< all before have been there
+  std::uint64_t first_ = 0;  ///< all smaller numbers have arrived
   std::deque<std::uint64_t> seen_;
 };
 

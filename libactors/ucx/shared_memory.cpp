@@ -10,7 +10,8 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-/// Of each process: a receive queue and the first chunk of receive buffers, 4208 KiB by UCX 1.13.
+/// UCX 1.13 takes 4208 KiB for each process: a receive queue and the first chunk of receive
+/// buffers.
 constexpr std::uint64_t process_bytes = std::uint64_t{4208} << 10;
 
 std::string mebibytes(std::uint64_t bytes) {
@@ -18,8 +19,8 @@ std::string mebibytes(std::uint64_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
-/// Whether a choice of transports leaves room for the one that keeps its memory in files.
-bool takes_posix_memory(const std::string& tls) {
+/// Whether `tls` allows the transport whose memory is in files.
+bool allows_posix_memory(const std::string& tls) {
   if (tls.empty()) return true;
   constexpr std::array<std::string_view, 4> names{"posix", "shm", "sm", "mm"};
   const bool is_named = std::any_of(names.begin(), names.end(), [&](auto name) {
@@ -38,14 +39,14 @@ bool takes_posix_memory(const std::string& tls) {
 
 status check_shared_memory(const std::string& tls, std::uint32_t processes) {
   const char* const set = std::getenv("UCX_TLS");
-  if (!takes_posix_memory(set != nullptr ? set : tls)) return success();
+  if (!allows_posix_memory(set != nullptr ? set : tls)) return success();
   const char* const chosen = std::getenv("UCX_POSIX_DIR");
   const std::string folder = chosen != nullptr ? chosen : "/dev/shm";
   struct statvfs about {};
-  if (::statvfs(folder.c_str(), &about) != 0) return success();  // UCX finds its own words
+  if (::statvfs(folder.c_str(), &about) != 0) return success();  // UCX reports the error itself
   const auto size = std::uint64_t{about.f_blocks} * about.f_frsize;
   const auto free = std::uint64_t{about.f_bavail} * about.f_frsize;
-  // Others on this machine may have taken theirs already.
+  // Other processes on this machine may have allocated theirs already.
   if (size >= processes * process_bytes && free >= process_bytes) return success();
   return error{"shared memory: " + folder + " has " + mebibytes(free) + " free of " +
                mebibytes(size) + ", expected at least " + mebibytes(processes * process_bytes) +

@@ -1,4 +1,4 @@
-/// The shared memory that UCX takes for messages within a machine.
+/// Checks the shared memory that UCX uses for messages within a machine.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace rrfp::actors::ucx {
 
-/// Whether the folder where UCX keeps it (/dev/shm, or UCX_POSIX_DIR) has room for `processes`
-/// nodes on this machine, if `tls`, or UCX_TLS in its place, lets UCX take it. UCX itself says no
-/// more than that it has no resources, or loses a node. Error: what there is, what is needed, what
+/// Whether the folder of that memory (/dev/shm, or UCX_POSIX_DIR) has room for `processes` nodes on
+/// this machine. Skipped if `tls`, or UCX_TLS in its place, excludes shared memory. UCX itself
+/// would report only "no resources", or lose a node. Error: the size found, the size needed, what
 /// to set.
 status check_shared_memory(const std::string& tls, std::uint32_t processes);
 

@@ -12,8 +12,8 @@ namespace rrfp::actors::ucx {
 
 namespace {
 
-/// Lies in the 64 bytes in front of a slab's data, so that the data pointer alone gives the slab
-/// back.
+/// Stored in the 64 bytes before a slab's data, so that the data pointer suffices to return the
+/// slab.
 struct slab_head {
   std::shared_ptr<slab_pool> pool;
   std::uint8_t size_class;
@@ -60,7 +60,7 @@ slab slab_pool::take(std::size_t bytes) {
   const auto bits =
       std::max<std::size_t>(std::bit_width(std::max<std::size_t>(bytes, 1) - 1), smallest_bits);
   const auto size_class = bits - smallest_bits;
-  RRFP_CHECK(size_class < size_classes, "a slab has less than 2^48 bytes");
+  RRFP_CHECK(size_class < size_classes, "a slab must have less than 2^48 bytes");
   const auto size = std::size_t{1} << bits;
   std::byte* block = nullptr;
   {

@@ -1,7 +1,7 @@
-/// Memory that messages arrive in. A slab is 64-byte-aligned, has a power of two of bytes, and
-/// returns to its pool when its last user lets go, from any thread, also after the transport that
-/// took it is gone: each slab in use keeps the pool alive. Reuse matters because the first touch of
-/// fresh memory costs more than the copy into it.
+/// Memory for received messages. A slab is aligned to 64 bytes, its size is a power of two, and its
+/// last user returns it to the pool from any thread. A slab in use keeps the pool alive, also after
+/// the transport is destroyed. Reuse matters because the first touch of new memory costs more than
+/// the copy into it.
 ///
 /// Thread-safe.
 #pragma once
@@ -28,9 +28,9 @@ class slab {
   ~slab() { give_back(data_); }
 
   std::byte* data() const { return data_; }
-  /// Gives up the ownership: the holder of the pointer calls give_back.
+  /// Gives up the ownership: the caller must pass the pointer to give_back().
   std::byte* release();
-  /// `data` is what release() gave, or null. Fits as deleter of a tensor's storage.
+  /// `data` must come from release(), or be null. Suits as the deleter of a tensor's storage.
   static void give_back(void* data);
 
  private:
@@ -44,18 +44,18 @@ class slab_pool : public std::enable_shared_from_this<slab_pool> {
  public:
   struct counts {
     std::uint64_t slabs_in_use = 0;
-    std::uint64_t bytes_in_use = 0;  ///< of the slabs, hence up to twice what was asked for
+    std::uint64_t bytes_in_use = 0;  ///< size of the slabs, up to twice the requested size
     std::uint64_t bytes_cached = 0;
   };
 
-  /// Keeps at most `cached_bytes_max` of unused slabs. Takes them from `memory`, which must be of
-  /// use as long as a slab is around.
+  /// Keeps at most `cached_bytes_max` of unused slabs. Allocates from `memory`, which must stay
+  /// usable as long as any slab exists.
   static std::shared_ptr<slab_pool> make(std::uint64_t cached_bytes_max, slab_memory memory = {});
   slab_pool(const slab_pool&) = delete;
   slab_pool& operator=(const slab_pool&) = delete;
   ~slab_pool();
 
-  /// At least `bytes`, not initialised; an empty slab when the system has no such memory.
+  /// At least `bytes`, uninitialised; an empty slab if the allocation fails.
   slab take(std::size_t bytes);
   counts count() const;
 

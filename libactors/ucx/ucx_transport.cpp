@@ -10,7 +10,7 @@
 
 namespace rrfp::actors {
 
-/// Everything that outlives the transport while a rank_channel is around.
+/// The state that outlives the transport while a rank_channel exists.
 class ucx_transport::core {
  public:
   core(ucx_options options, ucx::worker w)
@@ -19,7 +19,7 @@ class ucx_transport::core {
   void close() {
     node.sinks.close();
     node.exchange.close();
-    const std::lock_guard lock{closing_};  // the second of two waits for the first
+    const std::lock_guard lock{closing_};  // a concurrent second call waits for the first
     progress.stop();
   }
 
@@ -29,9 +29,9 @@ class ucx_transport::core {
     if (found == routes_.end()) return std::nullopt;
     return found->second;
   }
-  void route(rank_address address, node_id where) {
+  void route(rank_address address, node_id at_node) {
     const std::unique_lock lock{routes_mutex_};
-    routes_.insert_or_assign(address, where);
+    routes_.insert_or_assign(address, at_node);
   }
 
   ucx::node_state node;
@@ -46,8 +46,8 @@ class ucx_transport::core {
 
 namespace {
 
-status demand(bool condition, const std::string& what) {
-  if (!condition) return error{"UCX transport: " + what};
+status demand(bool condition, const std::string& problem) {
+  if (!condition) return error{"UCX transport: " + problem};
   return success();
 }
 
@@ -59,7 +59,7 @@ status check_limits(const ucx_options& o) {
                     "): the largest message could never be fetched");
 }
 
-/// One member's end of a group.
+/// The channel of one member of a group.
 template <class Core>
 class ucx_channel final : public tp_coord::rank_channel {
  public:
@@ -74,23 +74,23 @@ class ucx_channel final : public tp_coord::rank_channel {
   rank_id rank() const override { return own_; }
   std::uint32_t size() const override { return static_cast<std::uint32_t>(nodes_.size()); }
 
-  /// What cannot be delivered shows as an error of the other's receive().
+  /// If the message cannot be delivered, the receive() of the other side fails.
   status send(rank_id to, std::uint64_t tag, std::span<const std::byte> data) override {
-    RRFP_CHECK(to.value() < nodes_.size(), "the receiver is a member of the group");
-    const auto where = nodes_[to.value()];
-    if (where == core_->node.options.node) {
+    RRFP_CHECK(to.value() < nodes_.size(), "the receiver must be a member of the group");
+    const auto at_node = nodes_[to.value()];
+    if (at_node == core_->node.options.node) {
       const auto taken = core_->node.exchange.mailbox(group_, to)->arrive(own_, tag, data);
-      RRFP_CHECK(taken, "ranks of one process receive what they send each other");
+      RRFP_CHECK(taken, "ranks of one process must receive the messages that they send each other");
       return success();
     }
-    post(where, header_to(to, tag), data);
+    post(at_node, header_to(to, tag), data);
     return success();
   }
 
   result<std::optional<std::size_t>> receive(rank_id from, std::uint64_t tag,
                                              std::span<std::byte> into,
                                              std::chrono::milliseconds limit) override {
-    RRFP_CHECK(from.value() < nodes_.size(), "the sender is a member of the group");
+    RRFP_CHECK(from.value() < nodes_.size(), "the sender must be a member of the group");
     return mailbox_->receive(from, tag, into, limit);
   }
 
@@ -118,9 +118,9 @@ class ucx_channel final : public tp_coord::rank_channel {
     h.tag = tag;
     return h;
   }
-  void post(node_id where, const ucx::bytes_header& header, std::span<const std::byte> data) {
-    ucx::bytes_send s{where, header, core_->node.pool->take(data.size())};
-    RRFP_CHECK(s.data.data() != nullptr, "there is memory for a channel message");
+  void post(node_id at_node, const ucx::bytes_header& header, std::span<const std::byte> data) {
+    ucx::bytes_send s{at_node, header, core_->node.pool->take(data.size())};
+    RRFP_CHECK(s.data.data() != nullptr, "there must be memory for a channel message");
     if (!data.empty()) std::memcpy(s.data.data(), data.data(), data.size());
     s.header.data_bytes = data.size();
     s.header.has_data_hash = core_->node.options.checksum_data;
@@ -157,14 +157,14 @@ void ucx_transport::on_failure(std::function<void(node_id, std::string why)> fai
   core_->progress.on_failure(std::move(failed));
 }
 
-void ucx_transport::fetch_to_devices(device_room room) {
-  core_->progress.fetch_to_devices(std::move(room));
+void ucx_transport::fetch_to_devices(device_allocator allocate) {
+  core_->progress.fetch_to_devices(std::move(allocate));
 }
 
 bool ucx_transport::takes_cuda() const { return core_->takes_cuda; }
 
 status ucx_transport::connect(node_id node, const std::string& address) {
-  RRFP_CHECK(node != core_->node.options.node, "a node is not connected to itself");
+  RRFP_CHECK(node != core_->node.options.node, "a node must not connect to itself");
   const auto made =
       core_->progress.ask([&](ucx::peer_table& peers) { return peers.connect(node, address); });
   return made ? *made : error{"the transport is closed"};
@@ -183,25 +183,27 @@ void ucx_transport::bind(rank_address address, message_sink sink) {
 
 void ucx_transport::send(message m) {
   if (core_->node.sinks.deliver(m) != sink_table::outcome::not_bound) return;
-  const auto where = core_->node_of(m.header.to);
-  RRFP_CHECK(where && *where != core_->node.options.node,
-             "the receiver is bound here or routed to another node");
-  RRFP_CHECK(m.tensor.is_cpu() || core_->takes_cuda, "the tensor lies in memory that UCX reads");
-  RRFP_CHECK(ucx::wire_dtype_of(m.tensor.scalar_type()), "tensors of this dtype travel");
+  const auto at_node = core_->node_of(m.header.to);
+  RRFP_CHECK(at_node && *at_node != core_->node.options.node,
+             "the receiver must be bound here or routed to another node");
+  RRFP_CHECK(m.tensor.is_cpu() || core_->takes_cuda,
+             "the tensor must be in memory that UCX can read");
+  RRFP_CHECK(ucx::wire_dtype_of(m.tensor.scalar_type()),
+             "the dtype of the tensor must have a code");
   RRFP_CHECK(m.tensor.dim() <= static_cast<std::int64_t>(ucx::dims_max),
-             "the tensor has at most 8 dimensions");
+             "the tensor must have at most 8 dimensions");
   m.tensor = m.tensor.contiguous();
-  // Here and not on the progress thread, which all senders of the node share.
+  // Hashed here, because all senders of the node share the progress thread.
   std::uint64_t hash = 0;
   if (core_->node.options.checksum_data && m.tensor.is_cpu())
     hash =
         ucx::hash_of({static_cast<const std::byte*>(m.tensor.const_data_ptr()), m.tensor.nbytes()});
-  core_->progress.post(ucx::tensor_send{*where, std::move(m), hash});
+  core_->progress.post(ucx::tensor_send{*at_node, std::move(m), hash});
 }
 
 std::unique_ptr<tp_coord::rank_channel> ucx_transport::open_channel(const channel_group& group,
                                                                     rank_id own) {
-  RRFP_CHECK(own.value() < group.members.size(), "a rank is a member of its group");
+  RRFP_CHECK(own.value() < group.members.size(), "a rank must be a member of its group");
   std::vector<node_id> nodes;
   for (const auto& member : group.members)
     nodes.push_back(core_->node_of(member).value_or(core_->node.options.node));

@@ -24,11 +24,11 @@ std::string framed(std::string_view raw) {
 result<std::string> unframed(const std::string& address) {
   std::uint64_t hash = 0;
   if (!address.starts_with(address_magic) || address.size() <= address_magic.size() + sizeof hash)
-    return error{"this is no UCX address of a node (" + std::to_string(address.size()) + " bytes)"};
+    return error{"not the UCX address of a node (" + std::to_string(address.size()) + " bytes)"};
   std::memcpy(&hash, address.data() + address_magic.size(), sizeof hash);
   const auto raw = address.substr(address_magic.size() + sizeof hash);
   if (hash_of(std::as_bytes(std::span{raw})) != hash)
-    return error{"the UCX address of a node was damaged on its way (its checksum does not match)"};
+    return error{"the UCX address of a node is damaged: its checksum does not match"};
   return raw;
 }
 
@@ -38,8 +38,7 @@ bool environment_has(std::initializer_list<const char*> names) {
   return false;
 }
 
-/// Whether the choice of transports leaves room for shared memory; UCX warns of settings without
-/// use.
+/// Whether `tls` allows shared memory; UCX warns about unused settings.
 bool may_share_memory(const std::string& tls) {
   if (tls.empty() || tls.front() == '^') return true;
   for (const auto* const name : {"all", "posix", "sysv", "shm", "sm", "mm"})
@@ -47,7 +46,7 @@ bool may_share_memory(const std::string& tls) {
   return false;
 }
 
-/// The environment wins over what is set here.
+/// The environment overrides the options.
 void configure(ucp_config_t* config, const worker_options& options) {
   const char* const chosen = std::getenv("UCX_TLS");
   const std::string tls = chosen != nullptr ? chosen : options.tls;
@@ -57,8 +56,8 @@ void configure(ucp_config_t* config, const worker_options& options) {
   if (!environment_has({"UCX_KEEPALIVE_INTERVAL"}))
     ucp_config_modify(config, "KEEPALIVE_INTERVAL",
                       (std::to_string(options.keepalive.count()) + "ms").c_str());
-  // Without it shared memory cannot report the death of a peer, and UCX refuses it or takes tcp.
-  // UCX 1.13 knows the setting by the name of the family that posix and sysv belong to.
+  // Without it shared memory cannot report the death of a peer, and UCX refuses it or uses tcp.
+  // In UCX 1.13 the setting has the prefix of the family of posix and sysv.
   if (may_share_memory(tls) &&
       !environment_has({"UCX_POSIX_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING",
                         "UCX_MM_ERROR_HANDLING", "UCX_ERROR_HANDLING"}))
@@ -67,8 +66,8 @@ void configure(ucp_config_t* config, const worker_options& options) {
 
 }  // namespace
 
-error ucx_error(const std::string& what, ucs_status_t said) {
-  return {what + ": UCX says \"" + ucs_status_string(said) + "\""};
+error ucx_error(const std::string& what, ucs_status_t code) {
+  return {what + ": UCX says \"" + ucs_status_string(code) + "\""};
 }
 
 result<worker> worker::open(const worker_options& options) {
@@ -107,7 +106,7 @@ result<worker> worker::open(const worker_options& options) {
   ucp_worker_query(handle, &limits);
   if (limits.max_am_header < header_bytes_max)
     return error{"UCX's transports take headers of " + std::to_string(limits.max_am_header) +
-                 " bytes, needed are " + std::to_string(header_bytes_max)};
+                 " bytes, expected at least " + std::to_string(header_bytes_max)};
 
   ucp_address_t* raw = nullptr;
   std::size_t size = 0;
@@ -130,9 +129,9 @@ result<ucp_ep_h> worker::connect(const std::string& address, ucp_err_handler_cb_
   params.err_handler = {failed, arg};
   ucp_ep_h endpoint = nullptr;
   if (const auto s = ucp_ep_create(handle(), &params, &endpoint); s != UCS_OK)
-    return ucx_error(
-        s == UCS_ERR_UNREACHABLE ? "connecting (UCX_TLS must be alike on all nodes)" : "connecting",
-        s);
+    return ucx_error(s == UCS_ERR_UNREACHABLE ? "connecting (UCX_TLS must be the same on all nodes)"
+                                              : "connecting",
+                     s);
   return endpoint;
 }
 

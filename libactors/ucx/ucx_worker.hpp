@@ -13,11 +13,11 @@
 
 namespace rrfp::actors::ucx {
 
-/// "expected to WHAT: UCX says ..."
-error ucx_error(const std::string& what, ucs_status_t said);
+/// Reads "WHAT: UCX says "..."".
+error ucx_error(const std::string& what, ucs_status_t code);
 
-/// Where the data of `t` lies; of an undefined one: on the host. Without it UCX would ask the
-/// driver for every buffer, or take all for host memory.
+/// The kind of memory of `t`; host for an undefined tensor. Without this hint UCX would ask the
+/// driver for every buffer, or take every buffer for host memory.
 inline ucs_memory_type_t memory_type_of(const at::Tensor& t) {
   return t.defined() && t.is_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
 }
@@ -33,11 +33,11 @@ class worker {
   static result<worker> open(const worker_options& options);
 
   ucp_worker_h handle() const { return worker_.get(); }
-  /// Readable when an armed worker has something to do.
+  /// Readable when an armed worker has work.
   int event_descriptor() const { return event_descriptor_; }
   /// Whether UCX was built to read and write memory of CUDA devices.
   bool takes_cuda() const { return takes_cuda_; }
-  /// With a frame of our own around UCX's bytes: UCX does not look at what it is given.
+  /// UCX's bytes with a prefix and a checksum, because UCX does not validate addresses.
   const std::string& address() const { return address_; }
 
   /// `failed(arg, endpoint, why)` is called inside ucp_worker_progress; the endpoint still has to
@@ -63,7 +63,7 @@ class worker {
   std::string address_;
 };
 
-/// "posix/memory tcp/eth0": what carries the messages of an endpoint.
+/// The transports of an endpoint: "posix/memory tcp/eth0".
 std::string lanes_of(ucp_ep_h endpoint);
 
 }  // namespace rrfp::actors::ucx

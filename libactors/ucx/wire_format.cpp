@@ -15,7 +15,7 @@ namespace rrfp::actors::ucx {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "the wire is little-endian and headers are copied as they lie in memory");
+              "headers are copied from memory, and the wire format is little-endian");
 
 constexpr std::uint32_t tensor_magic = 0x54504652;    // "RFPT"
 constexpr std::uint32_t bytes_magic = 0x42504652;     // "RFPB"
@@ -83,7 +83,7 @@ class reader {
     const auto rank = get_id<rank_id>();
     return {stage, rank, get_id<replica_id>()};
   }
-  /// Reads what `begins_well` has judged, and gives the flags.
+  /// Reads the fields that check_header() has checked, and returns the flags.
   template <class Header>
   std::uint16_t get_common(Header& h) {
     at_ = 6;
@@ -103,9 +103,9 @@ error expected(const std::string& what, std::uint64_t wanted, std::uint64_t got)
   return {what + ": expected " + std::to_string(wanted) + ", got " + std::to_string(got)};
 }
 
-/// Length, magic, version, flags and checksum; afterwards fields can be read.
-status begins_well(std::span<const std::byte> bytes, std::uint32_t magic, std::size_t bytes_min,
-                   std::uint16_t known_flags) {
+/// Checks length, magic, version, flags and checksum; after that the fields can be read.
+status check_header(std::span<const std::byte> bytes, std::uint32_t magic, std::size_t bytes_min,
+                    std::uint16_t known_flags) {
   if (bytes.size() < bytes_min) return expected("header is too short", bytes_min, bytes.size());
   if (bytes.size() > header_bytes_max)
     return expected("header is too long", header_bytes_max, bytes.size());
@@ -113,7 +113,7 @@ status begins_well(std::span<const std::byte> bytes, std::uint32_t magic, std::s
   if (const auto got = r.get<std::uint32_t>(); got != magic)
     return expected("not a header of this kind", magic, got);
   if (const auto got = r.get<std::uint16_t>(); got != wire_version)
-    return expected("the sender speaks another version of the wire format", wire_version, got);
+    return expected("the sender uses another version of the wire format", wire_version, got);
   const auto flags = r.get<std::uint16_t>();
   const auto body = bytes.first(bytes.size() - hash_bytes);
   std::uint64_t sealed = 0;
@@ -124,7 +124,7 @@ status begins_well(std::span<const std::byte> bytes, std::uint32_t magic, std::s
   return success();
 }
 
-/// The number of bytes of the shape, or an error if it is no shape or does not fit 63 bits.
+/// The number of bytes of the shape. Error: a negative dimension, or more than 63 bits.
 result<std::uint64_t> shape_bytes(const tensor_header& h) {
   std::uint64_t bytes = item_bytes(h.dtype);
   bool is_empty = false;
@@ -158,7 +158,7 @@ std::size_t item_bytes(wire_dtype dtype) {
 }
 
 std::size_t encode(const tensor_header& h, header_buffer& into) {
-  RRFP_CHECK(h.dims <= dims_max, "a tensor has at most dims_max dimensions");
+  RRFP_CHECK(h.dims <= dims_max, "a tensor must have at most dims_max dimensions");
   writer w{into};
   w.put_common(tensor_magic, h.has_data_hash ? flag_data_hash : 0, h);
   w.put(h.sequence);
@@ -180,7 +180,7 @@ std::size_t encode(const tensor_header& h, header_buffer& into) {
 
 result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
   if (const auto s =
-          begins_well(bytes, tensor_magic, tensor_fixed_bytes + hash_bytes, flag_data_hash);
+          check_header(bytes, tensor_magic, tensor_fixed_bytes + hash_bytes, flag_data_hash);
       !s)
     return s.failure();
   reader r{bytes};
@@ -233,7 +233,7 @@ std::size_t encode(const bytes_header& h, header_buffer& into) {
 
 result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes) {
   constexpr auto length = bytes_fixed_bytes + hash_bytes;
-  if (const auto s = begins_well(bytes, bytes_magic, length, flag_data_hash | flag_closes); !s)
+  if (const auto s = check_header(bytes, bytes_magic, length, flag_data_hash | flag_closes); !s)
     return s.failure();
   if (bytes.size() != length) return expected("length of the header", length, bytes.size());
   reader r{bytes};
@@ -260,7 +260,7 @@ std::size_t encode(const farewell_header& h, header_buffer& into) {
 
 result<farewell_header> decode_farewell_header(std::span<const std::byte> bytes) {
   constexpr auto length = common_bytes + hash_bytes;
-  if (const auto s = begins_well(bytes, farewell_magic, length, flag_answer); !s)
+  if (const auto s = check_header(bytes, farewell_magic, length, flag_answer); !s)
     return s.failure();
   if (bytes.size() != length) return expected("length of the header", length, bytes.size());
   reader r{bytes};

@@ -1,9 +1,8 @@
-/// What travels in front of the bytes: fixed, little-endian, self-describing headers.
-/// wire_format.md is the normative description. Pure: bytes in, values out; no UCX, no clock, no
-/// thread.
+/// The headers of messages: fixed, little-endian and self-describing. wire_format.md is the
+/// normative description. Pure: bytes in, values out; no UCX, no clock, no thread.
 ///
-/// Nothing of a header is believed before its own checksum and then each field have been looked at:
-/// a header comes from another process, which may be another version, another job, or mad.
+/// A decoder checks the checksum of a header and then each field before it uses one: the other
+/// process may run another version or another job, or may be faulty.
 #pragma once
 
 #include <array>
@@ -19,7 +18,7 @@ namespace rrfp::actors::ucx {
 inline constexpr std::uint16_t wire_version = 1;
 inline constexpr std::size_t dims_max = 8;
 
-/// Codes of the wire; they never change their meaning.
+/// Codes of the wire format; their meaning never changes.
 enum class wire_dtype : std::uint8_t {
   uint8 = 1,
   int8 = 2,
@@ -33,10 +32,10 @@ enum class wire_dtype : std::uint8_t {
   boolean = 10,
 };
 
-/// 0 for a code that is none.
+/// 0 for an unknown code.
 std::size_t item_bytes(wire_dtype dtype);
 
-/// In front of a tensor.
+/// The header of a tensor.
 struct tensor_header {
   std::uint64_t job_token = 0;
   std::uint32_t epoch = 0;
@@ -55,7 +54,7 @@ struct tensor_header {
   bool operator==(const tensor_header&) const = default;
 };
 
-/// In front of the bytes that a rank_channel carries.
+/// The header of a message of a rank_channel.
 struct bytes_header {
   std::uint64_t job_token = 0;
   std::uint32_t epoch = 0;
@@ -67,12 +66,12 @@ struct bytes_header {
   std::uint64_t data_bytes = 0;
   bool has_data_hash = false;
   std::uint64_t data_hash = 0;
-  bool closes = false;  ///< the data says why the group is closed for `to`
+  bool closes = false;  ///< the group is closed for `to`; the data is the reason
 
   bool operator==(const bytes_header&) const = default;
 };
 
-/// A node says that it goes, or that it has heard so.
+/// A node leaves, or answers the farewell of a node that leaves.
 struct farewell_header {
   std::uint64_t job_token = 0;
   std::uint32_t epoch = 0;
@@ -85,19 +84,19 @@ struct farewell_header {
 inline constexpr std::size_t header_bytes_max = 176;
 using header_buffer = std::array<std::byte, header_bytes_max>;
 
-/// Each writes one header to the front of `into` and says how long it is.
+/// Each writes one header to the front of `into` and returns its length.
 std::size_t encode(const tensor_header& header, header_buffer& into);
 std::size_t encode(const bytes_header& header, header_buffer& into);
 std::size_t encode(const farewell_header& header, header_buffer& into);
 
-/// Each demands exactly one header of its kind and version, with an intact checksum and possible
-/// fields. The message of an error says which demand failed, with both numbers. Limits on the size
-/// of the data are the caller's business, who then knows whom to blame.
+/// Each accepts exactly one header of its kind and version, with an intact checksum and valid
+/// fields. An error says which check failed, with both numbers. The caller checks the limits on the
+/// size of the data, because it then knows the sender.
 result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes);
 result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes);
 result<farewell_header> decode_farewell_header(std::span<const std::byte> bytes);
 
-/// The checksum of the wire: XXH3, 64 bits, seed 0.
+/// The checksum of the wire format: XXH3, 64 bits, seed 0.
 std::uint64_t hash_of(std::span<const std::byte> bytes);
 
 }  // namespace rrfp::actors::ucx

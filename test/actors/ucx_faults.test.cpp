@@ -143,7 +143,7 @@ TEST_CASE("A message above the limit is refused where it is sent and where it ar
                           node.barrier();
                           sends(*wire);
                           expect_report(v,
-                                        "node 1: a message of 1000004 bytes for it exceeds "
+                                        "node 1: a message of 1000004 bytes to it exceeds "
                                         "message_bytes_max, 1000000");
                           node.barrier();
                         },
@@ -166,7 +166,7 @@ TEST_CASE("A message for nobody is its sender's failure") {
             },
             [](ucx_transport&, verdict& v) {
               expect_report(v,
-                            "node 0: no such receiver here: an activation of step 3, microbatch "
+                            "node 0: no receiver on this node: an activation of step 3, microbatch "
                             "0, chunk 0 (stage 0 rank 0 of replica 0 -> stage 5 rank 6");
             }) == "");
 }
@@ -190,7 +190,7 @@ TEST_CASE("A lost message shows when the window is full, those after it arrive")
             [](ucx_transport&, verdict& v) {
               expect_report(v,
                             "node 0: a message was lost: one of the 65536 before this one never "
-                            "came: an activation of step 3, microbatch 65536");
+                            "arrived: an activation of step 3, microbatch 65536");
               expect(v.got == window - 1, "arrived: " + std::to_string(v.got));
             }) == "");
 }
@@ -220,7 +220,7 @@ TEST_CASE("Addresses that are none, damaged or used twice are refused with words
       const auto s = wire.connect(node_id{9}, address);
       return s ? std::string{"none"} : s.message();
     };
-    expect(refusal("") == "connecting to node 9: this is no UCX address of a node (0 bytes)",
+    expect(refusal("") == "connecting to node 9: not the UCX address of a node (0 bytes)",
            refusal(""));
     auto other = ucx_transport::open(node.options());
     const auto good = (*other)->address();

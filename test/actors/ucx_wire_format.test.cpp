@@ -158,7 +158,7 @@ TEST_CASE("An impossible field is refused and named, even under a correct checks
   const auto good = encoded(some_tensor());
   CHECK(complaint(good) == "none");
   CHECK(complaint(with(good, 4, std::uint16_t{2})) ==
-        "the sender speaks another version of the wire format: expected 1, got 2");
+        "the sender uses another version of the wire format: expected 1, got 2");
   CHECK(complaint(with(good, 6, std::uint16_t{8})) == "unknown flags: expected 1, got 8");
   CHECK(complaint(with(good, 56, std::uint8_t{3})) ==
         "unknown payload kind (highest known): expected 2, got 3");

@@ -1,5 +1,4 @@
-/// What holds on a CUDA device. Without one the program ends with code 77, and says what is
-/// missing.
+/// Tests on a CUDA device. Without one the program prints what is missing and exits with code 77.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -43,7 +42,7 @@ accelerated_device device_on(const std::shared_ptr<accelerator::lane>& lane) {
   return {"gpu", {lane, std::make_shared<accelerator::event_poller>(50us), pinned, true}, 0us};
 }
 
-/// Waits, at most 10 s.
+/// Waits for the stream, at most 10 s.
 void finish(accelerator::lane& lane, stream s) {
   const auto e = lane.make_event(false).value();
   REQUIRE(lane.record(*e, s));
@@ -80,7 +79,7 @@ class greedy_module final : public compute::stage_module {
 
 }  // namespace
 
-TEST_CASE("a tensor goes out and comes in as it was") {
+TEST_CASE("a tensor copied to the device and back has the same bits") {
   const auto lane = cuda()->open_lane(0).value();
   auto device = device_on(lane);
   const auto t = at::randn({300, 700});
@@ -95,7 +94,7 @@ TEST_CASE("a tensor goes out and comes in as it was") {
   CHECK(back.get_future().get().equal(t));
 }
 
-TEST_CASE("memory that a stream has claimed is not given out before it has read it") {
+TEST_CASE("memory that a stream has claimed is not reused before the stream has read it") {
   const auto platform = cuda();
   const auto maker = platform->open_lane(0).value();
   const auto reader = platform->open_lane(0).value();
@@ -103,10 +102,10 @@ TEST_CASE("memory that a stream has claimed is not given out before it has read 
   const auto ones_of = [&](float value) {
     return at::full({count}, value, at::TensorOptions{}.device(maker->device()));
   };
-  const bool is_room = GENERATE(false, true);
+  const bool is_receive_buffer = GENERATE(false, true);
   at::Tensor t;
-  if (is_room)
-    t = reader->make_room({count}, at::kFloat).value();
+  if (is_receive_buffer)
+    t = reader->make_receive_buffer({count}, at::kFloat).value();
   else
     maker->run(stream::compute, [&] { t = ones_of(1); });
   maker->run(stream::compute, [&] { t.fill_(1); });
@@ -118,10 +117,10 @@ TEST_CASE("memory that a stream has claimed is not given out before it has read 
   REQUIRE(reader->delay(100ms));
   reader->run(stream::compute, [&] { seen.add_(t); });
   t.reset();
-  // As large, of the same stream, and filled at once.
+  // Of the same size and stream, and filled at once.
   at::Tensor next;
-  if (is_room)
-    next = reader->make_room({count}, at::kFloat).value();
+  if (is_receive_buffer)
+    next = reader->make_receive_buffer({count}, at::kFloat).value();
   else
     maker->run(stream::compute, [&] { next = ones_of(2); });
   CHECK(next.const_data_ptr() != memory);
@@ -129,7 +128,7 @@ TEST_CASE("memory that a stream has claimed is not given out before it has read 
   CHECK(seen.eq(1).all().item<bool>());
 }
 
-TEST_CASE("an injected delay takes its time on the device") {
+TEST_CASE("an injected delay keeps the device busy") {
   const auto lane = cuda()->open_lane(0).value();
   auto device = device_on(lane);
   for (int i = 0; i < 2; ++i) {  // the first one loads the kernel
@@ -139,13 +138,13 @@ TEST_CASE("an injected delay takes its time on the device") {
     REQUIRE(o.outcome.ok());
     if (i == 0) continue;
     CHECK(*o.busy > 15ms);
-    CHECK(*o.busy < 150ms);  // the clock of an idle device is slower than the one that is told
+    CHECK(*o.busy < 150ms);  // an idle device runs at less than its reported clock rate
     CHECK(o.memory.reserved >= o.memory.allocated);
     CHECK(o.memory.allocated_peak >= o.memory.allocated);
   }
 }
 
-TEST_CASE("what is computed does not depend on the order, the lookahead or the run") {
+TEST_CASE("results do not depend on the order, the lookahead or the run") {
   const auto of = [](dispatch_mode mode, std::uint32_t lookahead, std::uint64_t weather) {
     test::choice_of_run c{four_stages, mode};
     c.policy = mode == dispatch_mode::in_order ? "one_f_one_b" : "bfw";
@@ -187,18 +186,18 @@ TEST_CASE("out of memory on the device names the slots held") {
   stage->begin_step(step_id{0});
   launch l;
   l.what = {task_kind::forward, microbatch_id{0}, chunk_id{0}};
-  std::string said;
+  std::string message;
   try {
     lane->run(stream::compute, [&] { stage->run(l, {}); });
   } catch (const compute::compute_error& e) {
     CHECK(e.fault() == compute::compute_fault::memory);
-    said = e.what();
+    message = e.what();
   }
-  CHECK_THAT(said, Catch::Contains("cuda:0 is out of memory with 1 slots held") &&
-                       Catch::Contains("dispatch.slots"));
+  CHECK_THAT(message, Catch::Contains("cuda:0 is out of memory with 1 slots held") &&
+                          Catch::Contains("dispatch.slots"));
 }
 
-TEST_CASE("NCCL sums what one rank gives") {
+TEST_CASE("NCCL sums a group of one rank") {
   const auto platform = cuda();
   const auto lane = platform->open_lane(0).value();
   std::shared_ptr<tp_coord::collective> control =
@@ -221,8 +220,8 @@ TEST_CASE("NCCL sums what one rank gives") {
 
 namespace {
 
-/// `work(rank, lane, group)` of each rank in a thread of its own, on a device of its own. The
-/// communicators wait for `limit`.
+/// Runs `work(rank, lane, group)` for each rank on its own thread and device. The communicators
+/// wait at most `limit`.
 template <class Work>
 void on_ranks(std::uint32_t ranks, std::chrono::milliseconds limit, Work work) {
   const auto platform = cuda();
@@ -240,7 +239,7 @@ void on_ranks(std::uint32_t ranks, std::chrono::milliseconds limit, Work work) {
 
 bool has_devices(std::size_t count) {
   const auto there = cuda()->devices().size();
-  if (there < count) WARN("not tried: takes " << count << " devices, there are " << there);
+  if (there < count) WARN("skipped: expected " << count << " devices, got " << there);
   return there >= count;
 }
 
@@ -253,7 +252,7 @@ at::Tensor summand(std::uint32_t rank, std::int64_t count) {
 TEST_CASE("NCCL sums in the order of the ranks") {
   const auto ranks = GENERATE(2U, 3U, 4U);
   if (!has_devices(ranks)) return;
-  // Collected by all, or in parts; with parts of unequal size.
+  // Small sums are gathered whole, large ones in parts, also of unequal size.
   for (const std::int64_t count : {5, 1000, 40'001}) {
     auto expected = summand(0, count);
     for (std::uint32_t r = 1; r < ranks; ++r) expected.add_(summand(r, count));
@@ -263,17 +262,17 @@ TEST_CASE("NCCL sums in the order of the ranks") {
           group.all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(),
                            static_cast<std::size_t>(count), tp_coord::element::float32);
       if (!done) throw std::runtime_error(done.message());
-      if (!t.cpu().equal(expected)) throw std::runtime_error("another sum");
+      if (!t.cpu().equal(expected)) throw std::runtime_error("the sum differs");
     });
   }
 }
 
-TEST_CASE("a rank that does not come to NCCL is not waited for beyond the limit") {
+TEST_CASE("a rank waits for one that does not join NCCL no longer than the limit") {
   if (!has_devices(2)) return;
   const auto platform = cuda();
   auto control = tp_coord::make_in_process_group(2);
   const auto lane = platform->open_lane(0).value();
-  // Only the unique id is handed over.
+  // It only receives the unique id.
   std::array<std::int64_t, 16> id{};
   auto other = std::async(std::launch::async, [&] {
     return control[1]->broadcast(id.data(), id.size(), tp_coord::element::int64, rank_id{0});
@@ -292,14 +291,14 @@ TEST_CASE("a rank that does not come to NCCL is not waited for beyond the limit"
   CHECK_FALSE(group->health().ok());
 }
 
-TEST_CASE("ranks that call NCCL for different tasks are told so, where it is asked for") {
+TEST_CASE("with compare_calls, ranks that call NCCL for different tasks get an error") {
   if (!has_devices(2)) return;
   const auto platform = cuda();
   auto control = tp_coord::make_in_process_group(2);
   const auto call = [&](std::uint32_t r) {
     const auto lane = platform->open_lane(r).value();
     const auto group = platform->make_collective(std::move(control[r]), lane, {20s, true, true});
-    std::string said;
+    std::string message;
     lane->run(stream::compute, [&] {
       auto t = at::ones({4}, at::TensorOptions{}.device(lane->device()));
       const auto reduce = [&] {
@@ -309,17 +308,17 @@ TEST_CASE("ranks that call NCCL for different tasks are told so, where it is ask
       REQUIRE(reduce());
       group->begin(
           {step_id{1}, launch_seq{2}, {task_kind::forward, microbatch_id{r}, chunk_id{0}}});
-      said = reduce().message();
+      message = reduce().message();
     });
-    return said;
+    return message;
   };
   auto other = std::async(std::launch::async, [&] { return call(1); });
-  const auto said = call(0);
-  CHECK_THAT(said, Catch::Contains("F0") && Catch::Contains("F1"));
-  CHECK(other.get() == said);
+  const auto message = call(0);
+  CHECK_THAT(message, Catch::Contains("F0") && Catch::Contains("F1"));
+  CHECK(other.get() == message);
 }
 
-TEST_CASE("a sum that another rank never joins ends when the group is told to") {
+TEST_CASE("abort() ends a sum that another rank never joins") {
   if (!has_devices(2)) return;
   std::atomic<int> joined{0};
   on_ranks(2, 20s, [&](std::uint32_t r, accelerator::lane& lane, auto& group) {
@@ -334,7 +333,7 @@ TEST_CASE("a sum that another rank never joins ends when the group is told to") 
       while (joined.load() < 3) std::this_thread::sleep_for(1ms);
       return;
     }
-    // It waits on the device, not here.
+    // It waits on the device, not on this thread.
     if (!reduce()) throw std::runtime_error("the second sum");
     group.abort("the other one has died");
     ++joined;

@@ -60,10 +60,10 @@ TEST_CASE("streams of one device, of four and of two processes give the same bit
 
 TEST_CASE("ranks that sum with NCCL get the same bits as ranks that sum on the host") {
   const environment eight{{"RRFP_HOST_CUDA_DEVICES", "16"}};
-  for (const std::string what : {"pipeline.tp=4", "pipeline.replicas=2"}) {
-    const auto by_nccl = results_of(eight, {what, "device.collectives=nccl"});
+  for (const std::string ranks : {"pipeline.tp=4", "pipeline.replicas=2"}) {
+    const auto by_nccl = results_of(eight, {ranks, "device.collectives=nccl"});
     REQUIRE(by_nccl.size() == 1);
-    CHECK(results_of(eight, {what, "device.collectives=host"}) == by_nccl);
+    CHECK(results_of(eight, {ranks, "device.collectives=host"}) == by_nccl);
   }
 }
 
@@ -75,9 +75,9 @@ TEST_CASE("a process creates no context on another process's device") {
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("; device memory is staged"));
-  const auto said = text_of(folder / "contexts");
-  CHECK((said == "0 \n1 \n" || said == "1 \n0 \n"));
-  INFO(said);
+  const auto contexts = text_of(folder / "contexts");
+  CHECK((contexts == "0 \n1 \n" || contexts == "1 \n0 \n"));
+  INFO(contexts);
 }
 
 TEST_CASE("a device that is out of memory ends the run on all nodes and says which key to lower") {

@@ -68,7 +68,7 @@ class fake_lane final : public lane {
     if (is_full) return error{"out of memory, tried to allocate 2 GiB"};
     return from.clone();
   }
-  result<at::Tensor> make_room(at::IntArrayRef shape, at::ScalarType type) override {
+  result<at::Tensor> make_receive_buffer(at::IntArrayRef shape, at::ScalarType type) override {
     if (fails) return error{"no memory"};
     return at::empty(shape, type);
   }

@@ -83,15 +83,15 @@ class lane {
   /// Keeps the compute stream busy for `time` without using a host thread.
   virtual status delay(std::chrono::nanoseconds time) = 0;
   /// Declares that the compute stream will read `t`, a tensor of this device. Its memory is not
-  /// reused before that read is done, whoever releases the tensor.
+  /// reused before that read is done, whichever thread releases the tensor.
   virtual void claim(const at::Tensor& t) = 0;
   /// Enqueues a copy into the copy stream. `from` is contiguous, on this device and complete; both
   /// buffers must stay valid until the copy is done.
   virtual status copy_out(const at::Tensor& from, std::byte* to) = 0;
   /// Copies from host memory or another device into a new tensor on this device, which is claimed.
   virtual result<at::Tensor> copy_in(const at::Tensor& from) = 0;
-  /// New claimed memory that no stream works on, for data that others write there.
-  virtual result<at::Tensor> make_room(at::IntArrayRef shape, at::ScalarType type) = 0;
+  /// New claimed memory that no stream uses, into which others write received data.
+  virtual result<at::Tensor> make_receive_buffer(at::IntArrayRef shape, at::ScalarType type) = 0;
   virtual memory_counts memory() const = 0;
 };
 

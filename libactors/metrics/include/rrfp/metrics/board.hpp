@@ -30,7 +30,7 @@ class board {
 
 struct health {
   bool good = true;
-  std::string why;  ///< one line, also if healthy
+  std::string why;  ///< one line, also when healthy
 };
 
 /// Whether steps progress: unhealthy once the last progress is older than the run's limit. `now` is

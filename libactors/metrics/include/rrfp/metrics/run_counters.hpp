@@ -84,19 +84,19 @@ struct transport_numbers {
 /// Reads the transport's counters; the transport may be set late and removed early. Thread-safe.
 class transport_source {
  public:
-  void set(std::function<transport_numbers()> ask) {
+  void set(std::function<transport_numbers()> read) {
     const std::lock_guard lock{mutex_};
-    ask_ = std::move(ask);
+    read_ = std::move(read);
   }
   /// Zeroes while no transport is set.
   transport_numbers read() const {
     const std::lock_guard lock{mutex_};
-    return ask_ ? ask_() : transport_numbers{};
+    return read_ ? read_() : transport_numbers{};
   }
 
  private:
   mutable std::mutex mutex_;
-  std::function<transport_numbers()> ask_;
+  std::function<transport_numbers()> read_;
 };
 
 struct run_counters {
