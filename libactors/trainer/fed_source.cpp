@@ -11,7 +11,7 @@ void fed_source::feed(step_id step, std::vector<compute::microbatch> all, bool w
   changed_.notify_all();
 }
 
-std::vector<at::Tensor> fed_source::take_back(step_id step) {
+std::vector<at::Tensor> fed_source::finish_step(step_id step) {
   const std::lock_guard lock{mutex_};
   std::vector<at::Tensor> outputs;
   const auto at = steps_.find(step);
@@ -29,9 +29,10 @@ void fed_source::close() {
 
 const fed_source::fed& fed_source::wait_for(std::unique_lock<std::mutex>& lock,
                                             step_id step) const {
-  const auto is_here = [&] { return closed_ || steps_.contains(step); };
-  if (!changed_.wait_for(lock, limit_, is_here))
-    throw std::runtime_error("this process was not given the batch of the step, as others were");
+  const auto is_available = [&] { return closed_ || steps_.contains(step); };
+  if (!changed_.wait_for(lock, limit_, is_available))
+    throw std::runtime_error(
+        "this process did not get the batch of the step in time, but other processes did");
   const auto at = steps_.find(step);
   if (at == steps_.end()) throw std::runtime_error("the training is over");
   return at->second;

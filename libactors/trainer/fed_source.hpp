@@ -1,5 +1,5 @@
-/// The microbatches that a training hands to its pipeline, step by step, and the outputs that come
-/// back.
+/// The microbatches that a program passes to its pipeline for each step, and the outputs that it
+/// gets back.
 #pragma once
 
 #include <chrono>
@@ -15,13 +15,13 @@ namespace rrfp {
 /// Thread-safe.
 class fed_source final : public compute::batch_source {
  public:
-  /// `limit`: how long a task waits for its step's data, which another process may have begun.
+  /// `limit`: how long a task waits for the data of a step that another process may have begun.
   explicit fed_source(std::chrono::milliseconds limit) : limit_(limit) {}
 
   void feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs);
-  /// The step is over: its data goes, its outputs are the caller's.
-  std::vector<at::Tensor> take_back(step_id step);
-  /// Nobody waits for data any more.
+  /// Ends the step: releases its data and returns its outputs.
+  std::vector<at::Tensor> finish_step(step_id step);
+  /// From now on waiting for data fails.
   void close();
 
   compute::microbatch load(step_id step, microbatch_id mb) const override;
@@ -37,7 +37,7 @@ class fed_source final : public compute::batch_source {
     std::map<microbatch_id, at::Tensor> outputs;
   };
 
-  /// Holds the lock that it is given. Throws if nothing comes.
+  /// `lock` must be locked. Throws if the data does not arrive within the limit.
   const fed& wait_for(std::unique_lock<std::mutex>& lock, step_id step) const;
 
   const std::chrono::milliseconds limit_;

@@ -1,4 +1,5 @@
-/// Calls hooks of the program's, one after another, so that none of them holds up the job.
+/// Calls user hooks one after another on their own thread, so that a slow hook does not block the
+/// job.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +17,7 @@ class hook_thread {
   hook_thread() : thread_([this] { run(); }) {}
   hook_thread(const hook_thread&) = delete;
   hook_thread& operator=(const hook_thread&) = delete;
-  /// Waits until all that was posted has returned.
+  /// Waits until all posted calls have returned.
   ~hook_thread() {
     {
       const std::lock_guard lock{mutex_};

@@ -35,17 +35,17 @@ namespace {
 
 using compute::step_purpose;
 
-/// How long a process waits for the batch of a step that others have begun, and for what may never
-/// return.
+/// How long a process waits for the batch of a step that others have begun, and for user functions
+/// that may never return.
 std::chrono::milliseconds patience(const job::job& j) {
   constexpr double a_week_s = 7.0 * 24 * 3600;
   const auto seconds = j.run.hang_timeout_s > 0 ? j.run.hang_timeout_s : a_week_s;
   return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
 }
 
-void tell_on_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
-/// Seeds libtorch's generator for what draws from it, and leaves it as it was.
+/// Seeds libtorch's generator for its lifetime, and then restores its state.
 class seeded_generator {
  public:
   explicit seeded_generator(std::uint64_t seed) {
@@ -66,7 +66,7 @@ class seeded_generator {
 };
 
 std::uint64_t seed_of(std::uint64_t seed, std::uint32_t index) {
-  // Odd, so that no two parts of a training share a seed (the increment of Weyl sequences).
+  // The increment of Weyl sequences; it is odd, so all parts of a model have different seeds.
   return seed + 0x9e3779b97f4a7c15U * (index + 1);
 }
 
@@ -76,8 +76,7 @@ stage_place place_of(const pipeline_shape& shape, virtual_stage_id vs,
   return {at.stage.value(), at.chunk.value(), vs.value(), shape.virtual_stages(), std::move(group)};
 }
 
-/// A function of the user's that says which one it is when it throws, and throws std::exceptions
-/// alone.
+/// Wraps a user function: its exceptions get its name, and all become std::exceptions.
 template <class Result, class... Arguments>
 std::function<Result(Arguments...)> named(std::string name, std::function<Result(Arguments...)> f) {
   if (!f) return f;
@@ -87,12 +86,12 @@ std::function<Result(Arguments...)> named(std::string name, std::function<Result
     } catch (const std::exception& e) {
       throw std::runtime_error(name + " threw: " + compute::first_line_of(e));
     } catch (...) {
-      throw std::runtime_error(name + " threw something that is no std::exception");
+      throw std::runtime_error(name + " threw an object that is not a std::exception");
     }
   };
 }
 
-/// What `work` throws becomes an error.
+/// Runs `work`; an exception becomes an error.
 template <class Work>
 auto caught(Work work) -> decltype(work()) {
   try {
@@ -102,11 +101,11 @@ auto caught(Work work) -> decltype(work()) {
   }
 }
 
-/// Which part of the model has a parameter; checkpoints know it by its name alone.
+/// The part of the model that each parameter belongs to. Checkpoints identify it by name only.
 class parameter_owners {
  public:
   status add(std::uint32_t part, const std::string& name) {
-    const auto [at, is_new] = of_.emplace(name, part);
+    const auto [at, is_new] = part_of_.emplace(name, part);
     if (is_new || at->second == part) return success();
     return error{
         fmt::format("parameter '{}' is in part {} of the model and in part {}: names must "
@@ -114,10 +113,10 @@ class parameter_owners {
                     name, at->second, part)};
   }
 
-  /// A line each, for other processes.
+  /// One line per parameter, for other processes.
   std::string text() const {
     std::string lines;
-    for (const auto& [name, part] : of_) lines += fmt::format("{} {}\n", part, name);
+    for (const auto& [name, part] : part_of_) lines += fmt::format("{} {}\n", part, name);
     return lines;
   }
   status add_lines(const std::string& lines) {
@@ -129,17 +128,16 @@ class parameter_owners {
   }
 
  private:
-  std::map<std::string, std::uint32_t> of_;
+  std::map<std::string, std::uint32_t> part_of_;
 };
 
 status check_options(const job::job& j, const pipeline_options& o) {
   if (auto valid = job::check_job(j, job::job_use::embed); !valid) return valid;
   if (j.device.kind != job::device_kind::cpu)
-    return job::blame(j, "device.kind", "expected \"cpu\" with a model of the program's own");
+    return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined model");
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();
   return error{
-      "pipeline_options: expected make_stage and loss, or make_chunk, or make_compute, got none of "
-      "them"};
+      "pipeline_options: expected make_stage and loss, or make_chunk, or make_compute, got none"};
 }
 
 }  // namespace
@@ -150,8 +148,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       : job_(std::move(j)),
         options_(std::move(options)),
         data_(std::make_shared<fed_source>(patience(job_))) {
-    if (!options_.on_note) options_.on_note = tell_on_stderr;
-    if (!options_.on_report) options_.on_report = tell_on_stderr;
+    if (!options_.on_note) options_.on_note = print_to_stderr;
+    if (!options_.on_report) options_.on_report = print_to_stderr;
     if (!options_.count) options_.count = [](const at::Tensor& target) { return target.size(0); };
     options_.on_note = named("on_note", std::move(options_.on_note));
     options_.count = named("count", std::move(options_.count));
@@ -159,7 +157,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
 
-  /// Ends what runs; what cannot be ended keeps this state for itself.
+  /// Ends the run. A thread that cannot be ended keeps this state alive.
   void close() {
     if (!runner_.joinable()) return;
     if (!is_over()) {
@@ -169,8 +167,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (wait_for_rest()) return runner_.join();
     runner_.detach();
     note(
-        "a function of the program's has not returned: its thread and what the pipeline holds are "
-        "left to it");
+        "a user function has not returned: its thread was detached and keeps the memory of the "
+        "pipeline");
   }
 
   status open() {
@@ -178,15 +176,15 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (auto joined = join(); !joined) return joined;
     auto setup = make_setup();
     if (!setup) return setup.failure();
-    std::optional<actors::cluster> where;
+    std::optional<actors::cluster> cluster;
     if (members_) {
       auto places =
           plan::node_places::make(job_, static_cast<std::uint32_t>(members_->members().size()));
       if (!places) return places.failure();
-      where = actors::cluster{members_.get(), std::move(*places), job_.transport, token_, 0};
+      cluster = actors::cluster{members_.get(), std::move(*places), job_.transport, token_, 0};
     }
     auto session =
-        caught([&] { return actors::session::open(std::move(*setup), std::move(where)); });
+        caught([&] { return actors::session::open(std::move(*setup), std::move(cluster)); });
     if (members_) {
       const auto mine = session ? success() : status{session.failure()};
       if (auto all = actors::agree_to_start(*members_, mine); !all) return all;
@@ -213,7 +211,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     const step_id id{trains ? steps_ : first_evaluation + evaluations_};
     const pass_name step{purpose, number_of(id)};
     {
-      // Others may have gone through it, and on to the end, if nothing here was needed for it.
+      // If this process was not needed for it, the others may have completed it and ended already.
       const std::lock_guard lock{mutex_};
       if (over_ && !summaries_.contains(step)) return failure();
     }
@@ -232,9 +230,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     summaries_.erase(at);
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
-    auto done = result_of(summary, data_->take_back(id));
+    auto done = result_of(summary, data_->finish_step(id));
     if (options_.on_step) call_hook("on_step", [&] { options_.on_step(summary); });
-    done.hook_failure = tell_of_hooks();
+    done.hook_failure = report_hook_failures();
     return done;
   }
 
@@ -264,7 +262,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     }
     if (ended_.how != actors::ending::done && !ended_.in_order) return failure();
     if (wait_for_rest() && members_) members_->leave();
-    tell_of_hooks();
+    report_hook_failures();
     return ended_.summary;
   }
 
@@ -272,7 +270,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   void report(std::string why) { session_->report(std::move(why)); }
 
  private:
-  /// Whether nothing runs any more; waits for that, but not for what seems never to return.
+  /// Waits until nothing runs any more, up to a limit. False if something has not returned.
   bool wait_for_rest() {
     std::unique_lock lock{mutex_};
     constexpr std::chrono::milliseconds moment{1000};
@@ -280,7 +278,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     return changed_.wait_for(lock, limit, [&] { return is_at_rest_; });
   }
 
-  /// Error: what would end the training if it were begun with them.
+  /// Error: microbatches that would end the training.
   status check(const std::vector<compute::microbatch>& all, step_options how) const {
     if (options_.make_compute && how.return_outputs)
       return error{"return_outputs: expected make_stage or make_chunk, got make_compute"};
@@ -307,15 +305,15 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   result<std::vector<compute::microbatch>> cut(const batch& rows) const {
     const auto count = std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;
     std::vector<compute::microbatch> all(static_cast<std::size_t>(count));
-    const auto share = [&](const char* what, const at::Tensor& whole, auto take) -> status {
+    const auto share = [&](const char* name, const at::Tensor& whole, auto assign) -> status {
       if (!whole.defined()) return success();
       if (whole.dim() == 0 || whole.size(0) < count)
         return error{fmt::format("batch.{}: expected at least {} rows, one a microbatch, got {}",
-                                 what, count, whole.dim() == 0 ? 0 : whole.size(0))};
+                                 name, count, whole.dim() == 0 ? 0 : whole.size(0))};
       const auto parts = at::tensor_split(whole, count, 0);
-      // Copies, which lie where libtorch's kernels like their memory to be.
+      // Copies, so that each part has the alignment of libtorch's allocator.
       for (std::size_t i = 0; i < all.size(); ++i)
-        take(all[i], parts[i].detach().clone(at::MemoryFormat::Contiguous));
+        assign(all[i], parts[i].detach().clone(at::MemoryFormat::Contiguous));
       return success();
     };
     if (rows.inputs.defined() && rows.targets.defined() && rows.inputs.dim() > 0 &&
@@ -346,7 +344,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     actors::join_hooks hooks;
     hooks.version = version;
     hooks.description = places->describe(place->node);
-    hooks.on_refused = tell_on_stderr;
+    hooks.on_refused = print_to_stderr;
     auto joined = actors::join_job(job_, *place, std::move(hooks));
     if (!joined) return joined.failure();
     if (!joined->lost.empty()) return error{joined->lost};
@@ -355,7 +353,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     return success();
   }
 
-  /// Of a job of several processes: which ends of the model are here.
+  /// With several processes: whether the first and the last part of the model are here.
   void find_ends(const plan::node_places& places, node_id here) {
     const auto shape = job::effective_shape(job_);
     const auto hosts = [&](virtual_stage_id vs) {
@@ -385,13 +383,13 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (options_.make_policy) setup.make_policy = named("make_policy", options_.make_policy);
     if (options_.weather) setup.delays = *options_.weather;
     if (options_.slot_bytes)
-      setup.slot_bytes = [of = named("slot_bytes", options_.slot_bytes)](
-                             step_id, stage_id s, microbatch_id mb) { return of(s, mb); };
+      setup.slot_bytes = [bytes = named("slot_bytes", options_.slot_bytes)](
+                             step_id, stage_id s, microbatch_id mb) { return bytes(s, mb); };
     else if (job_.dispatch.slot_bytes != 0)
       return job::blame(job_, "dispatch.slot_bytes",
-                        "expected pipeline_options::slot_bytes beside it, got none");
+                        "expected pipeline_options::slot_bytes to be set, got none");
     setup.trace = options_.trace;
-    // The job must go on, to its end too, whatever they do.
+    // On their own thread, because a hook that blocks must not block the job.
     if (options_.on_checkpoint)
       setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
         hooks_->post([this, r] { call_hook("on_checkpoint", [&] { options_.on_checkpoint(r); }); });
@@ -399,11 +397,11 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     setup.on_report = [this](const std::string& text) {
       hooks_->post([this, text] { call_hook("on_report", [&] { options_.on_report(text); }); });
     };
-    setup.on_step = [this](const actors::step_summary& s) { take(s); };
+    setup.on_step = [this](const actors::step_summary& s) { on_step(s); };
     setup.on_ending = [this](const actors::run_result& r) { end(r); };
     setup.checkpoint = actors::checkpoint_setup_of(job_, actors::identity_without_model(job_));
     if (!setup.checkpoint) return made;
-    // How many steps there are is for the program to say.
+    // The program decides the number of steps.
     auto endless = job_;
     endless.train.steps = std::numeric_limits<std::uint64_t>::max();
     auto agreed = actors::agree_on_resume(endless, *setup.checkpoint, members_.get());
@@ -413,7 +411,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     setup.resume = std::move(choice->from);
     if (setup.resume) {
       steps_ = setup.resume->what.step;
-      options_.on_note(fmt::format("goes on after step {} from {}", steps_, setup.resume->folder));
+      options_.on_note(fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));
     }
     return made;
   }
@@ -424,7 +422,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     const seeded_generator drawing{seed_of(job_.train.seed, place.index)};
     auto made = make_by_user(shape, place);
     if (!made) return made;
-    if (place.is_last()) *made = keeping_outputs(*std::move(made), place, data_);
+    if (place.is_last()) *made = keep_outputs(*std::move(made), place, data_);
     for (const auto& p : (*made)->parameters())
       if (p.tied == compute::tie::none)
         if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
@@ -435,21 +433,21 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     const std::function<chunk()> make = [&]() -> chunk {
       if (options_.make_chunk) {
         auto made = options_.make_chunk(place);
-        if (made && *made == nullptr) return error{"the factory gave no module"};
+        if (made && *made == nullptr) return error{"the factory returned no module"};
         return made;
       }
       auto s = options_.make_stage(place);
       if (!s) return s.failure();
-      const auto given_by =
+      const auto input_name =
           place.is_first()
               ? std::string{"the batch"}
               : fmt::format("stage {}", shape.at(virtual_stage_id{place.index - 1}).stage.value());
-      return make_stage_chunk(place, *std::move(s), given_by, {options_.loss});
+      return make_stage_chunk(place, *std::move(s), input_name, {options_.loss});
     };
     return caught(named("its factory", make));
   }
 
-  /// With the parts that other processes host. The same end on all.
+  /// Checks the names against those of other processes; all processes get the same result.
   status compare_parameters() {
     constexpr std::chrono::seconds limit{30};
     const auto all = members_->all_gather(owners_.text(), limit);
@@ -460,7 +458,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     return success();
   }
 
-  /// A hook that fails takes nothing with it.
+  /// Calls a hook; an exception is kept for hook_failure and does not affect the run.
   template <class Call>
   void call_hook(const char* name, Call call) {
     std::string why;
@@ -469,32 +467,32 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     } catch (const std::exception& e) {
       why = fmt::format("{} threw: {}", name, compute::first_line_of(e));
     } catch (...) {
-      why = fmt::format("{} threw something that is no std::exception", name);
+      why = fmt::format("{} threw an object that is not a std::exception", name);
     }
     const std::lock_guard lock{mutex_};
     hook_failure_ += (hook_failure_.empty() ? "" : "; ") + why;
   }
 
-  /// What hooks threw since this was last called.
-  std::string tell_of_hooks() {
-    std::string what;
+  /// Notes and returns what hooks threw since the last call.
+  std::string report_hook_failures() {
+    std::string failures;
     {
       const std::lock_guard lock{mutex_};
-      what = std::exchange(hook_failure_, {});
+      failures = std::exchange(hook_failure_, {});
     }
-    if (!what.empty()) note(what);
-    return what;
+    if (!failures.empty()) note(failures);
+    return failures;
   }
 
   void note(const std::string& line) {
     try {
       options_.on_note(line);
     } catch (const std::exception& e) {
-      tell_on_stderr(e.what());
+      print_to_stderr(e.what());
     }
   }
 
-  void take(const actors::step_summary& s) {
+  void on_step(const actors::step_summary& s) {
     const std::lock_guard lock{mutex_};
     summaries_[{s.purpose, s.step}] = s;
     changed_.notify_all();
@@ -517,7 +515,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     changed_.notify_all();
   }
 
-  /// The first word stands.
+  /// Only the first call has an effect.
   void end(actors::run_result how) {
     data_->close();
     const std::lock_guard lock{mutex_};
@@ -568,14 +566,14 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   const job::job job_;
   pipeline_options options_;
   const std::shared_ptr<fed_source> data_;
-  parameter_owners owners_;  ///< of what is hosted here
+  parameter_owners owners_;  ///< of the parts hosted here
   std::unique_ptr<actors::membership> members_;
   std::uint64_t token_ = 0;
   std::unique_ptr<actors::session> session_;
   std::thread runner_;
   std::uint64_t steps_ = 0;
   std::uint64_t evaluations_ = 0;
-  bool has_first_ = true;  ///< part of the model is here, or a copy of it
+  bool has_first_ = true;  ///< the first part of the model, or a copy of it, is here
   bool has_last_ = true;
   bool is_finished_ = false;
 
@@ -584,8 +582,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   std::map<pass_name, actors::step_summary> summaries_;
   bool over_ = false;
   actors::run_result ended_;  ///< once over_
-  bool is_at_rest_ = false;   ///< over, and nothing runs any more
-  std::string hook_failure_;  ///< since it was last told
+  bool is_at_rest_ = false;   ///< over_, and nothing runs any more
+  std::string hook_failure_;  ///< since the last report
   std::unique_ptr<hook_thread> hooks_;
 };
 

@@ -13,15 +13,15 @@ namespace rrfp {
 
 namespace {
 
-/// The profiling executor rewrites a graph after it has seen it run: the same microbatch would be
-/// computed by other kernels, depending on how many came before.
+/// The profiling executor rewrites a graph after some runs: the kernels that compute a microbatch
+/// would depend on the number of microbatches before it.
 void run_graphs_as_written() {
   static std::once_flag once;
   std::call_once(once, [] { torch::jit::getProfilingMode() = false; });
-  torch::jit::setGraphExecutorOptimize(false);  // of the calling thread
+  torch::jit::setGraphExecutorOptimize(false);  // for the calling thread
 }
 
-bool gives_a_tensor(const torch::jit::Method& forward) {
+bool returns_tensor(const torch::jit::Method& forward) {
   const auto& returned = forward.function().getSchema().returns();
   return returned.size() == 1 && returned[0].type()->isSubtypeOf(*c10::TensorType::get());
 }
@@ -36,7 +36,7 @@ result<stage> script_stage(const std::string& path, const std::string& prefix) {
     return error{path +
                  ": expected a module saved by torch.jit.save: " + compute::first_line_of(e)};
   }
-  if (const auto found = module->find_method("forward"); !found || !gives_a_tensor(*found))
+  if (const auto found = module->find_method("forward"); !found || !returns_tensor(*found))
     return error{path + ": expected a module with forward(Tensor) -> Tensor, got " +
                  (found ? c10::str(found->function().getSchema()) : "none")};
   stage made;

@@ -13,7 +13,7 @@ namespace rrfp {
 
 namespace {
 
-/// Where linear() and embedding() of the running forward leave what W needs.
+/// Where linear() and embedding() of the running forward store the inputs of W.
 thread_local compute::weight_stash* current_stash = nullptr;
 
 class stash_scope {
@@ -34,27 +34,27 @@ std::string describe(const at::Tensor& t) {
   return t.defined() ? c10::str(t.scalar_type(), " ", t.sizes()) : "none";
 }
 
-/// What user code throws says what was thrown, not what it was given.
+/// Runs user code; adds its name and its input to what it throws.
 template <class Work>
-auto with_context(const std::string& what, const std::string& given, Work work) {
+auto with_context(const std::string& name, const std::string& input, Work work) {
   const auto fail = [&](const std::string& why) {
-    throw std::runtime_error(what + ": " + why + " (given " + given + ")");
+    throw std::runtime_error(name + ": " + why + " (given " + input + ")");
   };
   try {
     return work();
   } catch (const std::exception& e) {
     fail(compute::first_line_of(e));
   } catch (...) {
-    fail("something that is no std::exception was thrown");
+    fail("threw an object that is not a std::exception");
   }
   throw std::logic_error("fail() throws");
 }
 
 class stage_chunk final : public compute::stage_module {
  public:
-  stage_chunk(const stage_place& place, stage s, std::string given_by, stage_loss loss)
+  stage_chunk(const stage_place& place, stage s, std::string input_name, stage_loss loss)
       : stage_(std::move(s)),
-        given_by_(std::move(given_by)),
+        input_name_(std::move(input_name)),
         loss_(std::move(loss)),
         is_first_(place.is_first()),
         is_last_(place.is_last()) {
@@ -70,20 +70,20 @@ class stage_chunk final : public compute::stage_module {
   std::span<const compute::parameter> parameters() const override { return parameters_; }
 
   at::Tensor forward(const compute::forward_input& in) override {
-    if (stage_.set_training && told_training_ != in.training) stage_.set_training(in.training);
-    told_training_ = in.training;
+    if (stage_.set_training && training_set_ != in.training) stage_.set_training(in.training);
+    training_set_ = in.training;
     const stash_scope scope(in.stash);
-    const auto out = with_context("forward", describe(in.input) + " by " + given_by_,
+    const auto out = with_context("forward", describe(in.input) + " by " + input_name_,
                                   [&] { return stage_.forward(in.input); });
     if (!is_last_) {
       check_output(out, in);
       return out;
     }
-    if (!out.defined()) throw std::runtime_error("forward gave no tensor");
+    if (!out.defined()) throw std::runtime_error("forward returned no tensor");
     if (in.keep_output) in.keep_output(out);
     const auto loss = with_context(
         "loss", "the output " + describe(out) + " and the target " + describe(in.targets),
-        [&] { return loss_.of(out, in.targets); });
+        [&] { return loss_.function(out, in.targets); });
     if (!loss.defined() || !loss.is_floating_point() || loss.dim() != 0)
       throw std::runtime_error("the loss is " + describe(loss) +
                                ", expected a float scalar: the sum over the microbatch");
@@ -98,22 +98,22 @@ class stage_chunk final : public compute::stage_module {
   }
 
   void check_output(const at::Tensor& out, const compute::forward_input& in) const {
-    if (!out.defined()) throw std::runtime_error("forward gave no tensor");
+    if (!out.defined()) throw std::runtime_error("forward returned no tensor");
     if (!out.is_floating_point())
-      throw std::runtime_error("forward gave " + describe(out) +
+      throw std::runtime_error("forward returned " + describe(out) +
                                ", expected a float tensor for the next stage");
     if (in.training && learns(in) && at::GradMode::is_enabled() && !out.requires_grad())
       throw std::runtime_error(
-          "forward gave a tensor without a gradient: it depends on no parameter and not on the "
-          "input");
+          "forward returned a tensor without a gradient: it depends neither on a parameter nor on "
+          "the input");
   }
 
   const stage stage_;
-  const std::string given_by_;
+  const std::string input_name_;
   const stage_loss loss_;
   const bool is_first_;
   const bool is_last_;
-  std::optional<bool> told_training_;
+  std::optional<bool> training_set_;
   std::vector<compute::parameter> parameters_;
 };
 
@@ -128,12 +128,12 @@ class output_keeper final : public compute::stage_module {
   at::Tensor forward(const compute::forward_input& in) override {
     if (!data_->wants_outputs(in.step)) return last_->forward(in);
     bool is_kept = false;
-    auto asking = in;
-    asking.keep_output = [&](const at::Tensor& output) {
+    auto with_output = in;
+    with_output.keep_output = [&](const at::Tensor& output) {
       is_kept = true;
       data_->keep_output(in.step, in.mb, output.detach());
     };
-    auto loss = last_->forward(asking);
+    auto loss = last_->forward(with_output);
     if (!is_kept)
       throw std::runtime_error(
           "return_outputs: expected forward to call forward_input::keep_output, got no output");
@@ -148,9 +148,9 @@ class output_keeper final : public compute::stage_module {
 }  // namespace
 
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
-                                                                std::string given_by,
+                                                                std::string input_name,
                                                                 stage_loss loss) {
-  if (!s.forward) return error{"the factory gave no module"};
+  if (!s.forward) return error{"the factory returned no module"};
   for (const auto& [name, value] : s.parameters) {
     if (!value.defined() || !value.is_leaf() || value.scalar_type() != at::kFloat ||
         !value.is_cpu())
@@ -158,13 +158,13 @@ result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_plac
                    describe(value)};
   }
   return std::unique_ptr<compute::stage_module>{
-      std::make_unique<stage_chunk>(place, std::move(s), std::move(given_by), std::move(loss))};
+      std::make_unique<stage_chunk>(place, std::move(s), std::move(input_name), std::move(loss))};
 }
 
-std::unique_ptr<compute::stage_module> keeping_outputs(std::unique_ptr<compute::stage_module> last,
-                                                       const stage_place& place,
-                                                       std::shared_ptr<fed_source> data) {
-  // The ranks of a stage have the same output.
+std::unique_ptr<compute::stage_module> keep_outputs(std::unique_ptr<compute::stage_module> last,
+                                                    const stage_place& place,
+                                                    std::shared_ptr<fed_source> data) {
+  // All ranks of a stage have the same output.
   if (place.group != nullptr && place.group->rank() != 0) return last;
   return std::make_unique<output_keeper>(std::move(last), std::move(data));
 }

@@ -1,4 +1,4 @@
-/// A stage of one's own as the runtime takes it.
+/// Adapts a user-defined stage to the interface of the runtime.
 #pragma once
 
 #include <functional>
@@ -14,19 +14,19 @@
 namespace rrfp {
 
 struct stage_loss {
-  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> of;
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> function;
 };
 
-/// `given_by`: where its input comes from, for messages. Error: the stage has no forward, or
+/// `input_name`: the source of its input, for messages. Error: the stage has no forward, or
 /// parameters that cannot be trained.
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
-                                                                std::string given_by,
+                                                                std::string input_name,
                                                                 stage_loss loss);
 
-/// `last`, the last part of the model, with its outputs kept in `data` where they are asked for.
-/// It throws if `last` gives none then.
-std::unique_ptr<compute::stage_module> keeping_outputs(std::unique_ptr<compute::stage_module> last,
-                                                       const stage_place& place,
-                                                       std::shared_ptr<fed_source> data);
+/// Wraps `last`, the last part of the model, so that requested outputs are kept in `data`. Throws
+/// in forward if `last` provides none.
+std::unique_ptr<compute::stage_module> keep_outputs(std::unique_ptr<compute::stage_module> last,
+                                                    const stage_place& place,
+                                                    std::shared_ptr<fed_source> data);
 
 }  // namespace rrfp

@@ -1,4 +1,4 @@
-/// What is wrong with a user's model is said with the stage, at once, and nothing hangs.
+/// An error in a user's model ends the training at once, without a hang, and names the stage.
 #include "small_model.hpp"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,7 @@ stage with_forward(std::function<at::Tensor(const at::Tensor&)> forward) {
 
 }  // namespace
 
-TEST_CASE("a job that the program made wrongly is refused by the key") {
+TEST_CASE("an invalid job made by the program is refused with the key") {
   const auto opened = [](auto change) {
     auto j = job_of();
     change(j);
@@ -50,13 +50,13 @@ TEST_CASE("a job that the program made wrongly is refused by the key") {
              Contains("the job: dispatch.policy: expected one of "));
 }
 
-TEST_CASE("a factory that gives nothing or throws is named with its stage") {
+TEST_CASE("a factory that returns nothing or throws is an error that names the stage") {
   auto options = small_options();
   options.make_stage = [](const stage_place& at) -> result<stage> {
     if (at.index == 1) return stage{};
     return part_at(at);
   };
-  CHECK(refused(options) == "stage 1 chunk 0: the factory gave no module");
+  CHECK(refused(options) == "stage 1 chunk 0: the factory returned no module");
   options.make_stage = [](const stage_place& at) -> result<stage> {
     if (at.index == 1) throw std::runtime_error("no such file");
     return part_at(at);
@@ -79,10 +79,10 @@ TEST_CASE("a factory that gives nothing or throws is named with its stage") {
   options.make_chunk = [](const stage_place&) -> result<std::unique_ptr<compute::stage_module>> {
     return std::unique_ptr<compute::stage_module>{};
   };
-  CHECK(refused(options) == "stage 0 chunk 0: the factory gave no module");
+  CHECK(refused(options) == "stage 0 chunk 0: the factory returned no module");
 }
 
-TEST_CASE("what a stage does wrong is named with the stage, the task and what it was given") {
+TEST_CASE("an error in a stage names the stage, the task and the input") {
   CHECK_THAT(
       fails_with([](auto&) {
         return with_forward(
@@ -98,9 +98,9 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
   CHECK_THAT(fails_with([](auto&) {
                return with_forward([](const at::Tensor&) { return at::Tensor{}; });
              }),
-             Contains("stage 1, F0 of step 1: forward gave no tensor"));
+             Contains("stage 1, F0 of step 1: forward returned no tensor"));
   auto options = small_options();
-  // `change`: of what the first stage gives.
+  // `change` is applied to the output of the first stage.
   const auto first_stage = [&](std::function<at::Tensor(const at::Tensor&)> change) {
     options.make_stage = [change](const stage_place& at) {
       auto s = part_at(at);
@@ -113,16 +113,18 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
     auto p = pipeline::open(job_of(), options).value();
     return p->step(batch_of(0)).message();
   };
-  // Another width than the next stage expects: it says what it was given.
+  // Another width than the next stage expects: the error names the input.
   CHECK_THAT(
       first_stage([](const at::Tensor& x) { return x.narrow(1, 0, 3); }),
       Contains("stage 1, F0 of step 1: forward: ") && Contains("given Float [8, 3] by stage 0"));
-  CHECK_THAT(first_stage([](const at::Tensor& x) { return x.to(at::kLong); }),
-             Contains("stage 0, F0 of step 1: forward gave Long [8, 16], expected a float tensor"));
+  CHECK_THAT(
+      first_stage([](const at::Tensor& x) { return x.to(at::kLong); }),
+      Contains("stage 0, F0 of step 1: forward returned Long [8, 16], expected a float tensor"));
   CHECK_THAT(first_stage([](const at::Tensor& x) { return x.detach() * 2; }),
-             Contains("stage 0, F0 of step 1: forward gave a tensor without a gradient"));
-  CHECK_THAT(first_stage([](const at::Tensor&) -> at::Tensor { throw 3; }),
-             Contains("stage 0, F0 of step 1: forward: something that is no std::exception"));
+             Contains("stage 0, F0 of step 1: forward returned a tensor without a gradient"));
+  CHECK_THAT(
+      first_stage([](const at::Tensor&) -> at::Tensor { throw 3; }),
+      Contains("stage 0, F0 of step 1: forward: threw an object that is not a std::exception"));
   options = small_options();
   options.loss = [](const at::Tensor& output, const at::Tensor&) { return output; };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
@@ -141,7 +143,7 @@ TEST_CASE("what a stage does wrong is named with the stage, the task and what it
              Contains("stage 1") && Contains("the loss of microbatch 0 is"));
 }
 
-TEST_CASE("what functions of the program throw or lack becomes an error") {
+TEST_CASE("a user function that throws or returns nothing is an error") {
   auto options = small_options();
   options.make_policy = [](stage_id) -> std::unique_ptr<policy> {
     throw std::runtime_error("no policy today");
@@ -151,7 +153,7 @@ TEST_CASE("what functions of the program throw or lack becomes an error") {
   CHECK(refused(options) == "stage 0: make_policy gave no policy");
   options = small_options();
   options.make_optimizer = [](auto) -> std::unique_ptr<compute::optimizer> { throw 3; };
-  CHECK(refused(options) == "make_optimizer threw something that is no std::exception");
+  CHECK(refused(options) == "make_optimizer threw an object that is not a std::exception");
   options.make_optimizer = [](auto) { return std::unique_ptr<compute::optimizer>{}; };
   CHECK(refused(options) == "stage 0: make_optimizer gave no optimizer");
   pipeline_options bare;
@@ -178,7 +180,7 @@ TEST_CASE("what functions of the program throw or lack becomes an error") {
              Contains("something that is no std::exception was thrown"));
 }
 
-TEST_CASE("a policy that throws while it runs ends the training, not the program") {
+TEST_CASE("a policy that throws during a step ends the training, not the program") {
   class weary final : public policy {
    public:
     std::string_view name() const override { return "weary"; }
@@ -198,7 +200,7 @@ TEST_CASE("a policy that throws while it runs ends the training, not the program
   CHECK_FALSE(p->finish());
 }
 
-TEST_CASE("two parts of the model may not name their parameters alike") {
+TEST_CASE("two parts of the model must not have parameters of the same name") {
   auto options = small_options();
   options.make_stage = [](const stage_place&) { return layers_of(0, 2); };
   CHECK(refused(options) ==
@@ -206,7 +208,7 @@ TEST_CASE("two parts of the model may not name their parameters alike") {
         "differ, as with stage_of(module, prefix)");
 }
 
-TEST_CASE("a batch that does not fit is refused, and the pipeline goes on") {
+TEST_CASE("an invalid batch is refused, and the pipeline continues") {
   auto p = pipeline::open(job_of(), small_options()).value();
   CHECK(p->step(batch_of(0, 4)).message() ==
         "batch.inputs: expected at least 5 rows, one a microbatch, got 4");
@@ -252,7 +254,7 @@ static_assert(!tensor_module<std::shared_ptr<two_to_tensor>>);
 
 }  // namespace
 
-TEST_CASE("a pipeline that nobody uses ends") {
+TEST_CASE("an unused pipeline ends") {
   auto unused = pipeline::open(job_of(), small_options()).value();
   auto finished = pipeline::open(job_of(), small_options()).value();
   CHECK(finished->finish().value().steps == 0);

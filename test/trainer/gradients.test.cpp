@@ -1,4 +1,4 @@
-/// Whatever weights are made of, they learn as in a plain loop; what cannot learn is an error.
+/// Gradients of all kinds of weights equal those of a plain loop; invalid weights are errors.
 #include <functional>
 #include <map>
 
@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 using weights = std::vector<at::Tensor>;
-/// One part of the model, on weights of its own.
+/// One part of the model with its own weights.
 using layer = std::function<at::Tensor(const at::Tensor& x, const weights& w)>;
 
 /// [16, 16], [16, 4], [4, 16], [20, 16] and [16].
@@ -31,7 +31,7 @@ stage part_with(const layer& f, std::uint32_t index) {
   return s;
 }
 
-/// Both parts after one another.
+/// Both parts in sequence.
 stage whole_of(const layer& f) {
   auto first = part_with(f, 0), second = part_with(f, 1);
   stage s;
@@ -44,12 +44,12 @@ stage whole_of(const layer& f) {
 std::string fails_with(pipeline_options options) {
   auto p = pipeline::open(job_of(), std::move(options)).value();
   const auto r = p->step(batch_of(0));
-  return r ? "it went well" : r.message();
+  return r ? "no error" : r.message();
 }
 
 }  // namespace
 
-TEST_CASE("weights that are no leaves learn as in a plain loop, bit for bit") {
+TEST_CASE("weights that are not leaves are trained as in a plain loop, bit for bit") {
   const auto ids = [](const at::Tensor& x) { return x.abs().mul(5).to(at::kLong).clamp(0, 15); };
   const std::map<std::string, layer> all{
       {"a cast",
@@ -84,7 +84,7 @@ TEST_CASE("weights that are no leaves learn as in a plain loop, bit for bit") {
     };
     auto whole = whole_of(f);
     if (name == "a weight with a hook")
-      for (auto& [of, w] : whole.parameters)
+      for (auto& [parameter, w] : whole.parameters)
         if (w.sizes() == at::IntArrayRef{16, 16})
           w.register_hook([](const at::Tensor& g) { return g * 2; });
     const auto plain = train_plainly(whole, 5, 3);
@@ -109,7 +109,7 @@ TEST_CASE("weights that are no leaves learn as in a plain loop, bit for bit") {
   }
 }
 
-TEST_CASE("a leaf that is used and is no parameter of its stage is an error") {
+TEST_CASE("a leaf that is used but is not a parameter of its stage is an error") {
   const auto other = at::ones({16, 16}).requires_grad_();
   for (const bool is_deferred : {false, true}) {
     auto options = small_options();
@@ -124,7 +124,7 @@ TEST_CASE("a leaf that is used and is no parameter of its stage is an error") {
     CHECK_THAT(fails_with(options), Contains("stage 1, F0 of step 1: forward uses a leaf that is "
                                              "not trained here: Float [16, 16]; expected each"));
   }
-  // Of another stage it is that stage's.
+  // A parameter of another stage belongs to that stage only.
   auto options = small_options();
   const auto shared = weight_of(0);
   options.make_stage = [&](const stage_place& at) {
@@ -138,7 +138,7 @@ TEST_CASE("a leaf that is used and is no parameter of its stage is an error") {
   CHECK_THAT(fails_with(options), Contains("stage 1, F0 of step 1: forward uses a leaf"));
 }
 
-TEST_CASE("inputs and targets that require a gradient are data like any other") {
+TEST_CASE("inputs and targets that require a gradient are treated as data") {
   auto p = pipeline::open(job_of(), small_options()).value();
   auto b = batch_of(0);
   std::vector<compute::microbatch> all;

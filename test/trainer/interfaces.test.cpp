@@ -1,4 +1,4 @@
-/// Policies, weather, transports, devices and optimizers of one's own.
+/// User-defined weather, transports, optimizers, devices and chunks.
 #include <atomic>
 
 #include <rrfp/actors/transport.hpp>
@@ -25,7 +25,7 @@ std::vector<double> losses_of(const pipeline_options& options, std::uint64_t ste
 
 }  // namespace
 
-TEST_CASE("weather of one's own delays what it names and changes no bit") {
+TEST_CASE("user-defined weather delays tasks and messages and changes no bit") {
   const auto calm = losses_of(small_options());
   auto options = small_options();
   std::atomic<int> asked = 0;
@@ -41,8 +41,8 @@ TEST_CASE("weather of one's own delays what it names and changes no bit") {
   CHECK(asked > 0);
 }
 
-TEST_CASE("a transport of one's own carries every tensor") {
-  /// Counts, and hands on.
+TEST_CASE("a user-defined transport carries every tensor") {
+  /// Counts messages and forwards them.
   class counting final : public actors::transport {
    public:
     counting(std::unique_ptr<actors::transport> inner, std::atomic<int>& count)
@@ -69,10 +69,10 @@ TEST_CASE("a transport of one's own carries every tensor") {
     return std::make_unique<counting>(std::move(inner), count);
   };
   CHECK(losses_of(options) == losses_of(small_options()));
-  CHECK(count == 3 * 5 * 2);  // steps, microbatches, there and back
+  CHECK(count == 3 * 5 * 2);  // steps, microbatches, activations and gradients
 }
 
-TEST_CASE("an optimizer of one's own steps the parameters of its stage") {
+TEST_CASE("a user-defined optimizer updates the parameters of its stage") {
   class descent final : public compute::optimizer {
    public:
     explicit descent(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
@@ -97,12 +97,12 @@ TEST_CASE("an optimizer of one's own steps the parameters of its stage") {
   const auto own = losses_of(options);
   CHECK(made == 2);
   const auto with_momentum = losses_of(small_options());
-  CHECK(own[1] == with_momentum[1]);  // its first step is a plain one
+  CHECK(own[1] == with_momentum[1]);  // without momentum so far, its first step is the same
   CHECK(own[2] != with_momentum[2]);
 }
 
-TEST_CASE("a device of one's own computes in place of libtorch's threads") {
-  /// Adds 1 on the way there and says so on the way back.
+TEST_CASE("a user-defined device computes instead of libtorch's threads") {
+  /// Adds 1 in the forward pass and returns 1 as the gradient.
   class adding final : public compute::rank_compute {
    public:
     explicit adding(bool is_first, bool is_last) : is_first_(is_first), is_last_(is_last) {}
@@ -145,7 +145,7 @@ TEST_CASE("a device of one's own computes in place of libtorch's threads") {
   CHECK(p->step(batch_of(0)).ok());
 }
 
-TEST_CASE("a chunk of one's own knows the step, the microbatch and its purpose") {
+TEST_CASE("a user-defined chunk gets the microbatch and the purpose of the step") {
   class knowing final : public compute::stage_module {
    public:
     explicit knowing(const stage_place& at) : at_(at) {
@@ -172,7 +172,7 @@ TEST_CASE("a chunk of one's own knows the step, the microbatch and its purpose")
   CHECK(p->eval(batch_of(0)).value().losses == std::vector<double>{0, 1, 2, 3, 4});
 }
 
-TEST_CASE("outputs of a chunk of one's own are those that it keeps") {
+TEST_CASE("the outputs of a user-defined chunk are those that it passes to keep_output") {
   class doubling final : public compute::stage_module {
    public:
     doubling(const stage_place& at, bool keeps) : at_(at), keeps_(keeps) {

@@ -1,4 +1,4 @@
-/// Stages that Python has saved.
+/// Stages saved by Python as TorchScript.
 #include <fstream>
 
 #include "program.hpp"
@@ -11,7 +11,7 @@ namespace rrfp::testing {
 using Catch::Matchers::Contains;
 using namespace rrfp::test;
 
-TEST_CASE("TorchScript modules are stages, and learn as in a plain loop") {
+TEST_CASE("TorchScript modules are stages, and are trained as in a plain loop") {
   const scratch_folder folder;
   const auto saved = run_program({RRFP_PYTHON, RRFP_SCRIPTS, folder / "."});
   INFO(saved.out << saved.err);

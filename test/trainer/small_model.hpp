@@ -1,4 +1,5 @@
-/// A small model of tensors alone, cut anywhere, and the ordinary loop that it must be equal to.
+/// A small model of plain tensors that can be split anywhere, and the plain loop that it must
+/// equal.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ inline at::Tensor weight_of(std::int64_t layer) {
   return at::sin(n * 0.37 + static_cast<double>(layer)).mul_(0.3).requires_grad_();
 }
 
-/// Layers [first, end), the weight gradients of every other one put off.
+/// Layers [first, end); every other layer has a deferred weight gradient.
 inline stage layers_of(std::int64_t first, std::int64_t end) {
   stage s;
   for (auto i = first; i < end; ++i)
@@ -71,12 +72,12 @@ inline job::job job_of(const std::string& text = {}) {
 
 struct plain_result {
   std::vector<double> losses;
-  std::vector<double> first_losses;  ///< of the microbatches of the first step
+  std::vector<double> first_losses;  ///< losses of the microbatches of the first step
   std::vector<at::Tensor> weights;
   double evaluated = 0;
 };
 
-/// The same training of the whole `model` without a pipeline; in the end a batch is evaluated.
+/// The same training of the whole `model` without a pipeline, followed by an evaluation.
 inline plain_result train_plainly(const stage& model, std::int64_t microbatches,
                                   std::uint64_t steps, std::int64_t rows = 37) {
   at::set_num_threads(1);

@@ -1,4 +1,4 @@
-/// A function of the program's that does not return keeps nobody waiting for ever.
+/// User functions that do not return: every wait for them has a limit.
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -17,12 +17,12 @@ using rrfp::test::scratch_folder;
 
 namespace {
 
-/// Who comes to it waits until it is opened; it may be closed again.
+/// pass() blocks until open() is called.
 class gate {
  public:
   void pass() {
     std::unique_lock lock{mutex_};
-    waits_ = true;
+    has_caller_ = true;
     changed_.notify_all();
     changed_.wait(lock, [&] { return open_; });
   }
@@ -31,33 +31,33 @@ class gate {
     open_ = true;
     changed_.notify_all();
   }
-  void wait_for_somebody() {
+  void wait_for_caller() {
     std::unique_lock lock{mutex_};
-    changed_.wait(lock, [&] { return waits_; });
+    changed_.wait(lock, [&] { return has_caller_; });
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool open_ = false, waits_ = false;
+  bool open_ = false, has_caller_ = false;
 };
 
 struct stuck_program {
   std::shared_ptr<gate> at = std::make_shared<gate>();
-  std::weak_ptr<int> alive;  ///< as long as anything of the pipeline is
+  std::weak_ptr<int> alive;  ///< expires when the pipeline and its threads are gone
   std::mutex mutex;
   std::vector<std::string> notes, reports;
 
-  /// Part 1 comes to the gate with its microbatch 2, in evaluations too.
+  /// Part 1 blocks at the gate in its third forward, in steps and in evaluations.
   pipeline_options options() {
     auto o = small_options();
     const auto life = std::make_shared<int>();
     alive = life;
-    o.make_stage = [door = at, life](const stage_place& place) {
+    o.make_stage = [blocker = at, life](const stage_place& place) {
       auto s = part_at(place);
       if (place.index == 1)
-        s.forward = [door, life, inner = s.forward, calls = 0](const at::Tensor& x) mutable {
-          if (++calls == 3) door->pass();
+        s.forward = [blocker, life, inner = s.forward, calls = 0](const at::Tensor& x) mutable {
+          if (++calls == 3) blocker->pass();
           return inner(x);
         };
       return s;
@@ -70,7 +70,7 @@ struct stuck_program {
     return o;
   }
 
-  /// What was left to a stuck thread goes with it.
+  /// Opens the gate; true once the detached thread has released the memory of the pipeline.
   bool ends() {
     at->open();
     for (int i = 0; i < 2000 && !alive.expired(); ++i)
@@ -87,7 +87,7 @@ job::job impatient_job(double hang_timeout_s = 2) {
 
 }  // namespace
 
-TEST_CASE("a module that never returns ends step and eval with the cause, and with a report") {
+TEST_CASE("if a module never returns, step and eval fail with the cause and a hang report") {
   for (const bool trains : {true, false}) {
     stuck_program program;
     const scratch_folder folder;
@@ -110,7 +110,7 @@ TEST_CASE("a module that never returns ends step and eval with the cause, and wi
     }
     p.reset();  // the module still does not return
     REQUIRE(program.notes.size() == 1);
-    CHECK_THAT(program.notes[0], Contains("a function of the program's has not returned"));
+    CHECK_THAT(program.notes[0], Contains("a user function has not returned"));
     CHECK_FALSE(program.alive.expired());
     CHECK(program.ends());
   }
@@ -120,7 +120,7 @@ TEST_CASE("an interrupt does not wait for a module that never returns") {
   stuck_program program;
   auto p = pipeline::open(impatient_job(), program.options()).value();
   std::thread other{[&] {
-    program.at->wait_for_somebody();
+    program.at->wait_for_caller();
     p->interrupt();
   }};
   CHECK(p->step(batch_of(0)).message() == "interrupted");
@@ -131,7 +131,7 @@ TEST_CASE("an interrupt does not wait for a module that never returns") {
   CHECK(program.ends());
 }
 
-TEST_CASE("who waits for what is reported when asked for, and the training goes on") {
+TEST_CASE("report() writes a hang report, and the training continues") {
   stuck_program program;
   auto options = program.options();
   options.on_report = [&, inner = options.on_report](const std::string& text) {
@@ -140,7 +140,7 @@ TEST_CASE("who waits for what is reported when asked for, and the training goes 
   };
   auto p = pipeline::open(impatient_job(60), options).value();
   std::thread other{[&] {
-    program.at->wait_for_somebody();
+    program.at->wait_for_caller();
     p->report("asked by the test");
   }};
   CHECK(p->step(batch_of(0)).value().loss == train_plainly(5, 1).losses[0]);
@@ -151,12 +151,14 @@ TEST_CASE("who waits for what is reported when asked for, and the training goes 
              Contains("asked by the test") && Contains("stage 1 rank 0 has not finished F2"));
 }
 
-TEST_CASE("a hook that never returns keeps neither steps nor the end waiting") {
+TEST_CASE("a hook that never returns blocks neither the steps nor the end") {
   const scratch_folder folder;
   stuck_program program;
   auto options = program.options();
   options.make_stage = part_at;
-  options.on_checkpoint = [door = program.at](const actors::checkpoint_report&) { door->pass(); };
+  options.on_checkpoint = [blocker = program.at](const actors::checkpoint_report&) {
+    blocker->pass();
+  };
   auto j = impatient_job();
   j.checkpoint.dir = folder / "saved";
   j.checkpoint.every = 1;

@@ -1,4 +1,4 @@
-/// A pipeline in a loop of one's own is that loop, to the last bit.
+/// Training with a pipeline equals a plain loop, to the last bit.
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace rrfp::testing {
 using Catch::Matchers::Contains;
 using rrfp::test::scratch_folder;
 
-TEST_CASE("steps and evaluations are those of a plain loop, whatever the cut and the order") {
+TEST_CASE("steps and evaluations equal those of a plain loop for any split and order") {
   const auto plain = train_plainly(5, 6);
   for (const std::string how : {"", "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n",
                                 "[dispatch]\npolicy = \"zb_h1\"\n",
@@ -34,7 +34,7 @@ TEST_CASE("steps and evaluations are those of a plain loop, whatever the cut and
         CHECK(r.lr == 0.01);
         CHECK(r.outputs.empty());
         if (step == 0) CHECK(r.losses == plain.first_losses);
-        // In between, and without a trace.
+        // An evaluation between steps does not change the training.
         if (step == 3) CHECK(p->eval(batch_of(7)).value().gradient_norm == 0);
       }
       const auto evaluated = p->eval(batch_of(100), {.return_outputs = true}).value();
@@ -57,7 +57,7 @@ TEST_CASE("steps and evaluations are those of a plain loop, whatever the cut and
   }
 }
 
-TEST_CASE("microbatches of one's own may differ in what counts") {
+TEST_CASE("user-defined microbatches may have different counts") {
   auto p = pipeline::open(job_of(), small_options()).value();
   std::vector<compute::microbatch> all;
   double sum = 0;
@@ -69,7 +69,7 @@ TEST_CASE("microbatches of one's own may differ in what counts") {
     compute::microbatch mb;
     mb.inputs = b.inputs;
     mb.targets = b.targets;
-    mb.tokens = 10 * i;  // the first one counts for nothing
+    mb.tokens = 10 * i;  // the first one has a count of 0
     all.push_back(mb);
   }
   const auto r = p->eval(all).value();
@@ -91,7 +91,7 @@ TEST_CASE("replicas share the batch") {
   CHECK(p->finish().ok());
 }
 
-TEST_CASE("a training is saved and goes on to the same bits, on other stages too") {
+TEST_CASE("a saved training resumes to the same bits, also with other stages") {
   const auto plain = train_plainly(5, 6);
   const scratch_folder folder;
   auto j = job_of();
@@ -109,7 +109,7 @@ TEST_CASE("a training is saved and goes on to the same bits, on other stages too
     CHECK(p->step(batch_of(2)).ok());
     for (int i = 0; i < 2000 && saved == 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
-  }  // given up: what was not saved is lost
+  }  // destroyed without finish(): unsaved steps are lost
   CHECK(saved == 1);
   CHECK(notes.empty());
   for (const std::uint32_t stages : {1, 4}) {
@@ -117,7 +117,7 @@ TEST_CASE("a training is saved and goes on to the same bits, on other stages too
     auto p = pipeline::open(j, options).value();
     const auto first = p->steps();
     CHECK(first == (stages == 1 ? 2 : 4));
-    CHECK_THAT(notes.back(), Contains("goes on after step " + std::to_string(first)));
+    CHECK_THAT(notes.back(), Contains("resumes after step " + std::to_string(first)));
     for (auto step = first; step < first + 2; ++step)
       CHECK(p->step(batch_of(step)).value().loss == plain.losses[step]);
     const auto summary = p->finish();  // saves
@@ -130,16 +130,16 @@ TEST_CASE("a training is saved and goes on to the same bits, on other stages too
   CHECK_THAT(pipeline::open(j, options).value()->save().message(), Contains("checkpoint.dir"));
 }
 
-TEST_CASE("what is asked to be saved is saved, however quick the steps and slow the disk") {
+TEST_CASE("every save() is written, however fast the steps and slow the disk") {
   const scratch_folder folder;
   auto j = job_of();
   j.checkpoint.dir = folder / "saved";
-  j.train.steps = 3;  // fewer than are taken: the loop is the program's
+  j.train.steps = 3;  // fewer than the loop runs: the program decides
   {
     auto p = pipeline::open(j, small_options()).value();
     for (std::uint64_t step = 0; step < 7; ++step) {
       CHECK(p->step(batch_of(step)).ok());
-      CHECK(p->save().ok());  // while the one before is still written, maybe
+      CHECK(p->save().ok());  // the previous save may still be in progress
     }
     CHECK(p->finish().value().checkpoints == 7);
   }
@@ -164,7 +164,7 @@ TEST_CASE("a parameter that no microbatch uses has a gradient of zero") {
   CHECK(at::equal(unused, at::ones({3}).mul_(1 - 0.01 * 0.5)));
 }
 
-TEST_CASE("a hook that throws is told in its own words, and takes nothing with it") {
+TEST_CASE("an exception of a hook is reported and does not affect the training") {
   auto options = small_options();
   std::vector<std::string> notes;
   options.on_note = [&](const std::string& line) { notes.push_back(line); };
@@ -175,7 +175,8 @@ TEST_CASE("a hook that throws is told in its own words, and takes nothing with i
   const auto plain = train_plainly(5, 4);
   auto p = pipeline::open(job_of(), options).value();
   const std::vector<std::string> failures{"", "on_step threw: the disk is full",
-                                          "on_step threw something that is no std::exception", ""};
+                                          "on_step threw an object that is not a std::exception",
+                                          ""};
   for (std::uint64_t step = 0; step < 4; ++step) {
     const auto r = p->step(batch_of(step)).value();
     CHECK(r.loss == plain.losses[step]);
@@ -185,11 +186,11 @@ TEST_CASE("a hook that throws is told in its own words, and takes nothing with i
   CHECK(notes == std::vector<std::string>{failures[1], failures[2]});
 }
 
-TEST_CASE("steps and evaluations count from 1, each on their own") {
+TEST_CASE("steps and evaluations are counted separately, from 1") {
   auto options = small_options();
-  std::vector<std::pair<bool, std::uint64_t>> told;
+  std::vector<std::pair<bool, std::uint64_t>> passes;
   options.on_step = [&](const actors::step_summary& s) {
-    told.emplace_back(s.purpose == compute::step_purpose::training, s.step);
+    passes.emplace_back(s.purpose == compute::step_purpose::training, s.step);
   };
   actors::trace_recorder trace;
   options.trace = &trace;
@@ -199,7 +200,7 @@ TEST_CASE("steps and evaluations count from 1, each on their own") {
   CHECK(p->step(batch_of(1)).value().step == 2);
   CHECK(p->eval(batch_of(1)).value().step == 2);
   CHECK(p->finish().value().steps == 2);
-  CHECK(told ==
+  CHECK(passes ==
         std::vector<std::pair<bool, std::uint64_t>>{{true, 1}, {false, 1}, {true, 2}, {false, 2}});
   const scratch_folder folder;
   REQUIRE(actors::write_chrome_json(folder / "trace.json", {{"run", &trace}}).ok());
@@ -211,10 +212,10 @@ TEST_CASE("steps and evaluations count from 1, each on their own") {
                        !Contains("4503599627370496"));
 }
 
-TEST_CASE("open leaves the program's random numbers as they were") {
+TEST_CASE("open does not change the random numbers of the program") {
   const auto draw = [](bool opens) {
     at::manual_seed(7);
-    at::randn({3});  // an odd number: one more is kept for the next call
+    at::randn({3});  // an odd number: the generator keeps one more for the next call
     if (opens) {
       auto options = small_options();
       options.make_stage = [](const stage_place& at) {
@@ -240,12 +241,12 @@ TEST_CASE("an interrupt ends the step, and the pipeline") {
   auto p = pipeline::open(job_of(), options).value();
   running = p.get();
   CHECK(p->step(batch_of(0)).ok());
-  (void)p->step(batch_of(1));  // may still be told
+  (void)p->step(batch_of(1));  // may still complete
   CHECK(p->step(batch_of(2)).message() == "interrupted");
   CHECK(p->finish().message() == "interrupted");
 }
 
-TEST_CASE("an interrupt with a folder saves the running step, and the end is a good one") {
+TEST_CASE("with a checkpoint folder an interrupt saves the running step, and finish() succeeds") {
   const scratch_folder folder;
   auto j = job_of();
   j.checkpoint.dir = folder / "saved";
@@ -278,7 +279,7 @@ TEST_CASE("an interrupt with a folder saves the running step, and the end is a g
   p = pipeline::open(j, small_options()).value();
   CHECK(p->steps() == 2);
   CHECK(p->step(batch_of(2)).value().loss == plain.losses[2]);
-  // Between two steps it is no different; of what is lost nothing good is told.
+  // An interrupt between two steps has the same effect.
   p->interrupt();
   CHECK(p->step(batch_of(3)).message() == "interrupted");
   CHECK(p->finish().value().checkpoints == 1);

@@ -1,4 +1,4 @@
-/// One part of a model of one's own, as a pipeline takes it.
+/// One part of a user-defined model, as rrfp::pipeline expects it.
 #pragma once
 
 #include <concepts>
@@ -16,33 +16,34 @@
 
 namespace rrfp {
 
-/// Which part of the model is asked for.
+/// The part of the model to make.
 struct stage_place {
-  std::uint32_t stage = 0;  ///< of the pipeline
-  std::uint32_t chunk = 0;  ///< of the stage
-  std::uint32_t index = 0;  ///< along the model
-  std::uint32_t count = 1;  ///< parts of the model
-  /// The tensor-parallel ranks of the stage; null: it has one.
+  std::uint32_t stage = 0;  ///< position in the pipeline
+  std::uint32_t chunk = 0;  ///< position on the stage
+  std::uint32_t index = 0;  ///< position along the model
+  std::uint32_t count = 1;  ///< number of parts of the model
+  /// The tensor-parallel ranks of the stage; null if it has one rank.
   std::shared_ptr<compute::rank_group> group;
 
   bool is_first() const { return index == 0; }
   bool is_last() const { return index + 1 == count; }
 };
 
-/// Its parameters and what it computes.
+/// The parameters of a part and its computation.
 ///
-/// What forward() gives must follow from its input and the parameters alone: buffers that it
-/// changes (as batch norm does) and generators that it draws from would see the microbatches in the
-/// order in which they happen to run. Buffers are not saved either.
+/// The output of forward() must depend only on its input and the parameters. Buffers that it
+/// changes (as batch norm does) and generators that it uses would see the microbatches in the order
+/// in which they happen to run. Buffers are not saved either.
 struct stage {
-  /// Float leaves under names that no other part of the model has; they name it in checkpoints, so
-  /// one that does not depend on the number of stages lets a training go on with another. All that
-  /// forward() uses and that requires a gradient; whether one does must not change after open().
+  /// All leaves that forward() uses and that require a gradient; that must not change after open().
+  /// They must be float, under names that no other part of the model has. Checkpoints use the
+  /// names: if they do not depend on the number of stages, training can resume with another number.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
-  /// From the batch's rows (first part) or the output of the part before to the input of the next
-  /// one, or to what the loss takes. Float, any shape; may differ from one microbatch to the next.
+  /// Computes the input of the next part, or of the loss, from the rows of the batch (first part)
+  /// or the output of the previous part. The output is float; its shape may differ between
+  /// microbatches.
   std::function<at::Tensor(const at::Tensor&)> forward;
-  /// Told before a step whether something is to be learnt. May be empty.
+  /// Called before a pass when training changes to evaluation or back. May be empty.
   std::function<void(bool training)> set_training;
 };
 
@@ -82,16 +83,16 @@ stage stage_of(Module module, const std::string& prefix = {}) {
   return made;
 }
 
-/// A TorchScript module that Python has saved (torch.jit.save), one file a part. Error: names the
+/// A TorchScript module saved by Python (torch.jit.save), one file per part. An error names the
 /// file.
 result<stage> script_stage(const std::string& path, const std::string& prefix = {});
 
-/// As torch::nn::functional::linear. In forward() of a stage its weight gradient is put off to a
-/// task of its own, W, that fills gaps; anywhere else it is the ordinary operator. The same bits.
-/// A weight or bias that is no leaf, or has hooks, or that other operators use too gets its
-/// gradient in B, as with the ordinary operator.
+/// Like torch::nn::functional::linear, with the same bits. In forward() of a stage the weight
+/// gradient is deferred to a separate task, W, which fills gaps; elsewhere it is the ordinary
+/// operator. A weight or bias that is not a leaf, has hooks, or is used by other operators too gets
+/// its gradient in B, as with the ordinary operator.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
-/// As torch::nn::functional::embedding, likewise.
+/// Like torch::nn::functional::embedding, with a deferred weight gradient as in linear().
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight);
 
 }  // namespace rrfp
