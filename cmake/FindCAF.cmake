@@ -1,5 +1,5 @@
-# Finds the C++ Actor Framework.  Debian's libcaf-dev (0.17.6) ships neither a CMake package nor
-# pkg-config files; later versions do, and theirs is preferred when it is there.
+# Finds the C++ Actor Framework 0.17.  Debian's libcaf-dev (0.17.6) ships neither a CMake package nor
+# pkg-config files; if a CMake package is installed, it is preferred.
 #
 #   find_package(CAF REQUIRED COMPONENTS core [io] [openssl])
 #

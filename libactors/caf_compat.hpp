@@ -1,5 +1,5 @@
-/// All that differs between CAF 0.17 and CAF 1.x, as far as it is used here. The rest of libactors
-/// names message types, posts them with these helpers and derives actors from actor_base.
+/// The functions of CAF 0.17 that the rest of libactors uses to declare message types, send messages
+/// and spawn actors.
 #pragma once
 
 #include <chrono>
@@ -7,15 +7,15 @@
 
 #include <caf/all.hpp>
 
-#if CAF_MAJOR_VERSION != 0 && defined(CAF_MAJOR_VERSION)
-#error "CAF 1.x: give every message type an id block here, and use anon_mail and mail below"
+#if CAF_VERSION >= 1800
+#error "rrfp is written for CAF 0.17"
 #endif
 
-/// At global scope: lets a type travel between actors of one process without serialization.
+/// At global scope: allows messages of a type within one process, without serialization.
 #define RRFP_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(type)
 
-/// In the namespace of types that have `fields(f, x)`, a call of f with all their members: lets
-/// them travel between processes too.
+/// In the namespace of types with a function `fields(f, x)` that calls f with all members: allows
+/// messages of these types between processes, too.
 #define RRFP_INSPECT_BY_FIELDS                                          \
   template <class Inspector, class T>                                   \
   requires requires(T & x) {                                            \
@@ -41,15 +41,15 @@ void post_after(actor_base* self, std::chrono::milliseconds delay, Message m) {
   self->delayed_send(self, delay, std::move(m));
 }
 
-/// What a message with this name is called between processes.
+/// Registers the name of a message type, which is sent between processes.
 template <class Message>
 void add_message(caf::actor_system_config& config, const char* name) {
   config.add_message_type<Message>(name);
 }
 
-/// The threads that run all actors but the detached ones. A chain of messages between such actors
-/// wakes one sleeping thread, not one a hop. With a `spin` threads look for work that long before
-/// they sleep, and waking costs nothing.
+/// Sets the threads that run all actors except detached ones. Without `spin`, a chain of messages
+/// between actors wakes one sleeping thread instead of one per hop. With `spin`, threads poll that
+/// long for work before they sleep, and no wake-up is needed.
 inline void set_scheduler(caf::actor_system_config& config, std::size_t threads,
                           std::chrono::microseconds spin) {
   config.set("scheduler.max-threads", threads);
@@ -57,11 +57,11 @@ inline void set_scheduler(caf::actor_system_config& config, std::size_t threads,
     config.set("scheduler.policy", caf::atom("sharing"));
     return;
   }
-  // CAF counts looks at the queue; one takes some 50 ns. Then it sleeps on a condition variable.
-  constexpr std::size_t looks_each_microsecond = 20;
+  // CAF counts polls of the queue; each takes some 50 ns. Then it sleeps on a condition variable.
+  constexpr std::size_t polls_per_microsecond = 20;
   config.set("scheduler.policy", caf::atom("stealing"));
   config.set("work-stealing.aggressive-poll-attempts",
-             static_cast<std::size_t>(spin.count()) * looks_each_microsecond);
+             static_cast<std::size_t>(spin.count()) * polls_per_microsecond);
   config.set("work-stealing.moderate-poll-attempts", std::size_t{1});
 }
 
@@ -70,7 +70,7 @@ caf::actor spawn(caf::actor_system& system, Arguments&&... arguments) {
   return system.spawn<Actor>(std::forward<Arguments>(arguments)...);
 }
 
-/// An actor with a thread of its own, which no other actor can hold up.
+/// Spawns an actor on its own thread, which no other actor can block.
 template <class Actor, class... Arguments>
 caf::actor spawn_detached(caf::actor_system& system, Arguments&&... arguments) {
   return system.spawn<Actor, caf::detached>(std::forward<Arguments>(arguments)...);
