@@ -302,7 +302,7 @@ launches run(const scenario& what, std::uint32_t ranks, std::chrono::microsecond
   if (const auto r = (*opened)->run(); r.how != ending::done) throw std::runtime_error(r.message);
   launches all;
   for (const auto& t : trace.tasks())
-    if (t.step != step_id{0}) all[{t.step, t.stage, t.what.seq}].push_back(t);
+    if (t.step != step_id{0}) all[{t.step, t.stage, t.launched.seq}].push_back(t);
   return all;
 }
 
@@ -314,7 +314,7 @@ struct hand_over {
 hand_over arrivals(std::uint32_t ranks, std::chrono::microseconds spin, std::uint64_t steps) {
   std::map<std::tuple<step_id, stage_id, task_kind>, std::vector<task_record>> by_task;
   for (const auto& [_, records] : run({2, 1, 0, 0}, ranks, spin, steps))
-    by_task[{records[0].step, records[0].stage, records[0].what.what.kind}] = records;
+    by_task[{records[0].step, records[0].stage, records[0].launched.what.kind}] = records;
   std::vector<std::int64_t> whole;
   std::vector<std::int64_t> after;
   for (const auto& [key, takers] : by_task) {

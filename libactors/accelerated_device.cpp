@@ -56,7 +56,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   }
   void claim(const at::Tensor& t) { parts_.lane->claim(t); }
 
-  void copy_in(at::Tensor from, on_brought then) {
+  void copy_in(at::Tensor from, on_copied then) {
     auto mark = events_->take();
     if (!mark) return then(mark.failure());
     auto to = parts_.lane->copy_in(from);
@@ -64,7 +64,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     when_copied({std::move(from), std::move(*to)}, std::move(*mark), std::move(then));
   }
 
-  void copy_out(at::Tensor from, on_brought then) {
+  void copy_out(at::Tensor from, on_copied then) {
     auto mark = events_->take();
     if (!mark) return then(mark.failure());
     auto slab = parts_.slabs->take(from.nbytes());
@@ -120,7 +120,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   }
 
   /// Both tensors stay until then.
-  void when_copied(copy c, pooled_event mark, on_brought then) {
+  void when_copied(copy c, pooled_event mark, on_copied then) {
     if (auto recorded = parts_.lane->record(*mark, stream::copy); !recorded) {
       // Nobody can say when the device lets go of them.
       {
@@ -168,11 +168,11 @@ bool accelerated_device::can_read(const at::Tensor& t) {
   return true;
 }
 
-void accelerated_device::bring_in(at::Tensor t, on_brought then) {
+void accelerated_device::copy_in(at::Tensor t, on_copied then) {
   streams_->copy_in(std::move(t), std::move(then));
 }
 
-void accelerated_device::bring_out(at::Tensor t, on_brought then) {
+void accelerated_device::copy_out(at::Tensor t, on_copied then) {
   streams_->copy_out(std::move(t), std::move(then));
 }
 

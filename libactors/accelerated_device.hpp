@@ -38,8 +38,8 @@ class accelerated_device final : public device {
   void occupy(std::function<std::chrono::nanoseconds()> work,
               std::function<void(const occupancy&)> after) override;
   bool can_read(const at::Tensor& t) override;
-  void bring_in(at::Tensor t, on_brought then) override;
-  void bring_out(at::Tensor t, on_brought then) override;
+  void copy_in(at::Tensor t, on_copied then) override;
+  void copy_out(at::Tensor t, on_copied then) override;
   void stop() override;
 
  private:

@@ -98,7 +98,7 @@ status accelerated_ranks::choose_collectives(const session_setup& setup, bool cr
         fmt::format("device.collectives: \"nccl\" with replicas expects a device for each rank, "
                     "but {} of stage "
                     "{} has others: more devices, fewer stages or replicas a node, or \"host\"",
-                    where(*shared).str(), shared->stage.value())};
+                    device_of(*shared).str(), shared->stage.value())};
   replicas_on_device_ = false;
   return success();
 }

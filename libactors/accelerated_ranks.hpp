@@ -27,7 +27,7 @@ class accelerated_ranks {
                                                          const accelerator::machine_share& share,
                                                          std::chrono::milliseconds limit);
 
-  at::Device where(rank_address rank) const { return lanes_.at(rank)->device(); }
+  at::Device device_of(rank_address rank) const { return lanes_.at(rank)->device(); }
   /// The groups of a rank as its device joins them.
   rank_collectives join(rank_address rank, const rank_collectives& groups) const;
   std::unique_ptr<device> make_device(std::string name, rank_address rank) const;

@@ -19,8 +19,8 @@ namespace {
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-std::string to_bytes(const json& card) {
-  const auto cbor = json::to_cbor(card);
+std::string to_bytes(const json& info) {
+  const auto cbor = json::to_cbor(info);
   return {cbor.begin(), cbor.end()};
 }
 
@@ -30,7 +30,7 @@ std::int64_t nanoseconds(steady_clock::time_point t) {
 
 /// How long nodes may take to be done after the last step; how much of their traces the job's node
 /// takes in, and how long that may take.
-constexpr std::chrono::seconds goodbye_time{10};
+constexpr std::chrono::seconds finish_time_max{10};
 constexpr std::size_t traces_bytes_max = std::size_t{1} << 30;
 constexpr std::chrono::seconds traces_time{120};
 
@@ -47,16 +47,16 @@ bool is_one_machine(const std::vector<member>& members) {
                      [](const member& m) { return job::is_loopback(m.host); });
 }
 
-/// The cards of all nodes, by node. They come from members, who have proved to be of the same
+/// The infos of all nodes, by node. They come from members, who have proved to be of the same
 /// version: what does not parse is the product's fault and throws.
-std::variant<std::vector<json>, end_cause> exchange_cards(membership& members,
-                                                          const result<json>& mine,
-                                                          std::chrono::milliseconds limit) {
+std::variant<std::vector<json>, end_cause> exchange_node_info(membership& members,
+                                                              const result<json>& mine,
+                                                              std::chrono::milliseconds limit) {
   auto all = agree(members, mine ? result<std::string>{to_bytes(*mine)} : mine.failure(), limit);
   if (auto* cause = std::get_if<end_cause>(&all)) return std::move(*cause);
-  std::vector<json> cards;
-  for (const auto& bytes : std::get<0>(all)) cards.push_back(json::from_cbor(bytes));
-  return cards;
+  std::vector<json> infos;
+  for (const auto& bytes : std::get<0>(all)) infos.push_back(json::from_cbor(bytes));
+  return infos;
 }
 
 /// What the transport says is a hint: who watches the nodes may say more before long.
@@ -67,26 +67,27 @@ error why_lost(membership& members, error hint) {
 
 }  // namespace
 
-cluster_link::cluster_link(const cluster& where, ucx_transport& wire,
+cluster_link::cluster_link(const cluster& in_cluster, ucx_transport& wire,
                            std::chrono::milliseconds limit)
-    : where_(where), wire_(wire), limit_(limit) {}
+    : cluster_(in_cluster), wire_(wire), limit_(limit) {}
 
 std::variant<cluster_link::opened, end_cause> cluster_link::open(
-    const cluster& where, const session_setup& setup, const std::map<stage_id, compute::tie>& sides,
-    steady_clock::time_point start, arrival_memory memory) {
-  auto& members = *where.members;
+    const cluster& in_cluster, const session_setup& setup,
+    const std::map<stage_id, compute::tie>& sides, steady_clock::time_point start,
+    arrival_memory memory) {
+  auto& members = *in_cluster.members;
   const std::chrono::milliseconds limit{
-      static_cast<std::int64_t>(where.transport.join_timeout_s * 1e3)};
+      static_cast<std::int64_t>(in_cluster.transport.join_timeout_s * 1e3)};
   ucx_options options;
   options.node = members.node();
-  options.job_token = where.job_token;
-  options.epoch = where.epoch;
+  options.job_token = in_cluster.job_token;
+  options.epoch = in_cluster.epoch;
   options.memory = std::move(memory.host);
   options.enter_thread = std::move(memory.enter_thread);
-  if (where.transport.tls != "auto") options.tls = where.transport.tls;
-  if (job::is_loopback(where.transport.listen)) options.net_devices = "lo";
+  if (in_cluster.transport.tls != "auto") options.tls = in_cluster.transport.tls;
+  if (job::is_loopback(in_cluster.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !is_one_machine(members.members());
-  options.inflight_bytes_max = options.message_bytes_max = where.transport.inflight_bytes;
+  options.inflight_bytes_max = options.message_bytes_max = in_cluster.transport.inflight_bytes;
   const auto& own_host = members.members()[members.node().value()].host;
   const auto neighbours = std::count_if(members.members().begin(), members.members().end(),
                                         [&](const member& m) { return m.host == own_host; });
@@ -95,28 +96,28 @@ std::variant<cluster_link::opened, end_cause> cluster_link::open(
   if (wire && memory.on_devices && (*wire)->takes_cuda())
     (*wire)->fetch_to_devices(std::move(memory.on_devices));
 
-  const auto own_card = [&]() -> result<json> {
+  const auto own_info = [&]() -> result<json> {
     if (!wire) return wire.failure();
-    json card{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
+    json info{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
     for (const auto& [stage, side] : sides)
-      card["ties"].push_back({stage.value(), static_cast<int>(side)});
-    return card;
+      info["ties"].push_back({stage.value(), static_cast<int>(side)});
+    return info;
   };
-  auto exchanged = exchange_cards(members, own_card(), limit);
+  auto exchanged = exchange_node_info(members, own_info(), limit);
   if (auto* cause = std::get_if<end_cause>(&exchanged)) return std::move(*cause);
-  const auto& cards = std::get<0>(exchanged);
+  const auto& infos = std::get<0>(exchanged);
 
   opened o;
   o.sides = sides;
   auto& own = **wire;
-  o.link.reset(new cluster_link{where, own, limit});
+  o.link.reset(new cluster_link{in_cluster, own, limit});
   o.wire = *std::move(wire);  // which ends before the link that it tells of failures
   own.on_failure([link = o.link.get()](node_id n, std::string why) {
-    link->tell_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
+    link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
   });
   result<std::string> connected = std::string{};
-  for (std::uint32_t n = 0; n < cards.size(); ++n) {
-    const auto& other = cards[n];
+  for (std::uint32_t n = 0; n < infos.size(); ++n) {
+    const auto& other = infos[n];
     for (const auto& tie : other.value("ties", json::array()))
       o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
     if (node_id{n} == members.node() || !connected) continue;
@@ -129,9 +130,9 @@ std::variant<cluster_link::opened, end_cause> cluster_link::open(
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
       for (std::uint32_t r = 0; r < setup.ranks; ++r) {
         const rank_address to{stage_id{s}, rank_id{r}, replica_id{d}};
-        own.route(to, where.places.of(to.replica, to.stage, to.rank));
+        own.route(to, in_cluster.places.of(to.replica, to.stage, to.rank));
       }
-  const std::chrono::nanoseconds began{cards[0].at("start").get<std::int64_t>()};
+  const std::chrono::nanoseconds began{infos[0].at("start").get<std::int64_t>()};
   o.start = steady_clock::time_point{began - members.clock_offset()};
   return o;
 }
@@ -152,26 +153,26 @@ metrics::transport_numbers cluster_link::count() const {
           c.inflight_bytes};
 }
 
-bool cluster_link::leads() const { return where_.members->node() == node_id{0}; }
+bool cluster_link::leads() const { return cluster_.members->node() == node_id{0}; }
 
 std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::actor_system& system,
                                                                         const caf::actor& node) {
-  auto& members = *where_.members;
+  auto& members = *cluster_.members;
   auto& middleman = system.middleman();
-  const auto port = middleman.publish(node, 0, where_.transport.listen.c_str());
-  const auto own_card = [&]() -> result<json> {
+  const auto port = middleman.publish(node, 0, cluster_.transport.listen.c_str());
+  const auto own_info = [&]() -> result<json> {
     if (port) return json{{"port", *port}};
-    return error{fmt::format("cannot listen on {}: {}", where_.transport.listen,
+    return error{fmt::format("cannot listen on {}: {}", cluster_.transport.listen,
                              system.render(port.error()))};
   };
-  auto exchanged = exchange_cards(members, own_card(), limit_);
+  auto exchanged = exchange_node_info(members, own_info(), limit_);
   if (auto* cause = std::get_if<end_cause>(&exchanged)) return std::move(*cause);
-  const auto& cards = std::get<0>(exchanged);
+  const auto& infos = std::get<0>(exchanged);
   std::vector<caf::actor> nodes{node};
   result<std::string> reached = std::string{};
-  for (std::uint32_t n = 1; leads() && reached && n < cards.size(); ++n) {
+  for (std::uint32_t n = 1; leads() && reached && n < infos.size(); ++n) {
     const auto& host = members.members()[n].host;
-    const auto other = middleman.remote_actor(host, cards[n].at("port").get<std::uint16_t>());
+    const auto other = middleman.remote_actor(host, infos[n].at("port").get<std::uint16_t>());
     if (other)
       nodes.push_back(*other);
     else
@@ -190,24 +191,24 @@ void cluster_link::watch(const caf::actor& who) {
     const std::lock_guard lock{mutex_};
     watcher_ = who;
   }
-  if (!who) return where_.members->on_lost(nullptr);
-  where_.members->on_lost([this, who](node_id n, std::string why) {
+  if (!who) return cluster_.members->on_lost(nullptr);
+  cluster_.members->on_lost([this, who](node_id n, std::string why) {
     wire_.give_up(n, why);
     post(who, node_lost{std::move(why)});
   });
 }
 
-void cluster_link::tell_unreachable(std::string why) {
+void cluster_link::report_unreachable(std::string why) {
   const std::lock_guard lock{mutex_};
   if (watcher_) post(watcher_, node_unreachable{std::move(why)});
 }
 
-std::string cluster_link::say_goodbye(trace_recorder* trace) {
-  auto& members = *where_.members;
+std::string cluster_link::finish(trace_recorder* trace) {
+  auto& members = *cluster_.members;
   const auto share = std::min(gather_bytes_max, traces_bytes_max / members.members().size());
   const auto all =
       members.gather(trace == nullptr || leads() ? std::string{} : trace->to_bytes(share),
-                     trace == nullptr ? goodbye_time : traces_time);
+                     trace == nullptr ? finish_time_max : traces_time);
   if (trace == nullptr || !leads()) return {};
   if (!all) return "only the tasks of node 0: " + all.message();
   std::string without;

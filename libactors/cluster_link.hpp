@@ -1,5 +1,5 @@
 /// What binds the nodes of one run: the transport between them, and the handles of each other's
-/// node actors. Set up by exchanging cards over the members' control channel.
+/// node actors. Set up by exchanging infos over the members' control channel.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ class cluster_link {
   /// Blocks until every node has done the same. `sides` are those of the stages hosted here.
   /// Messages arrive in `memory`. The end, on all nodes the same: a node cannot open its transport,
   /// or was lost, or does not come.
-  static std::variant<opened, end_cause> open(const cluster& where, const session_setup& setup,
+  static std::variant<opened, end_cause> open(const cluster& in_cluster, const session_setup& setup,
                                               const std::map<stage_id, compute::tie>& sides,
                                               std::chrono::steady_clock::time_point start,
                                               arrival_memory memory);
@@ -55,7 +55,7 @@ class cluster_link {
   /// One line on what UCX chose, for people.
   std::string transports() const { return wire_.transports(); }
   /// What that means for memory of devices.
-  const char* way_of_devices() const {
+  const char* device_transfer_note() const {
     return wire_.takes_cuda() ? "; device memory goes straight" : "; device memory is staged";
   }
   /// While the transport is there.
@@ -69,13 +69,13 @@ class cluster_link {
   void watch(const caf::actor& who);
   /// Waits for the others to have ended too, and brings the traces of all to the job's node. There:
   /// what `trace` lacks of the others, and why; empty: nothing.
-  std::string say_goodbye(trace_recorder* trace);
+  std::string finish(trace_recorder* trace);
 
  private:
-  cluster_link(const cluster& where, ucx_transport& wire, std::chrono::milliseconds limit);
-  void tell_unreachable(std::string why);
+  cluster_link(const cluster& in_cluster, ucx_transport& wire, std::chrono::milliseconds limit);
+  void report_unreachable(std::string why);
 
-  const cluster& where_;
+  const cluster& cluster_;
   ucx_transport& wire_;
   const std::chrono::milliseconds limit_;
   std::mutex mutex_;

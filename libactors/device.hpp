@@ -36,13 +36,13 @@ class device : public work_queue {
   virtual void occupy(std::function<std::chrono::nanoseconds()> work,
                       std::function<void(const occupancy&)> after) = 0;
 
-  /// Whether work of this device may read `t`, complete, at once; it will. Else: bring_in.
+  /// Whether work of this device may read `t`, complete, at once; it will. Else: copy_in.
   virtual bool can_read(const at::Tensor& /*t*/) { return true; }
-  using on_brought = std::function<void(result<at::Tensor>)>;
+  using on_copied = std::function<void(result<at::Tensor>)>;
   /// Copies `t`, of another memory, beside running work. `then` is called from any thread.
-  virtual void bring_in(at::Tensor t, on_brought then) { then(std::move(t)); }
+  virtual void copy_in(at::Tensor t, on_copied then) { then(std::move(t)); }
   /// Copies `t`, complete and in memory of this device, to where the host reads it.
-  virtual void bring_out(at::Tensor t, on_brought then) { then(std::move(t)); }
+  virtual void copy_out(at::Tensor t, on_copied then) { then(std::move(t)); }
 };
 
 }  // namespace rrfp::actors

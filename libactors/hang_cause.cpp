@@ -30,7 +30,7 @@ constexpr std::string_view consequence = " (and so ";
 
 class tracer {
  public:
-  tracer(const asked_pipeline& job, const std::vector<stage_state>& states) : job_(job) {
+  tracer(const job_dimensions& job, const std::vector<stage_state>& states) : job_(job) {
     for (const auto& s : states) states_[{s.replica, s.stage}] = &s;
   }
 
@@ -39,19 +39,19 @@ class tracer {
       for (std::uint32_t s = 0; s < job_.shape.stages; ++s) {
         visited_.clear();
         const place here{replica_id{d}, stage_id{s}};
-        auto cause = of_stage(here);
+        auto cause = cause_of_stage(here);
         if (cause.empty()) continue;
         // A stage that lacks a slot says more of the same.
-        auto& of_root = votes_[cause.substr(0, cause.find(consequence))];
-        ++of_root.count;
-        if (cause.size() > of_root.text.size()) of_root.text = std::move(cause);
+        auto& entry = votes_[cause.substr(0, cause.find(consequence))];
+        ++entry.count;
+        if (cause.size() > entry.text.size()) entry.text = std::move(cause);
       }
     std::vector<votes> sorted;
-    for (auto& [root, of_root] : votes_) sorted.push_back(std::move(of_root));
+    for (auto& [root, entry] : votes_) sorted.push_back(std::move(entry));
     std::stable_sort(sorted.begin(), sorted.end(),
                      [](const auto& a, const auto& b) { return a.count > b.count; });
     std::vector<std::string> causes;
-    for (auto& of_root : sorted) causes.push_back(std::move(of_root.text));
+    for (auto& entry : sorted) causes.push_back(std::move(entry.text));
     return causes;
   }
 
@@ -80,7 +80,7 @@ class tracer {
   }
 
   /// Who makes the input of `t` on this stage; nothing where it comes from nobody else.
-  std::optional<std::pair<stage_id, task>> maker_of(stage_id stage, const task& t) const {
+  std::optional<std::pair<stage_id, task>> producer_of(stage_id stage, const task& t) const {
     if (t.kind == task_kind::weight) return std::nullopt;
     const auto vs = job_.shape.virtual_stage(stage, t.chunk);
     const bool forward = t.kind == task_kind::forward;
@@ -108,7 +108,7 @@ class tracer {
     return !is_finished(s, {before, t.mb, t.chunk});
   }
 
-  std::string of_stage(place here) {
+  std::string cause_of_stage(place here) {
     const auto at = states_.find(here);
     if (at == states_.end()) return name_of(here) + " does not answer";
     const auto& s = *at->second;
@@ -121,35 +121,36 @@ class tracer {
             name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.step));
       case stage_phase::running: break;
     }
-    if (!s.flights.empty()) return of_flight(here, s);
+    if (!s.flights.empty()) return cause_of_launch(here, s);
     if (!s.waits || s.waiting.why == wait_cause::complete) return {};
-    if (s.waiting.why == wait_cause::memory) return of_memory(here, s, s.waiting.head);
-    return of_task(here, s.waiting.head);
+    if (s.waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, s.waiting.head);
+    return cause_of_task(here, s.waiting.head);
   }
 
   /// Why `t` is not finished at `here`.
-  std::string of_task(place here, const task& t) {
+  std::string cause_of_task(place here, const task& t) {
     if (!visited_.insert({here, t}).second) return {};
     const auto at = states_.find(here);
     if (at == states_.end()) return name_of(here) + " does not answer";
     const auto& s = *at->second;
     if (s.phase == stage_phase::idle) return {};
     // It does one thing after the other, whatever it is waited for.
-    if (!s.flights.empty()) return of_flight(here, s);
+    if (!s.flights.empty()) return cause_of_launch(here, s);
     if (is_backward(t.kind) || t.kind == task_kind::weight)
       if (waits_for_other(s, t))
-        return of_task(
+        return cause_of_task(
             here, {t.kind == task_kind::weight ? task_kind::backward : task_kind::forward, t.mb,
                    t.chunk});
-    if (const auto missing = missing_input(s, t); missing != 0) return of_input(here, t, missing);
+    if (const auto missing = missing_input(s, t); missing != 0)
+      return cause_of_missing_input(here, t, missing);
     // All is here and it does not run.
-    if (s.waits && s.waiting.why == wait_cause::memory) return of_memory(here, s, t);
-    if (s.waits && s.waiting.head != t) return of_task(here, s.waiting.head);
+    if (s.waits && s.waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, t);
+    if (s.waits && s.waiting.head != t) return cause_of_task(here, s.waiting.head);
     return fmt::format("{}: {} of {} is ready and not launched", name_of(here), to_string(t),
                        to_string(s.step));
   }
 
-  std::string of_flight(place here, const stage_state& s) const {
+  std::string cause_of_launch(place here, const stage_state& s) const {
     const auto& f = s.flights.front();
     const auto all = ~rank_set{0} >> (64 - job_.ranks);
     const auto come = f.behind & s.in_collective;
@@ -158,38 +159,39 @@ class tracer {
       return fmt::format(
           "{} {} not come to the collective of {}, {}, that {} {} in; launched "
           "{:.1f} s ago",
-          name_of(here) + " " + to_text(missing), has(missing), to_string(f.what),
+          name_of(here) + " " + to_text(missing), has(missing), to_string(f.launched_task),
           to_string(s.step), to_text(come), is_one(come) ? "is" : "are",
           static_cast<double>(f.age) / 1e9);
     auto text = fmt::format("{} {} not finished {} of {}, launched {:.1f} s ago",
                             name_of(here) + " " + to_text(f.behind), has(f.behind),
-                            to_string(f.what), to_string(s.step), static_cast<double>(f.age) / 1e9);
+                            to_string(f.launched_task), to_string(s.step),
+                            static_cast<double>(f.age) / 1e9);
     if (f.behind != all) text += fmt::format("; {} finished it", to_text(all & ~f.behind));
     return text;
   }
 
-  std::string of_input(place here, const task& t, rank_set missing) {
-    const auto maker = maker_of(here.stage, t);
-    if (!maker)
+  std::string cause_of_missing_input(place here, const task& t, rank_set missing) {
+    const auto producer = producer_of(here.stage, t);
+    if (!producer)
       return fmt::format("{}: {} lacks its data on {}", name_of(here), to_string(t),
                          to_text(missing));
-    const place from{here.replica, maker->first};
+    const place from{here.replica, producer->first};
     const auto at = states_.find(from);
     const auto step = states_.at(here)->step;
     const bool left =
         at != states_.end() && at->second->step >= step &&
-        (at->second->phase == stage_phase::idle || is_finished(*at->second, maker->second));
-    if (!left) return of_task(from, maker->second);
+        (at->second->phase == stage_phase::idle || is_finished(*at->second, producer->second));
+    if (!left) return cause_of_task(from, producer->second);
     return fmt::format("the {} for {} left {} and has not arrived at {} {}, {}",
                        t.kind == task_kind::forward ? "activation" : "gradient", to_string(t),
                        name_of(from), name_of(here), to_text(missing), to_string(step));
   }
 
-  std::string of_memory(place here, const stage_state& s, const task& t) {
+  std::string cause_of_missing_slot(place here, const stage_state& s, const task& t) {
     for (const auto mb : s.holders) {
       const auto next = next_of(s, mb);
       if (!next) continue;
-      const auto why = of_task(here, *next);
+      const auto why = cause_of_task(here, *next);
       if (why.empty()) continue;
       return fmt::format("{}{}microbatch {} never gives back the slot that {} of {} waits for)",
                          why, consequence, mb.value(), to_string(t), name_of(here));
@@ -197,7 +199,7 @@ class tracer {
     return fmt::format("{}: no slot for {}", name_of(here), to_string(t));
   }
 
-  const asked_pipeline& job_;
+  const job_dimensions& job_;
   std::map<place, const stage_state*> states_;
   std::set<std::pair<place, task>> visited_;
   struct votes {
@@ -209,27 +211,27 @@ class tracer {
 
 }  // namespace
 
-std::vector<std::string> causes_of(const asked_pipeline& job,
+std::vector<std::string> causes_of(const job_dimensions& job,
                                    const std::vector<stage_state>& states) {
   return tracer{job, states}.causes();
 }
 
-std::vector<std::string> details_of(const asked_pipeline& job, const stage_state& s) {
+std::vector<std::string> details_of(const job_dimensions& job, const stage_state& s) {
   const std::vector<stage_state> alone{s};
   const tracer look{job, alone};
   std::vector<std::string> lines;
   for (const auto& f : s.flights)
     lines.push_back(fmt::format("launch {} {}, {:.3f} s ago, not finished on {}", f.seq.value(),
-                                to_string(f.what), static_cast<double>(f.age) / 1e9,
+                                to_string(f.launched_task), static_cast<double>(f.age) / 1e9,
                                 to_text(f.behind)));
   if (s.phase == stage_phase::ending && s.not_ended != 0)
     lines.push_back("step not ended on " + to_text(s.not_ended));
   if (s.waits && s.waiting.why != wait_cause::complete)
     if (const auto missing = look.missing_input(s, s.waiting.head); missing != 0) {
-      const auto maker = look.maker_of(s.stage, s.waiting.head);
-      lines.push_back(fmt::format("input of {} from {} is missing on {}", to_string(s.waiting.head),
-                                  maker ? look.name_of({s.replica, maker->first}) : "the data",
-                                  to_text(missing)));
+      const auto producer = look.producer_of(s.stage, s.waiting.head);
+      lines.push_back(fmt::format(
+          "input of {} from {} is missing on {}", to_string(s.waiting.head),
+          producer ? look.name_of({s.replica, producer->first}) : "the data", to_text(missing)));
     }
   for (const auto mb : s.holders) {
     const auto next = look.next_of(s, mb);

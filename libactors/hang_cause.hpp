@@ -12,7 +12,7 @@
 
 namespace rrfp::actors {
 
-struct asked_pipeline {
+struct job_dimensions {
   pipeline_shape shape;
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
@@ -20,10 +20,10 @@ struct asked_pipeline {
 
 /// One line for each thing that the stages wait for in the end, the one that most of them wait for
 /// first. A stage without a state did not answer. Empty if no stage waits for anything.
-std::vector<std::string> causes_of(const asked_pipeline& job,
+std::vector<std::string> causes_of(const job_dimensions& job,
                                    const std::vector<stage_state>& states);
 
 /// What the stage holds and lacks, one line each, without the decisions.
-std::vector<std::string> details_of(const asked_pipeline& job, const stage_state& state);
+std::vector<std::string> details_of(const job_dimensions& job, const stage_state& state);
 
 }  // namespace rrfp::actors

@@ -70,24 +70,24 @@ caf::behavior job_actor::make_behavior() {
     post(node, host_supervisors{caf::actor_cast<caf::actor>(this)});
   post_after(this, watch_period, tick{});
   return {
-      [this](supervisors_hosted& m) { take(m); },
-      [this](ranks_hosted& m) { take(m); },
-      [this](stage_step_ended& m) { take(m); },
-      [this](const update_applied& m) { take(m); },
-      [this](stage_weights& m) { take(m); },
-      [this](stage_progress& m) { take(m); },
+      [this](supervisors_hosted& m) { on_supervisors_hosted(m); },
+      [this](ranks_hosted& m) { on_ranks_hosted(m); },
+      [this](stage_step_ended& m) { on_stage_step_ended(m); },
+      [this](const update_applied& m) { on_update_applied(m); },
+      [this](stage_weights& m) { on_stage_weights(m); },
+      [this](stage_progress& m) { on_stage_progress(m); },
       [this](const failed& m) { end(m.by_input ? ending::bad_input : ending::failed, m.message); },
       [this](const node_lost& m) { end(ending::node_lost, m.message); },
       [this](const node_unreachable& m) {
         post_after(this, unexplained_loss_time, node_lost{m.message});
       },
-      [this](const snapshot_taken& m) { take(m); },
-      [this](const snapshot_written& m) { take(m); },
-      [this](const save_ended& m) { take(m); },
-      [this](const interrupted& m) { take(m); },
-      [this](const demand& m) { take(m); },
-      [this](const report_asked& m) { take(m); },
-      [this](const inquiry_over& m) { take(m); },
+      [this](const snapshot_taken& m) { on_snapshot_taken(m); },
+      [this](const snapshot_written& m) { on_snapshot_written(m); },
+      [this](const save_ended& m) { on_save_ended(m); },
+      [this](const interrupted& m) { on_interrupted(m); },
+      [this](const demand& m) { on_demand(m); },
+      [this](const report_requested& m) { on_report_requested(m); },
+      [this](const inquiry_over& m) { on_inquiry_over(m); },
       [this](hang_reported) {
         result_.hung = true;
         end(ending::failed, hang_);
@@ -107,7 +107,7 @@ std::uint32_t job_actor::rank_count() const {
   return context.replicas * context.shape.stages * context.ranks;
 }
 
-void job_actor::take(supervisors_hosted& m) {
+void job_actor::on_supervisors_hosted(supervisors_hosted& m) {
   setup_.context->note_progress();
   for (auto& stage : m.stages) {
     monitor(stage.supervisor);
@@ -120,7 +120,7 @@ void job_actor::take(supervisors_hosted& m) {
   for (const auto& node : setup_.nodes) post(node, host_ranks{stages_});
 }
 
-void job_actor::take(ranks_hosted& m) {
+void job_actor::on_ranks_hosted(ranks_hosted& m) {
   setup_.context->note_progress();
   std::move(m.ranks.begin(), m.ranks.end(), std::back_inserter(ranks_));
   if (++answers_ < setup_.nodes.size()) return;
@@ -128,7 +128,7 @@ void job_actor::take(ranks_hosted& m) {
   std::sort(ranks_.begin(), ranks_.end(),
             [](const auto& a, const auto& b) { return a.address.rank < b.address.rank; });
   for (const auto& stage : stages_) {
-    crew members;
+    stage_ranks members;
     for (const auto& r : ranks_)
       if (r.address.replica == stage.replica && r.address.stage == stage.stage)
         members.ranks.push_back(r.rank);
@@ -138,33 +138,33 @@ void job_actor::take(ranks_hosted& m) {
 }
 
 void job_actor::begin_next_step() {
-  if (setup_.on_request) return heed();
-  if (steps_done() == setup_.train.steps) return weigh();
+  if (setup_.on_request) return serve_next_demand();
+  if (steps_done() == setup_.train.steps) return hash_weights();
   begin(step_id{steps_done()}, compute::step_purpose::training);
 }
 
-void job_actor::take(const demand& m) {
+void job_actor::on_demand(const demand& m) {
   demands_.push_back(m);
-  if (phase_ == phase::idle) heed();
+  if (phase_ == phase::idle) serve_next_demand();
 }
 
-void job_actor::heed() {
+void job_actor::serve_next_demand() {
   phase_ = phase::idle;
   setup_.context->note_progress();
-  if (finishing_) return weigh();
+  if (finishing_) return hash_weights();
   if (demands_.empty()) return;
-  const auto what = demands_.front().what;
+  const auto wanted = demands_.front().wanted;
   demands_.pop_front();
   using kind = demand::kind;
-  if (what == kind::train) return begin(step_id{steps_done()}, compute::step_purpose::training);
-  if (what == kind::evaluate)
+  if (wanted == kind::train) return begin(step_id{steps_done()}, compute::step_purpose::training);
+  if (wanted == kind::evaluate)
     return begin(step_id{first_evaluation + evaluations_++}, compute::step_purpose::evaluation);
-  finishing_ = what == kind::finish;
+  finishing_ = wanted == kind::finish;
   if (saves_ && saves_->is_due(steps_done(), true)) {
     save_asked_ = true;
     return save();
   }
-  heed();
+  serve_next_demand();
 }
 
 void job_actor::begin(step_id step, compute::step_purpose purpose) {
@@ -175,16 +175,16 @@ void job_actor::begin(step_id step, compute::step_purpose purpose) {
   summary_.purpose = purpose;
   step_began_ = setup_.context->now();
   outcomes_.clear();
-  tell_stages(begin_step{step, purpose});
+  send_to_stages(begin_step{step, purpose});
 }
 
-void job_actor::weigh() {
-  phase_ = phase::weighing;
+void job_actor::hash_weights() {
+  phase_ = phase::hashing_weights;
   answers_ = 0;
-  tell_stages(report_weights{});
+  send_to_stages(report_weights{});
 }
 
-void job_actor::take(stage_step_ended& m) {
+void job_actor::on_stage_step_ended(stage_step_ended& m) {
   if (phase_ != phase::stepping) return;
   outcomes_.push_back(std::move(m));
   if (outcomes_.size() < stages_.size()) return;
@@ -238,10 +238,10 @@ void job_actor::finish_step() {
 
   phase_ = phase::updating;
   answers_ = 0;
-  tell_stages(apply_update{step_, clipped->scale, s.lr});
+  send_to_stages(apply_update{step_, clipped->scale, s.lr});
 }
 
-void job_actor::take(const update_applied&) {
+void job_actor::on_update_applied(const update_applied&) {
   if (phase_ != phase::updating) return;
   if (++answers_ < rank_count()) return;
   end_step();
@@ -302,16 +302,16 @@ void job_actor::save() {
     if (stage.replica == replica_id{0}) post(stage.supervisor, take_snapshot{steps_done()});
 }
 
-void job_actor::take(const snapshot_taken& m) {
+void job_actor::on_snapshot_taken(const snapshot_taken& m) {
   setup_.context->note_progress();
-  if (!saves_->take(m, setup_.context->now()) || phase_ != phase::copying) return;
+  if (!saves_->on_snapshot_taken(m, setup_.context->now()) || phase_ != phase::copying) return;
   go_on();
 }
 
-void job_actor::take(const snapshot_written& m) {
-  if (!saves_->take(m)) return;
+void job_actor::on_snapshot_written(const snapshot_written& m) {
+  if (!saves_->on_snapshot_written(m)) return;
   auto manifest = saves_->manifest();
-  if (!manifest) return take(save_ended{m.step, manifest.message()});
+  if (!manifest) return on_save_ended(save_ended{m.step, manifest.message()});
   // Beside: to sync a folder and to remove an old one takes its time.
   setup_.context->saver->post([ring = saves_->setup().ring, manifest = std::move(*manifest),
                                self = caf::actor_cast<caf::actor>(this)] {
@@ -320,7 +320,7 @@ void job_actor::take(const snapshot_written& m) {
   });
 }
 
-void job_actor::take(const save_ended& m) {
+void job_actor::on_save_ended(const save_ended& m) {
   if (!saves_->is_running(m.step)) return;  // it was given up
   end_save(m.failure);
   // While it is copied, it can only have been given up: what the ranks are to do next waits for
@@ -341,11 +341,11 @@ void job_actor::end_save(std::string failure) {
   if (setup_.on_checkpoint) setup_.on_checkpoint(report);
 }
 
-void job_actor::take(const interrupted& m) {
+void job_actor::on_interrupted(const interrupted& m) {
   const bool trains = phase_ != phase::hosting_stages && phase_ != phase::hosting_ranks &&
                       phase_ != phase::reporting_hang;
   if (!saves_ || !trains || m.again) {
-    result_.in_order = false;
+    result_.nothing_lost = false;
     return end(ending::interrupted);
   }
   leaving_ = true;
@@ -357,7 +357,7 @@ void job_actor::take(const interrupted& m) {
 }
 
 void job_actor::leave() {
-  result_.in_order = true;
+  result_.nothing_lost = true;
   conclude(ending::interrupted);
 }
 
@@ -367,8 +367,8 @@ void job_actor::conclude(ending how) {
   phase_ = phase::finishing_save;
 }
 
-void job_actor::take(stage_weights& m) {
-  if (phase_ != phase::weighing) return;
+void job_actor::on_stage_weights(stage_weights& m) {
+  if (phase_ != phase::hashing_weights) return;
   auto& hashes = hashes_[m.from.replica.value()];
   hashes.insert(hashes.end(), m.hashes.begin(), m.hashes.end());
   if (m.from.replica == replica_id{0} && !m.transcript.empty())
@@ -387,9 +387,9 @@ void job_actor::watch() {
   if (saves_ && saves_->is_overdue(now)) {
     saves_->give_up();
     const std::chrono::duration<double> limit = saves_->setup().save_time_max;
-    take(save_ended{saves_->step(),
-                    fmt::format("not written within {:.0f} s: no more checkpoints in this run",
-                                limit.count())});
+    on_save_ended(save_ended{
+        saves_->step(), fmt::format("not written within {:.0f} s: no more checkpoints in this run",
+                                    limit.count())});
     if (ended_) return;
   }
   // A disk may be slow: that has a limit of its own. And whoever asks for steps takes their time.
@@ -403,18 +403,18 @@ void job_actor::watch() {
   post_after(this, watch_period, tick{});
 }
 
-void job_actor::take(const report_asked& m) {
+void job_actor::on_report_requested(const report_requested& m) {
   if (!inquiry_ && phase_ != phase::reporting_hang) inquire(m.why);
 }
 
 void job_actor::inquire(std::string why) {
   inquiry_ = inquiry{++inquiries_, std::move(why), {}, {}};
-  tell_stages(report_progress{});
+  send_to_stages(report_progress{});
   if (stages_.empty()) return end_inquiry();
   post_after(this, report_time, inquiry_over{inquiries_});
 }
 
-void job_actor::take(stage_progress& m) {
+void job_actor::on_stage_progress(stage_progress& m) {
   if (!inquiry_) return;
   // To the question before this one it may still answer, too.
   for (const auto& s : inquiry_->states)
@@ -424,7 +424,7 @@ void job_actor::take(stage_progress& m) {
   if (inquiry_->states.size() == stages_.size()) end_inquiry();
 }
 
-void job_actor::take(const inquiry_over& m) {
+void job_actor::on_inquiry_over(const inquiry_over& m) {
   if (inquiry_ && inquiry_->number == m.number) end_inquiry();
 }
 
@@ -457,14 +457,14 @@ void job_actor::end(ending how, std::string message) {
   result_.how = how;
   result_.message = std::move(message);
   for (const auto& stage : stages_) demonitor(stage.supervisor->address());
-  const job_ended over{how, result_.message, result_.in_order, result_.hung};
+  const job_ended over{how, result_.message, result_.nothing_lost, result_.hung};
   setup_.on_end(std::move(result_));
   for (const auto& node : setup_.nodes) post(node, over);
   quit();
 }
 
 template <class Message>
-void job_actor::tell_stages(const Message& m) {
+void job_actor::send_to_stages(const Message& m) {
   for (const auto& stage : stages_) post(stage.supervisor, m);
 }
 

@@ -1,14 +1,15 @@
 /// The job: asks nodes to host the stages, steps them through the training, and decides how it
 /// ends.
 ///
-///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ... -> weighing -> (ended)
+///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ...
+///     -> hashing_weights -> (ended)
 ///
 /// An evaluation has no update. If steps are asked for, it waits for them between two steps, in
 /// phase idle, for as long as its owner takes.
 ///
 /// Between two steps the job may save (job_saves.hpp): updating -> waiting_to_save, while an
 /// earlier save is still written -> copying -> stepping, and the rest of the save goes on beside.
-/// At the end the job waits for it: weighing -> finishing_save -> (ended).
+/// At the end the job waits for it: hashing_weights -> finishing_save -> (ended).
 ///
 /// Any failure or a time without progress leads to the end from every phase. So does an interrupt
 /// if there are no checkpoints, or it is the second one; the first lets the step end, and saves.
@@ -64,24 +65,24 @@ class job_actor : public actor_base {
     updating,
     waiting_to_save,
     copying,
-    weighing,
+    hashing_weights,
     finishing_save,
     reporting_hang
   };
 
-  void take(supervisors_hosted& m);
-  void take(ranks_hosted& m);
-  void take(stage_step_ended& m);
-  void take(const update_applied& m);
-  void take(stage_weights& m);
-  void take(stage_progress& m);
-  void take(const snapshot_taken& m);
-  void take(const snapshot_written& m);
-  void take(const save_ended& m);
-  void take(const interrupted& m);
-  void take(const demand& m);
-  void take(const report_asked& m);
-  void take(const inquiry_over& m);
+  void on_supervisors_hosted(supervisors_hosted& m);
+  void on_ranks_hosted(ranks_hosted& m);
+  void on_stage_step_ended(stage_step_ended& m);
+  void on_update_applied(const update_applied& m);
+  void on_stage_weights(stage_weights& m);
+  void on_stage_progress(stage_progress& m);
+  void on_snapshot_taken(const snapshot_taken& m);
+  void on_snapshot_written(const snapshot_written& m);
+  void on_save_ended(const save_ended& m);
+  void on_interrupted(const interrupted& m);
+  void on_demand(const demand& m);
+  void on_report_requested(const report_requested& m);
+  void on_inquiry_over(const inquiry_over& m);
   void watch();
 
   /// Asks all stages what they wait for, and then has the nodes write.
@@ -92,9 +93,9 @@ class job_actor : public actor_base {
   void finish_step();
   void end_step();
   void count_step();
-  void weigh();
+  void hash_weights();
   /// Does what is asked for, or waits to be asked.
-  void heed();
+  void serve_next_demand();
   void count(const step_summary& s);
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return setup_.first_step + result_.summary.steps; }
@@ -108,7 +109,7 @@ class job_actor : public actor_base {
   void conclude(ending how);
   void end(ending how, std::string message = {});
   template <class Message>
-  void tell_stages(const Message& m);
+  void send_to_stages(const Message& m);
 
   /// How many answers a question to all ranks of the job has.
   std::uint32_t rank_count() const;

@@ -34,7 +34,7 @@ status job_saves::begin(std::uint64_t steps, std::int64_t now) {
   return setup_.ring->begin(steps);
 }
 
-bool job_saves::take(const snapshot_taken& m, std::int64_t now) {
+bool job_saves::on_snapshot_taken(const snapshot_taken& m, std::int64_t now) {
   if (!current_ || current_->step != m.step) return false;
   current_->copy_time = std::max(current_->copy_time, m.copy_time);
   if (++current_->copies < ranks_) return false;
@@ -42,7 +42,7 @@ bool job_saves::take(const snapshot_taken& m, std::int64_t now) {
   return true;
 }
 
-bool job_saves::take(const snapshot_written& m) {
+bool job_saves::on_snapshot_written(const snapshot_written& m) {
   if (!current_ || current_->step != m.step) return false;
   if (m.failure.empty())
     current_->files.push_back({m.file, m.bytes, m.xxh64});

@@ -34,8 +34,8 @@ class job_saves {
   /// step is not tried again.
   status begin(std::uint64_t steps, std::int64_t now);
   /// Each takes one rank's word, stale ones too; true when it was the last one.
-  bool take(const snapshot_taken& m, std::int64_t now);
-  bool take(const snapshot_written& m);
+  bool on_snapshot_taken(const snapshot_taken& m, std::int64_t now);
+  bool on_snapshot_written(const snapshot_written& m);
   /// All ranks have written: the manifest to commit, or why there is nothing to commit.
   result<checkpoint::manifest> manifest() const;
   /// Ends the save: `failure` is empty if it stands.

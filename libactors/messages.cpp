@@ -7,7 +7,7 @@ void add_messages(caf::actor_system_config& config) {
   add_message<supervisors_hosted>(config, "rrfp.supervisors_hosted");
   add_message<host_ranks>(config, "rrfp.host_ranks");
   add_message<ranks_hosted>(config, "rrfp.ranks_hosted");
-  add_message<crew>(config, "rrfp.crew");
+  add_message<stage_ranks>(config, "rrfp.crew");
   add_message<begin_step>(config, "rrfp.begin_step");
   add_message<arrived>(config, "rrfp.arrived");
   add_message<run_launch>(config, "rrfp.run_launch");
@@ -25,7 +25,7 @@ void add_messages(caf::actor_system_config& config) {
   add_message<stage_weights>(config, "rrfp.stage_weights");
   add_message<report_progress>(config, "rrfp.report_progress");
   add_message<stage_progress>(config, "rrfp.stage_progress");
-  add_message<report_asked>(config, "rrfp.report_asked");
+  add_message<report_requested>(config, "rrfp.report_asked");
   add_message<write_report>(config, "rrfp.write_report");
   add_message<stop>(config, "rrfp.stop");
   add_message<failed>(config, "rrfp.failed");

@@ -2,17 +2,17 @@
 ///
 ///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
 ///   job -> node                 step_over, write_report, job_ended
-///   node -> stage -> node       tell_state, state_told
-///   job -> stage                crew, begin_step, apply_update, take_snapshot, report_weights,
-///                               report_progress, stop
-///   stage -> rank               the same but for crew, and run_launch, end_step
+///   node -> stage -> node       report_state, state_reported
+///   job -> stage                stage_ranks, begin_step, apply_update, take_snapshot,
+///                               report_weights, report_progress, stop
+///   stage -> rank               the same but for stage_ranks, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
 ///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written
 ///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
 ///                               snapshot_written, stage_weights, stage_progress
-///   anybody -> job              failed, node_lost, interrupted, report_asked
-///   process -> job or node      node_lost, node_unreachable, interrupted, demand, report_asked
+///   anybody -> job              failed, node_lost, interrupted, report_requested
+///   process -> job or node      node_lost, node_unreachable, interrupted, demand, report_requested
 ///
 /// All but those marked local may go from one node to another. Times are nanoseconds since the run
 /// began, on the clock of the job's node.
@@ -57,7 +57,7 @@ struct ranks_hosted {
   std::vector<rank_handle> ranks;
 };
 /// The ranks of a stage, in their order.
-struct crew {
+struct stage_ranks {
   std::vector<caf::actor> ranks;
 };
 
@@ -77,11 +77,11 @@ struct arrived {
 struct decide_now {};
 struct run_launch {
   step_id step;
-  launch what;
+  launch launched;
 };
 struct launch_done {
   step_id step;
-  launch what;
+  launch launched;
   rank_id rank;
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -133,7 +133,7 @@ struct step_over {
 /// Local. What is to be done next, if steps do not follow by themselves.
 struct demand {
   enum class kind : std::uint8_t { train, evaluate, save, finish };
-  kind what = kind::train;
+  kind wanted = kind::train;
 };
 /// Copy all tensors, between two steps, and have them written into the folder of the save.
 struct take_snapshot {
@@ -171,7 +171,7 @@ struct stage_progress {
 };
 /// Somebody wants to know who waits for what. To the job, which asks all stages and then has all
 /// nodes write.
-struct report_asked {
+struct report_requested {
   std::string why;
 };
 /// Write your report: `causes` is what the job makes of the stages' answers.
@@ -186,11 +186,11 @@ struct inquiry_over {
 /// Local. The nodes have had their time to write what the end of a hanging run leaves.
 struct hang_reported {};
 /// Local. A node to its supervisors, which answer even when nothing moves.
-struct tell_state {
+struct report_state {
   caf::actor to;
 };
 /// Local.
-struct state_told {
+struct state_reported {
   replica_id replica;
   stage_id stage;
   std::string text;
@@ -225,7 +225,7 @@ struct tick {};
 struct job_ended {
   ending how = ending::done;
   std::string message;
-  bool in_order = false;
+  bool nothing_lost = false;
   bool hung = false;
 };
 
@@ -235,12 +235,12 @@ auto fields(auto f, host_supervisors& x) { return f(x.job); }
 auto fields(auto f, supervisors_hosted& x) { return f(x.stages); }
 auto fields(auto f, host_ranks& x) { return f(x.stages); }
 auto fields(auto f, ranks_hosted& x) { return f(x.ranks); }
-auto fields(auto f, crew& x) { return f(x.ranks); }
+auto fields(auto f, stage_ranks& x) { return f(x.ranks); }
 auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
-auto fields(auto f, run_launch& x) { return f(x.step, x.what); }
+auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {
-  return f(x.step, x.what, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes,
+  return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes,
            x.device_memory);
 }
 auto fields(auto f, end_step& x) { return f(x.step); }
@@ -265,13 +265,13 @@ auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
 auto fields(auto f, report_progress&) { return f(); }
 auto fields(auto f, stage_progress& x) { return f(x.text, x.state); }
-auto fields(auto f, report_asked& x) { return f(x.why); }
+auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
 auto fields(auto f, stop&) { return f(); }
 auto fields(auto f, failed& x) { return f(x.message, x.by_input); }
 auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
-auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.in_order, x.hung); }
+auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung); }
 
 /// How long the loss of a node may stay without the word of who watches the nodes.
 inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
@@ -289,6 +289,6 @@ RRFP_LOCAL_MESSAGE(rrfp::actors::tick)
 RRFP_LOCAL_MESSAGE(rrfp::actors::message)
 RRFP_LOCAL_MESSAGE(rrfp::actors::inquiry_over)
 RRFP_LOCAL_MESSAGE(rrfp::actors::hang_reported)
-RRFP_LOCAL_MESSAGE(rrfp::actors::tell_state)
-RRFP_LOCAL_MESSAGE(rrfp::actors::state_told)
+RRFP_LOCAL_MESSAGE(rrfp::actors::report_state)
+RRFP_LOCAL_MESSAGE(rrfp::actors::state_reported)
 RRFP_LOCAL_MESSAGE(rrfp::actors::report_due)

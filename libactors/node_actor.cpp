@@ -27,8 +27,8 @@ node_actor::node_actor(caf::actor_config& config, node_parts parts,
 
 caf::behavior node_actor::make_behavior() {
   return {
-      [this](const host_supervisors& m) { host(m); },
-      [this](const host_ranks& m) { host(m); },
+      [this](const host_supervisors& m) { on_host_supervisors(m); },
+      [this](const host_ranks& m) { on_host_ranks(m); },
       [this](const interrupted& m) { interrupt(m); },
       [this](const node_lost& m) {
         end({ending::node_lost, m.message});
@@ -39,10 +39,10 @@ caf::behavior node_actor::make_behavior() {
       [this](const step_over& m) {
         if (context_->on_step) context_->on_step(m.summary);
       },
-      [this](const report_asked& m) { ask_for_report(m); },
+      [this](const report_requested& m) { request_report(m); },
       [this](const write_report& m) { begin_report(m); },
-      [this](state_told& m) { take(m); },
-      [this](const report_due& m) { take(m); },
+      [this](state_reported& m) { on_state_reported(m); },
+      [this](const report_due& m) { on_report_due(m); },
       [this](const job_ended& m) { end(m); },
   };
 }
@@ -53,7 +53,7 @@ void node_actor::on_exit() {
   job_ = nullptr;
 }
 
-void node_actor::host(const host_supervisors& m) {
+void node_actor::on_host_supervisors(const host_supervisors& m) {
   job_ = m.job;
   supervisors_hosted answer;
   for (auto& parts : std::exchange(parts_.stages, {})) {
@@ -73,7 +73,7 @@ void node_actor::interrupt(interrupted m) {
   if (job_) post(job_, m);
 }
 
-void node_actor::host(const host_ranks& m) {
+void node_actor::on_host_ranks(const host_ranks& m) {
   std::map<std::pair<replica_id, stage_id>, caf::actor> supervisors;
   for (const auto& s : m.stages) supervisors[{s.replica, s.stage}] = s.supervisor;
   ranks_hosted answer;
@@ -91,7 +91,7 @@ void node_actor::host(const host_ranks& m) {
   post(job_, std::move(answer));
 }
 
-void node_actor::ask_for_report(const report_asked& m) {
+void node_actor::request_report(const report_requested& m) {
   if (!job_) return begin_report({m.why, {"the job has not started here yet"}});
   post(job_, m);
   post_after(this, job_answer_time, report_due{reports_, true});
@@ -102,28 +102,29 @@ void node_actor::begin_report(const write_report& m) {
   report_ = report{++reports_, m, {}};
   if (supervisors_.empty()) return finish_report();
   for (const auto& s : supervisors_)
-    post(s.supervisor, tell_state{caf::actor_cast<caf::actor>(this)});
+    post(s.supervisor, report_state{caf::actor_cast<caf::actor>(this)});
   post_after(this, stage_answer_time, report_due{reports_, false});
 }
 
-void node_actor::take(state_told& m) {
+void node_actor::on_state_reported(state_reported& m) {
   if (!report_) return;
   report_->stages[{m.replica, m.stage}] = std::move(m.text);
   if (report_->stages.size() == supervisors_.size()) finish_report();
 }
 
-void node_actor::take(const report_due& m) {
+void node_actor::on_report_due(const report_due& m) {
   if (m.number != reports_) return;
   if (m.asked) return begin_report({"asked for", {"the job does not answer"}});
   if (report_) finish_report();
 }
 
 void node_actor::finish_report() {
-  auto told = *std::exchange(report_, std::nullopt);
+  auto finished = *std::exchange(report_, std::nullopt);
   for (const auto& s : supervisors_)
-    told.stages.try_emplace({s.replica, s.stage},
-                            fmt::format("stage {}: does not answer\n", s.stage.value()));
-  if (context_->on_report) context_->on_report(node_report(*context_, told.what, told.stages));
+    finished.stages.try_emplace({s.replica, s.stage},
+                                fmt::format("stage {}: does not answer\n", s.stage.value()));
+  if (context_->on_report)
+    context_->on_report(node_report(*context_, finished.request, finished.stages));
 }
 
 void node_actor::end(const job_ended& m) {

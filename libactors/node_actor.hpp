@@ -34,15 +34,15 @@ class node_actor : public actor_base {
   void on_exit() override;
 
  private:
-  void host(const host_supervisors& m);
-  void host(const host_ranks& m);
+  void on_host_supervisors(const host_supervisors& m);
+  void on_host_ranks(const host_ranks& m);
   void interrupt(interrupted m);
   void end(const job_ended& m);
-  void ask_for_report(const report_asked& m);
+  void request_report(const report_requested& m);
   /// Asks what is hosted here and writes when all have answered.
   void begin_report(const write_report& m);
-  void take(state_told& m);
-  void take(const report_due& m);
+  void on_state_reported(state_reported& m);
+  void on_report_due(const report_due& m);
   void finish_report();
 
   node_parts parts_;
@@ -55,7 +55,7 @@ class node_actor : public actor_base {
   /// A report on its way.
   struct report {
     std::uint64_t number = 0;
-    write_report what;
+    write_report request;
     std::map<std::pair<replica_id, stage_id>, std::string> stages;
   };
   std::optional<report> report_;

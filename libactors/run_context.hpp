@@ -16,7 +16,7 @@
 #include <rrfp/schedule/placement.hpp>
 
 #include "collective_watch.hpp"
-#include "rendezvous.hpp"
+#include "synchronous_transport.hpp"
 #include "work_queue.hpp"
 
 namespace rrfp::actors {
@@ -36,7 +36,7 @@ struct run_context {
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
-  rendezvous* meeting = nullptr;    ///< the wire, if sends and receives meet
+  synchronous_transport* synchronous = nullptr;  ///< the wire, if sends and receives meet
   task_time delay;                  ///< injected; empty: none
   task_time emulated_time;          ///< of tasks that are not computed; empty: they are
   trace_recorder* trace = nullptr;  ///< null: not traced

@@ -75,7 +75,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
                                                             rank_address address,
                                                             const rank_collectives& groups,
                                                             const rank_watch& watch,
-                                                            at::Device where) {
+                                                            at::Device device) {
   const auto& shape = setup.shape;
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
@@ -102,7 +102,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   config.first_microbatch = first;
   config.recompute = setup.recompute;
   config.make_optimizer = setup.make_optimizer;
-  config.device = where;
+  config.device = device;
   auto compute = compute::stage_compute::make(config, std::move(chunks),
                                               std::make_shared<replica_source>(setup.data, first));
   if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
@@ -140,8 +140,8 @@ result<stage_parts> make_stage(const session_setup& setup, replica_id replica, s
 /// The task whose input a message brings, and where; nothing of messages that no weather meets.
 std::optional<std::pair<virtual_stage_id, task>> brought_by(const pipeline_shape& shape,
                                                             const message_header& h) {
-  if (h.what == payload::tied_gradient || h.from.stage == h.to.stage) return std::nullopt;
-  const auto kind = h.what == payload::activation ? task_kind::forward : task_kind::backward;
+  if (h.kind == payload::tied_gradient || h.from.stage == h.to.stage) return std::nullopt;
+  const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
   return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
 }
 
@@ -188,8 +188,8 @@ accelerator::memory_counts run_summary::device_memory() const {
 
 class session::impl {
  public:
-  impl(session_setup setup, std::optional<cluster> where)
-      : setup_(std::move(setup)), where_(std::move(where)), groups_(limit_of(setup_)) {}
+  impl(session_setup setup, std::optional<cluster> in_cluster)
+      : setup_(std::move(setup)), cluster_(std::move(in_cluster)), groups_(limit_of(setup_)) {}
 
   /// Makes what is hosted here.
   status build() {
@@ -231,7 +231,7 @@ class session::impl {
           auto& counters = count_rank(address, groups);
           const auto& watch = watches_.back();
           auto compute = make_compute(setup_, address, groups, watch,
-                                      accelerated_ ? accelerated_->where(address) : at::kCPU);
+                                      accelerated_ ? accelerated_->device_of(address) : at::kCPU);
           if (!compute) return compute.failure();
           if (auto restored = restore(**compute, stage); !restored) return restored;
           note_restored(**compute);
@@ -243,14 +243,14 @@ class session::impl {
         }
       }
     saved_.reset();
-    return where_ ? success() : check_restored();
+    return cluster_ ? success() : check_restored();
   }
 
   status check_restored() const {
     auto taken = is_restored_;
-    if (where_ && !taken.empty()) {
+    if (cluster_ && !taken.empty()) {
       constexpr std::chrono::minutes limit{5};
-      const auto all = where_->members->all_gather(is_restored_, limit);
+      const auto all = cluster_->members->all_gather(is_restored_, limit);
       if (!all) return all.failure();
       for (const auto& of_node : *all) {
         if (of_node.size() != taken.size())
@@ -267,7 +267,7 @@ class session::impl {
 
   run_result run() {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
-    if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !where_)
+    if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
       return ended_early(ending::interrupted, {});
     auto context = std::make_shared<run_context>();
     context->shape = setup_.shape;
@@ -294,9 +294,9 @@ class session::impl {
 
     std::unique_ptr<cluster_link> link;
     std::unique_ptr<transport> wire;
-    if (where_) {
+    if (cluster_) {
       auto opened =
-          cluster_link::open(*where_, setup_, sides_, context->start, memory_of_arrivals());
+          cluster_link::open(*cluster_, setup_, sides_, context->start, memory_of_arrivals());
       if (const auto* cause = std::get_if<end_cause>(&opened))
         return ended_early(cause->how, cause->message);
       auto* const joined = &std::get<cluster_link::opened>(opened);
@@ -304,14 +304,15 @@ class session::impl {
       wire = std::move(joined->wire);
       sides_ = std::move(joined->sides);
       context->start = joined->start;
-      context->on_step_begun = [members = where_->members](step_id step) {
+      context->on_step_begun = [members = cluster_->members](step_id step) {
         members->set_status(to_string(step));
       };
       link->attach(groups_);
       counters_->leads = link->leads();
       counters_->transport.set([&of = *link] { return of.count(); });
       if (setup_.on_connected)
-        setup_.on_connected(link->transports() + (accelerated_ ? link->way_of_devices() : ""));
+        setup_.on_connected(link->transports() +
+                            (accelerated_ ? link->device_transfer_note() : ""));
     } else {
       wire = make_in_process_transport();
     }
@@ -320,9 +321,9 @@ class session::impl {
     context->wire = with_delays(setup_, std::move(wire), counters_);
     if (setup_.board != nullptr) setup_.board->show(counters_);
     if (setup_.blocking_messages) {
-      auto meeting = std::make_unique<rendezvous>(std::move(context->wire));
-      context->meeting = meeting.get();
-      context->wire = std::move(meeting);
+      auto synchronous = std::make_unique<synchronous_transport>(std::move(context->wire));
+      context->synchronous = synchronous.get();
+      context->wire = std::move(synchronous);
     }
     for (auto& rank : parts_.ranks) rank.tied_with = partner_of(rank.address.stage, sides_);
 
@@ -360,7 +361,7 @@ class session::impl {
 
   void report(std::string why) {
     const std::lock_guard lock{mutex_};
-    if (to_report_) post(to_report_, report_asked{std::move(why)});
+    if (to_report_) post(to_report_, report_requested{std::move(why)});
   }
 
  private:
@@ -422,10 +423,11 @@ class session::impl {
     }
   }
 
-  bool leads() const { return !where_ || where_->members->node() == node_id{0}; }
+  bool leads() const { return !cluster_ || cluster_->members->node() == node_id{0}; }
 
   bool hosts(rank_address a) const {
-    return !where_ || where_->places.of(a.replica, a.stage, a.rank) == where_->members->node();
+    return !cluster_ ||
+           cluster_->places.of(a.replica, a.stage, a.rank) == cluster_->members->node();
   }
 
   /// What the stage obeys, if its ranks have to know; else nothing.
@@ -455,9 +457,9 @@ class session::impl {
   /// Nodes of the job that run on the same machine share its devices.
   accelerator::machine_share share_of_machine() const {
     accelerator::machine_share share;
-    if (!where_) return share;
-    const auto& all = where_->members->members();
-    const auto own = where_->members->node();
+    if (!cluster_) return share;
+    const auto& all = cluster_->members->members();
+    const auto own = cluster_->members->node();
     share.processes = 0;
     for (const auto& other : all) {
       if (other.host != all[own.value()].host) continue;
@@ -529,24 +531,24 @@ class session::impl {
     const auto over = node_over.get_future().get();
     if (!leads) {
       result = ended_early(over.how, over.message);
-      result.in_order = over.in_order;
+      result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       if (setup_.on_ending) setup_.on_ending(result);
     }
     listen(nullptr, nullptr);
     if (link != nullptr) {
       link->watch(nullptr);
-      if (over.how != ending::node_lost) result.trace_lacks = link->say_goodbye(setup_.trace);
+      if (over.how != ending::node_lost) result.trace_gaps = link->finish(setup_.trace);
       // A node that is lost before all have said goodbye may not have done its part: all nodes
       // go on or all start again. A failure beside a loss is its consequence: a collective that
       // the lost node took part in fails before the loss is known.
       const bool can_be_loss = over.how == ending::done || over.how == ending::failed;
-      if (auto lost = where_->members->loss(); can_be_loss && !lost.empty()) {
+      if (auto lost = cluster_->members->loss(); can_be_loss && !lost.empty()) {
         result.how = ending::node_lost;
         result.message = std::move(lost);
       }
       if (over.how == ending::node_lost && leads && setup_.trace != nullptr)
-        result.trace_lacks = "only the tasks of node 0: " + over.message;
+        result.trace_gaps = "only the tasks of node 0: " + over.message;
     }
     return result;
   }
@@ -568,7 +570,7 @@ class session::impl {
   std::vector<std::string> saved_parameters_;
   std::string is_restored_;
   static constexpr char has_place = '1', has_none = '0';
-  const std::optional<cluster> where_;
+  const std::optional<cluster> cluster_;
   rank_groups groups_;
   const std::shared_ptr<metrics::run_counters> counters_ =
       std::make_shared<metrics::run_counters>();
@@ -593,18 +595,19 @@ class session::impl {
 session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 session::~session() = default;
 
-result<std::unique_ptr<session>> session::open(session_setup setup, std::optional<cluster> where) {
+result<std::unique_ptr<session>> session::open(session_setup setup,
+                                               std::optional<cluster> in_cluster) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "a memory limit for each stage");
   RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated || setup.make_compute),
              "a source of policies and of chunks");
   RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
-                                          setup.lookahead == 0 && !where.has_value()),
+                                          setup.lookahead == 0 && !in_cluster.has_value()),
              "sends meet receives in order, one at a time, in one process");
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.accelerated || !setup.emulated, "ranks compute on devices of one kind");
-  RRFP_CHECK(!setup.delays.fate || !where.has_value(), "messages are lost in one process");
-  auto state = std::make_unique<impl>(std::move(setup), std::move(where));
+  RRFP_CHECK(!setup.delays.fate || !in_cluster.has_value(), "messages are lost in one process");
+  auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};
 }

@@ -70,15 +70,15 @@ void stage_ledger::decide(const action& a, std::int64_t now) {
 
 void stage_ledger::finish(launch_seq seq, rank_id rank) {
   const auto at = std::find_if(flights_.begin(), flights_.end(),
-                               [&](const in_flight& f) { return f.what.seq == seq; });
+                               [&](const in_flight& f) { return f.launched.seq == seq; });
   RRFP_CHECK(at != flights_.end(), "what is finished was launched");
   at->behind &= ~bit_of(rank);
   if (at->behind != 0) return;
-  const auto& t = at->what.what;
+  const auto& t = at->launched.what;
   auto& bits = finished_[index(t.mb, t.chunk)];
   if (t.kind == task_kind::forward) bits |= forward_finished;
   if (is_backward(t.kind)) bits |= backward_finished;
-  fold(at->what);
+  fold(at->launched);
   flights_.erase(at);
 }
 
@@ -93,14 +93,14 @@ void stage_ledger::fold(const launch& l) {
 
 std::int64_t stage_ledger::decided_at(launch_seq seq) const {
   const auto at = std::find_if(flights_.begin(), flights_.end(),
-                               [&](const in_flight& f) { return f.what.seq == seq; });
+                               [&](const in_flight& f) { return f.launched.seq == seq; });
   RRFP_CHECK(at != flights_.end(), "the launch is not finished");
   return at->decided;
 }
 
 void stage_ledger::describe(stage_state& state, std::int64_t now) const {
   for (const auto& f : flights_)
-    state.flights.push_back({f.what.what, f.what.seq, now - f.decided, f.behind});
+    state.flights.push_back({f.launched.what, f.launched.seq, now - f.decided, f.behind});
   for (const auto& i : activations_) state.activations.push_back(i.ranks);
   for (const auto& i : gradients_) state.gradients.push_back(i.ranks);
   state.finished = finished_;
@@ -114,7 +114,7 @@ std::vector<std::string> stage_ledger::decisions() const {
   for (auto i = first; i < decided_; ++i) {
     const auto& d = decisions_[i % decisions_max];
     lines.push_back(fmt::format("{:.6f} s {} {}", static_cast<double>(d.at) / 1e9,
-                                to_string(d.step), text_of(d.what)));
+                                to_string(d.step), text_of(d.chosen)));
   }
   return lines;
 }

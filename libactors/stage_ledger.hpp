@@ -41,14 +41,14 @@ class stage_ledger {
 
  private:
   struct in_flight {
-    launch what;
+    launch launched;
     std::int64_t decided = 0;
     rank_set behind = 0;
   };
   struct decision {
     std::int64_t at = 0;
     step_id step;
-    action what;
+    action chosen;
   };
   struct input {
     rank_set ranks = 0;

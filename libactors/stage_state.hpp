@@ -21,7 +21,7 @@ std::string to_text(rank_set ranks);
 
 /// A launch that some ranks have not finished.
 struct flight {
-  task what;
+  task launched_task;
   launch_seq seq;
   std::int64_t age = 0;  ///< nanoseconds since it was launched
   rank_set behind = 0;   ///< have not finished it
@@ -55,7 +55,7 @@ inline constexpr std::uint8_t forward_finished = 1;
 inline constexpr std::uint8_t backward_finished = 2;
 inline constexpr std::uint8_t weight_finished = 4;
 
-auto fields(auto f, flight& x) { return f(x.what, x.seq, x.age, x.behind); }
+auto fields(auto f, flight& x) { return f(x.launched_task, x.seq, x.age, x.behind); }
 auto fields(auto f, stage_state& x) {
   return f(x.replica, x.stage, x.step, x.phase, x.waits, x.waiting.why, x.waiting.head, x.ready,
            x.remaining, x.slots_limit, x.flights, x.activations, x.gradients, x.finished, x.holders,

@@ -31,24 +31,24 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
 
 caf::behavior stage_supervisor::make_behavior() {
   return {
-      [this](crew& m) { take(m); },
+      [this](stage_ranks& m) { on_stage_ranks(m); },
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
-      [this](const arrived& m) { take(m); },
-      [this](const launch_done& m) { take(m); },
+      [this](const arrived& m) { on_arrived(m); },
+      [this](const launch_done& m) { on_launch_done(m); },
       [this](decide_now) {
-        decision_asked_ = false;
+        decision_requested_ = false;
         if (!is_broken_) guarded([this] { choose(); });
       },
-      [this](rank_step_ended& m) { take(m); },
-      [this](const apply_update& m) { tell_ranks(m); },
+      [this](rank_step_ended& m) { on_rank_step_ended(m); },
+      [this](const apply_update& m) { send_to_ranks(m); },
       [this](const update_applied& m) { post(job_, m); },
-      [this](const tell_state& m) {
-        post(m.to, state_told{replica_, stage_, tell_all()});
+      [this](const report_state& m) {
+        post(m.to, state_reported{replica_, stage_, full_report()});
       },
-      [this](const take_snapshot& m) { tell_ranks(m); },
+      [this](const take_snapshot& m) { send_to_ranks(m); },
       [this](const snapshot_taken& m) { post(job_, m); },
       [this](snapshot_written& m) { post(job_, std::move(m)); },
-      [this](const report_weights& m) { tell_ranks(m); },
+      [this](const report_weights& m) { send_to_ranks(m); },
       [this](stage_weights& m) {
         m.transcript = std::exchange(transcript_, {});
         post(job_, std::move(m));
@@ -58,8 +58,8 @@ caf::behavior stage_supervisor::make_behavior() {
       },
       [this](failed& m) { post(job_, std::move(m)); },
       [this](const stop& m) {
-        tell_core(abort{});
-        tell_ranks(m);
+        notify_core(abort{});
+        send_to_ranks(m);
         quit();
       },
   };
@@ -80,7 +80,7 @@ void stage_supervisor::guarded(Work work) {
   }
 }
 
-void stage_supervisor::take(crew& m) {
+void stage_supervisor::on_stage_ranks(stage_ranks& m) {
   RRFP_CHECK(m.ranks.size() == core_.config().ranks, "every rank of the stage");
   ranks_ = std::move(m.ranks);
   for (const auto& rank : ranks_) link_to(rank);
@@ -99,13 +99,13 @@ void stage_supervisor::begin(const begin_step& m) {
   if (slot_bytes_)
     for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
       begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
-  tell_core(begun);
-  tell_ranks(m);
-  for (const auto& early : std::exchange(early_, {})) take(early);
-  ask_for_decision();
+  notify_core(begun);
+  send_to_ranks(m);
+  for (const auto& early : std::exchange(early_, {})) on_arrived(early);
+  request_decision();
 }
 
-void stage_supervisor::take(const arrived& m) {
+void stage_supervisor::on_arrived(const arrived& m) {
   if (phase_ != stage_phase::running || m.step != step_) {
     RRFP_CHECK(m.step > step_ || phase_ == stage_phase::idle,
                "nothing arrives for a step that is over");
@@ -113,26 +113,26 @@ void stage_supervisor::take(const arrived& m) {
     return;
   }
   const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
-  tell_core(input);
+  notify_core(input);
   const auto waited = ledger_.arrive(input, context_->now());
   if (waited && ranks_.size() > 1) counters_.tp_waits.observe(*waited);
-  ask_for_decision();
+  request_decision();
 }
 
-void stage_supervisor::take(const launch_done& m) {
+void stage_supervisor::on_launch_done(const launch_done& m) {
   context_->note_progress();
   count_time(m);
   if (outcome_.first_begin == 0) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   outcome_.device_memory = accelerator::most_of(outcome_.device_memory, m.device_memory);
-  tell_core(task_finished{m.what.seq, m.rank});
+  notify_core(task_finished{m.launched.seq, m.rank});
   if (context_->trace != nullptr)
-    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.what,
-                                     ledger_.decided_at(m.what.seq), m.begin, m.end, m.delay,
+    context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.launched,
+                                     ledger_.decided_at(m.launched.seq), m.begin, m.end, m.delay,
                                      core_.memory(), m.held_bytes, m.device_memory});
-  ledger_.finish(m.what.seq, m.rank);
-  counters_.tasks[static_cast<std::size_t>(m.what.what.kind)].observe(m.end - m.begin);
-  ask_for_decision();
+  ledger_.finish(m.launched.seq, m.rank);
+  counters_.tasks[static_cast<std::size_t>(m.launched.what.kind)].observe(m.end - m.begin);
+  request_decision();
 }
 
 void stage_supervisor::count_time(const launch_done& m) {
@@ -159,7 +159,7 @@ void stage_supervisor::choose() {
   count_gauges();
   if (!core_.step_complete()) return;
   phase_ = stage_phase::ending;
-  tell_ranks(end_step{step_});
+  send_to_ranks(end_step{step_});
 }
 
 void stage_supervisor::perform(const rrfp::launch& l) {
@@ -168,11 +168,11 @@ void stage_supervisor::perform(const rrfp::launch& l) {
   ledger_.decide(l, now);
   counters_.decisions[static_cast<std::size_t>(l.why.why)].add();
   counters_.skipped_hints.add(l.why.skipped);
-  tell_ranks(run_launch{step_, l});
+  send_to_ranks(run_launch{step_, l});
 }
 
 void stage_supervisor::perform(const rrfp::wait& w) {
-  if (waiting_ && waiting_->what == w) return;
+  if (waiting_ && waiting_->waiting == w) return;
   const auto now = context_->now();
   end_wait(now);
   ledger_.decide(w, now);
@@ -183,13 +183,13 @@ void stage_supervisor::end_wait(std::int64_t now) {
   if (!waiting_) return;
   waiting_->end = now;
   waited_ += now - waiting_->begin;
-  counters_.waited_ns[static_cast<std::size_t>(waiting_->what.why)].add(
+  counters_.waited_ns[static_cast<std::size_t>(waiting_->waiting.why)].add(
       static_cast<std::uint64_t>(now - waiting_->begin));
   if (context_->trace != nullptr) context_->trace->add(*waiting_);
   waiting_.reset();
 }
 
-void stage_supervisor::take(rank_step_ended& m) {
+void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   context_->note_progress();
   outcome_.peak_bytes = std::max(outcome_.peak_bytes, m.peak_bytes);
   if (m.rank == rank_id{0}) outcome_.losses = std::move(m.losses);  // the same on every rank
@@ -227,7 +227,7 @@ stage_state stage_supervisor::state() const {
   s.step = step_;
   s.phase = phase_;
   s.waits = waiting_.has_value();
-  if (waiting_) s.waiting = waiting_->what;
+  if (waiting_) s.waiting = waiting_->waiting;
   s.ready = core_.ready();
   s.remaining = core_.remaining();
   s.slots_limit = core_.config().limit.slots;
@@ -240,8 +240,8 @@ stage_state stage_supervisor::state() const {
   return s;
 }
 
-std::string stage_supervisor::tell_all() const {
-  const asked_pipeline job{core_.config().shape, core_.config().ranks, context_->replicas};
+std::string stage_supervisor::full_report() const {
+  const job_dimensions job{core_.config().shape, core_.config().ranks, context_->replicas};
   const auto decisions = ledger_.decisions();
   auto text = describe() + "\n";
   for (const auto& line : details_of(job, state())) text += fmt::format("    {}\n", line);
@@ -261,7 +261,7 @@ std::string stage_supervisor::describe() const {
   if (core_.outstanding() > 0)
     return head + fmt::format("{} launches not finished by its ranks", core_.outstanding()) + rest;
   if (!waiting_) return head + "about to decide" + rest;
-  const auto& w = waiting_->what;
+  const auto& w = waiting_->waiting;
   const auto& shape = core_.config().shape;
   const auto vs = shape.virtual_stage(stage_, w.head.chunk);
   const bool forward = w.head.kind == task_kind::forward;
@@ -276,18 +276,18 @@ std::string stage_supervisor::describe() const {
          rest;
 }
 
-void stage_supervisor::tell_core(const event& e) {
+void stage_supervisor::notify_core(const event& e) {
   if (context_->record_transcripts) transcript_.push_back(to_line(e));
   core_.on(e);
 }
 
-void stage_supervisor::ask_for_decision() {
-  if (std::exchange(decision_asked_, true)) return;
+void stage_supervisor::request_decision() {
+  if (std::exchange(decision_requested_, true)) return;
   post(caf::actor_cast<caf::actor>(this), decide_now{});
 }
 
 template <class Message>
-void stage_supervisor::tell_ranks(const Message& m) {
+void stage_supervisor::send_to_ranks(const Message& m) {
   for (const auto& rank : ranks_) post(rank, m);
 }
 

@@ -40,12 +40,12 @@ class stage_supervisor : public actor_base {
   void on_exit() override { ranks_.clear(); }
 
  private:
-  void take(crew& m);
+  void on_stage_ranks(stage_ranks& m);
   void begin(const begin_step& m);
-  void take(const arrived& m);
-  void take(const launch_done& m);
+  void on_arrived(const arrived& m);
+  void on_launch_done(const launch_done& m);
   void count_time(const launch_done& m);
-  void take(rank_step_ended& m);
+  void on_rank_step_ended(rank_step_ended& m);
   void choose();
   /// Calls what calls functions of the program's own: what they throw ends the job.
   template <class Work>
@@ -57,12 +57,12 @@ class stage_supervisor : public actor_base {
   std::string describe() const;
   stage_state state() const;
   /// All that is known here, for the report of the node.
-  std::string tell_all() const;
+  std::string full_report() const;
 
-  void tell_core(const event& e);
-  void ask_for_decision();
+  void notify_core(const event& e);
+  void request_decision();
   template <class Message>
-  void tell_ranks(const Message& m);
+  void send_to_ranks(const Message& m);
 
   const replica_id replica_;
   const stage_id stage_;
@@ -75,7 +75,7 @@ class stage_supervisor : public actor_base {
   stage_ledger ledger_;
   stage_phase phase_ = stage_phase::idle;
   step_id step_;
-  bool decision_asked_ = false;
+  bool decision_requested_ = false;
   bool is_broken_ = false;  ///< nothing is decided any more
   /// Arrivals for a step that this stage has not been told to begin yet.
   std::vector<arrived> early_;

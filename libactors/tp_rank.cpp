@@ -18,7 +18,7 @@ namespace {
 void require_health(const rank_collectives& groups) {
   for (const auto& group : {groups.stage, groups.replicas}) {
     if (group == nullptr) continue;
-    if (auto well = group->health(); !well) throw compute::group_error(well.message());
+    if (auto healthy = group->health(); !healthy) throw compute::group_error(healthy.message());
   }
 }
 
@@ -26,7 +26,7 @@ void require_health(const rank_collectives& groups) {
 void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   auto& wire = *rank->context->wire;
   if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
-  rank->device->bring_out(std::move(m.tensor), [header = m.header, rank](result<at::Tensor> t) {
+  rank->device->copy_out(std::move(m.tensor), [header = m.header, rank](result<at::Tensor> t) {
     if (t) return rank->context->wire->send({header, std::move(*t)});
     post(rank->supervisor, failed{rank->name() + ": " + t.message()});
   });
@@ -45,16 +45,16 @@ class execution {
         what_(what),
         input_(std::move(input)),
         next_input_(next_input),
-        done_{what.step, what.what, rank->address.rank} {}
+        done_{what.step, what.launched, rank->address.rank} {}
 
   /// Says how much longer the device is taken than the computation lasted.
   std::chrono::nanoseconds begin() {
     const auto& context = *rank->context;
     done_.begin = context.now();
-    output_ = rank->compute->run(what_.what, std::move(input_));
+    output_ = rank->compute->run(what_.launched, std::move(input_));
     const auto time_of = [&](const task_time& f) {
       const auto& at = rank->address;
-      return f ? from_ms(f(what_.step, at.stage, at.rank, what_.what.what)).count() : 0;
+      return f ? from_ms(f(what_.step, at.stage, at.rank, what_.launched.what)).count() : 0;
     };
     done_.delay = time_of(context.delay);
     return std::chrono::nanoseconds{done_.delay + time_of(context.emulated_time)};
@@ -70,28 +70,28 @@ class execution {
     done_.device_memory = o.memory;
     rank->counters->device_allocated.set(o.memory.allocated);
     rank->counters->device_reserved.set(o.memory.reserved);
-    if (next_input_) context.meeting->receive(*next_input_);
+    if (next_input_) context.synchronous->post_receive(*next_input_);
     if (!output_.defined()) return post(rank->supervisor, std::move(done_));
     rank->counters->sent.add();
     rank->counters->sent_bytes.add(output_.nbytes());
-    if (context.meeting == nullptr || destination().to.stage == rank->address.stage) {
+    if (context.synchronous == nullptr || destination().to.stage == rank->address.stage) {
       send_out(rank, {destination(), std::move(output_)});
       return post(rank->supervisor, std::move(done_));
     }
-    context.meeting->send_to_meet({destination(), std::move(output_)},
-                                  [rank = rank, done = done_]() mutable {
-                                    done.received = rank->context->now();
-                                    post(rank->supervisor, std::move(done));
-                                  });
+    context.synchronous->send_synchronous({destination(), std::move(output_)},
+                                          [rank = rank, done = done_]() mutable {
+                                            done.received = rank->context->now();
+                                            post(rank->supervisor, std::move(done));
+                                          });
   }
 
   const std::shared_ptr<const tp_rank_setup> rank;
-  bool went_well = false;
+  bool succeeded = false;
 
  private:
   /// Of the output.
   message_header destination() const {
-    const auto& t = what_.what.what;
+    const auto& t = what_.launched.what;
     const auto& from = rank->address;
     const auto& shape = rank->context->shape;
     const auto vs = shape.virtual_stage(from.stage, t.chunk).value();
@@ -114,7 +114,7 @@ class execution {
 
 /// What `work` throws ends the job: false.
 template <class Work>
-bool tell_failure(const tp_rank_setup& rank, Work&& work) {
+bool run_guarded(const tp_rank_setup& rank, Work&& work) {
   try {
     work();
     return true;
@@ -145,12 +145,12 @@ tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
 template <class Work>
 void tp_rank::on_device(Work work) {
   setup_->device->post(
-      [work = std::move(work), rank = setup_]() mutable { tell_failure(*rank, work); });
+      [work = std::move(work), rank = setup_]() mutable { run_guarded(*rank, work); });
 }
 
 caf::behavior tp_rank::make_behavior() {
   return {
-      [this](message& m) { take(m); },
+      [this](message& m) { on_tensor(m); },
       [this](const begin_step& m) { begin(m); },
       [this](const run_launch& m) { start(m); },
       [this](const end_step& m) { end(m.step); },
@@ -160,7 +160,7 @@ caf::behavior tp_rank::make_behavior() {
           post(rank->supervisor, update_applied{m.step});
         });
       },
-      [this](const take_snapshot& m) { take(m); },
+      [this](const take_snapshot& m) { on_take_snapshot(m); },
       [this](const report_weights&) {
         on_device([rank = setup_] {
           post(rank->supervisor, stage_weights{rank->address, rank->compute->hashes(), {}});
@@ -175,33 +175,33 @@ caf::behavior tp_rank::make_behavior() {
   };
 }
 
-void tp_rank::bring_in(message& m) {
-  setup_->device->bring_in(
+void tp_rank::copy_to_device(message& m) {
+  setup_->device->copy_in(
       std::move(m.tensor), [self = caf::actor_cast<caf::actor>(this), header = m.header,
                             rank = setup_](result<at::Tensor> t) {
         if (t) return post(self, message{header, std::move(*t)});
         // What is held there is known to the device's thread.
         rank->device->post([header, rank, why = t.message()] {
-          const auto what = header.what == payload::tied_gradient
+          const auto what = header.kind == payload::tied_gradient
                                 ? std::string{"the tied gradient"}
                                 : fmt::format("the input of microbatch {}", header.mb.value());
-          tell_failure(*rank, [&] { rank->compute->refuse(what, why); });
+          run_guarded(*rank, [&] { rank->compute->refuse(what, why); });
         });
       });
 }
 
-void tp_rank::take(message& m) {
-  if (!setup_->device->can_read(m.tensor)) return bring_in(m);
+void tp_rank::on_tensor(message& m) {
+  if (!setup_->device->can_read(m.tensor)) return copy_to_device(m);
   const auto& h = m.header;
   setup_->counters->received.add();
   setup_->counters->received_bytes.add(m.tensor.nbytes());
-  if (h.what == payload::tied_gradient) {
+  if (h.kind == payload::tied_gradient) {
     RRFP_CHECK(!tied_partner_, "one tied gradient a step");
     tied_partner_ = std::move(m);
     join_tied_if_both();
     return;
   }
-  const bool forward = h.what == payload::activation;
+  const bool forward = h.kind == payload::activation;
   const bool fresh =
       inputs_.emplace(input_key{h.step, forward, h.mb, h.chunk}, std::move(m.tensor)).second;
   RRFP_CHECK(fresh, "an input arrives once");
@@ -216,7 +216,7 @@ void tp_rank::begin(const begin_step& m) {
   on_device([m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
   launched_ = 0;
   named_input_.reset();
-  if (const auto input = next_input(step)) setup_->context->meeting->receive(*input);
+  if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
   const auto& shape = setup_->context->shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_->address.stage) return;
@@ -227,9 +227,9 @@ void tp_rank::begin(const begin_step& m) {
 }
 
 void tp_rank::start(const run_launch& l) {
-  if (auto taken = order_.accept(l.what.seq, l.what.what); !taken)
+  if (auto taken = order_.accept(l.launched.seq, l.launched.what); !taken)
     return post(setup_->supervisor, failed{setup_->name() + ": " + taken.message(), false});
-  const auto& t = l.what.what;
+  const auto& t = l.launched.what;
   const auto& shape = setup_->context->shape;
   const auto vs = shape.virtual_stage(setup_->address.stage, t.chunk);
   const bool forward = t.kind == task_kind::forward;
@@ -247,11 +247,11 @@ void tp_rank::start(const run_launch& l) {
   setup_->device->occupy(
       [run] {
         std::chrono::nanoseconds time{0};
-        run->went_well = tell_failure(*run->rank, [&] { time = run->begin(); });
+        run->succeeded = run_guarded(*run->rank, [&] { time = run->begin(); });
         return time;
       },
       [run](const occupancy& o) {
-        if (run->went_well) tell_failure(*run->rank, [&] { run->end(o); });
+        if (run->succeeded) run_guarded(*run->rank, [&] { run->end(o); });
       });
 }
 
@@ -309,7 +309,7 @@ void tp_rank::send_tied(step_id step) {
   const auto mine = std::make_shared<std::optional<at::Tensor>>();
   setup_->device->occupy(
       [mine, rank = setup_] {
-        tell_failure(*rank, [&] {
+        run_guarded(*rank, [&] {
           *mine = rank->compute->tied_gradient();
           RRFP_CHECK(mine->has_value(), "both sides of a tie have a gradient");
         });
@@ -317,7 +317,7 @@ void tp_rank::send_tied(step_id step) {
       },
       [mine, step, rank = setup_](const occupancy& o) {
         if (!mine->has_value()) return;
-        tell_failure(*rank, [&] {
+        run_guarded(*rank, [&] {
           if (!o.outcome) throw std::runtime_error(o.outcome.message());
           const auto& from = rank->address;
           send_out(rank, {{payload::tied_gradient,
@@ -331,7 +331,7 @@ void tp_rank::send_tied(step_id step) {
       });
 }
 
-void tp_rank::take(const take_snapshot& m) {
+void tp_rank::on_take_snapshot(const take_snapshot& m) {
   on_device([m, rank = setup_] {
     const auto& context = rank->context;
     const auto begun = context->now();

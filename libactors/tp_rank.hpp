@@ -55,14 +55,14 @@ class tp_rank : public actor_base {
   /// Inputs that are here and not yet launched.
   using input_key = std::tuple<step_id, bool /*forward*/, microbatch_id, chunk_id>;
 
-  void take(message& m);
+  void on_tensor(message& m);
   /// To the memory of the device; the message comes back then.
-  void bring_in(message& m);
+  void copy_to_device(message& m);
   void begin(const begin_step& m);
   void start(const run_launch& l);
   void end(step_id step);
   void send_tied(step_id step);
-  void take(const take_snapshot& m);
+  void on_take_snapshot(const take_snapshot& m);
   /// The input that has to come from another stage for the next F or B of the order, if it was not
   /// named before.
   std::optional<message_header> next_input(step_id step);

@@ -34,7 +34,7 @@ class json_events {
   }
 
   void add(std::uint32_t process, const task_record& r) {
-    const auto& l = r.what;
+    const auto& l = r.launched;
     event(fmt::format(
         R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)"
         R"("{}":{},"mb":{},"chunk":{},"seq":{},"reason":"{}","skipped":{},"folds":{},)"
@@ -59,10 +59,10 @@ class json_events {
     event(fmt::format(
         R"({{"name":"wait: {}","cat":"wait","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
         R"("args":{{"{}":{},"for":"{}"}}}})",
-        rrfp::name(r.what.why), process, waits_thread, microseconds(r.begin),
+        rrfp::name(r.waiting.why), process, waits_thread, microseconds(r.begin),
         microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step),
-        r.what.why == wait_cause::complete ? std::string{"the next step"}
-                                           : to_string(r.what.head)));
+        r.waiting.why == wait_cause::complete ? std::string{"the next step"}
+                                              : to_string(r.waiting.head)));
   }
 
   status finish(std::uint64_t dropped) {
@@ -155,7 +155,7 @@ void append(std::string& bytes, const T* items, std::size_t count) {
 }
 
 template <class T>
-std::vector<T> take(std::string_view& bytes, std::size_t count) {
+std::vector<T> read_records(std::string_view& bytes, std::size_t count) {
   std::vector<T> items(count);
   RRFP_CHECK(bytes.size() / sizeof(T) >= count, "records of this build");
   std::memcpy(items.data(), bytes.data(), count * sizeof(T));
@@ -183,9 +183,9 @@ std::string trace_recorder::to_bytes(std::size_t bytes_max) const {
 
 void trace_recorder::add_bytes(std::string_view bytes) {
   if (bytes.empty()) return;
-  const auto header = take<bytes_header>(bytes, 1)[0];
-  const auto tasks = take<task_record>(bytes, header.tasks);
-  const auto waits = take<wait_record>(bytes, header.waits);
+  const auto header = read_records<bytes_header>(bytes, 1)[0];
+  const auto tasks = read_records<task_record>(bytes, header.tasks);
+  const auto waits = read_records<wait_record>(bytes, header.waits);
   for (const auto& r : tasks) add(r);
   for (const auto& r : waits) add(r);
   const std::lock_guard lock{mutex_};

@@ -239,9 +239,9 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     interrupts.on_interrupt(nullptr);
     run->shown->finish();
     (*log)->summary(j, result);
-    if (!result.trace_lacks.empty()) {
+    if (!result.trace_gaps.empty()) {
       trace_whole = false;
-      print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options.trace, result.trace_lacks);
+      print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options.trace, result.trace_gaps);
     }
     titled.push_back({j.name, run->trace.get()});
     traces.push_back(std::move(run->trace));

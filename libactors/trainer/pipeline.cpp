@@ -260,7 +260,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       std::unique_lock lock{mutex_};
       changed_.wait(lock, [&] { return over_; });
     }
-    if (ended_.how != actors::ending::done && !ended_.in_order) return failure();
+    if (ended_.how != actors::ending::done && !ended_.nothing_lost) return failure();
     if (wait_for_rest() && members_) members_->leave();
     report_hook_failures();
     return ended_.summary;

@@ -23,7 +23,7 @@ std::string name_of(const rank_address& a) {
 
 std::string name_of(const tensor_header& h) {
   constexpr const char* kinds[] = {"an activation", "a gradient", "a tied gradient"};
-  return std::string{kinds[static_cast<std::size_t>(h.message.what)]} + " of " +
+  return std::string{kinds[static_cast<std::size_t>(h.message.kind)]} + " of " +
          to_string(h.message.step) + ", microbatch " + std::to_string(h.message.mb.value()) +
          ", chunk " + std::to_string(h.message.chunk.value()) + " (" + name_of(h.message.from) +
          " -> " + name_of(h.message.to) + ", " + std::to_string(h.data_bytes) + " bytes)";

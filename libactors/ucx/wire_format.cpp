@@ -164,7 +164,7 @@ std::size_t encode(const tensor_header& h, header_buffer& into) {
   w.put(h.sequence);
   w.put(h.message.from);
   w.put(h.message.to);
-  w.put(h.message.what);
+  w.put(h.message.kind);
   w.put(h.dtype);
   w.put(h.dims);
   w.put(std::uint8_t{0});
@@ -193,7 +193,7 @@ result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
   if (what > static_cast<std::uint8_t>(payload::tied_gradient))
     return expected("unknown payload kind (highest known)",
                     static_cast<std::uint8_t>(payload::tied_gradient), what);
-  h.message.what = static_cast<payload>(what);
+  h.message.kind = static_cast<payload>(what);
   h.dtype = r.get<wire_dtype>();
   if (item_bytes(h.dtype) == 0)
     return error{"unknown dtype code " + std::to_string(static_cast<int>(h.dtype))};

@@ -142,9 +142,9 @@ TEST_CASE("tensors come in and go out when the copy is done") {
     const auto before = d.lane->recorded();
     const auto then = [&](result<at::Tensor> copy) { copied.set_value(copy.value()); };
     if (out)
-      d.device.bring_out(t, then);
+      d.device.copy_out(t, then);
     else
-      d.device.bring_in(t, then);
+      d.device.copy_in(t, then);
     REQUIRE(d.lane->recorded() == before + 1);
     CHECK(future.wait_for(5ms) == std::future_status::timeout);
     d.lane->finish(before);
@@ -157,7 +157,7 @@ TEST_CASE("tensors come in and go out when the copy is done") {
 TEST_CASE("a tensor without elements goes out, too") {
   one_device d{false};
   std::promise<at::Tensor> copied;
-  d.device.bring_out(at::empty({0, 8}), [&](result<at::Tensor> t) { copied.set_value(*t); });
+  d.device.copy_out(at::empty({0, 8}), [&](result<at::Tensor> t) { copied.set_value(*t); });
   CHECK(copied.get_future().get().sizes() == at::IntArrayRef{0, 8});
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("without memory to copy to, sending fails in words") {
                              std::make_shared<accelerator::event_poller>(50us), none, false},
                             0us};
   std::string why;
-  device.bring_out(at::zeros({4}), [&](result<at::Tensor> t) { why = t.message(); });
+  device.copy_out(at::zeros({4}), [&](result<at::Tensor> t) { why = t.message(); });
   CHECK(why == "there is no pinned memory left for 16 bytes that leave cpu");
 }
 
@@ -268,7 +268,7 @@ TEST_CASE("a copy whose end cannot be known keeps its memory") {
   d.lane->fails = true;
   auto t = at::zeros({4});
   std::string why;
-  d.device.bring_in(t, [&](result<at::Tensor> copy) { why = copy.message(); });
+  d.device.copy_in(t, [&](result<at::Tensor> copy) { why = copy.message(); });
   CHECK(why == "fakeEventRecord on device 0: out of order");
   CHECK(t.use_count() == 2);
 }

@@ -333,12 +333,12 @@ TEST_CASE("the account of saves: one at a time, each step once, and an end to wa
   REQUIRE(saves.begin(10, 0));
   CHECK(saves.running());
   CHECK_FALSE(saves.is_due(10, true));
-  CHECK_FALSE(saves.take(snapshot_taken{9, 99 * ms}, 1 * ms));  // of another save
-  CHECK_FALSE(saves.take(snapshot_taken{10, 3 * ms}, 4 * ms));
-  CHECK_FALSE(saves.take(snapshot_written{10, "a", 5, 1, {}}));
-  CHECK(saves.take(snapshot_taken{10, 2 * ms}, 5 * ms));
-  CHECK_FALSE(saves.take(snapshot_written{9, "x", 5, 1, {}}));
-  CHECK(saves.take(snapshot_written{10, "b", 6, 2, {}}));
+  CHECK_FALSE(saves.on_snapshot_taken(snapshot_taken{9, 99 * ms}, 1 * ms));  // of another save
+  CHECK_FALSE(saves.on_snapshot_taken(snapshot_taken{10, 3 * ms}, 4 * ms));
+  CHECK_FALSE(saves.on_snapshot_written(snapshot_written{10, "a", 5, 1, {}}));
+  CHECK(saves.on_snapshot_taken(snapshot_taken{10, 2 * ms}, 5 * ms));
+  CHECK_FALSE(saves.on_snapshot_written(snapshot_written{9, "x", 5, 1, {}}));
+  CHECK(saves.on_snapshot_written(snapshot_written{10, "b", 6, 2, {}}));
   const auto m = saves.manifest();
   REQUIRE(m.ok());
   CHECK(m->step == 10);
@@ -351,8 +351,8 @@ TEST_CASE("the account of saves: one at a time, each step once, and an end to wa
   CHECK(saves.saved() == 1);
 
   REQUIRE(saves.begin(20, 0));
-  CHECK_FALSE(saves.take(snapshot_written{20, {}, 0, 0, "no room"}));
-  CHECK(saves.take(snapshot_written{20, "b", 6, 2, {}}));
+  CHECK_FALSE(saves.on_snapshot_written(snapshot_written{20, {}, 0, 0, "no room"}));
+  CHECK(saves.on_snapshot_written(snapshot_written{20, "b", 6, 2, {}}));
   REQUIRE_FALSE(saves.manifest().ok());
   CHECK(saves.manifest().message() == "no room");
   CHECK_FALSE(saves.is_overdue(100 * ms));

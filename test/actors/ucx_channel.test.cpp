@@ -27,14 +27,14 @@ std::vector<std::byte> pattern(std::uint32_t from, std::uint64_t tag, std::size_
   return out;
 }
 
-void give(tp_coord::rank_channel& channel, rank_id to, std::uint64_t tag,
-          std::span<const std::byte> bytes) {
+void send_bytes(tp_coord::rank_channel& channel, rank_id to, std::uint64_t tag,
+                std::span<const std::byte> bytes) {
   expect(channel.send(to, tag, bytes).ok(), "what is sent is taken");
 }
 
 /// A receive that fills all of `into` within `limit`.
-void take(tp_coord::rank_channel& channel, rank_id from, std::uint64_t tag,
-          std::span<std::byte> into, milliseconds limit) {
+void receive_all(tp_coord::rank_channel& channel, rank_id from, std::uint64_t tag,
+                 std::span<std::byte> into, milliseconds limit) {
   const auto got = channel.receive(from, tag, into, limit);
   expect(got.ok(), got.ok() ? "" : got.message());
   expect(*got == into.size(), "nothing came, or a message of another size");
@@ -44,11 +44,11 @@ void take(tp_coord::rank_channel& channel, rank_id from, std::uint64_t tag,
 void all_to_all(tp_coord::rank_channel& channel, std::uint32_t own, std::uint64_t tag,
                 std::size_t bytes) {
   for (std::uint32_t to = 0; to < 4; ++to)
-    if (to != own) give(channel, rank_id{to}, tag, pattern(own, tag, bytes));
+    if (to != own) send_bytes(channel, rank_id{to}, tag, pattern(own, tag, bytes));
   for (std::uint32_t from = 0; from < 4; ++from) {
     if (from == own) continue;
     std::vector<std::byte> got(bytes);
-    take(channel, rank_id{from}, tag, got, seconds{20});
+    receive_all(channel, rank_id{from}, tag, got, seconds{20});
     expect(got == pattern(from, tag, bytes), "wrong bytes");
   }
 }
@@ -92,7 +92,7 @@ TEST_CASE("What comes before its channel is open or is asked for waits, in any o
     const auto wire = node.connected(node.options());
     const auto channel = wire->open_channel(pair, rank_id{0});
     for (std::uint64_t tag = 0; tag < 100; ++tag)
-      give(*channel, rank_id{1}, tag, pattern(0, tag, 1000 * tag));
+      send_bytes(*channel, rank_id{1}, tag, pattern(0, tag, 1000 * tag));
     node.barrier();
     node.barrier();
   };
@@ -103,7 +103,7 @@ TEST_CASE("What comes before its channel is open or is asked for waits, in any o
     const auto channel = wire->open_channel(pair, rank_id{1});
     for (std::uint64_t tag = 100; tag-- > 0;) {
       std::vector<std::byte> got(1000 * tag);
-      take(*channel, rank_id{0}, tag, got, milliseconds{0});
+      receive_all(*channel, rank_id{0}, tag, got, milliseconds{0});
       expect(got == pattern(0, tag, 1000 * tag), "wrong bytes");
     }
     node.barrier();
@@ -148,7 +148,7 @@ TEST_CASE(
     const auto channel = wire->open_channel(four_ranks(), rank_id{first});
     const auto other = wire->open_channel(four_ranks(), rank_id{first + 1});
     if (closes) {
-      for (const auto to : {1u, 2u}) give(*channel, rank_id{to}, 5, pattern(0, 5, 64));
+      for (const auto to : {1u, 2u}) send_bytes(*channel, rank_id{to}, 5, pattern(0, 5, 64));
       channel->close("rank 0 has had enough");
     }
     for (auto* const waits : {channel.get(), other.get()}) {
@@ -157,7 +157,7 @@ TEST_CASE(
       expect(!none && none.message() == "rank 0 has had enough", "the group is not closed");
     }
     std::vector<std::byte> got(64);
-    take(closes ? *other : *channel, rank_id{0}, 5, got, milliseconds{0});
+    receive_all(closes ? *other : *channel, rank_id{0}, 5, got, milliseconds{0});
     expect(got == pattern(0, 5, 64), "what had come is lost");
     node.barrier();
   };

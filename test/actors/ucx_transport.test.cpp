@@ -277,7 +277,7 @@ TEST_CASE("Every dtype, shape and layout arrives as it was") {
     node.barrier();
     for (std::uint32_t i = 0; i < count; ++i) {
       auto m = message_of(0, 1, i, tensor_of(i));
-      m.header.what = static_cast<payload>(i % 3);
+      m.header.kind = static_cast<payload>(i % 3);
       m.header.step = step_id{std::uint64_t{1} << 40};
       wire->send(std::move(m));
     }
@@ -293,7 +293,7 @@ TEST_CASE("Every dtype, shape and layout arrives as it was") {
     for (const auto& m : box.take()) {
       const auto i = m.header.mb.value();
       expect(same_bits(m.tensor, tensor_of(i)), "differs: " + std::to_string(i));
-      expect(m.header.what == static_cast<payload>(i % 3), "another kind");
+      expect(m.header.kind == static_cast<payload>(i % 3), "another kind");
       expect(m.header.step == step_id{std::uint64_t{1} << 40}, "another step");
       expect(m.header.chunk == chunk_id{1} && m.header.from == on_node(0), "another header");
     }

@@ -84,13 +84,13 @@ TEST_CASE("a tensor copied to the device and back has the same bits") {
   auto device = device_on(lane);
   const auto t = at::randn({300, 700});
   std::promise<at::Tensor> there;
-  device.bring_in(t, [&](result<at::Tensor> copy) { there.set_value(copy.value()); });
+  device.copy_in(t, [&](result<at::Tensor> copy) { there.set_value(copy.value()); });
   const auto on_gpu = there.get_future().get();
   REQUIRE(on_gpu.device() == lane->device());
   CHECK(device.can_read(on_gpu));
   CHECK_FALSE(device.can_read(t));
   std::promise<at::Tensor> back;
-  device.bring_out(on_gpu, [&](result<at::Tensor> copy) { back.set_value(copy.value()); });
+  device.copy_out(on_gpu, [&](result<at::Tensor> copy) { back.set_value(copy.value()); });
   CHECK(back.get_future().get().equal(t));
 }
 

@@ -24,7 +24,7 @@ status reduce(collective& c, std::size_t count = 4) {
 }  // namespace
 
 TEST_CASE("ranks in different tasks get an error with both tasks, at once") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     for (const std::uint32_t odd : {0u, 1u, 2u}) {
       INFO(name(w) << ", rank " << odd << " is in another task");
       auto members = make_group(w, 3, 20s);
@@ -49,7 +49,7 @@ TEST_CASE("ranks in different tasks get an error with both tasks, at once") {
 
 TEST_CASE(
     "different counts, different operations and an additional collective are disagreements too") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     INFO(name(w));
     const auto disagree = [&](const std::function<status(collective&)>& work,
                               const std::string& one, const std::string& other) {
@@ -80,7 +80,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a rank that does not arrive is named within the limit") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     INFO(name(w));
     auto members = make_group(w, 4, 300ms);
     const auto begin = std::chrono::steady_clock::now();
@@ -105,7 +105,7 @@ TEST_CASE("a rank that does not arrive is named within the limit") {
 }
 
 TEST_CASE("abort releases waiting ranks and those that arrive later") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     INFO(name(w));
     auto members = make_group(w, 3, 60s);
     std::atomic<int> waiting = 0;
@@ -126,7 +126,7 @@ TEST_CASE("abort releases waiting ranks and those that arrive later") {
 }
 
 TEST_CASE("abort at any moment neither hangs nor leaves a call half done") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     INFO(name(w));
     for (int round = 0; round < 20; ++round) {
       auto members = make_group(w, 3, 60s);

@@ -15,34 +15,35 @@
 
 namespace rrfp::tp_coord::test {
 
-enum class way { in_process, in_process_parallel, channel, channel_parts };
+enum class implementation { in_process, in_process_parallel, channel, channel_parts };
 
-inline const char* name(way w) {
+inline const char* name(implementation w) {
   switch (w) {
-    case way::in_process: return "in process";
-    case way::in_process_parallel: return "in process, all ranks reduce";
-    case way::channel: return "channel";
-    case way::channel_parts: return "channel, in parts";
+    case implementation::in_process: return "in process";
+    case implementation::in_process_parallel: return "in process, all ranks reduce";
+    case implementation::channel: return "channel";
+    case implementation::channel_parts: return "channel, in parts";
   }
   return "";
 }
 
-inline constexpr way all_ways[] = {way::in_process, way::in_process_parallel, way::channel,
-                                   way::channel_parts};
+inline constexpr implementation all_implementations[] = {
+    implementation::in_process, implementation::in_process_parallel, implementation::channel,
+    implementation::channel_parts};
 
 using group = std::vector<std::unique_ptr<collective>>;
 
 /// Makes a group with limits that force the given algorithm for every size.
-inline group make_group(way w, std::uint32_t size,
+inline group make_group(implementation w, std::uint32_t size,
                         std::chrono::milliseconds limit = std::chrono::seconds(20)) {
-  if (w == way::in_process) return make_in_process_group(size, {limit, std::size_t(-1)});
-  if (w == way::in_process_parallel) return make_in_process_group(size, {limit, 0});
+  if (w == implementation::in_process) return make_in_process_group(size, {limit, std::size_t(-1)});
+  if (w == implementation::in_process_parallel) return make_in_process_group(size, {limit, 0});
   const auto post = std::make_shared<testing::local_post_office>();
   group members;
   for (std::uint32_t r = 0; r < size; ++r) {
     members.push_back(
         make_channel_collective(std::make_shared<testing::local_channel>(rank_id{r}, size, post),
-                                {limit, w == way::channel ? std::size_t{1} << 16 : 0}));
+                                {limit, w == implementation::channel ? std::size_t{1} << 16 : 0}));
   }
   return members;
 }

@@ -45,7 +45,7 @@ std::vector<std::string> no_errors(std::size_t ranks) { return std::vector<std::
 }  // namespace
 
 TEST_CASE("all-reduce gives every rank the bits of the sum in rank order") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 16u}) {
       auto members = make_group(w, ranks);
       for (const std::size_t count : {0, 1, 3, 7, 13, 1001, 4099}) {
@@ -74,7 +74,7 @@ TEST_CASE("another order of summation gives other bits") {
 
 TEST_CASE("many consecutive collectives do not interfere") {
   constexpr std::uint32_t ranks = 4;
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     INFO(name(w));
     auto members = make_group(w, ranks);
     std::vector<double> sums(ranks, -1);
@@ -100,7 +100,7 @@ TEST_CASE("many consecutive collectives do not interfere") {
 TEST_CASE("the maximum is that of all ranks, and a NaN is not lost") {
   constexpr std::uint32_t ranks = 3;
   const auto nan = std::numeric_limits<float>::quiet_NaN();
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     for (std::uint32_t nan_at = 0; nan_at < ranks; ++nan_at) {
       INFO(name(w) << ", NaN on rank " << nan_at);
       auto members = make_group(w, ranks);
@@ -122,7 +122,7 @@ TEST_CASE("the maximum is that of all ranks, and a NaN is not lost") {
 }
 
 TEST_CASE("int64 is summed exactly and wraps around") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     auto members = make_group(w, 2);
     std::vector<std::vector<std::int64_t>> x{
         {(std::int64_t{1} << 60) + 1, std::numeric_limits<std::int64_t>::max()},
@@ -138,7 +138,7 @@ TEST_CASE("int64 is summed exactly and wraps around") {
 }
 
 TEST_CASE("all-gather and broadcast deliver the data of the others, barriers none") {
-  for (const auto w : all_ways) {
+  for (const auto w : all_implementations) {
     for (const std::uint32_t ranks : {1u, 2u, 5u}) {
       for (const std::size_t count : {0, 1, 3, 777}) {
         INFO(name(w) << ", " << ranks << " ranks, " << count << " elements");

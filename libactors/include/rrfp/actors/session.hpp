@@ -97,7 +97,7 @@ struct run_result {
   /// What failed, where; empty otherwise.
   std::string message;
   /// Interrupted, and nothing is lost by that: between two steps, what is complete being saved.
-  bool in_order = false;
+  bool nothing_lost = false;
   /// No task had finished for hang_timeout_s: what runs may never return.
   bool hung = false;
   /// As far as the run came; weights_xxh64 only when done. Empty on nodes other than 0.
@@ -105,7 +105,7 @@ struct run_result {
   /// One a stage, lines of rrfp/schedule/transcript.hpp, when asked for.
   std::vector<std::vector<std::string>> transcripts;
   /// What the trace lacks of other nodes, and why; empty: nothing, or there is none.
-  std::string trace_lacks;
+  std::string trace_gaps;
 };
 
 /// Injected delays, in milliseconds. Called from many threads at once; empty: none.
@@ -226,7 +226,7 @@ class session {
   /// Builds the part of the model that is hosted here and checks that the parts fit. Errors are the
   /// user's to mend.
   static result<std::unique_ptr<session>> open(session_setup setup,
-                                               std::optional<cluster> where = std::nullopt);
+                                               std::optional<cluster> in_cluster = std::nullopt);
   session(const session&) = delete;
   session& operator=(const session&) = delete;
   ~session();

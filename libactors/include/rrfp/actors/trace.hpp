@@ -21,7 +21,7 @@ struct task_record {
   stage_id stage;
   rank_id rank;
   step_id step;
-  launch what;
+  launch launched;
   std::int64_t decided = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -40,7 +40,7 @@ struct wait_record {
   replica_id replica;
   stage_id stage;
   step_id step;
-  wait what;
+  wait waiting;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };

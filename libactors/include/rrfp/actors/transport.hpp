@@ -31,7 +31,7 @@ enum class payload : std::uint8_t {
 };
 
 struct message_header {
-  payload what = payload::activation;
+  payload kind = payload::activation;
   step_id step;
   /// The task that the tensor is the input of; unused for tied gradients.
   microbatch_id mb;

@@ -14,9 +14,9 @@
 
 namespace rrfp::actors {
 
-class rendezvous final : public transport {
+class synchronous_transport final : public transport {
  public:
-  explicit rendezvous(std::unique_ptr<transport> inner) : inner_(std::move(inner)) {}
+  explicit synchronous_transport(std::unique_ptr<transport> inner) : inner_(std::move(inner)) {}
 
   void bind(rank_address address, message_sink sink) override;
   /// Waits for nobody.
@@ -26,14 +26,14 @@ class rendezvous final : public transport {
   }
   void close() override;
 
-  /// Sends `m` once receive() was called for it; `arrived` is called after the receiver's sink, by
-  /// whoever called that.
-  void send_to_meet(message m, std::function<void()> arrived);
+  /// Sends `m` once post_receive() was called for it; `arrived` is called after the receiver's
+  /// sink, by whoever called that.
+  void send_synchronous(message m, std::function<void()> arrived);
   /// Once for each message; `from` of the header does not count.
-  void receive(const message_header& what);
+  void post_receive(const message_header& header);
 
  private:
-  struct meeting {
+  struct transfer {
     bool posted = false;
     std::optional<message> held;
     std::function<void()> arrived;
@@ -41,7 +41,7 @@ class rendezvous final : public transport {
 
   const std::unique_ptr<transport> inner_;
   std::mutex mutex_;
-  std::map<message_key, meeting> meetings_;
+  std::map<message_key, transfer> transfers_;
 };
 
 }  // namespace rrfp::actors

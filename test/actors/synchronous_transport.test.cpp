@@ -3,8 +3,8 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "rendezvous.hpp"
 #include "small_session.hpp"
+#include "synchronous_transport.hpp"
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>
@@ -22,19 +22,19 @@ message_header header_of(std::uint32_t mb) {
 }
 
 /// A receiver that notes what came, and senders that note what was received.
-struct meeting_place {
-  meeting_place() : wire(make_in_process_transport()) {
+struct recorded_wire {
+  recorded_wire() : wire(make_in_process_transport()) {
     wire.bind({stage_id{1}, rank_id{0}}, [this](message m) {
       events.push_back("arrived " + std::to_string(m.header.mb.value()));
     });
   }
   void send(std::uint32_t mb) {
-    wire.send_to_meet({header_of(mb), at::zeros({1})},
-                      [this, mb] { events.push_back("received " + std::to_string(mb)); });
+    wire.send_synchronous({header_of(mb), at::zeros({1})},
+                          [this, mb] { events.push_back("received " + std::to_string(mb)); });
   }
 
   std::vector<std::string> events;
-  rendezvous wire;
+  synchronous_transport wire;
 };
 
 using events = std::vector<std::string>;
@@ -62,28 +62,28 @@ run_result run(session_setup setup) {
 }  // namespace
 
 TEST_CASE("a message leaves when both ends have posted, whoever was first") {
-  meeting_place place;
-  place.send(0);
-  CHECK(place.events.empty());
-  place.wire.receive(header_of(0));
-  CHECK(place.events == events{"arrived 0", "received 0"});
-  place.wire.receive(header_of(1));
-  CHECK(place.events.size() == 2);
-  place.send(1);
-  CHECK(place.events == events{"arrived 0", "received 0", "arrived 1", "received 1"});
+  recorded_wire recorded;
+  recorded.send(0);
+  CHECK(recorded.events.empty());
+  recorded.wire.post_receive(header_of(0));
+  CHECK(recorded.events == events{"arrived 0", "received 0"});
+  recorded.wire.post_receive(header_of(1));
+  CHECK(recorded.events.size() == 2);
+  recorded.send(1);
+  CHECK(recorded.events == events{"arrived 0", "received 0", "arrived 1", "received 1"});
 }
 
-TEST_CASE("meetings of different messages do not mix") {
-  meeting_place place;
-  place.send(0);
-  place.send(1);
-  place.wire.receive(header_of(1));
-  CHECK(place.events == events{"arrived 1", "received 1"});
+TEST_CASE("sends of different messages do not mix") {
+  recorded_wire recorded;
+  recorded.send(0);
+  recorded.send(1);
+  recorded.wire.post_receive(header_of(1));
+  CHECK(recorded.events == events{"arrived 1", "received 1"});
   auto gradient = header_of(0);
-  gradient.what = payload::gradient;
-  place.wire.receive(gradient);
-  CHECK(place.events.size() == 2);
-  place.wire.close();
+  gradient.kind = payload::gradient;
+  recorded.wire.post_receive(gradient);
+  CHECK(recorded.events.size() == 2);
+  recorded.wire.close();
 }
 
 TEST_CASE("every fixed schedule of one chunk ends with sends that block, on ranks and alone") {
