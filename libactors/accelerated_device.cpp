@@ -17,7 +17,7 @@ using clock = std::chrono::steady_clock;
 
 }  // namespace
 
-/// Shared with what the poller still holds.
+/// Shared with the callbacks that the poller still holds.
 class accelerated_device::streams : public std::enable_shared_from_this<streams> {
  public:
   explicit streams(accelerated_parts parts)
@@ -37,7 +37,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     std::chrono::nanoseconds more{0};
     try {
       if (into) run([&] { more = work(); });
-    } catch (const std::exception& e) {  // of the device itself: `work` lets nothing out
+    } catch (const std::exception& e) {  // from the device: `work` does not throw
       into = error{e.what()};
     }
     if (into && more.count() > 0) into = parts_.lane->delay(more);
@@ -69,8 +69,8 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     if (!mark) return then(mark.failure());
     auto slab = parts_.slabs->take(from.nbytes());
     if (slab.data() == nullptr)
-      return then(error{"there is no pinned memory left for " + std::to_string(from.nbytes()) +
-                        " bytes that leave " + from.device().str()});
+      return then(error{"out of pinned memory: cannot copy " + std::to_string(from.nbytes()) +
+                        " bytes from " + from.device().str()});
     if (auto put = parts_.lane->copy_out(from, slab.data()); !put) return then(put.failure());
     auto* const memory = slab.release();
     auto to = at::for_blob(memory, from.sizes())
@@ -80,8 +80,8 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     when_copied({std::move(from), std::move(to)}, std::move(*mark), std::move(then));
   }
 
-  /// Nothing is called any more once it has returned. Copies under way write to slabs that the pool
-  /// keeps; the run is over, and nobody takes them again.
+  /// No callback runs after it has returned. Copies in progress write to slabs that the pool keeps;
+  /// the run is over, so nobody takes them again.
   void close() {
     parts_.poller->close_queue(launches_);
     parts_.poller->close_queue(copies_);
@@ -101,7 +101,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     return parts_.lane->record(**first, stream::compute);
   }
 
-  /// Called for one launch after the other.
+  /// Called for the launches in their order.
   occupancy end_of(clock::time_point begun, pooled_event* first, accelerator::event& last,
                    const status& done) {
     const auto now = clock::now();
@@ -119,13 +119,13 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
     return o;
   }
 
-  /// Both tensors stay until then.
+  /// Keeps both tensors until the copy is done.
   void when_copied(copy c, pooled_event mark, on_copied then) {
     if (auto recorded = parts_.lane->record(*mark, stream::copy); !recorded) {
-      // Nobody can say when the device lets go of them.
+      // Without an event, nobody knows when the device stops using them: keep them for ever.
       {
         const std::lock_guard lock{mutex_};
-        endless_.push_back(std::move(c));
+        kept_for_ever_.push_back(std::move(c));
       }
       return then(recorded.failure());
     }
@@ -143,7 +143,7 @@ class accelerated_device::streams : public std::enable_shared_from_this<streams>
   const accelerator::event_poller::queue_id copies_;
   clock::time_point last_end_;
   std::mutex mutex_;
-  std::vector<copy> endless_;
+  std::vector<copy> kept_for_ever_;
 };
 
 accelerated_device::accelerated_device(std::string name, accelerated_parts parts,

@@ -1,10 +1,10 @@
-/// A device with streams of its own. Its thread only puts work into the compute stream; that a
-/// launch has ended is seen by the poller of the process, which all devices share. So launches
-/// queue on the device itself, and the next one begins while the last one's end is still on its way
-/// to the supervisor.
+/// A device with its own streams. Its thread only enqueues work into the compute stream; a poller,
+/// which all devices of the process share, detects from events that a launch has ended. So launches
+/// queue on the device itself, and the next one begins while the end of the last one is still on
+/// its way to the supervisor.
 ///
-/// Copies go through a stream of their own, beside the work: in from the memory that messages
-/// arrive in, out to pinned slabs. A tensor goes out only when its launch has ended.
+/// Copies use a separate stream and overlap with the work: inputs come from the memory in which
+/// messages arrive, outputs go to pinned slabs. An output is copied only when its launch has ended.
 #pragma once
 
 #include <memory>
@@ -22,15 +22,15 @@ namespace rrfp::actors {
 struct accelerated_parts {
   std::shared_ptr<accelerator::lane> lane;
   std::shared_ptr<accelerator::event_poller> poller;
-  /// Of memory that the device reaches by itself.
+  /// Pinned host memory, which the device accesses directly.
   std::shared_ptr<ucx::slab_pool> slabs;
-  /// Kernel times by events of the device, and its memory, for every launch.
+  /// Whether to measure kernel times by device events, and device memory, for every launch.
   bool measured = false;
 };
 
 class accelerated_device final : public device {
  public:
-  /// Without work its thread looks for some for `spin` before it sleeps.
+  /// An idle thread polls its queue for `spin` before it sleeps.
   accelerated_device(std::string name, accelerated_parts parts, std::chrono::microseconds spin);
   ~accelerated_device() override;
 

@@ -11,9 +11,9 @@ namespace rrfp::actors {
 
 namespace {
 
-/// How long the poller looks all the time after something has ended.
+/// How long the poller spins after an event before it sleeps between polls.
 constexpr std::chrono::microseconds poll_spin{50};
-/// Of pinned memory, kept for the next message: pinning costs more than the copy into it.
+/// Pinned memory kept for the next messages: pinning costs more than the copy.
 constexpr std::uint64_t pinned_cache_bytes = std::uint64_t{1} << 30;
 
 slab_memory pinned(const std::shared_ptr<accelerator::platform>& platform) {
@@ -21,14 +21,14 @@ slab_memory pinned(const std::shared_ptr<accelerator::platform>& platform) {
           [platform](void* memory) { platform->free_pinned(memory); }};
 }
 
-/// As groups over host memory do in every build.
+/// Debug builds compare the fingerprints of NCCL calls; host groups do so in every build.
 #ifdef NDEBUG
 constexpr bool compare_calls = false;
 #else
 constexpr bool compare_calls = true;
 #endif
 
-/// NCCL has to be told that ranks share a device (2.30 and later).
+/// NCCL (2.30 and later) lets ranks share a device only with this setting.
 bool ranks_may_share_device() {
   const auto* const set = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return set != nullptr && std::string_view{set} == "1";
@@ -58,8 +58,8 @@ status accelerated_ranks::assign(const session_setup& setup,
                                  const std::vector<rank_address>& hosted,
                                  const accelerator::machine_share& share) {
   const auto own = accelerator::devices_of(setup.accelerated->use, share);
-  // Ranks of one process never share: its backwards run on one thread a device, and a rank that
-  // waits there for another would wait for ever.
+  // Tensor-parallel ranks of one process must not share a device: autograd runs all backwards of a
+  // device on one thread, where a rank that waits for another rank would wait for ever.
   const bool alone = setup.ranks > 1;
   const auto assigned = accelerator::assign_devices(hosted.size(), own, alone);
   if (!assigned) return error{"device.gpus: " + assigned.message()};
@@ -85,19 +85,20 @@ status accelerated_ranks::choose_collectives(const session_setup& setup, bool cr
     if (how == job::collectives_kind::nccl && (setup.ranks > 1 || setup.replicas > 1))
       return error{
           "device.collectives: \"nccl\" expects a device for each process of this machine, but "
-          "there are fewer: more devices, fewer nodes a machine, or \"host\""};
+          "there are fewer: use more devices, fewer nodes a machine, or \"host\""};
     stages_on_device_ = replicas_on_device_ = false;
     return success();
   }
   if (!replicas_on_device_ || setup.replicas == 1 || ranks_may_share_device()) return success();
-  // Kernels of several groups that wait on one device may wait for each other for ever.
+  // Kernels of several groups on one device can deadlock: each may wait for the other.
   const auto* const shared = sharing();
   if (shared == nullptr) return success();
   if (how == job::collectives_kind::nccl)
     return error{
         fmt::format("device.collectives: \"nccl\" with replicas expects a device for each rank, "
                     "but {} of stage "
-                    "{} has others: more devices, fewer stages or replicas a node, or \"host\"",
+                    "{} is shared: use more devices, fewer stages or replicas a node, or "
+                    "\"host\"",
                     device_of(*shared).str(), shared->stage.value())};
   replicas_on_device_ = false;
   return success();
@@ -129,7 +130,7 @@ at::Tensor accelerated_ranks::make_receive_buffer(rank_address rank, at::IntArra
 }
 
 void accelerated_ranks::enter_thread() const {
-  // What is wrong with the device is said by the next call that needs it.
+  // The next call that needs the device reports its error.
   static_cast<void>(devices_.platform->enter_thread());
 }
 

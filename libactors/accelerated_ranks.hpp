@@ -1,5 +1,5 @@
-/// The ranks of this process on devices with memory of their own: which rank owns which device,
-/// what all of them share, and how they sum.
+/// The ranks of this process on devices with their own memory: which rank owns which device, what
+/// all ranks share, and how they sum.
 #pragma once
 
 #include <chrono>
@@ -19,19 +19,19 @@ namespace rrfp::actors {
 
 class accelerated_ranks {
  public:
-  /// `hosted`: the ranks of this process, stage by stage. Error: more tensor-parallel
-  /// ranks than devices, a device that gives no stream, or one that several ranks have where
-  /// device.collectives = "nccl" and there are replicas.
+  /// `hosted`: the ranks of this process, stage by stage. Error: more tensor-parallel ranks than
+  /// devices, a device that creates no stream, or, with device.collectives = "nccl" and replicas, a
+  /// device that several ranks share.
   static result<std::shared_ptr<accelerated_ranks>> open(const session_setup& setup,
                                                          const std::vector<rank_address>& hosted,
                                                          const accelerator::machine_share& share,
                                                          std::chrono::milliseconds limit);
 
   at::Device device_of(rank_address rank) const { return lanes_.at(rank)->device(); }
-  /// The groups of a rank as its device joins them.
+  /// The groups of a rank, with collectives on its device where they are chosen.
   rank_collectives join(rank_address rank, const rank_collectives& groups) const;
   std::unique_ptr<device> make_device(std::string name, rank_address rank) const;
-  /// That devices reach by themselves.
+  /// Pinned host memory, which devices access directly.
   slab_memory pinned_memory() const;
   /// On the device of a rank, for what others put there; undefined: there is none left.
   at::Tensor make_receive_buffer(rank_address rank, at::IntArrayRef shape,
@@ -43,9 +43,9 @@ class accelerated_ranks {
   accelerated_ranks(const session_setup& setup, std::chrono::milliseconds limit);
   status assign(const session_setup& setup, const std::vector<rank_address>& hosted,
                 const accelerator::machine_share& share);
-  /// A rank whose device is that of another one, too; null if there is none.
+  /// A rank that shares its device with another rank; null if there is none.
   const rank_address* sharing() const;
-  /// `crowded`: processes of this machine share its devices.
+  /// `crowded`: several processes of this machine share a device.
   status choose_collectives(const session_setup& setup, bool crowded);
 
   const accelerated_devices devices_;

@@ -57,7 +57,7 @@ compute::shard shard_of(const checkpoint::part& p) {
   return {p.whole, p.dimension, p.blocks, p.offset, p.length};
 }
 
-/// What `parse` makes of that entry; nothing in particular if there is none.
+/// Parses the metadata entry; a default value if it is missing.
 template <class T>
 result<T> read_metadata(const safetensors::string_map& metadata, std::string_view key,
                         result<T> (*parse)(std::string_view)) {
@@ -70,7 +70,7 @@ result<T> read_metadata(const safetensors::string_map& metadata, std::string_vie
 result<dtype> dtype_of(const at::Tensor& t) {
   for (const auto& [known, scalar] : known_types)
     if (scalar == t.scalar_type()) return known;
-  return error{std::string{"no file holds elements of type "} + at::toString(t.scalar_type())};
+  return error{std::string{"safetensors has no dtype for "} + at::toString(t.scalar_type())};
 }
 
 std::span<const std::byte> bytes_of(const at::Tensor& t) {

@@ -28,8 +28,8 @@ std::int64_t nanoseconds(steady_clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
 }
 
-/// How long nodes may take to be done after the last step; how much of their traces the job's node
-/// takes in, and how long that may take.
+/// How long nodes may take to end after the last step; the maximum size of all traces on node 0,
+/// and how long gathering them may take.
 constexpr std::chrono::seconds finish_time_max{10};
 constexpr std::size_t traces_bytes_max = std::size_t{1} << 30;
 constexpr std::chrono::seconds traces_time{120};
@@ -41,14 +41,14 @@ std::string text_of(const json& binary) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// All nodes found each other on loopback: what they exchange never leaves this machine's memory.
+/// If all nodes use loopback addresses, their data never leaves this machine's memory.
 bool is_one_machine(const std::vector<member>& members) {
   return std::all_of(members.begin(), members.end(),
                      [](const member& m) { return job::is_loopback(m.host); });
 }
 
-/// The infos of all nodes, by node. They come from members, who have proved to be of the same
-/// version: what does not parse is the product's fault and throws.
+/// Returns the information of all nodes, by node. The members were checked to be of the same
+/// version, so a parse error is an internal error and throws.
 std::variant<std::vector<json>, end_cause> exchange_node_info(membership& members,
                                                               const result<json>& mine,
                                                               std::chrono::milliseconds limit) {
@@ -59,7 +59,7 @@ std::variant<std::vector<json>, end_cause> exchange_node_info(membership& member
   return infos;
 }
 
-/// What the transport says is a hint: who watches the nodes may say more before long.
+/// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
   auto known = members.loss(unexplained_loss_time);
   return known.empty() ? hint : error{std::move(known)};
@@ -111,7 +111,7 @@ std::variant<cluster_link::opened, end_cause> cluster_link::open(
   o.sides = sides;
   auto& own = **wire;
   o.link.reset(new cluster_link{in_cluster, own, limit});
-  o.wire = *std::move(wire);  // which ends before the link that it tells of failures
+  o.wire = *std::move(wire);  // destroyed before the link, to which it reports failures
   own.on_failure([link = o.link.get()](node_id n, std::string why) {
     link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
   });
@@ -179,7 +179,7 @@ std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::act
       reached = why_lost(members, error{fmt::format("node {} at {}: cannot be reached: {}", n, host,
                                                     system.render(other.error()))});
   }
-  // All go on or none does: if this node ended alone, the others would take it for the lost one.
+  // All nodes continue or none does: if this node ended alone, the others would report it as lost.
   auto all_reached = agree(members, reached, limit_);
   if (auto* cause = std::get_if<end_cause>(&all_reached))
     return end_cause{ending::node_lost, std::move(cause->message)};
@@ -211,12 +211,12 @@ std::string cluster_link::finish(trace_recorder* trace) {
                      trace == nullptr ? finish_time_max : traces_time);
   if (trace == nullptr || !leads()) return {};
   if (!all) return "only the tasks of node 0: " + all.message();
-  std::string without;
+  std::string untraced;
   for (std::size_t n = 1; n < all->size(); ++n) {
     trace->add_bytes((*all)[n]);
-    if ((*all)[n].empty()) without += fmt::format("{}{}", without.empty() ? "" : ", ", n);
+    if ((*all)[n].empty()) untraced += fmt::format("{}{}", untraced.empty() ? "" : ", ", n);
   }
-  return without.empty() ? without : "no tasks of nodes started without a trace: " + without;
+  return untraced.empty() ? untraced : "no tasks of nodes started without a trace: " + untraced;
 }
 
 }  // namespace rrfp::actors

@@ -1,5 +1,5 @@
-/// What binds the nodes of one run: the transport between them, and the handles of each other's
-/// node actors. Set up by exchanging infos over the members' control channel.
+/// What connects the nodes of one run: the transport, and the handles of the node actors. The nodes
+/// exchange what they need to connect over their control connections.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace rrfp::actors {
 
-/// Where what arrives from other nodes goes; empty: memory of the system.
+/// Memory for data that arrives from other nodes; empty: system memory.
 struct arrival_memory {
   slab_memory host;
   ucx_transport::device_allocator on_devices;  ///< asked where UCX writes to devices
@@ -30,45 +30,45 @@ class cluster_link {
  public:
   struct opened {
     std::unique_ptr<cluster_link> link;
-    /// To every rank of the job, whose routes are set.
+    /// Reaches every rank of the job; the routes are set.
     std::unique_ptr<transport> wire;
-    /// Tied sides of all stages.
+    /// Which side of a tied parameter each stage holds, for all stages.
     std::map<stage_id, compute::tie> sides;
-    /// When the job's node began, on this node's clock.
+    /// When the run began on node 0, on this node's clock.
     std::chrono::steady_clock::time_point start;
   };
 
-  /// Blocks until every node has done the same. `sides` are those of the stages hosted here.
-  /// Messages arrive in `memory`. The end, on all nodes the same: a node cannot open its transport,
-  /// or was lost, or does not come.
+  /// Blocks until every node has opened its link. `sides`: of the stages hosted here. Messages
+  /// arrive in `memory`. The end_cause is the same on all nodes: a node cannot open its transport,
+  /// was lost, or did not answer in time.
   static std::variant<opened, end_cause> open(const cluster& in_cluster, const session_setup& setup,
                                               const std::map<stage_id, compute::tie>& sides,
                                               std::chrono::steady_clock::time_point start,
                                               arrival_memory memory);
 
-  /// Lets an actor system talk to others.
+  /// Lets the actor systems of the nodes exchange messages.
   void configure(caf::actor_system_config& config) const;
   /// Whether the job actor runs here.
   bool leads() const;
-  /// Lets groups of ranks that span nodes talk.
+  /// Connects the groups of ranks that span nodes.
   void attach(rank_groups& groups) { groups.attach(wire_); }
-  /// One line on what UCX chose, for people.
+  /// One line for the user: the transports that UCX chose.
   std::string transports() const { return wire_.transports(); }
-  /// What that means for memory of devices.
+  /// Appended to it: whether device memory is sent directly.
   const char* device_transfer_note() const {
-    return wire_.takes_cuda() ? "; device memory goes straight" : "; device memory is staged";
+    return wire_.takes_cuda() ? "; device memory is sent directly" : "; device memory is staged";
   }
-  /// While the transport is there.
+  /// Only while the transport exists.
   metrics::transport_numbers count() const;
-  /// Makes `node` known to the others. The job's node gets the handles of all, by node; the others
-  /// their own.
+  /// Publishes `node` to the other nodes. Node 0 gets the node actors of all nodes, by node; the
+  /// others get only their own.
   std::variant<std::vector<caf::actor>, end_cause> exchange(caf::actor_system& system,
                                                             const caf::actor& node);
-  /// `who` is posted node_lost and node_unreachable from now on, and of what was lost before; null:
-  /// nobody.
+  /// From now on `who` receives node_lost and node_unreachable, also for nodes lost earlier; null:
+  /// nobody does.
   void watch(const caf::actor& who);
-  /// Waits for the others to have ended too, and brings the traces of all to the job's node. There:
-  /// what `trace` lacks of the others, and why; empty: nothing.
+  /// Waits until the other nodes have ended too, and gathers all traces on node 0. Returns, on
+  /// node 0, what is missing in `trace` and why; empty: nothing is missing.
   std::string finish(trace_recorder* trace);
 
  private:

@@ -15,7 +15,7 @@ element element_of(const at::Tensor& t) {
     case at::kDouble: return element::float64;
     case at::kLong: return element::int64;
     default:
-      throw compute::group_error("a collective takes float32, float64 or int64, not " +
+      throw compute::group_error("a collective supports float32, float64 and int64, not " +
                                  t.toString());
   }
 }
@@ -38,10 +38,10 @@ class collective_group final : public compute::rank_group {
 
  private:
   void all_reduce(reduction op, at::Tensor& t) {
-    // What is not where the collective works goes there and back.
+    // A tensor in other memory is copied to the host and back.
     const bool is_there = t.is_cpu() != member_->on_device();
     if (!is_there && member_->on_device())
-      throw compute::group_error("a collective of a device takes a tensor in its memory");
+      throw compute::group_error("a collective on a device expects a tensor in device memory");
     const auto flat = is_there ? t.contiguous() : t.cpu().contiguous();
     const auto count = static_cast<std::size_t>(flat.numel());
     const auto type = element_of(flat);

@@ -1,4 +1,4 @@
-/// The collectives of libtp_coord as the rank_group of the operators.
+/// Adapts the collectives of libtp_coord to the rank_group that operators use.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace rrfp::actors {
 
-/// Hears of every collective of a group's member, on the thread that calls it.
+/// Notified of every collective of one member, on the calling thread.
 class collective_observer {
  public:
   collective_observer() = default;
@@ -20,8 +20,8 @@ class collective_observer {
   virtual void leave() = 0;
 };
 
-/// Tensors are where the collective works, or are copied to the host and back. Keep `member`, and
-/// call its abort() when the run is given up: that releases a compute thread that waits for other
+/// Tensors in other memory than the collective's are copied to the host and back. Keep `member` and
+/// call its abort() when the run ends early: this releases a compute thread that waits for other
 /// ranks. `observer` may be null.
 std::shared_ptr<compute::rank_group> make_collective_group(
     std::shared_ptr<tp_coord::collective> member,

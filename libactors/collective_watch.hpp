@@ -1,4 +1,4 @@
-/// In which collective a rank is, for reports, and how long it was in all of them.
+/// Records which collective a rank is in, for reports, and the total time in collectives.
 #pragma once
 
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace rrfp::actors {
 
-/// Written by the rank's device, read by anybody.
+/// Written by the rank's device thread; thread-safe to read.
 class collective_watch final : public collective_observer {
  public:
   struct call {

@@ -51,7 +51,7 @@ void compute_thread::run() {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   std::unique_lock lock{mutex_};
   for (;;) {
-    look_for_work(lock);
+    spin_for_work(lock);
     wake_.wait(lock, [this] { return stopped_ || !work_.empty(); });
     if (stopped_) return;
     auto work = std::move(work_.front());
@@ -63,7 +63,7 @@ void compute_thread::run() {
   }
 }
 
-void compute_thread::look_for_work(std::unique_lock<std::mutex>& lock) {
+void compute_thread::spin_for_work(std::unique_lock<std::mutex>& lock) {
   const auto begun = std::chrono::steady_clock::now();
   while (!stopped_ && work_.empty()) {
     const auto waited = std::chrono::steady_clock::now() - begun;

@@ -1,5 +1,5 @@
-/// The thread beside a rank's actor, so that compute never blocks a mailbox. Work runs in the order
-/// in which it was posted.
+/// The compute thread of a rank, separate from its actor so that compute never blocks a mailbox.
+/// Work runs in the order in which it was posted.
 #pragma once
 
 #include <chrono>
@@ -16,21 +16,21 @@ namespace rrfp::actors {
 
 class compute_thread final : public device {
  public:
-  /// Without work it looks for some for `spin` before it sleeps.
+  /// An idle thread polls its queue for `spin` before it sleeps.
   explicit compute_thread(std::string name, std::chrono::microseconds spin = {});
   ~compute_thread() override;
 
   void post(std::function<void()> work) override;
-  /// Stands still after `work`.
+  /// The thread sleeps after `work` for the returned time.
   void occupy(std::function<std::chrono::nanoseconds()> work,
               std::function<void(const occupancy&)> after) override;
   void stop() override;
 
  private:
-  /// False if stop() cut it short.
+  /// False if stop() interrupted it.
   bool pause(std::chrono::nanoseconds time);
   void run();
-  void look_for_work(std::unique_lock<std::mutex>& lock);
+  void spin_for_work(std::unique_lock<std::mutex>& lock);
 
   const std::string name_;
   const std::chrono::microseconds spin_;

@@ -26,7 +26,7 @@ class delaying_transport final : public transport {
     if (held.count() <= 0) return inner_->send(std::move(m));
     const auto due = timer_thread::clock::now() +
                      std::chrono::duration_cast<timer_thread::clock::duration>(held);
-    // A function that is copied must not copy the message.
+    // std::function requires a copyable callable; share the message instead of copying it.
     const auto waiting = std::make_shared<message>(std::move(m));
     const std::lock_guard lock{mutex_};
     if (!closed_) timer_->at(due, [this, waiting] { inner_->send(std::move(*waiting)); });

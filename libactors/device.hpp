@@ -1,6 +1,6 @@
-/// What a rank computes on, and all that its actor knows of it: it launches, says when a launch has
-/// ended, and brings tensors in and out. cpu (compute_thread), emulated (virtual_device) and cuda
-/// (accelerated_device) differ in nothing else.
+/// The interface between a rank's actor and what the rank computes on: it runs launches, reports
+/// when they end, and copies tensors in and out. Implementations: compute_thread (cpu),
+/// virtual_device (emulated), accelerated_device (cuda).
 #pragma once
 
 #include <chrono>
@@ -18,30 +18,31 @@
 
 namespace rrfp::actors {
 
-/// How the device was taken by a launch.
+/// What one launch used of the device.
 struct occupancy {
-  /// Why it could not be told that the launch has ended.
+  /// Error: the device could not determine whether the launch has ended.
   status outcome = success();
-  /// As the device has measured it; nothing: since `work` began.
+  /// Time measured by the device; nothing: the time since `work` began counts.
   std::optional<std::chrono::nanoseconds> busy;
-  /// Of the memory of the device, when the launch had ended; zeroes: it has none of its own.
+  /// Device memory when the launch had ended; zeroes if the device has no memory of its own.
   accelerator::memory_counts memory;
 };
 
 class device : public work_queue {
  public:
-  /// Runs `work`, is then taken for as long as that returns, then runs `after`, from any thread and
-  /// in the order of the launches: what `work` has computed is there. Once stopped, `after` does
-  /// not run any more.
+  /// Runs `work`, stays busy for the time that it returns, and then calls `after`, from any thread
+  /// and in the order of the launches. The results of `work` are complete by then. `after` is not
+  /// called after stop().
   virtual void occupy(std::function<std::chrono::nanoseconds()> work,
                       std::function<void(const occupancy&)> after) = 0;
 
-  /// Whether work of this device may read `t`, complete, at once; it will. Else: copy_in.
+  /// Whether work on this device can read `t` (complete) where it is. If so, the device keeps `t`
+  /// alive for its streams; if not, use copy_in().
   virtual bool can_read(const at::Tensor& /*t*/) { return true; }
   using on_copied = std::function<void(result<at::Tensor>)>;
-  /// Copies `t`, of another memory, beside running work. `then` is called from any thread.
+  /// Copies `t` from other memory while work runs. `then` is called from any thread.
   virtual void copy_in(at::Tensor t, on_copied then) { then(std::move(t)); }
-  /// Copies `t`, complete and in memory of this device, to where the host reads it.
+  /// Copies `t`, which is complete and in memory of this device, to host memory.
   virtual void copy_out(at::Tensor t, on_copied then) { then(std::move(t)); }
 };
 

@@ -23,7 +23,7 @@ void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*
 at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
   const auto& t = l.what;
   const auto vs = shape_.virtual_stage(stage_, t.chunk);
-  // A slot is held once for all chunks of a stage, so each has its share of it.
+  // All chunks of a stage share one slot, so each chunk counts its part of it.
   const auto slot = model_.slot_bytes ? model_.slot_bytes(step_, t.mb) : 0;
   const auto share = static_cast<std::int64_t>(slot) / shape_.chunks;
   if (t.kind == task_kind::forward) {

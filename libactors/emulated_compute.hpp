@@ -1,4 +1,4 @@
-/// The compute of a rank that computes nothing: it passes tensors of the right size on, and counts.
+/// A rank_compute for emulated devices: it returns tensors of the right size and counts memory.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace rrfp::actors {
 struct emulated_model {
   std::int64_t activation_bytes = 1;  ///< of a message between stages
   std::int64_t tokens = 0;            ///< of a microbatch
-  /// What a microbatch holds on the stage, from its F to its W; empty: nothing.
+  /// Bytes that a microbatch holds on the stage from its F to its W; empty: none.
   std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
 };
 

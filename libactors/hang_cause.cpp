@@ -25,8 +25,8 @@ struct place {
 bool is_one(rank_set ranks) { return (ranks & (ranks - 1)) == 0; }
 const char* has(rank_set ranks) { return is_one(ranks) ? "has" : "have"; }
 
-/// Between a cause and what follows from it.
-constexpr std::string_view consequence = " (and so ";
+/// Separates a root cause from its consequence.
+constexpr std::string_view consequence = " (so ";
 
 class tracer {
  public:
@@ -41,7 +41,7 @@ class tracer {
         const place here{replica_id{d}, stage_id{s}};
         auto cause = cause_of_stage(here);
         if (cause.empty()) continue;
-        // A stage that lacks a slot says more of the same.
+        // Causes with the same root are one; the text with a consequence says more.
         auto& entry = votes_[cause.substr(0, cause.find(consequence))];
         ++entry.count;
         if (cause.size() > entry.text.size()) entry.text = std::move(cause);
@@ -55,7 +55,7 @@ class tracer {
     return causes;
   }
 
-  /// "its next task", of a microbatch that holds a slot here.
+  /// The next task of a microbatch that holds a slot on this stage.
   std::optional<task> next_of(const stage_state& s, microbatch_id mb) const {
     for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight})
       for (std::uint32_t c = 0; c < job_.shape.chunks; ++c)
@@ -79,7 +79,7 @@ class tracer {
     return fmt::format("replica {} stage {}", p.replica.value(), p.stage.value());
   }
 
-  /// Who makes the input of `t` on this stage; nothing where it comes from nobody else.
+  /// The stage and task that produce the input of `t`; nothing if no other task does.
   std::optional<std::pair<stage_id, task>> producer_of(stage_id stage, const task& t) const {
     if (t.kind == task_kind::weight) return std::nullopt;
     const auto vs = job_.shape.virtual_stage(stage, t.chunk);
@@ -116,8 +116,8 @@ class tracer {
       case stage_phase::idle: return {};
       case stage_phase::ending:
         return fmt::format(
-            "{}: {} of {} not ended {}: exchange of gradients with replicas or "
-            "the stage of a tied parameter",
+            "{}: {} of {} not ended {}: waiting for gradients of replicas or of the stage of a "
+            "tied parameter",
             name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.step));
       case stage_phase::running: break;
     }
@@ -134,7 +134,7 @@ class tracer {
     if (at == states_.end()) return name_of(here) + " does not answer";
     const auto& s = *at->second;
     if (s.phase == stage_phase::idle) return {};
-    // It does one thing after the other, whatever it is waited for.
+    // A stage runs its launches in order, so the first unfinished launch delays all that follow.
     if (!s.flights.empty()) return cause_of_launch(here, s);
     if (is_backward(t.kind) || t.kind == task_kind::weight)
       if (waits_for_other(s, t))
@@ -143,7 +143,7 @@ class tracer {
                    t.chunk});
     if (const auto missing = missing_input(s, t); missing != 0)
       return cause_of_missing_input(here, t, missing);
-    // All is here and it does not run.
+    // All inputs are here and the task does not run.
     if (s.waits && s.waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, t);
     if (s.waits && s.waiting.head != t) return cause_of_task(here, s.waiting.head);
     return fmt::format("{}: {} of {} is ready and not launched", name_of(here), to_string(t),
@@ -153,14 +153,14 @@ class tracer {
   std::string cause_of_launch(place here, const stage_state& s) const {
     const auto& f = s.flights.front();
     const auto all = ~rank_set{0} >> (64 - job_.ranks);
-    const auto come = f.behind & s.in_collective;
+    const auto waiting = f.behind & s.in_collective;
     const auto missing = f.behind & ~s.in_collective;
-    if (come != 0 && missing != 0)
+    if (waiting != 0 && missing != 0)
       return fmt::format(
-          "{} {} not come to the collective of {}, {}, that {} {} in; launched "
+          "{} {} not entered the collective of {}, {}, that {} {} in; launched "
           "{:.1f} s ago",
           name_of(here) + " " + to_text(missing), has(missing), to_string(f.launched_task),
-          to_string(s.step), to_text(come), is_one(come) ? "is" : "are",
+          to_string(s.step), to_text(waiting), is_one(waiting) ? "is" : "are",
           static_cast<double>(f.age) / 1e9);
     auto text = fmt::format("{} {} not finished {} of {}, launched {:.1f} s ago",
                             name_of(here) + " " + to_text(f.behind), has(f.behind),
@@ -173,7 +173,7 @@ class tracer {
   std::string cause_of_missing_input(place here, const task& t, rank_set missing) {
     const auto producer = producer_of(here.stage, t);
     if (!producer)
-      return fmt::format("{}: {} lacks its data on {}", name_of(here), to_string(t),
+      return fmt::format("{}: data of {} is missing on {}", name_of(here), to_string(t),
                          to_text(missing));
     const place from{here.replica, producer->first};
     const auto at = states_.find(from);
@@ -193,8 +193,8 @@ class tracer {
       if (!next) continue;
       const auto why = cause_of_task(here, *next);
       if (why.empty()) continue;
-      return fmt::format("{}{}microbatch {} never gives back the slot that {} of {} waits for)",
-                         why, consequence, mb.value(), to_string(t), name_of(here));
+      return fmt::format("{}{}microbatch {} never releases the slot that {} of {} waits for)", why,
+                         consequence, mb.value(), to_string(t), name_of(here));
     }
     return fmt::format("{}: no slot for {}", name_of(here), to_string(t));
   }
@@ -206,7 +206,7 @@ class tracer {
     int count = 0;
     std::string text;
   };
-  std::map<std::string, votes> votes_;  ///< by what they have in common
+  std::map<std::string, votes> votes_;  ///< by root cause
 };
 
 }  // namespace
@@ -218,7 +218,7 @@ std::vector<std::string> causes_of(const job_dimensions& job,
 
 std::vector<std::string> details_of(const job_dimensions& job, const stage_state& s) {
   const std::vector<stage_state> alone{s};
-  const tracer look{job, alone};
+  const tracer trace{job, alone};
   std::vector<std::string> lines;
   for (const auto& f : s.flights)
     lines.push_back(fmt::format("launch {} {}, {:.3f} s ago, not finished on {}", f.seq.value(),
@@ -227,15 +227,15 @@ std::vector<std::string> details_of(const job_dimensions& job, const stage_state
   if (s.phase == stage_phase::ending && s.not_ended != 0)
     lines.push_back("step not ended on " + to_text(s.not_ended));
   if (s.waits && s.waiting.why != wait_cause::complete)
-    if (const auto missing = look.missing_input(s, s.waiting.head); missing != 0) {
-      const auto producer = look.producer_of(s.stage, s.waiting.head);
+    if (const auto missing = trace.missing_input(s, s.waiting.head); missing != 0) {
+      const auto producer = trace.producer_of(s.stage, s.waiting.head);
       lines.push_back(fmt::format(
           "input of {} from {} is missing on {}", to_string(s.waiting.head),
-          producer ? look.name_of({s.replica, producer->first}) : "the data", to_text(missing)));
+          producer ? trace.name_of({s.replica, producer->first}) : "the data", to_text(missing)));
     }
   for (const auto mb : s.holders) {
-    const auto next = look.next_of(s, mb);
-    const auto missing = next ? look.missing_input(s, *next) : 0;
+    const auto next = trace.next_of(s, mb);
+    const auto missing = next ? trace.missing_input(s, *next) : 0;
     auto line = fmt::format("slot held by microbatch {}", mb.value());
     if (next) line += fmt::format(", whose next task is {}", to_string(*next));
     if (missing != 0) line += fmt::format(" (input missing on {})", to_text(missing));

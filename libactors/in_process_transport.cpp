@@ -14,7 +14,7 @@ class in_process_transport final : public transport {
   void send(message m) override {
     RRFP_CHECK(sinks_.deliver(m) != sink_table::outcome::not_bound, "the receiver is bound");
   }
-  /// The tensor itself is handed over, whatever it is.
+  /// The tensor itself is handed over, in any memory.
   bool takes_device_memory(const rank_address&) const override { return true; }
   void close() override { sinks_.close(); }
 

@@ -20,9 +20,9 @@ namespace rrfp::actors {
 namespace {
 
 constexpr std::chrono::milliseconds watch_period{250};
-/// How long stages may take to say what they wait for.
+/// How long stages may take to report what they wait for.
 constexpr std::chrono::milliseconds report_time{1000};
-/// How long nodes may take to write that down before the run ends.
+/// How long nodes may take to write their reports before the run ends.
 constexpr std::chrono::milliseconds write_time{1000};
 
 constexpr double milliseconds(std::int64_t nanoseconds) {
@@ -51,8 +51,7 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
 }
 
 caf::behavior job_actor::make_behavior() {
-  // Whatever the reason, it may be the end of a whole node: who watches the nodes says more, but
-  // may hear of it later.
+  // A whole node may be lost. The membership knows the cause but may report it later, so wait.
   set_down_handler([this](const caf::down_msg& m) {
     post_after(
         this, unexplained_loss_time,
@@ -193,7 +192,7 @@ void job_actor::on_stage_step_ended(stage_step_ended& m) {
 
 void job_actor::finish_step() {
   auto& s = summary_;
-  // Sums of losses follow the order of the replicas, whoever was first.
+  // Losses are summed in the order of the replicas, not in the order of arrival.
   std::sort(outcomes_.begin(), outcomes_.end(), [](const auto& a, const auto& b) {
     return std::tie(a.replica, a.stage) < std::tie(b.replica, b.stage);
   });
@@ -203,7 +202,7 @@ void job_actor::finish_step() {
   std::int64_t busy = 0;
   double loss_sum = 0;
   for (auto& o : outcomes_) {
-    // The replicas' gradients are one sum by now.
+    // The gradients are already summed over the replicas.
     if (o.replica == replica_id{0}) norms.insert(norms.end(), o.norms.begin(), o.norms.end());
     for (const auto& l : o.losses) {
       loss_sum += l.mean * static_cast<double>(l.tokens);
@@ -252,9 +251,9 @@ void job_actor::end_step() {
   summary_.step_ms = milliseconds(setup_.context->now() - step_began_);
   if (summary_.purpose == compute::step_purpose::training) count_step();
   if (setup_.on_step) setup_.on_step(summary_);
-  // The first is where the job runs.
+  // The first node runs the job and has called on_step.
   for (std::size_t n = 1; n < setup_.nodes.size(); ++n) post(setup_.nodes[n], step_over{summary_});
-  go_on();
+  continue_run();
 }
 
 void job_actor::count_step() {
@@ -278,7 +277,7 @@ void job_actor::count(const step_summary& s) {
   counters.step_time.observe(static_cast<std::int64_t>(s.step_ms * 1e6));
 }
 
-void job_actor::go_on() {
+void job_actor::continue_run() {
   const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
                        (!setup_.on_request && steps_done() == setup_.train.steps);
   if (saves_ && saves_->is_due(steps_done(), is_last)) return save();
@@ -294,10 +293,10 @@ void job_actor::save() {
   const auto now = setup_.context->now();
   if (auto begun = saves_->begin(steps_done(), now); !begun) {
     end_save(begun.message());
-    return go_on();
+    return continue_run();
   }
   phase_ = phase::copying;
-  // The replicas hold the same.
+  // All replicas hold the same tensors.
   for (const auto& stage : stages_)
     if (stage.replica == replica_id{0}) post(stage.supervisor, take_snapshot{steps_done()});
 }
@@ -305,14 +304,14 @@ void job_actor::save() {
 void job_actor::on_snapshot_taken(const snapshot_taken& m) {
   setup_.context->note_progress();
   if (!saves_->on_snapshot_taken(m, setup_.context->now()) || phase_ != phase::copying) return;
-  go_on();
+  continue_run();
 }
 
 void job_actor::on_snapshot_written(const snapshot_written& m) {
   if (!saves_->on_snapshot_written(m)) return;
   auto manifest = saves_->manifest();
   if (!manifest) return on_save_ended(save_ended{m.step, manifest.message()});
-  // Beside: to sync a folder and to remove an old one takes its time.
+  // In the background: syncing a folder and removing an old one takes time.
   setup_.context->saver->post([ring = saves_->setup().ring, manifest = std::move(*manifest),
                                self = caf::actor_cast<caf::actor>(this)] {
     const auto committed = ring->commit(manifest);
@@ -321,11 +320,10 @@ void job_actor::on_snapshot_written(const snapshot_written& m) {
 }
 
 void job_actor::on_save_ended(const save_ended& m) {
-  if (!saves_->is_running(m.step)) return;  // it was given up
+  if (!saves_->is_running(m.step)) return;  // the job has given it up
   end_save(m.failure);
-  // While it is copied, it can only have been given up: what the ranks are to do next waits for
-  // that.
-  if (phase_ == phase::waiting_to_save || phase_ == phase::copying) return go_on();
+  // In phase copying, the save was given up, and the next step still waits for it.
+  if (phase_ == phase::waiting_to_save || phase_ == phase::copying) return continue_run();
   if (phase_ == phase::finishing_save) end(conclusion_);
 }
 
@@ -349,11 +347,11 @@ void job_actor::on_interrupted(const interrupted& m) {
     return end(ending::interrupted);
   }
   leaving_ = true;
-  // The running step is worth its time only if there is something to save at its end.
+  // Complete the running step only if its end will be saved.
   const bool steps = phase_ == phase::stepping || phase_ == phase::updating;
   const bool trains_on = steps && summary_.purpose == compute::step_purpose::training;
   if (steps && !saves_->is_due(steps_done() + (trains_on ? 1 : 0), true)) return leave();
-  if (phase_ == phase::idle) go_on();
+  if (phase_ == phase::idle) continue_run();
 }
 
 void job_actor::leave() {
@@ -392,7 +390,7 @@ void job_actor::watch() {
                                     limit.count())});
     if (ended_) return;
   }
-  // A disk may be slow: that has a limit of its own. And whoever asks for steps takes their time.
+  // Not a hang: a slow disk has its own limit (save_time_max), and demands may come late.
   if (phase_ == phase::waiting_to_save || phase_ == phase::finishing_save || phase_ == phase::idle)
     setup_.context->note_progress();
   const auto silent = static_cast<double>(setup_.context->silence()) / 1e9;
@@ -416,7 +414,7 @@ void job_actor::inquire(std::string why) {
 
 void job_actor::on_stage_progress(stage_progress& m) {
   if (!inquiry_) return;
-  // To the question before this one it may still answer, too.
+  // A stage may answer the previous inquiry as well.
   for (const auto& s : inquiry_->states)
     if (s.replica == m.state.replica && s.stage == m.state.stage) return;
   inquiry_->texts.push_back(std::move(m.text));

@@ -4,15 +4,15 @@
 ///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ...
 ///     -> hashing_weights -> (ended)
 ///
-/// An evaluation has no update. If steps are asked for, it waits for them between two steps, in
-/// phase idle, for as long as its owner takes.
+/// An evaluation has no update. In a session with on_request, the job waits for the next demand
+/// between two steps, in phase idle, without a limit.
 ///
 /// Between two steps the job may save (job_saves.hpp): updating -> waiting_to_save, while an
-/// earlier save is still written -> copying -> stepping, and the rest of the save goes on beside.
-/// At the end the job waits for it: hashing_weights -> finishing_save -> (ended).
+/// earlier save is still being written -> copying -> stepping; the rest of the save runs in the
+/// background. At the end the job waits for it: hashing_weights -> finishing_save -> (ended).
 ///
-/// Any failure or a time without progress leads to the end from every phase. So does an interrupt
-/// if there are no checkpoints, or it is the second one; the first lets the step end, and saves.
+/// A failure or a hang ends the run from every phase. So does an interrupt without checkpoints, and
+/// a second interrupt; the first one lets the running step end and saves it.
 #pragma once
 
 #include <deque>
@@ -34,7 +34,7 @@ namespace rrfp::actors {
 struct job_setup {
   std::vector<caf::actor> nodes;
   job::train_options train;
-  /// Steps begin when they are asked for.
+  /// Steps begin on demand only.
   bool on_request = false;
   /// Steps that were complete before the run.
   std::uint64_t first_step = 0;
@@ -44,7 +44,7 @@ struct job_setup {
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
   std::function<void(const checkpoint_report&)> on_checkpoint;
-  /// Called once, at the end, before the nodes are told; from then on nothing happens.
+  /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
   std::function<void(run_result)> on_end;
 };
 
@@ -53,7 +53,7 @@ class job_actor : public actor_base {
   job_actor(caf::actor_config& config, job_setup setup);
 
   caf::behavior make_behavior() override;
-  /// Job, nodes and stages refer to each other; here the circle ends.
+  /// Job, nodes and stages refer to each other; this breaks the reference cycle.
   void on_exit() override;
 
  private:
@@ -85,7 +85,7 @@ class job_actor : public actor_base {
   void on_inquiry_over(const inquiry_over& m);
   void watch();
 
-  /// Asks all stages what they wait for, and then has the nodes write.
+  /// Asks all stages what they wait for, and then lets the nodes write their reports.
   void inquire(std::string why);
   void end_inquiry();
   void begin_next_step();
@@ -94,24 +94,24 @@ class job_actor : public actor_base {
   void end_step();
   void count_step();
   void hash_weights();
-  /// Does what is asked for, or waits to be asked.
+  /// Starts the oldest demand, or waits for one.
   void serve_next_demand();
   void count(const step_summary& s);
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return setup_.first_step + result_.summary.steps; }
-  /// After a step: saves if it is time to, and goes on.
-  void go_on();
+  /// After a step: saves if a save is due, and continues.
+  void continue_run();
   void save();
   void end_save(std::string failure);
-  /// Ends an interrupted run whose every complete step is saved, or about to be.
+  /// Ends an interrupted run whose complete steps are all saved or being saved.
   void leave();
-  /// Nothing else is to be done: ends as soon as no save is under way.
+  /// Ends the run as soon as no save is in progress.
   void conclude(ending how);
   void end(ending how, std::string message = {});
   template <class Message>
   void send_to_stages(const Message& m);
 
-  /// How many answers a question to all ranks of the job has.
+  /// All ranks of the job.
   std::uint32_t rank_count() const;
 
   job_setup setup_;
@@ -123,13 +123,13 @@ class job_actor : public actor_base {
   std::deque<demand> demands_;
   std::uint64_t evaluations_ = 0;
   std::optional<job_saves> saves_;
-  /// The state between two steps is to be saved, whatever its number.
+  /// A save was demanded: the next state between two steps is saved, whatever its number.
   bool save_asked_ = false;
-  /// Nothing is asked for any more.
+  /// The last demand was to finish.
   bool finishing_ = false;
-  /// Interrupted, and on its way to a good end.
+  /// Interrupted; the run ends after the step and its save.
   bool leaving_ = false;
-  /// How it ends in phase finishing_save.
+  /// How the run ends after phase finishing_save.
   ending conclusion_ = ending::done;
   step_id step_;
   std::int64_t step_began_ = 0;
@@ -137,7 +137,7 @@ class job_actor : public actor_base {
   std::vector<stage_step_ended> outcomes_;
   /// By replica.
   std::vector<std::vector<compute::parameter_hash>> hashes_;
-  /// A question to all stages that is under way.
+  /// A question to all stages that is not answered yet.
   struct inquiry {
     std::uint64_t number = 0;
     std::string why;
@@ -146,7 +146,7 @@ class job_actor : public actor_base {
   };
   std::optional<inquiry> inquiry_;
   std::uint64_t inquiries_ = 0;
-  /// For how long nothing moved, and why; once the run is given up.
+  /// The hang report, once the run has hung.
   std::string hang_;
   std::vector<double> losses_;
   std::vector<double> step_ms_;

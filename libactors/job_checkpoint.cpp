@@ -20,7 +20,7 @@ std::vector<checkpoint::setting> settings_of(const std::vector<job::setting>& al
 
 constexpr std::string_view microbatches_key = "pipeline.microbatches";
 
-/// What is compared is how many a step has, those of all replicas together.
+/// The microbatches of a step are compared over all replicas together.
 error other_microbatches(const job::job& j, const checkpoint::found& from,
                          const checkpoint::difference& d) {
   const bool by_replicas = from.what.replicas != j.pipeline.replicas;
@@ -32,9 +32,9 @@ error other_microbatches(const job::job& j, const checkpoint::found& from,
           d.saved, from.folder, j.pipeline.microbatches, j.pipeline.replicas));
 }
 
-/// Whether the job may go on from there, and what it has changed.
-status judge(const job::job& j, const checkpoint_setup& setup, const checkpoint::found& from,
-             std::vector<std::string>& changed) {
+/// Checks that the job may resume from there, and collects the settings that it changed.
+status check_resumable(const job::job& j, const checkpoint_setup& setup,
+                       const checkpoint::found& from, std::vector<std::string>& changed) {
   const auto& saved = from.what;
   for (const auto& d : differences(saved.identity, setup.head.identity)) {
     if (d.key == microbatches_key) return other_microbatches(j, from, d);
@@ -72,11 +72,11 @@ std::string fingerprint_of(const safetensors::collection& weights) {
 std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
                                              const safetensors::collection* weights) {
   auto all = settings_of(job::identity(j));
-  // First, for most of the model follows from it.
+  // First, because most of the model follows from it.
   all.insert(all.begin(),
              {"model.pretrained", weights == nullptr ? "none" : fingerprint_of(*weights)});
-  // Wherever the files lie now, it is their contents that a training goes on with. What is no file
-  // is there already, as the number that it follows from.
+  // Files are identified by their contents, so they may move. Generated data is already among the
+  // settings, as its seed.
   if (data == nullptr) return all;
   const auto key = data::key_of(j.data);
   const bool is_there =
@@ -126,7 +126,8 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
   choice.passed_over = std::move(searched->passed_over);
   choice.from = std::move(searched->newest);
   if (choice.from) {
-    if (auto may = judge(j, setup, *choice.from, choice.changed); !may) return may.failure();
+    if (auto may = check_resumable(j, setup, *choice.from, choice.changed); !may)
+      return may.failure();
     return choice;
   }
   if (j.checkpoint.resume != job::resume_kind::must) return choice;
@@ -148,7 +149,7 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
     set_aside = aside->value_or("");
   }
   auto choice = choose_resume(j, setup, checkpoint::scrutiny::checksums);
-  // There may be fewer to keep than before, and a disk that is full of them.
+  // checkpoint.keep may be smaller than before, and the disk may be full.
   if (choice && choice->from) setup.ring->remove_older(choice->from->what.step);
   if (choice) choice->set_aside = std::move(set_aside);
   return choice;
@@ -170,12 +171,12 @@ std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkp
   };
   const auto chosen = agree(*members, folder());
   if (const auto* refused = std::get_if<end_cause>(&chosen)) return *refused;
-  const auto& where = std::get<0>(chosen)[0];
-  if (where.empty()) return *std::move(mine);
-  // What node 0 has looked through may look otherwise from here, or not be here.
+  const auto& folder_chosen = std::get<0>(chosen)[0];
+  if (folder_chosen.empty()) return *std::move(mine);
+  // Another node may see the folder differently, or not at all.
   status seen = success();
   if (!leads) {
-    auto found = checkpoint::verify(where, checkpoint::scrutiny::sizes);
+    auto found = checkpoint::verify(folder_chosen, checkpoint::scrutiny::sizes);
     if (found)
       mine->from = std::move(*found);
     else

@@ -12,7 +12,7 @@ namespace rrfp::actors {
 
 namespace {
 
-/// What all nodes must agree on.
+/// The hash of the settings that must be equal on all nodes.
 std::uint64_t fingerprint(job::job j) {
   j.transport = {};
   const auto text = job::to_toml(j);
@@ -32,15 +32,15 @@ result<std::uint64_t> draw_token(membership& members) {
 }  // namespace
 
 status check_descriptors(std::uint32_t nodes) {
-  // Measured with UCX 1.13 and CAF 0.17, with room for the data and a checkpoint: node 0 has two
-  // for each other node, and UCX one for each connection over TCP.
-  constexpr std::uint64_t of_node = 32, of_peer = 3;
+  // Measured with UCX 1.13 and CAF 0.17, with a margin for data and a checkpoint. Node 0 has two
+  // descriptors for each other node, and UCX one for each TCP connection.
+  constexpr std::uint64_t per_process = 32, per_peer = 3;
   rlimit limit{};
   std::error_code unknown;
   const std::filesystem::directory_iterator open{"/proc/self/fd", unknown};
   if (unknown || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return success();
   const auto in_use = static_cast<std::uint64_t>(std::distance(begin(open), end(open)));
-  const auto expected = in_use + of_node + of_peer * nodes;
+  const auto expected = in_use + per_process + per_peer * nodes;
   if (limit.rlim_cur >= expected) return success();
   return error{"file descriptors: a process may have " + std::to_string(limit.rlim_cur) +
                ", expected at least " + std::to_string(expected) + " for one of " +
@@ -87,19 +87,19 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
 
 agreement agree(membership& members, const result<std::string>& mine,
                 std::chrono::milliseconds limit) {
-  constexpr char did = '+', could_not = '-';
-  auto all = members.all_gather(mine ? did + *mine : could_not + mine.message(), limit);
+  constexpr char success_mark = '+', failure_mark = '-';
+  auto all = members.all_gather(mine ? success_mark + *mine : failure_mark + mine.message(), limit);
   if (!all) return end_cause{ending::node_lost, all.message()};
   for (std::size_t n = 0; n < all->size(); ++n) {
-    auto& said = (*all)[n];
-    const bool is_good = said.starts_with(did);
-    said.erase(0, 1);
-    if (is_good) continue;
-    // The loss of another node may be what stopped this one.
+    auto& answer = (*all)[n];
+    const bool succeeded = answer.starts_with(success_mark);
+    answer.erase(0, 1);
+    if (succeeded) continue;
+    // The cause may be the loss of another node.
     if (auto lost = members.loss(); !lost.empty())
       return end_cause{ending::node_lost, std::move(lost)};
     return end_cause{ending::bad_input, "node " + std::to_string(n) + " (" +
-                                            members.members()[n].description + "): " + said};
+                                            members.members()[n].description + "): " + answer};
   }
   return *std::move(all);
 }

@@ -17,7 +17,7 @@ constexpr double milliseconds(std::int64_t nanoseconds) {
 
 job_saves::job_saves(checkpoint_setup setup, std::uint32_t ranks, std::uint64_t first_step)
     : setup_(std::move(setup)), ranks_(ranks), last_step_(first_step) {
-  RRFP_CHECK(setup_.ring != nullptr, "the node of the job holds the folder of checkpoints");
+  RRFP_CHECK(setup_.ring != nullptr, "node 0 has opened the checkpoint folder");
 }
 
 bool job_saves::is_due(std::uint64_t steps, bool last) const {

@@ -1,5 +1,5 @@
-/// The saves of a run, one at a time, as the job keeps account of them: which step is to be saved,
-/// what the ranks have said, and what comes of it. Decides nothing about the steps themselves.
+/// The state of the saves of a run, one at a time: which step is being saved, what the ranks have
+/// reported, and the outcome. Decides nothing about the steps themselves.
 ///
 ///   (none) -> copying -> writing -> committing -> (none)
 ///
@@ -19,7 +19,7 @@ namespace rrfp::actors {
 
 class job_saves {
  public:
-  /// `ranks` write a file each; `first_step` steps are there to begin with, saved if there are any.
+  /// `ranks` write a file each. The run starts with `first_step` complete steps, which are saved.
   job_saves(checkpoint_setup setup, std::uint32_t ranks, std::uint64_t first_step);
 
   const checkpoint_setup& setup() const { return setup_; }
@@ -30,15 +30,15 @@ class job_saves {
   /// Of the running save.
   std::uint64_t step() const { return current_->step; }
 
-  /// Times are nanoseconds since the run began. Error: the folder cannot be made; a save of that
-  /// step is not tried again.
+  /// Times are nanoseconds since the run began. Error: the folder cannot be created; this step is
+  /// not tried again.
   status begin(std::uint64_t steps, std::int64_t now);
-  /// Each takes one rank's word, stale ones too; true when it was the last one.
+  /// Record the message of one rank; true if it was the last rank. Stale messages are ignored.
   bool on_snapshot_taken(const snapshot_taken& m, std::int64_t now);
   bool on_snapshot_written(const snapshot_written& m);
   /// All ranks have written: the manifest to commit, or why there is nothing to commit.
   result<checkpoint::manifest> manifest() const;
-  /// Ends the save: `failure` is empty if it stands.
+  /// Ends the save: `failure` is empty if the checkpoint is complete.
   checkpoint_report end(std::string failure, std::int64_t now);
 
   bool is_overdue(std::int64_t now) const;
@@ -52,7 +52,7 @@ class job_saves {
   struct save {
     std::uint64_t step = 0;
     std::int64_t began = 0;
-    std::int64_t copied = 0;  ///< when the last rank had; 0: not yet
+    std::int64_t copied = 0;  ///< when the last rank had copied; 0: not yet
     std::int64_t copy_time = 0;
     std::uint32_t copies = 0;
     std::uint32_t answers = 0;
@@ -62,7 +62,7 @@ class job_saves {
 
   const checkpoint_setup setup_;
   const std::uint32_t ranks_;
-  std::uint64_t last_step_;  ///< that was tried, or gone on from
+  std::uint64_t last_step_;  ///< last step tried, or resumed from
   std::optional<save> current_;
   bool given_up_ = false;
   std::uint32_t saved_ = 0;

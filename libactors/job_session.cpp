@@ -17,18 +17,19 @@ namespace {
 
 constexpr double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
-/// The same draws and given delays as the simulator's: what a task or a message takes longer than
-/// on a calm day, as a multiple.
+/// The same random and given delays as in the simulator: the time that a task or a message takes
+/// beyond its nominal cost, times `scale`.
 result<injected_delays> delays_of(const job::job& j, double scale) {
   auto expected = plan::expected_costs(j);
   if (!expected) return expected.failure();
   injected_delays delays;
   const bool given = !j.delays.file.empty();
   const auto costs = std::make_shared<const simulate::stage_costs>(std::move(*expected));
-  const auto calm = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
+  const auto nominal = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
   if (given || j.jitter.compute != weather::compute_jitter::none)
-    delays.compute = [costs, calm, scale](step_id step, stage_id stage, rank_id, const task& t) {
-      return scale * milliseconds(costs->compute(step, stage, t) - calm->compute(step, stage, t));
+    delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id, const task& t) {
+      return scale *
+             milliseconds(costs->compute(step, stage, t) - nominal->compute(step, stage, t));
     };
   if (given || j.jitter.link != weather::link_jitter::none || j.cost.link_ms > 0)
     delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
@@ -39,9 +40,9 @@ result<injected_delays> delays_of(const job::job& j, double scale) {
 
 emulated_device emulation_of(const job::job& j, double scale) {
   emulated_device device;
-  const auto calm = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
-  device.task_ms = [calm, scale](step_id step, stage_id stage, rank_id, const task& t) {
-    return scale * milliseconds(calm->compute(step, stage, t));
+  const auto nominal = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
+  device.task_ms = [nominal, scale](step_id step, stage_id stage, rank_id, const task& t) {
+    return scale * milliseconds(nominal->compute(step, stage, t));
   };
   device.tokens = std::int64_t{j.data.microbatch_size} * j.data.sequence_length;
   device.activation_bytes =
@@ -51,7 +52,7 @@ emulated_device emulation_of(const job::job& j, double scale) {
   return device;
 }
 
-result<accelerated_devices> accelerated_by(const job::job& j) {
+result<accelerated_devices> accelerated_devices_of(const job::job& j) {
   auto platform = accelerator::load_cuda(j.cuda.deterministic);
   if (!platform)
     return job::blame(j, "device.kind", fmt::format("\"cuda\": {}", platform.message()));
@@ -94,7 +95,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
 
 status check_device(const job::job& j) {
   if (j.device.kind != job::device_kind::cuda) return success();
-  const auto found = accelerated_by(j);
+  const auto found = accelerated_devices_of(j);
   if (!found) return found.failure();
   return success();
 }
@@ -117,15 +118,15 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
   if (dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                                         dispatch.shape, j.pipeline.tp, j.pipeline.recompute);
-  auto imagined = plan::simulation_of(dispatch, 1);
-  imagined.slot_bytes = [&](stage_id s, microbatch_id) {
+  auto simulation = plan::simulation_of(dispatch, 1);
+  simulation.slot_bytes = [&](stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch.shape, s);
   };
-  const auto walked = simulate::run(imagined, plan::nominal_costs(j));
-  if (walked) return success();
+  const auto completed = simulate::run(simulation, plan::nominal_costs(j));
+  if (completed) return success();
   return job::blame(j, "dispatch.slot_bytes",
-                    fmt::format("too little for the order of {}: {}", dispatch.policies->name(),
-                                walked.message()));
+                    fmt::format("too small for the sequence of policy {}: {}",
+                                dispatch.policies->name(), completed.message()));
 }
 
 result<session_setup> make_setup_without_model(const job::job& j) {
@@ -147,12 +148,12 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, shape, s);
   };
-  // Where bytes are limited, those of the very microbatch count.
+  // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
   if (data != nullptr && j.dispatch.slot_bytes != 0) {
-    setup.slot_bytes = [model = j.model, of = j.pipeline, shape = dispatch->shape, data](
+    setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape, data](
                            step_id step, stage_id s, microbatch_id mb) {
       const auto sizes =
-          compute::estimate(model, data->layout(step, mb), shape, of.tp, of.recompute);
+          compute::estimate(model, data->layout(step, mb), shape, pipeline.tp, pipeline.recompute);
       return compute::slot_bytes(sizes, shape, s);
     };
   }
@@ -176,7 +177,7 @@ result<session_setup> make_session_setup(const job::job& j,
   setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get(), weights.get()));
   setup.data = std::move(data);
   if (j.device.kind == job::device_kind::cuda) {
-    auto found = accelerated_by(j);
+    auto found = accelerated_devices_of(j);
     if (!found) return found.failure();
     setup.accelerated = std::move(*found);
   }

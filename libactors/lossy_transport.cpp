@@ -31,14 +31,14 @@ class lossy_transport final : public transport {
   void close() override { inner_->close(); }
 
  private:
-  /// How often this message was sent before.
+  /// Number of earlier attempts to send this message.
   std::uint32_t count(const message_header& h) {
     const std::lock_guard lock{mutex_};
     forget_before(h.step);
     return attempts_[key_of(h)]++;
   }
 
-  /// Steps end one after the other: when one is under way, the last but one is over.
+  /// Messages of two steps back cannot be in flight: steps end in order.
   void forget_before(step_id step) {
     while (!attempts_.empty() &&
            std::get<step_id>(attempts_.begin()->first).value() + 1 < step.value())

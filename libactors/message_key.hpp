@@ -1,4 +1,4 @@
-/// What tells one message from all others of a run.
+/// Identifies a message within a run.
 #pragma once
 
 #include <tuple>
@@ -7,7 +7,7 @@
 
 namespace rrfp::actors {
 
-/// Steps first, so that what is older stands before. Who sends it does not count.
+/// The step first, so that older messages sort first. The sender is not part of the key.
 using message_key = std::tuple<step_id, payload, microbatch_id, chunk_id, rank_address>;
 
 inline message_key key_of(const message_header& h) { return {h.step, h.kind, h.mb, h.chunk, h.to}; }

@@ -1,21 +1,21 @@
-/// What the actors tell each other. A message is a struct; its type says what it means.
+/// The messages between actors. Each message is a struct type.
 ///
 ///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
 ///   job -> node                 step_over, write_report, job_ended
 ///   node -> stage -> node       report_state, state_reported
 ///   job -> stage                stage_ranks, begin_step, apply_update, take_snapshot,
 ///                               report_weights, report_progress, stop
-///   stage -> rank               the same but for stage_ranks, and run_launch, end_step
+///   stage -> rank               the same except stage_ranks, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
 ///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written
 ///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
 ///                               snapshot_written, stage_weights, stage_progress
-///   anybody -> job              failed, node_lost, interrupted, report_requested
+///   any actor -> job            failed, node_lost, interrupted, report_requested
 ///   process -> job or node      node_lost, node_unreachable, interrupted, demand, report_requested
 ///
-/// All but those marked local may go from one node to another. Times are nanoseconds since the run
-/// began, on the clock of the job's node.
+/// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the
+/// run began, on the clock of node 0.
 #pragma once
 
 #include <chrono>
@@ -42,21 +42,21 @@ struct rank_handle {
   caf::actor rank;
 };
 
-/// Spawn the supervisors of the stages whose rank 0 is yours.
+/// Asks a node to spawn the supervisors of the stages whose rank 0 it hosts.
 struct host_supervisors {
   caf::actor job;
 };
 struct supervisors_hosted {
   std::vector<stage_handle> stages;
 };
-/// Spawn your ranks; `stages` are the supervisors of all nodes.
+/// Asks a node to spawn its ranks; `stages` are the supervisors of all nodes.
 struct host_ranks {
   std::vector<stage_handle> stages;
 };
 struct ranks_hosted {
   std::vector<rank_handle> ranks;
 };
-/// The ranks of a stage, in their order.
+/// The ranks of a stage, in rank order.
 struct stage_ranks {
   std::vector<caf::actor> ranks;
 };
@@ -65,7 +65,7 @@ struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
 };
-/// The input of a task is on a rank.
+/// The input of a task has arrived on a rank.
 struct arrived {
   step_id step;
   task_kind kind = task_kind::forward;
@@ -73,7 +73,7 @@ struct arrived {
   chunk_id chunk;
   rank_id rank;
 };
-/// Local. A supervisor to itself: everything in the mailbox is seen, choose.
+/// Local. A supervisor to itself: all earlier messages are handled; choose the next task.
 struct decide_now {};
 struct run_launch {
   step_id step;
@@ -86,12 +86,12 @@ struct launch_done {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t delay = 0;  ///< injected part
-  /// When the receiver of its output had it, if the rank waited for that; else 0.
+  /// When the output was received, if the rank waited for that; else 0.
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
-  accelerator::memory_counts device_memory = {};  ///< zeroes where it has none of its own
+  accelerator::memory_counts device_memory = {};  ///< zeroes if the device has none
 };
-/// All tasks of the step are done: exchange tied gradients, if it is a training, and report.
+/// All tasks of the step are done: sum and exchange gradients, if it trains, and report.
 struct end_step {
   step_id step;
 };
@@ -111,7 +111,7 @@ struct stage_step_ended {
   memory_use memory;
   std::int64_t peak_bytes = 0;  ///< activation memory, measured, of the rank that held most
   accelerator::memory_counts device_memory = {};  ///< the most of a rank's device
-  // Of the rank with most of it:
+  // The maximum over the ranks:
   std::int64_t busy = 0;        ///< in tasks
   std::int64_t blocked = 0;     ///< after tasks, until their output was received
   std::int64_t launch_gap = 0;  ///< free, while the stage waited for nothing
@@ -130,21 +130,21 @@ struct update_applied {
 struct step_over {
   step_summary summary;
 };
-/// Local. What is to be done next, if steps do not follow by themselves.
+/// Local. The next thing to do, in a session with on_request.
 struct demand {
   enum class kind : std::uint8_t { train, evaluate, save, finish };
   kind wanted = kind::train;
 };
-/// Copy all tensors, between two steps, and have them written into the folder of the save.
+/// Between two steps: copy all tensors, and write them into the folder of the save.
 struct take_snapshot {
-  std::uint64_t step = 0;  ///< complete ones
+  std::uint64_t step = 0;  ///< complete steps
 };
-/// The copy is made; the pipeline may go on.
+/// The copy is made; the pipeline may continue.
 struct snapshot_taken {
   std::uint64_t step = 0;
   std::int64_t copy_time = 0;
 };
-/// The rank's file is on the disk, or why not.
+/// The rank's file is on disk, or `failure` says why not.
 struct snapshot_written {
   std::uint64_t step = 0;
   std::string file;
@@ -152,7 +152,7 @@ struct snapshot_written {
   std::uint64_t xxh64 = 0;
   std::string failure;
 };
-/// Local. The checkpoint stands, or why not.
+/// Local. The checkpoint is complete, or `failure` says why not.
 struct save_ended {
   std::uint64_t step = 0;
   std::string failure;
@@ -163,29 +163,28 @@ struct stage_weights {
   std::vector<compute::parameter_hash> hashes;
   std::vector<std::string> transcript;
 };
-/// Answered even when nothing moves: who waits for what.
+/// Asks a stage what it waits for. Answered even during a hang.
 struct report_progress {};
 struct stage_progress {
   std::string text;
   stage_state state;
 };
-/// Somebody wants to know who waits for what. To the job, which asks all stages and then has all
-/// nodes write.
+/// Requests a report of who waits for what. The job asks all stages and then lets all nodes write.
 struct report_requested {
   std::string why;
 };
-/// Write your report: `causes` is what the job makes of the stages' answers.
+/// Asks a node to write its report; `causes` were derived by the job from the stages' answers.
 struct write_report {
   std::string why;
   std::vector<std::string> causes;
 };
-/// Local. The job has waited long enough for the stages' answers.
+/// Local. The time limit for the stages' answers has expired.
 struct inquiry_over {
   std::uint64_t number = 0;
 };
-/// Local. The nodes have had their time to write what the end of a hanging run leaves.
+/// Local. The time limit for the nodes to write the hang report has expired.
 struct hang_reported {};
-/// Local. A node to its supervisors, which answer even when nothing moves.
+/// Local. A node to its supervisors, which answer even during a hang.
 struct report_state {
   caf::actor to;
 };
@@ -195,33 +194,33 @@ struct state_reported {
   stage_id stage;
   std::string text;
 };
-/// Local. A node to itself: the job did not have it write, or its stages were slow.
+/// Local. A node to itself: a time limit of report `number` has expired.
 struct report_due {
   std::uint64_t number = 0;
-  bool asked = false;  ///< the job was
+  bool job_was_asked = false;  ///< the limit is the job's; else that of the node's stages
 };
-/// Drop all work; what runs is the last.
+/// Drop all queued work; the running work is the last.
 struct stop {};
 struct failed {
   std::string message;
-  /// The data's or the training's own, not the runtime's.
+  /// The cause is the data or the training, not the runtime.
   bool by_input = false;
 };
 struct node_lost {
   std::string message;
 };
-/// Local. The transport has lost a node; who watches the nodes will say more, or it is a loss
-/// itself.
+/// Local. The transport cannot reach a node. Counts as a loss if the membership does not report the
+/// cause within unexplained_loss_time.
 struct node_unreachable {
   std::string message;
 };
-/// `again`: for the second time, by the same process; a patient end is not wanted any more.
+/// `again`: the second interrupt of the same process, which ends the run without a save.
 struct interrupted {
   bool again = false;
 };
-/// Local. The job actor's own clock.
+/// Local. Timer of the job actor's watchdog.
 struct tick {};
-/// The run is over: end all that is yours.
+/// The run is over: stop all actors of the node.
 struct job_ended {
   ending how = ending::done;
   std::string message;
@@ -273,10 +272,10 @@ auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung); }
 
-/// How long the loss of a node may stay without the word of who watches the nodes.
+/// How long to wait for the membership to report the cause of a loss.
 inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
 
-/// Names the messages that go between nodes.
+/// Registers the messages that travel between nodes.
 void add_messages(caf::actor_system_config& config);
 
 }  // namespace rrfp::actors

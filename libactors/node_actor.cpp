@@ -10,9 +10,9 @@ namespace rrfp::actors {
 
 namespace {
 
-/// How long the job may take to have its nodes write: it asks all stages first.
+/// How long the job may take to answer a request: it asks all stages first.
 constexpr std::chrono::milliseconds job_answer_time{2500};
-/// How long the stages of a node may take to say what they wait for.
+/// How long the stages of a node may take to report what they wait for.
 constexpr std::chrono::milliseconds stage_answer_time{500};
 
 }  // namespace
@@ -83,7 +83,7 @@ void node_actor::on_host_ranks(const host_ranks& m) {
     RRFP_CHECK(supervisor != supervisors.end(), "every stage has a supervisor");
     const auto rank = actors::spawn<tp_rank>(
         system(), tp_rank_setup{std::move(parts), supervisor->second, context_});
-    // Here, not in the rank: its thread may start late, and messages may not.
+    // Bound here, not in the rank, whose actor may start after the first message arrives.
     context_->wire->bind(address, [rank](message received) { post(rank, std::move(received)); });
     hosted_.push_back(rank);
     answer.ranks.push_back({address, rank});
@@ -114,7 +114,7 @@ void node_actor::on_state_reported(state_reported& m) {
 
 void node_actor::on_report_due(const report_due& m) {
   if (m.number != reports_) return;
-  if (m.asked) return begin_report({"asked for", {"the job does not answer"}});
+  if (m.job_was_asked) return begin_report({"asked for", {"the job does not answer"}});
   if (report_) finish_report();
 }
 

@@ -1,4 +1,5 @@
-/// The actor of a process: spawns what the job's plan gives this node, and ends it with itself.
+/// The actor of a node: spawns the stages and ranks that this node hosts, and stops them at the
+/// end.
 #pragma once
 
 #include <functional>
@@ -29,8 +30,7 @@ class node_actor : public actor_base {
              std::function<void(const job_ended&)> on_end);
 
   caf::behavior make_behavior() override;
-  /// Node, stages, ranks and job refer to each other in a circle; an actor is destroyed only when
-  /// nobody refers to it any more.
+  /// Node, stages, ranks and job refer to each other; this breaks the reference cycle.
   void on_exit() override;
 
  private:
@@ -39,7 +39,7 @@ class node_actor : public actor_base {
   void interrupt(interrupted m);
   void end(const job_ended& m);
   void request_report(const report_requested& m);
-  /// Asks what is hosted here and writes when all have answered.
+  /// Asks the stages hosted here and writes the report when all have answered.
   void begin_report(const write_report& m);
   void on_state_reported(state_reported& m);
   void on_report_due(const report_due& m);
@@ -52,14 +52,14 @@ class node_actor : public actor_base {
   bool interrupted_ = false;
   std::vector<caf::actor> hosted_;
   std::vector<stage_handle> supervisors_;
-  /// A report on its way.
+  /// A report that waits for the stages' answers.
   struct report {
     std::uint64_t number = 0;
     write_report request;
     std::map<std::pair<replica_id, stage_id>, std::string> stages;
   };
   std::optional<report> report_;
-  /// Begun so far.
+  /// Reports begun so far.
   std::uint64_t reports_ = 0;
 };
 

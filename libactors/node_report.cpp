@@ -17,26 +17,26 @@ std::string text_of(const char* with, const std::shared_ptr<collective_watch>& w
 
 std::string text_of(const metrics::rank_counters& r, const rank_watch& watch,
                     std::uint32_t replicas) {
-  const auto where = replicas == 1 ? std::string{} : fmt::format("replica {} ", r.replica.value());
+  const auto prefix = replicas == 1 ? std::string{} : fmt::format("replica {} ", r.replica.value());
   return fmt::format(
-      "  {}stage {} rank {}: {} inputs wait, {} tensors ({} bytes) sent, {} ({} bytes) received"
+      "  {}stage {} rank {}: {} inputs waiting, {} tensors ({} bytes) sent, {} ({} bytes) received"
       "{}{}\n",
-      where, r.stage.value(), r.rank.value(), r.inputs_waiting.value(), r.sent.value(),
+      prefix, r.stage.value(), r.rank.value(), r.inputs_waiting.value(), r.sent.value(),
       r.sent_bytes.value(), r.received.value(), r.received_bytes.value(),
       text_of("the ranks of the stage", watch.stage), text_of("the replicas", watch.replicas));
 }
 
 }  // namespace
 
-std::string node_report(const run_context& context, const write_report& what,
+std::string node_report(const run_context& context, const write_report& request,
                         const std::map<std::pair<replica_id, stage_id>, std::string>& stages) {
   const auto& counters = *context.counters;
-  auto text = fmt::format("{}: {}\n", counters.run, what.why);
-  for (const auto& cause : what.causes) text += fmt::format("cause: {}\n", cause);
-  if (what.causes.empty()) text += "cause: nobody waits for anything\n";
-  text += fmt::format("last sign of life here {:.3f} s ago\n",
+  auto text = fmt::format("{}: {}\n", counters.run, request.why);
+  for (const auto& cause : request.causes) text += fmt::format("cause: {}\n", cause);
+  if (request.causes.empty()) text += "cause: no stage waits for anything\n";
+  text += fmt::format("last progress on this node {:.3f} s ago\n",
                       static_cast<double>(context.silence()) / 1e9);
-  for (const auto& [where, told] : stages) text += "  " + told;
+  for (const auto& [stage, description] : stages) text += "  " + description;
   for (std::size_t i = 0; i < counters.ranks.size(); ++i)
     text += text_of(counters.ranks[i], context.watches[i], context.replicas);
   const auto wire = counters.transport.read();

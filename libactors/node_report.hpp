@@ -1,4 +1,4 @@
-/// The report of one node: who waits for what, as far as it can be seen from here.
+/// The hang report of one node: who waits for what, as seen from this node.
 #pragma once
 
 #include <map>
@@ -10,8 +10,8 @@
 
 namespace rrfp::actors {
 
-/// `stages` is what the stages that are hosted here say. Ends with a line break.
-std::string node_report(const run_context& context, const write_report& what,
+/// `stages`: the texts of the stages hosted here. Ends with a line break.
+std::string node_report(const run_context& context, const write_report& request,
                         const std::map<std::pair<replica_id, stage_id>, std::string>& stages);
 
 }  // namespace rrfp::actors

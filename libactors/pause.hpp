@@ -5,9 +5,9 @@
 
 namespace rrfp::actors {
 
-/// One turn of a loop that has waited in vain for `waited`. At first it leaves the core's pipeline
-/// to the other hyperthread; then it offers the core itself, for who is waited for may need just
-/// this one.
+/// One iteration of a spin loop that has waited for `waited`. At first it pauses, which frees the
+/// core for the other hyperthread; after 3 us it yields, because the awaited thread may need this
+/// core.
 inline void pause(std::chrono::steady_clock::duration waited) {
   if (waited > std::chrono::microseconds{3}) return std::this_thread::yield();
 #ifdef __x86_64__

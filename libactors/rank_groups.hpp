@@ -1,6 +1,6 @@
-/// The groups of ranks that work together: the tensor-parallel ranks of a stage, and the replicas
-/// of a rank. Ranks of one process meet in memory, others over the transport, which is not there
-/// yet when the groups are made.
+/// The groups of ranks that use collectives: the tensor-parallel ranks of a stage, and the replicas
+/// of a rank. Ranks of one process communicate through memory, others over the transport, which
+/// does not exist yet when the groups are made.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@
 
 namespace rrfp::actors {
 
-/// A channel that is made before the transport it goes over. Until then nobody may use it.
+/// A channel that is made before its transport. It must not be used before attach().
 class late_channel;
 
-/// What a rank does with others; null where there are no others.
+/// The groups of a rank; null where the rank is alone.
 struct rank_collectives {
   std::shared_ptr<tp_coord::collective> stage;     ///< the tensor-parallel ranks of its stage
   std::shared_ptr<tp_coord::collective> replicas;  ///< the same rank of all replicas
@@ -28,12 +28,12 @@ class rank_groups {
   /// `limit`: how long a rank waits for the others of a group.
   explicit rank_groups(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  /// Makes the group of `members`, in their order, as far as `is_here` says; gives the part of each
-  /// member that is here, null for the others. `id` is the group's own.
+  /// Makes the group of `members`, in rank order, and returns the collective of each member for
+  /// which `is_here` is true, null for the others. `id` is unique to the group.
   std::vector<std::shared_ptr<tp_coord::collective>> make(std::uint32_t id,
                                                           const std::vector<rank_address>& members,
                                                           const std::vector<bool>& is_here);
-  /// From now on the groups that span nodes can be used.
+  /// Connects the groups that span nodes; they can be used from now on.
   void attach(ucx_transport& wire);
 
  private:

@@ -34,7 +34,7 @@ class resending_transport final : public transport {
       const std::lock_guard lock{mutex_};
       if (closed_) return;
       forget_before(header.step);
-      under_way_[key_of(header)] = m;
+      in_flight_[key_of(header)] = m;
     }
     attempt(std::move(m), timer_thread::clock::now());
   }
@@ -70,33 +70,33 @@ class resending_transport final : public transport {
 
   std::optional<message> not_arrived(const message_key& key) {
     const std::lock_guard lock{mutex_};
-    const auto at = under_way_.find(key);
-    if (closed_ || at == under_way_.end() || !at->second) return std::nullopt;
+    const auto at = in_flight_.find(key);
+    if (closed_ || at == in_flight_.end() || !at->second) return std::nullopt;
     return at->second;
   }
 
   /// Whether the message has not arrived before.
   bool is_first(const message_header& h) {
     const std::lock_guard lock{mutex_};
-    const auto at = under_way_.find(key_of(h));
-    if (at == under_way_.end() || !at->second) return false;
+    const auto at = in_flight_.find(key_of(h));
+    if (at == in_flight_.end() || !at->second) return false;
     at->second.reset();
     return true;
   }
 
-  /// Steps end one after the other: when one is under way, the last but one is over.
+  /// Messages of two steps back cannot be in flight: steps end in order.
   void forget_before(step_id step) {
-    while (!under_way_.empty() &&
-           std::get<step_id>(under_way_.begin()->first).value() + 1 < step.value())
-      under_way_.erase(under_way_.begin());
+    while (!in_flight_.empty() &&
+           std::get<step_id>(in_flight_.begin()->first).value() + 1 < step.value())
+      in_flight_.erase(in_flight_.begin());
   }
 
   const std::unique_ptr<transport> inner_;
   const std::chrono::nanoseconds after_;
   const std::function<void()> on_resend_;
   std::mutex mutex_;
-  /// Nothing once it has arrived.
-  std::map<message_key, std::optional<message>> under_way_;
+  /// The message, or nothing once it has arrived.
+  std::map<message_key, std::optional<message>> in_flight_;
   bool closed_ = false;
   std::optional<timer_thread> timer_;
 };

@@ -1,5 +1,5 @@
-/// What the actors of one run share. Set up before the first actor starts and outlives the last;
-/// read-only but for what is atomic or locks itself.
+/// What the actors of one run share. Set up before the first actor starts; outlives the last one.
+/// Read-only, except members that are atomic or lock themselves.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@
 
 namespace rrfp::actors {
 
-/// Of a task, in milliseconds.
+/// The time of a task, in milliseconds.
 using task_time = std::function<double(step_id, stage_id, rank_id, const task&)>;
 
-/// In which collectives a rank is; null where it is in no such group.
+/// Which collectives a rank is in; null where it has no such group.
 struct rank_watch {
   rank_address address;
   std::shared_ptr<collective_watch> stage;     ///< with the ranks of its stage
@@ -36,31 +36,31 @@ struct run_context {
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
-  synchronous_transport* synchronous = nullptr;  ///< the wire, if sends and receives meet
+  synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
   task_time delay;                  ///< injected; empty: none
-  task_time emulated_time;          ///< of tasks that are not computed; empty: they are
+  task_time emulated_time;          ///< of emulated tasks; empty: tasks compute
   trace_recorder* trace = nullptr;  ///< null: not traced
   bool record_transcripts = false;
-  std::string checkpoint_dir;                  ///< where saves go
-  work_queue* saver = nullptr;                 ///< writes them; null: there are none
-  std::function<void(step_id)> on_step_begun;  ///< called by every stage; empty: nobody listens
-  /// Called by a node that the job does not run on; empty: nobody listens.
+  std::string checkpoint_dir;                  ///< where checkpoints are saved
+  work_queue* saver = nullptr;                 ///< writes checkpoints; null: none are made
+  std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
+  /// Called on nodes other than node 0; may be empty.
   std::function<void(const step_summary&)> on_step;
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  /// Of the stages and ranks that are hosted here.
+  /// Of the stages and ranks hosted here.
   std::shared_ptr<metrics::run_counters> counters = std::make_shared<metrics::run_counters>();
-  /// The same ranks, in their order.
+  /// Of the same ranks, in the same order.
   std::vector<rank_watch> watches;
-  std::function<void(const std::string&)> on_report;  ///< empty: nobody wants reports
+  std::function<void(const std::string&)> on_report;  ///< may be empty
 
-  /// Nanoseconds since the run began, on the clock of the job's node.
+  /// Nanoseconds since the run began, on the clock of node 0.
   std::int64_t now() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
                                                                 start)
         .count();
   }
   void note_progress() { counters->note_progress(); }
-  /// Since the last sign of life of any stage here; the job actor's watchdog reads it.
+  /// Nanoseconds since the last progress of any stage here; read by the job actor's watchdog.
   std::int64_t silence() const { return metrics::steady_now() - counters->last_progress.value(); }
 };
 

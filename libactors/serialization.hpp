@@ -1,4 +1,4 @@
-/// How the plain types inside messages travel between processes: as their members, in order.
+/// Serialization of the plain types in messages between processes: their members, in order.
 #pragma once
 
 #include <rrfp/accelerator/platform.hpp>

@@ -38,7 +38,7 @@ stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& side
   return stage;
 }
 
-/// The microbatches of one replica out of the batch of all.
+/// The microbatches of one replica, from the batch of all replicas.
 class replica_source final : public compute::batch_source {
  public:
   replica_source(std::shared_ptr<const compute::batch_source> all, std::uint32_t first)
@@ -65,9 +65,9 @@ std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session
                                                                    replica_id replica,
                                                                    stage_id stage) {
   if (!setup.slot_bytes) return {};
-  return [of = setup.slot_bytes, stage, first = replica.value() * setup.shape.microbatches](
+  return [slot_bytes = setup.slot_bytes, stage, first = replica.value() * setup.shape.microbatches](
              step_id step, microbatch_id mb) {
-    return of(step, stage, microbatch_id{first + mb.value()});
+    return slot_bytes(step, stage, microbatch_id{first + mb.value()});
   };
 }
 
@@ -86,7 +86,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   if (setup.make_compute) {
     auto made = setup.make_compute(address);
     if (made && *made == nullptr)
-      return error{fmt::format("stage {}: make_compute gave nothing", address.stage.value())};
+      return error{fmt::format("stage {}: make_compute returned null", address.stage.value())};
     return made;
   }
   const auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
@@ -109,8 +109,8 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
 }
 
-/// How long ranks wait for each other: longer than a run without progress is let be, so that it
-/// ends with a report of who waits for whom.
+/// The time limit of collectives: longer than hang_timeout_s, so that a hang ends with a report of
+/// who waits for whom.
 std::chrono::milliseconds limit_of(const session_setup& setup) {
   constexpr std::int64_t forever_ms = 7LL * 24 * 3600 * 1000;
   constexpr std::int64_t reporting_ms = 5000;
@@ -125,7 +125,7 @@ result<stage_parts> make_stage(const session_setup& setup, replica_id replica, s
                   setup.lookahead, setup.mode, setup.limits[stage.value()]};
   parts.hint = setup.make_policy(stage);
   if (parts.hint == nullptr)
-    return error{fmt::format("stage {}: make_policy gave no policy", stage.value())};
+    return error{fmt::format("stage {}: make_policy returned null", stage.value())};
   try {
     if (auto fits = check_policy(*parts.hint, setup.shape, setup.mode); !fits)
       return error{fmt::format("stage {}: {}", stage.value(), fits.message())};
@@ -137,9 +137,10 @@ result<stage_parts> make_stage(const session_setup& setup, replica_id replica, s
   return parts;
 }
 
-/// The task whose input a message brings, and where; nothing of messages that no weather meets.
-std::optional<std::pair<virtual_stage_id, task>> brought_by(const pipeline_shape& shape,
-                                                            const message_header& h) {
+/// The task whose input a message carries, and its virtual stage; nothing for messages without
+/// injected delays or losses.
+std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_shape& shape,
+                                                               const message_header& h) {
   if (h.kind == payload::tied_gradient || h.from.stage == h.to.stage) return std::nullopt;
   const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
   return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
@@ -151,13 +152,13 @@ std::unique_ptr<transport> with_delays(const session_setup& setup, std::unique_p
   if (setup.delays.link)
     wire = make_delaying_transport(std::move(wire),
                                    [shape, link = setup.delays.link](const message_header& h) {
-                                     const auto t = brought_by(shape, h);
+                                     const auto t = input_task_of(shape, h);
                                      return t ? link(h.step, t->first, t->second) : 0.0;
                                    });
   if (!setup.delays.fate) return wire;
   wire = make_lossy_transport(std::move(wire), [shape, fate = setup.delays.fate](
                                                    const message_header& h, std::uint32_t attempt) {
-    const auto t = brought_by(shape, h);
+    const auto t = input_task_of(shape, h);
     return t ? fate(h.step, t->first, t->second, attempt) : attempt_fate{};
   });
   const std::chrono::duration<double, std::milli> after{setup.delays.resend_ms};
@@ -191,7 +192,7 @@ class session::impl {
   impl(session_setup setup, std::optional<cluster> in_cluster)
       : setup_(std::move(setup)), cluster_(std::move(in_cluster)), groups_(limit_of(setup_)) {}
 
-  /// Makes what is hosted here.
+  /// Makes the stages and ranks hosted here.
   status build() {
     if (setup_.resume) {
       auto opened = checkpoint_tensors::open(*setup_.resume);
@@ -309,7 +310,7 @@ class session::impl {
       };
       link->attach(groups_);
       counters_->leads = link->leads();
-      counters_->transport.set([&of = *link] { return of.count(); });
+      counters_->transport.set([&counted = *link] { return counted.count(); });
       if (setup_.on_connected)
         setup_.on_connected(link->transports() +
                             (accelerated_ ? link->device_transfer_note() : ""));
@@ -317,7 +318,7 @@ class session::impl {
       wire = make_in_process_transport();
     }
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
-    if (wire == nullptr) return ended_early(ending::failed, "wrap_transport gave no transport");
+    if (wire == nullptr) return ended_early(ending::failed, "wrap_transport returned null");
     context->wire = with_delays(setup_, std::move(wire), counters_);
     if (setup_.board != nullptr) setup_.board->show(counters_);
     if (setup_.blocking_messages) {
@@ -338,19 +339,19 @@ class session::impl {
     context->wire->close();
     system.await_all_actors_done();
     timer_.reset();
-    devices_.clear();  // what still runs there refers to actors
+    devices_.clear();  // waits for running work, which refers to actors
     accelerated_.reset();
-    saver.reset();  // and so does this
+    saver.reset();  // likewise
     return result;
   }
 
-  void ask_for(demand::kind what) {
-    RRFP_CHECK(setup_.on_request && leads(), "steps are asked for, of node 0");
+  void add_demand(demand::kind wanted) {
+    RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and node 0");
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
-      post(to_interrupt_, demand{what});
+      post(to_interrupt_, demand{wanted});
     else
-      early_demands_.push_back({what});
+      early_demands_.push_back({wanted});
   }
 
   void interrupt() {
@@ -386,7 +387,7 @@ class session::impl {
 
   using members = std::vector<std::shared_ptr<tp_coord::collective>>;
 
-  /// The group number `id` of `size` ranks; null where a member is on another node.
+  /// Group `id` of `size` ranks; null for members on other nodes.
   template <class AddressOf>
   members group_of(std::uint32_t id, std::uint32_t size, AddressOf address_of) {
     std::vector<rank_address> all;
@@ -398,9 +399,9 @@ class session::impl {
     return groups_.make(id, all, here);
   }
 
-  status restore(compute::rank_compute& of, stage_id stage) const {
+  status restore(compute::rank_compute& compute, stage_id stage) const {
     if (saved_ == nullptr) return success();
-    auto restored = of.restore(saved_->all());
+    auto restored = compute.restore(saved_->all());
     if (restored) return success();
     return error{
         fmt::format("{}: stage {}: {}", setup_.resume->folder, stage.value(), restored.message())};
@@ -414,9 +415,9 @@ class session::impl {
     is_restored_.assign(saved_parameters_.size(), has_none);
   }
 
-  void note_restored(const compute::rank_compute& of) {
+  void note_restored(const compute::rank_compute& compute) {
     if (saved_parameters_.empty()) return;
-    for (const auto& t : of.snapshot()) {
+    for (const auto& t : compute.snapshot()) {
       const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), t.name);
       if (at != saved_parameters_.end() && *at == t.name)
         is_restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
@@ -430,7 +431,7 @@ class session::impl {
            cluster_->places.of(a.replica, a.stage, a.rank) == cluster_->members->node();
   }
 
-  /// What the stage obeys, if its ranks have to know; else nothing.
+  /// The sequence that the stage follows, if its ranks need it; else empty.
   sequence order_of(stage_id stage) const {
     if (!setup_.blocking_messages) return {};
     return obeyed_order(*setup_.make_policy(stage), setup_.shape);
@@ -486,16 +487,16 @@ class session::impl {
     return std::make_unique<virtual_device>(*timer_);
   }
 
-  /// Handlers only record and decide: a thread serves many ranks.
+  /// Handlers only record and decide, so one thread serves many ranks.
   std::size_t actor_threads() const {
-    // Emulated devices leave no gap between two handlers in which another thread could help.
+    // With emulated devices, handlers run back to back, and more threads would not help.
     const std::size_t ranks_a_thread = setup_.emulated ? 64 : 16;
     if (parts_.ranks.size() <= ranks_a_thread && setup_.emulated) return 1;
     const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
     return std::min(cores, 1 + (parts_.ranks.size() + ranks_a_thread - 1) / ranks_a_thread);
   }
 
-  /// From the first actor to the last word of the job.
+  /// Spawns the actors and waits until the job has ended.
   run_result drive(caf::actor_system& system, cluster_link* link,
                    const std::shared_ptr<run_context>& context) {
     std::promise<run_result> job_over;
@@ -520,9 +521,10 @@ class session::impl {
                             setup_.resume ? setup_.resume->what.step : 0, setup_.checkpoint,
                             context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
                             [&](run_result r) { job_over.set_value(std::move(r)); }});
-    listen(leads ? job : node, node);
+    set_receivers(leads ? job : node, node);
     if (link != nullptr) link->watch(leads ? job : node);
-    // The job ends by itself, of an interrupt, a failure or a loss, and tells its nodes.
+    // The job ends when it is done, interrupted, failed, or has lost a node, and notifies its
+    // nodes.
     run_result result;
     if (leads) {
       result = job_over.get_future().get();
@@ -535,13 +537,13 @@ class session::impl {
       result.hung = over.hung;
       if (setup_.on_ending) setup_.on_ending(result);
     }
-    listen(nullptr, nullptr);
+    set_receivers(nullptr, nullptr);
     if (link != nullptr) {
       link->watch(nullptr);
       if (over.how != ending::node_lost) result.trace_gaps = link->finish(setup_.trace);
-      // A node that is lost before all have said goodbye may not have done its part: all nodes
-      // go on or all start again. A failure beside a loss is its consequence: a collective that
-      // the lost node took part in fails before the loss is known.
+      // A node lost before all nodes have finished may not have completed its part, so all nodes
+      // report the loss. A failure together with a loss is its consequence: a collective of the
+      // lost node fails before the loss is known.
       const bool can_be_loss = over.how == ending::done || over.how == ending::failed;
       if (auto lost = cluster_->members->loss(); can_be_loss && !lost.empty()) {
         result.how = ending::node_lost;
@@ -553,8 +555,8 @@ class session::impl {
     return result;
   }
 
-  /// For interrupts and for wishes of a report.
-  void listen(const caf::actor& who, const caf::actor& node) {
+  /// Sets the actors that receive interrupts and demands (`who`) and report requests (`node`).
+  void set_receivers(const caf::actor& who, const caf::actor& node) {
     const std::lock_guard lock{mutex_};
     to_interrupt_ = who;
     to_report_ = node;
@@ -564,9 +566,10 @@ class session::impl {
   }
 
   session_setup setup_;
-  /// What the run goes on from, while ranks are made.
+  /// The checkpoint to resume from, while ranks are made.
   std::shared_ptr<const checkpoint_tensors> saved_;
-  /// Names of its parameters in order, and whether ranks here have them: a letter each, for others.
+  /// Names of its parameters, sorted, and, as one character each to be exchanged between nodes,
+  /// whether ranks here have them.
   std::vector<std::string> saved_parameters_;
   std::string is_restored_;
   static constexpr char has_place = '1', has_none = '0';
@@ -575,21 +578,21 @@ class session::impl {
   const std::shared_ptr<metrics::run_counters> counters_ =
       std::make_shared<metrics::run_counters>();
   std::vector<rank_watch> watches_;
-  /// Of the ranks in `parts_`; they end with the run.
+  /// Devices of the ranks in `parts_`; destroyed at the end of the run.
   std::vector<std::unique_ptr<device>> devices_;
-  /// Where the ranks live, if not on the host.
+  /// Set if ranks compute on devices with their own memory.
   std::shared_ptr<accelerated_ranks> accelerated_;
-  /// Of the devices, if they are emulated.
+  /// The timer of emulated devices.
   std::unique_ptr<timer_thread> timer_;
   node_parts parts_;
-  /// Of the stages hosted here; later of all.
+  /// Tied sides of the stages hosted here; after connecting, of all stages.
   std::map<stage_id, compute::tie> sides_;
   bool has_run_ = false;
   std::mutex mutex_;
   caf::actor to_interrupt_;
   caf::actor to_report_;
   int interrupts_ = 0;
-  std::vector<demand> early_demands_;  ///< from before there was a job to tell
+  std::vector<demand> early_demands_;  ///< received before the job actor existed
 };
 
 session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -598,15 +601,15 @@ session::~session() = default;
 result<std::unique_ptr<session>> session::open(session_setup setup,
                                                std::optional<cluster> in_cluster) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
-  RRFP_CHECK(setup.limits.size() == setup.shape.stages, "a memory limit for each stage");
+  RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
   RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated || setup.make_compute),
-             "a source of policies and of chunks");
+             "make_policy is set, and so is make_chunk, emulated or make_compute");
   RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
                                           setup.lookahead == 0 && !in_cluster.has_value()),
-             "sends meet receives in order, one at a time, in one process");
+             "blocking_messages needs mode in_order, no lookahead, and one process");
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.accelerated || !setup.emulated, "ranks compute on devices of one kind");
-  RRFP_CHECK(!setup.delays.fate || !in_cluster.has_value(), "messages are lost in one process");
+  RRFP_CHECK(!setup.delays.fate || !in_cluster.has_value(), "delays.fate needs one process");
   auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};
@@ -615,10 +618,10 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
 status session::check_restored() const { return impl_->check_restored(); }
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
-void session::train() { impl_->ask_for(demand::kind::train); }
-void session::evaluate() { impl_->ask_for(demand::kind::evaluate); }
-void session::save() { impl_->ask_for(demand::kind::save); }
-void session::finish() { impl_->ask_for(demand::kind::finish); }
+void session::train() { impl_->add_demand(demand::kind::train); }
+void session::evaluate() { impl_->add_demand(demand::kind::evaluate); }
+void session::save() { impl_->add_demand(demand::kind::save); }
+void session::finish() { impl_->add_demand(demand::kind::finish); }
 void session::report(std::string why) { impl_->report(std::move(why)); }
 
 }  // namespace rrfp::actors

@@ -1,4 +1,4 @@
-/// Who takes the messages for which address, shared by the transports that deliver.
+/// The sink of each bound address; used by the transports that deliver messages.
 #pragma once
 
 #include <map>
@@ -12,7 +12,8 @@ namespace rrfp::actors {
 /// Thread-safe.
 class sink_table {
  public:
-  /// An address is bound once; after close() nothing is kept, for a sink may keep an actor alive.
+  /// An address is bound once. After close() sinks are dropped, because a sink may keep an actor
+  /// alive.
   void bind(rank_address address, message_sink sink) {
     const std::unique_lock lock{mutex_};
     if (closed_) return;
@@ -26,7 +27,7 @@ class sink_table {
 
   enum class outcome : std::uint8_t { delivered, not_bound, closed };
 
-  /// Takes `m` only if it is delivered.
+  /// Moves from `m` only if it is delivered.
   outcome deliver(message& m) {
     const std::shared_lock lock{mutex_};
     if (closed_) return outcome::closed;
@@ -36,14 +37,14 @@ class sink_table {
     return outcome::delivered;
   }
 
-  /// No sink is called any more once it has returned.
+  /// No sink is called after it has returned.
   void close() {
-    // A sink may hold the last reference to its actor, whose end may wait for a thread that sends:
-    // sinks die outside the lock.
-    std::map<rank_address, message_sink> dying;
+    // A sink may hold the last reference to its actor, and the actor's destructor may wait for a
+    // thread that sends. So sinks are destroyed outside the lock.
+    std::map<rank_address, message_sink> dropped;
     const std::unique_lock lock{mutex_};
     closed_ = true;
-    dying.swap(sinks_);
+    dropped.swap(sinks_);
   }
 
  private:

@@ -51,11 +51,11 @@ void stage_ledger::begin(step_id step) {
   flights_.clear();
 }
 
-std::optional<std::int64_t> stage_ledger::arrive(const input_arrived& came, std::int64_t now) {
-  auto& inputs = came.kind == task_kind::forward ? activations_ : gradients_;
-  auto& one = inputs[index(came.mb, came.chunk)];
+std::optional<std::int64_t> stage_ledger::arrive(const input_arrived& input, std::int64_t now) {
+  auto& inputs = input.kind == task_kind::forward ? activations_ : gradients_;
+  auto& one = inputs[index(input.mb, input.chunk)];
   if (one.ranks == 0) one.first = now;
-  one.ranks |= bit_of(came.rank);
+  one.ranks |= bit_of(input.rank);
   if (one.ranks != all_ranks_) return std::nullopt;
   return now - one.first;
 }
@@ -71,7 +71,7 @@ void stage_ledger::decide(const action& a, std::int64_t now) {
 void stage_ledger::finish(launch_seq seq, rank_id rank) {
   const auto at = std::find_if(flights_.begin(), flights_.end(),
                                [&](const in_flight& f) { return f.launched.seq == seq; });
-  RRFP_CHECK(at != flights_.end(), "what is finished was launched");
+  RRFP_CHECK(at != flights_.end(), "a finished launch was decided");
   at->behind &= ~bit_of(rank);
   if (at->behind != 0) return;
   const auto& t = at->launched.what;
@@ -82,7 +82,7 @@ void stage_ledger::finish(launch_seq seq, rank_id rank) {
   flights_.erase(at);
 }
 
-/// The last chunk's weight gradient gives the slot back.
+/// The weight gradient of the last chunk releases the slot.
 void stage_ledger::fold(const launch& l) {
   for (std::uint32_t i = 0; i < l.folds.count; ++i) {
     const microbatch_id mb{l.folds.first.value() + i};

@@ -1,7 +1,8 @@
-/// What a supervisor remembers of its stage beside the core, for reports: which inputs are on which
-/// ranks, which launches are not finished and by whom, who holds slots, and its last decisions.
+/// What a supervisor records of its stage for reports, besides the core: which inputs are on which
+/// ranks, which ranks have not finished which launches, which microbatches hold slots, and the last
+/// decisions.
 ///
-/// It decides nothing. Kept for every run, so each entry costs some nanoseconds. Times are
+/// It decides nothing. It is always on, so an entry must cost only nanoseconds. Times are
 /// nanoseconds since the run began. Not thread-safe; used by the supervisor alone.
 #pragma once
 
@@ -20,21 +21,21 @@ namespace rrfp::actors {
 
 class stage_ledger {
  public:
-  /// How many decisions are remembered.
+  /// How many decisions are kept.
   static constexpr std::size_t decisions_max = 256;
 
   explicit stage_ledger(const stage_config& config);
 
   void begin(step_id step);
-  /// How long the first rank of the stage that had this input waited for the last one; nothing if
-  /// others are still to come.
-  std::optional<std::int64_t> arrive(const input_arrived& came, std::int64_t now);
+  /// Records an input. Returns the time from its arrival on the first rank to that on the last one;
+  /// nothing if it has not arrived on all ranks yet.
+  std::optional<std::int64_t> arrive(const input_arrived& input, std::int64_t now);
   void decide(const action& a, std::int64_t now);
   void finish(launch_seq seq, rank_id rank);
 
-  /// When the launch was decided.
+  /// When the unfinished launch was decided.
   std::int64_t decided_at(launch_seq seq) const;
-  /// Fills in what is known here.
+  /// Fills in the fields that the ledger records.
   void describe(stage_state& state, std::int64_t now) const;
   /// One line a decision, the oldest first.
   std::vector<std::string> decisions() const;
@@ -50,7 +51,7 @@ class stage_ledger {
     step_id step;
     action chosen;
   };
-  struct input {
+  struct input_record {
     rank_set ranks = 0;
     std::int64_t first = 0;
   };
@@ -63,8 +64,8 @@ class stage_ledger {
   const pipeline_shape shape_;
   const rank_set all_ranks_;
   step_id step_;
-  std::vector<input> activations_;
-  std::vector<input> gradients_;
+  std::vector<input_record> activations_;
+  std::vector<input_record> gradients_;
   std::vector<std::uint8_t> finished_;
   std::vector<std::uint32_t> chunks_held_;  ///< of each microbatch that has a slot
   std::vector<bool> holds_;

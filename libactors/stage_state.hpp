@@ -1,4 +1,4 @@
-/// What a stage can say of itself when somebody asks why nothing moves. Travels between nodes.
+/// The state of a stage for hang reports. Travels between nodes.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct flight {
   task launched_task;
   launch_seq seq;
   std::int64_t age = 0;  ///< nanoseconds since it was launched
-  rank_set behind = 0;   ///< have not finished it
+  rank_set behind = 0;   ///< ranks that have not finished it
 };
 
 enum class stage_phase : std::uint8_t { idle, running, ending };
@@ -34,20 +34,20 @@ struct stage_state {
   stage_id stage;
   step_id step;
   stage_phase phase = stage_phase::idle;
-  /// Nothing can be launched; `waiting` says why.
+  /// The stage can launch nothing; `waiting` says why.
   bool waits = false;
   wait waiting;
-  std::uint32_t ready = 0;      ///< tasks that could be launched if they fit
-  std::uint32_t remaining = 0;  ///< tasks of the step that are not launched
+  std::uint32_t ready = 0;      ///< tasks that could be launched if they fit in memory
+  std::uint32_t remaining = 0;  ///< tasks of the step not launched yet
   std::uint32_t slots_limit = 0;
   std::vector<flight> flights;
-  /// On which ranks the input of F and of B is, by chunk * microbatches + microbatch.
+  /// The ranks that have the input of F and of B, by chunk * microbatches + microbatch.
   std::vector<rank_set> activations;
   std::vector<rank_set> gradients;
   /// Finished on every rank, by the same index: bit 0 F, bit 1 B or BW, bit 2 the weight gradient.
   std::vector<std::uint8_t> finished;
   std::vector<microbatch_id> holders;  ///< of slots
-  rank_set in_collective = 0;          ///< ranks that wait in one; of those on the stage's node
+  rank_set in_collective = 0;          ///< ranks on the stage's node that are in a collective
   rank_set not_ended = 0;              ///< in phase ending: ranks that have not ended the step
 };
 

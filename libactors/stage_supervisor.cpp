@@ -76,12 +76,12 @@ void stage_supervisor::guarded(Work work) {
   } catch (const std::exception& e) {
     fail(e.what());
   } catch (...) {
-    fail("something that is no std::exception was thrown");
+    fail("threw an object that is not a std::exception");
   }
 }
 
 void stage_supervisor::on_stage_ranks(stage_ranks& m) {
-  RRFP_CHECK(m.ranks.size() == core_.config().ranks, "every rank of the stage");
+  RRFP_CHECK(m.ranks.size() == core_.config().ranks, "every rank of the stage is hosted");
   ranks_ = std::move(m.ranks);
   for (const auto& rank : ranks_) link_to(rank);
 }
@@ -245,14 +245,15 @@ std::string stage_supervisor::full_report() const {
   const auto decisions = ledger_.decisions();
   auto text = describe() + "\n";
   for (const auto& line : details_of(job, state())) text += fmt::format("    {}\n", line);
-  return text + fmt::format("    the last {} decisions, by the time of the run:\n      {}\n",
-                            decisions.size(), fmt::join(decisions, "\n      "));
+  return text +
+         fmt::format("    the last {} decisions, with the time since the run began:\n      {}\n",
+                     decisions.size(), fmt::join(decisions, "\n      "));
 }
 
 std::string stage_supervisor::describe() const {
-  const auto where =
+  const auto prefix =
       context_->replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
-  const auto head = fmt::format("{}stage {}: {}: ", where, stage_.value(), to_string(step_));
+  const auto head = fmt::format("{}stage {}: {}: ", prefix, stage_.value(), to_string(step_));
   if (phase_ == stage_phase::idle) return head + "done, waits for the job";
   if (phase_ == stage_phase::ending)
     return head + "all tasks done, waits for its ranks to end the step";

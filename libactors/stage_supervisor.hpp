@@ -1,7 +1,7 @@
-/// The supervisor of a stage: owns its core and is the only one to drive it.
+/// The supervisor of a stage: owns its core and is the only actor that drives it.
 ///
-/// Handlers only record. One with something new for the core posts `decide_now` to itself, once, so
-/// that all that is already in the mailbox is seen before the core chooses.
+/// Handlers only record. After a new event the supervisor posts one `decide_now` to itself, so that
+/// the core sees all messages already in the mailbox before it chooses.
 #pragma once
 
 #include <functional>
@@ -19,14 +19,14 @@
 
 namespace rrfp::actors {
 
-/// What a supervisor is made of.
+/// The parameters of a supervisor.
 struct stage_parts {
   replica_id replica;
   stage_config config;
   std::unique_ptr<policy> hint;
   /// Bytes of a microbatch's slot; empty: not counted.
   std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
-  /// Its own entry of the run's.
+  /// This stage's entry in the run's counters.
   metrics::stage_counters* counters = nullptr;
 };
 
@@ -36,7 +36,7 @@ class stage_supervisor : public actor_base {
                    std::shared_ptr<run_context> context);
 
   caf::behavior make_behavior() override;
-  /// Ranks and supervisor refer to each other; here the circle ends.
+  /// Ranks and supervisor refer to each other; this breaks the reference cycle.
   void on_exit() override { ranks_.clear(); }
 
  private:
@@ -47,7 +47,7 @@ class stage_supervisor : public actor_base {
   void count_time(const launch_done& m);
   void on_rank_step_ended(rank_step_ended& m);
   void choose();
-  /// Calls what calls functions of the program's own: what they throw ends the job.
+  /// Runs work that calls user functions; an exception ends the job.
   template <class Work>
   void guarded(Work work);
   void perform(const rrfp::launch& l);  // CAF actors have a launch() of their own
@@ -56,7 +56,7 @@ class stage_supervisor : public actor_base {
   void count_gauges();
   std::string describe() const;
   stage_state state() const;
-  /// All that is known here, for the report of the node.
+  /// The stage's part of the node's hang report.
   std::string full_report() const;
 
   void notify_core(const event& e);
@@ -76,21 +76,21 @@ class stage_supervisor : public actor_base {
   stage_phase phase_ = stage_phase::idle;
   step_id step_;
   bool decision_requested_ = false;
-  bool is_broken_ = false;  ///< nothing is decided any more
-  /// Arrivals for a step that this stage has not been told to begin yet.
+  bool is_broken_ = false;  ///< no more decisions: user code has thrown
+  /// Arrivals for a step that this stage has not begun yet.
   std::vector<arrived> early_;
   std::optional<wait_record> waiting_;
-  /// Where the time of a rank went in this step, in nanoseconds.
+  /// How a rank spent this step, in nanoseconds.
   struct rank_time {
     std::int64_t busy = 0;
     std::int64_t blocked = 0;
     std::int64_t launch_gap = 0;
-    /// Since when it is free, and `waited_` then; 0 before its first task.
+    /// When the rank became free, and `waited_` at that time; 0 before its first task.
     std::int64_t free_since = 0;
     std::int64_t waited_before = 0;
   };
   std::vector<rank_time> times_;
-  /// That this stage had nothing to launch, over all steps.
+  /// Total time in which this stage had nothing to launch, over all steps.
   std::int64_t waited_ = 0;
   stage_step_ended outcome_;
   rank_set ranks_ended_ = 0;

@@ -1,5 +1,6 @@
-/// Send and receive that meet, as in frameworks with fixed schedules: a message leaves once its
-/// receiver has posted, and its sender hears when it has arrived. In one process; thread-safe.
+/// Synchronous sends, as in frameworks with fixed schedules: a message leaves when its receiver has
+/// posted a receive, and a callback notifies the sender when it has arrived. Within one process;
+/// thread-safe.
 #pragma once
 
 #include <functional>
@@ -19,17 +20,17 @@ class synchronous_transport final : public transport {
   explicit synchronous_transport(std::unique_ptr<transport> inner) : inner_(std::move(inner)) {}
 
   void bind(rank_address address, message_sink sink) override;
-  /// Waits for nobody.
+  /// Sends at once, without a posted receive.
   void send(message m) override { inner_->send(std::move(m)); }
   bool takes_device_memory(const rank_address& to) const override {
     return inner_->takes_device_memory(to);
   }
   void close() override;
 
-  /// Sends `m` once post_receive() was called for it; `arrived` is called after the receiver's
-  /// sink, by whoever called that.
+  /// Sends `m` once post_receive() was called for it. `arrived` is called after the receiver's
+  /// sink, on the same thread.
   void send_synchronous(message m, std::function<void()> arrived);
-  /// Once for each message; `from` of the header does not count.
+  /// Once for each message; ignores `from` of the header.
   void post_receive(const message_header& header);
 
  private:

@@ -18,19 +18,19 @@ timer_thread::~timer_thread() {
   thread_.join();
 }
 
-void timer_thread::at(clock::time_point due, std::function<void()> what) {
+void timer_thread::at(clock::time_point due, std::function<void()> call) {
   bool is_next = false;
   {
     const std::lock_guard lock{mutex_};
     is_next = entries_.empty() || due < entries_.top().due;
-    entries_.push({due, count_++, std::move(what)});
+    entries_.push({due, count_++, std::move(call)});
   }
   if (is_next) changed_.notify_one();
 }
 
 void timer_thread::run(const char* name) {
   pthread_setname_np(pthread_self(), name);
-  prctl(PR_SET_TIMERSLACK, 1UL);  // of 50 us by default, which every task would be late by
+  prctl(PR_SET_TIMERSLACK, 1UL);  // the default of 50 us would delay every task
   std::unique_lock lock{mutex_};
   while (!stopped_) {
     if (entries_.empty()) {
@@ -38,11 +38,11 @@ void timer_thread::run(const char* name) {
     } else if (const auto due = entries_.top().due; due > clock::now()) {
       changed_.wait_until(lock, due);
     } else {
-      auto what = std::move(const_cast<entry&>(entries_.top()).what);
+      auto call = std::move(const_cast<entry&>(entries_.top()).call);
       entries_.pop();
       lock.unlock();
-      what();
-      what = nullptr;
+      call();
+      call = nullptr;
       lock.lock();
     }
   }

@@ -1,4 +1,4 @@
-/// One thread that calls functions at their time, for any number of devices or links.
+/// One thread that calls functions at given times, for any number of devices or links.
 #pragma once
 
 #include <chrono>
@@ -18,17 +18,17 @@ class timer_thread {
 
   /// `name` is the thread's, of at most 15 characters.
   explicit timer_thread(const char* name);
-  /// What is not due yet is not called any more.
+  /// Drops the calls that are not due yet.
   ~timer_thread();
 
-  /// Calls `what` at `due` or soon after; of two with the same time, the first first. Thread-safe.
-  void at(clock::time_point due, std::function<void()> what);
+  /// Calls `call` at `due` or soon after; calls with the same time keep their order. Thread-safe.
+  void at(clock::time_point due, std::function<void()> call);
 
  private:
   struct entry {
     clock::time_point due;
     std::uint64_t number;
-    std::function<void()> what;
+    std::function<void()> call;
   };
   struct later {
     bool operator()(const entry& a, const entry& b) const {

@@ -14,7 +14,7 @@ namespace rrfp::actors {
 
 namespace {
 
-/// Throws what ended a group while the device worked: its results are worth nothing.
+/// Throws if a group failed while the device worked: the results are invalid then.
 void require_health(const rank_collectives& groups) {
   for (const auto& group : {groups.stage, groups.replicas}) {
     if (group == nullptr) continue;
@@ -22,7 +22,7 @@ void require_health(const rank_collectives& groups) {
   }
 }
 
-/// Sends a tensor that is complete, from where the transport can read it.
+/// Sends a complete tensor; copies it to host memory first if the transport cannot read it.
 void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   auto& wire = *rank->context->wire;
   if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
@@ -36,25 +36,25 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
   return std::chrono::nanoseconds{static_cast<std::int64_t>(ms * 1e6)};
 }
 
-/// One launch on its way through the device; holds no part of the actor, which may be gone.
+/// One launch while the device runs it. Does not refer to the actor, which may have ended.
 class execution {
  public:
-  execution(const run_launch& what, at::Tensor input, std::optional<message_header> next_input,
+  execution(const run_launch& run, at::Tensor input, std::optional<message_header> next_input,
             std::shared_ptr<const tp_rank_setup> of)
       : rank(std::move(of)),
-        what_(what),
+        run_(run),
         input_(std::move(input)),
         next_input_(next_input),
-        done_{what.step, what.launched, rank->address.rank} {}
+        done_{run.step, run.launched, rank->address.rank} {}
 
-  /// Says how much longer the device is taken than the computation lasted.
+  /// Returns how long the device stays busy after the computation.
   std::chrono::nanoseconds begin() {
     const auto& context = *rank->context;
     done_.begin = context.now();
-    output_ = rank->compute->run(what_.launched, std::move(input_));
+    output_ = rank->compute->run(run_.launched, std::move(input_));
     const auto time_of = [&](const task_time& f) {
       const auto& at = rank->address;
-      return f ? from_ms(f(what_.step, at.stage, at.rank, what_.launched.what)).count() : 0;
+      return f ? from_ms(f(run_.step, at.stage, at.rank, run_.launched.what)).count() : 0;
     };
     done_.delay = time_of(context.delay);
     return std::chrono::nanoseconds{done_.delay + time_of(context.emulated_time)};
@@ -89,30 +89,30 @@ class execution {
   bool succeeded = false;
 
  private:
-  /// Of the output.
+  /// The header of the message with the output.
   message_header destination() const {
-    const auto& t = what_.launched.what;
+    const auto& t = run_.launched.what;
     const auto& from = rank->address;
     const auto& shape = rank->context->shape;
     const auto vs = shape.virtual_stage(from.stage, t.chunk).value();
     const bool forward = t.kind == task_kind::forward;
     const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
     return {forward ? payload::activation : payload::gradient,
-            what_.step,
+            run_.step,
             t.mb,
             to.chunk,
             from,
             {to.stage, from.rank, from.replica}};
   }
 
-  const run_launch what_;
+  const run_launch run_;
   at::Tensor input_;
   const std::optional<message_header> next_input_;
   launch_done done_;
   at::Tensor output_;
 };
 
-/// What `work` throws ends the job: false.
+/// Runs `work`. If it throws, reports the failure, which ends the job, and returns false.
 template <class Work>
 bool run_guarded(const tp_rank_setup& rank, Work&& work) {
   try {
@@ -126,7 +126,7 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
     post(rank.supervisor, failed{rank.name() + ": " + e.what(), false});
   } catch (...) {
     post(rank.supervisor,
-         failed{rank.name() + ": something that is no std::exception was thrown", false});
+         failed{rank.name() + ": threw an object that is not a std::exception", false});
   }
   return false;
 }
@@ -180,7 +180,7 @@ void tp_rank::copy_to_device(message& m) {
       std::move(m.tensor), [self = caf::actor_cast<caf::actor>(this), header = m.header,
                             rank = setup_](result<at::Tensor> t) {
         if (t) return post(self, message{header, std::move(*t)});
-        // What is held there is known to the device's thread.
+        // Only the device's thread knows the slots held.
         rank->device->post([header, rank, why = t.message()] {
           const auto what = header.kind == payload::tied_gradient
                                 ? std::string{"the tied gradient"}
@@ -220,7 +220,7 @@ void tp_rank::begin(const begin_step& m) {
   const auto& shape = setup_->context->shape;
   const auto first = shape.at(virtual_stage_id{0});
   if (first.stage != setup_->address.stage) return;
-  // Data is loaded by the F that needs it, so all of it counts as here.
+  // F loads its own data, so the first stage's inputs count as arrived.
   for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
     post(setup_->supervisor,
          arrived{step, task_kind::forward, microbatch_id{mb}, first.chunk, setup_->address.rank});
@@ -256,12 +256,12 @@ void tp_rank::start(const run_launch& l) {
 }
 
 std::optional<message_header> tp_rank::next_input(step_id step) {
-  const auto& obeyed = setup_->obeyed;
-  if (launched_ >= obeyed.size()) return std::nullopt;
+  const auto& followed = setup_->followed;
+  if (launched_ >= followed.size()) return std::nullopt;
   const auto next =
-      std::find_if(obeyed.begin() + static_cast<std::ptrdiff_t>(launched_), obeyed.end(),
+      std::find_if(followed.begin() + static_cast<std::ptrdiff_t>(launched_), followed.end(),
                    [](const task& t) { return t.kind != task_kind::weight; });
-  if (next == obeyed.end()) return std::nullopt;
+  if (next == followed.end()) return std::nullopt;
   const auto& shape = setup_->context->shape;
   const auto& own = setup_->address;
   const auto vs = shape.virtual_stage(own.stage, next->chunk);
@@ -291,7 +291,7 @@ void tp_rank::end_evaluation(step_id step) {
 
 void tp_rank::end(step_id step) {
   if (purpose_ == compute::step_purpose::evaluation) return end_evaluation(step);
-  // Here and not at the end of the step for all: other stages still work.
+  // Now, while other stages still work, not at the end of the step.
   if (setup_->groups.replicas)
     on_device([step, rank = setup_] {
       const auto group = make_collective_group(rank->groups.replicas, rank->replicas_watch);
@@ -304,7 +304,7 @@ void tp_rank::end(step_id step) {
   join_tied_if_both();
 }
 
-/// Once the device has come as far as the gradient.
+/// Sends when the device has computed the gradient.
 void tp_rank::send_tied(step_id step) {
   const auto mine = std::make_shared<std::optional<at::Tensor>>();
   setup_->device->occupy(
@@ -337,22 +337,24 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
     const auto begun = context->now();
     std::vector<compute::named_tensor> copies;
     std::string failure;
-    // There may be no memory for a copy: no checkpoint then, but no end of the run either.
+    // Without memory for the copy there is no checkpoint, but the run continues.
     try {
       copies = copy_to_host(rank->compute->snapshot());
     } catch (const std::exception& e) {
-      failure = fmt::format("{}: no copy to save: {}", rank->name(), e.what());
+      failure = fmt::format("{}: cannot copy the tensors to save: {}", rank->name(), e.what());
     }
     post(rank->supervisor, snapshot_taken{m.step, context->now() - begun});
     context->saver->post([m, rank, copies = std::move(copies), failure] {
-      const auto tell = [&](snapshot_written what) { post(rank->supervisor, std::move(what)); };
-      if (!failure.empty()) return tell({m.step, {}, 0, 0, failure});
+      const auto report = [&](snapshot_written outcome) {
+        post(rank->supervisor, std::move(outcome));
+      };
+      if (!failure.empty()) return report({m.step, {}, 0, 0, failure});
       const auto& at = rank->address;
       const auto written =
           write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step), at.stage,
                      at.rank, m.step, copies);
-      if (!written) return tell({m.step, {}, 0, 0, written.message()});
-      tell({m.step, written->name, written->bytes, written->xxh64, {}});
+      if (!written) return report({m.step, {}, 0, 0, written.message()});
+      report({m.step, written->name, written->bytes, written->xxh64, {}});
     });
   });
 }

@@ -1,5 +1,5 @@
-/// One rank of a stage: its mailbox takes activations and gradients in, its device runs the
-/// launches of the supervisor in their order, and results go to the neighbours from there.
+/// One rank of a stage: its mailbox receives activations and gradients, its device runs the
+/// launches of the supervisor in order and then sends the results to the neighbours.
 #pragma once
 
 #include <map>
@@ -21,20 +21,20 @@
 
 namespace rrfp::actors {
 
-/// What a rank is made of.
+/// The parameters of a rank.
 struct rank_parts {
   rank_address address;
-  /// On which stage the other side of a tied parameter lives; its own if there is none elsewhere.
+  /// The stage that holds the other side of a tied parameter; its own stage if there is none.
   stage_id tied_with;
   std::shared_ptr<compute::rank_compute> compute;
   rank_collectives groups;
-  /// Its own. Outlives the rank, so that no actor waits for running work.
+  /// Not shared. Outlives the rank, so that no actor waits for running work.
   actors::device* device = nullptr;
-  /// What its stage obeys, if sends and receives meet; else empty.
-  sequence obeyed;
-  /// Its own entries of the run's.
+  /// The sequence that its stage follows, if sends block; else empty.
+  sequence followed;
+  /// This rank's entry in the run's counters.
   metrics::rank_counters* counters = nullptr;
-  std::shared_ptr<collective_watch> replicas_watch;  ///< null if there is no such group
+  std::shared_ptr<collective_watch> replicas_watch;  ///< null if there are no replicas
 };
 
 struct tp_rank_setup : rank_parts {
@@ -52,37 +52,37 @@ class tp_rank : public actor_base {
   caf::behavior make_behavior() override;
 
  private:
-  /// Inputs that are here and not yet launched.
+  /// Inputs that have arrived and are not launched yet.
   using input_key = std::tuple<step_id, bool /*forward*/, microbatch_id, chunk_id>;
 
   void on_tensor(message& m);
-  /// To the memory of the device; the message comes back then.
+  /// Copies the tensor to device memory and then posts the message to this actor again.
   void copy_to_device(message& m);
   void begin(const begin_step& m);
   void start(const run_launch& l);
   void end(step_id step);
   void send_tied(step_id step);
   void on_take_snapshot(const take_snapshot& m);
-  /// The input that has to come from another stage for the next F or B of the order, if it was not
-  /// named before.
+  /// The input that the next F or B of the sequence needs from another stage, unless it was
+  /// returned before.
   std::optional<message_header> next_input(step_id step);
   void join_tied_if_both();
-  /// An evaluation: nothing is to be summed.
+  /// Ends an evaluation, which has no gradients to sum.
   void end_evaluation(step_id step);
 
-  /// Runs `work` on the device; what it throws ends the job.
+  /// Runs `work` on the device; an exception ends the job.
   template <class Work>
   void on_device(Work work);
 
-  /// Shared with the launches that are on their way, which may outlive the actor.
+  /// Shared with running launches, which may outlive the actor.
   const std::shared_ptr<const tp_rank_setup> setup_;
   std::map<input_key, at::Tensor> inputs_;
   tp_coord::launch_order order_;
-  /// Of this step.
+  /// The purpose of this step.
   compute::step_purpose purpose_ = compute::step_purpose::training;
   std::size_t launched_ = 0;
   std::optional<message_header> named_input_;
-  /// The step that ends as soon as the partner's side of a tied parameter is here.
+  /// The step that ends when the gradient of the partner's side of a tied parameter arrives.
   std::optional<step_id> ending_;
   std::optional<message> tied_partner_;
 };

@@ -139,7 +139,7 @@ std::uint64_t trace_recorder::dropped() const {
 
 namespace {
 
-// Records travel as they lie in memory: both ends are of one build.
+// Records travel as raw memory: both ends are of the same build.
 static_assert(std::is_trivially_copyable_v<task_record> &&
               std::is_trivially_copyable_v<wait_record>);
 
@@ -157,7 +157,7 @@ void append(std::string& bytes, const T* items, std::size_t count) {
 template <class T>
 std::vector<T> read_records(std::string_view& bytes, std::size_t count) {
   std::vector<T> items(count);
-  RRFP_CHECK(bytes.size() / sizeof(T) >= count, "records of this build");
+  RRFP_CHECK(bytes.size() / sizeof(T) >= count, "records come from the same build");
   std::memcpy(items.data(), bytes.data(), count * sizeof(T));
   bytes.remove_prefix(count * sizeof(T));
   return items;
@@ -167,7 +167,7 @@ std::vector<T> read_records(std::string_view& bytes, std::size_t count) {
 
 std::string trace_recorder::to_bytes(std::size_t bytes_max) const {
   const std::lock_guard lock{mutex_};
-  RRFP_CHECK(bytes_max >= sizeof(bytes_header), "room for a header");
+  RRFP_CHECK(bytes_max >= sizeof(bytes_header), "bytes_max holds at least a header");
   auto room = bytes_max - sizeof(bytes_header);
   bytes_header h;
   h.tasks = std::min(tasks_.size(), room / sizeof(task_record));

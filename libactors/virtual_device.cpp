@@ -4,7 +4,7 @@
 
 namespace rrfp::actors {
 
-/// Shared with the calls that the timer still holds.
+/// Shared with the timer's pending calls.
 class virtual_device::state : public std::enable_shared_from_this<state> {
  public:
   explicit state(timer_thread& timer) : timer_(timer) {}
@@ -33,7 +33,7 @@ class virtual_device::state : public std::enable_shared_from_this<state> {
     std::function<void(const occupancy&)> after;
   };
 
-  /// The device is free since `at`, and nobody else is here.
+  /// Runs queued work; the device has been free since `at`. Called by one thread at a time.
   void advance(timer_thread::clock::time_point at) {
     for (;;) {
       item next;

@@ -1,4 +1,4 @@
-/// A device that is taken for as long as a task would take it, and burns nothing meanwhile.
+/// An emulated device: busy for the time that a task would take, without using a core.
 #pragma once
 
 #include <deque>
@@ -10,12 +10,12 @@
 
 namespace rrfp::actors {
 
-/// Its work is short: it runs on the caller's thread if the device is free, else on the timer's.
-/// What waits behind a task begins when that ends by its own clock, however late the timer was:
-/// lateness does not add up.
+/// Work is short: it runs on the caller's thread if the device is free, else on the timer's thread.
+/// A queued task begins when the task before it ends in virtual time, even if the timer was late,
+/// so that delays of the timer do not add up.
 class virtual_device final : public device {
  public:
-  /// Once `timer` has ended, nothing is posted any more.
+  /// `timer` must not end before the last call of post() or occupy().
   explicit virtual_device(timer_thread& timer);
   ~virtual_device() override;
 

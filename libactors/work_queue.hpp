@@ -1,5 +1,5 @@
-/// Work that runs elsewhere, in the order in which it was posted: what computes or writes never
-/// runs on a mailbox's thread.
+/// Runs work on another thread, in the order in which it was posted, so that computing and writing
+/// never block an actor.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ class work_queue {
   work_queue& operator=(const work_queue&) = delete;
   virtual ~work_queue() = default;
 
-  /// Thread-safe, as all of these. Dropped once stop() was called.
+  /// Thread-safe, like all functions here. After stop(), work is dropped.
   virtual void post(std::function<void()> work) = 0;
-  /// Drops what has not begun and ends what only waits; does not wait for what runs.
+  /// Drops queued work and interrupts pauses; does not wait for running work.
   virtual void stop() = 0;
 };
 

@@ -111,7 +111,7 @@ class nccl_collective final : public collective {
   /// Creates the communicator in the first call.
   status connect() {
     if (comm_->is_made()) return success();
-    if (auto well = comm_->health(); !well) return well;
+    if (auto healthy = comm_->health(); !healthy) return healthy;
     ncclUniqueId id{};
     id_words words{};
     if (rank() == rank_id{0}) {

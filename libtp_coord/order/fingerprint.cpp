@@ -77,8 +77,8 @@ std::string to_string(const fingerprint& f) {
   if (f.op != operation::barrier) {
     text += " of " + std::to_string(f.count) + " " + std::string(name(f.type));
   }
-  return text + ", number " + std::to_string(f.ordinal) + " of " + to_string(f.site.launched_task) + " (" +
-         to_string(f.site.step) + ", launch " + std::to_string(f.site.launch.value()) + ")";
+  return text + ", number " + std::to_string(f.ordinal) + " of " + to_string(f.site.launched_task) +
+         " (" + to_string(f.site.step) + ", launch " + std::to_string(f.site.launch.value()) + ")";
 }
 
 std::optional<std::string> disagreement(std::span<const fingerprint> prints) {

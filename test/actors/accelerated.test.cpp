@@ -60,7 +60,7 @@ run_summary summary_of(session_setup setup) {
 
 }  // namespace
 
-TEST_CASE("launches are put behind each other and end when the device has come so far") {
+TEST_CASE("launches queue on the device and end in order, when the device reports it") {
   one_device d{true};
   std::atomic<int> begun = 0;
   std::mutex mutex;
@@ -75,7 +75,7 @@ TEST_CASE("launches are put behind each other and end when the device has come s
           const std::lock_guard lock{mutex};
           if (o.outcome.ok() && o.busy) ended.push_back(i);
         });
-  // All are in the stream before the first has ended.
+  // All launches are in the stream before the first one ends.
   CHECK(soon([&] { return d.lane->recorded() == 3; }));
   CHECK(begun == 3);
   {
@@ -94,7 +94,7 @@ TEST_CASE("launches are put behind each other and end when the device has come s
   }));
 }
 
-TEST_CASE("an injected delay is the device's, not the host's") {
+TEST_CASE("an injected delay occupies the device, not the host") {
   one_device d{false};
   std::promise<void> done;
   const auto begun = std::chrono::steady_clock::now();
@@ -104,7 +104,7 @@ TEST_CASE("an injected delay is the device's, not the host's") {
   CHECK(d.lane->delayed == std::chrono::nanoseconds{1h}.count());
 }
 
-TEST_CASE("where it is asked for, the device measures its times") {
+TEST_CASE("with measuring enabled, the device measures its times") {
   one_device d{false, true};
   std::promise<occupancy> done;
   d.device.occupy([] { return 0ns; }, [&](const occupancy& o) { done.set_value(o); });
@@ -112,7 +112,7 @@ TEST_CASE("where it is asked for, the device measures its times") {
   CHECK(o.busy == 2ms);
 }
 
-TEST_CASE("what the device refuses ends the launch with the call's name") {
+TEST_CASE("a failed device call ends the launch with an error that names the call") {
   one_device d{false};
   d.lane->fails = true;
   std::promise<std::string> why;
@@ -121,7 +121,7 @@ TEST_CASE("what the device refuses ends the launch with the call's name") {
   CHECK(why.get_future().get() == "fakeEventRecord on device 0: out of order");
 }
 
-TEST_CASE("a stopped device ends no launch any more, and refuses more") {
+TEST_CASE("a stopped device ends no launch and accepts no more work") {
   one_device d{true};
   std::atomic<bool> called = false;
   d.device.occupy([] { return 0ns; }, [&](const occupancy&) { called = true; });
@@ -133,7 +133,7 @@ TEST_CASE("a stopped device ends no launch any more, and refuses more") {
   CHECK_FALSE(called);
 }
 
-TEST_CASE("tensors come in and go out when the copy is done") {
+TEST_CASE("copies to and from the device report when they are done") {
   one_device d{true};
   const auto t = at::arange(1000, at::kFloat).view({10, 100});
   for (const bool out : {true, false}) {
@@ -154,14 +154,14 @@ TEST_CASE("tensors come in and go out when the copy is done") {
   }
 }
 
-TEST_CASE("a tensor without elements goes out, too") {
+TEST_CASE("a tensor without elements can be copied out") {
   one_device d{false};
   std::promise<at::Tensor> copied;
   d.device.copy_out(at::empty({0, 8}), [&](result<at::Tensor> t) { copied.set_value(*t); });
   CHECK(copied.get_future().get().sizes() == at::IntArrayRef{0, 8});
 }
 
-TEST_CASE("without memory to copy to, sending fails in words") {
+TEST_CASE("without pinned memory, copying out fails with a message") {
   const auto none = ucx::slab_pool::make(
       1 << 20, {[](std::size_t) { return static_cast<void*>(nullptr); }, [](void*) {}});
   accelerated_device device{"test",
@@ -170,10 +170,10 @@ TEST_CASE("without memory to copy to, sending fails in words") {
                             0us};
   std::string why;
   device.copy_out(at::zeros({4}), [&](result<at::Tensor> t) { why = t.message(); });
-  CHECK(why == "there is no pinned memory left for 16 bytes that leave cpu");
+  CHECK(why == "out of pinned memory: cannot copy 16 bytes from cpu");
 }
 
-TEST_CASE("slabs come from the memory that the pool is given, and return to it") {
+TEST_CASE("a slab pool allocates with the given functions and frees with them") {
   std::atomic<int> taken = 0;
   std::atomic<int> returned = 0;
   {
@@ -194,7 +194,7 @@ TEST_CASE("slabs come from the memory that the pool is given, and return to it")
   CHECK(returned == 3);
 }
 
-TEST_CASE("a session on devices with streams gives the bits of one on the host") {
+TEST_CASE("a session on devices with streams gives the same bits as one on the host") {
   const auto lookahead = GENERATE(0U, 2U);
   const auto weather = GENERATE(0U, 7U);
   test::choice_of_run c{two_stages};
@@ -213,8 +213,8 @@ TEST_CASE("a session on devices with streams gives the bits of one on the host")
   CHECK(here.device_memory().reserved == 0);
 }
 
-TEST_CASE("a device without memory ends the run on all stages, in words") {
-  /// Asks for too much at microbatch 2.
+TEST_CASE("a device that runs out of memory ends the run on all stages with a message") {
+  /// Runs out of memory at microbatch 2.
   class greedy final : public compute::stage_module {
    public:
     explicit greedy(std::unique_ptr<compute::stage_module> inner) : inner_(std::move(inner)) {}
@@ -250,7 +250,7 @@ TEST_CASE("a device without memory ends the run on all stages, in words") {
   }
 }
 
-TEST_CASE("an input that finds no memory on the device ends the run with the slots held") {
+TEST_CASE("when an input finds no device memory, the run ends and reports the slots held") {
   const auto platform = std::make_shared<fake_platform>(1);
   platform->is_full = true;
   auto opened = session::open(setup_on(platform, test::choice_of_run{two_stages}));
@@ -263,7 +263,7 @@ TEST_CASE("an input that finds no memory on the device ends the run with the slo
                       "slots held (out of memory, tried to allocate 2 GiB); lower dispatch.slots"));
 }
 
-TEST_CASE("a copy whose end cannot be known keeps its memory") {
+TEST_CASE("a copy without an event keeps its memory") {
   one_device d{true};
   d.lane->fails = true;
   auto t = at::zeros({4});
@@ -273,7 +273,7 @@ TEST_CASE("a copy whose end cannot be known keeps its memory") {
   CHECK(t.use_count() == 2);
 }
 
-TEST_CASE("replicas that share a device sum over host memory, others as the device does") {
+TEST_CASE("replicas that share a device sum in host memory, others on the device") {
   test::choice_of_run c{two_stages};
   const auto collectives_of = [&](std::vector<std::uint32_t> use,
                                   std::optional<job::collectives_kind> how) {
@@ -291,7 +291,7 @@ TEST_CASE("replicas that share a device sum over host memory, others as the devi
   CHECK(
       collectives_of({0}, job::collectives_kind::nccl) ==
       "device.collectives: \"nccl\" with replicas expects a device for each rank, but cpu of stage "
-      "0 has others: more devices, fewer stages or replicas a node, or \"host\"");
+      "0 is shared: use more devices, fewer stages or replicas a node, or \"host\"");
 }
 
 TEST_CASE("tensor-parallel ranks that would share a device are refused") {

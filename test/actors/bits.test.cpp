@@ -1,5 +1,5 @@
-// The claim that everything rests on: whatever the order in which tasks run, the same bits come
-// out, and they are those of an ordinary training loop that knows nothing of pipelines.
+// The main guarantee: losses and weights do not depend on the order of the tasks, to the last bit,
+// and equal those of an ordinary training loop without a pipeline.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -32,7 +32,7 @@ job::model_options model_of(bool tied) {
 job::train_options train_of() {
   auto t = compute::test::small_train();
   t.steps = steps;
-  t.lr_min = t.lr;  // the plain loop knows no schedule of learning rates
+  t.lr_min = t.lr;  // the plain loop has no learning rate schedule
   return t;
 }
 
@@ -94,7 +94,7 @@ pipeline_shape linear(std::uint32_t stages) { return {stages, 1, microbatches, p
 
 }  // namespace
 
-TEST_CASE("every order of a linear pipeline gives the bits of a plain loop") {
+TEST_CASE("every order of a linear pipeline gives the same bits as a plain loop") {
   const bool tied = GENERATE(false, true);
   const auto m = model_of(tied);
   const auto expected = plain_reference(m);
@@ -118,7 +118,7 @@ TEST_CASE("every order of a linear pipeline gives the bits of a plain loop") {
   }
 }
 
-TEST_CASE("so do chunks, tight memory and lookahead") {
+TEST_CASE("chunks, few slots and lookahead give the same bits as a plain loop") {
   const auto m = model_of(true);
   const auto expected = plain_reference(m);
   const pipeline_shape interleaved{2, 2, microbatches, placement::interleaved};
@@ -140,7 +140,7 @@ TEST_CASE("so do chunks, tight memory and lookahead") {
   }
 }
 
-TEST_CASE("other data or another seed gives other bits") {
+TEST_CASE("another learning rate gives other bits") {
   const auto m = model_of(false);
   const auto expected = plain_reference(m);
   auto setup = small_setup({linear(2)}, m, train_of());
@@ -149,7 +149,7 @@ TEST_CASE("other data or another seed gives other bits") {
   CHECK(r.summary.weights_xxh64 != expected.weights);
 }
 
-TEST_CASE("slots bound what a stage holds in the running job") {
+TEST_CASE("dispatch slots limit what a stage holds in a real run") {
   const auto r = run({linear(3), dispatch_mode::ready, "f_priority", 4, 2}, model_of(false));
   REQUIRE(r.how == ending::done);
   CHECK(r.summary.peak_slots() == 2);

@@ -1,5 +1,5 @@
-// A run that stopped and went on is a run that never stopped: the same losses and weights, bit for
-// bit, also when the model is cut into other stages on the way.
+// A run that stops and resumes gives the same losses and weights as one that never stopped, to the
+// last bit, also if the model is divided into other stages on the way.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -46,7 +46,7 @@ job::train_options trained_with(job::optimizer_kind optimizer) {
   return t;
 }
 
-/// How the work is shared.
+/// How the work is divided.
 struct cut {
   pipeline_shape shape;
   std::uint32_t ranks = 1;
@@ -73,7 +73,7 @@ class training {
   std::function<void(std::uint64_t steps)> on_step;
   std::function<void(const checkpoint_report&)> on_checkpoint;
 
-  /// Goes on from the newest checkpoint. Interrupted when `stop_after` steps are complete and the
+  /// Resumes from the newest checkpoint. Interrupted when `stop_after` steps are complete and the
   /// next one has begun.
   leg run(const cut& c, std::uint64_t every, std::uint64_t stop_after = steps,
           std::uint64_t weather = 0) const {
@@ -127,7 +127,7 @@ void require_continues(const leg& straight, const std::vector<leg>& legs) {
   std::map<std::uint64_t, double> losses;
   for (const auto& l : legs)
     for (const auto& [step, loss] : l.losses) {
-      CHECK(!losses.contains(step));  // no step was done twice
+      CHECK(!losses.contains(step));  // no step ran twice
       losses[step] = loss;
     }
   CHECK(losses == straight.losses);
@@ -137,7 +137,7 @@ void require_continues(const leg& straight, const std::vector<leg>& legs) {
 
 }  // namespace
 
-TEST_CASE("a run that stopped and went on, on any cut into stages, gives the same bits") {
+TEST_CASE("a resumed run gives the same bits, however the model is divided into stages") {
   const auto optimizer = GENERATE(job::optimizer_kind::adamw, job::optimizer_kind::sgd);
   const auto train = trained_with(optimizer);
   const auto straight = training{train}.run(linear(4), 0);
@@ -151,15 +151,15 @@ TEST_CASE("a run that stopped and went on, on any cut into stages, gives the sam
 
   const cut turned{{2, 2, microbatches, placement::v}};
   const cut interleaved{{2, 2, microbatches, placement::interleaved}};
-  const std::vector<std::vector<cut>> journeys{{linear(4), linear(4)},
-                                               {linear(4), linear(1), turned},
-                                               {interleaved, linear(3), linear(2)},
-                                               {linear(1), linear(4)}};
-  for (std::size_t i = 0; i < journeys.size(); ++i) {
-    INFO("journey " << i);
+  const std::vector<std::vector<cut>> sequences_of_cuts{{linear(4), linear(4)},
+                                                        {linear(4), linear(1), turned},
+                                                        {interleaved, linear(3), linear(2)},
+                                                        {linear(1), linear(4)}};
+  for (std::size_t i = 0; i < sequences_of_cuts.size(); ++i) {
+    INFO("sequence " << i);
     const training t{train};
     std::vector<leg> legs;
-    const auto& cuts = journeys[i];
+    const auto& cuts = sequences_of_cuts[i];
     for (std::size_t k = 0; k < cuts.size(); ++k) {
       const bool last = k + 1 == cuts.size();
       legs.push_back(t.run(cuts[k], 0, last ? steps : 2 * (k + 1), i));
@@ -172,11 +172,11 @@ TEST_CASE("a run that stopped and went on, on any cut into stages, gives the sam
   }
 }
 
-TEST_CASE("tensor-parallel ranks and replicas go on to the same bits on other stages") {
+TEST_CASE("tensor-parallel ranks and replicas resume with the same bits on other stages") {
   for (const auto& [ranks, replicas] : {std::pair{2U, 1U}, std::pair{1U, 2U}, std::pair{2U, 2U}}) {
     INFO(ranks << " ranks, " << replicas << " replicas");
     const auto straight = training{}.run(linear(2, ranks, replicas), 0);
-    // Of one replica: all hold the same.
+    // Only replica 0 saves: all replicas hold the same tensors.
     CHECK(straight.saves.at(0).files == 2 * ranks);
     const training t;
     std::vector<leg> legs{t.run(linear(4, ranks, replicas), 0, 3)};
@@ -185,7 +185,7 @@ TEST_CASE("tensor-parallel ranks and replicas go on to the same bits on other st
   }
 }
 
-TEST_CASE("a run goes on with other ranks from what it had reached") {
+TEST_CASE("a run resumes with another number of ranks") {
   const auto straight = training{}.run(linear(2), 0);
   const training t;
   const auto first = t.run(linear(2), 0, 2);
@@ -193,13 +193,13 @@ TEST_CASE("a run goes on with other ranks from what it had reached") {
   const auto third = t.run(linear(1, 4), 0, 6);
   const auto last = t.run(linear(2), 0);
   CHECK(last.result.how == ending::done);
-  // Sums over ranks round differently: near, not equal.
+  // Sums over ranks round differently: close, not equal.
   for (const auto* l : {&first, &second, &third, &last})
     for (const auto& [step, loss] : l->losses)
       CHECK(loss == Approx(straight.losses.at(step)).epsilon(1e-4));
 }
 
-TEST_CASE("every step is saved if that is asked for, however quick the steps are") {
+TEST_CASE("with checkpoint.every = 1 every step is saved, however short the steps are") {
   const training t;
   const auto l = t.run(linear(2), 1);
   REQUIRE(l.result.how == ending::done);
@@ -214,7 +214,7 @@ TEST_CASE("every step is saved if that is asked for, however quick the steps are
   for (std::uint64_t step = 1; step <= steps; ++step)
     CHECK(std::filesystem::exists(t.dir() + "/" + checkpoint::folder_name(step)) ==
           (step > steps - 3));
-  // Nothing is left to do, and it is done at once.
+  // A completed run ends at once when it resumes.
   const auto again = t.run(linear(4), 1);
   CHECK(again.result.how == ending::done);
   CHECK(again.result.summary.steps == 0);
@@ -223,11 +223,11 @@ TEST_CASE("every step is saved if that is asked for, however quick the steps are
   CHECK(again.saves.empty());
 }
 
-TEST_CASE("a save that fails is told, and the training goes on") {
+TEST_CASE("a failed save is reported, and the training continues") {
   const auto reference = training{}.run(linear(2), 0);
   training t;
   const auto away = t.dir() + ".away";
-  // The folder is gone when step 4 is to be saved, and back afterwards.
+  // The folder is missing when step 4 is saved, and restored afterwards.
   t.on_step = [&](std::uint64_t done) {
     if (done != 4) return;
     std::filesystem::rename(t.dir(), away);
@@ -248,7 +248,7 @@ TEST_CASE("a save that fails is told, and the training goes on") {
   CHECK_FALSE(l.result.summary.last_checkpoint_failed);
 }
 
-TEST_CASE("a checkpoint of another model is refused with the tensor that does not fit") {
+TEST_CASE("a checkpoint of another model is refused, and the error names the tensor") {
   const training t;
   t.run(linear(2), 0, 2);
   auto found = checkpoint::find_newest(t.dir(), checkpoint::scrutiny::sizes);
@@ -264,7 +264,7 @@ TEST_CASE("a checkpoint of another model is refused with the tensor that does no
              Contains("step-00000003: stage 0: ") && Contains("[64, 32]") && Contains("[64, 64]"));
 }
 
-TEST_CASE("a checkpoint with a tensor that the model lacks is refused, not cut down") {
+TEST_CASE("a checkpoint with a tensor that the model does not have is refused") {
   const training t;
   t.run(linear(2), 0, 2);
   const auto found = checkpoint::find_newest(t.dir(), checkpoint::scrutiny::sizes);
@@ -314,7 +314,7 @@ TEST_CASE("a second interrupt does not wait for the step") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
-TEST_CASE("the account of saves: one at a time, each step once, and an end to waiting") {
+TEST_CASE("job_saves allows one save at a time, each step once, within a time limit") {
   const scratch_folder folder;
   checkpoint_setup setup;
   setup.dir = folder / "ring";
@@ -325,7 +325,7 @@ TEST_CASE("the account of saves: one at a time, each step once, and an end to wa
   setup.ring = std::move(*ring);
   constexpr std::int64_t ms = 1'000'000;
   job_saves saves{setup, 2, 7};
-  CHECK_FALSE(saves.is_due(7, true));  // it went on from there
+  CHECK_FALSE(saves.is_due(7, true));  // resumed from there
   CHECK_FALSE(saves.is_due(8, false));
   CHECK(saves.is_due(8, true));
   CHECK(saves.is_due(10, false));
@@ -364,7 +364,7 @@ TEST_CASE("the account of saves: one at a time, each step once, and an end to wa
   CHECK_FALSE(saves.is_due(30, true));
 }
 
-TEST_CASE("every type of tensor comes back from a rank's file, part and all") {
+TEST_CASE("tensors of every type, and their parts, are read back from a rank's file") {
   const scratch_folder folder;
   std::vector<compute::named_tensor> all;
   for (const auto type : {at::kBool, at::kByte, at::kChar, at::kShort, at::kHalf, at::kBFloat16,
@@ -391,7 +391,7 @@ TEST_CASE("every type of tensor comes back from a rank's file, part and all") {
     CHECK(t.part == original->part);
   }
   const auto sum = checkpoint::verify(folder / "", checkpoint::scrutiny::sizes);
-  CHECK_FALSE(sum.ok());  // a folder without a manifest is no checkpoint
+  CHECK_FALSE(sum.ok());  // a folder without a manifest is not a checkpoint
   CHECK_FALSE(
       write_rank(folder / "", stage_id{0}, rank_id{1}, 5,
                  std::vector<compute::named_tensor>{{"complex", at::zeros({2}, at::kComplexFloat)}})

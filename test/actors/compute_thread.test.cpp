@@ -6,7 +6,7 @@
 
 using rrfp::actors::compute_thread;
 
-TEST_CASE("work runs in the order in which it was posted, asleep or looking for it") {
+TEST_CASE("work runs in the order in which it was posted, whether the thread sleeps or spins") {
   const std::chrono::microseconds spin{GENERATE(0, 50, 100'000)};
   std::vector<int> ran;
   std::promise<void> done;
@@ -18,7 +18,7 @@ TEST_CASE("work runs in the order in which it was posted, asleep or looking for 
   CHECK(std::is_sorted(ran.begin(), ran.end()));
 }
 
-TEST_CASE("stop ends a pause, drops the rest and refuses more") {
+TEST_CASE("stop ends a pause, drops queued work and accepts no more") {
   std::promise<void> begun;
   bool later = false;
   const std::chrono::microseconds spin{GENERATE(0, 100'000)};
@@ -38,7 +38,7 @@ TEST_CASE("stop ends a pause, drops the rest and refuses more") {
   CHECK_FALSE(later);
 }
 
-TEST_CASE("a pause that nobody ends takes its time") {
+TEST_CASE("a pause lasts as long as the work returned") {
   std::promise<void> over;
   compute_thread thread{"test"};
   const auto begun = std::chrono::steady_clock::now();

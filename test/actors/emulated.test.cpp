@@ -1,4 +1,4 @@
-// Devices that compute nothing: their order, and runs of the real runtime on them.
+// Emulated devices: the order of their work, and runs of the real runtime on them.
 #include <atomic>
 #include <future>
 
@@ -43,7 +43,7 @@ run_result run(session_setup setup) {
 
 }  // namespace
 
-TEST_CASE("a virtual device runs its work in order and is taken as long as the work says") {
+TEST_CASE("a virtual device runs its work in order and stays busy as long as the work returns") {
   timer_thread timer{"test devices"};
   virtual_device device{timer};
   std::vector<int> ran;
@@ -68,7 +68,7 @@ TEST_CASE("a virtual device runs its work in order and is taken as long as the w
   CHECK(std::chrono::steady_clock::now() - begun >= 40ms);
 }
 
-TEST_CASE("many virtual devices are taken at once on one thread") {
+TEST_CASE("many virtual devices are busy at the same time on one thread") {
   timer_thread timer{"test devices"};
   std::vector<std::unique_ptr<virtual_device>> devices;
   std::atomic<int> left = 200;
@@ -84,10 +84,10 @@ TEST_CASE("many virtual devices are taken at once on one thread") {
   done.get_future().wait();
   const auto took = std::chrono::steady_clock::now() - begun;
   CHECK(took >= 50ms);
-  CHECK(took < 5s);  // one after the other they would take 10 s
+  CHECK(took < 5s);  // sequentially they would take 10 s
 }
 
-TEST_CASE("a stopped virtual device drops its work, and what it waited for") {
+TEST_CASE("a stopped virtual device drops queued work and pending callbacks") {
   timer_thread timer{"test devices"};
   std::atomic<bool> after = false;
   {
@@ -108,7 +108,7 @@ TEST_CASE("a stopped virtual device drops its work, and what it waited for") {
   CHECK_FALSE(after);
 }
 
-TEST_CASE("an emulated run takes its tasks' time and holds what the simulator says") {
+TEST_CASE("an emulated run takes the time of its tasks and holds the expected slots") {
   const pipeline_shape shape{4, 1, 8, placement::linear};
   for (const auto mode : {dispatch_mode::in_order, dispatch_mode::ready}) {
     INFO(name(mode));
@@ -118,7 +118,7 @@ TEST_CASE("an emulated run takes its tasks' time and holds what the simulator sa
     REQUIRE(r.how == ending::done);
     CHECK(r.summary.steps == 3);
     CHECK(r.summary.tokens == 3 * 8 * 32);
-    // Nobody is quicker than the last stage's work and the way there and back.
+    // A lower bound: the last stage's work plus the way there and back.
     CHECK(r.summary.step_ms_p50 >= 8 * 4 + 3 * 2 + 3 * 2);
     for (const auto& stage : r.summary.stages) CHECK(stage.busy_ms > 0);
     for (std::uint32_t s = 0; s < 4; ++s) {
@@ -142,7 +142,7 @@ TEST_CASE("128 emulated ranks train in one process") {
   CHECK(r.summary.step_ms_p50 >= 15 * 2 + 8 * 4 + 15);
 }
 
-TEST_CASE("an emulated run that is interrupted in the middle of its tasks ends at once") {
+TEST_CASE("an emulated run that is interrupted during its tasks ends at once") {
   const pipeline_shape shape{4, 1, 8, placement::linear};
   auto setup = emulated_setup({shape, dispatch_mode::ready, "bfw"}, 1000);
   setup.emulated->task_ms = [](step_id, stage_id, rank_id, const task&) { return 300.0; };

@@ -1,4 +1,4 @@
-// How a run ends when it does not end well: always, soon, and with a reason.
+// Runs that fail or are interrupted end soon, with a reason.
 #include <chrono>
 #include <thread>
 
@@ -42,7 +42,7 @@ class failing_source final : public compute::batch_source {
 
 }  // namespace
 
-TEST_CASE("a failing task ends the run and names stage and cause") {
+TEST_CASE("a failing task ends the run with an error that names stage and cause") {
   auto setup = setup_of(5);
   setup.data = std::make_shared<failing_source>();
   const auto r = run(std::move(setup));
@@ -51,7 +51,7 @@ TEST_CASE("a failing task ends the run and names stage and cause") {
   CHECK(r.summary.steps == 1);
 }
 
-TEST_CASE("a lost message ends in a report of who waits for what") {
+TEST_CASE("a lost message ends the run with a report of who waits for what") {
   auto setup = setup_of(5);
   setup.hang_timeout_s = 0.5;
   setup.delays.link = [](step_id step, virtual_stage_id to, const task& t) {
@@ -67,7 +67,7 @@ TEST_CASE("a lost message ends in a report of who waits for what") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
-TEST_CASE("an interrupt ends a run in the middle of a long task") {
+TEST_CASE("an interrupt ends a run during a long task") {
   auto setup = setup_of(1000);
   setup.delays.compute = [](step_id, stage_id, rank_id, const task&) { return 60'000.0; };
   auto opened = session::open(std::move(setup));
@@ -83,14 +83,14 @@ TEST_CASE("an interrupt ends a run in the middle of a long task") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
-TEST_CASE("an interrupt before the run is not lost") {
+TEST_CASE("an interrupt before run() ends the run") {
   auto opened = session::open(setup_of(1000));
   REQUIRE(opened.ok());
   (*opened)->interrupt();
   CHECK((*opened)->run().how == ending::interrupted);
 }
 
-TEST_CASE("an interrupt at any moment of the beginning ends the run") {
+TEST_CASE("an interrupt at any moment of the start ends the run") {
   for (int i = 0; i < 40; ++i) {
     auto opened = session::open(setup_of(100'000));
     REQUIRE(opened.ok());
@@ -107,14 +107,14 @@ TEST_CASE("an interrupt at any moment of the beginning ends the run") {
   }
 }
 
-TEST_CASE("a run of no steps ends at once with the initial weights") {
+TEST_CASE("a run of zero steps ends at once with the initial weights") {
   const auto r = run(setup_of(0));
   CHECK(r.how == ending::done);
   CHECK(r.summary.steps == 0);
   CHECK(r.summary.weights_xxh64 != 0);
 }
 
-TEST_CASE("a model that cannot be cut is refused before anything starts") {
+TEST_CASE("a model that cannot be divided into the stages is refused before the start") {
   auto setup = setup_of(1);
   setup.make_chunk = [](virtual_stage_id vs, std::shared_ptr<compute::rank_group>) {
     return compute::make_model_chunk(compute::test::small_model(), vs, 99, 1);

@@ -1,6 +1,6 @@
-// A run in which nothing moves any more ends with a report that names what everybody waits for. The
-// hangs are planted from outside: messages that stay away, tasks that do not return, ranks
-// that do not come.
+// A run that hangs ends with a report that names what the stages wait for. The tests inject the
+// hangs: messages that never arrive, tasks that do not return, ranks that do not enter a
+// collective.
 #include <pthread.h>
 
 #include <chrono>
@@ -22,7 +22,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::Matches;
 
 const pipeline_shape shape{3, 1, 6, placement::linear};
-constexpr double for_ever_ms = 1e7;
+constexpr double endless_ms = 1e7;
 
 session_setup setup_of(std::uint32_t slots = 0, const std::string& policy = "bfw") {
   auto train = compute::test::small_train();
@@ -31,16 +31,16 @@ session_setup setup_of(std::uint32_t slots = 0, const std::string& policy = "bfw
   choice.slots = slots;
   choice.policy = policy;
   auto setup = small_setup(choice, compute::test::small_model(), train);
-  setup.name = "planted";
+  setup.name = "hanging";
   setup.hang_timeout_s = 1.5;
   return setup;
 }
 
 task forward(std::uint32_t mb) { return {task_kind::forward, microbatch_id{mb}, chunk_id{0}}; }
 
-struct report_of_hang {
+struct hung_run {
   run_result result;
-  std::string text;  ///< what on_report got
+  std::string text;  ///< passed to on_report
 
   /// The first one.
   std::string cause() const {
@@ -49,8 +49,8 @@ struct report_of_hang {
   }
 };
 
-report_of_hang run_to_the_hang(session_setup setup, std::function<void()> release = {}) {
-  report_of_hang r;
+hung_run run_until_hang(session_setup setup, std::function<void()> release = {}) {
+  hung_run r;
   std::mutex mutex;
   setup.on_report = [&](const std::string& text) {
     {
@@ -66,7 +66,7 @@ report_of_hang run_to_the_hang(session_setup setup, std::function<void()> releas
   return r;
 }
 
-/// Where somebody stands still until the test has seen enough.
+/// Blocks a thread until the test opens it.
 class gate {
  public:
   void wait() {
@@ -87,7 +87,7 @@ class gate {
   bool open_ = false;
 };
 
-/// Loads as the good source does, but for one rank that does not come back from one microbatch.
+/// Loads like uneven_source, but one rank blocks on one microbatch.
 class stuck_source final : public compute::batch_source {
  public:
   stuck_source(std::string thread, step_id step, microbatch_id mb, std::shared_ptr<gate> at)
@@ -109,7 +109,7 @@ class stuck_source final : public compute::batch_source {
   compute::test::uneven_source good_{shape.microbatches};
 };
 
-struct plant {
+struct hang_point {
   std::uint64_t step;
   std::uint32_t stage;
   std::uint32_t mb;
@@ -117,15 +117,15 @@ struct plant {
 
 }  // namespace
 
-TEST_CASE("a withheld activation is named, with the stage that sent it and the one that waits") {
-  const auto p =
-      GENERATE(plant{0, 1, 0}, plant{1, 2, 4}, plant{1, 1, 5}, plant{2, 2, 0}, plant{3, 1, 3});
+TEST_CASE("the report names a lost activation, its sender and the stage that waits") {
+  const auto p = GENERATE(hang_point{0, 1, 0}, hang_point{1, 2, 4}, hang_point{1, 1, 5},
+                          hang_point{2, 2, 0}, hang_point{3, 1, 3});
   auto setup = setup_of();
   setup.delays.link = [=](step_id step, virtual_stage_id to, const task& t) {
     const bool lost = step.value() == p.step && to.value() == p.stage && t == forward(p.mb);
-    return lost ? for_ever_ms : 0.0;
+    return lost ? endless_ms : 0.0;
   };
-  const auto r = run_to_the_hang(std::move(setup));
+  const auto r = run_until_hang(std::move(setup));
   INFO(r.text);
   CHECK(r.cause() == "cause: the activation for F" + std::to_string(p.mb) + " left stage " +
                          std::to_string(p.stage - 1) + " and has not arrived at stage " +
@@ -133,15 +133,15 @@ TEST_CASE("a withheld activation is named, with the stage that sent it and the o
   CHECK_THAT(r.result.message, Contains(r.cause()));
 }
 
-TEST_CASE("a sender that is dead is named, with the task that it died in") {
-  const auto p =
-      GENERATE(plant{0, 0, 0}, plant{1, 0, 3}, plant{1, 1, 2}, plant{2, 1, 5}, plant{3, 0, 5});
+TEST_CASE("the report names a rank that hangs and the task in which it hangs") {
+  const auto p = GENERATE(hang_point{0, 0, 0}, hang_point{1, 0, 3}, hang_point{1, 1, 2},
+                          hang_point{2, 1, 5}, hang_point{3, 0, 5});
   auto setup = setup_of();
   setup.delays.compute = [=](step_id step, stage_id stage, rank_id, const task& t) {
     const bool dies = step.value() == p.step && stage.value() == p.stage && t == forward(p.mb);
-    return dies ? for_ever_ms : 0.0;
+    return dies ? endless_ms : 0.0;
   };
-  const auto r = run_to_the_hang(std::move(setup));
+  const auto r = run_until_hang(std::move(setup));
   INFO(r.text);
   CHECK_THAT(r.cause(), Contains("cause: stage " + std::to_string(p.stage) +
                                  " rank 0 has not finished F" + std::to_string(p.mb) + " of step " +
@@ -149,55 +149,55 @@ TEST_CASE("a sender that is dead is named, with the task that it died in") {
   CHECK_THAT(r.text, Contains("comes from stage " + std::to_string(p.stage)));
 }
 
-TEST_CASE("a slot that is never given back is named, with its holder and what that lacks") {
-  const auto p =
-      GENERATE(plant{0, 0, 0}, plant{1, 0, 2}, plant{1, 1, 1}, plant{2, 1, 3}, plant{3, 0, 4});
+TEST_CASE("the report names a slot that is never released, its holder and the missing input") {
+  const auto p = GENERATE(hang_point{0, 0, 0}, hang_point{1, 0, 2}, hang_point{1, 1, 1},
+                          hang_point{2, 1, 3}, hang_point{3, 0, 4});
   auto setup = setup_of(1);
   setup.delays.link = [=](step_id step, virtual_stage_id to, const task& t) {
     const bool lost = step.value() == p.step && to.value() == p.stage && is_backward(t.kind) &&
                       t.mb.value() == p.mb;
-    return lost ? for_ever_ms : 0.0;
+    return lost ? endless_ms : 0.0;
   };
-  const auto r = run_to_the_hang(std::move(setup));
+  const auto r = run_until_hang(std::move(setup));
   INFO(r.text);
   const auto mb = std::to_string(p.mb);
   const auto stage = std::to_string(p.stage);
   CHECK_THAT(r.cause(), Contains("the gradient for B" + mb + " left stage " +
                                  std::to_string(p.stage + 1) + " and has not arrived at stage " +
                                  stage + " rank 0, step " + std::to_string(p.step + 1)) &&
-                            Contains("microbatch " + mb + " never gives back the slot"));
+                            Contains("microbatch " + mb + " never releases the slot"));
   CHECK_THAT(r.text, Contains("slot held by microbatch " + mb));
 }
 
-TEST_CASE("a tensor-parallel rank that is missing is named") {
-  SECTION("in the middle of a task that the others have done") {
-    const auto p = GENERATE(plant{0, 0, 0}, plant{1, 1, 2}, plant{3, 2, 5});
+TEST_CASE("the report names a tensor-parallel rank that hangs") {
+  SECTION("in a task that the other rank has finished") {
+    const auto p = GENERATE(hang_point{0, 0, 0}, hang_point{1, 1, 2}, hang_point{3, 2, 5});
     const std::uint32_t rank = p.mb % 2;
     auto setup = setup_of();
     setup.ranks = 2;
     setup.delays.compute = [=](step_id step, stage_id stage, rank_id r, const task& t) {
       const bool stays = step.value() == p.step && stage.value() == p.stage && t == forward(p.mb) &&
                          r.value() == rank;
-      return stays ? for_ever_ms : 0.0;
+      return stays ? endless_ms : 0.0;
     };
-    const auto r = run_to_the_hang(std::move(setup));
+    const auto r = run_until_hang(std::move(setup));
     INFO(r.text);
     CHECK_THAT(r.cause(),
                Contains("cause: stage " + std::to_string(p.stage) + " rank " +
                         std::to_string(rank) + " has not finished F" + std::to_string(p.mb)) &&
                    Contains("; rank " + std::to_string(1 - rank) + " finished it"));
   }
-  SECTION("before a collective that the others are in") {
+  SECTION("before a collective that the other rank is in") {
     const std::uint32_t rank = GENERATE(0u, 1u);
     auto setup = setup_of();
     setup.ranks = 2;
     const auto here = std::make_shared<gate>();
     setup.data = std::make_shared<stuck_source>("compute 0." + std::to_string(rank), step_id{1},
                                                 microbatch_id{3}, here);
-    const auto r = run_to_the_hang(std::move(setup), [here] { here->open(); });
+    const auto r = run_until_hang(std::move(setup), [here] { here->open(); });
     INFO(r.text);
     CHECK_THAT(r.cause(), Contains("cause: stage 0 rank " + std::to_string(rank) +
-                                   " has not come to the collective of F3, step 2, that rank " +
+                                   " has not entered the collective of F3, step 2, that rank " +
                                    std::to_string(1 - rank) + " is in"));
     CHECK_THAT(r.text, Contains("in a collective with the ranks of the stage for"));
   }
@@ -206,19 +206,19 @@ TEST_CASE("a tensor-parallel rank that is missing is named") {
 TEST_CASE("a report holds the last decisions of each stage and what its ranks hold") {
   auto setup = setup_of(2);
   setup.delays.link = [](step_id step, virtual_stage_id to, const task& t) {
-    return step == step_id{1} && to == virtual_stage_id{2} && t == forward(4) ? for_ever_ms : 0.0;
+    return step == step_id{1} && to == virtual_stage_id{2} && t == forward(4) ? endless_ms : 0.0;
   };
-  const auto r = run_to_the_hang(std::move(setup));
+  const auto r = run_until_hang(std::move(setup));
   INFO(r.text);
   for (const auto* stage : {"  stage 0: step 2", "  stage 1: step 2", "  stage 2: step 2"})
     CHECK_THAT(r.text, Contains(stage));
-  CHECK_THAT(r.text, Contains("planted: no task finished for 1.") &&
+  CHECK_THAT(r.text, Contains("hanging: no task finished for 1.") &&
                          Contains("input of F4 from stage 1 is missing on rank 0") &&
                          Contains("step 1 launch 0 F0: ") && Contains("wait (input) for F4") &&
-                         Contains("stage 2 rank 0: 0 inputs wait"));
+                         Contains("stage 2 rank 0: 0 inputs waiting"));
 }
 
-TEST_CASE("a report that is asked for leaves the run as it is") {
+TEST_CASE("a requested report does not change the run") {
   auto setup = setup_of();
   setup.train.steps = 12;
   setup.hang_timeout_s = 60;
@@ -245,5 +245,5 @@ TEST_CASE("a report that is asked for leaves the run as it is") {
   CHECK(r.summary.weights_xxh64 == same.summary.weights_xxh64);
   const std::lock_guard lock{mutex};
   REQUIRE_FALSE(reports.empty());
-  CHECK_THAT(reports[0], Contains("planted: by the test") && Contains("stage 1: step "));
+  CHECK_THAT(reports[0], Contains("hanging: by the test") && Contains("stage 1: step "));
 }

@@ -1,4 +1,4 @@
-/// A session of a tiny GPT, complete but for what a test is about.
+/// A complete session setup of a tiny GPT, for a test to change.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct choice_of_run {
   pipeline_shape shape;
   dispatch_mode mode = dispatch_mode::ready;
   std::string policy = "bfw";
-  /// 0: calm; otherwise delays of tasks and messages up to a millisecond.
+  /// 0: none; otherwise delays of tasks and messages up to a millisecond.
   std::uint64_t weather = 0;
   std::uint32_t slots = 0;
   std::uint32_t lookahead = 0;

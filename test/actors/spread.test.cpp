@@ -1,5 +1,5 @@
-// A session spread over nodes, here threads of one process with all that lies between nodes:
-// microbatches of different lengths cross as they are, and the bits are those of one process.
+// A session over several nodes, here threads of one process that use the real membership and
+// transport: microbatches of different lengths give the same bits as one process.
 #include <future>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
@@ -56,7 +56,7 @@ run_result join_and_run(const choice_of_run& c, const std::string& tls,
   return result;
 }
 
-/// What node 0 of so many says.
+/// Runs on `nodes` nodes and returns the result of node 0.
 run_result run_on_nodes(const choice_of_run& c, std::uint32_t nodes, const std::string& tls) {
   const auto listening = *listen_on_loopback();
   std::vector<std::future<run_result>> others;
@@ -91,7 +91,7 @@ checkpoint::found saved_weights(const std::string& folder, const job::model_opti
   return made;
 }
 
-/// What each of two nodes says of going on from there.
+/// The result of check_restored() on each of two nodes.
 std::vector<std::string> restored_on_two_nodes(const checkpoint::found& from) {
   const auto open = [&](const membership_options& seat) -> std::string {
     auto members = membership::join(seat, "");
@@ -122,7 +122,7 @@ std::vector<std::string> restored_on_two_nodes(const checkpoint::found& from) {
 
 }  // namespace
 
-TEST_CASE("nodes know together which tensor of a checkpoint none of them has") {
+TEST_CASE("all nodes name the tensor of a checkpoint that none of them has") {
   const rrfp::test::scratch_folder folder;
   auto model = compute::test::small_model();
   const auto same = saved_weights(folder / "", model);
@@ -135,7 +135,8 @@ TEST_CASE("nodes know together which tensor of a checkpoint none of them has") {
   }
 }
 
-TEST_CASE("microbatches of different lengths train over nodes to the bits of one process") {
+TEST_CASE(
+    "microbatches of different lengths give the same bits on several nodes as in one process") {
   const std::string tls = GENERATE("auto", "tcp");
   const pipeline_shape shape{4, 1, microbatches, placement::linear};
   const auto expected = run_here({shape});

@@ -1,4 +1,4 @@
-// Sends that meet their receives: alone, and in runs of the real runtime.
+// Blocking sends: the transport alone, and runs of the real runtime.
 #include <vector>
 
 #include <ATen/ops/zeros.h>
@@ -21,7 +21,7 @@ message_header header_of(std::uint32_t mb) {
           {stage_id{0}, rank_id{0}}, {stage_id{1}, rank_id{0}}};
 }
 
-/// A receiver that notes what came, and senders that note what was received.
+/// Records when messages arrive and when their senders are notified.
 struct recorded_wire {
   recorded_wire() : wire(make_in_process_transport()) {
     wire.bind({stage_id{1}, rank_id{0}}, [this](message m) {
@@ -61,7 +61,7 @@ run_result run(session_setup setup) {
 
 }  // namespace
 
-TEST_CASE("a message leaves when both ends have posted, whoever was first") {
+TEST_CASE("a message leaves when both ends have posted, in either order") {
   recorded_wire recorded;
   recorded.send(0);
   CHECK(recorded.events.empty());
@@ -73,7 +73,7 @@ TEST_CASE("a message leaves when both ends have posted, whoever was first") {
   CHECK(recorded.events == events{"arrived 0", "received 0", "arrived 1", "received 1"});
 }
 
-TEST_CASE("sends of different messages do not mix") {
+TEST_CASE("a receive releases only the message that it names") {
   recorded_wire recorded;
   recorded.send(0);
   recorded.send(1);
@@ -86,7 +86,7 @@ TEST_CASE("sends of different messages do not mix") {
   recorded.wire.close();
 }
 
-TEST_CASE("every fixed schedule of one chunk ends with sends that block, on ranks and alone") {
+TEST_CASE("every fixed schedule of one chunk completes with blocking sends, with 1 and 2 ranks") {
   for (const auto* policy : {"one_f_one_b", "gpipe", "zb_h1"})
     for (const std::uint32_t ranks : {1U, 2U}) {
       INFO(policy << ", " << ranks << " ranks");
@@ -99,7 +99,7 @@ TEST_CASE("every fixed schedule of one chunk ends with sends that block, on rank
     }
 }
 
-TEST_CASE("a blocked stage is blocked for no less than its messages travel") {
+TEST_CASE("a stage is blocked for at least the time that its messages take") {
   const pipeline_shape shape{3, 1, 6, placement::linear};
   const auto r = run(blocking_setup(shape, "one_f_one_b", 3));
   REQUIRE(r.how == ending::done);
@@ -113,7 +113,7 @@ TEST_CASE("a blocked stage is blocked for no less than its messages travel") {
   for (const auto& stage : run(std::move(free)).summary.stages) CHECK(stage.blocked_ms == 0);
 }
 
-TEST_CASE("sends that block give the bits of those that do not") {
+TEST_CASE("blocking sends give the same bits as other sends") {
   const pipeline_shape shape{4, 1, 6, placement::linear};
   auto train = compute::test::small_train();
   const auto setup = [&](bool blocking) {

@@ -63,7 +63,7 @@ TEST_CASE("a trace holds every task of every step, in order and without overlap"
   CHECK(last_end.size() == 3);
 }
 
-TEST_CASE("a trace that cannot be written says why and leaves nothing") {
+TEST_CASE("a trace that cannot be written returns an error and leaves no file") {
   const trace_recorder trace;
   const auto written = write_chrome_json("/nonexistent/folder/trace.json", {{"x", &trace}});
   REQUIRE_FALSE(written.ok());

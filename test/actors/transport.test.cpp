@@ -50,7 +50,7 @@ struct inbox {
 
 }  // namespace
 
-TEST_CASE("a lossy wire loses and doubles as it is told, attempt by attempt") {
+TEST_CASE("a lossy transport drops and duplicates each attempt as its function decides") {
   const auto wire = make_lossy_transport(
       make_in_process_transport(), [](const message_header& h, std::uint32_t attempt) {
         return attempt_fate{attempt < h.mb.value(), h.mb.value() == 0};
@@ -66,7 +66,7 @@ TEST_CASE("a lossy wire loses and doubles as it is told, attempt by attempt") {
   wire->close();
 }
 
-TEST_CASE("over a lossy wire every message arrives once, when its attempts are sent again") {
+TEST_CASE("resending over a lossy transport delivers every message once") {
   const auto wire = make_resending_transport(
       make_lossy_transport(make_in_process_transport(),
                            [](const message_header& h, std::uint32_t attempt) {
@@ -104,7 +104,7 @@ TEST_CASE("a closed transport delivers nothing") {
   CHECK(box.got.empty());
 }
 
-TEST_CASE("held messages overtake each other and none is lost or doubled") {
+TEST_CASE("delayed messages overtake each other, and none is lost or duplicated") {
   const auto wire =
       make_delaying_transport(make_in_process_transport(), [](const message_header& h) {
         return h.mb.value() == 0 ? 120.0 : h.mb.value() == 1 ? 40.0 : 0.0;
@@ -116,7 +116,7 @@ TEST_CASE("held messages overtake each other and none is lost or doubled") {
   CHECK(box.wait_for(3) == latest_first);
 }
 
-TEST_CASE("many senders at once lose nothing") {
+TEST_CASE("no message of many concurrent senders is lost") {
   std::atomic<std::uint32_t> delay = 0;
   const auto wire = make_delaying_transport(
       make_in_process_transport(), [&](const message_header&) { return ++delay % 3 * 0.5; });
@@ -135,7 +135,7 @@ TEST_CASE("many senders at once lose nothing") {
   CHECK(got.back() == 1999);
 }
 
-TEST_CASE("closing drops what is held, at once") {
+TEST_CASE("closing drops delayed messages at once") {
   inbox box;
   const auto wire = make_delaying_transport(make_in_process_transport(),
                                             [](const message_header&) { return 60'000.0; });

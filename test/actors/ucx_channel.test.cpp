@@ -29,7 +29,7 @@ std::vector<std::byte> pattern(std::uint32_t from, std::uint64_t tag, std::size_
 
 void send_bytes(tp_coord::rank_channel& channel, rank_id to, std::uint64_t tag,
                 std::span<const std::byte> bytes) {
-  expect(channel.send(to, tag, bytes).ok(), "what is sent is taken");
+  expect(channel.send(to, tag, bytes).ok(), "send failed");
 }
 
 /// A receive that fills all of `into` within `limit`.
@@ -37,10 +37,10 @@ void receive_all(tp_coord::rank_channel& channel, rank_id from, std::uint64_t ta
                  std::span<std::byte> into, milliseconds limit) {
   const auto got = channel.receive(from, tag, into, limit);
   expect(got.ok(), got.ok() ? "" : got.message());
-  expect(*got == into.size(), "nothing came, or a message of another size");
+  expect(*got == into.size(), "nothing arrived, or a message of another size");
 }
 
-/// Every rank sends to every other, then takes from every other, in turns.
+/// Every rank sends to every other rank, then receives from every other rank.
 void all_to_all(tp_coord::rank_channel& channel, std::uint32_t own, std::uint64_t tag,
                 std::size_t bytes) {
   for (std::uint32_t to = 0; to < 4; ++to)
@@ -85,7 +85,8 @@ TEST_CASE("Four ranks on two nodes exchange bytes of every size, by tag") {
   CHECK(run_nodes(tls, {body, body}) == "");
 }
 
-TEST_CASE("What comes before its channel is open or is asked for waits, in any order of tags") {
+TEST_CASE(
+    "Bytes that arrive before their channel or receive is open are kept, in any order of tags") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const channel_group pair{1, {{stage_id{0}, rank_id{0}}, {stage_id{1}, rank_id{0}}}};
   const auto early = [&](test_node& node) {
@@ -99,7 +100,7 @@ TEST_CASE("What comes before its channel is open or is asked for waits, in any o
   const auto late = [&](test_node& node) {
     const auto wire = node.connected(node.options());
     node.barrier();
-    expect(eventually([&] { return wire->counters().received == 100; }), "not all came");
+    expect(eventually([&] { return wire->counters().received == 100; }), "not all arrived");
     const auto channel = wire->open_channel(pair, rank_id{1});
     for (std::uint64_t tag = 100; tag-- > 0;) {
       std::vector<std::byte> got(1000 * tag);
@@ -112,7 +113,7 @@ TEST_CASE("What comes before its channel is open or is asked for waits, in any o
 }
 
 TEST_CASE(
-    "A receive that nobody answers ends at its limit, and one from a node that left at once") {
+    "A receive without a sender ends at its limit, and one from a node that left ends at once") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const channel_group pair{1, {{stage_id{0}, rank_id{0}}, {stage_id{1}, rank_id{0}}}};
   const auto waits = [&](test_node& node) {
@@ -136,8 +137,7 @@ TEST_CASE(
   CHECK(run_nodes(tls, {waits, leaves}, false, seconds{30}) == "");
 }
 
-TEST_CASE(
-    "Who closes its channel closes the group, on every node; what was there can still be had") {
+TEST_CASE("Closing a channel closes its group on every node; arrived bytes can still be received") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto body = [&](test_node& node) {
     const auto wire = node.connected(node.options());
@@ -149,16 +149,16 @@ TEST_CASE(
     const auto other = wire->open_channel(four_ranks(), rank_id{first + 1});
     if (closes) {
       for (const auto to : {1u, 2u}) send_bytes(*channel, rank_id{to}, 5, pattern(0, 5, 64));
-      channel->close("rank 0 has had enough");
+      channel->close("rank 0 closed the channel");
     }
     for (auto* const waits : {channel.get(), other.get()}) {
       std::byte into[8];
       const auto none = waits->receive(rank_id{first ^ 2u}, 9, into, seconds{50});
-      expect(!none && none.message() == "rank 0 has had enough", "the group is not closed");
+      expect(!none && none.message() == "rank 0 closed the channel", "the group is not closed");
     }
     std::vector<std::byte> got(64);
     receive_all(closes ? *other : *channel, rank_id{0}, 5, got, milliseconds{0});
-    expect(got == pattern(0, 5, 64), "what had come is lost");
+    expect(got == pattern(0, 5, 64), "arrived bytes are lost");
     node.barrier();
   };
   CHECK(run_nodes(tls, {body, body}, false, seconds{30}) == "");

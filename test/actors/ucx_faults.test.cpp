@@ -1,4 +1,4 @@
-/// What a node does with a peer that breaks its promises, and with one that only seems to.
+/// How a node handles a peer that violates the protocol, and messages of other jobs.
 #include <atomic>
 #include <mutex>
 
@@ -23,7 +23,7 @@ message from_0_to_1(std::uint32_t mb, std::int64_t floats) {
           at::full({floats}, 1.0)};
 }
 
-/// The receiver's view of one fault: what it was told, and what it got.
+/// What the receiver observes of one fault: the failures reported and the messages received.
 struct verdict {
   std::mutex mutex;
   std::vector<std::string> reports;
@@ -45,7 +45,7 @@ using change = std::function<void(ucx_options&)>;
 using act = std::function<void(ucx_transport&)>;
 using judge = std::function<void(ucx_transport&, verdict&)>;
 
-/// Node 0 does `sends`, node 1 looks with `judges`.
+/// Node 0 runs `sends`, node 1 checks with `judges`.
 std::string one_way(const std::string& tls, const change& options_0, const change& options_1,
                     const act& sends, const judge& judges) {
   return run_nodes(tls, {[&](test_node& node) {
@@ -79,7 +79,7 @@ void expect_report(verdict& v, const std::string& start) {
 
 }  // namespace
 
-TEST_CASE("Data that does not match its checksum is the sender's failure, small or large") {
+TEST_CASE("Data that does not match its checksum is a failure of the sender, small or large") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const std::int64_t floats = GENERATE(25, 1'000'000);
   CHECK(one_way(
@@ -106,7 +106,7 @@ TEST_CASE("Data that does not match its checksum is the sender's failure, small 
             }) == "");
 }
 
-TEST_CASE("Another job and another epoch are not heard, and not blamed") {
+TEST_CASE("Messages of another job or epoch are dropped, and their sender is not a failure") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const bool another_job = GENERATE(true, false);
   CHECK(one_way(
@@ -123,7 +123,8 @@ TEST_CASE("Another job and another epoch are not heard, and not blamed") {
             [](ucx_transport& wire, verdict& v) {
               expect(eventually([&] { return wire.counters().dropped_stale == 20; }),
                      [&] { return "dropped: " + std::to_string(wire.counters().dropped_stale); });
-              expect(v.got == 0 && v.all().empty(), "something was heard");
+              expect(v.got == 0 && v.all().empty(),
+                     "a message was delivered or a failure reported");
             }) == "");
 }
 
@@ -154,7 +155,7 @@ TEST_CASE("A message above the limit is refused where it is sent and where it ar
                         }}) == "");
 }
 
-TEST_CASE("A message for nobody is its sender's failure") {
+TEST_CASE("A message to an unbound address is a failure of the sender") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   CHECK(one_way(
             tls, as_it_is, as_it_is,
@@ -171,7 +172,7 @@ TEST_CASE("A message for nobody is its sender's failure") {
             }) == "");
 }
 
-TEST_CASE("A lost message shows when the window is full, those after it arrive") {
+TEST_CASE("A lost message is reported when the window is full; later messages arrive") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   constexpr std::uint32_t window = 65'536;
   CHECK(one_way(
@@ -195,7 +196,7 @@ TEST_CASE("A lost message shows when the window is full, those after it arrive")
             }) == "");
 }
 
-TEST_CASE("A node given up is reported once and sent to no more") {
+TEST_CASE("After give_up() a node is reported once, and nothing is sent to it") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   CHECK(one_way(
             tls, as_it_is, as_it_is, [](ucx_transport&) {},
@@ -207,11 +208,11 @@ TEST_CASE("A node given up is reported once and sent to no more") {
               std::swap(m.header.from, m.header.to);
               wire.send(std::move(m));
               expect(eventually([&] { return wire.counters().dropped_unreachable == 1; }),
-                     "it was sent to");
+                     "a message was sent to it");
             }) == "");
 }
 
-TEST_CASE("Addresses that are none, damaged or used twice are refused with words") {
+TEST_CASE("Invalid, damaged and repeated addresses are refused with a message") {
   const auto body = [](test_node& node) {
     auto opened = ucx_transport::open(node.options());
     expect(opened.ok(), "does not open");
@@ -243,7 +244,7 @@ TEST_CASE("Addresses that are none, damaged or used twice are refused with words
   const auto no_transport = [](test_node& node) {
     const auto opened = ucx_transport::open(node.options());
     expect(!opened.ok() && opened.message().find("UCX says") != std::string::npos,
-           "a transport that is none passes");
+           "an unknown transport passes");
   };
   CHECK(run_nodes("nonsense", {no_transport}) == "");
 }

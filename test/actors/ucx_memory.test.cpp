@@ -23,7 +23,7 @@ std::span<const std::byte> bytes_of(const char* text) {
 
 }  // namespace
 
-TEST_CASE("Slabs are aligned, apart from each other, and used again") {
+TEST_CASE("Slabs are aligned, do not overlap, and are reused") {
   const auto pool = slab_pool::make(1 << 20);
   std::vector<slab> taken;
   for (const std::size_t bytes : {0U, 1U, 64U, 256U, 257U, 4096U, 100'000U}) {
@@ -42,7 +42,7 @@ TEST_CASE("Slabs are aligned, apart from each other, and used again") {
   CHECK(pool->take(70'000).data() == last);
 }
 
-TEST_CASE("A pool keeps no more unused memory than it may") {
+TEST_CASE("A pool keeps unused memory only up to its limit") {
   const auto pool = slab_pool::make(10'000);
   std::vector<slab> taken;
   for (int i = 0; i < 8; ++i) taken.push_back(pool->take(4096));
@@ -54,8 +54,8 @@ TEST_CASE("A pool keeps no more unused memory than it may") {
   CHECK(pool->count().bytes_cached == 8192);
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which aborts there instead
-TEST_CASE("Memory that the system does not have is an empty slab, and not counted") {
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer aborts instead
+TEST_CASE("Without system memory take() returns an empty slab and does not count it") {
   const auto pool = slab_pool::make(0);
   CHECK(pool->take(std::size_t{1} << 47).data() == nullptr);
   CHECK(pool->count().slabs_in_use == 0);
@@ -63,7 +63,7 @@ TEST_CASE("Memory that the system does not have is an empty slab, and not counte
 }
 #endif
 
-TEST_CASE("A slab outlives its pool's owner and may be given back by any thread") {
+TEST_CASE("A slab outlives its pool's owner and may be returned by any thread") {
   auto pool = slab_pool::make(1 << 20);
   std::vector<std::byte*> raw;
   for (int i = 0; i < 100; ++i) raw.push_back(pool->take(1000).release());
@@ -79,7 +79,7 @@ TEST_CASE("A slab outlives its pool's owner and may be given back by any thread"
   CHECK(watch.expired());
 }
 
-TEST_CASE("A sequence window takes each number once, in any order") {
+TEST_CASE("A sequence window accepts each number once, in any order") {
   std::vector<std::uint64_t> numbers(50'000);
   std::iota(numbers.begin(), numbers.end(), 0U);
   std::mt19937 random{GENERATE(1U, 2U, 3U)};
@@ -91,7 +91,7 @@ TEST_CASE("A sequence window takes each number once, in any order") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("A number that stays missing ends the window, not the memory") {
+TEST_CASE("A missing number fills the window, whose memory is bounded") {
   sequence_window window;
   std::uint64_t n = 1;  // 0 is lost
   while (window.take(n) == verdict::fresh) ++n;
@@ -103,7 +103,7 @@ TEST_CASE("A number that stays missing ends the window, not the memory") {
   CHECK(window.take(n) == verdict::fresh);
 }
 
-TEST_CASE("A mailbox keeps what nobody waits for, by sender and tag, in order, up to a limit") {
+TEST_CASE("A mailbox keeps unexpected bytes by sender and tag, in order, up to a limit") {
   byte_mailbox box{slab_pool::make(1 << 20), 3 * (64 + 5)};
   CHECK(box.arrive(rank_id{1}, 7, bytes_of("first")));
   CHECK(box.arrive(rank_id{1}, 7, bytes_of("later")));
@@ -126,21 +126,21 @@ TEST_CASE("A mailbox keeps what nobody waits for, by sender and tag, in order, u
   CHECK(receive(1, 9) == "a rank channel expected at most 5 bytes, got 8");
 }
 
-TEST_CASE("A waiting receive ends with its message, its sender's end or the closing") {
+TEST_CASE("A waiting receive ends with its message, the loss of its sender, or close()") {
   byte_mailbox box{slab_pool::make(1 << 20), 1 << 20};
   box.set_members({node_id{0}, node_id{1}, node_id{2}}, {});
   char into[5] = {};
-  const auto wait_while = [&](auto what) {
-    std::string said;
+  const auto wait_while = [&](auto action) {
+    std::string outcome;
     std::thread waits{[&] {
       const auto s =
           box.receive(rank_id{1}, 3, std::as_writable_bytes(std::span{into}), milliseconds{20'000});
-      said = !s ? s.message() : *s ? std::string(into, **s) : "nothing";
+      outcome = !s ? s.message() : *s ? std::string(into, **s) : "nothing";
     }};
     std::this_thread::sleep_for(milliseconds{GENERATE(0, 20)});
-    what();
+    action();
     waits.join();
-    return said;
+    return outcome;
   };
   CHECK(wait_while([&] {
           box.arrive(rank_id{1}, 4, bytes_of("other"));

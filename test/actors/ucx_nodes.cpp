@@ -24,7 +24,7 @@ void put_frame(int to, char kind, const std::string& text) {
   frame.append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
   for (std::size_t at = 0; at < frame.size();) {
     const auto n = ::send(to, frame.data() + at, frame.size() - at, MSG_NOSIGNAL);
-    if (n <= 0) return;  // the other is gone, which shows elsewhere
+    if (n <= 0) return;  // the other process has ended, which reap() reports
     at += static_cast<std::size_t>(n);
   }
 }
@@ -50,15 +50,15 @@ std::optional<frame> get_frame(int from) {
 struct child {
   pid_t pid = -1;
   int socket = -1;
-  bool talks = true;
+  bool connected = true;
   bool is_reaped = false;
-  std::optional<std::string> word;
+  std::optional<std::string> message;
 };
 
 [[noreturn]] void run_child(std::uint32_t number, const std::string& tls, int parent,
                             const node_body& body) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::signal(SIGABRT, SIG_DFL);  // not Catch's business
+  std::signal(SIGABRT, SIG_DFL);  // Catch must not handle it
   std::signal(SIGSEGV, SIG_DFL);
   ::setenv("UCX_TLS", tls.c_str(), 1);
   try {
@@ -113,13 +113,13 @@ class supervisor {
       int state = 0;
       if (!c.is_reaped && ::waitpid(c.pid, &state, WNOHANG) == c.pid) {
         c.is_reaped = true;
-        listen(c, i);  // its last words
-        const bool is_well = (WIFEXITED(state) && WEXITSTATUS(state) == 0) ||
-                             (WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL && may_die_);
-        if (!is_well && problem_.empty())
+        listen(c, i);  // read its last messages
+        const bool succeeded = (WIFEXITED(state) && WEXITSTATUS(state) == 0) ||
+                               (WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL && may_die_);
+        if (!succeeded && problem_.empty())
           problem_ = "node " + std::to_string(i) +
                      (WIFSIGNALED(state) ? " died of signal " + std::to_string(WTERMSIG(state))
-                                         : " ended badly");
+                                         : " ended with an error");
       }
       ended += c.is_reaped ? 1 : 0;
     }
@@ -132,16 +132,16 @@ class supervisor {
   }
 
   void listen(child& c, std::size_t number) {
-    while (c.talks) {
+    while (c.connected) {
       pollfd p{c.socket, POLLIN, 0};
       if (::poll(&p, 1, 0) <= 0) return;
       const auto f = get_frame(c.socket);
       if (!f) {
-        c.talks = false;
+        c.connected = false;
       } else if (f->kind == 'e') {
         if (problem_.empty()) problem_ = "node " + std::to_string(number) + ": " + f->text;
       } else {
-        c.word = f->text;
+        c.message = f->text;
         return;
       }
     }
@@ -150,19 +150,19 @@ class supervisor {
   void relay() {
     std::vector<pollfd> all;
     for (const auto& c : children_)
-      if (c.talks && !c.word) all.push_back({c.socket, POLLIN, 0});
+      if (c.connected && !c.message) all.push_back({c.socket, POLLIN, 0});
     ::poll(all.data(), all.size(), 2);
-    bool all_said = true;
+    bool all_sent = true;
     for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (!children_[i].word) listen(children_[i], i);
-      all_said = all_said && (children_[i].word || !children_[i].talks);
+      if (!children_[i].message) listen(children_[i], i);
+      all_sent = all_sent && (children_[i].message || !children_[i].connected);
     }
-    if (!all_said) return;
+    if (!all_sent) return;
     for (auto& to : children_) {
-      if (!to.word) continue;
-      for (const auto& from : children_) put_frame(to.socket, 'g', from.word.value_or(""));
+      if (!to.message) continue;
+      for (const auto& from : children_) put_frame(to.socket, 'g', from.message.value_or(""));
     }
-    for (auto& c : children_) c.word.reset();
+    for (auto& c : children_) c.message.reset();
   }
 
   const bool may_die_;
@@ -199,15 +199,15 @@ actors::ucx_options test_node::options() const {
   return o;
 }
 
-std::vector<std::string> test_node::gather(const std::string& word) {
-  put_frame(parent_, 'g', word);
-  std::vector<std::string> words;
+std::vector<std::string> test_node::gather(const std::string& message) {
+  put_frame(parent_, 'g', message);
+  std::vector<std::string> messages;
   for (std::size_t i = 0; i < nodes_of_this_test; ++i) {
     auto f = get_frame(parent_);
-    expect(f.has_value(), "the test's parent is gone");
-    words.push_back(std::move(f->text));
+    expect(f.has_value(), "the test's parent has ended");
+    messages.push_back(std::move(f->text));
   }
-  return words;
+  return messages;
 }
 
 std::unique_ptr<actors::ucx_transport> test_node::connected(

@@ -1,6 +1,6 @@
-/// Runs the nodes of a test as processes of their own, forked from the test before it has a thread.
-/// The parent relays what nodes say to each other before they are connected, reaps them, and kills
-/// what runs past the limit.
+/// Runs each node of a test as a process, forked before the test has a second thread. The parent
+/// relays messages between nodes before they are connected, reaps them, and kills those that run
+/// past the limit.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ class test_node {
   node_id id() const { return node_id{number_}; }
   actors::ucx_options options() const;
 
-  /// What each node says, in the order of the nodes; empty for one that is dead.
-  std::vector<std::string> gather(const std::string& word);
+  /// Exchanges a message with all nodes. Returns those of all, by node; empty for a dead node.
+  std::vector<std::string> gather(const std::string& message);
   void barrier() { gather("here"); }
-  /// Opens a transport and connects it to all others.
+  /// Opens a transport and connects it to all other nodes.
   std::unique_ptr<actors::ucx_transport> connected(
       actors::ucx_options options, std::function<void(node_id, std::string)> failed = {});
 
@@ -33,18 +33,18 @@ class test_node {
   int parent_;
 };
 
-/// Ends the node with this message unless it holds.
+/// Ends the node with the message `what` if `condition` is false.
 void expect(bool condition, const std::string& what);
-/// For words about the state after the condition was waited for.
+/// The same; makes the message only when the condition is false.
 void expect(bool condition, const std::function<std::string()>& what);
-/// Looks every millisecond, for at most `limit`.
+/// Polls the condition every millisecond, for at most `limit`.
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds limit = std::chrono::seconds{20});
 
 using node_body = std::function<void(test_node&)>;
 
-/// What went wrong on any node: its message, its signal, or that it ran past the limit; "" if all
-/// is well. A node that is `may_die` may end by SIGKILL.
+/// Returns the first error of a node: its message, its signal, or that it ran past the limit; "" if
+/// all succeed. With `may_die`, a node may end by SIGKILL.
 std::string run_nodes(const std::string& tls, const std::vector<node_body>& bodies,
                       bool may_die = false, std::chrono::seconds limit = std::chrono::seconds{60});
 

@@ -1,4 +1,4 @@
-/// Tensors between real processes, over shared memory and over tcp.
+/// Tensors between real processes, over shared memory and TCP.
 #include <unistd.h>
 #include <csignal>
 #include <filesystem>
@@ -36,7 +36,7 @@ message message_of(std::uint32_t from, std::uint32_t to, std::uint32_t mb, at::T
       std::move(tensor)};
 }
 
-/// Anybody can tell from the number what the tensor should be.
+/// The contents follow from the number, so the receiver can check them.
 at::Tensor small_tensor(std::uint32_t mb) {
   return at::full({static_cast<std::int64_t>(mb % 97) + 1}, static_cast<double>(mb));
 }
@@ -52,7 +52,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          (x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
-/// Takes what arrives, in the order of arrival.
+/// Collects messages in the order of arrival.
 class inbox {
  public:
   message_sink sink() {
@@ -75,7 +75,7 @@ class inbox {
   std::vector<message> got_;
 };
 
-/// What a transport reported of other nodes.
+/// The failures that a transport reported.
 class failures {
  public:
   std::function<void(node_id, std::string)> note() {
@@ -106,8 +106,7 @@ std::size_t entries_of(const char* folder) {
 
 }  // namespace
 
-TEST_CASE(
-    "10,000 messages out of order, doubled and held back, arrive once each at a slow receiver") {
+TEST_CASE("10,000 reordered, duplicated and delayed messages arrive once each at a slow receiver") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   constexpr std::uint32_t count = 10'000;
   const auto fault_of = [](const message_header& h) {
@@ -163,9 +162,9 @@ TEST_CASE(
     const auto now = wire->counters();
     expect(any_overtook, "the test sent in order");
     expect(now.received == count, "counted " + std::to_string(now.received));
-    expect(now.slabs_in_use == 0, "slabs are held after their tensors died");
+    expect(now.slabs_in_use == 0, "slabs are held after their tensors were destroyed");
     expect(now.slab_bytes_cached <= options.cached_bytes_max, "too much is cached");
-    expect(now.dropped_invalid + now.dropped_stale == 0, "honest messages were dropped");
+    expect(now.dropped_invalid + now.dropped_stale == 0, "valid messages were dropped");
     node.barrier();
   };
   CHECK(run_nodes(tls, {sends, receives}) == "");
@@ -192,8 +191,8 @@ TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit"
     const auto now = wire->counters();
     expect(now.inflight_bytes_peak <= options.inflight_bytes_max, "more in flight than allowed");
     expect(now.inflight_bytes_peak == 2 * bytes,
-           "not two were fetched at a time, peak " + std::to_string(now.inflight_bytes_peak));
-    expect(now.inflight_bytes == 0 && now.announced == 0, "something is left over");
+           "expected two fetches at a time, peak " + std::to_string(now.inflight_bytes_peak));
+    expect(now.inflight_bytes == 0 && now.announced == 0, "a transfer is left");
     for (const auto& m : box.take()) {
       expect(reinterpret_cast<std::uintptr_t>(m.tensor.const_data_ptr()) % 64 == 0, "not aligned");
       expect(m.tensor.is_contiguous(), "not contiguous");
@@ -204,7 +203,7 @@ TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit"
   CHECK(run_nodes(tls, {body, body}) == "");
 }
 
-TEST_CASE("Large tensors without a checksum are fetched to the room that their rank gives") {
+TEST_CASE("Large tensors without a checksum are fetched into the memory that device_room returns") {
   const bool checked = GENERATE(false, true);
   constexpr std::uint32_t count = 6;
   constexpr std::uint32_t rooms_max = 4;
@@ -255,7 +254,7 @@ TEST_CASE("Large tensors without a checksum are fetched to the room that their r
   CHECK(run_nodes("posix", {sends, receives}) == "");
 }
 
-TEST_CASE("Every dtype, shape and layout arrives as it was") {
+TEST_CASE("Every dtype, shape and layout arrives unchanged") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto tensor_of = [](std::uint32_t i) -> at::Tensor {
     const at::ScalarType types[] = {at::kByte, at::kChar,     at::kShort, at::kInt,    at::kLong,
@@ -302,11 +301,10 @@ TEST_CASE("Every dtype, shape and layout arrives as it was") {
   CHECK(run_nodes(tls, {sends, receives}) == "");
 }
 
-TEST_CASE(
-    "A killed node is reported once, idle or in the midst of traffic, and closing is prompt") {
+TEST_CASE("A killed node is reported once, idle or under traffic, and closing is prompt") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const std::uint32_t traffic = GENERATE(0U, 40U);
-  // Over shared memory nothing but the keepalive (500 ms, two rounds) tells.
+  // Over shared memory only the keepalive (500 ms, two rounds) detects it.
   const auto limit = tls == "tcp" ? milliseconds{2000} : milliseconds{5000};
   const auto dies = [&](test_node& node) {
     const auto wire = node.connected(node.options());
@@ -339,7 +337,7 @@ TEST_CASE(
     expect(took < limit, "noticed late");
     for (std::uint32_t mb = 0; mb < 10; ++mb) wire->send(message_of(0, 1, mb, small_tensor(mb)));
     expect(eventually([&] { return wire->counters().dropped_unreachable == 10; }),
-           "what goes to a dead node is not dropped");
+           "messages to a dead node are not dropped");
     std::this_thread::sleep_for(milliseconds{300});
     expect(failed.all().size() == 1, "reported more than once: " + failed.text());
     expect(failed.all()[0].first == node_id{1}, "another node");
@@ -353,12 +351,11 @@ TEST_CASE(
   CHECK(run_nodes(tls, {survives, dies}, true) == "");
 }
 
-TEST_CASE(
-    "Closing with traffic under way is prompt, leaks nothing and is no failure to the other") {
+TEST_CASE("Closing under traffic is prompt, leaks nothing, and the other node reports no failure") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto body = [&](test_node& node) {
     const auto own = node.id().value();
-    // UCX keeps things open for the next time; only growth from then on is a leak.
+    // UCX keeps resources open for reuse; only growth after the first round is a leak.
     std::size_t descriptors = 0;
     std::size_t threads = 0;
     for (int round = 0; round < 3; ++round) {
@@ -381,7 +378,7 @@ TEST_CASE(
         if (mb % 5 == 0) wire->send(message_of(own, 1 - own, mb, large_tensor(mb, 4 * mib)));
       }
       expect(eventually([&] { return box.size() >= 20; }), [&] { return failed.text(); });
-      // Node 0 goes at once, node 1 after it is gone and must not be alarmed.
+      // Node 0 closes at once; node 1 closes later and must not report a failure.
       if (own == 1) std::this_thread::sleep_for(milliseconds{700});
       const auto begun = std::chrono::steady_clock::now();
       wire->close();
@@ -392,7 +389,7 @@ TEST_CASE(
       wire->send(message_of(own, own, 0, small_tensor(0)));
       std::this_thread::sleep_for(milliseconds{50});
       expect(late == 0, "a sink was called after close()");
-      expect(failed.all().empty(), "taken for a failure: " + failed.text());
+      expect(failed.all().empty(), "reported as a failure: " + failed.text());
       const auto kept = box.take();
       expect(same_bits(kept[0].tensor, kept[0].tensor.nbytes() < mib
                                            ? small_tensor(kept[0].header.mb.value())
@@ -406,7 +403,7 @@ TEST_CASE(
         descriptors = entries_of("/proc/self/fd");
         threads = entries_of("/proc/self/task");
       }
-      // The transport itself is still there, closed.
+      // The transport object still exists, closed.
       expect(entries_of("/proc/self/fd") <= descriptors, "descriptors leaked");
       expect(entries_of("/proc/self/task") <= threads, "threads leaked");
     }
@@ -416,7 +413,7 @@ TEST_CASE(
   CHECK(entries_of("/dev/shm") <= segments);
 }
 
-TEST_CASE("What is bound here is handed over itself, beside what goes to the other node") {
+TEST_CASE("A tensor to an address bound here is handed over; others are sent to their node") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto body = [&](test_node& node) {
     const auto wire = node.connected(node.options());
@@ -435,11 +432,11 @@ TEST_CASE("What is bound here is handed over itself, beside what goes to the oth
     const auto got = near.take();
     expect(got.size() == 1 && got[0].tensor.const_data_ptr() == sent, "it was copied");
     wire->send(message_of(own, 1 - own, 6, small_tensor(6)));
-    expect(eventually([&] { return box.size() == 1; }), "nothing came from the other node");
-    expect(eventually([&] { return wire->counters().sent == 1; }), "nothing went there");
+    expect(eventually([&] { return box.size() == 1; }), "nothing arrived from the other node");
+    expect(eventually([&] { return wire->counters().sent == 1; }), "nothing was sent there");
     expect(wire->transports().find(tls) != std::string::npos, wire->transports());
     node.barrier();
-    expect(wire->counters().sent == 1, "the local message went over the wire, too");
+    expect(wire->counters().sent == 1, "the local message was sent over the network too");
   };
   CHECK(run_nodes(tls, {body, body}) == "");
 }

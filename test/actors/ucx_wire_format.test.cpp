@@ -1,4 +1,4 @@
-/// The headers of the wire against wire_format.md, and against everything that may come instead.
+/// The headers of the wire format: their layout as in wire_format.md, and invalid input.
 #include <cstring>
 #include <random>
 
@@ -43,7 +43,7 @@ std::vector<std::byte> encoded(const Header& h) {
   return {buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(size)};
 }
 
-/// As if the sender had meant what it now says.
+/// Recomputes the checksum, as if the sender had sent these bytes.
 void seal(std::vector<std::byte>& bytes) {
   const auto hash = hash_of(std::span{bytes}.first(bytes.size() - 8));
   std::memcpy(bytes.data() + bytes.size() - 8, &hash, 8);
@@ -56,7 +56,7 @@ std::vector<std::byte> with(std::vector<std::byte> bytes, std::size_t offset, T 
   return bytes;
 }
 
-std::string complaint(const std::vector<std::byte>& bytes) {
+std::string decode_error(const std::vector<std::byte>& bytes) {
   const auto h = decode_tensor_header(bytes);
   return h ? "none" : h.message();
 }
@@ -91,7 +91,7 @@ void survives_damage(const std::vector<std::byte>& good, Decode decode) {
 
 }  // namespace
 
-TEST_CASE("A tensor's header comes back as it was") {
+TEST_CASE("A tensor header survives encoding and decoding") {
   auto h = some_tensor();
   const auto dims = GENERATE(range(0, 9));
   h.dims = static_cast<std::uint8_t>(dims);
@@ -103,7 +103,7 @@ TEST_CASE("A tensor's header comes back as it was") {
   CHECK(*got == h);
 }
 
-TEST_CASE("Headers of bytes and of farewells come back as they were") {
+TEST_CASE("Headers of bytes and of farewells survive encoding and decoding") {
   const auto bytes = decode_bytes_header(encoded(some_bytes()));
   REQUIRE(bytes.ok());
   CHECK(*bytes == some_bytes());
@@ -113,7 +113,7 @@ TEST_CASE("Headers of bytes and of farewells come back as they were") {
   CHECK(*farewell == f);
 }
 
-TEST_CASE("The fields lie where the format's page says") {
+TEST_CASE("The fields have the offsets that wire_format.md documents") {
   const auto bytes = encoded(some_tensor());
   REQUIRE(bytes.size() == 96 + 3 * 8 + 8);
   const auto at = [&](std::size_t offset, std::size_t size) {
@@ -146,7 +146,7 @@ TEST_CASE("The fields lie where the format's page says") {
   CHECK(std::memcmp(encoded(farewell_header{}).data(), "RFPF", 4) == 0);
 }
 
-TEST_CASE("No truncation, no flipped bit and no noise passes for a header") {
+TEST_CASE("Truncated, damaged and random headers are refused") {
   survives_damage(encoded(some_tensor()), decode_tensor_header);
   survives_damage(encoded(some_bytes()), decode_bytes_header);
   survives_damage(encoded(farewell_header{1, 2, node_id{3}, true}), decode_farewell_header);
@@ -154,7 +154,7 @@ TEST_CASE("No truncation, no flipped bit and no noise passes for a header") {
   CHECK_FALSE(decode_bytes_header(encoded(farewell_header{})).ok());
 }
 
-TEST_CASE("An impossible field is refused and named, even under a correct checksum") {
+TEST_CASE("An invalid field is refused and named, even with a correct checksum") {
   const auto good = encoded(some_tensor());
   CHECK(complaint(good) == "none");
   CHECK(complaint(with(good, 4, std::uint16_t{2})) ==
@@ -162,31 +162,33 @@ TEST_CASE("An impossible field is refused and named, even under a correct checks
   CHECK(complaint(with(good, 6, std::uint16_t{8})) == "unknown flags: expected 1, got 8");
   CHECK(complaint(with(good, 56, std::uint8_t{3})) ==
         "unknown payload kind (highest known): expected 2, got 3");
-  CHECK(complaint(with(good, 57, std::uint8_t{0})) == "unknown dtype code 0");
-  CHECK(complaint(with(good, 57, std::uint8_t{11})) == "unknown dtype code 11");
-  CHECK(complaint(with(good, 58, std::uint8_t{9})) ==
+  CHECK(decode_error(with(good, 57, std::uint8_t{0})) == "unknown dtype code 0");
+  CHECK(decode_error(with(good, 57, std::uint8_t{11})) == "unknown dtype code 11");
+  CHECK(decode_error(with(good, 58, std::uint8_t{9})) ==
         "too many dimensions (most allowed): expected 8, got 9");
-  CHECK(complaint(with(good, 58, std::uint8_t{2})) ==
+  CHECK(decode_error(with(good, 58, std::uint8_t{2})) ==
         "length of the header: expected 120, got 128");
-  CHECK(complaint(with(good, 59, std::uint8_t{1})) == "a reserved byte is set: expected 0, got 1");
-  CHECK(complaint(with(good, 68, std::uint32_t{1})) ==
+  CHECK(decode_error(with(good, 59, std::uint8_t{1})) ==
+        "a reserved byte is set: expected 0, got 1");
+  CHECK(decode_error(with(good, 68, std::uint32_t{1})) ==
         "a reserved field is set: expected 0, got 1");
-  CHECK(complaint(with(good, 80, std::uint64_t{1})) == "bytes of the shape: expected 17920, got 1");
-  CHECK(complaint(with(good, 96, std::int64_t{-5})) == "a dimension is negative: -5");
+  CHECK(decode_error(with(good, 80, std::uint64_t{1})) ==
+        "bytes of the shape: expected 17920, got 1");
+  CHECK(decode_error(with(good, 96, std::int64_t{-5})) == "a dimension is negative: -5");
 }
 
-TEST_CASE("Absurd sizes overflow nothing") {
-  const auto absurd = "the shape has more bytes than a 64-bit number holds";
+TEST_CASE("Huge sizes cause no overflow") {
+  const auto too_large = "the shape has more bytes than a 64-bit number holds";
   const auto good = encoded(some_tensor());
-  CHECK(complaint(with(good, 96, INT64_MAX)) == absurd);
-  CHECK(complaint(with(good, 112, std::int64_t{1} << 58)) == absurd);
+  CHECK(decode_error(with(good, 96, INT64_MAX)) == too_large);
+  CHECK(decode_error(with(good, 112, std::int64_t{1} << 58)) == too_large);
   // The product of these is 2^64 x 2, hence 0 in 64 bits.
   auto wraps = with(with(good, 96, std::int64_t{1} << 32), 104, std::int64_t{1} << 32);
   wraps = with(with(wraps, 112, std::int64_t{1}), 80, std::uint64_t{0});
-  CHECK(complaint(wraps) == absurd);
-  // An empty dimension makes the tensor empty, not the rest reasonable.
-  CHECK(complaint(with(wraps, 112, std::int64_t{0})) == absurd);
-  CHECK(complaint(with(with(good, 96, std::int64_t{0}), 80, std::uint64_t{0})) == "none");
+  CHECK(decode_error(wraps) == too_large);
+  // An empty dimension makes the tensor empty, but the others are still checked.
+  CHECK(decode_error(with(wraps, 112, std::int64_t{0})) == too_large);
+  CHECK(decode_error(with(with(good, 96, std::int64_t{0}), 80, std::uint64_t{0})) == "none");
 }
 
 }  // namespace rrfp::actors::ucx

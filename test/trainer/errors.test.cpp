@@ -150,7 +150,7 @@ TEST_CASE("a user function that throws or returns nothing is an error") {
   };
   CHECK(refused(options) == "make_policy threw: no policy today");
   options.make_policy = [](stage_id) { return std::unique_ptr<policy>{}; };
-  CHECK(refused(options) == "stage 0: make_policy gave no policy");
+  CHECK(refused(options) == "stage 0: make_policy returned null");
   options = small_options();
   options.make_optimizer = [](auto) -> std::unique_ptr<compute::optimizer> { throw 3; };
   CHECK(refused(options) == "make_optimizer threw an object that is not a std::exception");
@@ -158,11 +158,11 @@ TEST_CASE("a user function that throws or returns nothing is an error") {
   CHECK(refused(options) == "stage 0: make_optimizer gave no optimizer");
   pipeline_options bare;
   bare.make_compute = [](auto) { return std::shared_ptr<compute::rank_compute>{}; };
-  CHECK(refused(bare) == "stage 0: make_compute gave nothing");
+  CHECK(refused(bare) == "stage 0: make_compute returned null");
   options = small_options();
   options.wrap_transport = [](auto) { return std::unique_ptr<actors::transport>{}; };
   CHECK(pipeline::open(job_of(), options).value()->step(batch_of(0)).message() ==
-        "wrap_transport gave no transport");
+        "wrap_transport returned null");
   options = small_options();
   options.count = [](const at::Tensor&) -> std::int64_t {
     throw std::runtime_error("uncountable");

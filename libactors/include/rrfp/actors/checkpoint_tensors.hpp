@@ -1,4 +1,4 @@
-/// Between the tensors of a rank and the files of a checkpoint.
+/// Converts between the tensors of a rank and the files of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@
 
 namespace rrfp::actors {
 
-/// What the elements of the tensor are called in files. Error: there is no word for it.
+/// The safetensors dtype of a tensor's elements. Error: safetensors has no such dtype.
 result<safetensors::dtype> dtype_of(const at::Tensor& t);
 
-/// The bytes of a contiguous tensor on the host.
+/// The bytes of a contiguous tensor in host memory.
 std::span<const std::byte> bytes_of(const at::Tensor& t);
 
-/// Copies on the host, contiguous: what trains on may change its own meanwhile.
+/// Contiguous copies in host memory, so that training may change the originals.
 std::vector<compute::named_tensor> copy_to_host(std::vector<compute::named_tensor> tensors);
 
-/// Writes what copy_to_host() gave for a rank after `step` steps into `folder`, under
-/// checkpoint::file_name(). The file is on the disk then. Error: names the file.
+/// Writes the result of copy_to_host() for a rank after `step` steps into `folder`, under
+/// checkpoint::file_name(), and syncs the file. Error: names the file.
 result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id stage, rank_id rank,
                                           std::uint64_t step,
                                           std::span<const compute::named_tensor> tensors);
 
-/// The tensors of all files of a checkpoint, mapped: nothing is read before it is looked at.
+/// The tensors of all files of a checkpoint, memory-mapped: data is read on first access.
 /// Immutable, so thread-safe.
 class checkpoint_tensors {
  public:
-  /// Error: a file is no valid safetensors file, or has parts that are none; names it.
+  /// Error: a file is not a valid safetensors file, or describes an invalid part; names the file.
   static result<std::shared_ptr<const checkpoint_tensors>> open(const checkpoint::found& from);
 
-  /// Valid as long as any of them is; must not be written to.
+  /// Each tensor keeps its file mapped. Must not be written to.
   std::span<const compute::named_tensor> all() const { return all_; }
 
  private:

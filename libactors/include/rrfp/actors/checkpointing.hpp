@@ -1,9 +1,9 @@
-/// Checkpoints of a session: what is asked for, and what is told of each.
+/// Checkpoints of a session: the settings, and the report of each save.
 ///
-/// A save begins between two steps: each rank of replica 0 copies its tensors, which is all that
-/// the pipeline waits for, and a thread beside writes them. When all ranks have written, the job
-/// puts the checkpoint in its place (checkpoint/ring.hpp). One save at a time: the next one waits
-/// for it, and the pipeline with it, for `save_time_max` at most.
+/// A save begins between two steps: each rank of replica 0 copies its tensors, and the pipeline
+/// waits only for that; a background thread writes the copies. When all ranks have written, the job
+/// commits the checkpoint (checkpoint/ring.hpp). There is one save at a time: the next one, and the
+/// pipeline with it, waits for it, for `save_time_max` at most.
 #pragma once
 
 #include <chrono>
@@ -17,27 +17,27 @@
 namespace rrfp::actors {
 
 struct checkpoint_setup {
-  /// The same on every node, and one folder for all of them.
+  /// One folder, shared by all nodes.
   std::string dir;
-  /// Steps between two saves; 0: at the end alone.
+  /// Steps between two saves; 0: only at the end.
   std::uint64_t every = 0;
-  /// What the manifests say but for step, time and files.
+  /// The manifest without step, time and files.
   checkpoint::manifest head;
-  /// The same folder, held by the node that runs the job; null on others.
+  /// The same folder, opened by node 0; null on others.
   std::shared_ptr<checkpoint::ring> ring = nullptr;
-  /// A save that takes longer has failed, and is the last one of the run: what still waits to be
-  /// written must not pile up in memory.
+  /// A save that takes longer has failed, and is the last one of the run, so that copies do not
+  /// pile up in memory.
   std::chrono::milliseconds save_time_max{600'000};
 };
 
-/// One save, however it ended.
+/// The outcome of one save.
 struct checkpoint_report {
   std::uint64_t step = 0;  ///< complete steps
-  std::string failure;     ///< why there is none; empty: it stands
+  std::string failure;     ///< empty: the checkpoint is complete
   std::uint32_t files = 0;
   std::uint64_t bytes = 0;
-  double copy_ms = 0;        ///< of the rank that took longest
-  double background_ms = 0;  ///< from the copy until the checkpoint stood, or the failure
+  double copy_ms = 0;        ///< of the slowest rank
+  double background_ms = 0;  ///< from the copy to the commit or failure
 };
 
 }  // namespace rrfp::actors

@@ -1,4 +1,4 @@
-/// Why a run, or the start of one, did not go on.
+/// Why a run, or its start, ended.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-/// What a job file says of checkpoints: where they go, and what a run goes on from.
+/// The checkpoint settings of a job file: where checkpoints go, and which one a run resumes from.
 #pragma once
 
 #include <memory>
@@ -17,44 +17,44 @@
 
 namespace rrfp::actors {
 
-/// Nothing if the job makes no checkpoints. The ring is the caller's to open.
+/// Nothing if the job makes no checkpoints. The caller opens the ring.
 std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
                                                     std::vector<checkpoint::setting> identity);
 
-/// What a training that goes on must have in common with the one before it: job::identity() and the
-/// contents of `data` and of model.pretrained, `weights`; both may be null.
+/// The settings that a resumed run must share with the earlier run: job::identity() and the
+/// contents of `data` and of model.pretrained (`weights`); both may be null.
 std::vector<checkpoint::setting> identity_of(const job::job& j, const data::source* data,
                                              const safetensors::collection* weights);
-/// Tells the weights of one folder from those of another: "xxh64 " and a hash of the names, dtypes,
-/// shapes and first and last bytes of all tensors, however they are spread over files.
+/// Identifies the weights of a folder: "xxh64 " and a hash of the names, dtypes, shapes, and first
+/// and last bytes of all tensors. Does not depend on how files divide them.
 std::string fingerprint_of(const safetensors::collection& weights);
-/// The same of a model and data that the job does not know.
+/// identity_of() for a model and data that the job file does not describe.
 std::vector<checkpoint::setting> identity_without_model(const job::job& j);
 
 struct resume_choice {
-  /// Where earlier checkpoints were set aside; empty: nowhere.
+  /// The folder into which earlier checkpoints were moved; empty: none were.
   std::string set_aside;
-  /// Nothing: the run starts.
+  /// The checkpoint to resume from; nothing: the run starts at step 1.
   std::optional<checkpoint::found> from;
   /// Newer checkpoints that cannot be used, a line each.
   std::vector<std::string> passed_over;
-  /// What the job has changed since, so that results are others than without, a line each.
+  /// Settings that changed since the checkpoint and change the results, a line each.
   std::vector<std::string> changed;
 
-  /// What the user should be told, a line each; the resumption itself is not among them.
+  /// Notes for the user, a line each; the checkpoint resumed from is not among them.
   std::vector<std::string> notes() const;
 };
 
-/// As checkpoint.resume says, the newest checkpoint of the folder that can be used. Changes
-/// nothing. Error, naming the key of the job: there is none and must be one, it is of another
-/// model, seed, optimizer or data, or beyond train.steps.
+/// Chooses the newest usable checkpoint of the folder, as checkpoint.resume says. Changes nothing.
+/// Error, which names the key of the job: a checkpoint is required and none is found, or it has
+/// another model, seed, optimizer or data, or more steps than train.steps.
 result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& setup,
                                     checkpoint::scrutiny how);
 
-/// Before a run, on all its nodes: node 0 opens the folder, holds it in `setup.ring` and chooses,
-/// after a look at every byte, and all nodes take what it has chosen, for two may see a shared
-/// folder differently. `members` is null if there is one node. The end, the same on all nodes: as
-/// choose_resume(), or one does not see what was chosen; or a node was lost.
+/// To be called before a run on all its nodes. Node 0 opens the folder as `setup.ring`, verifies
+/// all checksums and chooses; the other nodes use its choice, because nodes may see a shared folder
+/// differently. `members` is null if there is one node. The end_cause is the same on all nodes: the
+/// errors of choose_resume(), a node that does not see the chosen checkpoint, or a lost node.
 std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkpoint_setup& setup,
                                                        membership* members);
 

@@ -1,4 +1,4 @@
-/// How the processes of a job become its nodes.
+/// Joins the processes of a job as its nodes.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace rrfp::actors {
 
-/// Whether this process may open the files that a node of `nodes` needs, sockets above all. Error:
-/// the limit, what is expected, and what to set.
+/// Checks that this process may open as many file descriptors as one of `nodes` nodes needs, mostly
+/// sockets. Error: the limit, the number expected, and what to raise.
 status check_descriptors(std::uint32_t nodes);
 
 struct join_hooks {
   /// See membership_options.
   int listen_fd = -1;
   std::string version;
-  /// What this node does, for messages.
+  /// Describes this node in messages.
   std::string description;
   std::stop_token stop;
   std::function<void(std::string)> on_refused;
@@ -32,30 +32,31 @@ struct join_hooks {
 };
 
 struct joined_job {
-  std::unique_ptr<membership> members;  ///< null if the others did not come
-  /// A number that all nodes know and no other job has.
+  std::unique_ptr<membership> members;  ///< null if other nodes did not join
+  /// The same random number on all nodes of the job.
   std::uint64_t token = 0;
-  /// Why there is no token: others did not come in time, or one was lost before anything began.
+  /// Why there is no token: other nodes did not join in time, or a node was lost before the start.
   /// Empty otherwise.
   std::string lost;
 };
 
-/// Blocks until all nodes are here and have the same job, but for how each reaches the others.
-/// Error: a wrong place, key or job, or check_descriptors(), which another try would not mend.
+/// Blocks until all nodes have joined with the same job; [transport] may differ. Error: a wrong
+/// place, key or job, or check_descriptors(): trying again would not help.
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks);
 
-/// How long a node may wait for others that read many gigabytes: weights, or all of a checkpoint.
+/// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};
 
-/// What each node has to give, by rank; or why all of them end.
+/// The contribution of each node, by node; or why all nodes end.
 using agreement = std::variant<std::vector<std::string>, end_cause>;
 
-/// Each node did its part, or could not, which `mine` says: all go on or none does. The end is of
-/// bad input, the same on all nodes, and names the first that could not; or it is a loss meanwhile.
+/// Exchanges whether each node succeeded (`mine`): all nodes continue or none does. The end_cause
+/// is the same on all nodes: bad_input, naming the first node that failed, or a node lost
+/// meanwhile.
 agreement agree(membership& members, const result<std::string>& mine,
                 std::chrono::milliseconds limit = reading_time_max);
 
-/// The same of a part that is set up, as an error.
+/// agree() without contributions; returns the cause as an error.
 status agree_to_start(membership& members, const status& mine);
 
 }  // namespace rrfp::actors

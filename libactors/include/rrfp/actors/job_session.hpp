@@ -1,4 +1,4 @@
-/// From a job file to a session.
+/// Makes a session from a job file.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,24 @@
 
 namespace rrfp::actors {
 
-/// The data of the job; null if its device is emulated and reads none. Error: what is wrong with a
-/// path or its contents, naming it.
+/// The data of the job; null for an emulated device, which reads none. Error: names the path and
+/// what is wrong with it or its contents.
 result<std::shared_ptr<const data::source>> open_data(const job::job& j);
 
-/// Error: this machine lacks what device.kind asks for, in words that name it. Looks before data is
-/// read and before anything is computed in this process: what is loaded then is for all runs.
+/// Error: names what this machine lacks for device.kind. To be called before data is read and
+/// before this process computes anything: the libraries that it loads serve all runs.
 status check_device(const job::job& j);
 
-/// Error: obeyed to the letter, the sequence of the policy needs more than dispatch.slot_bytes.
+/// Error: in mode in-order, the sequence of the policy needs more than dispatch.slot_bytes.
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
 
-/// Policies, limits, weather and training of the job, for a model and data that it does not know:
-/// they, checkpoints and hooks are the caller's to set.
+/// Policies, limits, weather and training of the job, for a model and data that the job file does
+/// not describe. The caller sets them, checkpoints and hooks.
 result<session_setup> make_setup_without_model(const job::job& j);
 
 /// A session of the job's model on `data`, or of its emulation, with the policies, limits and
-/// weather of the job. Hooks (on_step, trace, ...) are the caller's to set, and so are what the run
-/// goes on from and, on the node that runs the job, the ring that its checkpoints go to
-/// (job_checkpoint.hpp).
+/// weather of the job. The caller sets hooks (on_step, trace, ...), the checkpoint to resume from
+/// and, on node 0, the checkpoint ring (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j,
                                          std::shared_ptr<const data::source> data);
 

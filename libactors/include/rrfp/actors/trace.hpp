@@ -1,4 +1,4 @@
-/// What happened when, and why: every task and every wait of a run, for the trace viewers.
+/// Records every task and every wait of a run, with times and reasons, for trace viewers.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ struct task_record {
   std::int64_t end = 0;
   /// Part of [begin, end] that was injected jitter.
   std::int64_t delay = 0;
-  /// What the stage held when the task had ended.
+  /// Memory use of the stage when the task had ended.
   memory_use memory;
-  /// Activation memory of the rank, in bytes, as measured then.
+  /// Measured activation memory of the rank at that time, in bytes.
   std::int64_t held_bytes = 0;
-  /// Of the device's memory then: in tensors, and taken from it. 0: it has none of its own.
+  /// Device memory at that time, allocated and reserved; 0 if the device has none of its own.
   accelerator::memory_counts device_memory = {};
 };
 
-/// One time that a stage had nothing to launch.
+/// An interval in which a stage had nothing to launch.
 struct wait_record {
   replica_id replica;
   stage_id stage;
@@ -45,7 +45,7 @@ struct wait_record {
   std::int64_t end = 0;
 };
 
-/// Thread-safe. Holds at most `records_max` records and counts what came after.
+/// Thread-safe. Holds at most `records_max` records of each kind and counts the rest as dropped.
 class trace_recorder {
  public:
   static constexpr std::size_t records_max = 4'000'000;
@@ -56,7 +56,7 @@ class trace_recorder {
   std::vector<task_record> tasks() const;
   std::vector<wait_record> waits() const;
 
-  /// Records that came after the limit.
+  /// Records beyond the limit.
   std::uint64_t dropped() const;
 
   /// All records, as many as fit, for add_bytes() in another process of the same build.
@@ -76,9 +76,9 @@ struct titled_trace {
 };
 
 /// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage,
-/// a thread a rank, a further thread for waits, counters for slots and bytes. Several runs lie side
-/// by side, each with processes of its own and its own time 0. Written beside `path` and renamed,
-/// so that the file is whole or absent.
+/// a thread a rank, one more thread for waits, counters for slots and bytes. Several runs are shown
+/// side by side, each with its own processes and time 0. Written to a temporary file and renamed,
+/// so that `path` is complete or absent.
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);
 
 }  // namespace rrfp::actors

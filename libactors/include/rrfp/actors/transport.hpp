@@ -1,6 +1,6 @@
-/// How tensors travel between ranks. A message describes itself, so shapes may differ from one
-/// microbatch to the next. send() never blocks; a receiver's sink is called from any thread and
-/// only takes note (an actor posts the message to itself).
+/// The interface for sending tensors between ranks. A message describes itself, so shapes may
+/// differ between microbatches. send() never blocks; a receiver's sink is called from any thread
+/// and must not block (it posts the message to an actor).
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ enum class payload : std::uint8_t {
 struct message_header {
   payload kind = payload::activation;
   step_id step;
-  /// The task that the tensor is the input of; unused for tied gradients.
+  /// The task whose input the tensor is; unused for tied gradients.
   microbatch_id mb;
   chunk_id chunk;
   rank_address from;
@@ -44,7 +44,7 @@ struct message_header {
 
 struct message {
   message_header header;
-  /// Contiguous. The receiver shares the memory; nobody writes to it.
+  /// Contiguous. Sender and receiver may share the memory; neither writes to it.
   at::Tensor tensor;
 };
 
@@ -62,37 +62,37 @@ class transport {
   virtual void bind(rank_address address, message_sink sink) = 0;
   /// Delivers once, in any order. The address must be bound.
   virtual void send(message m) = 0;
-  /// Whether send() takes a tensor in memory of a device for `to`. Else it must be in the host's.
+  /// Whether send() accepts a tensor in device memory for `to`; else it must be in host memory.
   virtual bool takes_device_memory(const rank_address& /*to*/) const { return false; }
-  /// Drops what is under way and calls no sink any more once it has returned.
+  /// Drops messages in flight. No sink is called after it has returned.
   virtual void close() = 0;
 };
 
 /// Between ranks of one process: the tensor itself is handed over.
 std::unique_ptr<transport> make_in_process_transport();
 
-/// How long a message is held back, in milliseconds.
+/// The delay of a message, in milliseconds.
 using link_delay = std::function<double(const message_header&)>;
 
-/// Holds messages back before `inner` gets them; those without a delay pass at once.
+/// Delays messages before it passes them to `inner`.
 std::unique_ptr<transport> make_delaying_transport(std::unique_ptr<transport> inner,
                                                    link_delay delay);
 
-/// What becomes of one attempt to send a message.
+/// Whether one attempt to send a message is lost or duplicated.
 struct attempt_fate {
   bool lost = false;
-  bool twice = false;  ///< a copy arrives besides
+  bool twice = false;  ///< a second copy arrives
 };
-/// Of the attempt with this number, from 0. Called from any thread.
+/// The fate of the attempt with this number, from 0. Called from any thread.
 using fate_of_attempt = std::function<attempt_fate(const message_header&, std::uint32_t attempt)>;
 
-/// Loses and doubles messages on their way to `inner`, as `fate` says.
+/// Drops and duplicates messages on their way to `inner`, as `fate` decides.
 std::unique_ptr<transport> make_lossy_transport(std::unique_ptr<transport> inner,
                                                 fate_of_attempt fate);
 
-/// Makes an `inner` of one process that loses and doubles messages whole again: what has not
-/// arrived `after` its last attempt is sent once more, and what comes again is dropped. `on_resend`
-/// is called before every further attempt, from any thread; may be empty.
+/// Makes a lossy `inner` within one process reliable: a message that has not arrived `after` its
+/// last attempt is sent again, and duplicates are dropped. `on_resend` is called before each
+/// further attempt, from any thread; may be empty.
 std::unique_ptr<transport> make_resending_transport(std::unique_ptr<transport> inner,
                                                     std::chrono::nanoseconds after,
                                                     std::function<void()> on_resend = {});

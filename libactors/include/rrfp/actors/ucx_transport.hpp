@@ -95,10 +95,10 @@ struct ucx_counters {
   std::uint64_t dropped_stale = 0;        ///< of another job or epoch
   std::uint64_t dropped_invalid = 0;      ///< header does not decode
   std::uint64_t dropped_unreachable = 0;  ///< to a node that failed or left
-  std::uint64_t announced = 0;            ///< now waiting to be fetched
-  std::uint64_t inflight_bytes = 0;       ///< now being fetched
+  std::uint64_t announced = 0;            ///< currently waiting to be fetched
+  std::uint64_t inflight_bytes = 0;       ///< currently being fetched
   std::uint64_t inflight_bytes_peak = 0;
-  std::uint64_t slabs_in_use = 0;  ///< now, by this transport or by tensors that it delivered
+  std::uint64_t slabs_in_use = 0;  ///< currently, by this transport or by delivered tensors
   std::uint64_t slab_bytes_in_use = 0;
   std::uint64_t slab_bytes_cached = 0;
 };
@@ -117,7 +117,7 @@ class ucx_transport final : public transport {
   static result<std::unique_ptr<ucx_transport>> open(ucx_options options);
   ~ucx_transport() override;
 
-  /// What other nodes need to connect here; opaque bytes.
+  /// Passed to connect() on other nodes; opaque bytes.
   const std::string& address() const;
   /// Call it before the first connect(). `failed` is called on the progress thread, at most once
   /// per node, and must not block. After that no message is received from that node or sent to it.

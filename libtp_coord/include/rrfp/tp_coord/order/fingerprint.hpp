@@ -48,7 +48,7 @@ struct fingerprint {
   bool operator==(const fingerprint&) const = default;
 };
 
-/// "all-reduce (sum) of 4096 float32, number 2 of F3 (step 12, launch 57)"
+/// "all-reduce (sum) of 4096 float32, number 2 of F3 (step 13, launch 57)"
 std::string to_string(const fingerprint& f);
 
 /// Empty if all fingerprints agree. Otherwise names the first rank that differs from rank 0, with
