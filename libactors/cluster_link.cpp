@@ -186,15 +186,15 @@ std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::act
   return nodes;
 }
 
-void cluster_link::watch(const caf::actor& who) {
+void cluster_link::watch(const caf::actor& watcher) {
   {
     const std::lock_guard lock{mutex_};
-    watcher_ = who;
+    watcher_ = watcher;
   }
-  if (!who) return cluster_.members->on_lost(nullptr);
-  cluster_.members->on_lost([this, who](node_id n, std::string why) {
+  if (!watcher) return cluster_.members->on_lost(nullptr);
+  cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
     wire_.give_up(n, why);
-    post(who, node_lost{std::move(why)});
+    post(watcher, node_lost{std::move(why)});
   });
 }
 

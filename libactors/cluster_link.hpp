@@ -64,9 +64,9 @@ class cluster_link {
   /// others get only their own.
   std::variant<std::vector<caf::actor>, end_cause> exchange(caf::actor_system& system,
                                                             const caf::actor& node);
-  /// From now on `who` receives node_lost and node_unreachable, also for nodes lost earlier; null:
-  /// nobody does.
-  void watch(const caf::actor& who);
+  /// From now on `watcher` receives node_lost and node_unreachable, also for nodes lost earlier.
+  /// Null: no actor receives them.
+  void watch(const caf::actor& watcher);
   /// Waits until the other nodes have ended too, and gathers all traces on node 0. Returns, on
   /// node 0, what is missing in `trace` and why; empty: nothing is missing.
   std::string finish(trace_recorder* trace);

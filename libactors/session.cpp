@@ -555,14 +555,14 @@ class session::impl {
     return result;
   }
 
-  /// Sets the actors that receive interrupts and demands (`who`) and report requests (`node`).
-  void set_receivers(const caf::actor& who, const caf::actor& node) {
+  /// Sets the actors that receive interrupts and demands, and report requests.
+  void set_receivers(const caf::actor& for_job, const caf::actor& for_reports) {
     const std::lock_guard lock{mutex_};
-    to_interrupt_ = who;
-    to_report_ = node;
-    if (!who) return;
-    if (interrupts_ > 0) post(who, interrupted{interrupts_ > 1});
-    for (const auto& m : std::exchange(early_demands_, {})) post(who, m);
+    to_interrupt_ = for_job;
+    to_report_ = for_reports;
+    if (!for_job) return;
+    if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
+    for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
   }
 
   session_setup setup_;

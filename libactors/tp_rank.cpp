@@ -40,8 +40,8 @@ constexpr std::chrono::nanoseconds from_ms(double ms) {
 class execution {
  public:
   execution(const run_launch& run, at::Tensor input, std::optional<message_header> next_input,
-            std::shared_ptr<const tp_rank_setup> of)
-      : rank(std::move(of)),
+            std::shared_ptr<const tp_rank_setup> setup)
+      : rank(std::move(setup)),
         run_(run),
         input_(std::move(input)),
         next_input_(next_input),
