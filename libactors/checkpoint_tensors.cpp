@@ -120,9 +120,9 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
 }
 
 result<std::shared_ptr<const checkpoint_tensors>> checkpoint_tensors::open(
-    const checkpoint::found& from) {
+    const checkpoint::found_checkpoint& from) {
   const std::shared_ptr<checkpoint_tensors> made{new checkpoint_tensors};
-  for (const auto& f : from.what.files) {
+  for (const auto& f : from.contents.files) {
     const auto path = (std::filesystem::path{from.folder} / f.name).string();
     const auto in = safetensors::file::open(path);
     if (!in) return in.failure();

@@ -23,7 +23,7 @@ constexpr std::string_view microbatches_key = "pipeline.microbatches";
 /// The microbatches of a step are compared over all replicas together.
 error other_microbatches(const job::job& j, const checkpoint::found& from,
                          const checkpoint::difference& d) {
-  const bool by_replicas = from.what.replicas != j.pipeline.replicas;
+  const bool by_replicas = from.contents.replicas != j.pipeline.replicas;
   return job::blame(
       j, by_replicas ? std::string_view{"pipeline.replicas"} : microbatches_key,
       fmt::format(
@@ -58,8 +58,8 @@ std::string fingerprint_of(const safetensors::collection& weights) {
   constexpr std::size_t end_bytes = 4096;
   checkpoint::checksum sum;
   for (const auto& [name, t] : weights.tensors()) {
-    const auto line = fmt::format("{} {} {}\n", name, safetensors::name(t.what->type),
-                                  safetensors::text_of(t.what->shape));
+    const auto line = fmt::format("{} {} {}\n", name, safetensors::name(t.info->type),
+                                  safetensors::text_of(t.info->shape));
     sum.add(std::as_bytes(std::span{line}));
     const auto bytes = t.bytes();
     const auto some = std::min(bytes.size(), end_bytes);
@@ -112,18 +112,18 @@ std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
 std::vector<std::string> resume_choice::notes() const {
   std::vector<std::string> all;
   if (!set_aside.empty()) all.push_back("earlier checkpoints are set aside in " + set_aside);
-  for (const auto& line : passed_over) all.push_back("passed over: " + line);
+  for (const auto& line : skipped) all.push_back("passed over: " + line);
   all.insert(all.end(), changed.begin(), changed.end());
   return all;
 }
 
 result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& setup,
-                                    checkpoint::scrutiny how) {
+                                    checkpoint::verification how) {
   resume_choice choice;
   if (j.checkpoint.resume == job::resume_kind::never) return choice;
   auto searched = checkpoint::find_newest(setup.dir, how);
   if (!searched) return job::blame(j, "checkpoint.dir", searched.message());
-  choice.passed_over = std::move(searched->passed_over);
+  choice.skipped = std::move(searched->skipped);
   choice.from = std::move(searched->newest);
   if (choice.from) {
     if (auto may = check_resumable(j, setup, *choice.from, choice.changed); !may)
@@ -132,7 +132,7 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
   }
   if (j.checkpoint.resume != job::resume_kind::must) return choice;
   auto why = fmt::format("\"must\" expects a checkpoint in {}, found none", setup.dir);
-  for (const auto& line : choice.passed_over) why += "; " + line;
+  for (const auto& line : choice.skipped) why += "; " + line;
   return job::blame(j, "checkpoint.resume", why);
 }
 

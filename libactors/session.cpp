@@ -277,7 +277,7 @@ class session::impl {
     context->on_report = setup_.on_report;
     counters_->run = setup_.name;
     counters_->hang_timeout_s = setup_.hang_timeout_s;
-    counters_->job.first_step.set(setup_.resume ? setup_.resume->what.step : 0);
+    counters_->job.first_step.set(setup_.resume ? setup_.resume->contents.step : 0);
     counters_->note_progress();
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
@@ -518,7 +518,7 @@ class session::impl {
     if (leads)
       job = spawn_detached<job_actor>(
           system, job_setup{nodes, setup_.train, setup_.on_request,
-                            setup_.resume ? setup_.resume->what.step : 0, setup_.checkpoint,
+                            setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint,
                             context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
                             [&](run_result r) { job_over.set_value(std::move(r)); }});
     set_receivers(leads ? job : node, node);

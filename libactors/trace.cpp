@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 #include <rrfp/schedule/check.hpp>
 #include <rrfp/schedule/step_name.hpp>
 
@@ -25,7 +25,7 @@ const char* kind_of(step_id s) { return is_evaluation(s) ? "evaluation" : "step"
 
 class json_events {
  public:
-  explicit json_events(files::whole_file& file) : file_(file) { put("{\"traceEvents\":[\n"); }
+  explicit json_events(files::atomic_file& file) : file_(file) { put("{\"traceEvents\":[\n"); }
 
   void name(std::string_view what, std::uint32_t process, std::uint32_t thread,
             const std::string& value) {
@@ -89,7 +89,7 @@ class json_events {
 
   static constexpr std::size_t bytes_at_once = std::size_t{1} << 20;
 
-  files::whole_file& file_;
+  files::atomic_file& file_;
   std::string pending_;
   status written_ = success();
   bool first_ = true;
@@ -193,7 +193,7 @@ void trace_recorder::add_bytes(std::string_view bytes) {
 }
 
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs) {
-  const auto file = files::whole_file::create(path);
+  const auto file = files::atomic_file::create(path);
   if (!file) return file.failure();
   json_events events{**file};
   std::uint64_t dropped = 0;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 
 namespace rrfp::apps {
 

@@ -16,7 +16,7 @@
 #include <rrfp/experiment/page.hpp>
 #include <rrfp/experiment/store.hpp>
 #include <rrfp/experiment/tables.hpp>
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -102,11 +102,11 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
   apps::print("\nmachine: {}; took {:.0f} s\n", machine(), took.count());
   const std::filesystem::path path{wanted.out};
-  if (auto w = files::write_whole(path / "results.json", results_json(e, *all)); !w)
+  if (auto w = files::write_atomically(path / "results.json", results_json(e, *all)); !w)
     return apps::fail("--out: " + w.message());
-  if (auto w = files::write_whole(path / "results.csv", results_csv(e, *all)); !w)
+  if (auto w = files::write_atomically(path / "results.csv", results_csv(e, *all)); !w)
     return apps::fail("--out: " + w.message());
-  if (auto w = files::write_whole(path / "report.html", report_page(e, *all, machine())); !w)
+  if (auto w = files::write_atomically(path / "report.html", report_page(e, *all, machine())); !w)
     return apps::fail("--out: " + w.message());
   return apps::exit_done;
 }

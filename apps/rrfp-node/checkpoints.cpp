@@ -36,22 +36,22 @@ std::string line_of(const actors::checkpoint_report& r) {
       r.step, r.files, static_cast<double>(r.bytes) / mebibyte, r.copy_ms, r.background_ms);
 }
 
-std::string line_of(const checkpoint::found& from) {
-  return fmt::format("goes on after step {} from {}, of {}", from.what.step, from.folder,
-                     from.what.written_at);
+std::string line_of(const checkpoint::found_checkpoint& from) {
+  return fmt::format("goes on after step {} from {}, of {}", from.contents.step, from.folder,
+                     from.contents.written_at);
 }
 
 result<std::string> describe_checkpoints(const job::job& j,
                                          const std::optional<actors::checkpoint_setup>& setup) {
   if (!setup) return std::string{};
-  const auto choice = actors::choose_resume(j, *setup, checkpoint::scrutiny::checksums);
+  const auto choice = actors::choose_resume(j, *setup, checkpoint::verification::checksums);
   if (!choice) return choice.failure();
   const auto when = setup->every == 0 ? std::string{"at the end"}
                                       : fmt::format("every {} steps and at the end", setup->every);
   auto text =
       fmt::format("checkpoints {} in {}, the newest {} are kept; the run {}\n", when, setup->dir,
                   j.checkpoint.keep, choice->from ? line_of(*choice->from) : "starts");
-  for (const auto& line : choice->passed_over) text += "  passed over: " + line + "\n";
+  for (const auto& line : choice->skipped) text += "  passed over: " + line + "\n";
   for (const auto& line : choice->changed) text += "  " + line + "\n";
   return text;
 }

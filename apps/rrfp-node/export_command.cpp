@@ -27,20 +27,20 @@ constexpr std::string_view config_name = "config.json";
 /// What goes along from the model that was trained on: no weights of any kind.
 constexpr std::array<std::string_view, 4> companion_kinds{".json", ".txt", ".model", ".jinja"};
 
-result<checkpoint::found> find_checkpoint(const std::string& path) {
+result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
   std::error_code unknown;
   if (fs::exists(fs::path{path} / checkpoint::manifest_name, unknown))
-    return checkpoint::verify(path, checkpoint::scrutiny::checksums);
-  auto searched = checkpoint::find_newest(path, checkpoint::scrutiny::checksums);
+    return checkpoint::verify(path, checkpoint::verification::checksums);
+  auto searched = checkpoint::find_newest(path, checkpoint::verification::checksums);
   if (!searched) return searched.failure();
-  for (const auto& line : searched->passed_over) print_error("rrfp-node: passed over: {}\n", line);
+  for (const auto& line : searched->skipped) print_error("rrfp-node: passed over: {}\n", line);
   if (searched->newest) return *std::move(searched->newest);
   return error{path + ": expected a checkpoint, or a folder of them, found none that can be used"};
 }
 
-result<job::model_options> model_of(const checkpoint::found& from) {
+result<job::model_options> model_of(const checkpoint::found_checkpoint& from) {
   std::vector<job::setting> identity;
-  for (const auto& s : from.what.identity) identity.push_back({s.key, s.value});
+  for (const auto& s : from.contents.identity) identity.push_back({s.key, s.value});
   auto model = job::model_of(identity);
   if (!model) return error{from.folder + ": " + model.message()};
   if (auto can = hugging_face::check_expressible(*model); !can)
@@ -80,11 +80,11 @@ result<base_model> open_base(const std::string& folder) {
 }
 
 /// Error: what was not trained would come from other weights than those that the run began with.
-status check_base(const checkpoint::found& from, const export_options& options,
+status check_base(const checkpoint::found_checkpoint& from, const export_options& options,
                   const base_model& base) {
   if (base.weights == nullptr) return success();
   const auto given = actors::fingerprint_of(*base.weights);
-  for (const auto& s : from.what.identity)
+  for (const auto& s : from.contents.identity)
     if (s.key == "model.pretrained" && s.value != "none" && s.value != given)
       return error{
           fmt::format("--base {}: expected the weights of model.pretrained, {} in {}, got {}",
@@ -139,22 +139,22 @@ int export_command(const export_options& options) {
   const auto config = config_of(*trained, options);
   if (!config) return refuse(config.message());
   if (auto free = check_free(options, *base); !free) return refuse(free.message());
-  auto model =
-      exported_model::create(*std::move(saved), base->weights,
-                             hugging_face::unused_parameters(*trained), from->what.step, options);
+  auto model = exported_model::create(*std::move(saved), base->weights,
+                                      hugging_face::unused_parameters(*trained),
+                                      from->contents.step, options);
   if (!model) return refuse(model.message());
   // The weights come last: a folder that has them is whole.
   auto written = copy_into(base->companions, options.out);
   if (written)
-    written = files::write_whole((fs::path{options.out} / config_name).string(), *config);
+    written = files::write_atomically((fs::path{options.out} / config_name).string(), *config);
   if (written) written = model->write();
   if (!written) {
     take_back(options, *base);
     return fail(written.message());
   }
-  print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder, from->what.written_at,
-        model->tensors(), model->bytes(), model->files(), model->files() == 1 ? "" : "s",
-        options.out);
+  print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
+        from->contents.written_at, model->tensors(), model->bytes(), model->files(),
+        model->files() == 1 ? "" : "s", options.out);
   if (base->weights)
     print("{}: {} tensors and {} files of it went along\n", options.base, model->taken_from_base(),
           base->companions.size());

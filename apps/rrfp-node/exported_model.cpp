@@ -110,7 +110,7 @@ result<exported_model> exported_model::create(
     for (const auto& [name, t] : made.base_->tensors())
       if (!trained.contains(name)) {
         made.kept_.emplace(name, t);
-        specs.push_back({name, t.what->type, t.what->shape});
+        specs.push_back({name, t.info->type, t.info->shape});
       }
   auto to = safetensors::sharded_writer::create(
       options.out, std::move(specs), {{"format", "pt"}, {"rrfp.step", std::to_string(step)}},

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 
 #include "../common/console.hpp"
 
@@ -89,7 +89,7 @@ void leave_report(const std::string& folder, node_id node, const std::string& re
   auto told = whole;
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
-    if (auto written = files::write_whole(path, whole); written)
+    if (auto written = files::write_atomically(path, whole); written)
       told = shortened(whole) + fmt::format("rrfp-node: the report is saved in {}\n", path);
     else
       told += fmt::format("rrfp-node: the report cannot be saved: {}\n", written.message());

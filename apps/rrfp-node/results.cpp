@@ -69,11 +69,11 @@ void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& 
   write(text_of(line));
 }
 
-void json_log::resume(const job::job& run, const checkpoint::found& from) {
+void json_log::resume(const job::job& run, const checkpoint::found_checkpoint& from) {
   if (file_ == nullptr) return;
   write(text_of({{"event", "resume"},
                  {"run", run.name},
-                 {"step", from.what.step},
+                 {"step", from.contents.step},
                  {"checkpoint", from.folder}}));
 }
 

@@ -24,7 +24,7 @@ class json_log {
 
   void step(const job::job& run, const actors::step_summary& s);
   void checkpoint(const job::job& run, const actors::checkpoint_report& r);
-  void resume(const job::job& run, const checkpoint::found& from);
+  void resume(const job::job& run, const checkpoint::found_checkpoint& from);
   void summary(const job::job& run, const actors::run_result& r);
   /// Error: something could not be written (the disk is full, say).
   status close();

@@ -86,7 +86,7 @@ prepared prepare(const job::job& j, std::uint32_t number,
   prepared_run run{j, std::move(input->data_report), nullptr, nullptr, nullptr, {}};
   auto& setup = input->setup;
   if (auto cause = prepare_checkpoints(j, seat, setup)) return *std::move(cause);
-  const auto first = setup.resume ? setup.resume->what.step : 0;
+  const auto first = setup.resume ? setup.resume->contents.step : 0;
   run.shown = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
   setup.trace = run.trace.get();
@@ -190,7 +190,7 @@ status check_training(const std::vector<job::job>& runs, const training_options&
     if (!setup) return setup.failure();
     // Their bytes are looked through when the run starts; that takes its time.
     if (setup->checkpoint)
-      if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::scrutiny::sizes);
+      if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::verification::sizes);
           !may)
         return may.failure();
     if (auto places = plan::node_places::make(j, nodes); !places)

@@ -281,7 +281,7 @@ int make_report(const options& wanted) {
     }
   }
   for (const auto& p : products)
-    if (auto written = files::write_whole(p.file, p.text); !written)
+    if (auto written = files::write_atomically(p.file, p.text); !written)
       return apps::fail(p.option + " " + written.message());
   for (const auto& p : products) apps::print("{}", p.said);
   return apps::exit_done;

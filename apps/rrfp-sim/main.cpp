@@ -110,14 +110,14 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
   json += apps::json_of(*ran, *dispatch, j.name) + "\n";
   if (!wanted.write_durations.empty())
-    if (auto written = files::write_whole(wanted.write_durations, durations.table().text());
+    if (auto written = files::write_atomically(wanted.write_durations, durations.table().text());
         !written)
       return apps::fail("--write-durations " + written.message());
   if (!wanted.write_schedule.empty()) {
     std::vector<sequence> order;
     for (const auto& stage : ran->stages) order.push_back(stage.order);
-    if (auto written =
-            files::write_whole(wanted.write_schedule, policies::write_csv(order, dispatch->shape));
+    if (auto written = files::write_atomically(wanted.write_schedule,
+                                               policies::write_csv(order, dispatch->shape));
         !written)
       return apps::fail("--write-schedule " + written.message());
   }
@@ -163,7 +163,7 @@ int run(int argc, char** argv) {
   for (const auto& j : jobs)
     if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;
   if (!wanted.json.empty())
-    if (auto written = files::write_whole(wanted.json, json); !written)
+    if (auto written = files::write_atomically(wanted.json, json); !written)
       return apps::fail("--json " + written.message());
   return apps::exit_done;
 }

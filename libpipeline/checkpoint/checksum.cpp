@@ -18,23 +18,23 @@ constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
 }  // namespace
 
 struct checksum::state {
-  std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> of{XXH64_createState(),
-                                                                       XXH64_freeState};
+  std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> xxh64{XXH64_createState(),
+                                                                          XXH64_freeState};
 };
 
 checksum::checksum() : state_(std::make_unique<state>()) {
-  RRFP_CHECK(state_->of != nullptr, "memory for a checksum");
-  XXH64_reset(state_->of.get(), 0);
+  RRFP_CHECK(state_->xxh64 != nullptr, "no memory for the state of a checksum");
+  XXH64_reset(state_->xxh64.get(), 0);
 }
 
 checksum::~checksum() = default;
 
 void checksum::add(std::span<const std::byte> bytes) {
-  XXH64_update(state_->of.get(), bytes.data(), bytes.size());
+  XXH64_update(state_->xxh64.get(), bytes.data(), bytes.size());
   bytes_ += bytes.size();
 }
 
-std::uint64_t checksum::value() const { return XXH64_digest(state_->of.get()); }
+std::uint64_t checksum::value() const { return XXH64_digest(state_->xxh64.get()); }
 
 std::uint64_t checksum_of(std::string_view text) { return XXH64(text.data(), text.size(), 0); }
 

@@ -1,4 +1,4 @@
-/// The names in a ring's folder.
+/// The names of entries in the checkpoint folder.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace rrfp::checkpoint {
 
-/// The step of a folder_name(); nothing for other names.
+/// The step that folder_name() encodes; nullopt for any other name.
 std::optional<std::uint64_t> step_of(const std::string& name);
 
-/// Whether it is the name of something on its way in or out.
+/// Whether `name` is a temporary folder: a checkpoint that is being written or removed.
 bool is_leftover(const std::string& name);
 
-/// The steps that have a folder, newest first. None if the folder is not there.
+/// The steps that have a folder in `dir`, newest first; none if `dir` does not exist.
 result<std::vector<std::uint64_t>> steps_in(const std::string& dir);
 
 std::string path_in(const std::string& dir, const std::string& name);

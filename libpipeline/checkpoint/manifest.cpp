@@ -11,7 +11,7 @@ namespace rrfp::checkpoint {
 
 namespace {
 
-/// Keeps the order, which the checksum is of.
+/// The checksum covers the dumped text, so keys must keep their order.
 using json = nlohmann::ordered_json;
 
 constexpr const char* sum_key = "xxh64";
@@ -37,7 +37,7 @@ result<std::uint64_t> from_hex(const std::string& text) {
   return value;
 }
 
-/// A name that leads out of the folder would be read, and removed, out of it.
+/// A name with a path could make verification or removal touch files outside the folder.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
 }
@@ -48,7 +48,8 @@ result<std::vector<file_entry>> files_of(const json& list) {
     file_entry f;
     entry.at("name").get_to(f.name);
     entry.at("bytes").get_to(f.bytes);
-    if (!is_plain_name(f.name)) return error{"files: expected names, got '" + f.name + "'"};
+    if (!is_plain_name(f.name))
+      return error{"files: expected a plain file name, got '" + f.name + "'"};
     const auto sum = from_hex(entry.at("xxh64").get<std::string>());
     if (!sum) return error{"files: " + f.name + ": xxh64: " + sum.message()};
     f.xxh64 = *sum;
@@ -66,7 +67,7 @@ result<manifest> read(const json& from) {
   const auto& pipeline = from.at("pipeline");
   pipeline.at("stages").get_to(m.shape.stages);
   pipeline.at("chunks").get_to(m.shape.chunks);
-  // Told to people, never acted on.
+  // For display only; nothing depends on it.
   m.shape.layout =
       placement_of(pipeline.at("placement").get<std::string>()).value_or(placement::linear);
   pipeline.at("microbatches").get_to(m.shape.microbatches);
@@ -102,19 +103,19 @@ std::string to_json(const manifest& m) {
 result<manifest> parse_manifest(std::string_view text) {
   auto parsed = parse_json<json>(text);
   if (const auto* fault = std::get_if<json_fault>(&parsed))
-    return error{fault->message() + ": cut short or altered"};
+    return error{fault->message() + ": truncated or altered"};
   auto& from = std::get<json>(parsed);
   try {
     const auto format = from.at("format").get<std::uint32_t>();
     if (format != format_version)
-      return error{"of format " + std::to_string(format) + ", this program reads " +
-                   std::to_string(format_version)};
+      return error{"expected format " + std::to_string(format_version) + ", got " +
+                   std::to_string(format)};
     const auto sum = from.at(sum_key).get<std::string>();
     from.erase(sum_key);
-    if (sum != hex(checksum_of(from.dump()))) return error{"altered: its checksum does not agree"};
+    if (sum != hex(checksum_of(from.dump()))) return error{"altered: its checksum does not match"};
     return read(from);
   } catch (const json::exception& e) {
-    return error{std::string{"no manifest: "} + e.what()};
+    return error{std::string{"not a manifest: "} + e.what()};
   }
 }
 

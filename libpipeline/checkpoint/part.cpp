@@ -8,7 +8,8 @@ using nlohmann::json;
 
 namespace {
 
-/// A table of names, whose entries `read` takes. `key`: where it stands.
+/// Parses an object keyed by tensor name; `read` fills one entry. `key` names the metadata in
+/// errors.
 template <class Table, class Read>
 result<Table> parse_table(std::string_view key, std::string_view text, Read read) {
   const auto parsed = parse_json(text);
@@ -61,18 +62,18 @@ result<stored_forms> parse_stored(std::string_view text) {
 }
 
 status check_part(const part& p, std::span<const std::int64_t> shape) {
-  const error no_part{"the tensor is no such part of a whole one"};
+  const error mismatch{"the tensor does not match its entry in rrfp.parts"};
   if (p.dimension < 0 || p.dimension >= std::ssize(p.whole) || p.whole.size() != shape.size())
-    return no_part;
+    return mismatch;
   for (std::int64_t d = 0; d < std::ssize(shape); ++d) {
     const auto at = static_cast<std::size_t>(d);
-    if (d != p.dimension && shape[at] != p.whole[at]) return no_part;
+    if (d != p.dimension && shape[at] != p.whole[at]) return mismatch;
   }
   const auto cut = static_cast<std::size_t>(p.dimension);
-  if (p.blocks < 1 || p.whole[cut] % p.blocks != 0 || p.offset < 0 || p.length < 0) return no_part;
+  if (p.blocks < 1 || p.whole[cut] % p.blocks != 0 || p.offset < 0 || p.length < 0) return mismatch;
   const auto block = p.whole[cut] / p.blocks;
-  if (p.length > block || p.offset > block - p.length) return no_part;
-  if (shape[cut] != p.length * p.blocks) return no_part;
+  if (p.length > block || p.offset > block - p.length) return mismatch;
+  if (shape[cut] != p.length * p.blocks) return mismatch;
   return success();
 }
 

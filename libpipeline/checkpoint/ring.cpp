@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <utility>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 
 #include "folders.hpp"
 
@@ -23,16 +23,16 @@ ring::ring(std::string dir, std::uint32_t keep, int lock)
 ring::~ring() { ::close(lock_); }
 
 result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t keep) {
-  const auto refused = [&](const std::string& what) { return error{dir + ": " + what}; };
+  const auto refused = [&](const std::string& why) { return error{dir + ": " + why}; };
   std::error_code failed;
   fs::create_directories(dir, failed);
-  if (failed) return refused("cannot make the folder: " + failed.message());
+  if (failed) return refused("cannot create the folder: " + failed.message());
   const int lock = ::open(path_in(dir, ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0) return refused(std::string{"cannot write: "} + std::strerror(errno));
-  // Not every shared file system has locks: there it is for the user to keep runs apart.
+  // Some shared file systems have no locks; there the user must keep runs in separate folders.
   if (::flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock);
-    return refused("another run writes its checkpoints here");
+    return refused("another run is writing its checkpoints here");
   }
   return std::unique_ptr<ring>{new ring{dir, keep, lock}};
 }
@@ -41,7 +41,7 @@ result<std::optional<std::string>> ring::set_aside() {
   const auto steps = steps_in(dir_);
   if (!steps) return steps.failure();
   if (steps->empty()) return std::optional<std::string>{};
-  // Two within a second must not meet.
+  // Two runs within a second need different names.
   std::error_code failed;
   auto aside = path_in(dir_, "earlier-" + utc_now());
   for (int n = 2; fs::exists(aside, failed); ++n)
@@ -50,7 +50,7 @@ result<std::optional<std::string>> ring::set_aside() {
   for (const auto step : *steps)
     if (!failed)
       fs::rename(path_in(dir_, folder_name(step)), path_in(aside, folder_name(step)), failed);
-  if (failed) return error{aside + ": cannot set earlier checkpoints aside: " + failed.message()};
+  if (failed) return error{aside + ": cannot move earlier checkpoints here: " + failed.message()};
   if (auto synced = files::sync_folder(dir_); !synced) return synced.failure();
   return std::optional{aside};
 }
@@ -60,7 +60,7 @@ status ring::begin(std::uint64_t step) {
   const auto folder = folder_of_save(dir_, step);
   std::error_code failed;
   fs::create_directories(folder, failed);
-  if (failed) return error{folder + ": cannot make the folder: " + failed.message()};
+  if (failed) return error{folder + ": cannot create the folder: " + failed.message()};
   return success();
 }
 
@@ -72,24 +72,25 @@ status ring::commit(const manifest& m) {
     const auto bytes = fs::file_size(path, unknown);
     if (unknown || bytes != f.bytes)
       return error{path + ": expected the " + std::to_string(f.bytes) +
-                   " bytes that its rank has written: is this one folder for all nodes?"};
+                   " bytes that its rank wrote: do all nodes share this folder?"};
   }
-  if (auto written = files::write_whole(path_in(folder, std::string{manifest_name}), to_json(m));
+  if (auto written =
+          files::write_atomically(path_in(folder, std::string{manifest_name}), to_json(m));
       !written)
     return written;
   const auto place = path_in(dir_, folder_name(m.step));
   std::error_code failed;
-  // A checkpoint of this step that was passed over, or is one of a run that has been here before.
+  // This step may already have a checkpoint: one that was not usable, or one of an earlier run.
   if (fs::exists(fs::symlink_status(place, failed))) remove(place);
   fs::rename(folder, place, failed);
-  if (failed) return error{place + ": cannot be put in its place: " + failed.message()};
+  if (failed) return error{place + ": cannot rename the new checkpoint: " + failed.message()};
   if (auto synced = files::sync_folder(dir_); !synced) return synced;
   remove_older(m.step);
   return success();
 }
 
 void ring::remove_older(std::uint64_t good) {
-  // Newer ones that could not be used stay, for people to look at.
+  // Newer checkpoints that were not usable stay, so that users can inspect them.
   const auto steps = steps_in(dir_);
   if (!steps) return;
   std::uint32_t kept = 0;

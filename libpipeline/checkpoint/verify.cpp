@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view step_head = "step-";
+constexpr std::string_view step_prefix = "step-";
 
 result<std::string> text_of(const std::string& path) {
   std::error_code unknown;
@@ -32,7 +32,7 @@ result<std::string> text_of(const std::string& path) {
   return text.str();
 }
 
-status verify_file(const std::string& folder, const file_entry& f, scrutiny how) {
+status verify_file(const std::string& folder, const file_entry& f, verification level) {
   const auto path = path_in(folder, f.name);
   std::error_code unknown;
   const auto bytes = fs::file_size(path, unknown);
@@ -40,7 +40,7 @@ status verify_file(const std::string& folder, const file_entry& f, scrutiny how)
   if (bytes != f.bytes)
     return error{path + ": expected " + std::to_string(f.bytes) + " bytes, got " +
                  std::to_string(bytes)};
-  if (how == scrutiny::sizes) return success();
+  if (level == verification::sizes) return success();
   const auto sum = sum_of_file(path);
   if (!sum) return sum.failure();
   if (sum->bytes == f.bytes && sum->xxh64 == f.xxh64) return success();
@@ -70,16 +70,16 @@ std::string folder_of_save(const std::string& dir, std::uint64_t step) {
 }
 
 std::optional<std::uint64_t> step_of(const std::string& name) {
-  if (!name.starts_with(step_head)) return std::nullopt;
+  if (!name.starts_with(step_prefix)) return std::nullopt;
   std::uint64_t step = 0;
   const auto* const end = name.data() + name.size();
-  const auto read = std::from_chars(name.data() + step_head.size(), end, step);
+  const auto read = std::from_chars(name.data() + step_prefix.size(), end, step);
   if (read.ec != std::errc{} || read.ptr != end || folder_name(step) != name) return std::nullopt;
   return step;
 }
 
 bool is_leftover(const std::string& name) {
-  return name.starts_with("." + std::string{step_head}) && name.ends_with(".tmp");
+  return name.starts_with("." + std::string{step_prefix}) && name.ends_with(".tmp");
 }
 
 result<std::vector<std::uint64_t>> steps_in(const std::string& dir) {
@@ -94,33 +94,35 @@ result<std::vector<std::uint64_t>> steps_in(const std::string& dir) {
   return steps;
 }
 
-result<found> verify(const std::string& folder, scrutiny how) {
+result<found_checkpoint> verify(const std::string& folder, verification level) {
   const auto path = path_in(folder, std::string{manifest_name});
   std::error_code unknown;
-  if (!fs::exists(path, unknown)) return error{folder + ": no checkpoint: it has no manifest.json"};
+  if (!fs::exists(path, unknown))
+    return error{folder + ": not a checkpoint: it has no manifest.json"};
   const auto text = text_of(path);
   if (!text) return text.failure();
   auto m = parse_manifest(*text);
   if (!m) return error{path + ": " + m.message()};
   const auto named = step_of(fs::path{folder}.filename().string());
   if (named && *named != m->step)
-    return error{path + ": of step " + std::to_string(m->step) + ", in the folder of another"};
+    return error{path + ": expected step " + std::to_string(*named) + ", got " +
+                 std::to_string(m->step)};
   for (const auto& f : m->files)
-    if (auto good = verify_file(folder, f, how); !good) return good.failure();
-  return found{folder, std::move(*m)};
+    if (auto good = verify_file(folder, f, level); !good) return good.failure();
+  return found_checkpoint{folder, std::move(*m)};
 }
 
-result<search> find_newest(const std::string& dir, scrutiny how) {
+result<search> find_newest(const std::string& dir, verification level) {
   const auto steps = steps_in(dir);
   if (!steps) return steps.failure();
   search s;
   for (const auto step : *steps) {
-    auto one = verify(path_in(dir, folder_name(step)), how);
+    auto one = verify(path_in(dir, folder_name(step)), level);
     if (one) {
       s.newest = std::move(*one);
       return s;
     }
-    s.passed_over.push_back(one.message());
+    s.skipped.push_back(one.message());
   }
   return s;
 }

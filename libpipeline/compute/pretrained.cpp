@@ -42,20 +42,20 @@ std::vector<std::int64_t> stored_sizes(const parameter& p) {
   return sizes;
 }
 
-/// All of the tensor, in the model's shape. The memory is the file's, unless it lies badly there.
+/// The whole tensor in the model's shape. A view of the mapped file, or a copy if it is misaligned.
 at::Tensor view_of(const safetensors::located_tensor& found, at::ScalarType type,
                    const parameter& p) {
   auto* const bytes = const_cast<std::byte*>(found.bytes().data());  // it is only read
   const bool is_aligned =
-      reinterpret_cast<std::uintptr_t>(bytes) % safetensors::size_of(found.what->type) == 0;
-  auto t = is_aligned ? at::from_blob(bytes, found.what->shape, type)
-                      : at::empty(found.what->shape, type);
+      reinterpret_cast<std::uintptr_t>(bytes) % safetensors::size_of(found.info->type) == 0;
+  auto t = is_aligned ? at::from_blob(bytes, found.info->shape, type)
+                      : at::empty(found.info->shape, type);
   if (!is_aligned && t.numel() > 0) std::memcpy(t.mutable_data_ptr(), bytes, found.bytes().size());
   if (p.stored.transposed) t = t.t();
   return p.stored.sizes.empty() ? t : t.view(whole_sizes(p));
 }
 
-/// A tensor of the files that has the parameter's name and shape, and a type that can be read.
+/// A tensor of the files with the name and shape of a parameter and a supported dtype.
 struct match {
   const safetensors::located_tensor* found;
   at::ScalarType type;
@@ -65,15 +65,15 @@ result<match> match_of(const parameter& p, const safetensors::collection& files)
   const auto* found = find(files, p.name);
   if (found == nullptr)
     return error{files.files().front()->path() + ": lacks the tensor '" + p.name + "'"};
-  const auto& path = found->in->path();
-  const auto type = scalar_type_of(found->what->type);
+  const auto& path = found->source->path();
+  const auto type = scalar_type_of(found->info->type);
   if (!type)
     return error{path + ": '" + p.name + "': expected F16, BF16, F32 or F64, got " +
-                 std::string(safetensors::name(found->what->type))};
+                 std::string(safetensors::name(found->info->type))};
   const auto expected = stored_sizes(p);
-  if (found->what->shape != expected)
+  if (found->info->shape != expected)
     return error{path + ": '" + p.name + "': expected the shape " + safetensors::text_of(expected) +
-                 ", got " + safetensors::text_of(found->what->shape)};
+                 ", got " + safetensors::text_of(found->info->shape)};
   return match{found, *type};
 }
 

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 #include <rrfp/job/value.hpp>
 #include <rrfp/json/parse_json.hpp>
 
@@ -117,7 +117,7 @@ result<store> store::open(const std::string& folder) {
     }
   }
   if (kept != *text)
-    if (auto written = files::write_whole(s.path_, kept); !written) return written.failure();
+    if (auto written = files::write_atomically(s.path_, kept); !written) return written.failure();
   s.file_.reset(std::fopen(s.path_.c_str(), "ab"));
   if (!s.file_) return failed("be written", s.path_);
   if (::flock(::fileno(s.file_.get()), LOCK_EX | LOCK_NB) != 0)

@@ -29,8 +29,8 @@ result<std::string> text_of_index(const std::string& path) {
   return text.str();
 }
 
-/// A name that leads to a file of the folder or of one below it, whatever links there are in it:
-/// model hubs keep their files elsewhere and link to them.
+/// Whether the path stays within the folder. Symbolic links are allowed, since model hubs keep
+/// their files elsewhere and link to them.
 bool stays_inside(const fs::path& name) {
   const auto plain = name.lexically_normal();
   return !plain.empty() && !plain.is_absolute() && *plain.begin() != ".." && plain != ".";
@@ -51,7 +51,7 @@ result<collection> collection::open(const std::string& path) {
     if (fs::exists(fs::path{path} / other, unknown))
       return error{
           expected + other +
-          ", which is not read here: save_pretrained() of transformers writes safetensors"};
+          ", which rrfp does not read: save_pretrained() of transformers writes safetensors"};
   return error{expected + "neither"};
 }
 
@@ -65,7 +65,7 @@ result<collection> collection::open_file(const std::string& path) {
 }
 
 result<collection> collection::open_index(const std::string& path) {
-  const auto wrong = [&](const std::string& what) { return error{path + ": " + what}; };
+  const auto wrong = [&](const std::string& message) { return error{path + ": " + message}; };
   const auto text = text_of_index(path);
   if (!text) return text.failure();
   const auto index = parse_strict(*text);
@@ -79,19 +79,19 @@ result<collection> collection::open_index(const std::string& path) {
   std::map<std::string, std::shared_ptr<const file>> files;
   for (const auto& [name, entry] : map->items()) {
     if (!entry.is_string())
-      return wrong("tensor '" + name + "': expected the name of a file, got " + entry.dump());
+      return wrong("tensor '" + name + "': expected a file name, got " + entry.dump());
     const auto& shard = entry.get_ref<const std::string&>();
     auto& in = files[shard];
     if (in == nullptr) {
       if (!stays_inside(shard))
-        return wrong("tensor '" + name + "': expected a file of the folder, got '" + shard + "'");
+        return wrong("tensor '" + name + "': expected a file in the folder, got '" + shard + "'");
       auto opened = file::open((folder / shard).string());
       if (!opened) return wrong("tensor '" + name + "': " + opened.message());
       in = std::move(*opened);
     }
     const auto* const found = in->find(name);
     if (found == nullptr)
-      return wrong("tensor '" + name + "': expected in " + shard + ", which lacks it");
+      return wrong("tensor '" + name + "': expected in " + shard + ", which does not have it");
     c.tensors_[name] = {in, found};
   }
   for (auto& [name, opened] : files) c.files_.push_back(std::move(opened));

@@ -39,11 +39,11 @@ result<std::uint64_t> byte_size(dtype type, std::span<const std::int64_t> shape)
   for (const auto size : shape) {
     if (size < 0) return error{"shape " + text_of(shape) + ": expected sizes >= 0"};
     empty |= size == 0;
-    // Sizes beside a 0 count, too: whoever makes a tensor of the shape multiplies them.
+    // Check the other sizes even if one is 0: code that creates such a tensor multiplies them all.
     const auto factor = std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
     constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     if (bytes > most / factor)
-      return error{"shape " + text_of(shape) + ": more bytes than can be counted"};
+      return error{"shape " + text_of(shape) + ": its size in bytes overflows"};
     bytes *= factor;
   }
   return empty ? 0 : bytes;

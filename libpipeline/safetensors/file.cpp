@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::uint64_t length_bytes = 8;
 
-/// All of a regular file; nothing is mapped of an empty one.
+/// Maps a whole regular file. Returns an empty span for an empty file.
 result<std::span<const std::byte>> map_file(const std::string& path) {
   const auto refused = [&](const std::string& why) {
     return error{path + ": cannot read: " + why};
   };
-  // Without O_NONBLOCK, to open a pipe would wait for its writer.
+  // Without O_NONBLOCK, opening a pipe would block until it has a writer.
   const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (opened < 0) return refused(std::strerror(errno));
   struct stat about {};
@@ -72,7 +72,7 @@ result<std::shared_ptr<const file>> file::open(const std::string& path) {
 
 status file::read_header() {
   if (mapped_.size() < length_bytes)
-    return error{"no safetensors file: expected at least 8 bytes, got " +
+    return error{"not a safetensors file: expected at least 8 bytes, got " +
                  std::to_string(mapped_.size())};
   const auto length = little_endian(mapped_);
   if (length > header_bytes_max)
@@ -81,7 +81,7 @@ status file::read_header() {
   const auto rest = mapped_.subspan(length_bytes);
   if (length > rest.size())
     return error{"a header of " + std::to_string(length) + " bytes, but only " +
-                 std::to_string(rest.size()) + " follow: cut short, or no safetensors file"};
+                 std::to_string(rest.size()) + " follow: truncated, or not a safetensors file"};
   const auto text = rest.first(length);
   data_ = rest.subspan(length);
   auto read = parse_header({reinterpret_cast<const char*>(text.data()), text.size()}, data_.size());

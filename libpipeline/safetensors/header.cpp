@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What came, for messages: cut if it is long.
+/// The value for an error message, shortened if it is long.
 std::string shown(const json& value) {
   constexpr std::size_t length_max = 80;
   auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -22,18 +22,19 @@ std::string shown(const json& value) {
   return text;
 }
 
-/// The name may be anything: a message stays one line of a sensible length.
-error wrong(std::string tensor, const std::string& what) {
+/// The name is untrusted: shorten it and replace control characters, so the message stays one line.
+error wrong(std::string tensor, const std::string& message) {
   constexpr std::size_t length_max = 200;
   if (tensor.size() > length_max) tensor = tensor.substr(0, length_max) + "...";
   std::replace_if(
       tensor.begin(), tensor.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
       '?');
-  return error{"tensor '" + tensor + "': " + what};
+  return error{"tensor '" + tensor + "': " + message};
 }
 
 result<string_map> read_metadata(const json& value) {
-  const error expected{std::string{metadata_key} + ": expected texts by name, got " + shown(value)};
+  const error expected{std::string{metadata_key} + ": expected an object of strings, got " +
+                       shown(value)};
   if (!value.is_object()) return expected;
   string_map metadata;
   for (const auto& [name, text] : value.items()) {
@@ -76,8 +77,7 @@ status read_offsets(const json& entry, std::uint64_t data_bytes, tensor_info& to
     return error{"data_offsets " + shown(*at) + ": expected two integers >= 0, begin and end"};
   to.begin = (*at)[0].get<std::uint64_t>();
   to.end = (*at)[1].get<std::uint64_t>();
-  if (to.begin > to.end)
-    return error{"data_offsets " + shown(*at) + ": expected the begin before the end"};
+  if (to.begin > to.end) return error{"data_offsets " + shown(*at) + ": expected begin <= end"};
   if (to.end > data_bytes)
     return error{"data_offsets " + shown(*at) + " reach beyond the " + std::to_string(data_bytes) +
                  " bytes of data"};
@@ -106,8 +106,8 @@ result<tensor_info> read_tensor(const std::string& name, const json& entry,
   return t;
 }
 
-/// Every byte of the data belongs to one tensor.
-status check_cover(std::span<const tensor_info> tensors, std::uint64_t data_bytes) {
+/// Checks that every byte of the data belongs to exactly one tensor.
+status check_coverage(std::span<const tensor_info> tensors, std::uint64_t data_bytes) {
   const tensor_info* before = nullptr;
   std::uint64_t covered = 0;
   for (const auto& t : tensors) {
@@ -116,8 +116,9 @@ status check_cover(std::span<const tensor_info> tensors, std::uint64_t data_byte
       return wrong(t.name, at + ", inside of tensor '" + before->name + "', which ends at byte " +
                                std::to_string(before->end));
     if (t.begin > covered)
-      return wrong(t.name, at + ", expected " + std::to_string(covered) + ": no tensor has the " +
-                               std::to_string(t.begin - covered) + " bytes before it");
+      return wrong(t.name, at + ", expected " + std::to_string(covered) + ": the " +
+                               std::to_string(t.begin - covered) +
+                               " bytes before it belong to no tensor");
     covered = t.end;
     before = &t;
   }
@@ -129,7 +130,7 @@ status check_cover(std::span<const tensor_info> tensors, std::uint64_t data_byte
 }  // namespace
 
 result<header> parse_header(std::string_view text, std::uint64_t data_bytes) {
-  if (text.empty() || text.front() != '{') return error{"the header is no JSON object"};
+  if (text.empty() || text.front() != '{') return error{"the header is not a JSON object"};
   const auto parsed = parse_strict(text);
   if (!parsed) return error{"the header: " + parsed.message()};
   header h;
@@ -144,11 +145,11 @@ result<header> parse_header(std::string_view text, std::uint64_t data_bytes) {
     if (!t) return t.failure();
     h.tensors.push_back(std::move(*t));
   }
-  // An empty tensor lies between two others, or at the begin of one.
+  // Sorting by end too puts an empty tensor before the tensor that begins at the same byte.
   std::sort(h.tensors.begin(), h.tensors.end(), [](const tensor_info& a, const tensor_info& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
-  if (auto covered = check_cover(h.tensors, data_bytes); !covered) return covered.failure();
+  if (auto covered = check_coverage(h.tensors, data_bytes); !covered) return covered.failure();
   return h;
 }
 
@@ -165,7 +166,7 @@ result<std::string> compose_header(std::span<const tensor_info> tensors,
       add(t.name,
           {{"dtype", name(t.type)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
   } catch (const json::exception&) {
-    return error{"a name of a tensor or a text of the metadata is not UTF-8"};
+    return error{"a tensor name or a metadata string is not UTF-8"};
   }
   text += '}';
   constexpr std::size_t alignment = 8;

@@ -1,10 +1,10 @@
-/// The header of a file: what its tensors are and where they lie.
+/// The header of a file: the dtype, shape and byte range of each tensor.
 ///
 ///   {"__metadata__": {"format": "pt"},
 ///    "weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
 ///
-/// The data that follows is covered by the tensors, without overlap and without a hole: no byte of
-/// a file is without a meaning, so that nothing can be hidden in one.
+/// The tensors cover the data after the header without overlap and without holes, so a file cannot
+/// hide other content.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace rrfp::safetensors {
 inline constexpr std::string_view metadata_key = "__metadata__";
 
 struct header {
-  /// In the order of their bytes.
+  /// In the order of their byte ranges.
   std::vector<tensor_info> tensors;
   string_map metadata;
 };
@@ -28,8 +28,8 @@ struct header {
 /// `data_bytes` follow the header. Errors name the tensor, not the file.
 result<header> parse_header(std::string_view text, std::uint64_t data_bytes);
 
-/// The text of a header, padded with spaces so that data after it and its 8 bytes of length is
-/// aligned to 8. Error: a name or a text of the metadata is not UTF-8.
+/// The text of a header, padded with spaces so that the data after the 8-byte length and the header
+/// is aligned to 8. Error: a tensor name or a metadata string is not UTF-8.
 result<std::string> compose_header(std::span<const tensor_info> tensors,
                                    const string_map& metadata);
 

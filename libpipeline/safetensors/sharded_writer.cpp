@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/schedule/check.hpp>
 
@@ -23,10 +23,10 @@ std::string shard_name(std::size_t number, std::size_t count) {
   return name;
 }
 
-status make_empty_place(const std::string& folder) {
+status create_empty_folder(const std::string& folder) {
   std::error_code failed;
   fs::create_directories(folder, failed);
-  if (failed) return error{folder + ": cannot make the folder: " + failed.message()};
+  if (failed) return error{folder + ": cannot create the folder: " + failed.message()};
   for (const auto name : {single_file_name, index_file_name})
     if (fs::exists(fs::path{folder} / name, failed))
       return error{folder + ": expected a folder without a model, found " + std::string{name}};
@@ -48,12 +48,12 @@ sharded_writer::sharded_writer(std::string folder, string_map metadata, shards a
 sharded_writer::~sharded_writer() {
   open_.reset();
   if (finished_) return;
-  for (const auto& path : in_place_) std::remove(path.c_str());
+  for (const auto& path : committed_paths_) std::remove(path.c_str());
 }
 
 result<sharded_writer::shards> sharded_writer::divide(std::vector<tensor_spec> tensors,
                                                       std::uint64_t shard_bytes_max) {
-  // Over all of them first: a name that stands twice would land in two files.
+  // Check all tensors together first: two of one name could end up in different shards.
   if (auto placed = lay_out(tensors); !placed) return placed.failure();
   std::vector<std::vector<tensor_spec>> parts(1);
   std::uint64_t bytes = 0;
@@ -81,7 +81,7 @@ result<std::unique_ptr<sharded_writer>> sharded_writer::create(const std::string
                                                                std::uint64_t shard_bytes_max) {
   auto divided = divide(std::move(tensors), shard_bytes_max);
   if (!divided) return error{folder + ": " + divided.message()};
-  if (auto made = make_empty_place(folder); !made) return made.failure();
+  if (auto made = create_empty_folder(folder); !made) return made.failure();
   return std::unique_ptr<sharded_writer>{
       new sharded_writer{folder, std::move(metadata), std::move(*divided)}};
 }
@@ -93,16 +93,16 @@ std::string sharded_writer::path_of(std::string_view file) const {
 status sharded_writer::finish_shard() {
   if (open_ == nullptr) return success();
   if (auto done = open_->finish(); !done) return done;
-  in_place_.push_back(path_of(shards_[begun_ - 1].file));
+  committed_paths_.push_back(path_of(shards_[shards_begun_ - 1].file));
   open_.reset();
   return success();
 }
 
 status sharded_writer::advance_to(std::size_t number) {
-  RRFP_CHECK(number + 1 >= begun_, "tensors are written in the order that the writer gives");
-  while (begun_ < number + 1) {
+  RRFP_CHECK(number + 1 >= shards_begun_, "tensors are written in the order that the writer gives");
+  while (shards_begun_ < number + 1) {
     if (auto done = finish_shard(); !done) return done;
-    const auto& next = shards_[begun_++];
+    const auto& next = shards_[shards_begun_++];
     auto opened =
         writer::create(path_of(next.file), {next.tensors.begin(), next.tensors.end()}, metadata_);
     if (!opened) return opened.failure();
@@ -123,7 +123,7 @@ status sharded_writer::finish() {
   if (auto done = finish_shard(); !done) return done;
   if (shards_.size() > 1) {
     const auto index = path_of(index_file_name);
-    if (auto written = files::write_whole(index, index_text()); !written) return written;
+    if (auto written = files::write_atomically(index, index_text()); !written) return written;
   }
   finished_ = true;
   return success();

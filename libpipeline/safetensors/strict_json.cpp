@@ -12,19 +12,19 @@ namespace rrfp::safetensors {
 result<nlohmann::json> parse_strict(std::string_view text) {
   using nlohmann::json;
   std::vector<std::set<std::string>> open_objects;
-  std::string twice;
+  std::string duplicate;
   const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) open_objects.emplace_back();
     if (event == json::parse_event_t::object_end) open_objects.pop_back();
     if (event == json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects.back().insert(key).second && twice.empty()) twice = key;
+      if (!open_objects.back().insert(key).second && duplicate.empty()) duplicate = key;
     }
     return true;
   };
   auto made = parse_json(text, watch, strict_depth_max);
   if (const auto* fault = std::get_if<json_fault>(&made)) return error{fault->message()};
-  if (!twice.empty()) return error{"'" + twice + "' stands there twice"};
+  if (!duplicate.empty()) return error{"duplicate key '" + duplicate + "'"};
   return std::get<json>(std::move(made));
 }
 

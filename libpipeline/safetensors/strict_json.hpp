@@ -1,5 +1,5 @@
-/// JSON in which no key stands twice. The JSON library keeps the last one silently, and a file with
-/// two tensors of a name would be read as another one than its writer meant.
+/// JSON without duplicate keys. The JSON library silently keeps the last duplicate, so a file with
+/// two tensors of one name would be misread.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace rrfp::safetensors {
 
-/// Deeper than anything that a header or an index holds.
+/// More levels than any valid header or index has.
 inline constexpr std::size_t strict_depth_max = 8;
 
-/// Errors say what is wrong, not where the text comes from.
+/// Errors do not name the source of the text.
 result<nlohmann::json> parse_strict(std::string_view text);
 
 }  // namespace rrfp::safetensors

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 #include <rrfp/safetensors/file.hpp>
 #include <rrfp/schedule/check.hpp>
 
@@ -17,7 +17,7 @@ result<std::vector<tensor_info>> lay_out(std::vector<tensor_spec> tensors) {
   std::set<std::string_view> names;
   for (const auto& t : tensors) {
     if (t.name == metadata_key) return error{"tensor '" + t.name + "': the name is reserved"};
-    if (!names.insert(t.name).second) return error{"tensor '" + t.name + "' stands there twice"};
+    if (!names.insert(t.name).second) return error{"tensor '" + t.name + "' is declared twice"};
   }
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const auto& a, const auto& b) { return size_of(a.type) > size_of(b.type); });
@@ -32,7 +32,7 @@ result<std::vector<tensor_info>> lay_out(std::vector<tensor_spec> tensors) {
   return placed;
 }
 
-writer::writer(std::vector<tensor_info> tensors, std::unique_ptr<files::whole_file> to,
+writer::writer(std::vector<tensor_info> tensors, std::unique_ptr<files::atomic_file> to,
                byte_observer observe)
     : tensors_(std::move(tensors)), to_(std::move(to)), observe_(std::move(observe)) {}
 
@@ -48,7 +48,7 @@ result<std::unique_ptr<writer>> writer::create(const std::string& path,
   if (text->size() > header_bytes_max)
     return error{path + ": a header of " + std::to_string(text->size()) +
                  " bytes: expected at most " + std::to_string(header_bytes_max)};
-  auto to = files::whole_file::create(path);
+  auto to = files::atomic_file::create(path);
   if (!to) return to.failure();
   std::unique_ptr<writer> made{new writer{std::move(*placed), std::move(*to), std::move(observe)}};
   std::array<std::byte, 8> length{};

@@ -93,9 +93,9 @@ class training {
     auto ring = checkpoint::ring::open(dir(), 3);
     REQUIRE(ring.ok());
     saves.ring = std::move(*ring);
-    auto found = checkpoint::find_newest(dir(), checkpoint::scrutiny::checksums);
+    auto found = checkpoint::find_newest(dir(), checkpoint::verification::checksums);
     REQUIRE(found.ok());
-    CHECK(found->passed_over.empty());
+    CHECK(found->skipped.empty());
     setup.resume = std::move(found->newest);
     setup.checkpoint = std::move(saves);
 
@@ -242,7 +242,7 @@ TEST_CASE("a failed save is reported, and the training continues") {
   CHECK(l.result.how == ending::done);
   CHECK(l.losses == reference.losses);
   REQUIRE(l.saves.size() == 2);
-  CHECK_THAT(l.saves[0].failure, Contains("/.step-00000004.tmp: cannot make the folder: "));
+  CHECK_THAT(l.saves[0].failure, Contains("/.step-00000004.tmp: cannot create the folder: "));
   CHECK(l.saves[1].failure.empty());
   CHECK(l.result.summary.checkpoints == 1);
   CHECK_FALSE(l.result.summary.last_checkpoint_failed);
@@ -251,7 +251,7 @@ TEST_CASE("a failed save is reported, and the training continues") {
 TEST_CASE("a checkpoint of another model is refused, and the error names the tensor") {
   const training t;
   t.run(linear(2), 0, 2);
-  auto found = checkpoint::find_newest(t.dir(), checkpoint::scrutiny::sizes);
+  auto found = checkpoint::find_newest(t.dir(), checkpoint::verification::sizes);
   choice_of_run how;
   how.shape = linear(2).shape;
   auto wider = model();
@@ -267,7 +267,7 @@ TEST_CASE("a checkpoint of another model is refused, and the error names the ten
 TEST_CASE("a checkpoint with a tensor that the model does not have is refused") {
   const training t;
   t.run(linear(2), 0, 2);
-  const auto found = checkpoint::find_newest(t.dir(), checkpoint::scrutiny::sizes);
+  const auto found = checkpoint::find_newest(t.dir(), checkpoint::verification::sizes);
   choice_of_run how;
   how.shape = linear(2).shape;
   auto shorter = model();
@@ -377,8 +377,8 @@ TEST_CASE("tensors of every type, and their parts, are read back from a rank's f
   const auto written = write_rank(folder / "", stage_id{0}, rank_id{0}, 5, copy_to_host(all));
   INFO((written.ok() ? "" : written.message()));
   REQUIRE(written.ok());
-  checkpoint::found from{folder / "", {}};
-  from.what.files = {*written};
+  checkpoint::found_checkpoint from{folder / "", {}};
+  from.contents.files = {*written};
   const auto opened = checkpoint_tensors::open(from);
   REQUIRE(opened.ok());
   REQUIRE((*opened)->all().size() == all.size());

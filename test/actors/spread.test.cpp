@@ -80,14 +80,15 @@ run_result run_on_nodes(const choice_of_run& c, std::uint32_t nodes, const std::
 }
 
 /// The weights of a model as a checkpoint of one rank.
-checkpoint::found saved_weights(const std::string& folder, const job::model_options& model) {
+checkpoint::found_checkpoint saved_weights(const std::string& folder,
+                                           const job::model_options& model) {
   const auto chunk = compute::make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
   std::vector<compute::named_tensor> tensors;
   for (const auto& p : chunk->parameters())
     tensors.push_back({p.name, p.value.detach(), p.part, p.stored});
-  checkpoint::found made{folder, {}};
-  made.what.step = 1;
-  made.what.files.push_back(write_rank(folder, stage_id{0}, rank_id{0}, 1, tensors).value());
+  checkpoint::found_checkpoint made{folder, {}};
+  made.contents.step = 1;
+  made.contents.files.push_back(write_rank(folder, stage_id{0}, rank_id{0}, 1, tensors).value());
   return made;
 }
 

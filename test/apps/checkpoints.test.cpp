@@ -378,7 +378,7 @@ TEST_CASE("jobs that cannot have checkpoints are refused") {
           "expected none with device.kind = \"emulated\"");
   refused({"checkpoint.dir=" + w.at("file")}, "expected a folder, got the file");
   refused({"checkpoint.resume=must"}, "expects checkpoint.dir, got none");
-  refused({"checkpoint.dir=/proc/none"}, "/proc/none: cannot make the folder");
+  refused({"checkpoint.dir=/proc/none"}, "/proc/none: cannot create the folder");
 }
 
 TEST_CASE("a folder belongs to one run at a time") {
@@ -387,7 +387,7 @@ TEST_CASE("a folder belongs to one run at a time") {
   REQUIRE(waits_for([&] { return fs::exists(w.step(1)); }));
   const auto o = run_program(w.command({w.saving(1)}, "x"));
   CHECK(o.code == 2);
-  CHECK_THAT(o.err, Contains(w.dir() + ": another run writes its checkpoints here"));
+  CHECK_THAT(o.err, Contains(w.dir() + ": another run is writing its checkpoints here"));
 }
 
 TEST_CASE("a full disk is told, the training goes on, and the checkpoint before stays") {
@@ -504,7 +504,7 @@ TEST_CASE("an exported model does not depend on how many ranks and stages wrote 
     INFO(name);
     const auto* const other = b->find(name);
     REQUIRE(other != nullptr);
-    CHECK(t.what->shape == other->what->shape);
+    CHECK(t.info->shape == other->info->shape);
     CHECK(std::ranges::equal(t.bytes(), other->bytes()));
     CHECK(name.find("optimizer") == std::string::npos);
   }

@@ -115,7 +115,7 @@ TEST_CASE("check refuses the weights that a run would refuse") {
   fs::rename(index, aside);
   require_refused(job, {}, {key, "found neither"});
   std::ofstream{model + "/pytorch_model.bin"} << "weights of another kind";
-  require_refused(job, {}, {key, "found pytorch_model.bin, which is not read here"});
+  require_refused(job, {}, {key, "found pytorch_model.bin, which rrfp does not read"});
   fs::rename(aside, index);
   require_done(node("check", job, {}));
 }

@@ -1,4 +1,4 @@
-/// What a manifest says is what is read, and one that was cut short or altered is none.
+/// Manifests: a round trip, and refusal of truncated or altered text.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -32,7 +32,7 @@ std::string refusal(const std::string& text) {
   return read ? "accepted" : read.message();
 }
 
-/// The text of a manifest that says `key` otherwise, with a checksum that agrees.
+/// The text of a manifest with another value for `key` and a matching checksum.
 std::string with(const std::string& pointer, const ordered_json& value) {
   auto made = ordered_json::parse(to_json(example()));
   made[ordered_json::json_pointer{pointer}] = value;
@@ -58,45 +58,45 @@ TEST_CASE("A manifest reads back as it was written") {
   CHECK(ordered_json::parse(to_json(m)).at("data").at("next_step") == 42);
 }
 
-TEST_CASE("A manifest that was cut short is none, wherever it ends") {
+TEST_CASE("A truncated manifest is refused, wherever it ends") {
   const auto whole = to_json(example());
   for (std::size_t length = 0; length + 2 < whole.size(); ++length) {
     const auto said = refusal(whole.substr(0, length));
-    CHECK_THAT(said, Catch::Matchers::Contains("cut short or altered"));
+    CHECK_THAT(said, Catch::Matchers::Contains("truncated or altered"));
   }
 }
 
-TEST_CASE("A manifest of which any letter was altered is none") {
+TEST_CASE("A manifest with any altered byte is refused") {
   const auto whole = to_json(example());
   for (std::size_t i = 0; i < whole.size(); ++i) {
     auto altered = whole;
     altered[i] = altered[i] == '7' ? '8' : '7';
-    // Between tokens a letter breaks the syntax; in a token it changes what is said.
+    // Between tokens a changed byte breaks the syntax; within a token it changes the meaning.
     INFO("byte " << i);
     CHECK(refusal(altered) != "accepted");
   }
 }
 
-TEST_CASE("A manifest of another format, or that lacks something, says so") {
-  CHECK(refusal(with("/format", 2)) == "of format 2, this program reads 1");
-  CHECK_THAT(refusal(with("/step", "x")), Catch::Matchers::StartsWith("no manifest: "));
-  CHECK_THAT(refusal("{}"), Catch::Matchers::StartsWith("no manifest: "));
-  CHECK_THAT(refusal("[]"), Catch::Matchers::StartsWith("no manifest: "));
-  CHECK(refusal(with("/files/0/name", "../x")) == "files: expected names, got '../x'");
-  CHECK(refusal(with("/files/0/name", "..")) == "files: expected names, got '..'");
+TEST_CASE("A manifest of another format or with a missing key is refused with the reason") {
+  CHECK(refusal(with("/format", 2)) == "expected format 1, got 2");
+  CHECK_THAT(refusal(with("/step", "x")), Catch::Matchers::StartsWith("not a manifest: "));
+  CHECK_THAT(refusal("{}"), Catch::Matchers::StartsWith("not a manifest: "));
+  CHECK_THAT(refusal("[]"), Catch::Matchers::StartsWith("not a manifest: "));
+  CHECK(refusal(with("/files/0/name", "../x")) == "files: expected a plain file name, got '../x'");
+  CHECK(refusal(with("/files/0/name", "..")) == "files: expected a plain file name, got '..'");
   CHECK(refusal(with("/files/1/xxh64", "12")) ==
         "files: stage-000-rank-01.safetensors: xxh64: expected 16 hexadecimal digits, got '12'");
   CHECK(refusal(with("/step", 43)) == "accepted");
 }
 
-TEST_CASE("Settings differ by key; what came later has nothing to differ from") {
+TEST_CASE("Settings are compared by key, and new keys are ignored") {
   const std::vector<setting> saved{{"a", "1"}, {"b", "2"}, {"c", "3"}};
   CHECK(differences(saved, {{"c", "3"}, {"a", "1"}, {"b", "2"}, {"d", "4"}}).empty());
   CHECK(differences(saved, {{"a", "1"}, {"b", "9"}}) ==
         std::vector<difference>{{"b", "2", "9"}, {"c", "3", ""}});
 }
 
-TEST_CASE("Parts read back, and one that no tensor is is refused") {
+TEST_CASE("Parts read back, and a part that does not fit its tensor is refused") {
   const parts all{{"a", {{96, 32}, 0, 3, 16, 8}}, {"b", {{4}, 0, 1, 0, 2}}};
   const auto read = parse_parts(to_json(all));
   REQUIRE(read);
@@ -122,7 +122,7 @@ TEST_CASE("Parts read back, and one that no tensor is is refused") {
   CHECK_FALSE(fits({{96, 32}, 0, 3, -1, 8}, {24, 32}));
 }
 
-TEST_CASE("Forms in files of other kinds read back") {
+TEST_CASE("Stored forms read back") {
   const stored_forms all{{"a", {true, {}}}, {"b", {false, {8, 3, 4, 4}}}};
   const auto read = parse_stored(to_json(all));
   REQUIRE(read);
@@ -132,7 +132,7 @@ TEST_CASE("Forms in files of other kinds read back") {
   CHECK_FALSE(parse_stored(R"({"a":{"transposed":1,"sizes":[]}})"));
 }
 
-TEST_CASE("A checksum does not depend on how the bytes came") {
+TEST_CASE("A checksum does not depend on how the bytes are divided") {
   checksum a, b;
   const std::string text(10000, 'x');
   const auto bytes = std::as_bytes(std::span{text});

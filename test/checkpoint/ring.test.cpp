@@ -1,5 +1,5 @@
-/// The folder of checkpoints: whatever dies whenever, what stands is whole, and the newest that can
-/// be used is found.
+/// The checkpoint folder: after any crash its checkpoints are complete, and the newest usable one
+/// is found.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ names names_in(const std::string& dir) {
   return all;
 }
 
-/// Two files, and what a manifest says of them.
+/// Writes two files and returns the manifest that lists them.
 manifest write_files(const std::string& dir, std::uint64_t step) {
   manifest m;
   m.step = step;
@@ -55,25 +55,25 @@ std::unique_ptr<ring> open(const std::string& dir, std::uint32_t keep) {
   return std::move(*opened);
 }
 
-/// The step that is found, and what is said of newer ones; 0: none.
+/// The step that is found (0: none) and the reasons why newer ones are skipped.
 struct choice {
   std::uint64_t step = 0;
-  names passed_over;
+  names skipped;
 };
 
-choice newest(const std::string& dir, scrutiny how = scrutiny::checksums) {
-  const auto s = find_newest(dir, how);
+choice newest(const std::string& dir, verification level = verification::checksums) {
+  const auto s = find_newest(dir, level);
   REQUIRE(s);
-  return {s->newest ? s->newest->what.step : 0, s->passed_over};
+  return {s->newest ? s->newest->contents.step : 0, s->skipped};
 }
 
-TEST_CASE("Names sort by step, however many digits it has") {
+TEST_CASE("Folder names sort by step, however many digits the step has") {
   CHECK(folder_name(42) == "step-00000042");
   CHECK(folder_name(1234567890123) == "step-1234567890123");
   CHECK(file_name(stage_id{3}, rank_id{1}) == "stage-003-rank-01.safetensors");
 }
 
-TEST_CASE("The newest few stay, older ones go when the new one stands") {
+TEST_CASE("The newest few stay, and older ones are removed once the new one is complete") {
   const scratch_folder folder;
   const auto dir = folder / "ring";
   CHECK(newest(dir).step == 0);
@@ -81,22 +81,22 @@ TEST_CASE("The newest few stay, older ones go when the new one stands") {
   for (const std::uint64_t step : {1U, 5U, 10U}) save(*r, step);
   CHECK(names_in(dir) == names{"step-00000005", "step-00000010"});
   CHECK(newest(dir).step == 10);
-  CHECK(newest(dir).passed_over.empty());
+  CHECK(newest(dir).skipped.empty());
   CHECK(names_in(dir + "/step-00000010") ==
         names{"manifest.json", "stage-000-rank-00.safetensors", "stage-000-rank-01.safetensors"});
-  // Steps are numbers, not texts.
+  // Steps compare as numbers, not as strings.
   save(*r, 123456789);
   CHECK(newest(dir).step == 123456789);
 }
 
-TEST_CASE("A save that is not complete is no checkpoint, and the next one sweeps it away") {
+TEST_CASE("An incomplete save is not a checkpoint, and the next save removes it") {
   const scratch_folder folder;
   const auto r = open(folder / "ring", 3);
   save(*r, 1);
   REQUIRE(r->begin(2));
   write_files(r->dir(), 2);
   CHECK(newest(r->dir()).step == 1);
-  CHECK(newest(r->dir()).passed_over.empty());
+  CHECK(newest(r->dir()).skipped.empty());
   CHECK(names_in(r->dir()) == names{".step-00000002.tmp", "step-00000001"});
   save(*r, 3);
   CHECK(names_in(r->dir()) == names{"step-00000001", "step-00000003"});
@@ -105,7 +105,8 @@ TEST_CASE("A save that is not complete is no checkpoint, and the next one sweeps
   CHECK(names_in(r->dir()) == names{"step-00000001", "step-00000003"});
 }
 
-TEST_CASE("A checkpoint lacks no file and each is as its rank wrote it, or it is not committed") {
+TEST_CASE(
+    "A checkpoint is committed only if every file is there with the size that its rank reported") {
   const scratch_folder folder;
   const auto r = open(folder / "ring", 1);
   save(*r, 1);
@@ -120,8 +121,8 @@ TEST_CASE("A checkpoint lacks no file and each is as its rank wrote it, or it is
     const auto done = r->commit(m);
     REQUIRE_FALSE(done.ok());
     CHECK(done.message() == file +
-                                ": expected the 13 bytes that its rank has written: is this one "
-                                "folder for all nodes?");
+                                ": expected the 13 bytes that its rank wrote: do all nodes "
+                                "share this folder?");
     CHECK(newest(r->dir()).step == 1);
   }
 }
@@ -137,15 +138,15 @@ TEST_CASE("A torn, altered or foreign checkpoint is named, and the one before it
   const auto falls_back = [&](const std::string& why) {
     const auto c = newest(r->dir());
     CHECK(c.step == 2);
-    REQUIRE(c.passed_over.size() == 1);
-    CHECK_THAT(c.passed_over[0], Contains(why));
-    CHECK(c.passed_over[0].find('\n') == std::string::npos);
+    REQUIRE(c.skipped.size() == 1);
+    CHECK_THAT(c.skipped[0], Contains(why));
+    CHECK(c.skipped[0].find('\n') == std::string::npos);
   };
   SECTION("no manifest") {
     fs::remove(at + "/manifest.json");
-    falls_back(at + ": no checkpoint: it has no manifest.json");
+    falls_back(at + ": not a checkpoint: it has no manifest.json");
   }
-  SECTION("half a manifest") {
+  SECTION("a truncated manifest") {
     write(at + "/manifest.json", good.substr(0, good.size() / 2));
     falls_back(at + "/manifest.json: not JSON at byte ");
   }
@@ -158,13 +159,13 @@ TEST_CASE("A torn, altered or foreign checkpoint is named, and the one before it
     auto text = good;
     text.replace(text.find("\"step\": 3"), 9, "\"step\": 4");
     write(at + "/manifest.json", text);
-    falls_back(at + "/manifest.json: altered: its checksum does not agree");
+    falls_back(at + "/manifest.json: altered: its checksum does not match");
   }
   SECTION("another format") {
     auto text = good;
     text.replace(text.find("\"format\": 1"), 11, "\"format\": 9");
     write(at + "/manifest.json", text);
-    falls_back(at + "/manifest.json: of format 9, this program reads 1");
+    falls_back(at + "/manifest.json: expected format 1, got 9");
   }
   SECTION("another step") {
     fs::copy_file(r->dir() + "/step-00000001/manifest.json", at + "/manifest.json",
@@ -175,26 +176,26 @@ TEST_CASE("A torn, altered or foreign checkpoint is named, and the one before it
     fs::remove(file);
     falls_back(file + ": No such file or directory");
   }
-  SECTION("a file that was cut short") {
+  SECTION("a truncated file") {
     write(file, "step 3 rank ");
     falls_back(file + ": expected 13 bytes, got 12");
   }
-  SECTION("a file of which one bit was altered") {
+  SECTION("a file with one altered bit") {
     write(file, "step 3 rank 0");
     falls_back(file + ": altered: expected xxh64 ");
-    // Sizes alone do not show it.
-    CHECK(newest(r->dir(), scrutiny::sizes).step == 3);
+    // Sizes alone do not detect it.
+    CHECK(newest(r->dir(), verification::sizes).step == 3);
   }
   SECTION("all of them") {
     for (const std::string step : {"1", "2", "3"})
       fs::remove(r->dir() + "/step-0000000" + step + "/manifest.json");
     const auto c = newest(r->dir());
     CHECK(c.step == 0);
-    CHECK(c.passed_over.size() == 3);
+    CHECK(c.skipped.size() == 3);
   }
 }
 
-TEST_CASE("A checkpoint that could not be used is replaced when its step comes again") {
+TEST_CASE("An unusable checkpoint is replaced when its step is saved again") {
   const scratch_folder folder;
   const auto r = open(folder / "ring", 3);
   for (const std::uint64_t step : {1U, 2U}) save(*r, step);
@@ -204,7 +205,7 @@ TEST_CASE("A checkpoint that could not be used is replaced when its step comes a
   CHECK(names_in(r->dir()) == names{"step-00000001", "step-00000002"});
 }
 
-TEST_CASE("Earlier checkpoints are set aside, twice within a second too") {
+TEST_CASE("Earlier checkpoints are set aside, even twice within a second") {
   const scratch_folder folder;
   const auto r = open(folder / "ring", 3);
   CHECK_FALSE(*r->set_aside());
@@ -221,25 +222,25 @@ TEST_CASE("Earlier checkpoints are set aside, twice within a second too") {
   CHECK(aside[0] != aside[1]);
 }
 
-TEST_CASE("A folder has one writer, and is free again when that is gone") {
+TEST_CASE("A folder has one writer, and is free again when that writer is gone") {
   const scratch_folder folder;
   const auto dir = folder / "ring";
   {
     const auto first = open(dir, 3);
     const auto second = ring::open(dir, 3);
     REQUIRE_FALSE(second.ok());
-    CHECK(second.message() == dir + ": another run writes its checkpoints here");
+    CHECK(second.message() == dir + ": another run is writing its checkpoints here");
   }
   CHECK(ring::open(dir, 3).ok());
 }
 
-TEST_CASE("A folder that cannot be is told") {
+TEST_CASE("A folder that cannot be created is an error") {
   const scratch_folder folder;
   write(folder / "file", "x");
   const auto opened = ring::open(folder / "file", 3);
   REQUIRE_FALSE(opened.ok());
-  CHECK_THAT(opened.message(), Contains(folder / "file" + ": cannot make the folder: "));
-  // Names of other things in the folder are no business of the ring.
+  CHECK_THAT(opened.message(), Contains(folder / "file" + ": cannot create the folder: "));
+  // The ring ignores other entries in the folder.
   const auto r = open(folder / "ring", 1);
   for (const std::string name : {"step-7", "step-00000007x", "notes", "step-"})
     fs::create_directory(r->dir() + "/" + name);

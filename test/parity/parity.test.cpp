@@ -1,5 +1,5 @@
-/// The same numbers as transformers: logits, losses, gradients and a short training of small random
-/// models, read from the files that it wrote, at 1 and 2 ranks and 1, 2 and 4 stages.
+/// Parity with transformers: logits, losses, gradients and a short training of small random models,
+/// loaded from files that transformers wrote, with 1 and 2 ranks and 1, 2 and 4 stages.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::uint32_t microbatches = 4;
 
-/// Where reference.py has written, or nothing if there is no transformers. Made once.
+/// The output folder of reference.py, created once; none without transformers.
 const std::optional<std::string>& reference() {
   static const rrfp::test::scratch_folder scratch;
   static const auto made = []() -> std::optional<std::string> {
@@ -48,14 +48,14 @@ const std::optional<std::string>& reference() {
 at::Tensor tensor_of(const safetensors::collection& files, const std::string& name) {
   const auto* found = files.find(name);
   REQUIRE(found != nullptr);
-  const auto type = found->what->type == safetensors::dtype::f32   ? at::kFloat
-                    : found->what->type == safetensors::dtype::f64 ? at::kDouble
+  const auto type = found->info->type == safetensors::dtype::f32   ? at::kFloat
+                    : found->info->type == safetensors::dtype::f64 ? at::kDouble
                                                                    : at::kLong;
-  return at::from_blob(const_cast<std::byte*>(found->bytes().data()), found->what->shape, type)
+  return at::from_blob(const_cast<std::byte*>(found->bytes().data()), found->info->shape, type)
       .clone();
 }
 
-/// The reference's microbatches, the same in every step.
+/// The microbatches of the reference, the same in every step.
 class recorded_source final : public batch_source {
  public:
   explicit recorded_source(const safetensors::collection& files) {
@@ -83,7 +83,7 @@ class recorded_source final : public batch_source {
   std::int64_t tokens_ = 0;
 };
 
-/// A model that transformers wrote, and what it computed with it.
+/// A model that transformers wrote, and the results of transformers.
 struct subject {
   explicit subject(const std::string& folder)
       : model(hugging_face::read_config(folder).value()),
@@ -134,7 +134,7 @@ std::vector<at::Tensor> logits_of(const subject& s, std::uint32_t stages, std::u
 struct trained {
   std::vector<double> losses;               // of every microbatch of the first step
   std::vector<double> steps;                // of every step
-  std::map<std::string, at::Tensor> moved;  // what the parameters lost
+  std::map<std::string, at::Tensor> moved;  // decrease of each parameter
 };
 
 std::map<std::string, at::Tensor> by_name(const std::vector<std::vector<named_tensor>>& of_ranks) {
@@ -190,7 +190,7 @@ trained train(const subject& s, std::uint32_t stages, std::uint32_t ranks,
   return t;
 }
 
-/// What the reference calls the gradient of a parameter, in the parameter's form.
+/// The reference's gradient of a parameter, in the form of the parameter.
 std::map<std::string, at::Tensor> gradients_of(const subject& s) {
   std::map<std::string, at::Tensor> all;
   for (const auto& chunk : chunks_of(s, 1, nullptr)) {
@@ -214,7 +214,7 @@ double relative(const at::Tensor& got, const at::Tensor& expected) {
   return ((got - expected).norm() / expected.norm()).item<double>();
 }
 
-/// A plain step of size 1: what a parameter loses is its gradient.
+/// A plain SGD step with lr 1: the decrease of a parameter is its gradient.
 job::train_options gradient_step() {
   job::train_options t;
   t.optimizer = job::optimizer_kind::sgd;
@@ -238,7 +238,7 @@ job::train_options adamw() {
 
 }  // namespace
 
-TEST_CASE("the numbers are those of transformers") {
+TEST_CASE("the results equal those of transformers") {
   if (!reference()) return;
   fmt::print("{:<18} {:>2} {:>6}  {:>9}  {:>9}  {:>9}  {:>9}\n", "model", "tp", "stages", "logits",
              "loss", "gradient", "20 steps");
@@ -269,7 +269,7 @@ TEST_CASE("the numbers are those of transformers") {
         for (const auto& [parameter, gradient] : one.moved) {
           INFO(parameter);
           const auto& expected = gradients.at(parameter);
-          // A bias of keys without rotary positions has no gradient: what is there is rounding.
+          // A key bias without rotary positions has gradient 0 except for rounding.
           const auto size = std::max(expected.norm().item<double>(), 1e-4 * norm_of(gradients));
           const auto off = (gradient - expected).norm().item<double>() / size;
           CHECK(off < 1e-4);
@@ -281,7 +281,7 @@ TEST_CASE("the numbers are those of transformers") {
           of_training = std::max(of_training, std::abs(many.steps[static_cast<std::size_t>(step)] -
                                                        history[step].item<double>()));
         CHECK(of_training < 1e-4);
-        CHECK(many.steps.back() < many.steps.front() - 0.1);  // it does train
+        CHECK(many.steps.back() < many.steps.front() - 0.1);  // training reduces the loss
         fmt::print("{:<18} {:>2} {:>6}  {:9.1e}  {:9.1e}  {:9.1e}  {:9.1e}\n", name, ranks, stages,
                    of_logits, of_loss, of_gradient, of_training);
       }
@@ -289,7 +289,7 @@ TEST_CASE("the numbers are those of transformers") {
   }
 }
 
-TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
+TEST_CASE("a job trains a model that transformers wrote, and refuses broken files") {
   if (!reference()) return;
   const rrfp::test::scratch_folder folder;
   const auto job = folder / "job.toml", out = folder / "out.jsonl";
@@ -333,7 +333,7 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
                         std::filesystem::copy_options::overwrite_existing);
   refused(other,
           "'model.layers.0.self_attn.q_proj.weight': expected the shape [48, 32], got [32, 32]");
-  // What only the second node would read is missed before any node starts, in one line.
+  // A tensor that only the second node needs is reported before any node starts, in one line.
   const auto lacks = copy("lacks");
   auto index = rrfp::test::text_of(lacks + "/model.safetensors");
   const auto at = index.find("model.layers.3.mlp.up_proj");
@@ -353,7 +353,7 @@ TEST_CASE("a job trains what transformers wrote, and refuses what is broken") {
   refused(other, "model_type: expected");
 }
 
-TEST_CASE("a vision transformer by itself has the numbers of transformers") {
+TEST_CASE("a vision transformer by itself equals that of transformers") {
   if (!reference()) return;
   const subject s(*reference() + "/llava");
   int compared = 0;
@@ -384,7 +384,7 @@ TEST_CASE("a vision transformer by itself has the numbers of transformers") {
   CHECK(compared == 6);
 }
 
-TEST_CASE("what began here is a model of transformers, too") {
+TEST_CASE("transformers loads a model that rrfp initialised") {
   if (!reference()) return;
   const rrfp::test::scratch_folder folder;
   const auto saved = folder / "saved";
@@ -413,7 +413,7 @@ TEST_CASE("what began here is a model of transformers, too") {
     CHECK(relative(ours[mb], tensor_of(expected, "logits." + std::to_string(mb))) < 1e-5);
 }
 
-TEST_CASE("what was trained here is a model of transformers again") {
+TEST_CASE("transformers loads a model that rrfp trained") {
   if (!reference()) return;
   namespace fs = std::filesystem;
   const rrfp::test::scratch_folder folder;
@@ -451,7 +451,7 @@ TEST_CASE("what was trained here is a model of transformers again") {
       return safetensors::collection::open(of).value();
     };
 
-    // Nothing learnt: the same files again, to the last bit.
+    // Without training the files are the same, bit for bit.
     const auto same = tensors_of(exported("same", {"train.lr=0"}, {}));
     const auto begun = tensors_of(base);
     REQUIRE(same.tensors().size() == begun.tensors().size());
@@ -459,7 +459,7 @@ TEST_CASE("what was trained here is a model of transformers again") {
       INFO(tensor);
       const auto* const other = same.find(tensor);
       REQUIRE(other != nullptr);
-      CHECK(other->what->shape == t.what->shape);
+      CHECK(other->info->shape == t.info->shape);
       CHECK(std::ranges::equal(other->bytes(), t.bytes()));
     }
 

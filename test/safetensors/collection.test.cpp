@@ -1,4 +1,4 @@
-/// Models in one file or several, found and written.
+/// Reading and writing models in one file or several.
 #include "support.hpp"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ TEST_CASE("A model is found in a file, in a folder, and by an index") {
     REQUIRE(c);
     CHECK(c->tensors().size() == 6);
     REQUIRE(c->find("d") != nullptr);
-    CHECK(as_vector(c->find("d")->bytes()) == bytes_for(*c->find("d")->what));
+    CHECK(as_vector(c->find("d")->bytes()) == bytes_for(*c->find("d")->info));
     CHECK(c->find("g") == nullptr);
     CHECK(c->files().size() == 1);
   }
@@ -75,12 +75,12 @@ TEST_CASE("A model is found in a file, in a folder, and by an index") {
              index_of({{"a", "one.safetensors"}, {"b", "sub/two.safetensors"}}));
   const auto c = collection::open(other / "");
   REQUIRE(c);
-  // The index says what the model is: "x" is not part of it.
+  // The index defines the model: "x" is not part of it.
   CHECK(c->tensors().size() == 2);
-  CHECK(c->find("b")->in->path() == other / "sub/two.safetensors");
+  CHECK(c->find("b")->source->path() == other / "sub/two.safetensors");
 }
 
-TEST_CASE("A file that is linked to from the folder is one of the folder's") {
+TEST_CASE("A symbolic link in the folder counts as a file of the folder") {
   const scratch_folder blobs, folder;
   REQUIRE(write_all(blobs / "1234", {{"a", dtype::u8, {1}}}) == "");
   std::filesystem::create_symlink(blobs / "1234", folder / "one.safetensors");
@@ -88,7 +88,7 @@ TEST_CASE("A file that is linked to from the folder is one of the folder's") {
   CHECK(refusal(folder / "") == "accepted");
 }
 
-TEST_CASE("What is missing or wrong about a model is said in one line") {
+TEST_CASE("A missing or invalid model is refused in one line") {
   const scratch_folder folder;
   const auto at = folder / "";
   CHECK(refusal(folder / "none") == folder / "none: cannot read: No such file or directory");
@@ -107,13 +107,13 @@ TEST_CASE("What is missing or wrong about a model is said in one line") {
   CHECK(with("[]") == no_map);
   CHECK(with("{}") == no_map);
   CHECK(with(R"({"weight_map":[]})") == no_map);
-  CHECK(with(R"({"weight_map":{"a":1}})") == "tensor 'a': expected the name of a file, got 1");
+  CHECK(with(R"({"weight_map":{"a":1}})") == "tensor 'a': expected a file name, got 1");
   CHECK(with(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})") ==
-        "'a' stands there twice");
+        "duplicate key 'a'");
   CHECK(with(index_of({{"a", "two.safetensors"}})) ==
         "tensor 'a': " + folder / "two.safetensors: cannot read: No such file or directory");
   CHECK(with(index_of({{"a", "one.safetensors"}, {"b", "one.safetensors"}})) ==
-        "tensor 'b': expected in one.safetensors, which lacks it");
+        "tensor 'b': expected in one.safetensors, which does not have it");
   for (const std::string bad : {"../one.safetensors", "/etc/passwd", "sub/../../x", "..", "", "."})
     CHECK(with(index_of({{"a", bad}})) ==
           "tensor 'a': expected a file of the folder, got '" + bad + "'");
@@ -136,10 +136,11 @@ TEST_CASE("A model is divided into files of a limited size, as declared") {
   REQUIRE(c);
   CHECK(c->files().size() == 3);
   CHECK(c->files()[0]->metadata() == string_map{{"format", "pt"}});
-  for (const auto& [name, t] : c->tensors()) CHECK(as_vector(t.bytes()) == bytes_for(*t.what));
+  for (const auto& [name, t] : c->tensors()) CHECK(as_vector(t.bytes()) == bytes_for(*t.info));
 }
 
-TEST_CASE("What fits into one file needs no index; a tensor above the limit has its own file") {
+TEST_CASE(
+    "A model that fits into one file has no index; a tensor above the limit has its own file") {
   const scratch_folder folder;
   REQUIRE(write_shards(folder / "one", six(), 2400) == "");
   CHECK(names_in(folder / "one") == std::vector<std::string>{"model.safetensors"});
@@ -149,14 +150,14 @@ TEST_CASE("What fits into one file needs no index; a tensor above the limit has 
   CHECK(collection::open(folder / "none")->tensors().empty());
 }
 
-TEST_CASE("A folder that holds a model is not written to, an unfinished model is taken away") {
+TEST_CASE("A folder that holds a model is refused, and an unfinished model is removed") {
   const scratch_folder folder;
   const auto to = folder / "out";
   REQUIRE(write_shards(to, six(), 1000) == "");
   CHECK(write_shards(to, six(), 1000) ==
         to + ": expected a folder without a model, found model.safetensors.index.json");
   CHECK(write_shards(folder / "bad", {{"a", dtype::u8, {1}}, {"a", dtype::u8, {1}}}, 1) ==
-        folder / "bad: tensor 'a' stands there twice");
+        folder / "bad: tensor 'a' is declared twice");
   {
     auto w = sharded_writer::create(folder / "half", six(), {}, 1000);
     REQUIRE(w);

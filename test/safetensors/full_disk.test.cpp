@@ -1,5 +1,5 @@
-/// A disk that fills up, for real where a file system of a few pages may be mounted, and by the
-/// limit on a file's size everywhere.
+/// A full disk: a real one where the test may mount a file system of a few pages, and everywhere
+/// the limit on a file's size.
 #include "support.hpp"
 
 #include <sys/mount.h>
@@ -14,14 +14,14 @@
 namespace rrfp::safetensors::test {
 namespace {
 
-/// What `work` says, run in a process of its own that may write no file above `bytes`.
+/// The message of `work`, run in a child process that may write no file larger than `bytes`.
 template <class Work>
 std::string said_with_limit(rlim_t bytes, Work work) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const auto child = ::fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);  // the write fails then, and the process goes on
+    std::signal(SIGXFSZ, SIG_IGN);  // then the write fails, and the process continues
     const rlimit limit{bytes, bytes};
     std::string text = ::setrlimit(RLIMIT_FSIZE, &limit) == 0 ? work() : "no limit";
     const auto sent = ::write(ends[1], text.data(), text.size());
@@ -57,7 +57,7 @@ class tiny_disk {
   bool mounted_ = false;
 };
 
-TEST_CASE("A write that the system cuts short is told and leaves the old file alone") {
+TEST_CASE("A failed write is an error and leaves the old file unchanged") {
   const scratch_folder folder;
   const auto path = folder / "x.safetensors";
   write_text(path, "old");
@@ -72,7 +72,7 @@ TEST_CASE("A write that the system cuts short is told and leaves the old file al
   }
 }
 
-TEST_CASE("A disk that fills up is told and leaves the old file alone") {
+TEST_CASE("A full disk is an error and leaves the old file unchanged") {
   const scratch_folder folder;
   const tiny_disk disk{folder / "disk"};
   if (!disk.is_there()) {
@@ -85,11 +85,11 @@ TEST_CASE("A disk that fills up is told and leaves the old file alone") {
         path + ": cannot write: No space left on device");
   CHECK(files_beside(path) == 0);
   CHECK((*file::open(path))->find("old") != nullptr);
-  // What was given up holds no room.
+  // The abandoned file takes no space.
   CHECK(write_all(path, {{"new", dtype::u8, {30000}}}) == "");
 }
 
-TEST_CASE("A model of which one file cannot be written leaves no file") {
+TEST_CASE("A model leaves no file if one of its files cannot be written") {
   const scratch_folder folder;
   const auto to = folder / "out";
   const auto said = said_with_limit(2000, [&]() -> std::string {

@@ -1,4 +1,4 @@
-/// The other implementation of the format reads what is written here, and the other way round.
+/// Compatibility with the Python implementation of the format, in both directions.
 #include "support.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rrfp::safetensors::test {
 namespace {
 
-/// What the program prints; nothing if Python cannot run it.
+/// The output of the program; none if Python cannot run it.
 rrfp::test::outcome python(const std::string& text, const std::string& argument) {
   return rrfp::test::run_program({RRFP_PYTHON, "-c", text, argument});
 }
@@ -21,7 +21,7 @@ bool has_python() {
   return has;
 }
 
-/// Names, dtypes, shapes and the sum of all bytes, without the library's own idea of dtypes.
+/// Names, dtypes, shapes and the sum of all bytes, read without the library's dtypes.
 const std::string describe = R"(
 import sys, safetensors
 from safetensors import safe_open
@@ -39,7 +39,7 @@ std::string line_of(const tensor_info& t, std::span<const std::byte> bytes) {
          std::to_string(sum) + "\n";
 }
 
-TEST_CASE("Python reads what was written here") {
+TEST_CASE("Python reads a file that rrfp wrote") {
   if (!has_python()) return;
   const scratch_folder folder;
   const auto path = folder / "x.safetensors";
@@ -65,7 +65,7 @@ TEST_CASE("Python reads what was written here") {
   CHECK(read.out == expected + "[('key', 'value')]\n");
 }
 
-TEST_CASE("What Python wrote is read here") {
+TEST_CASE("rrfp reads a file that Python wrote") {
   if (!has_python()) return;
   const scratch_folder folder;
   const auto path = folder / "x.safetensors";

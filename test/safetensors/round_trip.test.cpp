@@ -1,4 +1,4 @@
-/// What was written is what is read.
+/// Files read back as they were written.
 #include "support.hpp"
 
 #include <cstring>
@@ -8,7 +8,7 @@
 namespace rrfp::safetensors::test {
 namespace {
 
-TEST_CASE("Every dtype comes back as it was, in every shape") {
+TEST_CASE("Every dtype reads back unchanged, in every shape") {
   const scratch_folder folder;
   const auto path = folder / "all.safetensors";
   std::vector<tensor_spec> all;
@@ -44,7 +44,7 @@ TEST_CASE("Every dtype comes back as it was, in every shape") {
   CHECK(f.find("none") == nullptr);
 }
 
-TEST_CASE("A file stays readable when another takes its place") {
+TEST_CASE("An open file stays readable when another replaces it") {
   const scratch_folder folder;
   const auto path = folder / "x.safetensors";
   REQUIRE(write_all(path, {{"a", dtype::f32, {100}}}) == "");
@@ -56,7 +56,7 @@ TEST_CASE("A file stays readable when another takes its place") {
   CHECK((*file::open(path))->find("b") != nullptr);
 }
 
-TEST_CASE("A file without a tensor, and one with metadata alone, are files") {
+TEST_CASE("A file without tensors and a file with metadata alone are valid") {
   const scratch_folder folder;
   REQUIRE(write_all(folder / "none", {}) == "");
   CHECK(text_of(folder / "none") == little_endian(8) + "{}      ");
@@ -65,7 +65,7 @@ TEST_CASE("A file without a tensor, and one with metadata alone, are files") {
   CHECK((*file::open(folder / "meta"))->tensors().empty());
 }
 
-TEST_CASE("The data begins at a multiple of 8 bytes, and who watches sees all bytes in order") {
+TEST_CASE("The data is aligned to 8 bytes, and the observer sees all bytes in order") {
   const scratch_folder folder;
   std::string seen;
   auto w = writer::create(folder / "x", {{"a", dtype::u8, {3}}, {"b", dtype::i64, {2}}}, {},
@@ -87,30 +87,29 @@ TEST_CASE("The data begins at a multiple of 8 bytes, and who watches sees all by
   CHECK((text.size() - 3 - 16) % 8 == 0);
 }
 
-TEST_CASE("A writer refuses what no reader would take") {
+TEST_CASE("A writer refuses what a reader would refuse") {
   const scratch_folder folder;
   const auto path = folder / "x";
   CHECK(write_all(path, {{"a", dtype::u8, {1}}, {"a", dtype::u8, {1}}}) ==
-        path + ": tensor 'a' stands there twice");
+        path + ": tensor 'a' is declared twice");
   CHECK(write_all(path, {{"__metadata__", dtype::u8, {1}}}) ==
         path + ": tensor '__metadata__': the name is reserved");
   CHECK(write_all(path, {{"a", dtype::u8, {-1}}}) ==
         path + ": tensor 'a': shape [-1]: expected sizes >= 0");
   CHECK(write_all(path, {{"a", dtype::f32, {1LL << 40, 1LL << 40}}}) ==
-        path +
-            ": tensor 'a': shape [1099511627776, 1099511627776]: more bytes than can be counted");
+        path + ": tensor 'a': shape [1099511627776, 1099511627776]: its size in bytes overflows");
   CHECK(write_all(path, {{"\xff", dtype::u8, {1}}}) ==
-        path + ": a name of a tensor or a text of the metadata is not UTF-8");
+        path + ": a tensor name or a metadata string is not UTF-8");
   CHECK(write_all(folder / "", {}) ==
-        folder / "" + ": cannot write: expected a file's name, got a folder");
+        folder / "" + ": cannot write: expected a file name, got a folder");
   CHECK(write_all("/dev/full", {}) ==
-        "/dev/full: cannot write: expected a file's name, got a device or pipe");
+        "/dev/full: cannot write: expected a file name, got a device or pipe");
   CHECK(write_all(folder / "none/x", {}) ==
         folder / "none/x" + ": cannot write: No such file or directory");
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
-TEST_CASE("What is not finished leaves what was there, and nothing beside it") {
+TEST_CASE("An unfinished file leaves the old file and no temporary file") {
   const scratch_folder folder;
   const auto path = folder / "x";
   write_text(path, "old");
@@ -125,7 +124,7 @@ TEST_CASE("What is not finished leaves what was there, and nothing beside it") {
   CHECK(files_beside(path) == 0);
 }
 
-TEST_CASE("A tensor out of turn, too many bytes and too few are a programmer's errors") {
+TEST_CASE("A tensor out of order, too many bytes and too few bytes abort") {
   using rrfp::testing::last_words;
   const scratch_folder folder;
   const std::byte some[4]{};

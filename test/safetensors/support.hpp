@@ -29,7 +29,7 @@ inline std::string little_endian(std::uint64_t value) {
   return bytes;
 }
 
-/// Files beside one of that path whose names begin with it: some are not finished.
+/// Other files in the folder whose names begin with that of `path`, such as temporary ones.
 inline std::size_t files_beside(const std::string& path) {
   const auto name = std::filesystem::path{path}.filename().string() + ".";
   std::size_t count = 0;
@@ -39,7 +39,7 @@ inline std::size_t files_beside(const std::string& path) {
   return count;
 }
 
-/// A file of that header and that data.
+/// The bytes of a file with this header and data.
 inline std::string file_text(const std::string& header, const std::string& data = {}) {
   return little_endian(header.size()) + header + data;
 }
@@ -49,7 +49,7 @@ inline std::string write_text(const std::string& path, const std::string& text) 
   return path;
 }
 
-/// Bytes that differ from tensor to tensor and from place to place; 0 and 1 alone for booleans.
+/// Bytes that differ by tensor and by position; only 0 and 1 for booleans.
 inline std::vector<std::byte> bytes_for(const tensor_info& t) {
   std::vector<std::byte> bytes(t.size());
   std::uint32_t x = 2166136261U;
@@ -65,7 +65,7 @@ inline std::vector<std::byte> as_vector(std::span<const std::byte> bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Writes all tensors with bytes_for(). The message of the error, or nothing.
+/// Writes all tensors with bytes_for(). Returns the error message, or an empty string.
 inline std::string write_all(const std::string& path, const std::vector<tensor_spec>& tensors,
                              const string_map& metadata = {}) {
   auto w = writer::create(path, tensors, metadata);

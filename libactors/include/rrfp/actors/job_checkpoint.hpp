@@ -49,7 +49,7 @@ struct resume_choice {
 /// Error, which names the key of the job: a checkpoint is required and none is found, or it has
 /// another model, seed, optimizer or data, or more steps than train.steps.
 result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& setup,
-                                    checkpoint::scrutiny how);
+                                    checkpoint::verification how);
 
 /// To be called before a run on all its nodes. Node 0 opens the folder as `setup.ring`, verifies
 /// all checksums and chooses; the other nodes use its choice, because nodes may see a shared folder

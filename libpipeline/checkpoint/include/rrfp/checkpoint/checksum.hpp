@@ -1,5 +1,5 @@
-/// XXH64 over bytes as they come: tells a file that was altered or cut short from one that was
-/// not. It keeps nobody from forging one.
+/// Incremental XXH64. Detects files that were altered or truncated by accident; not cryptographic,
+/// so it does not protect against forgery.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct file_sum {
   std::uint64_t xxh64 = 0;
 };
 
-/// Reads the file to its end. Error: it cannot be read; names it.
+/// Size and checksum of a whole file. Error: the file cannot be read; names the file.
 result<file_sum> sum_of_file(const std::string& path);
 
 }  // namespace rrfp::checkpoint

@@ -1,6 +1,5 @@
-/// What a checkpoint is: written last of all its files, so that a folder without a manifest is
-/// none. It says which files there are and how to know that they are as they were written, and of
-/// which training this is a state.
+/// The manifest of a checkpoint: its files with their checksums, and the job that wrote them. It is
+/// written after all other files, so a folder without a manifest is not a checkpoint.
 ///
 ///   {"format": 1, "step": 42, "written_at": "2026-01-31T12:00:00Z",
 ///    "identity": {"model.hidden": "128", ...}, "course": {"train.lr": "0.001", ...},
@@ -8,7 +7,7 @@
 ///                 "replicas": 1},
 ///    "data": {"next_step": 42, "microbatches_read": 672},
 ///    "files": [{"name": "stage-000-rank-00.safetensors", "bytes": 123, "xxh64": "..."}, ...],
-///    "xxh64": "..."}                                  of all that stands before it
+///    "xxh64": "..."}                                  of everything before it
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@
 
 namespace rrfp::checkpoint {
 
-/// Others are not read.
+/// Manifests of another format are refused.
 inline constexpr std::uint32_t format_version = 1;
 inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::uint64_t manifest_bytes_max = std::uint64_t{64} << 20;
@@ -43,37 +42,37 @@ struct file_entry {
 };
 
 struct manifest {
-  /// Complete steps; the number of the one that comes next.
+  /// Number of complete steps.
   std::uint64_t step = 0;
   /// UTC.
   std::string written_at;
-  /// What must be the same for a run to go on from here.
+  /// Settings that must be unchanged for a run to resume from here.
   std::vector<setting> identity;
-  /// What may have changed, to other results than those of a run that never stopped.
+  /// Settings that may change on resume; the results then differ from an uninterrupted run.
   std::vector<setting> course;
-  /// How the work was shared when this was written. Any other way may go on.
+  /// The pipeline that wrote the checkpoint. A pipeline of another shape can resume from it.
   pipeline_shape shape;
   std::uint32_t tp = 1;
   std::uint32_t replicas = 1;
-  /// Of all replicas, since the training began. The data of a step follows from its number.
+  /// By all replicas, since step 1. The data of a step is a function of the step number.
   std::uint64_t microbatches_read = 0;
   std::vector<file_entry> files;
 };
 
 std::string to_json(const manifest& m);
 
-/// Error: what is wrong (no JSON, cut short, altered, of another format), without the file's name.
+/// Error: the text is not JSON, truncated, altered or of another format; does not name the file.
 result<manifest> parse_manifest(std::string_view text);
 
 struct difference {
   std::string key;
   std::string saved;
-  std::string now;  ///< empty: no longer there
+  std::string now;  ///< empty: the key no longer exists
 
   bool operator==(const difference&) const = default;
 };
 
-/// The keys of `saved` that have another value now. A key that came later has none to differ from.
+/// The keys of `saved` whose value has changed. Keys that only `now` has are ignored.
 std::vector<difference> differences(const std::vector<setting>& saved,
                                     const std::vector<setting>& now);
 

@@ -1,17 +1,18 @@
-/// What a rank's file says of its tensors beside their names, types and shapes, in its metadata:
-/// which part of a whole tensor it has, and how models on disk hold that.
+/// The metadata of a rank's file: for each tensor, which part of the whole tensor the rank holds,
+/// and how exported model files store the whole tensor.
 ///
 ///   "rrfp.parts": {"layers.0.attention.qkv.weight":
 ///                  {"whole": [96, 32], "dimension": 0, "blocks": 3, "offset": 0, "length": 16}}
 ///
-/// In words that do not depend on how many ranks there were (see compute/shard.hpp, which means the
-/// same by them): one dimension is cut into equal blocks, and a part is the range [offset, offset +
-/// length) of each. A tensor without an entry is whole.
+/// The description does not depend on the number of ranks and has the meaning of compute/shard.hpp:
+/// one dimension is divided into equal blocks, and a part is the range [offset, offset + length) of
+/// each block. A tensor without an entry is whole.
 ///
 ///   "rrfp.stored": {"transformer.h.0.attn.c_attn.weight": {"transposed": true, "sizes": []}}
 ///
-/// A checkpoint holds what the model computes with. A tensor with an entry is exported transposed,
-/// or under other sizes (see compute/stage_module.hpp); one without, as it is.
+/// A checkpoint holds tensors in the form that the model computes with. Export transposes or
+/// reshapes a tensor that has an entry (see compute/stage_module.hpp) and copies any other
+/// unchanged.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,9 @@
 
 namespace rrfp::checkpoint {
 
-/// The name of the metadata.
+/// Keys of the metadata.
 inline constexpr std::string_view parts_key = "rrfp.parts";
+inline constexpr std::string_view stored_key = "rrfp.stored";
 
 struct part {
   std::vector<std::int64_t> whole;
@@ -38,14 +40,12 @@ struct part {
   bool operator==(const part&) const = default;
 };
 
-/// By the name of the tensor.
+/// Keyed by tensor name.
 using parts = std::map<std::string, part, std::less<>>;
 
 std::string to_json(const parts& all);
-/// Error: what is wrong, without the file's name.
+/// Error: the text is malformed; does not name the file.
 result<parts> parse_parts(std::string_view text);
-
-inline constexpr std::string_view stored_key = "rrfp.stored";
 
 struct stored {
   bool transposed = false;
@@ -54,14 +54,14 @@ struct stored {
   bool operator==(const stored&) const = default;
 };
 
-/// By the name of the tensor.
+/// Keyed by tensor name.
 using stored_forms = std::map<std::string, stored, std::less<>>;
 
 std::string to_json(const stored_forms& all);
-/// Error: what is wrong, without the file's name.
+/// Error: the text is malformed; does not name the file.
 result<stored_forms> parse_stored(std::string_view text);
 
-/// Error: no tensor of that shape is such a part.
+/// Error: a tensor of shape `shape` cannot be the part `p`.
 status check_part(const part& p, std::span<const std::int64_t> shape);
 
 }  // namespace rrfp::checkpoint

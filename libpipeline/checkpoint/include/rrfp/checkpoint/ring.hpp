@@ -1,13 +1,13 @@
-/// The folder of a run's checkpoints, of which the newest few are kept.
+/// The checkpoint folder of a run. The newest `keep` checkpoints stay, older ones are removed.
 ///
 ///   DIR/step-00000042/manifest.json                    after 42 complete steps
 ///   DIR/step-00000042/stage-003-rank-01.safetensors    one for each rank of each stage
-///   DIR/.step-00000050.tmp/                            on its way, or left by a run that died
-///   DIR/.lock                                          held by the run that writes here
+///   DIR/.step-00000050.tmp/                            being written, or left by a run that died
+///   DIR/.lock                                          locked by the run that writes here
 ///
-/// A checkpoint is made in a folder beside, synced and renamed as a whole; older ones go only when
-/// the new one stands. So whenever a run dies, those that stand are as they were written, and one
-/// that is torn or altered later is known by its sums.
+/// A checkpoint is written to a temporary folder, synced, and renamed as a whole. Older checkpoints
+/// are removed only after the rename. So a crash at any time leaves only complete checkpoints, and
+/// checksums detect one that is torn or altered later.
 #pragma once
 
 #include <cstddef>
@@ -27,36 +27,36 @@ namespace rrfp::checkpoint {
 std::string folder_name(std::uint64_t step);
 /// "stage-003-rank-01.safetensors"
 std::string file_name(stage_id stage, rank_id rank);
-/// Where the files of a checkpoint are put until it is complete: the same on every node.
+/// The temporary folder of a checkpoint until it is complete; the same path on every node.
 std::string folder_of_save(const std::string& dir, std::uint64_t step);
 
-struct found {
+struct found_checkpoint {
   std::string folder;
-  manifest what;
+  manifest contents;
 };
 
-/// How closely files are looked at: their sizes, or every byte.
-enum class scrutiny : std::uint8_t { sizes, checksums };
+/// What verify() compares with the manifest: file sizes, or the checksum of every byte.
+enum class verification : std::uint8_t { sizes, checksums };
 
-/// One checkpoint. Error, naming the file: no manifest, one of another format or another step, a
-/// file that is missing, of another size or, if asked for, of another sum.
-result<found> verify(const std::string& folder, scrutiny how);
+/// Checks one checkpoint. Error, naming the file: no manifest, a manifest of another format or
+/// step, a file that is missing or has another size or, with `checksums`, another checksum.
+result<found_checkpoint> verify(const std::string& folder, verification level);
 
 struct search {
-  std::optional<found> newest;
-  /// Newer ones that cannot be used, a line each.
-  std::vector<std::string> passed_over;
+  std::optional<found_checkpoint> newest;
+  /// One line for each newer checkpoint that is not usable.
+  std::vector<std::string> skipped;
 };
 
-/// The newest checkpoint of the folder that can be used; none in a folder that is not there. Error:
-/// the folder cannot be read.
-result<search> find_newest(const std::string& dir, scrutiny how);
+/// The newest usable checkpoint in `dir`; none if `dir` does not exist. Error: the folder cannot be
+/// read.
+result<search> find_newest(const std::string& dir, verification level);
 
-/// The folder as its only writer has it. Not thread-safe.
+/// Write access to the folder, exclusive to one run. Not thread-safe.
 class ring {
  public:
-  /// Makes the folder if there is none, and holds it until the end of the object or the process.
-  /// Error: it cannot be made or written to, or another run holds it.
+  /// Creates the folder if it does not exist, and locks it until the object or the process ends.
+  /// Error: the folder cannot be created or written to, or another run has locked it.
   static result<std::unique_ptr<ring>> open(const std::string& dir, std::uint32_t keep);
   ring(const ring&) = delete;
   ring& operator=(const ring&) = delete;
@@ -64,25 +64,27 @@ class ring {
 
   const std::string& dir() const { return dir_; }
 
-  /// Moves the checkpoints of an earlier run into DIR/earlier-TIME. Gives that folder, or nothing
+  /// Moves the checkpoints of an earlier run into DIR/earlier-TIME. Returns that folder, or nullopt
   /// if there were none.
   result<std::optional<std::string>> set_aside();
 
-  /// Removes what torn saves have left, and makes folder_of_save().
+  /// Removes the remains of incomplete saves and creates folder_of_save().
   status begin(std::uint64_t step);
-  /// All of m.files are there and synced: the checkpoint takes its place, and those beyond `keep`
-  /// are removed. Error: a file is not there as its rank says, or the manifest cannot be written;
-  /// nothing has changed then.
+  /// Call when all of m.files are written and synced. Writes the manifest, renames the checkpoint
+  /// to its final name and removes checkpoints beyond `keep`. Error: a file is missing or has
+  /// another size than its rank reported, or the manifest cannot be written; no checkpoint has
+  /// changed then.
   status commit(const manifest& m);
-  /// Of the checkpoint of step `good` and the older ones the newest `keep` stay.
+  /// Keeps the newest `keep` checkpoints among those of step `good` and earlier; removes the
+  /// others.
   void remove_older(std::uint64_t good);
-  /// Removes what has been written of a checkpoint that will not be.
+  /// Removes the files of a checkpoint that will not be committed.
   void abandon(std::uint64_t step);
 
  private:
   ring(std::string dir, std::uint32_t keep, int lock);
   void remove_leftovers();
-  /// In two steps, so that no half of a checkpoint is ever found under its name.
+  /// Renames before deleting, so a partly deleted checkpoint never has a valid name.
   void remove(const std::string& folder);
 
   const std::string dir_;

@@ -1,6 +1,6 @@
-/// The tensors of a model, in one file or spread over several: a .safetensors file, or a folder
-/// with model.safetensors, or one with model.safetensors.index.json, which says which of its files
-/// holds which tensor:
+/// The tensors of a model, in one or several files: a .safetensors file, a folder with
+/// model.safetensors, or a folder with model.safetensors.index.json, which maps each tensor to its
+/// file:
 ///
 ///   {"metadata": {"total_size": 24}, "weight_map": {"weight": "model-00001-of-00002.safetensors"}}
 #pragma once
@@ -20,28 +20,27 @@ namespace rrfp::safetensors {
 inline constexpr std::string_view single_file_name = "model.safetensors";
 inline constexpr std::string_view index_file_name = "model.safetensors.index.json";
 
-/// A tensor and the file that it lies in.
+/// A tensor and the file that holds it.
 struct located_tensor {
-  std::shared_ptr<const file> in;
-  const tensor_info* what = nullptr;
+  std::shared_ptr<const file> source;
+  const tensor_info* info = nullptr;
 
-  std::span<const std::byte> bytes() const { return in->bytes(*what); }
+  std::span<const std::byte> bytes() const { return source->bytes(*info); }
 };
 
 /// Immutable, so thread-safe.
 class collection {
  public:
-  /// Opens every file at once: headers are read, data is not. Error: one line that names the file
-  /// and the tensor: none of the above at `path`, a file that is not valid, one that the index
-  /// names and that is not there or lies outside of the folder, a tensor that the index names and
-  /// its file lacks.
+  /// Opens all files and reads their headers, not their data. Error, in one line with the file and
+  /// the tensor: `path` is none of the above, a file is invalid, the index names a file that is
+  /// missing or outside the folder, or a tensor is not in the file that the index names.
   static result<collection> open(const std::string& path);
 
-  /// By name. Of a folder with an index: those that it names.
+  /// Keyed by name. With an index: only the tensors that it names.
   const std::map<std::string, located_tensor, std::less<>>& tensors() const { return tensors_; }
-  /// Null if there is none.
+  /// Null if there is no such tensor.
   const located_tensor* find(std::string_view name) const;
-  /// In the order of their names.
+  /// In the order of the file names.
   const std::vector<std::shared_ptr<const file>>& files() const { return files_; }
 
  private:

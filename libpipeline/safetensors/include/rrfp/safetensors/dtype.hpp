@@ -1,4 +1,4 @@
-/// What the elements of a tensor are, and what a tensor is called, shaped and where it lies.
+/// Element types, and descriptions of tensors: name, dtype, shape and byte range.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +30,14 @@ enum class dtype : std::uint8_t {
   u64
 };
 
-/// Bytes of an element.
+/// Bytes per element.
 std::size_t size_of(dtype type);
-/// As files write it: "BOOL", "F32".
+/// The name in files: "BOOL", "F32".
 std::string_view name(dtype type);
-/// Nothing: the format, or this library, knows no such dtype.
+/// Nullopt if the dtype is unknown to the format or to this library.
 std::optional<dtype> dtype_of(std::string_view name);
 
-/// Of a tensor without holes. Error: a negative size, or more bytes than 64 bits count.
+/// Bytes of a contiguous tensor. Error: a negative size, or the byte count overflows int64.
 result<std::uint64_t> byte_size(dtype type, std::span<const std::int64_t> shape);
 
 /// "[2, 3]"
@@ -45,7 +45,7 @@ std::string text_of(std::span<const std::int64_t> shape);
 
 using string_map = std::map<std::string, std::string, std::less<>>;
 
-/// A tensor to be written. No size: a scalar, of one element; a size of 0: no element.
+/// A tensor to write. An empty shape is a scalar; a size of 0 means no elements.
 struct tensor_spec {
   std::string name;
   dtype type = dtype::f32;
@@ -54,7 +54,7 @@ struct tensor_spec {
 
 /// A tensor of a file: row-major, little-endian.
 struct tensor_info : tensor_spec {
-  /// In bytes, from the end of the header.
+  /// Byte offsets from the end of the header.
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 

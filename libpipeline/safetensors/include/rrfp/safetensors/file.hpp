@@ -1,13 +1,13 @@
-/// A safetensors file, mapped into memory: opening reads the header alone, however large the
-/// tensors are, and the system brings in what is looked at.
+/// A memory-mapped safetensors file. Opening reads the header alone, however large the tensors are;
+/// the operating system loads data on access.
 ///
 ///   8 bytes       length of the header, little-endian
 ///   the header    JSON: name -> dtype, shape, begin and end of the bytes (header.hpp)
 ///   the data      the tensors' bytes, without holes
 ///
-/// What open() gives is valid to the last rule of the format; a file from anywhere may be tried.
-/// The file must not be cut short while it is open (the system ends a process that reads beyond
-/// the end of a mapped file); one that is replaced by renaming stays as it was for who has it open.
+/// open() checks every rule of the format, so untrusted files are safe to open. A file must not be
+/// truncated while it is open: the process gets SIGBUS if it reads beyond the new end. A file may
+/// be replaced by rename; readers that have it open keep the old contents.
 #pragma once
 
 #include <cstddef>
@@ -24,29 +24,29 @@
 
 namespace rrfp::safetensors {
 
-/// Of a header, as in other readers of the format. Larger ones are refused.
+/// Larger headers are refused; other readers of the format have the same limit.
 inline constexpr std::uint64_t header_bytes_max = 100'000'000;
 
 /// Immutable, so thread-safe.
 class file {
  public:
-  /// Error: one line that names the file and, where there is one, the tensor: not readable, shorter
-  /// than its own header says, a header that is no JSON, unknown dtypes, impossible shapes, offsets
-  /// that overlap, leave holes or do not fit the shape, names that stand twice, trailing bytes.
+  /// Error, in one line with the file and the tensor if there is one: the file is unreadable or
+  /// truncated, or it has a header that is not JSON, an unknown dtype, an impossible shape, offsets
+  /// that overlap, leave holes or do not fit the shape, a duplicate name, or trailing bytes.
   static result<std::shared_ptr<const file>> open(const std::string& path);
   file(const file&) = delete;
   file& operator=(const file&) = delete;
   ~file();
 
   const std::string& path() const { return path_; }
-  /// In the order of their bytes.
+  /// In the order of their byte ranges.
   std::span<const tensor_info> tensors() const { return tensors_; }
-  /// Null if there is none.
+  /// Null if there is no such tensor.
   const tensor_info* find(std::string_view name) const;
-  /// The bytes of one of tensors(), valid as long as the file. They are aligned to 8 at most, and
-  /// not at all if who wrote the file did not care.
+  /// The bytes of one of tensors(), valid during the lifetime of the file object. They may be
+  /// unaligned: alignment depends on the program that wrote the file, and is at most 8.
   std::span<const std::byte> bytes(const tensor_info& t) const;
-  /// The texts under "__metadata__".
+  /// The strings under "__metadata__".
   const string_map& metadata() const { return metadata_; }
 
  private:

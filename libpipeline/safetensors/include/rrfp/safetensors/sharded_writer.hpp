@@ -1,6 +1,6 @@
-/// Writes a model into a folder, in files of a limited size with an index beside them, as model
-/// hubs have them: model-00001-of-00003.safetensors, ..., model.safetensors.index.json; what fits
-/// into one file becomes model.safetensors, without an index. collection::open() reads both.
+/// Writes a model into a folder in the layout of model hubs: shards of a limited size
+/// (model-00001-of-00003.safetensors, ...) and model.safetensors.index.json. A model that fits into
+/// one file becomes model.safetensors, without an index. collection::open() reads both.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@
 
 namespace rrfp::safetensors {
 
-/// Not thread-safe. Until finish() has succeeded the folder holds no model; the end of the object
-/// takes away what was written.
+/// Not thread-safe. Until finish() succeeds the folder holds no model; without it the destructor
+/// removes the files written so far.
 class sharded_writer {
  public:
-  /// Makes the folder if there is none. Files hold at most `shard_bytes_max` bytes of data, but for
-  /// a tensor that is larger by itself. Error: as writer::create(), and a folder that holds a model
-  /// already: which of the two a reader would find is not for it to guess.
+  /// Creates the folder if it does not exist. A file holds at most `shard_bytes_max` bytes of data,
+  /// unless a single tensor is larger. Error: as writer::create(); or the folder already holds a
+  /// model, since readers could not tell which of the two is meant.
   static result<std::unique_ptr<sharded_writer>> create(const std::string& folder,
                                                         std::vector<tensor_spec> tensors,
                                                         string_map metadata,
@@ -35,7 +35,7 @@ class sharded_writer {
   const std::vector<std::string>& order() const { return order_; }
   /// As writer::write().
   status write(std::string_view name, std::span<const std::byte> bytes);
-  /// Puts the last file and the index in their place.
+  /// Commits the last file and writes the index.
   status finish();
 
   std::size_t files() const { return shards_.size(); }
@@ -51,7 +51,7 @@ class sharded_writer {
   sharded_writer(std::string folder, string_map metadata, shards all);
   static result<shards> divide(std::vector<tensor_spec> tensors, std::uint64_t shard_bytes_max);
   std::string path_of(std::string_view file) const;
-  /// Finishes the files before shard `number` and begins that one.
+  /// Finishes all earlier shards and begins shard `number`.
   status advance_to(std::size_t number);
   status finish_shard();
   std::string index_text() const;
@@ -62,9 +62,9 @@ class sharded_writer {
   std::vector<std::string> order_;
   std::unordered_map<std::string_view, std::size_t> shard_of_;
   std::uint64_t bytes_ = 0;
-  std::size_t begun_ = 0;  ///< shards
+  std::size_t shards_begun_ = 0;
   std::unique_ptr<writer> open_;
-  std::vector<std::string> in_place_;
+  std::vector<std::string> committed_paths_;
   bool finished_ = false;
 };
 

@@ -1,7 +1,7 @@
-/// A file is there whole or not at all, and the way there harms no other.
+/// Atomic file writes: the file is complete or unchanged, and other files are untouched.
 #include <catch2/catch.hpp>
 
-#include <rrfp/files/whole_file.hpp>
+#include <rrfp/files/atomic_file.hpp>
 
 #include "program.hpp"
 
@@ -16,17 +16,17 @@ std::size_t files_in(const std::string& folder) {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-status write(whole_file& to, std::string_view text) {
+status write(atomic_file& to, std::string_view text) {
   return to.write(std::as_bytes(std::span{text}));
 }
 
 }  // namespace
 
-TEST_CASE("two files for one place do not meet before they are committed") {
+TEST_CASE("two atomic files for one path do not collide before the commit") {
   const scratch_folder folder;
   const auto path = folder / "x";
-  const auto first = *whole_file::create(path);
-  const auto second = *whole_file::create(path);
+  const auto first = *atomic_file::create(path);
+  const auto second = *atomic_file::create(path);
   REQUIRE(write(*first, "first"));
   REQUIRE(write(*second, "second"));
   REQUIRE(first->commit());
@@ -36,23 +36,23 @@ TEST_CASE("two files for one place do not meet before they are committed") {
   CHECK(files_in(folder / "") == 1);
 }
 
-TEST_CASE("a file of the name that would be taken stays as it is") {
+TEST_CASE("an existing file with the temporary name is not touched") {
   const scratch_folder folder;
   const auto path = folder / "x";
   std::string next;
   {
-    const auto probe = *whole_file::create(path);
-    const auto number = probe->beside().rfind('-') + 1;
-    next = probe->beside().substr(0, number) +
-           std::to_string(std::stoi(probe->beside().substr(number)) + 1) + ".tmp";
+    const auto probe = *atomic_file::create(path);
+    const auto number = probe->temporary_path().rfind('-') + 1;
+    next = probe->temporary_path().substr(0, number) +
+           std::to_string(std::stoi(probe->temporary_path().substr(number)) + 1) + ".tmp";
   }
   std::ofstream{next} << "another's";
-  REQUIRE(write_whole(path, "mine"));
+  REQUIRE(write_atomically(path, "mine"));
   CHECK(text_of(next) == "another's");
   CHECK(text_of(path) == "mine");
 }
 
-TEST_CASE("whether a file can be written is found out without a trace") {
+TEST_CASE("check_writable() leaves no file behind") {
   const scratch_folder folder;
   CHECK(check_writable(folder / "x"));
   CHECK(files_in(folder / "") == 0);
@@ -62,7 +62,7 @@ TEST_CASE("whether a file can be written is found out without a trace") {
   CHECK(check_writable(folder / "none/x").message() ==
         folder / "none/x" + ": cannot write: No such file or directory");
   CHECK(check_writable("/dev/full").message() ==
-        "/dev/full: cannot write: expected a file's name, got a device or pipe");
+        "/dev/full: cannot write: expected a file name, got a device or pipe");
 }
 
 }  // namespace rrfp::files
