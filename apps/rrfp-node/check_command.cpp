@@ -69,7 +69,7 @@ result<std::string> look_at_images(const job::job& j, const data::source& data, 
   const auto a_step = std::uint64_t{j.pipeline.microbatches} * j.pipeline.replicas;
   const std::uint64_t a_microbatch = j.data.microbatch_size;
   // One epoch has them all.
-  const auto unread = data.unread_samples();
+  const auto unread = data.undecoded_samples();
   const auto steps_max = unread / (a_step * a_microbatch) + 1;
   const auto all = std::min(unread, std::min(j.train.steps, steps_max) * a_step * a_microbatch);
   std::uint64_t seen = 0;

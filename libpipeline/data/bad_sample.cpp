@@ -11,10 +11,10 @@ const char* name(bad_reason reason) {
     case bad_reason::not_json: return "not JSON";
     case bad_reason::wrong_key: return "missing key";
     case bad_reason::empty_text: return "empty text";
-    case bad_reason::wrong_places: return "wrong places of images";
+    case bad_reason::image_count_mismatch: return "image count mismatch";
     case bad_reason::missing_image: return "missing image";
     case bad_reason::corrupt_image: return "corrupt image";
-    case bad_reason::large_image: return "too large image";
+    case bad_reason::large_image: return "image too large";
     case bad_reason::too_long: return "too long";
   }
   RRFP_CHECK(false, "a known reason");
@@ -25,17 +25,17 @@ std::string count_of(std::uint64_t n, const std::string& noun) {
   return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
 }
 
-status sample_gate::refuse(const std::string& where, const bad_sample& bad) {
-  if (data_.when_bad == job::bad_samples::stop) return error{where + ": " + bad.what};
+status sample_filter::refuse(const std::string& location, const bad_sample& bad) {
+  if (data_.when_bad == job::bad_samples::stop) return error{location + ": " + bad.message};
   ++counts_[static_cast<std::size_t>(bad.reason)];
   return success();
 }
 
-result<std::uint64_t> sample_gate::fit(const std::string& where, std::uint64_t tokens) {
+result<std::uint64_t> sample_filter::fit(const std::string& location, std::uint64_t tokens) {
   if (tokens <= data_.sequence_length) return tokens;
   switch (data_.when_too_long) {
     case job::too_long::stop:
-      return error{where + ": expected at most data.sequence_length = " +
+      return error{location + ": expected at most data.sequence_length = " +
                    std::to_string(data_.sequence_length) + " tokens, got " +
                    std::to_string(tokens) + " (data.too_long may be \"cut\" or \"skip\")"};
     case job::too_long::cut: return std::uint64_t{data_.sequence_length};
@@ -47,16 +47,16 @@ result<std::uint64_t> sample_gate::fit(const std::string& where, std::uint64_t t
   return std::uint64_t{0};
 }
 
-error sample_gate::nothing_in(const std::vector<std::string>& files) const {
+error sample_filter::no_samples_error(const std::vector<std::string>& files) const {
   return error{"'" + files.front() + (files.size() > 1 ? "' and the others hold" : "' holds") +
                " no sample" + (left_out() == 0 ? "" : " that can be used: " + summary())};
 }
 
-std::uint64_t sample_gate::left_out() const {
+std::uint64_t sample_filter::left_out() const {
   return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
 }
 
-std::string sample_gate::summary() const {
+std::string sample_filter::summary() const {
   std::string text;
   if (left_out() > 0) {
     text = std::to_string(left_out()) + " left out: ";

@@ -1,4 +1,4 @@
-/// Samples that cannot be used: why, and what the job wants done about them.
+/// Unusable samples: the reason, and what to do with them (data.bad_samples, data.too_long).
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@ namespace rrfp::data {
 
 enum class bad_reason : std::uint8_t {
   not_json,
-  wrong_key,      ///< missing, or not what it should be
-  empty_text,     ///< nothing to predict
-  wrong_places,   ///< as many <image> as images, or none
-  missing_image,  ///< or unreadable
+  wrong_key,             ///< missing, or of the wrong type
+  empty_text,            ///< nothing to predict
+  image_count_mismatch,  ///< the text has neither one <image> per image nor none
+  missing_image,         ///< or unreadable
   corrupt_image,
   large_image,
   too_long,
@@ -29,14 +29,14 @@ const char* name(bad_reason reason);
 
 struct bad_sample {
   bad_reason reason = bad_reason::not_json;
-  /// What was expected and what came.
-  std::string what;
+  /// The expected and the actual value.
+  std::string message;
 };
 
 template <class T>
 using sample_or = std::variant<T, bad_sample>;
 
-/// Null if there is nothing wrong.
+/// Null if the sample is usable.
 template <class T>
 const bad_sample* fault_of(const sample_or<T>& sample) {
   return std::get_if<bad_sample>(&sample);
@@ -45,23 +45,23 @@ const bad_sample* fault_of(const sample_or<T>& sample) {
 /// "1 sample", "2 samples".
 std::string count_of(std::uint64_t n, const std::string& noun);
 
-/// Decides over each bad sample, and counts those left out.
-class sample_gate {
+/// Applies the job's rules to unusable samples, and counts those left out.
+class sample_filter {
  public:
-  explicit sample_gate(const job::data_options& data) : data_(data) {}
+  explicit sample_filter(const job::data_options& data) : data_(data) {}
 
-  /// The sample is left out, or the error for it. `where` is "FILE:LINE".
-  status refuse(const std::string& where, const bad_sample& bad);
-  /// How many of the sample's `tokens` stay: all, sequence_length of them or, if it is left out, 0;
-  /// or the error for it.
-  result<std::uint64_t> fit(const std::string& where, std::uint64_t tokens);
-  /// A sample is in use, its end is not.
-  void note_cut() { ++cut_; }
+  /// Counts the sample as left out, or returns the error for it. `location` is "FILE:LINE".
+  status refuse(const std::string& location, const bad_sample& bad);
+  /// How many of the sample's `tokens` to keep: all, sequence_length, or 0 if the sample is left
+  /// out. Error: the sample is too long and the job does not allow that.
+  result<std::uint64_t> fit(const std::string& location, std::uint64_t tokens);
+  /// Counts a sample that is used without its end.
+  void count_cut() { ++cut_; }
 
-  /// What to say if no sample of the files is left.
-  error nothing_in(const std::vector<std::string>& files) const;
+  /// The error if the files have no usable sample.
+  error no_samples_error(const std::vector<std::string>& files) const;
 
-  /// "3 left out: 2 not JSON, 1 too long"; empty if none is, and none was cut.
+  /// "3 left out: 2 not JSON, 1 too long"; empty if no sample was left out or cut.
   std::string summary() const;
 
  private:

@@ -9,7 +9,7 @@ namespace rrfp::data {
 
 namespace {
 
-/// Some bytes of the text, or the patches of an image.
+/// Bytes of the text, or the patches of an image.
 struct piece {
   std::string_view text;
   std::uint64_t patches = 0;
@@ -26,9 +26,9 @@ sample_or<std::vector<piece>> pieces_of(std::string_view text,
   texts.push_back(rest);
   const auto marks = texts.size() - 1;
   if (text.size() == marks * image_mark.size())
-    return bad_sample{bad_reason::empty_text, "expected a text, got none"};
+    return bad_sample{bad_reason::empty_text, "expected text, got none"};
   if (marks != 0 && marks != patches.size())
-    return bad_sample{bad_reason::wrong_places,
+    return bad_sample{bad_reason::image_count_mismatch,
                       "expected " + std::string{image_mark} + " once for each of " +
                           std::to_string(patches.size()) + " images or nowhere, got it " +
                           std::to_string(marks) + " times"};
@@ -44,12 +44,12 @@ sample_or<std::vector<piece>> pieces_of(std::string_view text,
 }
 
 std::uint64_t tokens_of(const std::vector<piece>& pieces) {
-  std::uint64_t tokens = 1;  // the end
+  std::uint64_t tokens = 1;  // the end token
   for (const auto& p : pieces) tokens += p.text.size() + p.patches;
   return tokens;
 }
 
-/// The first `kept` tokens; nothing if that would cut an image.
+/// The first `kept` tokens; empty if that would cut an image.
 std::vector<std::int64_t> first_tokens(const std::vector<piece>& pieces, std::uint64_t kept,
                                        std::int64_t image_token, std::int64_t end_token) {
   std::vector<std::int64_t> tokens;
@@ -78,9 +78,10 @@ caption_index::caption_index(const source_config& config, image_scaler scaler)
       blind_(config.data.blind) {}
 
 result<bool> caption_index::add(const std::string& where, std::string_view text,
-                                std::span<const compute::image_size> images, sample_gate& gate) {
+                                std::span<const compute::image_size> images,
+                                sample_filter& filter) {
   const auto refused = [&](const bad_sample& bad) -> result<bool> {
-    if (auto left_out = gate.refuse(where, bad); !left_out) return left_out.failure();
+    if (auto left_out = filter.refuse(where, bad); !left_out) return left_out.failure();
     return false;
   };
   std::vector<compute::image_size> fitted;
@@ -92,11 +93,11 @@ result<bool> caption_index::add(const std::string& where, std::string_view text,
   const auto pieces = pieces_of(text, patches);
   if (const auto* bad = fault_of(pieces)) return refused(*bad);
   const auto whole = tokens_of(std::get<0>(pieces));
-  const auto kept = gate.fit(where, whole);
+  const auto kept = filter.fit(where, whole);
   if (!kept) return kept.failure();
   if (*kept == 0) return false;
   const auto inputs = first_tokens(std::get<0>(pieces), *kept, image_token_, end_token_);
-  // A first byte with nothing before it is predicted by nothing.
+  // No token predicts the first one.
   const auto predicted = [&](std::int64_t token) { return token != image_token_; };
   const auto counted =
       inputs.empty() ? 0 : std::count_if(inputs.begin() + 1, inputs.end(), predicted);
@@ -105,7 +106,7 @@ result<bool> caption_index::add(const std::string& where, std::string_view text,
                     "cut to " + std::to_string(*kept) + " tokens, the images leave no text"});
   if (entries_.size() == samples_max)
     return error{where + ": expected at most " + std::to_string(samples_max) + " samples"};
-  if (*kept < whole) gate.note_cut();
+  if (*kept < whole) filter.count_cut();
   entry e;
   e.kept = static_cast<std::uint32_t>(*kept);
   e.size = {e.kept, static_cast<std::uint32_t>(counted)};

@@ -1,12 +1,12 @@
-/// Texts with images as sequences of tokens: what a sample of files and one that is made up have in
-/// common. Holds their sizes; texts and pixels are the caller's.
+/// Token sequences of texts with images, for samples from files and for generated ones. Stores
+/// sizes only; the caller holds texts and pixels.
 ///
-/// The sequence of a sample: its bytes, with the image token once for each patch of an image where
-/// the text says <image> (if it nowhere does, the images come first), then the end token. Targets
-/// are bytes and ends alone; the last patch of an image predicts what follows it.
+/// The sequence of a sample is its bytes, then the end token. Each <image> in the text is replaced
+/// by one image token per patch; without <image> in the text, all images come first. Only bytes and
+/// end tokens are targets; the last patch of an image predicts the token after it.
 ///
-/// Blind, the sequence is the same without image tokens; which samples are used and where they are
-/// cut does not change.
+/// With data.blind the image tokens are removed. The choice of samples and where they are cut stay
+/// the same.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace rrfp::data {
 
-/// Where an image goes in a text.
+/// Marks the position of an image in a text.
 inline constexpr std::string_view image_mark = "<image>";
 
 class caption_index {
@@ -31,16 +31,16 @@ class caption_index {
   /// Error: as image_scaler::make.
   static result<caption_index> make(const source_config& config);
 
-  /// Takes in a sample with images of these sizes, as they are on disk. Gives whether it is in use;
-  /// `gate` decides over what is not right.
+  /// Adds a sample with images of these sizes (as on disk). Returns whether it is used; `filter`
+  /// decides about unusable samples.
   result<bool> add(const std::string& where, std::string_view text,
-                   std::span<const compute::image_size> images, sample_gate& gate);
+                   std::span<const compute::image_size> images, sample_filter& filter);
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(entries_.size()); }
   sample_size size(std::uint32_t sample) const { return entries_[sample].size; }
-  /// Of the images as the model takes them; none if blind.
+  /// Sizes of the images after scaling; none if blind.
   std::span<const compute::image_size> images(std::uint32_t sample) const;
-  /// The sequence of a sample whose text is `text`. False if that is not its text.
+  /// Writes the sequence of a sample with text `text`. False if the text no longer fits the sample.
   bool fill(std::uint32_t sample, std::string_view text, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const;
 
@@ -50,7 +50,7 @@ class caption_index {
  private:
   struct entry {
     sample_size size;
-    std::uint32_t kept = 0;  ///< tokens before those of images are taken out
+    std::uint32_t kept = 0;  ///< tokens, image tokens included
     std::uint32_t images = 0;
     std::uint64_t first_image = 0;
   };
@@ -63,7 +63,7 @@ class caption_index {
   std::int64_t end_token_;
   bool blind_;
   std::vector<entry> entries_;
-  /// Of all samples, one after another.
+  /// Image sizes of all samples, concatenated.
   std::vector<compute::image_size> images_;
 };
 

@@ -1,5 +1,5 @@
-/// Which sample stands at which place of a run. The places of a run are counted from 0 over all
-/// steps; every stretch of `count` of them is an epoch, which holds each sample once.
+/// Maps positions of a run to samples. Positions count from 0 over all steps; every `count`
+/// positions form an epoch, which contains each sample once.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace rrfp::data {
 
-/// More samples are an error of whoever makes an order of them.
+/// Callers must refuse data sets with more samples.
 inline constexpr std::uint64_t samples_max = std::uint64_t{1} << 28;
 
-/// The numbers 0 to count - 1 in the order of an epoch: Fisher and Yates' shuffle, its choices
-/// keyed by (seed, epoch). Nearly uniform: no choice is off by more than count / 2^32.
+/// The numbers 0 to count - 1 in the order of an epoch: a Fisher-Yates shuffle with random numbers
+/// keyed by (seed, epoch). Nearly uniform: the bias of a choice is at most count / 2^32.
 std::vector<std::uint32_t> shuffled(std::uint32_t count, std::uint64_t seed, std::uint64_t epoch);
 
-/// Thread-safe. Holds the orders of two epochs, for a microbatch may lie across their border and
-/// stages may be a step apart.
+/// Thread-safe. Caches the orders of two epochs, since a microbatch may span two epochs and stages
+/// may be a step apart.
 class epoch_order {
  public:
   epoch_order(std::uint32_t count, std::uint64_t seed, job::sample_order order);
 
-  /// The samples at `places` places from `first` on. Pure but for the time it takes: the first look
-  /// into an epoch shuffles it.
+  /// The samples at `places` positions from `first` on. The first access to an epoch shuffles it,
+  /// so it is slower.
   std::vector<std::uint32_t> at(std::uint64_t first, std::uint64_t places) const;
 
  private:
@@ -37,7 +37,7 @@ class epoch_order {
   const std::uint64_t seed_;
   const job::sample_order order_;
   mutable std::mutex guard_;
-  /// The one asked for last stands first.
+  /// Most recently used first.
   mutable std::vector<std::pair<std::uint64_t, permutation>> held_;
 };
 

@@ -8,7 +8,7 @@ namespace rrfp::data {
 
 namespace {
 
-/// Numbers of a TIFF block, in its own order of bytes.
+/// Reads numbers of a TIFF block in the byte order of the block.
 class tiff_reader {
  public:
   tiff_reader(std::span<const std::uint8_t> block, bool is_big_endian)
@@ -27,7 +27,7 @@ class tiff_reader {
   bool is_big_endian_;
 };
 
-/// Bytes of an integer by its type in TIFF; 0: no integer.
+/// Bytes of an integer by TIFF type; 0 if the type is not an integer.
 std::size_t integer_bytes(std::uint32_t type) {
   constexpr std::array<std::size_t, 10> bytes{0, 1, 0, 2, 4, 0, 1, 0, 2, 4};
   return type < bytes.size() ? bytes[type] : 0;
@@ -47,8 +47,8 @@ constexpr bool swaps_sides(std::uint32_t orientation) {
 
 std::optional<std::uint32_t> orientation_in_exif(std::span<const std::uint8_t> block) {
   using namespace std::string_view_literals;
-  constexpr auto head = "Exif\0\0"sv;
-  if (begins_with(block, head)) block = block.subspan(head.size());
+  constexpr auto prefix = "Exif\0\0"sv;
+  if (begins_with(block, prefix)) block = block.subspan(prefix.size());
   const bool is_big_endian = begins_with(block, "MM\0*"sv);
   if (!is_big_endian && !begins_with(block, "II*\0"sv)) return std::nullopt;
   const tiff_reader in{block, is_big_endian};

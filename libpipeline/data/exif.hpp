@@ -1,6 +1,6 @@
-/// Which way up a picture is, as cameras note it beside the pixels. Numbers are those of EXIF's
-/// Orientation: 1 as stored, 2 to 8 mirrored or turned. Notes are not trusted: one that is broken
-/// or cut short says nothing.
+/// Image orientation from EXIF and XMP metadata. Values are those of EXIF's Orientation: 1 as
+/// stored, 2 to 8 mirrored or rotated. Metadata is not trusted: malformed or truncated metadata is
+/// ignored.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace rrfp::data {
 
-/// What the first directory of an EXIF block says, with or without "Exif\0\0" before it. Any number
-/// may stand there.
+/// The orientation in the first directory of an EXIF block, with or without a leading "Exif\0\0".
+/// The value may be out of range.
 std::optional<std::uint32_t> orientation_in_exif(std::span<const std::uint8_t> block);
-/// The first tiff:Orientation of an XMP packet.
+/// The first tiff:Orientation of an XMP packet; the value may be out of range.
 std::optional<std::uint32_t> orientation_in_xmp(std::string_view packet);
 
-/// The size that a picture stored as `size` is shown in.
+/// The display size of an image that is stored with `size`.
 compute::image_size upright_size(compute::image_size size, std::uint32_t orientation);
-/// The picture as it is shown. Numbers other than 2 to 8 leave it as it is.
+/// The image as displayed. Orientations other than 2 to 8 leave it unchanged.
 pixels upright(pixels stored, std::uint32_t orientation);
 
 }  // namespace rrfp::data

@@ -1,4 +1,4 @@
-/// The formats behind image_file.hpp.
+/// The formats that image_file.hpp reads.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@ namespace rrfp::data {
 
 enum class image_format : std::uint8_t { unknown, png, jpeg };
 
-/// By its first bytes, whatever its name.
-image_format format_of(std::span<const std::uint8_t> head);
+/// Detects the format from the first bytes; ignores the file name.
+image_format format_of(std::span<const std::uint8_t> first_bytes);
 
-struct image_head {
-  compute::image_size stored;     ///< rows and columns as they lie in the file
+struct image_header {
+  compute::image_size stored;     ///< size in the file, before rotation
   std::uint32_t orientation = 1;  ///< see exif.hpp
 };
 
-/// As read_image_size(), before the image is turned.
-sample_or<image_head> head_of(const input_file& file);
+/// As read_image_size(), before rotation.
+sample_or<image_header> header_of(const input_file& file);
 
-/// A whole file that says to be of `size`, which has been checked; other pixels are a fault. As
-/// stored, not turned.
+/// Decode a whole file whose header gives `size`, which has been checked. The pixels are as stored,
+/// not rotated. Fault: the file is corrupt or has another size.
 sample_or<pixels> decode_png(std::span<const std::uint8_t> bytes, compute::image_size size);
 sample_or<pixels> decode_jpeg(std::span<const std::uint8_t> bytes, compute::image_size size);
 

@@ -11,9 +11,9 @@ namespace rrfp::data {
 sample_or<pixels> read_image(const std::string& path) {
   const auto file = input_file::open(path);
   if (!file) return bad_sample{bad_reason::missing_image, file.message()};
-  const auto head = head_of(**file);
-  if (const auto* bad = fault_of(head)) return *bad;
-  const auto [stored, orientation] = std::get<image_head>(head);
+  const auto header = header_of(**file);
+  if (const auto* bad = fault_of(header)) return *bad;
+  const auto [stored, orientation] = std::get<image_header>(header);
   std::vector<std::uint8_t> bytes((*file)->size());
   if (auto read = (*file)->read(0, bytes); !read)
     return bad_sample{bad_reason::missing_image, read.message()};

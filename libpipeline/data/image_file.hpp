@@ -1,10 +1,9 @@
-/// PNG and JPEG files as pixels. Files are not trusted: sizes are checked before memory is taken.
+/// Decodes PNG and JPEG files. Files are not trusted: sizes are checked before memory is allocated.
 ///
-/// The pixels are those that Hugging Face's loaders see, with Pillow's exif_transpose() and
-/// convert("RGB"): turned as EXIF says (JPEG's APP1, PNG's eXIf, XMP), samples as stored whatever a
-/// PNG says of gamma and colour spaces, transparency left out, grey as three equal colours, 16 bits
-/// by their upper 8. Of 16 bits of grey alone, as there, 255 and more is white. A JPEG of four
-/// colours (CMYK) is refused.
+/// The pixels equal those of Hugging Face's loaders, that is of Pillow's exif_transpose() and
+/// convert("RGB"): rotated by EXIF (JPEG's APP1, PNG's eXIf) or XMP, without gamma or colour space
+/// conversion, without transparency, grey as three equal colours. 16-bit colours keep their upper 8
+/// bits; 16-bit grey is clamped to 255, as in Pillow. A CMYK JPEG is refused.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +17,18 @@
 
 namespace rrfp::data {
 
-/// Of a file.
+/// Largest image file, in bytes.
 inline constexpr std::uint64_t image_bytes_max = std::uint64_t{256} << 20;
-/// Height times width: a small file may say that it holds any number of them.
+/// Largest height times width; the header of a small file may claim any number of pixels.
 inline constexpr std::uint64_t image_pixels_max = std::uint64_t{1} << 26;
 
-/// What the head of the file says, once it is turned; no pixels are read for it. Faults say what is
-/// wrong with the file, without its path.
+/// The size in the header, after rotation; decodes no pixels. Faults do not name the path.
 sample_or<compute::image_size> read_image_size(const std::string& path);
 
-/// All of the file.
+/// Decodes the whole file.
 sample_or<pixels> read_image(const std::string& path);
 
-/// The bytes of a PNG file.
+/// Encodes an image as a PNG file.
 result<std::vector<std::uint8_t>> encode_png(const pixels& image);
 
 }  // namespace rrfp::data

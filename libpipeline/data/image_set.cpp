@@ -15,9 +15,9 @@ namespace rrfp::data {
 
 namespace {
 
-/// What a sample's own file of lines calls `name`.
-std::string beside(const std::string& lines, const std::string& name) {
-  return (std::filesystem::path{lines}.parent_path() / name).string();
+/// Image paths are relative to the folder of the JSON lines file.
+std::string image_path(const std::string& lines_path, const std::string& name) {
+  return (std::filesystem::path{lines_path}.parent_path() / name).string();
 }
 
 class image_set final : public sample_set {
@@ -25,14 +25,14 @@ class image_set final : public sample_set {
   image_set(const source_config& config, caption_index captions)
       : text_key_(config.data.text_key),
         decode_all_(config.data.when_bad == job::bad_samples::skip),
-        gate_(config.data),
+        filter_(config.data),
         captions_(std::move(captions)) {}
 
   status read(const std::vector<std::string>& paths) {
     auto all = lines_.read(
         paths, [&](std::string_view line, const line_place& place) { return add(line, place); });
     if (!all) return all;
-    if (places_.empty()) return gate_.nothing_in(paths);
+    if (places_.empty()) return filter_.no_samples_error(paths);
     return success();
   }
 
@@ -47,8 +47,8 @@ class image_set final : public sample_set {
   void load(std::uint32_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
             std::vector<at::Tensor>* images) const override {
     const auto& place = places_[sample];
-    const auto fail = [&](const std::string& what) {
-      throw std::runtime_error(lines_.where(place) + ": " + what);
+    const auto fail = [&](const std::string& message) {
+      throw std::runtime_error(lines_.where(place) + ": " + message);
     };
     const auto read = read_captioned(lines_.load(place), text_key_);
     const auto* line = std::get_if<captioned_images>(&read);
@@ -58,9 +58,9 @@ class image_set final : public sample_set {
       return fail("has changed since it was opened");
     if (images == nullptr) return;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const auto path = beside(lines_.path(place), line->images[i]);
+      const auto path = image_path(lines_.path(place), line->images[i]);
       const auto image = read_image(path);
-      if (const auto* bad = fault_of(image)) return fail(path + ": " + bad->what);
+      if (const auto* bad = fault_of(image)) return fail(path + ": " + bad->message);
       images->push_back(captions_.scaler().scale(std::get<pixels>(image)));
       const auto& made = images->back();
       if (compute::image_size{made.size(1), made.size(2)} != sizes[i])
@@ -70,12 +70,12 @@ class image_set final : public sample_set {
 
   std::uint64_t fingerprint() const override { return XXH64(&images_hash_, 8, lines_.hash()); }
   std::string report() const override {
-    const auto left_out = gate_.summary();
+    const auto left_out = filter_.summary();
     return count_of(places_.size(), "sample") + " with " + count_of(images_, "image") + " in " +
            count_of(lines_.files(), "file") + (left_out.empty() ? "" : ", " + left_out);
   }
 
-  bool has_unread_images() const override {
+  bool has_undecoded_images() const override {
     return images_ > 0 && !decode_all_ && !captions_.is_blind();
   }
 
@@ -83,17 +83,17 @@ class image_set final : public sample_set {
   status add(std::string_view text, const line_place& place) {
     const auto where = lines_.where(place);
     const auto line = read_captioned(text, text_key_);
-    if (const auto* bad = fault_of(line)) return gate_.refuse(where, *bad);
+    if (const auto* bad = fault_of(line)) return filter_.refuse(where, *bad);
     const auto& captioned = std::get<captioned_images>(line);
     std::vector<compute::image_size> sizes;
     for (const auto& name : captioned.images) {
-      const auto path = beside(lines_.path(place), name);
-      const auto size = look_at(path);
+      const auto path = image_path(lines_.path(place), name);
+      const auto size = check_image(path);
       if (const auto* bad = fault_of(size))
-        return gate_.refuse(where, {bad->reason, path + ": " + bad->what});
+        return filter_.refuse(where, {bad->reason, path + ": " + bad->message});
       sizes.push_back(std::get<compute::image_size>(size));
     }
-    const auto used = captions_.add(where, captioned.text, sizes, gate_);
+    const auto used = captions_.add(where, captioned.text, sizes, filter_);
     if (!used) return used.failure();
     if (!*used) return success();
     places_.push_back(place);
@@ -105,7 +105,7 @@ class image_set final : public sample_set {
     return success();
   }
 
-  sample_or<compute::image_size> look_at(const std::string& path) const {
+  sample_or<compute::image_size> check_image(const std::string& path) const {
     if (!decode_all_) return read_image_size(path);
     auto image = read_image(path);
     if (const auto* bad = fault_of(image)) return *bad;
@@ -114,7 +114,7 @@ class image_set final : public sample_set {
 
   const std::string text_key_;
   const bool decode_all_;
-  sample_gate gate_;
+  sample_filter filter_;
   line_index lines_;
   caption_index captions_;
   std::vector<line_place> places_;

@@ -1,5 +1,5 @@
-/// Samples of data.images. An index of lines and of the sizes of images is held; texts and pixels
-/// are read whenever a sample is loaded.
+/// Samples of data.images. Memory holds only an index of lines and image sizes; load() reads texts
+/// and pixels.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace rrfp::data {
 
-/// Looks at the head of each image, or with bad_samples = skip at all of it, so that what is left
-/// out is known to all nodes beforehand. Error: one line with file and line.
+/// Reads the header of each image. With bad_samples = "skip" it decodes each image, so that all
+/// nodes know in advance which samples are left out. Error: one line with file and line.
 result<std::unique_ptr<const sample_set>> open_images(const source_config& config);
 
 }  // namespace rrfp::data

@@ -15,7 +15,7 @@ result<image_scaler> image_scaler::make(const source_config& config) {
     return error{"data.image_side_max: expected at least the model's patch of " +
                  std::to_string(config.patch) + " pixels, got " + std::to_string(d.image_side_max)};
   RRFP_CHECK(config.patch > 0 && !d.image_mean.empty() && !d.image_std.empty(),
-             "what the job has checked");
+             "data options that the job validation accepted");
   image_scaler scaler{config.patch, d.image_side_max};
   for (std::size_t c = 0; c < 3; ++c) {
     const auto mean = d.image_mean[c % d.image_mean.size()];
@@ -30,7 +30,7 @@ compute::image_size image_scaler::fitted(compute::image_size size) const {
   const auto longest = std::max(size.height, size.width);
   const auto patches_max = side_max_ / patch_;
   const auto side = [&](std::int64_t length) {
-    // In whole numbers, lest two machines round differently: length * to / from patches.
+    // Integer arithmetic, so that all machines round the same way: length * to / from patches.
     const auto to = longest > side_max_ ? side_max_ : 1;
     const auto from = patch_ * (longest > side_max_ ? longest : 1);
     return std::clamp<std::int64_t>((2 * length * to + from) / (2 * from), 1, patches_max) * patch_;

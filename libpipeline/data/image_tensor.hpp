@@ -1,4 +1,4 @@
-/// Pictures as the model takes them: sides that are multiples of its patch, normalised colours.
+/// Scales images to multiples of the patch size and normalises their colours.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@ class image_scaler {
   /// Error: data.image_side_max is less than a patch.
   static result<image_scaler> make(const source_config& config);
 
-  /// The size that a picture of `size` gets: shrunk until neither side is longer than
-  /// image_side_max, then each side to the nearest multiple of the patch that is not longer either,
-  /// at least one.
+  /// The size after scaling. The image is shrunk until no side is longer than image_side_max; then
+  /// each side becomes the nearest multiple of the patch, at least one patch and at most
+  /// image_side_max.
   compute::image_size fitted(compute::image_size size) const;
-  /// Patches of a picture of a fitted size.
+  /// Number of patches of an image of size `fitted`.
   std::uint64_t patches(compute::image_size fitted) const;
-  /// Float [3, height, width] of size fitted(image.size): antialiased bilinear, colours in [0, 1]
-  /// less the mean, over the deviation.
+  /// Float [3, height, width] of size fitted(image.size): antialiased bilinear scaling; colours are
+  /// (value / 255 - mean) / deviation.
   at::Tensor scale(const pixels& image) const;
 
  private:
@@ -32,7 +32,7 @@ class image_scaler {
 
   std::int64_t patch_;
   std::int64_t side_max_;
-  /// What each of the 256 values of red, green and blue becomes.
+  /// Normalised value for each of the 256 values of red, green and blue.
   std::array<std::array<float, 256>, 3> values_{};
 };
 

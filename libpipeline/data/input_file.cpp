@@ -25,7 +25,7 @@ bool is_blank(std::string_view text) {
 }  // namespace
 
 result<std::shared_ptr<const input_file>> input_file::open(const std::string& path) {
-  // Without waiting: to open a pipe would wait for its writer.
+  // Without O_NONBLOCK, opening a pipe would block until it has a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return unreadable(std::strerror(errno));
   struct ::stat about {};
@@ -48,7 +48,7 @@ status input_file::read(std::uint64_t offset, std::span<std::uint8_t> to) const 
     const auto got = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return unreadable(std::strerror(errno));
-    if (got == 0) return unreadable("it has become shorter");
+    if (got == 0) return unreadable("the file became shorter");
     offset += static_cast<std::uint64_t>(got);
     to = to.subspan(static_cast<std::size_t>(got));
   }
@@ -57,10 +57,10 @@ status input_file::read(std::uint64_t offset, std::span<std::uint8_t> to) const 
 
 status for_each_line(const input_file& file, const std::function<status(const text_line&)>& use) {
   std::vector<std::uint8_t> block(std::min(block_bytes, file.size()));
-  std::string held;  // a line so far, whose end is in a block to come
+  std::string held;  // the beginning of a line that continues in the next block
   std::uint64_t line_begin = 0;
   std::uint64_t number = 1;
-  const auto too_long = [&](std::uint64_t more) -> status {
+  const auto check_length = [&](std::uint64_t more) -> status {
     if (held.size() + more <= line_bytes_max) return success();
     return error{file.path() + ":" + std::to_string(number) + ": expected a line of at most " +
                  std::to_string(line_bytes_max) + " bytes, got more"};
@@ -70,7 +70,7 @@ status for_each_line(const input_file& file, const std::function<status(const te
     if (auto got = file.read(offset, block); !got) return error{file.path() + ": " + got.message()};
     std::string_view rest{reinterpret_cast<const char*>(block.data()), block.size()};
     for (auto end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
-      if (auto fits = too_long(end); !fits) return fits;
+      if (auto fits = check_length(end); !fits) return fits;
       std::string_view text = rest.substr(0, end);
       if (!held.empty()) text = held.append(text);
       if (!is_blank(text))
@@ -80,7 +80,7 @@ status for_each_line(const input_file& file, const std::function<status(const te
       held.clear();
       rest.remove_prefix(end + 1);
     }
-    if (auto fits = too_long(rest.size()); !fits) return fits;
+    if (auto fits = check_length(rest.size()); !fits) return fits;
     held.append(rest);
   }
   if (is_blank(held)) return success();

@@ -1,4 +1,4 @@
-/// A regular file, open for reading at any place; safe to use from several threads.
+/// A regular file for random-access reads. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace rrfp::data {
 
 class input_file {
  public:
-  /// Error: "cannot be read: ...", without the path. Anything but a regular file is one.
+  /// Error: "cannot be read: ...", without the path; also for anything but a regular file.
   static result<std::shared_ptr<const input_file>> open(const std::string& path);
   input_file(const input_file&) = delete;
   input_file& operator=(const input_file&) = delete;
   ~input_file();
 
   const std::string& path() const { return path_; }
-  /// In bytes, when it was opened.
+  /// In bytes, when the file was opened.
   std::uint64_t size() const { return size_; }
   /// Error: as above; also if the file ends before `to` is full.
   status read(std::uint64_t offset, std::span<std::uint8_t> to) const;
@@ -36,18 +36,18 @@ class input_file {
   const std::uint64_t size_;
 };
 
-/// A longer line is an error.
+/// Longest line, in bytes; a longer line is an error.
 inline constexpr std::uint64_t line_bytes_max = std::uint64_t{64} << 20;
 
-/// A line of a file without its end.
+/// A line of a file, without the newline.
 struct text_line {
   std::string_view text;
   std::uint64_t offset = 0;
   std::uint64_t number = 0;  ///< from 1
 };
 
-/// Calls `use` with each line that is not blank, until it returns an error, which is returned.
-/// Error otherwise: "PATH: cannot be read: ..." or "PATH:LINE: ...".
+/// Calls `use` with each line that is not blank. Stops at the first error of `use` and returns it.
+/// Other errors: "PATH: cannot be read: ..." or "PATH:LINE: ...".
 status for_each_line(const input_file& file, const std::function<status(const text_line&)>& use);
 
 }  // namespace rrfp::data

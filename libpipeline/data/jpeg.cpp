@@ -27,14 +27,13 @@ sample_or<pixels> decode_jpeg(std::span<const std::uint8_t> bytes, compute::imag
                           &colours) != 0)
     return fault(handle.get());
   if (height != size.height || width != size.width)
-    return bad_sample{bad_reason::corrupt_image, "the JPEG has two sizes"};
+    return bad_sample{bad_reason::corrupt_image, "the JPEG declares two different sizes"};
   if (colours == TJCS_CMYK || colours == TJCS_YCCK)
     return bad_sample{bad_reason::corrupt_image, "expected a JPEG in colour or grey, got CMYK"};
   pixels out{size,
              std::vector<std::uint8_t>(static_cast<std::size_t>(3 * size.height * size.width))};
-  // A warning is an error: most of all it says that the file ends early, the rest of the image
-  // being grey. Scans are limited because a small file may ask for any number of passes over its
-  // pixels.
+  // Treat warnings as errors: the usual one is a truncated file, which decodes with grey pixels at
+  // the end. Limit the scans, because a small file may demand any number of passes over its pixels.
   constexpr int flags = TJFLAG_ACCURATEDCT | TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS;
   if (tjDecompress2(handle.get(), bytes.data(), bytes.size(), out.rgb.data(), width, 0, height,
                     TJPF_RGB, flags) != 0)

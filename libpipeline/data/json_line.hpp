@@ -1,4 +1,4 @@
-/// What a line of data.jsonl or data.images says.
+/// Parses the lines of data.jsonl and data.images.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ sample_or<std::string> read_document(std::string_view line, const std::string& t
 
 struct captioned_images {
   std::string text;
-  /// As written.
+  /// Paths as written in the line.
   std::vector<std::string> images;
 };
 
-/// Of {"images": ["..."], "KEY": "..."} or {"image": "...", "KEY": "..."}; images may be none.
+/// Parses {"images": ["..."], "KEY": "..."} or {"image": "...", "KEY": "..."}; images may be empty.
 sample_or<captioned_images> read_captioned(std::string_view line, const std::string& text_key);
 
 }  // namespace rrfp::data

@@ -20,13 +20,13 @@ struct document {
 class jsonl_set final : public sample_set {
  public:
   explicit jsonl_set(const source_config& config)
-      : text_key_(config.data.text_key), end_token_(config.end_token), gate_(config.data) {}
+      : text_key_(config.data.text_key), end_token_(config.end_token), filter_(config.data) {}
 
   status read(const std::vector<std::string>& paths) {
     auto all = lines_.read(
         paths, [&](std::string_view line, const line_place& place) { return add(line, place); });
     if (!all) return all;
-    if (documents_.empty()) return gate_.nothing_in(paths);
+    if (documents_.empty()) return filter_.no_samples_error(paths);
     return success();
   }
 
@@ -41,7 +41,7 @@ class jsonl_set final : public sample_set {
     const auto& place = documents_[sample].place;
     const auto read = read_document(lines_.load(place), text_key_);
     const auto* text = std::get_if<std::string>(&read);
-    // A text that was cut is longer.
+    // The text may be longer than the sample, which may have been cut.
     if (text == nullptr || text->size() + 1 < inputs.size())
       throw std::runtime_error(lines_.where(place) + ": has changed since it was opened");
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -51,7 +51,7 @@ class jsonl_set final : public sample_set {
 
   std::uint64_t fingerprint() const override { return lines_.hash(); }
   std::string report() const override {
-    const auto left_out = gate_.summary();
+    const auto left_out = filter_.summary();
     return count_of(documents_.size(), "document") + " in " + count_of(lines_.files(), "file") +
            (left_out.empty() ? "" : ", " + left_out);
   }
@@ -61,24 +61,25 @@ class jsonl_set final : public sample_set {
     const auto where = lines_.where(place);
     auto text = read_document(line, text_key_);
     if (std::holds_alternative<std::string>(text) && std::get<std::string>(text).empty())
-      text = bad_sample{bad_reason::empty_text, "\"" + text_key_ + "\": expected a text, got none"};
-    if (const auto* bad = fault_of(text)) return gate_.refuse(where, *bad);
+      text = bad_sample{bad_reason::empty_text, "\"" + text_key_ + "\": expected text, got none"};
+    if (const auto* bad = fault_of(text)) return filter_.refuse(where, *bad);
     const auto whole = std::get<std::string>(text).size() + 1;
-    const auto tokens = gate_.fit(where, whole);
+    const auto tokens = filter_.fit(where, whole);
     if (!tokens) return tokens.failure();
     if (*tokens == 0) return success();
     if (*tokens == 1)  // cut to a single byte
-      return gate_.refuse(where, {bad_reason::too_long, "cut to one token, nothing is to predict"});
+      return filter_.refuse(
+          where, {bad_reason::too_long, "cut to one token, which leaves nothing to predict"});
     if (documents_.size() == samples_max)
       return error{where + ": expected at most " + std::to_string(samples_max) + " samples"};
-    if (*tokens < whole) gate_.note_cut();
+    if (*tokens < whole) filter_.count_cut();
     documents_.push_back({place, static_cast<std::uint32_t>(*tokens)});
     return success();
   }
 
   const std::string text_key_;
   const std::int64_t end_token_;
-  sample_gate gate_;
+  sample_filter filter_;
   line_index lines_;
   std::vector<document> documents_;
 };

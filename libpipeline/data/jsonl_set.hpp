@@ -1,6 +1,6 @@
 /// Documents of data.jsonl: the bytes of each text, then the end token.
 ///
-/// Only an index of the lines is held; a text is read again whenever it is loaded.
+/// Memory holds only an index of the lines; load() reads the text again.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-/// The lines of files that samples are made of: what every source of JSON lines has in common.
+/// An index of the lines of JSON lines files, shared by all sources that read such files.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace rrfp::data {
 
-/// Where a sample's line stands.
+/// The position of a line.
 struct line_place {
   std::uint64_t offset = 0;
   std::uint64_t number = 0;  ///< from 1
@@ -23,18 +23,18 @@ struct line_place {
 
 class line_index {
  public:
-  /// Opens each file and calls `use` with each of its lines that is not blank. Error: one line with
-  /// the file, and the line if there is one; or what `use` returns.
+  /// Opens each file and calls `use` with each line that is not blank. Error: one line with the
+  /// file, and the line number if there is one; or the first error of `use`.
   status read(const std::vector<std::string>& paths,
               const std::function<status(std::string_view, const line_place&)>& use);
 
   /// "FILE:LINE".
   std::string where(const line_place& place) const;
   const std::string& path(const line_place& place) const { return files_[place.file]->path(); }
-  /// The line again. Throws std::runtime_error if it cannot be read.
+  /// Reads a line again. Throws std::runtime_error if it cannot be read.
   std::string load(const line_place& place) const;
 
-  /// Over all lines so far.
+  /// XXH64 over all lines read so far.
   std::uint64_t hash() const { return hash_; }
   std::size_t files() const { return files_.size(); }
 

@@ -1,7 +1,7 @@
-/// Microbatches of samples, one after another without padding.
+/// Makes microbatches of samples, packed without padding.
 ///
-/// Sequence s of microbatch mb of step k stands at place (k * microbatches + mb) * microbatch_size
-/// + s of the run; epoch_order says which sample that is.
+/// Sequence s of microbatch mb of step k has position (k * microbatches + mb) * microbatch_size + s
+/// in the run; epoch_order maps positions to samples.
 #pragma once
 
 #include <memory>
@@ -27,8 +27,8 @@ class packed_source final : public source {
   std::int64_t step_tokens(step_id step) const override;
   std::uint64_t fingerprint() const override { return samples_->fingerprint(); }
   std::string report() const override { return samples_->report(); }
-  std::uint64_t unread_samples() const override {
-    return samples_->has_unread_images() ? samples_->count() : 0;
+  std::uint64_t undecoded_samples() const override {
+    return samples_->has_undecoded_images() ? samples_->count() : 0;
   }
 
  private:

@@ -10,48 +10,48 @@ namespace rrfp::data {
 
 namespace {
 
-/// What libpng's callbacks know of.
-struct reading {
+/// State of libpng's callbacks.
+struct read_state {
   std::span<const std::uint8_t> rest;
-  char message[128] = {};  ///< of the error that ended it
+  char message[128] = {};  ///< of the error that ended the read
 };
 
-[[noreturn]] void note_error(png_structp png, png_const_charp message) {
-  auto& of = *static_cast<reading*>(png_get_error_ptr(png));
-  std::snprintf(of.message, sizeof of.message, "%s", message);
+[[noreturn]] void store_error(png_structp png, png_const_charp message) {
+  auto& state = *static_cast<read_state*>(png_get_error_ptr(png));
+  std::snprintf(state.message, sizeof state.message, "%s", message);
   png_longjmp(png, 1);
 }
 
 void ignore_warning(png_structp, png_const_charp) {}
 
-void give_bytes(png_structp png, png_bytep to, png_size_t bytes) {
-  auto& of = *static_cast<reading*>(png_get_io_ptr(png));
-  if (bytes > of.rest.size()) png_error(png, "the file ends early");
-  std::copy_n(of.rest.begin(), bytes, to);
-  of.rest = of.rest.subspan(bytes);
+void read_bytes(png_structp png, png_bytep to, png_size_t bytes) {
+  auto& state = *static_cast<read_state*>(png_get_io_ptr(png));
+  if (bytes > state.rest.size()) png_error(png, "the file ends early");
+  std::copy_n(state.rest.begin(), bytes, to);
+  state.rest = state.rest.subspan(bytes);
 }
 
-/// Frees what libpng holds, on every way out.
+/// Frees libpng's memory on every path.
 struct png_reader {
-  reading of;
+  read_state state;
   png_structp png;
   png_infop info;
 
   explicit png_reader(std::span<const std::uint8_t> bytes)
-      : of{bytes},
-        png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &of, note_error, ignore_warning)),
+      : state{bytes},
+        png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &state, store_error, ignore_warning)),
         info(png == nullptr ? nullptr : png_create_info_struct(png)) {}
   png_reader(const png_reader&) = delete;
   png_reader& operator=(const png_reader&) = delete;
   ~png_reader() { png_destroy_read_struct(&png, &info, nullptr); }
 
   bad_sample fault() const {
-    return {bad_reason::corrupt_image, std::string{"the PNG does not decode: "} + of.message};
+    return {bad_reason::corrupt_image, std::string{"the PNG does not decode: "} + state.message};
   }
 };
 
-/// The samples as stored, whatever the file says of gamma, colour spaces, backgrounds and alpha:
-/// rows of red, green, blue, or of 16 bits of grey.
+/// The samples as stored, without gamma, colour space, background or alpha conversion: rows of red,
+/// green, blue, or of 16-bit grey.
 struct png_samples {
   png_uint_32 width = 0;
   png_uint_32 height = 0;
@@ -59,18 +59,18 @@ struct png_samples {
   std::vector<std::uint8_t> bytes;
 };
 
-/// False: libpng came back here with an error. It jumps, so nothing in this function may need a
-/// destructor.
+/// False: libpng reported an error. It reports errors by longjmp, so no local variable here may
+/// have a destructor.
 bool read_samples(png_reader& in, png_samples& to, compute::image_size expected) {
   auto* const png = in.png;
   auto* const info = in.info;
   if (setjmp(png_jmpbuf(png)) != 0) return false;
-  png_set_read_fn(png, &in.of, give_bytes);
+  png_set_read_fn(png, &in.state, read_bytes);
   png_read_info(png, info);
   to.width = png_get_image_width(png, info);
   to.height = png_get_image_height(png, info);
   if (to.height != expected.height || to.width != expected.width)
-    png_error(png, "it has two sizes");
+    png_error(png, "it declares two different sizes");
   const bool is_grey = png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY;
   to.is_wide_grey = is_grey && png_get_bit_depth(png, info) == 16;
   if (is_grey) png_set_expand_gray_1_2_4_to_8(png);
@@ -84,7 +84,7 @@ bool read_samples(png_reader& in, png_samples& to, compute::image_size expected)
   png_read_update_info(png, info);
   const auto row_bytes = png_get_rowbytes(png, info);
   if (row_bytes != std::size_t{to.width} * (to.is_wide_grey ? 2 : 3))
-    png_error(png, "its rows have another length than its head says");
+    png_error(png, "its rows have another length than its header gives");
   to.bytes.resize(row_bytes * to.height);
   for (int pass = 0; pass < passes; ++pass)
     for (png_uint_32 y = 0; y < to.height; ++y)
@@ -111,7 +111,7 @@ sample_or<pixels> decode_png(std::span<const std::uint8_t> bytes, compute::image
 
 namespace {
 
-/// Frees what libpng holds, on every way out.
+/// Frees libpng's memory on every path.
 struct png_writer {
   png_image image{};
 

@@ -27,10 +27,10 @@ constexpr std::array<named_colour, 6> colours{{{"red", {214, 39, 40}},
                                                {"black", {25, 25, 25}}}};
 constexpr std::array<std::string_view, 3> kinds{"circle", "square", "triangle"};
 constexpr std::array<std::string_view, 4> numbers{"a", "two", "three", "four"};
-/// Each in a quarter of its own, so that none covers another.
+/// Each shape has its own quarter of the picture, so shapes do not overlap.
 constexpr std::uint32_t shapes_max = 4;
 
-/// The random numbers of one sample, in the order in which they are asked for.
+/// The sequence of random numbers of one sample.
 class sample_numbers {
  public:
   sample_numbers(std::uint64_t seed, std::uint64_t index) : seed_(seed), index_(index) {}
@@ -54,13 +54,13 @@ struct group {
   std::uint32_t colour = 0;
   std::uint32_t count = 0;
 
-  bool is_like(const group& o) const { return kind == o.kind && colour == o.colour; }
+  bool is_same_kind_as(const group& o) const { return kind == o.kind && colour == o.colour; }
 };
 
 struct shape {
   std::uint32_t kind = 0;
   rgb_value fill{};
-  // In half pixels, the centre from the upper left corner of the picture.
+  // The centre, in half pixels from the upper left corner of the picture.
   std::int64_t x = 0;
   std::int64_t y = 0;
   std::int64_t radius = 0;
@@ -68,12 +68,12 @@ struct shape {
 
 struct picture {
   compute::image_size size;
-  rgb_value paper{};
+  rgb_value background{};
   std::vector<group> groups;
   std::vector<shape> shapes;
 };
 
-/// One or two groups of one to four shapes together, in the order in which captions name them.
+/// One or two groups with one to four shapes in total, in caption order.
 std::vector<group> draw_groups(sample_numbers& random) {
   const auto total = 1 + random.below(shapes_max);
   const auto one = [&](std::uint32_t count) {
@@ -83,7 +83,7 @@ std::vector<group> draw_groups(sample_numbers& random) {
   if (total == 1 || random.below(2) == 0) return {one(total)};
   const auto first = one(1 + random.below(total - 1));
   auto second = one(total - first.count);
-  while (second.is_like(first)) second = one(second.count);
+  while (second.is_same_kind_as(first)) second = one(second.count);
   std::vector<group> groups{first, second};
   std::sort(groups.begin(), groups.end(), [](const group& a, const group& b) {
     return std::pair{a.kind, a.colour} < std::pair{b.kind, b.colour};
@@ -96,7 +96,7 @@ std::uint8_t near(std::uint8_t value, sample_numbers& random) {
       std::clamp<int>(value - 12 + static_cast<int>(random.below(25)), 0, 255));
 }
 
-/// Puts the shapes of all groups into quarters of the picture.
+/// Places each shape in its own quarter of the picture.
 void place_shapes(picture& p, sample_numbers& random) {
   std::array<std::int64_t, shapes_max> quarters{0, 1, 2, 3};
   for (std::uint32_t i = shapes_max; i > 1; --i)
@@ -106,8 +106,8 @@ void place_shapes(picture& p, sample_numbers& random) {
       const auto quarter = quarters[p.shapes.size()];
       const auto wide = p.size.width / 2;
       const auto high = p.size.height / 2;
-      // In half pixels: a shape takes two thirds of the quarter's shorter side or more. A pixel
-      // to the left of it and one above stay free, so that no two shapes touch.
+      // In half pixels: a shape takes at least two thirds of the quarter's shorter side. One pixel
+      // to its left and one above stay free, so that shapes do not touch.
       const auto room = std::min(wide, high) - 2;
       const auto radius =
           (2 * room + 2) / 3 + random.below(static_cast<std::uint64_t>(room / 3 + 1));
@@ -137,7 +137,7 @@ std::vector<picture> draw_pictures(std::uint64_t seed, std::uint64_t index, std:
   for (auto& p : pictures) {
     p.size.height = draw_side(patch, random);
     p.size.width = draw_side(patch, random);
-    for (auto& part : p.paper) part = static_cast<std::uint8_t>(225 + random.below(31));
+    for (auto& part : p.background) part = static_cast<std::uint8_t>(225 + random.below(31));
     p.groups = draw_groups(random);
     place_shapes(p, random);
   }
@@ -145,8 +145,8 @@ std::vector<picture> draw_pictures(std::uint64_t seed, std::uint64_t index, std:
 }
 
 std::string text_of(const std::vector<picture>& pictures) {
-  // One byte stands before each picture: the first byte of a text is never predicted, so that blind
-  // and seeing models are asked for the same bytes.
+  // The first byte of a text is never predicted. With one byte before each picture, models with and
+  // without images predict the same bytes.
   if (pictures.empty()) return "#nothing to see";
   std::string text;
   for (const auto& p : pictures) {
@@ -166,8 +166,8 @@ std::string text_of(const std::vector<picture>& pictures) {
   return text;
 }
 
-/// Whether a point lies in the shape; all in half pixels, from its centre.
-bool holds(const shape& s, std::int64_t x, std::int64_t y) {
+/// Whether the shape contains a point, given in half pixels from the shape's centre.
+bool contains(const shape& s, std::int64_t x, std::int64_t y) {
   if (x < -s.radius || x > s.radius || y < -s.radius || y > s.radius) return false;
   switch (s.kind) {
     case 0: return x * x + y * y <= s.radius * s.radius;
@@ -181,9 +181,9 @@ pixels paint(const picture& p) {
   out.rgb.reserve(static_cast<std::size_t>(3 * p.size.height * p.size.width));
   for (std::int64_t y = 0; y < p.size.height; ++y)
     for (std::int64_t x = 0; x < p.size.width; ++x) {
-      auto here = p.paper;
+      auto here = p.background;
       for (const auto& s : p.shapes)
-        if (holds(s, 2 * x + 1 - s.x, 2 * y + 1 - s.y)) here = s.fill;
+        if (contains(s, 2 * x + 1 - s.x, 2 * y + 1 - s.y)) here = s.fill;
       out.rgb.insert(out.rgb.end(), here.begin(), here.end());
     }
   return out;

@@ -18,21 +18,21 @@ class shapes_set final : public sample_set {
   shapes_set(const source_config& config, caption_index captions)
       : seed_(config.data.shapes_seed),
         patch_(config.patch),
-        gate_(config.data),
+        filter_(config.data),
         captions_(std::move(captions)) {}
 
   status read(std::uint32_t samples) {
     for (std::uint32_t n = 0; n < samples; ++n) {
       const auto outline = outline_shapes(seed_, n, patch_);
       const auto used =
-          captions_.add("sample " + std::to_string(n), outline.text, outline.images, gate_);
+          captions_.add("sample " + std::to_string(n), outline.text, outline.images, filter_);
       if (!used) return used.failure();
       if (!*used) continue;
       numbers_.push_back(n);
       images_ += outline.images.size();
       fingerprint_ = XXH64(outline.text.data(), outline.text.size(), fingerprint_);
     }
-    if (numbers_.empty()) return error{"no sample is left: " + gate_.summary()};
+    if (numbers_.empty()) return error{"no usable sample: " + filter_.summary()};
     return success();
   }
 
@@ -58,7 +58,7 @@ class shapes_set final : public sample_set {
 
   std::uint64_t fingerprint() const override { return fingerprint_; }
   std::string report() const override {
-    const auto left_out = gate_.summary();
+    const auto left_out = filter_.summary();
     return count_of(numbers_.size(), "sample") + " of shapes with " + count_of(images_, "image") +
            (left_out.empty() ? "" : ", " + left_out);
   }
@@ -66,7 +66,7 @@ class shapes_set final : public sample_set {
  private:
   const std::uint64_t seed_;
   const std::uint32_t patch_;
-  sample_gate gate_;
+  sample_filter filter_;
   caption_index captions_;
   std::vector<std::uint32_t> numbers_;
   std::uint64_t images_ = 0;

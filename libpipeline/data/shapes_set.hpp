@@ -9,7 +9,7 @@
 
 namespace rrfp::data {
 
-/// Error: a sample that is too long, by its number.
+/// Error: a sample is too long; names its number.
 result<std::unique_ptr<const sample_set>> open_shapes(const source_config& config);
 
 }  // namespace rrfp::data

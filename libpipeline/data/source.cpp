@@ -27,7 +27,7 @@ result<std::shared_ptr<const source>> open_text(const source_config& config) {
   return std::shared_ptr<const source>{std::move(*opened)};
 }
 
-/// Bytes, ends and images must be ids of the model.
+/// Bytes, the end token and the image token must be in the vocabulary of the model.
 status check_vocabulary(const source_config& config, std::uint32_t largest) {
   if (largest < config.vocabulary) return success();
   return error{"expected model.vocabulary > " + std::to_string(largest) + ", got " +
@@ -56,7 +56,7 @@ status check_same_data(std::span<const std::string> fingerprint_texts) {
   const auto& first = fingerprint_texts.front();
   for (std::size_t node = 1; node < fingerprint_texts.size(); ++node)
     if (fingerprint_texts[node] != first)
-      return error{"node " + std::to_string(node) + " has read other data than node 0: expected " +
+      return error{"node " + std::to_string(node) + " read different data than node 0: expected " +
                    "fingerprint " + first + ", got " + fingerprint_texts[node]};
   return success();
 }

@@ -41,15 +41,15 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
   for (const auto& text : paths) {
     const fs::path path(text);
     std::error_code failure;
-    const auto what = fs::status(path, failure);
-    if (what.type() == fs::file_type::not_found) {
+    const auto file_status = fs::status(path, failure);
+    if (file_status.type() == fs::file_type::not_found) {
       return error{"'" + text + "' does not exist"};
     }
-    if (fs::is_directory(what)) {
+    if (fs::is_directory(file_status)) {
       auto under = files_under(path);
       if (!under) return under.failure();
       files.insert(files.end(), under->begin(), under->end());
-    } else if (fs::is_regular_file(what)) {
+    } else if (fs::is_regular_file(file_status)) {
       files.push_back(path);
     } else {
       return error{"'" + text + "' is neither a regular file nor a folder" +
@@ -62,22 +62,23 @@ result<std::vector<fs::path>> all_files(const std::vector<std::string>& paths) {
 /// Appends a file to the corpus.
 status read_file(const fs::path& path, const text_config& config,
                  std::vector<std::uint8_t>& corpus) {
-  const auto cannot = [&](const std::string& why) {
+  const auto unreadable = [&](const std::string& why) {
     return error{"'" + path.string() + "' cannot be read: " + why};
   };
   std::error_code failure;
   const auto size = fs::file_size(path, failure);
-  if (failure) return cannot(failure.message());
+  if (failure) return unreadable(failure.message());
   if (size > config.corpus_bytes_max || corpus.size() > config.corpus_bytes_max - size) {
     return error{"with '" + path.string() + "' the text is longer than the limit of " +
                  std::to_string(config.corpus_bytes_max) + " bytes"};
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) return cannot("it does not open (permissions?)");
+  if (!file) return unreadable("cannot open it (permissions?)");
   const auto begin = corpus.size();
   corpus.resize(begin + size);
   file.read(reinterpret_cast<char*>(corpus.data() + begin), static_cast<std::streamsize>(size));
-  if (static_cast<std::uintmax_t>(file.gcount()) != size) return cannot("it ended early");
+  if (static_cast<std::uintmax_t>(file.gcount()) != size)
+    return unreadable("the file became shorter");
   const auto bad = std::find_if(corpus.begin() + static_cast<std::ptrdiff_t>(begin), corpus.end(),
                                 [&](std::uint8_t byte) { return byte >= config.vocabulary; });
   if (bad != corpus.end()) {
@@ -99,7 +100,7 @@ result<std::shared_ptr<const text_source>> text_source::make(const text_config& 
   for (const auto& path : *files) {
     if (auto read = read_file(path, config, corpus); !read) return read.failure();
   }
-  // The target of the last token is one byte further on.
+  // The target of the last token is the byte after it.
   const auto least = std::uint64_t{config.data.sequence_length} + 1;
   if (corpus.size() < least) {
     return error{"'" + config.data.text.front() + "'" +

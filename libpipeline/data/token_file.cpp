@@ -12,7 +12,7 @@ namespace rrfp::data {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "ids are read as they lie on disk");
+static_assert(std::endian::native == std::endian::little, "ids on disk are little-endian");
 
 using nlohmann::json;
 
@@ -24,7 +24,7 @@ std::string sidecar_of(const std::string& path) {
   return path.substr(0, path.size() - std::string_view{".bin"}.size()) + ".json";
 }
 
-/// A whole number of the sidecar; the error names the key.
+/// A positive integer of the sidecar; the error names the key.
 result<std::uint64_t> number_of(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found != object.end() && found->is_number_unsigned() && found->get<std::uint64_t>() > 0)
@@ -64,18 +64,18 @@ result<std::vector<std::uint64_t>> documents_of(const json& object, std::uint64_
 
 result<std::unique_ptr<const token_file>> token_file::open(const std::string& path,
                                                            std::uint32_t model_vocabulary) {
-  const auto blame = [](const std::string& file, const std::string& why) {
+  const auto error_in = [](const std::string& file, const std::string& why) {
     return error{file + ": " + why};
   };
-  if (!path.ends_with(".bin")) return blame(path, "expected a name that ends in .bin");
+  if (!path.ends_with(".bin")) return error_in(path, "expected a name that ends in .bin");
   std::unique_ptr<token_file> made{new token_file};
   auto file = input_file::open(path);
-  if (!file) return blame(path, file.message());
+  if (!file) return error_in(path, file.message());
   made->file_ = std::move(*file);
   const auto sidecar = sidecar_of(path);
-  if (auto read = made->read_sidecar(sidecar); !read) return blame(sidecar, read.message());
-  if (auto good = made->check_size(); !good) return blame(path, good.message());
-  if (auto good = made->check_ids(model_vocabulary); !good) return blame(path, good.message());
+  if (auto read = made->read_sidecar(sidecar); !read) return error_in(sidecar, read.message());
+  if (auto good = made->check_size(); !good) return error_in(path, good.message());
+  if (auto good = made->check_ids(model_vocabulary); !good) return error_in(path, good.message());
   return std::unique_ptr<const token_file>{std::move(made)};
 }
 
@@ -93,15 +93,15 @@ status token_file::read_sidecar(const std::string& path) {
     return error{"expected a JSON object, got a file that is " + fault->message()};
   const auto& object = std::get<json>(parsed);
   if (!object.is_object()) return error{"expected a JSON object"};
-  if (auto is = expect(object, "format", "rrfp-tokens"); !is) return is;
-  if (auto is = expect(object, "version", 1); !is) return is;
+  if (auto good = expect(object, "format", "rrfp-tokens"); !good) return good;
+  if (auto good = expect(object, "version", 1); !good) return good;
   if (expect(object, "dtype", "uint16"))
     width_ = 2;
-  else if (auto is = expect(object, "dtype", "uint32"))
+  else if (auto is_wide = expect(object, "dtype", "uint32"))
     width_ = 4;
   else
     return error{"\"dtype\": expected \"uint16\" or \"uint32\"" +
-                 is.message().substr(is.message().rfind(", got"))};
+                 is_wide.message().substr(is_wide.message().rfind(", got"))};
   const auto tokens = number_of(object, "tokens");
   if (!tokens) return tokens.failure();
   const auto vocabulary = number_of(object, "vocabulary");
@@ -117,7 +117,7 @@ status token_file::read_sidecar(const std::string& path) {
 status token_file::check_size() const {
   if (file_->size() / width_ != tokens_ || file_->size() % width_ != 0)
     return error{"expected " + text_of(tokens_) + " tokens of " + text_of(width_) +
-                 " bytes, as the .json beside it says, got " + text_of(file_->size()) + " bytes"};
+                 " bytes, as its .json file says, got " + text_of(file_->size()) + " bytes"};
   return success();
 }
 
@@ -128,7 +128,7 @@ status token_file::read_ids(std::uint64_t first, std::span<Id> to) const {
 }
 
 template <class Id>
-status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_is) {
+status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_name) {
   const std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> hash{XXH64_createState(),
                                                                                XXH64_freeState};
   XXH64_reset(hash.get(), width_);
@@ -139,7 +139,7 @@ status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_is) 
     const auto bad = std::find_if(block.begin(), block.end(), [&](Id id) { return id >= limit; });
     if (bad != block.end())
       return error{"token " + text_of(begin + static_cast<std::uint64_t>(bad - block.begin())) +
-                   " is " + std::to_string(*bad) + ", but " + std::string{limit_is} +
+                   " is " + std::to_string(*bad) + ", but " + std::string{limit_name} +
                    text_of(limit)};
     XXH64_update(hash.get(), block.data(), block.size() * sizeof(Id));
   }
@@ -149,10 +149,10 @@ status token_file::check_ids_of(std::uint64_t limit, std::string_view limit_is) 
 
 status token_file::check_ids(std::uint32_t model_vocabulary) {
   const auto limit = std::min<std::uint64_t>(vocabulary_, model_vocabulary);
-  const std::string_view limit_is =
-      limit == vocabulary_ ? "the vocabulary of the .json beside it is " : "model.vocabulary is ";
-  if (auto good = width_ == 2 ? check_ids_of<std::uint16_t>(limit, limit_is)
-                              : check_ids_of<std::uint32_t>(limit, limit_is);
+  const std::string_view limit_name =
+      limit == vocabulary_ ? "the vocabulary of its .json file is " : "model.vocabulary is ";
+  if (auto good = width_ == 2 ? check_ids_of<std::uint16_t>(limit, limit_name)
+                              : check_ids_of<std::uint32_t>(limit, limit_name);
       !good)
     return good;
   hash_ = XXH64(documents_.data(), documents_.size() * sizeof(std::uint64_t), hash_);

@@ -1,13 +1,14 @@
-/// Token ids on disk: NAME.bin, the ids one after another as little-endian uint16 or uint32, and
-/// NAME.json, which says what they are:
+/// Token ids on disk: NAME.bin holds the ids as little-endian uint16 or uint32, and NAME.json
+/// describes them:
 ///
 ///   {"format": "rrfp-tokens", "version": 1, "dtype": "uint16", "tokens": 1000,
 ///    "vocabulary": 50257, "documents": [0, 312, 700]}
 ///
-/// `documents` holds where each document begins; without it the tokens are one text. Other keys are
-/// for people. scripts/tokenize writes such pairs.
+/// `documents` holds the offset of each document; without it the tokens are one text. Other keys
+/// are ignored. scripts/tokenize writes such pairs.
 ///
-/// It is read piece by piece, not mapped into memory: one that is cut short meanwhile is an error.
+/// Files are read in blocks, not memory-mapped, so truncation during a run is an error, not a
+/// crash.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,13 @@
 
 namespace rrfp::data {
 
-/// Of NAME.json, which is held in memory while it is read.
+/// Largest NAME.json, which is parsed in memory.
 inline constexpr std::uint64_t sidecar_bytes_max = std::uint64_t{1} << 30;
 
 class token_file {
  public:
-  /// Error: "PATH: ...", of a file that cannot be read, has no sidecar or another size than that
-  /// says, or holds an id that its vocabulary or the model's does not have. Reads all of it.
+  /// Reads and checks all ids. Error: "PATH: ..."; the file is unreadable, has no sidecar, has
+  /// another size than the sidecar gives, or holds an id outside its vocabulary or the model's.
   static result<std::unique_ptr<const token_file>> open(const std::string& path,
                                                         std::uint32_t model_vocabulary);
   token_file(const token_file&) = delete;
@@ -37,11 +38,11 @@ class token_file {
 
   const std::string& path() const { return file_->path(); }
   std::uint64_t tokens() const { return tokens_; }
-  /// Where documents begin, ascending from 0; empty if the tokens are one text.
+  /// Offsets of the documents, ascending from 0; empty if the tokens are one text.
   const std::vector<std::uint64_t>& documents() const { return documents_; }
-  /// Widens the tokens from `first` on. Error: "PATH: cannot be read: ...".
+  /// Copies tokens from `first` on into `to`, widened to int64. Error: "PATH: cannot be read: ...".
   status copy(std::uint64_t first, std::span<std::int64_t> to) const;
-  /// XXH64 of the ids and of where documents begin.
+  /// XXH64 of the ids and the document offsets.
   std::uint64_t hash() const { return hash_; }
 
  private:
@@ -49,11 +50,11 @@ class token_file {
   status read_sidecar(const std::string& path);
   status check_size() const;
   status check_ids(std::uint32_t model_vocabulary);
-  /// Those from `first` on, as many as fit.
+  /// Fills `to` with the ids from `first` on.
   template <class Id>
   status read_ids(std::uint64_t first, std::span<Id> to) const;
   template <class Id>
-  status check_ids_of(std::uint64_t limit, std::string_view limit_is);
+  status check_ids_of(std::uint64_t limit, std::string_view limit_name);
   template <class Id>
   status widen(std::uint64_t first, std::span<std::int64_t> to) const;
 

@@ -25,14 +25,14 @@ struct part {
   /// Number of the first sample among those of all files.
   std::uint64_t first = 0;
   std::uint64_t samples = 0;
-  /// Those in use; empty: the samples are windows.
+  /// Documents in use; empty: the samples are windows.
   std::vector<document> documents;
 };
 
 class token_set final : public sample_set {
  public:
   explicit token_set(const source_config& config)
-      : window_(config.data.sequence_length), gate_(config.data) {}
+      : window_(config.data.sequence_length), filter_(config.data) {}
 
   status read(const std::vector<std::string>& paths, std::uint32_t vocabulary) {
     for (const auto& path : paths) {
@@ -51,7 +51,7 @@ class token_set final : public sample_set {
                      std::to_string(samples_)};
       if (p.samples > 0) parts_.push_back(std::move(p));
     }
-    if (parts_.empty()) return gate_.nothing_in(paths);
+    if (parts_.empty()) return filter_.no_samples_error(paths);
     return success();
   }
 
@@ -83,7 +83,7 @@ class token_set final : public sample_set {
   }
   std::uint64_t fingerprint() const override { return fingerprint_; }
   std::string report() const override {
-    const auto left_out = gate_.summary();
+    const auto left_out = filter_.summary();
     std::uint64_t tokens = 0;
     for (const auto& p : parts_) tokens += p.file->tokens();
     return count_of(tokens, "token") + ", " + count_of(samples_, "sample") +
@@ -96,7 +96,7 @@ class token_set final : public sample_set {
       throw std::runtime_error(copied.message());
   }
 
-  /// The target of the last token of a window is one token further on.
+  /// The target of the last token of a window is the token after it.
   status cut_windows(part& p) const {
     p.samples = (p.file->tokens() - 1) / window_;
     if (p.samples > 0) return success();
@@ -111,13 +111,13 @@ class token_set final : public sample_set {
       const auto where = p.file->path() + ": document " + std::to_string(d);
       const auto end = d + 1 < begins.size() ? begins[d + 1] : p.file->tokens();
       const auto length = end - begins[d];
-      auto tokens = gate_.fit(where, length);
+      auto tokens = filter_.fit(where, length);
       if (!tokens) return tokens.failure();
       if (*tokens == 1) {
         const bad_sample lone{bad_reason::empty_text, "expected at least 2 tokens, got 1"};
-        if (auto skipped = gate_.refuse(where, lone); !skipped) return skipped;
+        if (auto skipped = filter_.refuse(where, lone); !skipped) return skipped;
       } else if (*tokens > 1) {
-        if (*tokens < length) gate_.note_cut();
+        if (*tokens < length) filter_.count_cut();
         p.documents.push_back({begins[d], static_cast<std::uint32_t>(*tokens)});
       }
     }
@@ -132,7 +132,7 @@ class token_set final : public sample_set {
   }
 
   const std::uint32_t window_;
-  sample_gate gate_;
+  sample_filter filter_;
   std::vector<part> parts_;
   std::uint64_t samples_ = 0;
   std::uint64_t fingerprint_ = 0;

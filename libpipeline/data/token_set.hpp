@@ -1,5 +1,5 @@
-/// Samples of data.tokens: of a file with documents each document, of another the windows of
-/// sequence_length tokens one after another, without overlap; what is left at its end is not used.
+/// Samples of data.tokens. In a file with documents each document is a sample. Other files are
+/// divided into windows of sequence_length tokens without overlap; the rest at the end is not used.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-error blame(const fs::path& path, const std::string& why) {
+error error_at(const fs::path& path, const std::string& why) {
   return error{path.string() + ": " + why};
 }
 
@@ -25,8 +25,8 @@ status write(const fs::path& path, const char* bytes, std::size_t size) {
   file.write(bytes, static_cast<std::streamsize>(size));
   file.close();
   if (file) return success();
-  return blame(path, std::string{"cannot be written: "} +
-                         (errno != 0 ? std::strerror(errno) : "unknown reason"));
+  return error_at(path, std::string{"cannot be written: "} +
+                            (errno != 0 ? std::strerror(errno) : "unknown reason"));
 }
 
 /// "images/000123-0.png"
@@ -40,16 +40,16 @@ status write_all(const fs::path& root, std::uint64_t seed, std::uint32_t samples
                  std::uint32_t patch) {
   std::error_code failure;
   fs::create_directory(root / "images", failure);
-  if (failure) return blame(root / "images", "cannot be made: " + failure.message());
+  if (failure) return error_at(root / "images", "cannot be created: " + failure.message());
   std::string lines;
   for (std::uint32_t n = 0; n < samples; ++n) {
     const auto sample = draw_shapes(seed, n, patch);
-    // Neither names nor texts hold what JSON would have escaped.
+    // Names and texts contain no characters that JSON must escape.
     lines += "{\"images\": [";
     for (std::size_t i = 0; i < sample.images.size(); ++i) {
       const auto name = name_of(n, i);
       const auto file = encode_png(sample.images[i]);
-      if (!file) return blame(root / name, file.message());
+      if (!file) return error_at(root / name, file.message());
       if (auto written =
               write(root / name, reinterpret_cast<const char*>(file->data()), file->size());
           !written)
@@ -67,13 +67,15 @@ status make_shapes_folder(const std::string& path) {
   const fs::path folder{path};
   std::error_code failure;
   if (fs::exists(folder, failure)) {
-    if (!fs::is_directory(folder, failure)) return blame(folder, "expected a folder, got a file");
+    if (!fs::is_directory(folder, failure))
+      return error_at(folder, "expected a folder, got a file");
     const bool empty = fs::is_empty(folder, failure);
-    if (failure) return blame(folder, "cannot be read: " + failure.message());
-    if (!empty) return blame(folder, "expected an empty folder or none, got one with files in it");
+    if (failure) return error_at(folder, "cannot be read: " + failure.message());
+    if (!empty)
+      return error_at(folder, "expected an empty folder or none, got one with files in it");
   }
   if (!failure) fs::create_directories(folder, failure);
-  if (failure) return blame(folder, "cannot be made: " + failure.message());
+  if (failure) return error_at(folder, "cannot be created: " + failure.message());
   return success();
 }
 

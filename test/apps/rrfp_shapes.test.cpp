@@ -45,7 +45,7 @@ TEST_CASE("rrfp-shapes refuses what it cannot do") {
   };
   check({folder / ""}, "expected an empty folder");
   check({folder / "file"}, "expected a folder, got a file");
-  check({"/proc/shapes"}, "/proc/shapes: cannot be made");
+  check({"/proc/shapes"}, "/proc/shapes: cannot be created");
   check({folder / "new", "--samples", "0"}, "--samples");
   check({folder / "new", "--patch", "0"}, "--patch");
   check({}, "folder");

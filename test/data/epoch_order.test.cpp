@@ -38,18 +38,18 @@ TEST_CASE("a shuffle holds each number once and follows from seed and epoch") {
   CHECK(shuffled(1000, 7, 3) != shuffled(1000, 8, 3));
 }
 
-TEST_CASE("a shuffle puts every number in every place about equally often") {
+TEST_CASE("a shuffle puts every number at every position about equally often") {
   constexpr std::uint32_t count = 5, epochs = 5000;
   std::vector<std::uint32_t> hits(count * count);
   for (std::uint64_t e = 0; e < epochs; ++e) {
     const auto order = shuffled(count, 1, e);
     for (std::uint32_t place = 0; place < count; ++place) ++hits[count * place + order[place]];
   }
-  // 1000 in the mean, a standard deviation of 28.
+  // Mean 1000, standard deviation 28.
   for (const auto n : hits) CHECK((n > 850 && n < 1150));
 }
 
-TEST_CASE("the places of a run are one epoch after another") {
+TEST_CASE("the positions of a run are consecutive epochs") {
   const epoch_order order{10, 3, job::sample_order::shuffled};
   numbers run;
   for (std::uint64_t place = 0; place < 30; place += 3) {
@@ -65,7 +65,7 @@ TEST_CASE("the places of a run are one epoch after another") {
   CHECK(order.at(1'000'000, 2) == epoch_order{10, 3, job::sample_order::shuffled}.at(1'000'000, 2));
 }
 
-TEST_CASE("more places than samples take several epochs") {
+TEST_CASE("more positions than samples span several epochs") {
   const epoch_order order{3, 1, job::sample_order::shuffled};
   const auto samples = order.at(2, 10);
   REQUIRE(samples.size() == 10);
@@ -73,12 +73,12 @@ TEST_CASE("more places than samples take several epochs") {
     CHECK(sorted({samples[i], samples[i + 1], samples[i + 2]}) == counted_up(3));
 }
 
-TEST_CASE("in file order the samples come as they are, again and again") {
+TEST_CASE("in file order every epoch has the order of the files") {
   const epoch_order order{4, 3, job::sample_order::file};
   CHECK(order.at(2, 7) == numbers{2, 3, 0, 1, 2, 3, 0});
 }
 
-TEST_CASE("threads that look into different epochs at once see the same orders") {
+TEST_CASE("threads that read different epochs at once see the same orders") {
   const epoch_order order{500, 9, job::sample_order::shuffled};
   std::vector<std::thread> threads;
   std::vector<int> wrong(4);

@@ -1,4 +1,4 @@
-// PNG and JPEG files as they come: every colour type, and every way to be broken.
+// PNG and JPEG files: every colour type, and corrupt files of every kind.
 #include "image_file.hpp"
 
 #include <png.h>
@@ -55,12 +55,12 @@ struct files {
   pixels read(const bytes& file) const {
     write(path, file);
     auto image = read_image(path);
-    if (const auto* bad = fault_of(image)) FAIL(bad->what);
+    if (const auto* bad = fault_of(image)) FAIL(bad->message);
     CHECK(std::get<compute::image_size>(read_image_size(path)) == std::get<pixels>(image).size);
     return std::get<pixels>(image);
   }
 
-  /// Both by its head and as a whole, unless only the pixels are wrong.
+  /// Reads both the header and the whole file; with `head_is_good` only the pixels are corrupt.
   void check_refused(const bytes& file, bad_reason reason, const std::string& what,
                      bool head_is_good = false) const {
     write(path, file);
@@ -68,14 +68,14 @@ struct files {
     const auto image = read_image(path);
     REQUIRE(fault_of(image) != nullptr);
     CHECK(fault_of(image)->reason == reason);
-    CHECK_THAT(fault_of(image)->what, Catch::Contains(what));
+    CHECK_THAT(fault_of(image)->message, Catch::Contains(what));
     const auto size = read_image_size(path);
     CHECK((fault_of(size) == nullptr) == head_is_good);
-    if (!head_is_good) CHECK(fault_of(size)->what == fault_of(image)->what);
+    if (!head_is_good) CHECK(fault_of(size)->message == fault_of(image)->message);
   }
 };
 
-/// Puts numbers where a head says width and height.
+/// Overwrites the width and height in a header.
 void put(bytes& file, std::size_t at, std::uint32_t n, int size) {
   for (int i = size; i-- > 0; n >>= 8)
     file[at + static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(n);
@@ -84,7 +84,7 @@ void put(bytes& file, std::size_t at, std::uint32_t n, int size) {
 constexpr std::size_t png_width_at = 16;
 constexpr std::size_t png_height_at = 20;
 
-/// Where the frame of a JPEG says its height; the width is 2 bytes on.
+/// The offset of the height in the frame of a JPEG; the width follows 2 bytes later.
 std::size_t jpeg_height_at(const bytes& file) {
   for (std::size_t i = 0; i + 1 < file.size(); ++i)
     if (file[i] == 0xFF && file[i + 1] == 0xC0) return i + 5;
@@ -94,7 +94,7 @@ std::size_t jpeg_height_at(const bytes& file) {
 
 }  // namespace
 
-TEST_CASE("a PNG gives back the pixels that it was written from") {
+TEST_CASE("a PNG decodes to the pixels that were encoded") {
   const files f;
   for (const auto& image : {picture(1, 1), picture(7, 3), picture(40, 33)})
     CHECK(f.read(encode_png(image).value()) == image);
@@ -106,7 +106,7 @@ TEST_CASE("grey pixels of a PNG get three equal colours") {
         pixels{{1, 2}, {7, 7, 7, 200, 200, 200}});
 }
 
-TEST_CASE("a JPEG gives about the pixels that it was written from, colour or grey") {
+TEST_CASE("a JPEG decodes to about the pixels that were encoded, colour or grey") {
   const files f;
   pixels smooth{{24, 40}, {}};
   for (int y = 0; y < 24; ++y)
@@ -131,7 +131,7 @@ TEST_CASE("a JPEG gives about the pixels that it was written from, colour or gre
   CHECK(f.read(jpeg_of(smooth, TJSAMP_444)) == f.read(jpeg_of(smooth, TJSAMP_444)));
 }
 
-TEST_CASE("the size of a JPEG is found behind what cameras put before it") {
+TEST_CASE("the size of a JPEG is found after camera metadata") {
   const files f;
   auto file = jpeg_of(picture(9, 17), TJSAMP_444);
   bytes note{0xFF, 0xE1, 0xFF, 0xFF};
@@ -141,7 +141,7 @@ TEST_CASE("the size of a JPEG is found behind what cameras put before it") {
   CHECK(f.read(file).size == compute::image_size{9, 17});
 }
 
-TEST_CASE("what is no image is refused") {
+TEST_CASE("a file that is not an image is refused") {
   const files f;
   const pixels inks{{4, 4}, bytes(64, 90)};
   f.check_refused(jpeg_of(inks, TJSAMP_444, TJPF_CMYK), bad_reason::corrupt_image, "got CMYK",
@@ -150,7 +150,7 @@ TEST_CASE("what is no image is refused") {
   f.check_refused({'G', 'I', 'F', '8', '9', 'a'}, bad_reason::corrupt_image,
                   "expected a PNG or JPEG image, got something else");
   f.check_refused({0x89, 'P', 'N', 'G', '\n'}, bad_reason::corrupt_image, "something else");
-  f.check_refused({0xFF, 0xD8, 0xFF}, bad_reason::corrupt_image, "the JPEG ends in its head");
+  f.check_refused({0xFF, 0xD8, 0xFF}, bad_reason::corrupt_image, "the JPEG ends in its header");
   f.check_refused({0xFF, 0xD8, 0xFF, 0xE0, 0, 1}, bad_reason::corrupt_image, "no length");
   f.check_refused({0xFF, 0xD8, 0xFF, 0xD9, 0, 2}, bad_reason::corrupt_image, "no frame");
   f.check_refused({0xFF, 0xD8, 0xFF, 0xE0, 0, 2, 7, 7}, bad_reason::corrupt_image,
@@ -158,13 +158,13 @@ TEST_CASE("what is no image is refused") {
   const auto missing = read_image(f.folder / "missing");
   REQUIRE(fault_of(missing) != nullptr);
   CHECK(fault_of(missing)->reason == bad_reason::missing_image);
-  CHECK(fault_of(missing)->what == "cannot be read: No such file or directory");
+  CHECK(fault_of(missing)->message == "cannot be read: No such file or directory");
   const auto folder = read_image_size(f.folder / "");
   REQUIRE(fault_of(folder) != nullptr);
   CHECK(fault_of(folder)->reason == bad_reason::missing_image);
 }
 
-TEST_CASE("an image that ends early is refused wherever it ends") {
+TEST_CASE("a truncated image is refused wherever it ends") {
   const files f;
   const auto png = encode_png(picture(20, 20)).value();
   const auto jpeg = jpeg_of(picture(20, 20), TJSAMP_444);
@@ -174,7 +174,7 @@ TEST_CASE("an image that ends early is refused wherever it ends") {
       write(f.path, bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)));
       const auto image = read_image(f.path);
       INFO(size << " of " << whole.size());
-      // What lies behind the last pixel may be missing.
+      // Data after the last pixel may be missing.
       const auto* bad = fault_of(image);
       const bool is_whole = bad == nullptr && size + 20 > whole.size();
       if (is_whole) CHECK(std::get<pixels>(image) == expected);
@@ -183,7 +183,7 @@ TEST_CASE("an image that ends early is refused wherever it ends") {
   }
 }
 
-TEST_CASE("bytes that were changed never do more than make an image unreadable") {
+TEST_CASE("changed bytes at most make an image unreadable") {
   const files f;
   const auto png = encode_png(picture(12, 12)).value();
   const auto jpeg = jpeg_of(picture(12, 12), TJSAMP_420);
@@ -206,7 +206,7 @@ TEST_CASE("a PNG whose pixels are damaged is refused by its checksum") {
   f.check_refused(file, bad_reason::corrupt_image, "the PNG does not decode", true);
 }
 
-TEST_CASE("a size of nothing is refused") {
+TEST_CASE("an image of size 0 is refused") {
   const files f;
   auto png = encode_png(picture(4, 4)).value();
   put(png, png_width_at, 0, 4);
@@ -216,7 +216,7 @@ TEST_CASE("a size of nothing is refused") {
   f.check_refused(jpeg, bad_reason::corrupt_image, "the image is 4 x 0 pixels");
 }
 
-TEST_CASE("a small file that says to be huge takes no memory") {
+TEST_CASE("a small file with a huge size in its header takes no memory") {
   const files f;
   auto png = encode_png(picture(4, 4)).value();
   put(png, png_width_at, 0x7FFFFFFF, 4);
@@ -227,14 +227,14 @@ TEST_CASE("a small file that says to be huge takes no memory") {
   put(jpeg, jpeg_height_at(jpeg), 65000, 2);
   put(jpeg, jpeg_height_at(jpeg) + 2, 65001, 2);
   f.check_refused(jpeg, bad_reason::large_image, "got 65001 x 65000");
-  // Just within the limit the missing pixels are noticed.
+  // Just within the limit the error is the missing pixels.
   put(jpeg, jpeg_height_at(jpeg), 8192, 2);
   put(jpeg, jpeg_height_at(jpeg) + 2, 8192, 2);
   f.check_refused(jpeg, bad_reason::corrupt_image, "the JPEG does not decode", true);
   std::filesystem::resize_file(f.path, image_bytes_max + 1);
   const auto large = read_image_size(f.path);
   REQUIRE(fault_of(large) != nullptr);
-  CHECK(fault_of(large)->what == "expected an image of at most 268435456 bytes, got 268435457");
+  CHECK(fault_of(large)->message == "expected an image of at most 268435456 bytes, got 268435457");
 }
 
 }  // namespace rrfp::data::test

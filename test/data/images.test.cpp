@@ -37,7 +37,7 @@ compute::microbatch first_of(const source_config& config) {
 
 }  // namespace
 
-TEST_CASE("images come before the text, or where it says") {
+TEST_CASE("images come before the text, or where <image> is") {
   const folder_of_images f;
   const auto both = "\"small.png\", \"large.png\"";
   const auto check = [&](const std::string& text, const std::string& inputs,
@@ -60,7 +60,7 @@ TEST_CASE("images come before the text, or where it says") {
   check("{\"text\": \"x\", \"image\": \"small.png\"}\n", "@@x$", "_x$_", 1);
 }
 
-TEST_CASE("images lie in the order of their places, three colours, normalised") {
+TEST_CASE("images are in the order of their positions, with three normalised colours") {
   const folder_of_images f;
   auto config = f.config(line("\"large.png\", \"small.png\"", "x"));
   const auto batch = first_of(config);
@@ -84,7 +84,7 @@ TEST_CASE("images lie in the order of their places, three colours, normalised") 
   }
 }
 
-TEST_CASE("a picture is shrunk to the longest side and fitted to patches") {
+TEST_CASE("an image is shrunk to image_side_max and fitted to patches") {
   source_config config;
   config.patch = 16;
   config.data.image_side_max = 100;
@@ -136,7 +136,7 @@ TEST_CASE("blind, the samples are the same without images") {
   CHECK(s->fingerprint() == seeing->fingerprint());
   check_promises(*s, config);
 
-  // What is left out or cut does not depend on it.
+  // The choice of samples and the cuts do not depend on it.
   config.data.sequence_length = 8;
   CHECK(refusal(config).find("got 9") != std::string::npos);
   config.data.when_too_long = job::too_long::cut;
@@ -192,8 +192,8 @@ TEST_CASE("a bad sample is refused by its line, or left out and counted") {
       {"{\"text\": \"a\", \"image\": null}\n", "\"image\": expected a path, got null"},
       {"{\"images\": [\"small.png\"]}\n",
        "\"text\": expected a string, got an object without that key"},
-      {line("\"small.png\"", ""), "expected a text, got none"},
-      {line("\"small.png\"", "<image>"), "expected a text, got none"},
+      {line("\"small.png\"", ""), "expected text, got none"},
+      {line("\"small.png\"", "<image>"), "expected text, got none"},
       {line("\"small.png\"", "<image>a<image>"),
        "expected <image> once for each of 1 images or nowhere, got it 2 times"},
       {line("\"none.png\"", "a"),
@@ -210,7 +210,7 @@ TEST_CASE("a bad sample is refused by its line, or left out and counted") {
     every += b.line;
   }
 
-  // Pixels are looked at when they are loaded, or with `skip` beforehand.
+  // Pixels are decoded on load, or with `skip` when the source is opened.
   auto config = f.config(good + line("\"cut.png\"", "a"));
   const auto s = open_good(config);
   CHECK_NOTHROW(s->load(step_id{0}, microbatch_id{0}));
@@ -224,7 +224,7 @@ TEST_CASE("a bad sample is refused by its line, or left out and counted") {
   const auto skipped = open_good(config);
   CHECK(skipped->report() ==
         "1 sample with 1 image in 1 file, 14 left out: 1 not JSON, 6 missing key, 2 empty text, "
-        "1 wrong places of images, 1 missing image, 2 corrupt image, 1 too large image");
+        "1 image count mismatch, 1 missing image, 2 corrupt image, 1 image too large");
   check_promises(*skipped, config);
 }
 
@@ -240,7 +240,7 @@ TEST_CASE("an image that changes after it was opened is an error, not another sa
       f.lines + ":1: " + (f.folder / "small.png") + ": has changed since it was opened");
 }
 
-TEST_CASE("the fingerprint takes in the sizes of images") {
+TEST_CASE("the fingerprint covers the sizes of images") {
   const folder_of_images f;
   const auto config = f.config(line("\"small.png\"", "a"));
   const auto before = open_good(config)->fingerprint();

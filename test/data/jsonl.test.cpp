@@ -18,7 +18,7 @@ source_config config_of_file(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("a document is its bytes and an end, and predicts what comes next") {
+TEST_CASE("a document is its bytes and an end token, and each token predicts the next") {
   const scratch_folder folder;
   const auto config =
       config_of_file(write(folder / "a.jsonl",
@@ -37,7 +37,7 @@ TEST_CASE("a document is its bytes and an end, and predicts what comes next") {
   check_promises(*s, config);
 }
 
-TEST_CASE("a run takes each document once an epoch, whatever step, microbatch or thread asks") {
+TEST_CASE("each document occurs once per epoch, for any order of steps, microbatches and threads") {
   const scratch_folder folder;
   std::string lines;
   for (int i = 0; i < 20; ++i)
@@ -129,7 +129,7 @@ TEST_CASE("a bad document is refused by its line, or left out and counted") {
   check("[\"text\"]", "expected a JSON object, got a JSON array");
   check("{\"test\": \"a\"}", "\"text\": expected a string, got an object without that key");
   check("{\"text\": 3}", "\"text\": expected a string, got number");
-  check("{\"text\": \"\"}", "\"text\": expected a text, got none");
+  check("{\"text\": \"\"}", "\"text\": expected text, got none");
 
   const auto file = write(folder / "b.jsonl",
                           "no\n{\"text\": \"good\"}\n{}\n{\"text\": \"\"}\n{\"text\": null}\n");
@@ -168,7 +168,7 @@ TEST_CASE("a document that changes after it was opened is an error, not another 
                     file + ":1: has changed since it was opened");
   write(file, "");
   CHECK_THROWS_WITH(s->load(step_id{0}, microbatch_id{0}),
-                    file + ":1: cannot be read: it has become shorter");
+                    file + ":1: cannot be read: the file became shorter");
 }
 
 TEST_CASE("lines are found across the blocks that a file is read in") {
@@ -196,7 +196,7 @@ TEST_CASE("lines are found across the blocks that a file is read in") {
   check({"a", std::string(3 * block, 'b'), "c", std::string(block, 'd')}, " ");
 }
 
-TEST_CASE("nodes that read other lines show other fingerprints") {
+TEST_CASE("nodes that read different lines have different fingerprints") {
   const scratch_folder folder;
   const auto print = [&](const std::string& lines) {
     return fingerprint_text(*open_good(config_of_file(write(folder / "a.jsonl", lines))));
@@ -208,7 +208,7 @@ TEST_CASE("nodes that read other lines show other fingerprints") {
   CHECK(a != b);
   CHECK(check_same_data(std::vector{a, a, a}).ok());
   CHECK(check_same_data(std::vector{a, a, b}).message() ==
-        "node 2 has read other data than node 0: expected fingerprint " + a + ", got " + b);
+        "node 2 read different data than node 0: expected fingerprint " + a + ", got " + b);
 }
 
 }  // namespace rrfp::data::test

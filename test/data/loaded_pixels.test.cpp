@@ -1,5 +1,5 @@
-// Images as Hugging Face's loaders see them. The numbers of the tables are what Pillow 13 gives for
-// the same files: ImageOps.exif_transpose(Image.open(file)).convert("RGB").
+// Images as Hugging Face's loaders see them. The tables hold the output of Pillow 13 for the same
+// files: ImageOps.exif_transpose(Image.open(file)).convert("RGB").
 #include "image_file.hpp"
 
 #include <turbojpeg.h>
@@ -92,8 +92,8 @@ struct reader {
   pixels read(const bytes& file) const {
     write(path, file);
     const auto image = read_image(path);
-    if (const auto* bad = fault_of(image)) FAIL(bad->what);
-    // The head alone tells the same size, which batches are planned with.
+    if (const auto* bad = fault_of(image)) FAIL(bad->message);
+    // The header gives the same size, with which batches are planned.
     CHECK(std::get<compute::image_size>(read_image_size(path)) == std::get<pixels>(image).size);
     return std::get<pixels>(image);
   }
@@ -112,13 +112,13 @@ bytes thrice(const bytes& greys) {
 
 const bytes colours_of_palette{255, 0, 0, 0, 255, 0, 10, 20, 30};
 
-/// Three by two; each pixel another colour.
+/// Three by two pixels of different colours.
 png numbered(const bytes& before, const bytes& after = {}) {
   return {3,      2,    8, rgb, {{1, 2, 3, 4, 5, 6, 7, 8, 9}, {11, 12, 13, 14, 15, 16, 17, 18, 19}},
           before, after};
 }
 
-/// What becomes of numbered(), by orientation; the first two are those that leave it as it is.
+/// The result for numbered() by orientation; the first two leave it unchanged.
 struct turned {
   std::uint8_t orientation;
   std::int64_t height, width;
@@ -143,7 +143,7 @@ pixels turned_by(std::uint8_t orientation) {
 
 }  // namespace
 
-TEST_CASE("transparency of a PNG is left out, not put on a ground") {
+TEST_CASE("transparency of a PNG is dropped, not blended with a background") {
   const reader r;
   CHECK(r.colours_of({2, 1, 8, rgb_alpha, {{200, 100, 0, 51, 9, 8, 7, 0}}}) ==
         bytes{200, 100, 0, 9, 8, 7});
@@ -179,7 +179,7 @@ TEST_CASE("grey of fewer bits is stretched over the whole range") {
         thrice({255, 0, 255, 0, 0, 255, 0, 255}));
 }
 
-TEST_CASE("of 16 bits of a PNG the upper 8 stay, and of grey alone 255 is the most") {
+TEST_CASE("16-bit colours keep their upper 8 bits, and 16-bit grey is clamped to 255") {
   const reader r;
   CHECK(r.colours_of({2, 1, 16, rgb, {wide({30000, 255, 256, 65535, 32767, 128})}}) ==
         bytes{117, 0, 1, 255, 127, 0});
@@ -190,7 +190,7 @@ TEST_CASE("of 16 bits of a PNG the upper 8 stay, and of grey alone 255 is the mo
         thrice({0, 1, 128, 255, 255, 255, 255}));
 }
 
-TEST_CASE("what a PNG says of gamma and colour spaces changes no sample") {
+TEST_CASE("gamma and colour spaces of a PNG change no sample") {
   const reader r;
   const bytes row{1, 50, 100, 150, 200, 250};
   const auto linear = chunk("gAMA", big_endian(100000));
@@ -202,7 +202,7 @@ TEST_CASE("what a PNG says of gamma and colour spaces changes no sample") {
         thrice({7, 128, 200}));
 }
 
-TEST_CASE("a PNG is turned as its EXIF block says, wherever that stands") {
+TEST_CASE("a PNG is rotated by its EXIF block, before or after the pixels") {
   const reader r;
   for (const auto& t : all_turned) {
     INFO("orientation " << int{t.orientation});
@@ -215,7 +215,7 @@ TEST_CASE("a PNG is turned as its EXIF block says, wherever that stands") {
   CHECK(r.read(numbered({}, chunk("eXIf", exif(6))).file()) == turned_by(6));
 }
 
-TEST_CASE("a PNG is turned as an EXIF block in a text or as XMP says") {
+TEST_CASE("a PNG is rotated by an EXIF block in a text chunk or by XMP") {
   const reader r;
   std::string digits;
   for (const auto b : joined({text("Exif"), {0, 0}, exif(6)}))
@@ -232,11 +232,11 @@ TEST_CASE("a PNG is turned as an EXIF block in a text or as XMP says") {
   CHECK(r.read(numbered(plain).file()) == turned_by(8));
   CHECK(r.read(numbered(chunk("iTXt", joined({name, {1, 0, 0, 0}, packed(xmp)}))).file()) ==
         turned_by(8));
-  // What EXIF says goes before.
+  // EXIF takes precedence.
   CHECK(r.read(numbered(joined({plain, chunk("eXIf", exif(3))})).file()) == turned_by(3));
 }
 
-TEST_CASE("a broken note of orientation turns nothing") {
+TEST_CASE("a malformed orientation is ignored") {
   const reader r;
   auto cut = exif(6);
   cut.resize(20);
@@ -251,10 +251,10 @@ TEST_CASE("a broken note of orientation turns nothing") {
     CHECK(r.read(numbered(chunk("zTXt", joined({keyword, rest}))).file()) == turned_by(1));
 }
 
-TEST_CASE("a JPEG is turned as its EXIF block or XMP says") {
+TEST_CASE("a JPEG is rotated by its EXIF block or XMP") {
   const reader r;
   const auto jpeg = [&](const bytes& notes) {
-    // Grey blocks of a whole unit each: compression loses nothing of them.
+    // Uniform grey blocks of the compression unit, so compression is lossless.
     pixels image{{16, 24}, {}};
     for (int y = 0; y < 16; ++y)
       for (int x = 0; x < 24; ++x)

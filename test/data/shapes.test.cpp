@@ -1,4 +1,4 @@
-// The task of coloured shapes: what it draws, and that memory and files give the same.
+// The task of coloured shapes: its samples, and that memory and files give the same ones.
 #include <algorithm>
 #include <map>
 #include <regex>
@@ -32,7 +32,7 @@ std::string colour_of(const std::uint8_t* p) {
 
 }  // namespace
 
-TEST_CASE("a sample is the same whenever it is drawn, and another one for another key") {
+TEST_CASE("a sample depends on its key alone, and differs between keys") {
   std::set<std::string> texts;
   std::set<std::vector<std::uint8_t>> pictures;
   std::size_t images = 0;
@@ -55,7 +55,7 @@ TEST_CASE("a sample is the same whenever it is drawn, and another one for anothe
   CHECK((draw_shapes(2, 1, 8).text != draw_shapes(1, 1, 8).text));
 }
 
-TEST_CASE("what is drawn is fixed: data sets outlive versions") {
+TEST_CASE("samples are fixed, because data sets outlive versions") {
   const auto sample = draw_shapes(1, 0, 8);
   CHECK(sample.text == "#<image>a red circle, a black triangle");
   REQUIRE(sample.images.size() == 1);
@@ -81,7 +81,7 @@ TEST_CASE("pictures are of many sizes, all multiples of the patch") {
   }
 }
 
-TEST_CASE("a caption tells the colours that its picture shows, and no other") {
+TEST_CASE("a caption names exactly the colours of its picture") {
   const std::regex grammar{
       "#<image>((a|two|three|four) (red|green|blue|yellow|purple|black) "
       "(circle|square|triangle)s?(, )?)+"};
@@ -103,7 +103,7 @@ TEST_CASE("a caption tells the colours that its picture shows, and no other") {
   CHECK(seen > 100);
 }
 
-TEST_CASE("the beginning of a caption leaves its colours, kinds and numbers open") {
+TEST_CASE("the beginning of a caption does not determine its colours, kinds and numbers") {
   std::map<std::string, std::map<std::string, int>> next;
   for (std::uint64_t n = 0; n < 3000; ++n) {
     const auto text = outline_shapes(1, n, 8).text;
@@ -127,7 +127,7 @@ TEST_CASE("the beginning of a caption leaves its colours, kinds and numbers open
   }
 }
 
-TEST_CASE("samples in memory keep what every source promises") {
+TEST_CASE("samples in memory satisfy the contract of every source") {
   auto config = config_of_shapes(50);
   const auto s = open_good(config);
   check_promises(*s, config);
@@ -139,7 +139,7 @@ TEST_CASE("samples in memory keep what every source promises") {
   config.data.sequence_length = 8;
   CHECK(refusal(config).find("sample 0: expected at most data.sequence_length = 8") == 0);
   config.data.when_too_long = job::too_long::skip;
-  CHECK(refusal(config).find("no sample is left: 50 left out: 50 too long") == 0);
+  CHECK(refusal(config).find("no usable sample: 50 left out: 50 too long") == 0);
 }
 
 TEST_CASE("files and memory give the same microbatches") {
@@ -164,7 +164,7 @@ TEST_CASE("files and memory give the same microbatches") {
   }
 }
 
-TEST_CASE("blind and seeing models are asked for the same bytes") {
+TEST_CASE("models with and without images predict the same bytes") {
   auto config = config_of_shapes(40);
   const auto seeing = open_good(config);
   config.data.blind = true;
@@ -185,7 +185,7 @@ TEST_CASE("blind and seeing models are asked for the same bytes") {
   }
 }
 
-TEST_CASE("files are written into an empty folder alone") {
+TEST_CASE("files are written only into an empty folder") {
   const scratch_folder folder;
   const auto made = folder / "a/b";
   REQUIRE(write_shapes(made, 1, 3, 8).ok());

@@ -1,4 +1,4 @@
-/// Files for the sources, and what holds for the microbatches of every source.
+/// Files for the sources, and checks of the contract of every source.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline std::string write(const std::string& path, const std::vector<std::uint8_t
   return write(path, std::string{bytes.begin(), bytes.end()});
 }
 
-/// A picture of one colour after another.
+/// An image whose pixels have consecutive colours.
 inline pixels picture(std::int64_t height, std::int64_t width) {
   pixels p{{height, width}, {}};
   for (std::int64_t i = 0; i < 3 * height * width; ++i)
@@ -59,7 +59,7 @@ inline std::shared_ptr<const source> open_good(const source_config& config) {
   return *opened;
 }
 
-/// The one line that refuses the data, or "accepted".
+/// The error for the data, one line, or "accepted".
 inline std::string refusal(const source_config& config) {
   const auto opened = open_source(config);
   return opened ? "accepted" : opened.message();
@@ -116,7 +116,7 @@ inline bool same(const compute::microbatch& a, const compute::microbatch& b) {
   return at::equal(a.inputs, b.inputs) && at::equal(a.targets, b.targets);
 }
 
-/// What the interface promises, over some steps.
+/// Checks the contract of batch_source over some steps.
 inline void check_promises(const source& s, const source_config& config) {
   for (std::uint64_t step = 0; step < 4; ++step) {
     std::int64_t step_tokens = 0;

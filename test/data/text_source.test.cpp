@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own, gone at the end.
+/// A temporary folder, removed at the end.
 struct scratch {
   fs::path folder = fs::temp_directory_path() / ("rrfp_text_source_" + std::to_string(::getpid()));
 
@@ -69,7 +69,7 @@ TEST_CASE("a microbatch is windows of the text, the targets one byte on") {
   CHECK(at::equal(batch.inputs.narrow(1, 1, 7), batch.targets.narrow(1, 0, 7)));
 }
 
-TEST_CASE("the same question gets the same answer, in any order and from any reader") {
+TEST_CASE("loads give the same result in any order and from any source object") {
   const scratch s;
   const auto config = config_of({s.write("a", alphabet(1000))});
   const auto source = text_source::make(config).value();
@@ -89,7 +89,7 @@ TEST_CASE("the same question gets the same answer, in any order and from any rea
   CHECK(!at::equal(load(text_source::make(other).value(), 3, 2), first));
 }
 
-TEST_CASE("windows reach every place of the text, the first and the last too") {
+TEST_CASE("windows reach every position of the text, also the first and the last") {
   const scratch s;
   auto config = config_of({s.write("a", alphabet(12))});  // windows begin at 0, 1, 2, 3
   const auto source = text_source::make(config).value();
@@ -101,7 +101,7 @@ TEST_CASE("windows reach every place of the text, the first and the last too") {
   CHECK(first_bytes == std::set<std::int64_t>{'a', 'b', 'c', 'd'});
 }
 
-TEST_CASE("a folder stands for its files in order of path") {
+TEST_CASE("a folder means its files, sorted by path") {
   const scratch s;
   s.write("corpus/b.txt", "second half.");
   s.write("corpus/a/deep.txt", "First half, ");
@@ -112,7 +112,7 @@ TEST_CASE("a folder stands for its files in order of path") {
   CHECK(of_folder->fingerprint() == of_file->fingerprint());
 }
 
-TEST_CASE("text that cannot be used is refused by name") {
+TEST_CASE("unusable text is refused by name") {
   const scratch s;
   const auto missing = (s.folder / "missing.txt").string();
   check_refused(config_of({missing}), missing, "does not exist");

@@ -1,5 +1,5 @@
-// scripts/tokenize writes what data.tokens reads. The library `tokenizers` is played by a module of
-// the test's own, in which every character is a token.
+// scripts/tokenize writes what data.tokens reads. A fake `tokenizers` module of the
+// test makes every character a token.
 #include "support.hpp"
 
 namespace rrfp::data::test {
@@ -97,7 +97,7 @@ TEST_CASE("a byte order mark is no part of the text, a whole surrogate pair is")
   CHECK(plain.out == (b.folder / "out.bin") + ": 7 tokens, vocabulary 70000\n");
 }
 
-TEST_CASE("what cannot be tokenized is refused in one line, and nothing is left") {
+TEST_CASE("an invalid input is refused in one line, and no file is left") {
   const bench b;
   const auto out = b.folder / "out.bin";
   const auto check = [&](const std::string& arguments, const std::string& said) {

@@ -74,7 +74,7 @@ TEST_CASE("without documents the samples are windows, the targets one token on")
   check_promises(*s, config);
 }
 
-TEST_CASE("a file that is cut short while it is read is an error that names it") {
+TEST_CASE("a file that is truncated while it is read is an error that names it") {
   const scratch_folder folder;
   const auto a = pair_of_files{&folder, count_from(10, 900)}.write_as("a");
   const auto config = config_of_files({a});
@@ -82,7 +82,7 @@ TEST_CASE("a file that is cut short while it is read is an error that names it")
   s->load(step_id{0}, microbatch_id{0});
   std::filesystem::resize_file(a, 0);
   CHECK_THROWS_WITH(s->load(step_id{1}, microbatch_id{0}),
-                    a + ": cannot be read: it has become shorter");
+                    a + ": cannot be read: the file became shorter");
 }
 
 TEST_CASE("each document is a sequence of its own") {
@@ -102,7 +102,7 @@ TEST_CASE("each document is a sequence of its own") {
   check_promises(*s, config);
 }
 
-TEST_CASE("files with documents and files without may stand together") {
+TEST_CASE("files with and without documents may be combined") {
   const scratch_folder folder;
   pair_of_files documents{&folder, count_from(10, 5)};
   documents.documents = "[0, 2]";
@@ -115,7 +115,7 @@ TEST_CASE("files with documents and files without may stand together") {
   check_promises(*s, config);
 }
 
-TEST_CASE("ids of 32 bits are read as such") {
+TEST_CASE("ids of 32 bits are read") {
   const scratch_folder folder;
   const std::vector<std::uint32_t> ids{1, 70000, 2, 65536, 99999};
   write(folder / "a.json",
@@ -148,7 +148,7 @@ TEST_CASE("a document that is too long or too short follows the rules") {
   CHECK(open_good(config)->report() == "9 tokens, 1 sample, 2 left out: 1 empty text, 1 too long");
 }
 
-TEST_CASE("a token file that is not what its sidecar says is refused by name") {
+TEST_CASE("a token file that does not match its sidecar is refused by name") {
   const scratch_folder folder;
   const pair_of_files good{&folder, count_from(10, 9)};
   const auto bin = folder / "a.bin";
@@ -160,7 +160,7 @@ TEST_CASE("a token file that is not what its sidecar says is refused by name") {
   check(good, "accepted");
   auto f = good;
   f.tokens = "10";
-  check(f, bin + ": expected 10 tokens of 2 bytes, as the .json beside it says, got 18 bytes");
+  check(f, bin + ": expected 10 tokens of 2 bytes, as its .json file says, got 18 bytes");
   f = good;
   f.format = "\"npy\"";
   check(f, sidecar + ": \"format\": expected \"rrfp-tokens\", got \"npy\"");
@@ -178,7 +178,7 @@ TEST_CASE("a token file that is not what its sidecar says is refused by name") {
   check(f, sidecar + ": \"vocabulary\": expected an integer > 0, got \"many\"");
   f = good;
   f.vocabulary = "18";
-  check(f, bin + ": token 8 is 18, but the vocabulary of the .json beside it is 18");
+  check(f, bin + ": token 8 is 18, but the vocabulary of its .json file is 18");
   f.vocabulary = "19";
   check(f, "accepted");
   f = good;
@@ -208,7 +208,7 @@ TEST_CASE("a token file that is not what its sidecar says is refused by name") {
   CHECK(refusal(config_of_files({sidecar})) == sidecar + ": expected a name that ends in .bin");
 }
 
-TEST_CASE("the fingerprint of token files takes in ids and documents") {
+TEST_CASE("the fingerprint of token files covers ids and documents") {
   const scratch_folder folder;
   const auto print = [&](const pair_of_files& files) {
     return open_good(config_of_files({files.write_as("a")}))->fingerprint();

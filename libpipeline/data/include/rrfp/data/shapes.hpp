@@ -1,9 +1,9 @@
-/// A small task that takes eyes: pictures of coloured shapes, and captions that count them, such as
-/// "a red circle, two blue squares". Kinds, colours and numbers are drawn at random, so the caption
-/// cannot be told from its own beginning, only from the picture.
+/// A small synthetic task that needs the images: pictures of coloured shapes with captions that
+/// count the shapes, such as "a red circle, two blue squares". Kinds, colours and counts are
+/// random, so a caption can be predicted only from its picture, not from its own beginning.
 ///
-/// A text is "#<image>CAPTION" once for each of its pictures, of which there are 0 to 2: with the
-/// pictures taken out, the same tokens are left to be predicted.
+/// A sample has 0 to 2 pictures. Its text has "#<image>CAPTION" for each picture; without the
+/// images (data.blind) the tokens to predict are the same.
 #pragma once
 
 #include <cstdint>
@@ -34,22 +34,22 @@ struct shapes_sample {
   std::vector<pixels> images;
 };
 
-/// The sides of pictures, in pixels, where the patch allows it.
+/// Range of picture sides in pixels, if the patch allows it.
 inline constexpr std::uint32_t shapes_side_min = 16;
 inline constexpr std::uint32_t shapes_side_max = 48;
 
-/// Sample `index` of the data set of `seed`. The sides are multiples of `patch`. Pure: the same
-/// bytes on every machine.
+/// Sample `index` of the data set with `seed`. Sides are multiples of `patch`. Gives the same bytes
+/// on every machine.
 shapes_sample draw_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch);
-/// The same but for the pixels, which take most of the time.
+/// As draw_shapes(), without the pixels, which take most of the time.
 shapes_outline outline_shapes(std::uint64_t seed, std::uint64_t index, std::uint32_t patch);
 
-/// Makes the folder; one that is there must be empty.
+/// Creates the folder. Error: the folder exists and is not empty, or cannot be created.
 status make_shapes_folder(const std::string& folder);
 
-/// Writes the first `samples` of them as data.images reads them: FOLDER/train.jsonl and PNG files
-/// in FOLDER/images. Makes the folder as above. train.jsonl comes last; what cannot be written
-/// leaves the folder empty.
+/// Writes the first `samples` samples in the format of data.images: FOLDER/train.jsonl and PNG
+/// files in FOLDER/images. Creates the folder as make_shapes_folder() does. train.jsonl is written
+/// last; after an error the folder is empty.
 status write_shapes(const std::string& folder, std::uint64_t seed, std::uint32_t samples,
                     std::uint32_t patch);
 

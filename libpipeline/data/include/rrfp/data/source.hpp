@@ -1,9 +1,9 @@
-/// Where the microbatches of a job come from: text, documents, token files, text with images.
+/// Sources of microbatches: text, documents, token files, text with images.
 ///
-/// Sample number n of a run is a pure function of n (and of the data and the seed), and the samples
-/// of a microbatch follow from its step and number: any node can load any microbatch at any time,
-/// and a run that goes on at step k sees what it would have seen. Nodes that read different files
-/// show different fingerprints.
+/// Sample n of a run is a pure function of n, the data and the seed, and the samples of a
+/// microbatch follow from its step and number. So any node can load any microbatch at any time, and
+/// a run that resumes at step k gets the same data as an uninterrupted one. Nodes that read
+/// different data have different fingerprints.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,15 @@ namespace rrfp::data {
 
 struct source_config {
   job::data_options data;
-  /// The order of the samples follows from it.
+  /// Determines the order of the samples.
   std::uint64_t seed = 1;
-  /// Microbatches in a step, those of all replicas together.
+  /// Microbatches of a step, over all replicas.
   std::uint32_t microbatches = 1;
-  /// Ids that the model knows; data with others is refused.
+  /// Size of the vocabulary of the model; data with larger ids is refused.
   std::uint32_t vocabulary = 256;
-  /// Side of the square that the model makes one row of, in pixels: the sides of images become
-  /// multiples of it.
+  /// Side of a patch in pixels; images are scaled to multiples of it.
   std::uint32_t patch = 8;
-  /// Stands once for each patch of an image.
+  /// Occurs once for each patch of an image.
   std::uint32_t image_token = job::byte_level::image_token;
   /// Ends each document and each text with images.
   std::uint32_t end_token = job::byte_level::end_token;
@@ -38,26 +37,26 @@ struct source_config {
 
 class source : public compute::batch_source {
  public:
-  /// XXH64 over what the samples are made of: equal on two nodes that read the same data. Of images
-  /// on disk it takes in the lines that name them and their heights and widths, not the pixels.
+  /// XXH64 over the data: equal on nodes that read the same data. For images on disk it covers the
+  /// JSON lines and the sizes of the images, not the pixels.
   virtual std::uint64_t fingerprint() const = 0;
-  /// What was read and what was left out, in one line; empty if there is nothing to say.
+  /// Counts of samples read and left out, in one line; may be empty.
   virtual std::string report() const = 0;
-  /// Samples whose images nobody has decoded yet: load() may find one broken. All else was looked
-  /// at when the source was opened.
-  virtual std::uint64_t unread_samples() const { return 0; }
+  /// Number of samples whose images have not been decoded: load() may find a corrupt one. All other
+  /// data is checked when the source is opened.
+  virtual std::uint64_t undecoded_samples() const { return 0; }
 };
 
-/// The key of the data that is given, such as "data.jsonl"; of the first one if it is several.
+/// The data key that the job sets, such as "data.jsonl"; the first one if it sets several.
 std::string_view key_of(const job::data_options& data);
 
-/// Opens and checks all that data names. Errors are one line and name file and line; the key is
-/// that of key_of().
+/// Opens and checks the data. Errors are one line and name file and line, but not key_of(data).
 result<std::shared_ptr<const source>> open_source(const source_config& config);
 
-/// What nodes exchange to learn whether they read the same.
+/// The fingerprint as text; nodes exchange it to check that they read the same data.
 std::string fingerprint_text(const source& opened);
-/// Error: names the first node that read something else than node 0. By rank.
+/// `fingerprint_texts` is indexed by node. Error: names the first node whose fingerprint differs
+/// from that of node 0.
 status check_same_data(std::span<const std::string> fingerprint_texts);
 
 }  // namespace rrfp::data

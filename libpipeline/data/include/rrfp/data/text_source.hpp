@@ -1,7 +1,7 @@
-/// Byte-level text: every byte is a token, every sequence a window of the corpus.
+/// Byte-level text: every byte is a token and every sequence is a window of the corpus.
 ///
-/// The window of a sequence follows from (seed, step, microbatch, sequence) alone, uniformly over
-/// the corpus, so any node can load any microbatch at any time.
+/// A hash of (seed, step, microbatch, sequence) selects the window, uniformly over the corpus, so
+/// any node can load any microbatch at any time.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@
 
 namespace rrfp::data {
 
-/// The corpus is held in memory; a larger one is an error.
+/// The corpus is held in memory; a larger corpus is an error.
 inline constexpr std::uint64_t corpus_bytes_max = std::uint64_t{1} << 30;
 
 struct text_config {
   job::data_options data;
   std::uint64_t seed = 1;
-  /// Microbatches in a step.
+  /// Microbatches of a step.
   std::uint32_t microbatches = 1;
-  /// Ids that the model knows; a byte beyond them is an error.
+  /// Size of the vocabulary of the model; a larger byte is an error.
   std::uint32_t vocabulary = 256;
   std::uint64_t corpus_bytes_max = data::corpus_bytes_max;
 };
 
 class text_source final : public source {
  public:
-  /// Reads every file of data.text, in the order given; a folder stands for the regular files under
-  /// it, in order of path (links to folders are not followed). Errors name the path: missing,
-  /// unreadable, no file in a folder, no text at all, fewer than sequence_length + 1 bytes
-  /// together, more than corpus_bytes_max, a byte outside the vocabulary.
+  /// Reads every file of data.text in the given order. A folder means all regular files below it,
+  /// sorted by path; links to folders are not followed. Errors name the path: missing, unreadable,
+  /// a folder without files, no path at all, fewer than sequence_length + 1 bytes in total, more
+  /// than corpus_bytes_max, a byte outside the vocabulary.
   static result<std::shared_ptr<const text_source>> make(const text_config& config);
 
   compute::microbatch load(step_id step, microbatch_id mb) const override;
@@ -43,7 +43,7 @@ class text_source final : public source {
   std::uint64_t bytes() const { return corpus_.size(); }
   /// XXH64 of the corpus.
   std::uint64_t fingerprint() const override { return fingerprint_; }
-  /// Nothing: bytes are neither left out nor counted.
+  /// Empty: no text is left out.
   std::string report() const override { return {}; }
 
  private:

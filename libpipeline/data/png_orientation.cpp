@@ -1,4 +1,4 @@
-#include "png_notes.hpp"
+#include "png_orientation.hpp"
 
 #include <zlib.h>
 
@@ -16,21 +16,21 @@ namespace rrfp::data {
 
 namespace {
 
-/// Of a chunk, and of what its text unpacks to. Longer ones are passed over.
-constexpr std::size_t note_bytes_max = std::size_t{1} << 20;
+/// Largest metadata chunk and largest uncompressed text, in bytes. Larger ones are ignored.
+constexpr std::size_t metadata_bytes_max = std::size_t{1} << 20;
 
-std::optional<std::string> unpack(std::string_view packed) {
-  std::string text(note_bytes_max, '\0');
+std::optional<std::string> inflate_text(std::string_view compressed) {
+  std::string text(metadata_bytes_max, '\0');
   auto bytes = static_cast<uLongf>(text.size());
   if (uncompress(reinterpret_cast<Bytef*>(text.data()), &bytes,
-                 reinterpret_cast<const Bytef*>(packed.data()),
-                 static_cast<uLong>(packed.size())) != Z_OK)
+                 reinterpret_cast<const Bytef*>(compressed.data()),
+                 static_cast<uLong>(compressed.size())) != Z_OK)
     return std::nullopt;
   text.resize(bytes);
   return text;
 }
 
-/// Takes what stands before the next zero, and the zero.
+/// Removes a NUL-terminated word from the front of `from` and returns it.
 std::optional<std::string_view> take_word(std::string_view& from) {
   const auto end = from.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
@@ -39,24 +39,25 @@ std::optional<std::string_view> take_word(std::string_view& from) {
   return word;
 }
 
-/// A text chunk: tEXt as it stands, zTXt packed, iTXt either way, with two words of languages.
+/// A text chunk: tEXt is plain, zTXt compressed, iTXt either, with two language words.
 struct text_chunk {
   std::string type;
-  std::string rest;  ///< behind the keyword
+  std::string rest;  ///< after the keyword
 
   std::optional<std::string> text() const {
     std::string_view left = rest;
     if (type == "tEXt") return rest;
-    const bool is_packed = type == "zTXt" || left.starts_with('\1');
+    const bool is_compressed = type == "zTXt" || left.starts_with('\1');
     const std::size_t flags = type == "zTXt" ? 1 : 2;
-    if (left.size() < flags || left[flags - 1] != 0) return std::nullopt;  // the only method
+    if (left.size() < flags || left[flags - 1] != 0)
+      return std::nullopt;  // 0 (deflate) is the only method
     left.remove_prefix(flags);
     if (type == "iTXt" && (!take_word(left) || !take_word(left))) return std::nullopt;
-    return is_packed ? unpack(left) : std::string{left};
+    return is_compressed ? inflate_text(left) : std::string{left};
   }
 };
 
-/// The bytes of "\nexif\n  LENGTH\nHEX DIGITS IN LINES".
+/// Decodes "\nexif\n  LENGTH\nHEX DIGITS IN LINES".
 std::vector<std::uint8_t> bytes_of_profile(std::string_view text) {
   for (int line = 0; line < 3; ++line) {
     const auto end = text.find('\n');
@@ -76,8 +77,8 @@ std::vector<std::uint8_t> bytes_of_profile(std::string_view text) {
   return bytes;
 }
 
-/// What the chunks said so far; a later one of a kind wins.
-struct notes {
+/// The metadata chunks seen so far; a later chunk replaces an earlier one of its kind.
+struct metadata_chunks {
   std::optional<std::vector<std::uint8_t>> exif;
   std::optional<text_chunk> profile, xmp;
 
@@ -98,7 +99,7 @@ struct notes {
     auto block = exif;
     if (const auto text = !block && profile ? profile->text() : std::nullopt)
       block = bytes_of_profile(*text);
-    if (const auto noted = block ? orientation_in_exif(*block) : std::nullopt) return *noted;
+    if (const auto value = block ? orientation_in_exif(*block) : std::nullopt) return *value;
     const auto packet = xmp ? xmp->text() : std::nullopt;
     return (packet ? orientation_in_xmp(*packet) : std::nullopt).value_or(1);
   }
@@ -108,7 +109,7 @@ struct notes {
 
 std::uint32_t orientation_of_png(const input_file& file) {
   constexpr std::uint64_t signature_bytes = 8, frame_bytes = 12;  // length, name, checksum
-  notes found;
+  metadata_chunks found;
   for (std::uint64_t at = signature_bytes; at + frame_bytes <= file.size();) {
     std::array<std::uint8_t, 8> head{};
     if (!file.read(at, head)) break;
@@ -117,7 +118,8 @@ std::uint32_t orientation_of_png(const input_file& file) {
     const std::string_view type{reinterpret_cast<const char*>(head.data()) + 4, 4};
     if (type == "IEND" || length > file.size() - at - frame_bytes) break;
     constexpr std::array<std::string_view, 4> kinds{"eXIf", "tEXt", "zTXt", "iTXt"};
-    if (length <= note_bytes_max && std::find(kinds.begin(), kinds.end(), type) != kinds.end()) {
+    if (length <= metadata_bytes_max &&
+        std::find(kinds.begin(), kinds.end(), type) != kinds.end()) {
       std::vector<std::uint8_t> chunk(length);
       if (!file.read(at + head.size(), chunk)) break;
       found.add(type, std::move(chunk));
