@@ -21,7 +21,7 @@ using job::architecture;
 using job::model_options;
 using job::vision_options;
 
-/// By the names of transformers.activations.ACT2FN.
+/// Keyed by the names of transformers.activations.ACT2FN.
 const std::pair<const char*, activation_kind> activations[] = {
     {"gelu", activation_kind::gelu},
     {"gelu_new", activation_kind::gelu_tanh},
@@ -30,8 +30,8 @@ const std::pair<const char*, activation_kind> activations[] = {
     {"swish", activation_kind::silu},
     {"relu", activation_kind::relu}};
 
-/// An object of the file and the way to it. Remembers the first thing that is wrong, so that
-/// readers need not look after each key.
+/// An object of the file and its path there. Keeps the first error, so readers need not check after
+/// each key.
 class section {
  public:
   section(const json& object, std::string source, std::string path, std::optional<error>& failure)
@@ -42,7 +42,7 @@ class section {
     if (!failure_) failure_ = error{place(key) + ": expected " + expected + ", got " + got.dump()};
   }
 
-  /// Absent keys and nulls leave the default.
+  /// False for missing keys and null; both keep the default.
   bool has(const char* key) const {
     const auto it = object_.find(key);
     return it != object_.end() && !it->is_null();
@@ -74,14 +74,14 @@ class section {
     if (!at(key).is_boolean()) return fail(key, "true or false", at(key));
     to = at(key).get<bool>();
   }
-  /// What is not computed any other way.
-  void only(const char* key, const json& allowed) const {
+  /// For keys with a single supported value.
+  void require(const char* key, const json& allowed) const {
     if (has(key) && at(key) != allowed) fail(key, allowed.dump(), at(key));
   }
   std::string text(const char* key) const {
     if (!has(key)) return {};
     if (at(key).is_string()) return at(key).get<std::string>();
-    fail(key, "a text", at(key));
+    fail(key, "a string", at(key));
     return {};
   }
   void activation(const char* key, activation_kind& to) const {
@@ -129,19 +129,19 @@ void read_gpt2(const section& s, model_options& m) {
   auto activation = activation_kind::gelu_tanh;
   s.activation("activation_function", activation);
   m.activation = activation;
-  s.only("scale_attn_weights", true);
-  s.only("scale_attn_by_inverse_layer_idx", false);
-  s.only("add_cross_attention", false);
+  s.require("scale_attn_weights", true);
+  s.require("scale_attn_by_inverse_layer_idx", false);
+  s.require("add_cross_attention", false);
 }
 
-/// transformers 5 writes rope_parameters, before it rope_theta and rope_scaling.
+/// transformers 5 writes rope_parameters; earlier versions write rope_theta and rope_scaling.
 void read_rope(const section& s, model_options& m) {
   s.number("rope_theta", m.rope_theta);
-  s.only("partial_rotary_factor", 1.0);
+  s.require("partial_rotary_factor", 1.0);
   const auto rope = s.part(s.has("rope_scaling") ? "rope_scaling" : "rope_parameters");
   if (!rope) return;
   rope->number("rope_theta", m.rope_theta);
-  rope->only("partial_rotary_factor", 1.0);
+  rope->require("partial_rotary_factor", 1.0);
   const auto type = rope->has("rope_type") ? rope->text("rope_type") : rope->text("type");
   if (type.empty() || type == "default") return;
   if (type != "llama3") return rope->fail("rope_type", "\"default\" or \"llama3\"", type);
@@ -177,8 +177,8 @@ void read_llama(const section& s, model_options& m, architecture family) {
   s.activation("hidden_act", activation);
   m.activation = activation;
   read_rope(s, m);
-  s.only("pretraining_tp", 1);
-  s.only("use_sliding_window", false);
+  s.require("pretraining_tp", 1);
+  s.require("use_sliding_window", false);
   if (s.has("layer_types"))
     for (const auto& type : s.at("layer_types"))
       if (type != "full_attention") s.fail("layer_types", "\"full_attention\" alone", type);
@@ -187,7 +187,7 @@ void read_llama(const section& s, model_options& m, architecture family) {
 void read_vit(const section& s, vision_options& v) {
   v = {};
   v.layers = 12, v.hidden = 768, v.heads = 12, v.feed_forward = 3072;
-  s.only("model_type", "vit");
+  s.require("model_type", "vit");
   s.integer("num_hidden_layers", v.layers);
   s.integer("hidden_size", v.hidden);
   s.integer("num_attention_heads", v.heads);
@@ -196,8 +196,8 @@ void read_vit(const section& s, vision_options& v) {
   s.integer("image_size", v.image_size);
   s.number("layer_norm_eps", v.norm_epsilon);
   s.activation("hidden_act", v.activation);
-  s.only("num_channels", 3);
-  s.only("qkv_bias", true);
+  s.require("num_channels", 3);
+  s.require("qkv_bias", true);
 }
 
 void read_text(const section& s, model_options& m) {
@@ -214,25 +214,26 @@ void read_llava(const section& s, model_options& m) {
   if (!vision) return s.fail("vision_config", "an object", nullptr);
   read_text(*text, m);
   if (m.family == architecture::gpt2)
-    return text->fail("model_type", "\"llama\" or \"qwen3\" behind images", "gpt2");
+    return text->fail("model_type", "\"llama\" or \"qwen3\" in a llava model", "gpt2");
   read_vit(*vision, m.vision);
   s.boolean("tie_word_embeddings", m.tied_head);
   m.vision.image_token = 32000;
   s.integer("image_token_id", m.vision.image_token);
   s.integer("image_token_index", m.vision.image_token);
-  s.only("projector_hidden_act", "gelu");
-  s.only("multimodal_projector_bias", true);
-  s.only("vision_feature_select_strategy", "default");
-  // -1 is what the last layer gives, -2 what it takes: that layer is not computed then.
-  std::int64_t taken = -2;
+  s.require("projector_hidden_act", "gelu");
+  s.require("multimodal_projector_bias", true);
+  s.require("vision_feature_select_strategy", "default");
+  // -1 is the output of the last layer, -2 its input; with -2 the last layer is not computed.
+  std::int64_t feature_layer = -2;
   if (s.has("vision_feature_layer")) {
     const auto& v = s.at("vision_feature_layer");
     if (!v.is_number_integer()) return s.fail("vision_feature_layer", "an integer", v);
-    taken = v.get<std::int64_t>();
+    feature_layer = v.get<std::int64_t>();
   }
-  const auto layers = taken < 0 ? std::int64_t{m.vision.layers} + 1 + taken : taken;
+  const auto layers =
+      feature_layer < 0 ? std::int64_t{m.vision.layers} + 1 + feature_layer : feature_layer;
   if (layers < 1 || layers > m.vision.layers)
-    return s.fail("vision_feature_layer", "a layer of the vision_config", taken);
+    return s.fail("vision_feature_layer", "a layer of the vision_config", feature_layer);
   m.vision.layers = static_cast<std::uint32_t>(layers);
 }
 
@@ -327,7 +328,7 @@ result<model_options> parse_config(std::string_view text, const std::string& sou
   }
   if (failure) return *failure;
   if (const auto fault = job::fault_of(m, 1, 1))
-    return error{source + ": as " + fault->key + " expected " + fault->expected + ", got " +
+    return error{source + ": " + fault->key + ": expected " + fault->expected + ", got " +
                  fault->got};
   return m;
 }
@@ -399,17 +400,17 @@ result<std::string> config_with_dtype(const std::string& folder, const model_opt
   const auto file = file_of(folder);
   const auto text = read_text_file(file);
   if (!text) return text.failure();
-  auto there = parse_config(*text, file);
-  if (!there) return there.failure();
-  there->dropout = model.dropout;  // of training, not of the model
-  const auto expected = config_of(model), got = config_of(*there);
+  auto original = parse_config(*text, file);
+  if (!original) return original.failure();
+  original->dropout = model.dropout;  // a training setting, not a property of the model
+  const auto expected = config_of(model), got = config_of(*original);
   for (const auto& [key, value] : expected.items())
     if (!got.contains(key) || got.at(key) != value)
-      return error{file + ": as " + key + " expected " + value.dump() + ", got " +
+      return error{file + ": " + key + ": expected " + value.dump() + ", got " +
                    (got.contains(key) ? got.at(key).dump() : "none")};
   auto parsed = parse_json<json>(*text);
-  auto& config = std::get<json>(parsed);  // read above
-  config.erase("torch_dtype");            // its name of old
+  auto& config = std::get<json>(parsed);  // parsed above
+  config.erase("torch_dtype");            // older name of dtype
   return text_of(std::move(config), dtype);
 }
 

@@ -23,13 +23,13 @@ result<json> read_object(const std::string& file) {
   return parse_object(*text, file);
 }
 
-/// What the processor of a folder asks for; null if there is none.
-struct asked {
+/// The settings of a folder's image processor; null if it has none.
+struct processor_settings {
   std::string source;  ///< the file, and the object in it
-  json settings;
+  json values;
 };
 
-result<asked> read_asked(const std::string& folder) {
+result<processor_settings> read_settings(const std::string& folder) {
   constexpr std::array<std::pair<const char*, const char*>, 2> files{
       {{"processor_config.json", "image_processor"}, {"preprocessor_config.json", nullptr}}};
   for (const auto& [name, object] : files) {
@@ -38,31 +38,31 @@ result<asked> read_asked(const std::string& folder) {
     if (!fs::exists(file, unknown)) continue;
     auto read = read_object(file);
     if (!read) return read.failure();
-    if (object == nullptr) return asked{file + ": ", *read};
+    if (object == nullptr) return processor_settings{file + ": ", *read};
     if (!read->contains(object)) continue;
     if (!read->at(object).is_object())
       return error{file + ": " + object + ": expected an object, got " + read->at(object).dump()};
-    return asked{file + ": " + object + ".", read->at(object)};
+    return processor_settings{file + ": " + object + ".", read->at(object)};
   }
-  return asked{};
+  return processor_settings{};
 }
 
-/// Numbers of text and of arithmetic agree to this share.
+/// Relative tolerance for numbers that were rounded when they were written as text.
 bool equal(double a, double b) { return std::abs(a - b) <= 1e-6 * std::max(1e-3, std::abs(b)); }
 
 class processor {
  public:
-  explicit processor(const asked& of) : of_(of) {}
+  explicit processor(const processor_settings& settings) : settings_(settings) {}
 
   status check(const job::data_options& data) const {
-    for (const auto& [key, value] : of_.settings.items()) {
+    for (const auto& [key, value] : settings_.values.items()) {
       constexpr std::array<std::string_view, 3> known{"do_rescale", "do_normalize",
                                                       "do_convert_rgb"};
       if (!key.starts_with("do_") || std::find(known.begin(), known.end(), key) != known.end())
         continue;
-      if (!value.is_null() && value != false) return not_done(key, value.dump());
+      if (!value.is_null() && value != false) return unsupported(key, value.dump());
     }
-    if (is_absent("do_resize")) return not_done("do_resize", "none, which means true");
+    if (is_absent("do_resize")) return unsupported("do_resize", "none, which means true");
     if (auto scaled = check_scale(); !scaled) return scaled;
     const bool is_normalized = is_absent("do_normalize") || at("do_normalize") == true;
     const std::vector<double> zero{0}, one{1};
@@ -78,18 +78,18 @@ class processor {
 
  private:
   bool is_absent(const char* key) const {
-    return !of_.settings.contains(key) || of_.settings.at(key).is_null();
+    return !settings_.values.contains(key) || settings_.values.at(key).is_null();
   }
-  const json& at(const char* key) const { return of_.settings.at(key); }
+  const json& at(const char* key) const { return settings_.values.at(key); }
   error wrong(const std::string& key, const std::string& expected, const std::string& got) const {
-    return error{of_.source + key + ": expected " + expected + ", got " + got};
+    return error{settings_.source + key + ": expected " + expected + ", got " + got};
   }
-  error not_done(const std::string& key, const std::string& got) const {
+  error unsupported(const std::string& key, const std::string& got) const {
     return wrong(key, "false",
                  got +
-                     "; images keep their shape here: they are shrunk to "
-                     "data.image_side_max and fitted to patches, not resized to a "
-                     "fixed size, cropped, padded or cut up");
+                     "; rrfp keeps the aspect ratio: it shrinks images to "
+                     "data.image_side_max and fits them to patches, and does not resize to a "
+                     "fixed size, crop, pad or split them");
   }
 
   status check_scale() const {
@@ -101,7 +101,7 @@ class processor {
     return wrong("rescale_factor", "1 / 255", factor.dump());
   }
 
-  /// One number stands for all three colours.
+  /// A single number applies to all three colours.
   static bool agree(const std::vector<double>& a, const std::vector<double>& b) {
     if (a.empty() || b.empty()) return false;
     for (std::size_t c = 0; c < 3; ++c)
@@ -109,29 +109,29 @@ class processor {
     return true;
   }
 
-  status check_colours(const char* key, const std::vector<double>& done) const {
-    const auto expected = std::string{"data."} + key + " = " + json(done).dump();
+  status check_colours(const char* key, const std::vector<double>& from_job) const {
+    const auto expected = std::string{"data."} + key + " = " + json(from_job).dump();
     if (is_absent(key)) return wrong(key, expected, "none");
     std::vector<double> numbers;
     const auto& value = at(key);
     for (const auto& n : value.is_array() ? value : json::array({value}))
       if (n.is_number()) numbers.push_back(n.get<double>());
-    const bool has_a_colour_each = numbers.size() == 3 && value.size() == 3;
-    const bool has_one_for_all = numbers.size() == 1 && (value.is_number() || value.size() == 1);
-    if ((has_a_colour_each || has_one_for_all) && agree(numbers, done)) return success();
+    const bool has_three = numbers.size() == 3 && value.size() == 3;
+    const bool has_one = numbers.size() == 1 && (value.is_number() || value.size() == 1);
+    if ((has_three || has_one) && agree(numbers, from_job)) return success();
     return wrong(key, expected, value.dump());
   }
 
-  const asked& of_;
+  const processor_settings& settings_;
 };
 
 }  // namespace
 
 status check_image_processor(const std::string& folder, const job::data_options& data) {
-  const auto read = read_asked(folder);
-  if (!read) return read.failure();
-  if (read->settings.is_null()) return success();
-  return processor{*read}.check(data);
+  const auto settings = read_settings(folder);
+  if (!settings) return settings.failure();
+  if (settings->values.is_null()) return success();
+  return processor{*settings}.check(data);
 }
 
 }  // namespace rrfp::hugging_face

@@ -1,4 +1,4 @@
-/// JSON files of a model's folder.
+/// Reads the JSON files of a model folder.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace rrfp::hugging_face {
 /// Error: the file cannot be read, or has more than config_bytes_max bytes.
 result<std::string> read_text_file(const std::string& file);
 
-/// `source`: the file, for errors. Error: no JSON, or no object.
+/// `source` names the file in errors. Error: the text is not JSON, or not an object.
 result<nlohmann::ordered_json> parse_object(std::string_view text, const std::string& source);
 
 }  // namespace rrfp::hugging_face

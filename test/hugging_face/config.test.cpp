@@ -18,7 +18,7 @@ const std::string llama_sizes =
 
 }  // namespace
 
-TEST_CASE("a gpt2 config gives its sizes, and what it leaves out is transformers' default") {
+TEST_CASE("a gpt2 config gives its sizes, and missing keys have transformers' defaults") {
   const auto m = parse_config(R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2,
                                   "vocab_size": 100, "n_inner": null})",
                               "x")
@@ -69,7 +69,7 @@ TEST_CASE(
       CHECK(m.rope_scaling.factor == 8);
       CHECK(m.rope_scaling.original_context == 64);  // max_position_embeddings
     }
-  // Where both stand there, transformers takes the older one.
+  // If both are present, transformers uses the older one.
   const auto both = read("llama", "\"rope_scaling\": {" + stretched +
                                       "}, \"rope_parameters\": {\"rope_type\": \"default\"}");
   CHECK(both->rope_scaling.factor == 8);
@@ -81,7 +81,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a llava config takes the layers that its features come from") {
+TEST_CASE("a llava config keeps the encoder layers up to its feature layer") {
   const auto of_layer = [](const std::string& layer) {
     return parse_config(R"({"model_type": "llava", "image_token_index": 300,
       "vision_feature_layer": )" +
@@ -102,7 +102,7 @@ TEST_CASE("a llava config takes the layers that its features come from") {
   CHECK_THAT(of_layer("7").message(), Catch::Contains("vision_feature_layer: expected a layer"));
 }
 
-TEST_CASE("what was written is read back") {
+TEST_CASE("a written config reads back") {
   auto m = parse_config("{\"model_type\": \"qwen3\", " + llama_sizes + "}", "x").value();
   m.tied_head = true;
   m.rope_scaling.factor = 4;
@@ -121,7 +121,7 @@ TEST_CASE("what was written is read back") {
   CHECK(again.tied_head);
 }
 
-TEST_CASE("a config that is not computed as it says is refused, with file and key") {
+TEST_CASE("an unsupported config is refused with file and key") {
   CHECK(message_of("{") == "config.json:1: not JSON");
   CHECK(message_of("{\n\"model_type\": " + std::string(100'000, '[') + std::string(100'000, ']') +
                    "}") == "config.json:2: nested deeper than 64");
@@ -152,13 +152,13 @@ TEST_CASE("a config that is not computed as it says is refused, with file and ke
              Catch::Contains("vision_config: expected an object"));
 }
 
-TEST_CASE("a folder stands for its config.json, and a missing one is named") {
+TEST_CASE("a folder means its config.json, and a missing one is named") {
   const auto gone = read_config("/nonexistent/model");
   REQUIRE(!gone.ok());
   CHECK_THAT(gone.message(), Catch::Contains("/nonexistent/model"));
 }
 
-TEST_CASE("What transformers has no model for is said with the key") {
+TEST_CASE("a model that transformers does not have is refused with the key") {
   job::model_options m;
   m.family = job::architecture::gpt2;
   m.hidden = 32;

@@ -1,4 +1,4 @@
-// What a folder may say of its images: what is done here, or else it is refused.
+// Image processor files: supported settings are accepted, all others refused.
 #include <catch2/catch.hpp>
 
 #include <fstream>
@@ -15,7 +15,7 @@ struct folder {
   rrfp::test::scratch_folder made;
   const std::string name = "preprocessor_config.json";
 
-  /// The refusal of a file with this text, without its path; or "accepted".
+  /// The error for a file with this text, without its path; or "accepted".
   std::string refusal(const std::string& text, const job::data_options& data = {}) const {
     std::ofstream{made / name} << text;
     const auto checked = check_image_processor(made / "", data);
@@ -28,13 +28,13 @@ struct folder {
 };
 
 const std::string colours = R"("image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5])";
-const std::string not_done =
-    "; images keep their shape here: they are shrunk to data.image_side_max and fitted to patches, "
-    "not resized to a fixed size, cropped, padded or cut up";
+const std::string unsupported =
+    "; rrfp keeps the aspect ratio: it shrinks images to data.image_side_max and fits them to "
+    "patches, and does not resize to a fixed size, crop, pad or split them";
 
 }  // namespace
 
-TEST_CASE("A folder that asks for images as they are made here is accepted") {
+TEST_CASE("A folder whose settings match those of the job is accepted") {
   const folder f;
   CHECK(check_image_processor(f.made / "", {}).ok());
   CHECK(f.refusal("{\"do_resize\": false, " + colours + "}") == "accepted");
@@ -54,24 +54,24 @@ TEST_CASE("A folder that asks for images as they are made here is accepted") {
   CHECK(f.refusal(R"({"do_resize": false, "do_normalize": false})", data) == "accepted");
 }
 
-TEST_CASE("Resizing, cropping and padding of images are refused with the key") {
+TEST_CASE("Resizing, cropping and padding are refused with the key") {
   const folder f;
   // As transformers writes it for CLIP and for ViT.
   CHECK(f.refusal(R"({"crop_size": {"height": 224, "width": 224}, "do_center_crop": true,
                       "do_convert_rgb": true, "do_normalize": true, "do_resize": true, )" +
-                  colours + "}") == "do_center_crop: expected false, got true" + not_done);
+                  colours + "}") == "do_center_crop: expected false, got true" + unsupported);
   CHECK(f.refusal(R"({"do_normalize": true, "do_resize": true, "resample": 2,
                       "size": {"height": 224, "width": 224}, )" +
-                  colours + "}") == "do_resize: expected false, got true" + not_done);
+                  colours + "}") == "do_resize: expected false, got true" + unsupported);
   CHECK(f.refusal("{" + colours + "}") ==
-        "do_resize: expected false, got none, which means true" + not_done);
+        "do_resize: expected false, got none, which means true" + unsupported);
   CHECK(f.refusal("{\"do_resize\": false, \"do_pad\": true, " + colours + "}") ==
-        "do_pad: expected false, got true" + not_done);
+        "do_pad: expected false, got true" + unsupported);
   CHECK(f.refusal("{\"do_resize\": false, \"do_image_splitting\": 1, " + colours + "}") ==
-        "do_image_splitting: expected false, got 1" + not_done);
+        "do_image_splitting: expected false, got 1" + unsupported);
 }
 
-TEST_CASE("Other numbers than the job's are refused with both") {
+TEST_CASE("A mean or deviation that differs from the job's is refused with both values") {
   const folder f;
   const auto refused = [&](const std::string& text) {
     return f.refusal("{\"do_resize\": false, " + text + "}");
@@ -91,7 +91,7 @@ TEST_CASE("Other numbers than the job's are refused with both") {
         "do_normalize: expected true unless data.image_mean = 0 and data.image_std = 1, got false");
 }
 
-TEST_CASE("A processor of several parts is asked for its images, and goes before the older file") {
+TEST_CASE("processor_config.json takes precedence over preprocessor_config.json") {
   const folder f;
   std::ofstream{f.made / "processor_config.json"} << "{\"image_processor\": {\"do_resize\": false, "
                                                   << colours << "}, \"patch_size\": 14}";
@@ -99,12 +99,12 @@ TEST_CASE("A processor of several parts is asked for its images, and goes before
   std::ofstream{f.made / "processor_config.json"} << R"({"image_processor": {"do_resize": true}})";
   CHECK(check_image_processor(f.made / "", {}).message() ==
         (f.made / "processor_config.json") +
-            ": image_processor.do_resize: expected false, got true" + not_done);
+            ": image_processor.do_resize: expected false, got true" + unsupported);
   std::ofstream{f.made / "processor_config.json"} << "{\"patch_size\": 14}";
-  CHECK(f.refusal("{\"do_resize\": true}") == "do_resize: expected false, got true" + not_done);
+  CHECK(f.refusal("{\"do_resize\": true}") == "do_resize: expected false, got true" + unsupported);
 }
 
-TEST_CASE("A processor's file that cannot be read is no leave to go on") {
+TEST_CASE("An unreadable processor file is an error") {
   const folder f;
   std::ofstream{f.made / f.name} << "{";
   CHECK(check_image_processor(f.made / "", {}).message() == (f.made / f.name) + ":1: not JSON");

@@ -371,9 +371,10 @@ TEST_CASE("A pretrained model that would get images unlike its own is refused, w
   CHECK(refused("") == "accepted");
   const auto asking = folder.write("preprocessor_config.json",
                                    R"({"do_resize": true, "size": {"height": 32, "width": 32}})");
-  CHECK_THAT(refused(""),
-             Catch::StartsWith("x.toml:2: model.pretrained: " + asking +
-                               ": do_resize: expected false, got true; images keep their shape"));
+  CHECK_THAT(
+      refused(""),
+      Catch::StartsWith("x.toml:2: model.pretrained: " + asking +
+                        ": do_resize: expected false, got true; rrfp keeps the aspect ratio"));
   CHECK(refused("blind = true\n") == "accepted");  // it sees none
   folder.write("preprocessor_config.json",
                R"({"do_resize": false, "image_mean": 0.25, "image_std": 0.5})");

@@ -1,5 +1,5 @@
-/// What a folder of Hugging Face says is done to images before the model sees them:
-/// processor_config.json (its "image_processor") or else preprocessor_config.json.
+/// Checks the image preprocessing of a Hugging Face folder: "image_processor" of
+/// processor_config.json, or else preprocessor_config.json.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace rrfp::hugging_face {
 
-/// Error: the file asks for what is not done with images here (resizing to a fixed size, cropping,
-/// padding), or for other numbers than data.image_mean and data.image_std; names file, key, what
-/// was expected and what came. A folder without such a file asks for nothing. Thread-safe.
+/// Error: the file requires unsupported preprocessing (resizing to a fixed size, cropping, padding)
+/// or other values than data.image_mean and data.image_std; names file, key, the expected and the
+/// actual value. A folder without such a file passes. Thread-safe.
 status check_image_processor(const std::string& folder, const job::data_options& data);
 
 }  // namespace rrfp::hugging_face
