@@ -1,4 +1,4 @@
-/// What the operators that defer their weight gradients share.
+/// Shared by the operators that defer their weight gradients.
 #pragma once
 
 #include <optional>
@@ -12,20 +12,20 @@
 
 namespace rrfp::compute {
 
-/// Whether the gradient of a weight or bias can be put off: only the stash of a leaf knows where it
-/// goes, and only autograd calls the hooks of a tensor.
-inline bool can_wait(const at::Tensor& weight) {
+/// Whether the gradient of a weight or bias can be deferred to W. The stash can add only to the
+/// gradient of a leaf, and only autograd calls the hooks of a tensor.
+inline bool is_deferrable(const at::Tensor& weight) {
   if (!weight.defined() || !weight.requires_grad()) return true;
   return weight.is_leaf() && torch::autograd::impl::hooks(weight).empty();
 }
 
-/// A bias as an input of a Function, which takes no undefined tensors.
+/// A bias as an input of a Function; a Function does not accept undefined tensors.
 inline std::optional<at::Tensor> if_defined(const at::Tensor& bias) {
   return bias.defined() ? std::optional{bias} : std::nullopt;
 }
 
-/// Deferred operators take (x, anchor, weight, bias) as inputs of the graph: what comes after the
-/// anchor gets its gradient from the stash, unless the stash leaves it to the graph.
+/// Deferred operators have the graph inputs (x, anchor, weight, bias). The inputs after the anchor
+/// get their gradients from the stash, unless the stash leaves them to the graph.
 inline void save(torch::autograd::AutogradContext* ctx, weight_stash* given,
                  const at::Tensor& weight, const at::Tensor& bias = {}) {
   auto stash = c10::intrusive_ptr<weight_stash>::reclaim_copy(given);
@@ -38,19 +38,19 @@ inline c10::intrusive_ptr<weight_stash> stash_of(torch::autograd::AutogradContex
   return c10::static_intrusive_pointer_cast<weight_stash>(ctx->saved_data["stash"].toCapsule());
 }
 
-/// A weight in the type that is computed in: masters may be wider. Undefined stays so.
-inline at::Tensor like(const at::Tensor& weight, const at::Tensor& x) {
+/// A weight in the compute type; master weights may be wider. Undefined stays undefined.
+inline at::Tensor cast_like(const at::Tensor& weight, const at::Tensor& x) {
   return weight.defined() ? weight.to(x.scalar_type()) : weight;
 }
 
-/// The gradients of (x, anchor, weight, bias) of a linear layer, undefined where the stash or
-/// nobody needs one. Saved variables are x and the detached weight.
+/// The gradients of (x, anchor, weight, bias) of a linear layer; undefined where the stash computes
+/// the gradient or none is needed. The saved variables are x and the detached weight.
 inline torch::autograd::variable_list backward_of_linear(torch::autograd::AutogradContext* ctx,
                                                          const at::Tensor& gy) {
   at::Tensor gx;
   const auto saved = ctx->get_saved_variables();
   if (ctx->needs_input_grad(0)) {
-    gx = gy.reshape({-1, gy.size(-1)}).mm(like(saved[1], gy)).view_as(saved[0]);
+    gx = gy.reshape({-1, gy.size(-1)}).mm(cast_like(saved[1], gy)).view_as(saved[0]);
   }
   auto of_weights = stash_of(ctx)->linear(ctx->saved_data["weight"].toInt(),
                                           ctx->saved_data["bias"].toInt(), saved[0], gy);

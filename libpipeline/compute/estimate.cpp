@@ -9,18 +9,18 @@ namespace {
 
 constexpr std::uint64_t float_bytes = 4;
 
-/// Of an element of an activation.
+/// Bytes of an activation element.
 std::uint64_t item_bytes(const job::model_options& m) {
   return m.precision == job::precision_kind::bf16 ? 2 : float_bytes;
 }
 
 constexpr std::uint64_t id_bytes = 8;
 
-/// Rows that a part of the model computes on, and the pairs of them that attention compares.
+/// Rows that a part of the model processes, and the row pairs that attention compares.
 struct rows {
   std::uint64_t count = 0;
   std::uint64_t pairs = 0;
-  /// Not all of one length: attention then computes them in several parts.
+  /// The sequences differ in length, so attention computes them in several parts.
   bool is_mixed = false;
 
   void add(std::uint64_t length) {
@@ -40,7 +40,7 @@ struct layer_sizes {
   bool gated, attention_bias, mlp_bias, root_mean_square, head_norms, causal, drops;
   std::uint64_t head_width;
   std::uint64_t item;
-  std::uint64_t heads_repeated;  // keys and values that are copied for several heads
+  std::uint64_t heads_repeated;  // heads for which keys and values are repeated; 0: none
 };
 
 layer_sizes decoder_layer_of(const job::model_options& m, std::uint64_t ranks) {
@@ -92,34 +92,33 @@ void add_layer(chunk_estimate& e, const layer_sizes& s, const rows& r) {
 
   const auto linear =
       static_cast<double>(2 * r.count * (2 * h * a + 2 * h * s.kv + wide_products * h * f));
-  // Q * K^T and P * V, half of them masked in a decoder; B recomputes the first and has four
+  // Q * K^T and P * V, half of them masked in a decoder. B recomputes the first and has four
   // products of its own.
   const auto attention = static_cast<double>((s.causal ? 2 : 4) * r.pairs * a);
   e.forward_flops += linear + attention;
   e.backward_flops += linear + 2.5 * attention;
   e.weight_flops += linear;
 
-  // Layer norms keep their input, those by root mean square what they made of it, too; the linear
-  // layers keep their inputs, attention q, k, v and its output (which is the projection's input),
-  // the activation its input, and gates both factors; a row of statistics for each norm and head.
+  // Kept for B: the input of each norm, and for RMS norms the normalised input, too; the inputs of
+  // the linear layers; q, k, v and the output of attention (the input of the projection); the input
+  // of the activation; both factors of a gate; one statistic per row for each norm and head.
   auto kept = 4 * h + 2 * a + 2 * (s.heads_repeated > 0 ? a : s.kv) + 2 * f;
   if (s.gated) kept += 2 * f;
-  if (r.is_mixed) kept += a;  // its parts and what they make together
-  // Norms by root mean square compute in float32, whatever comes in: narrow input is kept as a wide
-  // copy.
+  if (r.is_mixed) kept += a;  // the parts and their concatenation
+  // RMS norms compute in float32: they keep a wide copy of narrow input.
   std::uint64_t wide = 0;
   const bool narrow = s.item != float_bytes;
   if (s.root_mean_square) {
     wide = (narrow ? 4 : 2) * h;
-    if (narrow) kept += 4 * s.head_width - 2 * h;  // and so do angles have narrow copies
+    if (narrow) kept += 4 * s.head_width - 2 * h;  // narrow copies of the rotary angles
   }
   if (s.head_norms) wide += 2 * (a + s.kv);
   const auto statistics =
       (s.root_mean_square ? 2 : 4) + s.heads + (s.head_norms ? s.heads + s.kv / s.head_width : 0);
   e.activation_bytes += r.count * (kept * s.item + (wide + statistics) * float_bytes);
   if (s.drops) e.activation_bytes += 2 * r.count * h;
-  // (input, output gradient) of the linear layers, those of one input sharing it; norms leave their
-  // small gradients.
+  // (input, output gradient) of the linear layers, which share a common input; and the small
+  // gradients of the norms.
   const auto pending = (h + a + 2 * s.kv) + (a + h) + (h + (wide_products - 1) * f) + (f + h);
   e.pending_weight_bytes +=
       r.count * pending * s.item + (s.root_mean_square ? 2 : 4) * h * float_bytes;
@@ -146,8 +145,8 @@ void add_entry(chunk_estimate& e, const job::model_options& m, const rows& text,
   e.weight_flops += static_cast<double>(text.count * hidden);
   e.activation_bytes += text.count * id_bytes * (learned ? 2 : 1);
   if (m.dropout > 0) e.activation_bytes += text.count * hidden;
-  // All token rows may be those of one rank. Tokens and positions have the same row gradients, but
-  // for the wide copies of narrow ones.
+  // In the worst case all token rows belong to one rank. Tokens and positions share their row
+  // gradients, except for wide copies of narrow ones.
   const std::uint64_t gradients = learned && item_bytes(m) != float_bytes ? 2 : 1;
   e.pending_weight_bytes +=
       text.count * (gradients * hidden * float_bytes + (learned ? 2 : 1) * id_bytes);
@@ -172,7 +171,7 @@ void add_exit(chunk_estimate& e, const job::model_options& m, const rows& text,
   e.forward_flops += linear;
   e.backward_flops += linear;
   e.weight_flops += linear;
-  // The norm's input and output, the log-probabilities, the targets; narrow logits have a wide
+  // The norm's input and output, the log-probabilities and the targets; narrow logits have a wide
   // copy.
   const auto item = item_bytes(m);
   auto normed = 2 * hidden * item;
@@ -222,7 +221,7 @@ std::vector<chunk_estimate> estimate(const job::model_options& model, const micr
     e.layers = layers_of(job::all_layers_of(model), e.vs, shape.virtual_stages());
     if (shape.is_first(e.vs) && vision.layers > 0) add_patches(e, vision, images, patches, item);
     const auto end = e.layers.first + e.layers.count;
-    // The angles of rotary positions are shared by the layers.
+    // All layers share the angles of rotary positions.
     if (end > vision.layers && model.family != job::architecture::gpt2)
       e.activation_bytes += text.count * 2 * job::head_width_of(model) * float_bytes;
     for (auto n = e.layers.first; n < end; ++n) {

@@ -1,4 +1,4 @@
-/// Which leaves the graph of a forward ends in, and which of them the stash alone may answer for.
+/// The leaves of the graph of a forward pass, and which of them only deferred operators use.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,12 @@ namespace rrfp::compute {
 
 struct graph_leaf {
   at::Tensor value;
-  /// An operator other than the deferred ones uses it, or one of them as its x.
+  /// An ordinary operator uses the leaf, or a deferred operator uses it as x.
   bool is_ordinary = false;
 };
 
-/// Of the graph that begins at `root`. `anchor` is that of the stash (deferred.hpp): inputs that
-/// come after it are the weights of a deferred operator.
+/// The leaves of the graph that begins at `root`. `anchor` is the anchor of the stash
+/// (deferred.hpp): the inputs after it are the weights of a deferred operator.
 std::vector<graph_leaf> leaves_of(const torch::autograd::Edge& root, const at::Tensor& anchor);
 
 }  // namespace rrfp::compute

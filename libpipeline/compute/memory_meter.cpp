@@ -12,12 +12,12 @@ namespace rrfp::compute {
 
 namespace {
 
-/// While it is set libtorch reports nothing that happens in this thread.
+/// While set, libtorch does not report allocations and frees of this thread.
 thread_local bool is_muted = false;
 
 }  // namespace
 
-/// A block counts while it is in `blocks_`; its address is enough to know it again.
+/// A block counts while its address is in `blocks_`.
 class memory_meter::ledger final : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void* ptr, std::int64_t bytes, std::size_t /*total_allocated*/,
@@ -27,7 +27,7 @@ class memory_meter::ledger final : public c10::MemoryReportingInfoBase {
       return;
     }
     const std::lock_guard lock(mutex_);
-    // The address of a block that was handed out and freed elsewhere may come back.
+    // An allocation may reuse the address of a block that another thread freed after hand_out().
     if (const auto [it, is_new] = blocks_.try_emplace(ptr, bytes); !is_new) {
       add(-it->second);
       it->second = bytes;
@@ -45,7 +45,7 @@ class memory_meter::ledger final : public c10::MemoryReportingInfoBase {
     blocks_.erase(it);
   }
 
-  void arrive(std::int64_t bytes) {
+  void adjust(std::int64_t bytes) {
     const std::lock_guard lock(mutex_);
     add(bytes);
   }
@@ -79,7 +79,7 @@ void memory_meter::reset_peak() { ledger_->reset_peak(); }
 at::Tensor memory_meter::take_in(at::Tensor tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
   if (bytes == 0) return tensor;
-  ledger_->arrive(bytes);
+  ledger_->adjust(bytes);
   void* const data = tensor.data_ptr();
   const auto sizes = tensor.sizes().vec();
   const auto strides = tensor.strides().vec();
@@ -87,7 +87,7 @@ at::Tensor memory_meter::take_in(at::Tensor tensor) {
   return at::from_blob(
       data, sizes, strides,
       [ledger = ledger_, bytes, held = std::move(tensor)](void*) mutable {
-        ledger->arrive(-bytes);
+        ledger->adjust(-bytes);
         drop(std::move(held));
       },
       options);

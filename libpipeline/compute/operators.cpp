@@ -20,10 +20,10 @@ struct deferred_linear : torch::autograd::Function<deferred_linear> {
                             weight_stash* stash) {
     const auto bias = given_bias.value_or(at::Tensor{});
     save(ctx, stash, weight, bias);
-    // The detached weight shares its version counter: a weight that changes between F and B is an
-    // error, not a wrong gradient.
+    // The detached weight shares the version counter, so autograd reports a weight that changes
+    // between F and B.
     ctx->save_for_backward({x, weight.detach()});
-    return at::linear(x, like(weight, x), like(bias, x));
+    return at::linear(x, cast_like(weight, x), cast_like(bias, x));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -53,13 +53,13 @@ struct deferred_embedding : torch::autograd::Function<deferred_embedding> {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash) {
-  if (stash == nullptr || !can_wait(weight) || !can_wait(bias))
-    return at::linear(x, like(weight, x), like(bias, x));
+  if (stash == nullptr || !is_deferrable(weight) || !is_deferrable(bias))
+    return at::linear(x, cast_like(weight, x), cast_like(bias, x));
   return deferred_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash);
 }
 
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight, weight_stash* stash) {
-  if (stash == nullptr || !can_wait(weight)) return at::embedding(weight, indices);
+  if (stash == nullptr || !is_deferrable(weight)) return at::embedding(weight, indices);
   return deferred_embedding::apply(indices, stash->anchor(), weight, stash);
 }
 
@@ -68,9 +68,9 @@ at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& k
   const auto seed = keyed_hash({static_cast<std::uint64_t>(random_use::dropout_mask), key.seed,
                                 key.step.value(), key.mb.value(), key.layer, key.site});
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  // A mask of bytes: it is what B keeps, a quarter of the size of one in x's type.
+  // B keeps the mask; as bytes it takes a quarter of a float32 mask.
   auto keep = at::empty(x.sizes(), at::kBool).bernoulli_(1 - probability, generator);
-  // Drawn on the host whatever x lives on: the same mask everywhere, and that of earlier runs.
+  // Drawn on the host for every device, so the mask is the same everywhere and in earlier runs.
   if (!x.is_cpu()) keep = keep.pin_memory().to(x.device(), /*non_blocking=*/true);
   return x.mul(keep).mul(1 / (1 - probability));
 }

@@ -36,7 +36,7 @@ class torch_optimizer : public optimizer {
     return static_cast<State&>(*place);
   }
 
-  /// Where its parameter is.
+  /// A copy on the device of the parameter.
   at::Tensor copy_for(const optimizer_tensor& t) const {
     return t.value.to(parameters_[t.parameter].device(), /*non_blocking=*/false, /*copy=*/true);
   }
@@ -48,7 +48,7 @@ class torch_optimizer : public optimizer {
 class adamw final : public torch_optimizer<torch::optim::AdamW> {
  public:
   using torch_optimizer::torch_optimizer;
-  using state_of_one = torch::optim::AdamWParamState;
+  using parameter_state = torch::optim::AdamWParamState;
 
   std::vector<std::string> state_names() const override {
     return {"step", "exp_avg", "exp_avg_sq"};
@@ -57,7 +57,7 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
   std::vector<optimizer_tensor> state() const override {
     std::vector<optimizer_tensor> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto* s = find<state_of_one>(i);
+      const auto* s = find<parameter_state>(i);
       if (s == nullptr) continue;
       all.push_back({i, "step", at::scalar_tensor(s->step(), at::kLong)});
       all.push_back({i, "exp_avg", s->exp_avg()});
@@ -69,7 +69,7 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
   void set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
     for (const auto& t : state) {
-      auto& s = make<state_of_one>(t.parameter);
+      auto& s = make<parameter_state>(t.parameter);
       if (t.name == "step") s.step(t.value.item<std::int64_t>());
       if (t.name == "exp_avg") s.exp_avg(copy_for(t));
       if (t.name == "exp_avg_sq") s.exp_avg_sq(copy_for(t));
@@ -80,14 +80,14 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
 class sgd final : public torch_optimizer<torch::optim::SGD> {
  public:
   using torch_optimizer::torch_optimizer;
-  using state_of_one = torch::optim::SGDParamState;
+  using parameter_state = torch::optim::SGDParamState;
 
   std::vector<std::string> state_names() const override { return {"momentum"}; }
 
   std::vector<optimizer_tensor> state() const override {
     std::vector<optimizer_tensor> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const auto* s = find<state_of_one>(i);
+      const auto* s = find<parameter_state>(i);
       if (s != nullptr && s->momentum_buffer().defined()) {
         all.push_back({i, "momentum", s->momentum_buffer()});
       }
@@ -97,7 +97,7 @@ class sgd final : public torch_optimizer<torch::optim::SGD> {
 
   void set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
-    for (const auto& t : state) make<state_of_one>(t.parameter).momentum_buffer(copy_for(t));
+    for (const auto& t : state) make<parameter_state>(t.parameter).momentum_buffer(copy_for(t));
   }
 };
 

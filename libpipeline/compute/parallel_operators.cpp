@@ -32,7 +32,7 @@ rank_group& group_of(AutogradContext* ctx) {
   return *static_cast<group_capsule*>(capsule.get())->group;
 }
 
-/// In place. Narrow numbers are summed as wide ones: the order is fixed, the sum exact enough.
+/// In place. bfloat16 is summed in float32 for precision.
 void sum_over(rank_group& group, at::Tensor& t) {
   if (t.scalar_type() != at::kBFloat16) return group.all_reduce_sum(t);
   auto wide = t.to(at::kFloat);
@@ -46,7 +46,7 @@ struct copying : torch::autograd::Function<copying> {
     return x.view_as(x);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    // The gradient may go to other operators too: then only a copy may be summed into.
+    // Other operators may use the gradient as well; then sum into a copy.
     auto g = is_sole_owner(gradients[0]) ? gradients[0]
                                          : gradients[0].clone(at::MemoryFormat::Contiguous);
     sum_over(group_of(ctx), g);
@@ -73,9 +73,9 @@ struct deferred_row_linear : torch::autograd::Function<deferred_row_linear> {
     const auto bias = given_bias.value_or(at::Tensor{});
     save(ctx, stash, weight, bias);
     ctx->save_for_backward({x, weight.detach()});
-    auto y = at::linear(x, like(weight, x));
+    auto y = at::linear(x, cast_like(weight, x));
     sum_over(*group, y);
-    if (bias.defined()) y.add_(like(bias, y));
+    if (bias.defined()) y.add_(cast_like(bias, y));
     return y;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -85,7 +85,7 @@ struct deferred_row_linear : torch::autograd::Function<deferred_row_linear> {
   }
 };
 
-/// Which ids are rows of this rank, and where they are there; 0 for those of others.
+/// Maps ids to rows of this rank; ids of other ranks map to row 0 and are marked as outside.
 struct local_rows {
   at::Tensor outside;  ///< bool
   at::Tensor rows;     ///< int64
@@ -97,11 +97,11 @@ struct local_rows {
   }
 };
 
-/// Otherwise an id beyond the end would belong to nobody, and nobody would notice.
-void check_ids(const char* what, const at::Tensor& ids, std::int64_t vocabulary) {
+/// Without this check, an id beyond the vocabulary would belong to no rank and go unnoticed.
+void check_ids(const char* name, const at::Tensor& ids, std::int64_t vocabulary) {
   if (ids.numel() == 0) return;
   const auto [least, most] = at::aminmax(ids);
-  TORCH_CHECK_INDEX(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < vocabulary, what,
+  TORCH_CHECK_INDEX(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < vocabulary, name,
                     " out of range: ", least.item<std::int64_t>(), " to ",
                     most.item<std::int64_t>(), " with a vocabulary of ", vocabulary);
 }
@@ -120,7 +120,7 @@ struct deferred_parallel_embedding : torch::autograd::Function<deferred_parallel
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
-    // Rows of other ranks must neither cost memory until W nor add zeros to row 0.
+    // Drop the rows of other ranks: they would take memory until W and add zeros to row 0.
     const auto mine = saved[1].logical_not().flatten().nonzero().flatten();
     const auto& gy = gradients[0];
     auto of_weight = stash_of(ctx)->embedding(ctx->saved_data["weight"].toInt(),
@@ -140,7 +140,7 @@ struct split_cross_entropy : torch::autograd::Function<split_cross_entropy> {
     auto largest = logits.amax(1);
     group->all_reduce_max(largest);
     auto shifted = logits - largest.unsqueeze(1);
-    // Both sums travel together: of the exponentials, and the target's logit, which one rank has.
+    // One all-reduce for both sums: the exponentials, and the target's logit, which one rank has.
     auto sums = at::empty({2, logits.size(0)}, logits.options());
     sums[1].copy_(shifted.gather(1, column).squeeze(1).masked_fill_(local.outside, 0));
     shifted.exp_();
@@ -182,19 +182,19 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, weight_stash* stash,
                                const shared_group& group) {
   if (!is_parallel(group)) return linear(x, weight, bias, stash);
-  if (stash != nullptr && can_wait(weight) && can_wait(bias)) {
+  if (stash != nullptr && is_deferrable(weight) && is_deferrable(bias)) {
     return deferred_row_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash,
                                       group);
   }
-  const auto sum = reduce_from_group(at::linear(x, like(weight, x)), group);
-  return bias.defined() ? sum + like(bias, sum) : sum;
+  const auto sum = reduce_from_group(at::linear(x, cast_like(weight, x)), group);
+  return bias.defined() ? sum + cast_like(bias, sum) : sum;
 }
 
 at::Tensor parallel_embedding(const at::Tensor& indices, const at::Tensor& weight,
                               weight_stash* stash, const shared_group& group) {
   if (!is_parallel(group)) return embedding(indices, weight, stash);
   check_ids("token ids", indices, weight.size(0) * group->size());
-  if (stash != nullptr && can_wait(weight)) {
+  if (stash != nullptr && is_deferrable(weight)) {
     return deferred_parallel_embedding::apply(indices, stash->anchor(), weight, stash, group);
   }
   const local_rows local(indices, weight.size(0), *group);

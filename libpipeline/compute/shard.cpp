@@ -10,7 +10,7 @@ namespace rrfp::compute {
 
 namespace {
 
-/// A range of the logical dimension and where the shard keeps it.
+/// A range of the logical dimension, and its offset in the shard.
 struct range {
   std::int64_t begin, end, local;
 };
@@ -30,7 +30,7 @@ std::vector<range> ranges_of(const shard& s) {
 shard even_shard(std::vector<std::int64_t> whole, std::int64_t dimension, std::int64_t blocks,
                  std::uint32_t rank, std::uint32_t ranks) {
   const auto size = whole[static_cast<std::size_t>(dimension)];
-  RRFP_CHECK(rank < ranks && size % (blocks * ranks) == 0, "a shard that does not come out even");
+  RRFP_CHECK(rank < ranks && size % (blocks * ranks) == 0, "the ranks divide the block evenly");
   const auto length = size / (blocks * ranks);
   return {std::move(whole), dimension, blocks, rank * length, length};
 }
@@ -46,7 +46,7 @@ at::Tensor slice_of(const at::Tensor& whole, const shard& s) {
 std::int64_t copy_overlap(const at::Tensor& from, const shard& from_shard, at::Tensor& to,
                           const shard& to_shard) {
   RRFP_CHECK(from_shard.whole == to_shard.whole && from_shard.dimension == to_shard.dimension,
-             "shards of different parameters");
+             "shards of the same parameter");
   std::int64_t copied = 0;
   for (const auto& t : ranges_of(to_shard)) {
     for (const auto& f : ranges_of(from_shard)) {

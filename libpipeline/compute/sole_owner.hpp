@@ -1,4 +1,4 @@
-/// Whether the memory of a tensor may be written to or kept: nobody else can see it.
+/// Whether a tensor is the only reference to its memory, so the memory may be modified or kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>

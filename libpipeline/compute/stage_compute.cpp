@@ -20,7 +20,7 @@ std::uint64_t hash_of(const at::Tensor& value) {
   return XXH64(bytes.const_data_ptr(), bytes.nbytes(), 0);
 }
 
-/// In place: every layer holds the same tensor.
+/// In place, because the layers hold references to the same tensors.
 void move_parameters(const stage_module& chunk, at::Device device) {
   for (const auto& p : chunk.parameters()) {
     if (p.value.device() == device) continue;
@@ -29,19 +29,19 @@ void move_parameters(const stage_module& chunk, at::Device device) {
 }
 
 /// "optimizer.model.norm.weight.exp_avg"
-std::string name_of_state(const parameter& p, const std::string& what) {
-  return std::string{optimizer_prefix} + p.name + "." + what;
+std::string name_of_state(const parameter& p, const std::string& state_name) {
+  return std::string{optimizer_prefix} + p.name + "." + state_name;
 }
 
 using pieces_by_name = std::unordered_map<std::string, std::vector<const named_tensor*>>;
 
-/// All of a tensor, in the words of a part of it.
+/// The shard that covers a whole tensor.
 shard whole_shard(at::IntArrayRef sizes, std::int64_t dimension) {
   return {sizes.vec(), dimension, 1, 0, sizes[static_cast<std::size_t>(dimension)]};
 }
 
-/// The tensor of that name, if it can take the place of `like`, which is `part` of a logical one:
-/// put together from the pieces that there are.
+/// The saved value for `like`, which is `part` of the logical tensor `name`; assembled from the
+/// saved pieces if their parts differ. Error: a piece is missing or has another shape or type.
 result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
                         const at::Tensor& like, const std::optional<shard>& part) {
   const auto it = state.find(name);
@@ -64,7 +64,7 @@ result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
   const auto to = part.value_or(whole_shard(wanted, dimension));
   auto joined = at::empty(like.sizes(), like.options().requires_grad(false));
   std::int64_t found = 0;
-  std::vector<shard> seen;  // replicas of the pipeline have written the same parts
+  std::vector<shard> seen;  // replicas of the pipeline write the same parts
   for (const auto* piece : it->second) {
     const auto from = piece->part.value_or(whole_shard(wanted, dimension));
     if (std::find(seen.begin(), seen.end(), from) != seen.end()) continue;
@@ -126,15 +126,15 @@ stage_compute::~stage_compute() = default;
 result<std::unique_ptr<stage_compute>> stage_compute::make(
     const stage_compute_config& config, std::vector<std::unique_ptr<stage_module>> chunks,
     std::shared_ptr<const batch_source> data) {
-  settle_vector_kernels();
+  initialize_vector_kernels();
   if (auto ok = config.shape.validate(); !ok) return ok.failure();
   if (config.stage.value() >= config.shape.stages) {
     return error{"stage " + std::to_string(config.stage.value()) + " of " +
                  std::to_string(config.shape.stages) + " does not exist"};
   }
   if (chunks.size() != config.shape.chunks) {
-    return error{"a stage of this pipeline has " + std::to_string(config.shape.chunks) +
-                 " chunks, not " + std::to_string(chunks.size())};
+    return error{"expected " + std::to_string(config.shape.chunks) + " chunks in a stage, got " +
+                 std::to_string(chunks.size())};
   }
   if (data == nullptr) return error{"a stage needs a batch source"};
   try {
@@ -161,8 +161,8 @@ void stage_compute::begin_step(step_id step, step_purpose purpose) {
 at::Tensor stage_compute::run(const launch& l, at::Tensor input) {
   return impl_->run(l, std::move(input));
 }
-void stage_compute::refuse(const std::string& what, const std::string& why) const {
-  impl_->guarded(compute_fault::library, what, [&] { throw std::runtime_error(why); });
+void stage_compute::fail_input(const std::string& input, const std::string& why) const {
+  impl_->guarded(compute_fault::library, input, [&] { throw std::runtime_error(why); });
 }
 void stage_compute::apply(double scale, double lr) { impl_->apply(scale, lr); }
 void stage_compute::end_evaluation() { impl_->end_evaluation(); }
@@ -170,7 +170,7 @@ void stage_compute::abort_step() { impl_->abort_step(); }
 const memory_meter& stage_compute::meter() const { return impl_->meter_; }
 
 std::vector<microbatch_loss> stage_compute::losses() const {
-  impl_->settle_losses();
+  impl_->read_late_losses();
   std::vector<microbatch_loss> done;
   for (const auto& loss : impl_->losses_) {
     if (loss) done.push_back(*loss);
@@ -201,7 +201,8 @@ std::optional<at::Tensor> stage_compute::tied_gradient() const {
 void stage_compute::join_tied(const at::Tensor& partner) {
   auto& s = *impl_;
   s.require_folded();
-  RRFP_CHECK(tied_side() != tie::none && !s.is_tie_joined_, "there is no tie to join, or no more");
+  RRFP_CHECK(tied_side() != tie::none && !s.is_tie_joined_,
+             "a tie across stages that is not joined yet");
   const bool is_owner = s.owner_.defined();
   auto& mine = (is_owner ? s.owner_ : s.copy_).mutable_grad();
   mine = s.guarded(compute_fault::library, "the join of tied gradients",
@@ -225,7 +226,7 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
                                 [&] { return gradient.to(at::kDouble).square().sum(); }));
   }
   if (squares.empty()) return norms;
-  // All are read at once: a device is waited for a single time.
+  // Read all norms at once, to synchronise with the device only once.
   const auto numbers = at::stack(squares).cpu();
   for (std::size_t i = 0; i < norms.size(); ++i)
     norms[i].squared = numbers.const_data_ptr<double>()[i];

@@ -1,5 +1,5 @@
-/// The state of a stage_compute; stage_run.cpp drives it through a step, stage_compute.cpp reports
-/// it.
+/// The implementation of stage_compute: stage_run.cpp runs a step, stage_compute.cpp reports the
+/// state.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,8 @@ namespace rrfp::compute {
 /// One microbatch on one chunk, between its F and its fold.
 struct in_flight {
   at::Tensor input;  // the leaf whose gradient goes back; undefined on the first virtual stage
-  /// Where the backward begins. The output itself is not kept: its memory belongs to the neighbour.
+  /// Root of the backward graph. The output itself is not kept: its memory belongs to the
+  /// neighbour.
   torch::autograd::Edge root;
   c10::intrusive_ptr<weight_stash> stash;
   bool is_backward_done = false;
@@ -33,16 +34,16 @@ struct in_flight {
 struct chunk_state {
   std::unique_ptr<stage_module> module;
   virtual_stage_id vs;
-  /// Parameters that get a gradient, as settled when the stage was made.
+  /// Parameters that get a gradient; fixed when the stage is created.
   std::vector<at::Tensor> trained;
   std::unordered_set<const at::TensorImpl*> is_trained;
   std::vector<in_flight> microbatches;
-  std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are
+  std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are folded
 };
 
 /// A loss that the device may still be computing.
 struct late_loss {
-  task of;
+  task source;
   at::Tensor sum;
   std::int64_t tokens = 0;
 };
@@ -51,7 +52,7 @@ struct late_loss {
 struct placed_parameter {
   parameter p;
   parameter_position at;
-  bool is_trained = false;  ///< as settled when the stage was made
+  bool is_trained = false;  ///< fixed when the stage is created
 };
 
 class stage_compute::impl {
@@ -68,54 +69,55 @@ class stage_compute::impl {
   void require_folded() const;
   bool has_last_chunk() const;
   bool is_training() const { return purpose_ == step_purpose::training; }
-  /// Those that the optimizer steps, in its order.
+  /// The parameters of the optimizer, in its order.
   std::vector<parameter> trained_parameters() const;
 
   std::uint32_t rank() const { return config_.group ? config_.group->rank() : 0; }
-  /// Whether this rank speaks for a parameter at the end of a step.
+  /// Whether this rank reports a parameter at the end of a step.
   bool reports(const parameter& p) const {
     return p.tied != tie::copy && (p.part.has_value() || rank() == 0);
   }
 
-  /// What is trained is known to the optimizer and to checkpoints from the start.
-  void require_the_same_trained() const;
+  /// Fails if requires_grad of a parameter has changed: the optimizer and checkpoints rely on it.
+  void require_unchanged_trained() const;
   at::Tensor forward(const task& t, at::Tensor input);
-  /// Keeps where the backward of `out` begins, once it is clear where its gradients go.
+  /// Stores the root of the backward graph of `out`. Fails if the graph has a leaf that is not
+  /// trained.
   void keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
                  const at::Tensor& out) const;
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
-  void note_loss(const task& t, double sum, std::int64_t tokens);
-  /// Reads the losses that were still being computed.
-  void settle_losses();
-  /// `out` in memory of its own: what came in is given back while others may still read it, which
-  /// an allocator of devices hears only of what it has made itself.
+  void store_loss(const task& t, double sum, std::int64_t tokens);
+  /// Reads the losses that the device was still computing.
+  void read_late_losses();
+  /// A copy of `out` if it shares memory with the received tensor `given` on a device. Received
+  /// memory is released when the task ends, and the device allocator cannot delay that for other
+  /// readers.
   at::Tensor owned(const at::Tensor& out, const void* given) const;
-  /// In its own memory where that is not the host's.
+  /// Copies to the device of this stage unless it is the CPU.
   at::Tensor to_device(const at::Tensor& t) const;
   microbatch to_device(microbatch mb) const;
-  /// Microbatches that hold memory here.
+  /// Number of microbatches that hold memory on this stage.
   std::size_t held_microbatches() const;
   [[noreturn]] void fail_for_memory(const std::string& where, const std::string& why) const;
   class lazy_microbatch;
   using load_function = microbatch (batch_source::*)(step_id, microbatch_id) const;
-  microbatch load(const task& t, load_function how) const;
+  microbatch load(const task& t, load_function function) const;
   microbatch_layout load_layout(const task& t) const;
   /// `input`: undefined on the first virtual stage.
   at::Tensor call_module(chunk_state& chunk, const task& t, const at::Tensor& input,
                          weight_stash& stash, microbatch_view& batch) const;
   [[noreturn]] void fail(compute_fault fault, const std::string& where,
                          const std::string& why) const;
-  /// Libraries below libtorch, and groups that need memory of their own, say that there is none in
-  /// words alone.
-  [[noreturn]] void fail_as_told(compute_fault fault, const std::string& where,
-                                 const std::string& why) const {
-    for (const auto* said : {"out of memory", "ALLOC_FAILED"})
-      if (why.find(said) != std::string::npos) fail_for_memory(where, why);
+  /// Libraries below libtorch and the collectives report out of memory only in the message text.
+  [[noreturn]] void fail_by_message(compute_fault fault, const std::string& where,
+                                    const std::string& why) const {
+    for (const auto* phrase : {"out of memory", "ALLOC_FAILED"})
+      if (why.find(phrase) != std::string::npos) fail_for_memory(where, why);
     fail(fault, where, why);
   }
-  /// Calls `work`; whatever it throws becomes a compute_error.
+  /// Calls `work` and converts any exception to a compute_error.
   template <class Work>
   auto guarded(compute_fault fault, const std::string& where, Work work) const {
     try {
@@ -123,13 +125,13 @@ class stage_compute::impl {
     } catch (const compute_error&) {
       throw;
     } catch (const group_error& e) {
-      fail_as_told(compute_fault::collective, where, first_line_of(e));
+      fail_by_message(compute_fault::collective, where, first_line_of(e));
     } catch (const c10::OutOfMemoryError& e) {
       fail_for_memory(where, first_line_of(e));
     } catch (const std::exception& e) {
-      fail_as_told(fault, where, first_line_of(e));
+      fail_by_message(fault, where, first_line_of(e));
     } catch (...) {
-      fail(fault, where, "something that is no std::exception was thrown");
+      fail(fault, where, "threw an object that is not a std::exception");
     }
   }
 
@@ -138,7 +140,7 @@ class stage_compute::impl {
   memory_meter meter_;
   std::vector<chunk_state> chunks_;
   std::vector<placed_parameter> parameters_;  // in model order
-  at::Tensor owner_, copy_;  // the sides of the tied parameter that are here, unless frozen
+  at::Tensor owner_, copy_;  // the sides of the tied parameter on this stage, unless frozen
   bool is_tie_joined_ = false;
   std::unique_ptr<optimizer> optimizer_;
   std::optional<step_id> step_;

@@ -22,7 +22,7 @@ namespace {
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-/// What libtorch's kernels align to; matrix products may sum in another order below it.
+/// The alignment of libtorch's kernels; with less, matrix products may sum in another order.
 constexpr std::uintptr_t tensor_alignment = 64;
 
 at::Tensor aligned(at::Tensor t) {
@@ -41,7 +41,7 @@ const void* memory_of(const at::Tensor& t) {
 
 void prepare_compute_thread() { at::set_num_threads(1); }
 
-void settle_vector_kernels() {
+void initialize_vector_kernels() {
   static std::once_flag once;
   std::call_once(once, [] { static_cast<void>(at::ones({1}, at::kFloat).sqrt()); });
 }
@@ -75,7 +75,7 @@ void stage_compute::impl::fail_for_memory(const std::string& where, const std::s
 }
 
 void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
-  RRFP_CHECK(!step_, "a step begins before the one before it is applied or aborted");
+  RRFP_CHECK(!step_, "begin_step() before the previous step is applied or aborted");
   meter_.reset_peak();
   losses_.assign(config_.shape.microbatches, std::nullopt);
   late_losses_.clear();
@@ -83,25 +83,26 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   for (auto& chunk : chunks_) chunk.folded = 0;
   step_ = step;
   purpose_ = purpose;
-  if (is_training()) require_the_same_trained();
+  if (is_training()) require_unchanged_trained();
   if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {
-    fail(compute_fault::data, "begin", "the batch source says that the step has no tokens");
+    fail(compute_fault::data, "begin",
+         "expected step_tokens() > 0 from the batch source, got " + std::to_string(step_tokens_));
   }
 }
 
-void stage_compute::impl::require_the_same_trained() const {
+void stage_compute::impl::require_unchanged_trained() const {
   for (const auto& t : parameters_) {
     if (t.p.value.requires_grad() == t.is_trained) continue;
     fail(compute_fault::library, "begin",
          "parameter '" + t.p.name + "' was " + (t.is_trained ? "frozen" : "unfrozen") +
-             " after the stage was made: expected a requires_grad that does not change");
+             " after the stage was created: expected a requires_grad that does not change");
   }
 }
 
 at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
-  RRFP_CHECK(step_, "a launch outside of a step");
+  RRFP_CHECK(step_, "a launch outside a step");
   RRFP_CHECK(l.what.chunk.value() < chunks_.size(), "a launch of a chunk of another stage");
   RRFP_CHECK(l.what.mb.value() < config_.shape.microbatches, "a launch of an unknown microbatch");
   const memory_meter::scope metering(meter_);
@@ -127,7 +128,7 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   });
 }
 
-/// Loads when it is asked, once.
+/// Loads on the first request.
 class stage_compute::impl::lazy_microbatch final : public microbatch_view {
  public:
   lazy_microbatch(const impl& stage, const task& t) : stage_(stage), task_(t) {}
@@ -154,12 +155,12 @@ class stage_compute::impl::lazy_microbatch final : public microbatch_view {
   std::optional<microbatch_layout> layout_;
 };
 
-microbatch stage_compute::impl::load(const task& t, load_function how) const {
+microbatch stage_compute::impl::load(const task& t, load_function function) const {
   auto batch = guarded(compute_fault::data, to_string(t),
-                       [&] { return std::invoke(how, *data_, *step_, t.mb); });
+                       [&] { return std::invoke(function, *data_, *step_, t.mb); });
   if (batch.tokens < 0)
     fail(compute_fault::data, to_string(t),
-         "the batch source gives " + std::to_string(batch.tokens) + " tokens");
+         "expected tokens >= 0 from the batch source, got " + std::to_string(batch.tokens));
   if (auto fits = chunks_[t.chunk.value()].module->check(batch); !fits)
     fail(compute_fault::data, to_string(t), fits.message());
   return to_device(std::move(batch));
@@ -167,7 +168,7 @@ microbatch stage_compute::impl::load(const task& t, load_function how) const {
 
 at::Tensor stage_compute::impl::to_device(const at::Tensor& t) const {
   if (!t.defined() || t.device() == config_.device) return t;
-  // From pinned memory the copy waits its turn in the stream, and nobody waits for it here.
+  // From pinned memory the copy is asynchronous: it runs in stream order without blocking the host.
   return t.pin_memory().to(config_.device, /*non_blocking=*/true);
 }
 
@@ -186,9 +187,9 @@ microbatch_layout stage_compute::impl::load_layout(const task& t) const {
 at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
   auto& chunk = chunks_[t.chunk.value()];
   auto& mb = chunk.microbatches[t.mb.value()];
-  RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has run before in this step");
+  RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has not run in this step");
   const bool is_first = config_.shape.is_first(chunk.vs);
-  RRFP_CHECK(is_first != input.defined(), "an activation belongs to every chunk but the first");
+  RRFP_CHECK(is_first != input.defined(), "every chunk but the first gets an activation");
   if (!is_first) mb.input = meter_.take_in(aligned(std::move(input)));
   if (!is_first && is_training()) mb.input.requires_grad_();
   mb.stash = c10::make_intrusive<weight_stash>(&meter_);
@@ -253,23 +254,23 @@ void stage_compute::impl::record_loss(const task& t, const at::Tensor& sum, std:
     fail(compute_fault::library, to_string(t),
          "the last chunk must return a scalar, the sum of its token losses");
   }
-  // To read it from a device would be to wait for all that is in its stream.
+  // Reading it from a device would wait for all work in the stream.
   if (!sum.is_cpu()) return late_losses_.push_back({t, sum.detach(), tokens});
-  note_loss(t, sum.item<double>(), tokens);
+  store_loss(t, sum.item<double>(), tokens);
 }
 
-void stage_compute::impl::settle_losses() {
+void stage_compute::impl::read_late_losses() {
   guarded(compute_fault::library, "losses", [&] {
     for (const auto& late : std::exchange(late_losses_, {}))
-      note_loss(late.of, late.sum.item<double>(), late.tokens);
+      store_loss(late.source, late.sum.item<double>(), late.tokens);
   });
 }
 
-void stage_compute::impl::note_loss(const task& t, double value, std::int64_t tokens) {
+void stage_compute::impl::store_loss(const task& t, double value, std::int64_t tokens) {
   if (!std::isfinite(value)) {
     fail(compute_fault::non_finite_loss, to_string(t),
          "the loss of microbatch " + std::to_string(t.mb.value()) + " is " + std::to_string(value) +
-             ": training has diverged, or its data is not usable");
+             ": training has diverged, or its data is unusable");
   }
   const double mean = tokens > 0 ? value / static_cast<double>(tokens) : 0;
   losses_[t.mb.value()] = microbatch_loss{t.mb, mean, tokens};
@@ -278,9 +279,9 @@ void stage_compute::impl::note_loss(const task& t, double value, std::int64_t to
 at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, bool fold_inside) {
   auto& chunk = chunks_[t.chunk.value()];
   auto& mb = chunk.microbatches[t.mb.value()];
-  RRFP_CHECK(mb.stash && !mb.is_backward_done, "a B without its F, or a second one");
+  RRFP_CHECK(mb.stash && !mb.is_backward_done, "a B after its F, once");
   if (!is_training()) {
-    // A word to the neighbour that it may let go as well.
+    // A dummy gradient tells the neighbour that it may release its input as well.
     mb.is_backward_done = true;
     return std::exchange(mb.input, {}).defined() ? at::zeros({1}, config_.device) : at::Tensor{};
   }
@@ -302,7 +303,7 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
     wanted.push_back(torch::autograd::impl::gradient_edge(leaf));
 
   if (config_.recompute) {
-    // The same operations on the same numbers as in F: nothing but memory and time differs.
+    // The same operations on the same numbers as in F, so the bits are the same.
     lazy_microbatch batch(*this, t);
     keep_root(chunk, mb, t, call_module(chunk, t, mb.input, *mb.stash, batch));
   }
@@ -332,13 +333,14 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
 void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
                                const in_flight* folded_inside) {
   if (range.count == 0) return;
-  RRFP_CHECK(range.first.value() == chunk.folded, "a fold out of turn");
+  RRFP_CHECK(range.first.value() == chunk.folded, "folds in the order of the microbatches");
   RRFP_CHECK(range.count <= chunk.microbatches.size() - chunk.folded, "a fold beyond the step");
   for (std::uint32_t i = 0; i < range.count; ++i) {
     auto& mb = chunk.microbatches[chunk.folded];
     RRFP_CHECK(mb.is_backward_done, "a fold of a microbatch whose B has not run");
     RRFP_CHECK(folded_inside == nullptr || i > 0 || folded_inside == &mb, "a fold of another mb");
-    mb.stash->fold();  // after a fused backward: only what is left of weights used in dead branches
+    // After a fused backward: only weights whose other uses were in dead branches.
+    mb.stash->fold();
     mb = {};
     ++chunk.folded;
   }
@@ -357,7 +359,7 @@ void stage_compute::impl::require_folded() const {
   }
 }
 
-/// Both sides of the tie are here: the same sum as across stages.
+/// Both sides of the tie are on this stage: computes the same sum as across stages.
 void stage_compute::impl::join_local_tie() {
   if (is_tie_joined_ || !owner_.defined() || !copy_.defined()) return;
   auto sum = owner_.grad().add(copy_.grad());

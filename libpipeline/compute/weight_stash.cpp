@@ -29,26 +29,27 @@ weight_stash::gradients weight_stash::linear(slot weight, slot bias, const at::T
   if (is_in_graph(weight)) now.weight = of_weight(std::exchange(weight, none), x, gy);
   if (is_in_graph(bias)) now.bias = of_bias(std::exchange(bias, none), gy);
   if (weight == none && bias == none) return now;
-  // Detached: a saved input that kept its graph would keep this stash, which keeps the input.
-  take({kind::linear, weight, bias, weight == none ? at::Tensor() : x.detach(), gy.detach(), {}});
+  // Detached: an input with its graph would form a reference cycle with this stash.
+  add_record(
+      {kind::linear, weight, bias, weight == none ? at::Tensor() : x.detach(), gy.detach(), {}});
   return now;
 }
 
 at::Tensor weight_stash::embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy) {
   if (weight == none) return {};
   if (is_in_graph(weight)) return of_rows(weight, indices, gy);
-  take({kind::embedding, weight, none, indices, gy.detach(), {}});
+  add_record({kind::embedding, weight, none, indices, gy.detach(), {}});
   return {};
 }
 
 void weight_stash::ordinary(const at::Tensor& weight, at::Tensor gradient) {
-  take({kind::ordinary, none, none, {}, std::move(gradient), weight});
+  add_record({kind::ordinary, none, none, {}, std::move(gradient), weight});
 }
 
 void weight_stash::fold() {
   const at::NoGradGuard no_grad;
-  // Moved out one by one: the memory of a record is free before the next one is computed.
-  for (auto& r : records_) compute(std::move(r));
+  // Moved one by one, so the memory of a record is freed before the next one is computed.
+  for (auto& r : records_) apply_record(std::move(r));
   records_.clear();
   for (auto& s : slots_) {
     if (s.sum.defined()) accumulate(s.weight, std::move(s.sum));
@@ -56,17 +57,17 @@ void weight_stash::fold() {
   }
 }
 
-void weight_stash::take(record r) {
+void weight_stash::add_record(record r) {
   if (immediate_) {
     const at::NoGradGuard no_grad;
-    compute(std::move(r));
+    apply_record(std::move(r));
   } else {
     records_.push_back(std::move(r));
   }
 }
 
-void weight_stash::compute(record r) {
-  switch (r.what) {
+void weight_stash::apply_record(record r) {
+  switch (r.type) {
     case kind::linear:
       if (r.weight != none) deliver(r.weight, of_weight(r.weight, r.x, r.gy));
       if (r.bias != none) deliver(r.bias, of_bias(r.bias, r.gy));
@@ -76,8 +77,8 @@ void weight_stash::compute(record r) {
   }
 }
 
-// The same operations, on the same layouts, as the derivatives of at::linear and at::embedding:
-// another formula for the same gradient (x^T * gy, transposed) differs in the last bits.
+// The same operations on the same layouts as in the derivatives of at::linear and at::embedding.
+// Another formula for the same gradient (x^T * gy, transposed) differs in the last bits.
 at::Tensor weight_stash::of_weight(slot s, const at::Tensor& x, const at::Tensor& gy) const {
   const auto rows = gy.reshape({-1, gy.size(-1)});
   return as_master(s, rows.t().mm(x.reshape({-1, x.size(-1)})));
@@ -92,7 +93,7 @@ at::Tensor weight_stash::of_rows(slot s, const at::Tensor& indices, const at::Te
                                       /*scale_grad_by_freq=*/false);
 }
 
-/// Gradients are summed in the type of the weights, whatever was computed in.
+/// Gradients are summed in the type of the weights, not in the compute type.
 at::Tensor weight_stash::as_master(slot s, at::Tensor gradient) const {
   return gradient.to(slots_[s].weight.scalar_type());
 }
@@ -100,7 +101,7 @@ at::Tensor weight_stash::as_master(slot s, at::Tensor gradient) const {
 void weight_stash::deliver(slot s, at::Tensor gradient) {
   auto& use = slots_[s];
   use.sum = use.sum.defined() ? use.sum + gradient : std::move(gradient);
-  // A use whose output did not matter leaves no record: fold() delivers what is left then.
+  // A use without influence on the loss adds no record; fold() then delivers the sum.
   if (--use.left == 0) accumulate(use.weight, std::exchange(use.sum, at::Tensor()));
 }
 

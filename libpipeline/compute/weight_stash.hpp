@@ -1,13 +1,13 @@
-/// What one microbatch leaves for W on one chunk, and how it becomes gradients.
+/// The inputs of W for one microbatch on one chunk, and their conversion to gradients.
 ///
-/// Operators name their weights in F (`use`), leave a record in B, and fold() turns the records
-/// into gradients, in the order in which B left them. With `immediate` set a record is turned into
-/// a gradient at once. Several records for one weight are summed before they are added to the
-/// gradient, as autograd does, so a weight that is used twice keeps its bits. A weight that
-/// ordinary operators use, too, is left to the graph: autograd alone knows in which order to sum.
+/// Operators register their weights in F (`use`) and add a record in B. fold() computes the
+/// gradients from the records in the order of B. With `immediate` a record becomes a gradient at
+/// once. As in autograd, the records of one weight are summed before the sum is added to the
+/// gradient, so a weight that is used twice gets the same bits. A weight that ordinary operators
+/// also use is left to the graph, because only autograd knows the order of that sum.
 ///
-/// Backward may run in another thread than forward (CUDA), so the stash travels with the graph;
-/// only one thread uses it at a time.
+/// Backward may run in another thread than forward (CUDA), so the graph holds a reference to the
+/// stash; only one thread uses it at a time.
 #pragma once
 
 #include <unordered_map>
@@ -22,25 +22,25 @@ namespace rrfp::compute {
 
 class weight_stash final : public torch::CustomClassHolder {
  public:
-  /// The place of a weight in this stash; `none` for one that gets no gradient.
+  /// Index of a weight in this stash; `none` if it gets no gradient.
   using slot = std::int64_t;
   static constexpr slot none = -1;
 
-  /// `meter`, if any, is told of gradients that come to be: they outlive the microbatch.
+  /// `meter`, if any, stops counting the gradients, which outlive the microbatch.
   explicit weight_stash(memory_meter* meter = nullptr);
 
-  /// A leaf that every operator takes as an input, so that the engine reaches operators whose other
-  /// inputs need no gradient.
+  /// A leaf that is an input of every deferred operator, so that the engine also runs operators
+  /// whose other inputs need no gradient.
   const at::Tensor& anchor() const { return anchor_; }
-  /// Once per operator and weight, in F.
+  /// Registers one use of a weight by an operator, in F.
   slot use(const at::Tensor& weight);
-  /// Between F and B: its deferred operators give its gradient to the graph instead.
+  /// Call between F and B: deferred operators then return the gradient of `weight` to the graph.
   void leave_to_graph(const at::Tensor& weight);
   const at::Tensor& weight(slot s) const { return slots_[s].weight; }
 
   void set_immediate(bool immediate) { immediate_ = immediate; }
 
-  /// For the graph; undefined where W makes them or nobody needs them.
+  /// Gradients for the graph; undefined if W computes them or none is needed.
   struct gradients {
     at::Tensor weight;
     at::Tensor bias;
@@ -49,16 +49,16 @@ class weight_stash final : public torch::CustomClassHolder {
   gradients linear(slot weight, slot bias, const at::Tensor& x, const at::Tensor& gy);
   /// In B: row i of dW is the sum of gy where indices are i.
   at::Tensor embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy);
-  /// After B: a gradient that ordinary autograd has computed.
+  /// After B: adds a gradient that ordinary autograd computed.
   void ordinary(const at::Tensor& weight, at::Tensor gradient);
 
-  /// Computes all that is left and adds it to the gradients of the weights.
+  /// Computes all pending gradients and adds them to those of the weights.
   void fold();
 
  private:
   enum class kind : std::uint8_t { linear, embedding, ordinary };
   struct record {
-    kind what;
+    kind type;
     slot weight = none;
     slot bias = none;
     at::Tensor x;  // or indices; undefined for ordinary
@@ -67,13 +67,13 @@ class weight_stash final : public torch::CustomClassHolder {
   };
   struct use_of_weight {
     at::Tensor weight;
-    int left = 0;  // records that are still to come
+    int left = 0;  // pending records
     at::Tensor sum;
     bool in_graph = false;
   };
 
-  void take(record r);
-  void compute(record r);
+  void add_record(record r);
+  void apply_record(record r);
   bool is_in_graph(slot s) const { return s != none && slots_[s].in_graph; }
   at::Tensor of_weight(slot s, const at::Tensor& x, const at::Tensor& gy) const;
   at::Tensor of_bias(slot s, const at::Tensor& gy) const;

@@ -48,7 +48,7 @@ TEST_CASE("the meter counts what its thread allocates and frees in a scope") {
   CHECK(meter.peak() == 0);
 }
 
-TEST_CASE("tensors that come in and go out are counted while they are here") {
+TEST_CASE("tensors from and to other threads are counted while this thread holds them") {
   memory_meter meter;
   auto arrived = at::ones({1024});
   {
@@ -85,13 +85,13 @@ TEST_CASE("a stage's memory follows its microbatches") {
     stage.apply(1.0, 1e-3);
   };
 
-  // Split: with W pending the microbatches still hold memory, and more of it than fused.
+  // Split: with W pending the microbatches still hold memory, more than with a fused backward.
   stage.begin_step(step_id{0});
   CHECK(meter.current() == 0);
   stage.run(launch_of(task_kind::forward, 0), {});
   const auto one_forward = meter.current();
 
-  // The estimate is what is really held, within a few small tensors.
+  // The estimate matches the bytes held, within a few small tensors.
   job::data_options sizes;
   sizes.microbatch_size = 2;
   sizes.sequence_length = 16;
@@ -128,7 +128,7 @@ TEST_CASE("a stage's memory follows its microbatches") {
   CHECK(meter.peak() < split_peak);
 }
 
-TEST_CASE("what a stage sends is not held, what it receives is") {
+TEST_CASE("a stage does not hold what it sends, but holds what it receives") {
   const pipeline_shape shape{2, 1, 1, placement::linear};
   const auto data = std::make_shared<uneven_source>(1);
   pipeline p(small_model(), small_train(), shape, data);

@@ -1,4 +1,4 @@
-/// The families of models: what holds for each whatever its configuration.
+/// Properties of all model families and configurations.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <catch2/catch.hpp>
@@ -113,7 +113,7 @@ microbatch part_of(const microbatch& mb, std::int64_t first, std::int64_t count)
 
 }  // namespace
 
-TEST_CASE("every family trains to the bits of a plain loop, however it is cut and ordered") {
+TEST_CASE("every family trains to the bits of a plain loop, for every number of stages and order") {
   auto model = GENERATE(llama(), qwen3(), with_images(small_model()), with_images(qwen3()));
   const bool sees = model.vision.layers > 0;
   const std::uint32_t microbatches = 3;
@@ -138,7 +138,7 @@ TEST_CASE("every family trains to the bits of a plain loop, however it is cut an
   }
 }
 
-TEST_CASE("sequences of one microbatch do not see each other") {
+TEST_CASE("attention does not cross sequences of a microbatch") {
   auto model = GENERATE(small_model(), llama(), qwen3());
   model.dropout = 0;
   const mixed_source source(1, false);
@@ -163,7 +163,7 @@ TEST_CASE("a text's loss depends on its images, and on their order") {
   CHECK(loss_of(model, mb) != Approx(seen).epsilon(1e-6));
 }
 
-TEST_CASE("texts and images that do not fit each other are refused") {
+TEST_CASE("a text whose image tokens do not match its images is refused") {
   const auto model = with_images(llama());
   const mixed_source source(1);
   auto mb = source.load(step_id{0}, microbatch_id{0});

@@ -1,4 +1,4 @@
-/// What is computed without tensors: learning rate, clipping, estimates.
+/// Computations without tensors: learning rate, clipping, estimates.
 #include <cmath>
 #include <limits>
 
@@ -10,7 +10,7 @@
 
 namespace rrfp::compute::test {
 
-TEST_CASE("the learning rate warms up in a line and falls as a cosine") {
+TEST_CASE("the learning rate warms up linearly and decays as a cosine") {
   job::train_options t;
   t.steps = 110;
   t.warmup_steps = 10;
@@ -29,7 +29,7 @@ TEST_CASE("the learning rate warms up in a line and falls as a cosine") {
   CHECK(lr_of(t, step_id{199}) == Approx(1e-3));
 }
 
-TEST_CASE("gradients are scaled to the clipping norm and never up") {
+TEST_CASE("gradients are scaled down to the clipping norm, never up") {
   const std::vector<parameter_norm> norms{{{0, 0}, 9.0}, {{1, 0}, 16.0}};
   CHECK(clip_gradients(norms, 10.0)->norm == Approx(5.0));
   CHECK(clip_gradients(norms, 10.0)->scale == 1.0);
@@ -46,7 +46,7 @@ TEST_CASE("the norm has the same bits whatever order the stages report in") {
   CHECK(clip_gradients(reversed, 1.0)->norm == expected);
   double squared = 0;
   for (const auto& p : reversed) squared += p.squared;
-  CHECK(std::sqrt(squared) != expected);  // the hazard is real
+  CHECK(std::sqrt(squared) != expected);  // the order does matter
 }
 
 TEST_CASE("a gradient that is not finite is an error") {
@@ -56,7 +56,7 @@ TEST_CASE("a gradient that is not finite is an error") {
   CHECK_THAT(clipped.message(), Catch::Contains("nan"));
 }
 
-TEST_CASE("the hash of a model does not depend on who reports first, but on every parameter") {
+TEST_CASE("the hash of a model depends on every parameter, but not on the order of reports") {
   const std::vector<parameter_hash> a{{{0, 0}, 11}, {{0, 1}, 12}, {{1, 0}, 13}};
   const std::vector<parameter_hash> b{{{1, 0}, 13}, {{0, 1}, 12}, {{0, 0}, 11}};
   const std::vector<parameter_hash> swapped{{{0, 0}, 12}, {{0, 1}, 11}, {{1, 0}, 13}};
@@ -64,7 +64,7 @@ TEST_CASE("the hash of a model does not depend on who reports first, but on ever
   CHECK(hash_of_model(a) != hash_of_model(swapped));
 }
 
-TEST_CASE("layers are cut evenly, the remainder to the earlier chunks") {
+TEST_CASE("layers are divided evenly, with the remainder in the earlier chunks") {
   CHECK(layers_of(8, virtual_stage_id{1}, 4) == layer_range{2, 2});
   CHECK(layers_of(10, virtual_stage_id{0}, 4) == layer_range{0, 3});
   CHECK(layers_of(10, virtual_stage_id{1}, 4) == layer_range{3, 3});
@@ -72,7 +72,7 @@ TEST_CASE("layers are cut evenly, the remainder to the earlier chunks") {
   CHECK(layers_of(10, virtual_stage_id{3}, 4) == layer_range{8, 2});
 }
 
-TEST_CASE("an estimate of the whole does not depend on the cut") {
+TEST_CASE("the estimate of the whole model does not depend on the number of stages") {
   job::model_options m;
   m.layers = 6;
   const job::data_options d;

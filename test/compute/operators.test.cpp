@@ -65,8 +65,8 @@ void check_same(const gradients& got, const gradients& expected) {
   }
 }
 
-/// Ordinary autograd, the split backward and the fused one give the same bits, also when a gradient
-/// is there already: g + (a + b) is not (g + a) + b for a weight that is used twice.
+/// Ordinary autograd, the split and the fused backward give the same bits, also when a gradient
+/// exists already: g + (a + b) is not (g + a) + b for a weight that is used twice.
 void check_all_ways(const at::Tensor& x, const std::vector<at::Tensor>& weights, const program& f) {
   prepare_compute_thread();
   const auto shape = f(x, nullptr).sizes().vec();
@@ -89,7 +89,7 @@ void check_all_ways(const at::Tensor& x, const std::vector<at::Tensor>& weights,
       const auto& weight = weights.front();
       const auto before = weight.grad().defined() ? weight.grad().clone() : at::Tensor{};
       gx = backward_into(*stash, x, f, gy);
-      // Immediately means in the backward, deferred means nothing of it before the fold.
+      // Immediate: computed in the backward. Deferred: not computed before the fold.
       const bool unchanged =
           before.defined() ? at::equal(weight.grad(), before) : !weight.grad().defined();
       CHECK(unchanged != immediate);
@@ -184,7 +184,7 @@ TEST_CASE("a weight that other operators use as well is left to the graph, bit f
   }
 }
 
-TEST_CASE("leaves that deferred operators alone use are no ordinary ones") {
+TEST_CASE("leaves that only deferred operators use are not ordinary") {
   const auto w = leaf({32, 32}, 1);
   const auto v = leaf({32, 32}, 2);
   const auto x = leaf({4, 32}, 3);
@@ -195,7 +195,7 @@ TEST_CASE("leaves that deferred operators alone use are no ordinary ones") {
   for (const auto& l : leaves) CHECK(l.is_ordinary == !l.value.is_same(w));
 }
 
-TEST_CASE("a branch whose output does not matter leaves its weight to the others") {
+TEST_CASE("a branch without influence on the loss adds nothing to the gradient of its weight") {
   const auto w = leaf({32, 32}, 1);
   const auto dead = [&](const at::Tensor& x, weight_stash* s) {
     const auto unused = linear(x, w, {}, s);
@@ -262,7 +262,7 @@ TEST_CASE("gradients of microbatches are summed in the order of folding") {
     return collect({}, {w}).weights[0];
   };
   CHECK(at::equal(folded({2, 0, 3, 1}, {0, 1, 2, 3}), expected));
-  // The hazard that the fixed order guards against.
+  // The order does matter, so it must be fixed.
   CHECK(!at::equal(folded({0, 1, 2, 3}, {3, 2, 1, 0}), expected));
 }
 
@@ -283,7 +283,7 @@ TEST_CASE("a dropout mask follows from its key alone") {
   }
 }
 
-TEST_CASE("dropout drops as many as it says and keeps the mean") {
+TEST_CASE("dropout drops the given share and keeps the mean") {
   const auto y = dropout(at::ones({1000, 100}), 0.25, {1, step_id{0}, microbatch_id{0}, 0, 0});
   CHECK((y == 0).to(at::kDouble).mean().item<double>() == Approx(0.25).margin(0.01));
   CHECK(y.mean().item<double>() == Approx(1.0).margin(0.01));

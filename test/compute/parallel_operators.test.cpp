@@ -1,4 +1,4 @@
-/// Each parallel operator against the plain one: forward, the input's gradient, the weights'.
+/// Compares each parallel operator with the plain one: output, input gradient, weight gradients.
 #include <algorithm>
 #include <functional>
 #include <vector>
@@ -69,14 +69,14 @@ outcome run(how h, const at::Tensor& x, const std::vector<at::Tensor>& weights,
   return o;
 }
 
-/// Up to some roundings of the largest element: sums over ranks cancel as others do.
+/// Equal up to some roundings of the largest element, because sums over ranks may cancel.
 bool close(const at::Tensor& a, const at::Tensor& b) {
   if (!a.sizes().equals(b.sizes())) return false;
   const auto size = std::max(1.0, b.abs().max().item<double>());
   return (a - b).abs().max().item<double>() < 1e-6 * size;
 }
 
-/// What a rank holds of the whole: everything, or a part along a dimension.
+/// What a rank holds of a tensor: all of it, or a part along a dimension.
 constexpr int all = -1;
 
 at::Tensor seen_by(const at::Tensor& whole, int dimension, std::uint32_t rank,
@@ -90,8 +90,8 @@ struct cuts {
   std::vector<int> gw;
 };
 
-/// Runs on `ranks` ranks in every way and compares with `expected`. What every rank holds must be
-/// the same bit for bit, and so must be deferred and immediate weight gradients.
+/// Runs on `ranks` ranks in every way and compares with `expected`. Replicated tensors must be
+/// equal bit for bit, and so must deferred and immediate weight gradients.
 void check_against(const outcome& expected, const cuts& c, std::uint32_t ranks,
                    const std::function<outcome(how, const shared_group&)>& work) {
   std::vector<outcome> deferred;
@@ -159,7 +159,7 @@ TEST_CASE("a row-parallel linear sums what the ranks have, and adds the bias onc
   }
 }
 
-TEST_CASE("parallel operators take weights that are no leaves") {
+TEST_CASE("parallel operators accept weights that are not leaves") {
   const auto expected = plain_linear();
   const auto table = random({16, 12}, 1);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(2);
@@ -194,7 +194,7 @@ TEST_CASE("column then row: two layers with a nonlinearity between them") {
     const auto w = leaf(weight);
     const auto b = leaf(bias);
     const auto d = leaf(down);
-    // The residual sends the gradient to two places: a sum in place would spoil the other one.
+    // The residual sends the gradient to two consumers: a sum in place would corrupt the other.
     expected = run(how::autograd, x, {w, b, d}, gy,
                    [&](weight_stash*) { return at::linear(at::gelu(at::linear(x, w, b)), d) + x; });
   }
@@ -212,7 +212,7 @@ TEST_CASE("column then row: two layers with a nonlinearity between them") {
   }
 }
 
-TEST_CASE("a gradient that goes two ways is summed on one of them only") {
+TEST_CASE("a gradient with two consumers is summed for one of them only") {
   const auto gy = random({4, 6, 32}, 7);
   const auto got = on_ranks(4, [&](const shared_group& g) {
     const auto a = leaf(activation);
@@ -318,7 +318,7 @@ TEST_CASE("ids beyond the vocabulary are refused on every rank, with their range
   }
 }
 
-TEST_CASE("a group of one changes no bit and costs nothing") {
+TEST_CASE("a group of one rank changes no bit and costs nothing") {
   const auto expected = plain_linear();
   for (const auto& g : {shared_group(), make_groups(1)[0]}) {
     const auto x = leaf(activation);

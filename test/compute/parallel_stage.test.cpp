@@ -1,5 +1,5 @@
-/// Parts of a model: what each rank holds, what it reports, what can be read back, and what happens
-/// when ranks do not come together.
+/// Sharded models: what each rank holds, reports and restores, and the errors when ranks disagree
+/// or are missing.
 #include <map>
 #include <set>
 
@@ -25,7 +25,7 @@ job::model_options wide_model() {
   return m;
 }
 
-/// Shapes only: no rank ever comes.
+/// A group for shapes only; it runs no collective.
 class lonely_group final : public rank_group {
  public:
   lonely_group(std::uint32_t rank, std::uint32_t size) : rank_(rank), size_(size) {}
@@ -71,7 +71,7 @@ std::string caught(Work work) {
 
 }  // namespace
 
-TEST_CASE("each rank's parameters are slices of those that one rank would have") {
+TEST_CASE("each rank's parameters are slices of the parameters of one rank") {
   auto model = wide_model();
   model.tied_head = GENERATE(false, true);
   const auto whole = make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
@@ -101,12 +101,12 @@ TEST_CASE("each rank's parameters are slices of those that one rank would have")
       }
     }
     for (const auto& t : of_ranks[0]) shared += t.part ? 1 : 0;
-    // A layer cuts qkv and up, weight and bias, and the weights of projection and down.
+    // Sharded in a layer: weight and bias of qkv and up, and the weights of projection and down.
     CHECK(shared == (ranks == 1 ? 0 : 4 * 6 + (model.tied_head ? 1 : 2)));
   }
 }
 
-TEST_CASE("q, k and v are cut by heads, each on its own") {
+TEST_CASE("q, k and v are each sharded by heads") {
   const auto whole = make_model_chunk(wide_model(), virtual_stage_id{0}, 4, 1).value();
   const auto mine = make_model_chunk(wide_model(), virtual_stage_id{0}, 4, 1,
                                      std::make_shared<lonely_group>(1, 4))
@@ -182,7 +182,8 @@ TEST_CASE("the reports of all ranks name every element once") {
   for (const auto& p : alone) CHECK(four.contains(p.first));
 }
 
-TEST_CASE("ranks that run different tasks are told which, in forward and in backward") {
+TEST_CASE(
+    "ranks that run different tasks get an error that names them, in forward and in backward") {
   const auto in_forward = on_ranks(2, [](const shared_group& g) {
     const auto stage = stage_of_rank(wide_model(), g);
     stage->begin_step(step_id{5});
@@ -209,7 +210,7 @@ TEST_CASE("ranks that run different tasks are told which, in forward and in back
   }
 }
 
-TEST_CASE("a rank that stays away is named within the limit") {
+TEST_CASE("a missing rank is named within the time limit") {
   const auto texts =
       on_ranks(make_groups(4, std::chrono::milliseconds(200)), [](const shared_group& g) {
         const auto stage = stage_of_rank(wide_model(), g);
@@ -223,7 +224,7 @@ TEST_CASE("a rank that stays away is named within the limit") {
   }
 }
 
-TEST_CASE("shards of any two cuts have in common what they should") {
+TEST_CASE("shards of any two partitions have the correct overlap") {
   const auto whole = at::arange(2 * 24 * 3).view({2, 24, 3});
   for (const std::int64_t blocks : {1, 3}) {
     for (const auto from : {1u, 2u, 4u, 8u}) {

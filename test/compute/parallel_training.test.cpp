@@ -29,7 +29,7 @@ job::model_options wide_model(bool tied = false) {
   return m;
 }
 
-/// The part of the job that brings the norms of all ranks together; they come in any order.
+/// Collects the norms of all ranks, which arrive in any order, as the job does.
 class gathering {
  public:
   explicit gathering(std::size_t ranks) : ranks_(ranks) {}
@@ -108,8 +108,8 @@ std::uint64_t hash_of(const std::vector<run_result>& ranks) {
   return hash_of_model(std::move(all));
 }
 
-/// Everything that a step leaves: every rank has the same losses, and of what all hold the same
-/// bits; so has the optimizer.
+/// Checks the state after a step: all ranks have the same losses, replicated parameters and
+/// optimizer state, bit for bit.
 void check_ranks_agree(const std::vector<run_result>& ranks) {
   for (const auto& r : ranks) {
     CHECK(r.losses == ranks[0].losses);
@@ -128,7 +128,7 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-/// Plain steps of size 1: what a weight loses is its gradient.
+/// Plain SGD steps with lr 1: the change of a weight is its gradient.
 job::train_options one_plain_step() {
   auto t = small_train();
   t.optimizer = job::optimizer_kind::sgd;
@@ -168,7 +168,7 @@ TEST_CASE("losses, norms and gradients are those of one rank up to rounding") {
   }
 }
 
-TEST_CASE("whole steps with clipping and AdamW stay those of one rank") {
+TEST_CASE("steps with clipping and AdamW match those of one rank") {
   const auto model = wide_model(true);
   const auto options = small_train();
   run_options o;
@@ -187,7 +187,7 @@ TEST_CASE("whole steps with clipping and AdamW stay those of one rank") {
   }
 }
 
-TEST_CASE("the order of launches, the split of backward and the cut into stages change no bit") {
+TEST_CASE("the order of launches, the split of backward and the number of stages change no bit") {
   const auto model = wide_model(true);
   const auto options = small_train();
   for (const auto ranks : {2u, 4u}) {
@@ -217,7 +217,7 @@ TEST_CASE("the order of launches, the split of backward and the cut into stages 
     check({2, 2, microbatches, placement::v}, split::mixed, 4);
     check({4, 1, microbatches, placement::linear}, split::mixed, 5);
 
-    // The check can fail.
+    // The check can fail: this must differ.
     auto other = options;
     other.seed = 8;
     CHECK(hash_of(train(model, other, o)) != hash_of(expected));
@@ -239,7 +239,7 @@ TEST_CASE("a group of one trains to the bits of no group") {
   }
 }
 
-TEST_CASE("what one number of ranks has written another reads, and trains on") {
+TEST_CASE("a checkpoint of one number of ranks resumes on another") {
   const auto model = wide_model(true);
   const auto options = small_train();
   run_options o;
@@ -248,7 +248,7 @@ TEST_CASE("what one number of ranks has written another reads, and trains on") {
   std::vector<named_tensor> state;
   for (const auto& r : first) state.insert(state.end(), r.snapshot.begin(), r.snapshot.end());
 
-  // Read without a step: every part is in its place, also those of the optimizer.
+  // Read without a step: every part is in its place, also the optimizer state.
   for (const auto ranks : {1u, 2u, 4u, 8u}) {
     INFO("read by " << ranks);
     run_options again;
@@ -289,7 +289,7 @@ TEST_CASE("what one number of ranks has written another reads, and trains on") {
   }
 }
 
-TEST_CASE("a checkpoint that lacks a rank is refused with what is missing") {
+TEST_CASE("a checkpoint without one rank is refused with the missing part") {
   const auto model = wide_model();
   const auto options = small_train();
   run_options o;

@@ -59,7 +59,7 @@ bool pipeline::is_ready(const todo& t) const {
   return false;
 }
 
-/// What closes the gap folds everything that has waited behind it.
+/// The task that closes a gap also folds all completed microbatches after it.
 fold_range pipeline::folds_after(place at) {
   is_weight_ready_[at] = true;
   auto& next = folded_[at.first];
@@ -121,7 +121,7 @@ double pipeline::finish(double lr) {
     if (s->tied_side() == tie::copy) copy = s.get();
   }
   if (owner != nullptr) {
-    // Handed over without a copy: the join of one side must not change what the other one gets.
+    // Passed without a copy: the join on one side must not change the tensor of the other.
     const auto of_owner = *owner->tied_gradient();
     const auto of_copy = *copy->tied_gradient();
     owner->join_tied(of_copy);

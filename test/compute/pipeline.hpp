@@ -23,9 +23,9 @@ struct pipeline_options {
   std::uint64_t order_seed = 1;
   /// Runs microbatches strictly one after the other, each as far as it goes.
   bool one_by_one = false;
-  /// The tensor-parallel ranks of every stage; each has a pipeline in a thread of its own.
+  /// The tensor-parallel ranks of every stage; each rank has its own pipeline and thread.
   std::shared_ptr<rank_group> group = nullptr;
-  /// Brings together what the ranks report; empty: there is one rank.
+  /// Combines the reports of the ranks; empty: there is one rank.
   std::function<std::vector<parameter_norm>(std::vector<parameter_norm>)> gather_norms = nullptr;
   /// Called with every chunk before the first step.
   std::function<void(stage_module&)> prepare = nullptr;
@@ -74,7 +74,7 @@ class pipeline {
   std::map<std::uint32_t, std::uint32_t> folded_;
 };
 
-/// `steps` steps of a pipeline, as train_plainly() gives them.
+/// Runs `steps` steps of a pipeline; the result is that of train_plainly().
 training_result train_in_stages(const job::model_options& model, const job::train_options& train,
                                 const pipeline_shape& shape,
                                 std::shared_ptr<const batch_source> data, std::uint64_t steps,

@@ -77,7 +77,7 @@ training_result train_plainly(const job::model_options& model, const job::train_
       (sum / total).backward();
       result.losses.push_back(sum.item<double>() / static_cast<double>(batch.tokens));
     }
-    // What no microbatch has used has a gradient of zeros.
+    // A parameter that no microbatch uses has a gradient of zeros.
     for (const auto& v : values)
       if (!v.grad().defined()) v.mutable_grad() = at::zeros_like(v);
     sum_tied(parameters);

@@ -1,6 +1,5 @@
-/// The reference: how anybody would train the same model with libtorch. One process, the
-/// microbatches one after the other, loss.backward(), clipping, optimizer.step(). Knows no stage,
-/// task or stash.
+/// The reference: an ordinary libtorch training loop for the same model. One process runs the
+/// microbatches in order: loss.backward(), clipping, optimizer.step(). No stages, tasks or stash.
 #pragma once
 
 #include <cstdint>

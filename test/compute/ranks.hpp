@@ -29,8 +29,8 @@ inline std::vector<shared_group> make_groups(
   return groups;
 }
 
-/// What `work(group)` returns on each rank. An exception of any rank ends the test. (Catch's
-/// assertions belong to the main thread: look at the results there.)
+/// Returns the result of `work(group)` on each rank. An exception of any rank ends the test.
+/// (Catch's assertions belong to the main thread: look at the results there.)
 template <class Work>
 auto on_ranks(const std::vector<shared_group>& groups, Work work) {
   std::vector<decltype(work(groups[0]))> results(groups.size());
@@ -58,7 +58,7 @@ auto on_ranks(std::uint32_t ranks, Work work) {
   return on_ranks(make_groups(ranks), std::move(work));
 }
 
-/// The logical tensors that the ranks' parts make up; what all hold is taken from rank 0.
+/// The logical tensors assembled from the ranks' parts; replicated ones are those of rank 0.
 std::vector<named_tensor> assemble(const std::vector<std::vector<named_tensor>>& of_ranks);
 
 }  // namespace rrfp::compute::test

@@ -1,4 +1,4 @@
-/// Sizes and data that every test of this folder trains on: small enough for milliseconds a step.
+/// Sizes and data of the tests in this folder: small enough for steps of milliseconds.
 #pragma once
 
 #include <memory>

@@ -48,7 +48,7 @@ compute_error caught(Work work) {
   return compute_error(compute_fault::library, "nothing was thrown");
 }
 
-/// A model of one parameter of each sort, as a user might write it: scale * x + shift, where
+/// A user's model with one parameter of each kind: scale * x + shift, where
 /// `scale` is an ordinary parameter and `frozen` never changes.
 class users_module final : public stage_module {
  public:
@@ -75,7 +75,7 @@ class broken_source final : public batch_source {
   std::int64_t step_tokens(step_id) const override { return 1; }
 };
 
-/// Ids beyond the vocabulary.
+/// A source of ids outside the vocabulary.
 class wrong_source final : public batch_source {
  public:
   microbatch load(step_id, microbatch_id) const override {
@@ -118,7 +118,7 @@ TEST_CASE("a loss that is not finite names stage, microbatch and step") {
   stage->begin_step(step_id{7});
 }
 
-TEST_CASE("what a library throws leaves as one compute_error of one line") {
+TEST_CASE("an exception of a library becomes a compute_error of one line") {
   const auto wrong = stage_of(whole_model(), std::make_shared<wrong_source>());
   wrong->begin_step(step_id{3});
   const auto e = caught([&] { wrong->run(forward_of(0), {}); });
@@ -154,7 +154,7 @@ TEST_CASE("out of memory names the task, the slots held and what to lower") {
         "lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = true");
 }
 
-TEST_CASE("memory that an input or a group does not find is told like that of a task") {
+TEST_CASE("out of memory in an input or a group is reported like that of a task") {
   class starved_module final : public stage_module {
    public:
     std::span<const parameter> parameters() const override { return {}; }
@@ -170,12 +170,13 @@ TEST_CASE("memory that an input or a group does not find is told like that of a 
   CHECK_THAT(of_group.what(), Catch::Contains("stage 0, F0 of step 5: cpu is out of memory with 1 "
                                               "slots held (ncclAllReduce on device 0"));
   const auto of_input =
-      caught([&] { stage->refuse("the input of microbatch 1", "out of memory"); });
+      caught([&] { stage->fail_input("the input of microbatch 1", "out of memory"); });
   CHECK(std::string{of_input.what()} ==
         "stage 0, the input of microbatch 1 of step 5: cpu is out of memory with 1 slots held (out "
         "of memory); lower dispatch.slots or data.microbatch_size, or set pipeline.recompute = "
         "true");
-  const auto other = caught([&] { stage->refuse("the input of microbatch 1", "it is broken"); });
+  const auto other =
+      caught([&] { stage->fail_input("the input of microbatch 1", "it is broken"); });
   CHECK(other.fault() == compute_fault::library);
 }
 
@@ -189,7 +190,7 @@ TEST_CASE("a sequence longer than the context is refused with both lengths") {
   CHECK_THAT(e.what(), Catch::Contains("16") && Catch::Contains("model.context = 8"));
 }
 
-TEST_CASE("models that cannot be are refused") {
+TEST_CASE("invalid models are refused") {
   const auto refused = [](auto change, std::uint32_t virtual_stages) {
     auto model = small_model();
     change(model);
@@ -207,7 +208,7 @@ TEST_CASE("models that cannot be are refused") {
   CHECK(!stage_compute::make({one_stage, stage_id{1}, small_train()}, {}, nullptr).ok());
 }
 
-TEST_CASE("initial weights do not depend on the cut") {
+TEST_CASE("initial weights do not depend on the number of stages") {
   const auto whole = whole_model();
   std::size_t next = 0;
   for (std::uint32_t vs = 0; vs < 3; ++vs) {
@@ -246,7 +247,7 @@ TEST_CASE("the estimate knows the number of parameters") {
   }
 }
 
-TEST_CASE("a user's module trains without knowing of stashes") {
+TEST_CASE("a user's module trains without using the stash") {
   const auto stage = stage_of(std::make_unique<users_module>(), std::make_shared<uneven_source>(2));
   const auto scale_before = stage->weights()[0].value.item<double>();
   for (std::uint64_t step = 0; step < 2; ++step) {

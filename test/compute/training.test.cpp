@@ -1,4 +1,4 @@
-/// The same bits as an ordinary training loop, whatever the cut and the order of execution.
+/// Same bits as an ordinary training loop, for every number of stages and order of execution.
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -79,7 +79,7 @@ TEST_CASE("fused, split and mixed backward give the same bits in any order") {
   }
 }
 
-TEST_CASE("a step of one microbatch and a model of one layer are no special cases") {
+TEST_CASE("a step of one microbatch and a model of one layer give the same bits") {
   auto model = small_model();
   const auto train = small_train();
   check_same(in_stages(model, train, shape_of(4, 1, placement::linear, 1)),
@@ -99,7 +99,7 @@ TEST_CASE("SGD with momentum and no clipping give the bits of a plain loop") {
 }
 
 TEST_CASE("seed, dropout and order of data each change the bits") {
-  // If they did not, the comparisons above would compare nothing.
+  // Otherwise the comparisons above would prove nothing.
   const auto model = small_model();
   const auto train = small_train();
   const auto shape = shape_of(2, 1, placement::linear);
@@ -197,7 +197,7 @@ TEST_CASE("training learns") {
   CHECK(p.losses().front() < 0.5 * before.front());
 }
 
-TEST_CASE("a token sees no later one") {
+TEST_CASE("a token does not attend to later ones") {
   auto model = small_model();
   model.dropout = 0;
   const auto first = make_model_chunk(model, virtual_stage_id{0}, 2, 1).value();

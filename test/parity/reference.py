@@ -1,4 +1,4 @@
-"""Writes what transformers makes of small random models, for parity_test to compare with.
+"""Writes the results of transformers for small random models; parity_test compares with them.
 
     reference.py OUT        one folder a model: config.json, model.safetensors, and
                             reference.safetensors with the data, the logits, the loss, the gradient
@@ -82,7 +82,7 @@ def models():
 
 
 def randomize(model):
-    """Norms and biases begin as ones and zeros, which would hide that one is left out."""
+    """Randomises norms and biases: ones and zeros would hide a missing one."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -112,7 +112,7 @@ def make_data(has_images):
 def logits_of(model, ids, images):
     if not images:
         return model(input_ids=ids[None], use_cache=False).logits[0]
-    # One image at a time: they differ in size.
+    # One image at a time, because sizes differ.
     features = []
     for image in images:
         out = model.model.get_image_features(
@@ -172,7 +172,7 @@ def write(name, model, out):
             tensors[f"data.{mb}.image.{n}"] = image
 
         if images:
-            # The encoder by itself: what its last layer gives, class tokens included.
+            # The encoder by itself: the output of its last layer, including class tokens.
             with torch.no_grad():
                 hidden = [model.model.vision_tower(
                     image[None], output_hidden_states=True, interpolate_pos_encoding=True
@@ -225,7 +225,7 @@ def load(folder, data, out):
             logits = []
             with torch.no_grad():
                 for part in torch.split(ids, lengths):
-                    # One image at most in a sequence.
+                    # At most one image in a sequence.
                     has_image = bool((part == IMAGE_TOKEN).any())
                     logits.append(logits_of(model, part, [images.pop(0)] if has_image else []))
             tensors[f"logits.{mb}"] = torch.cat(logits).contiguous()

@@ -177,7 +177,7 @@ TEST_CASE("a user function that throws or returns nothing is an error") {
     return s;
   };
   CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
-             Contains("something that is no std::exception was thrown"));
+             Contains("threw an object that is not a std::exception"));
 }
 
 TEST_CASE("a policy that throws during a step ends the training, not the program") {

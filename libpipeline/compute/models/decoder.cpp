@@ -10,7 +10,7 @@ namespace {
 
 using job::architecture;
 
-/// The scaled deviation of GPT-2 for what is added to the residual stream.
+/// Projections into the residual stream have the scaled initial deviation of GPT-2.
 linear_traits into_residual(const job::model_options& m, bool has_bias) {
   return {.deviation = initial_deviation / std::sqrt(2.0 * m.layers),
           .has_bias = has_bias,
@@ -101,7 +101,7 @@ at::Tensor decoder_attention::operator()(const at::Tensor& x, const layer_contex
   const auto by_head = [&](const at::Tensor& t) { return t.view({t.size(0), -1, head_width_}); };
   at::Tensor q, k, v;
   if (fused_) {
-    // This rank's heads: a third of its columns each.
+    // q, k and v of this rank's heads: a third of its columns each.
     const auto parts = (*fused_)(shared, c).chunk(3, -1);
     q = by_head(parts[0]), k = by_head(parts[1]), v = by_head(parts[2]);
   } else {
@@ -110,7 +110,8 @@ at::Tensor decoder_attention::operator()(const at::Tensor& x, const layer_contex
     v = by_head((*value_)(shared, c));
   }
   if (query_norm_) {
-    // Every rank normalises its own heads with the same weights, whose gradient is the sum.
+    // Each rank normalises its own heads with replicated weights, so their gradient is a sum over
+    // ranks.
     const auto normalised = [&](norm_layer norm, const at::Tensor& t) {
       norm.weight = copy_to_group(norm.weight, c.group);
       return norm(t);

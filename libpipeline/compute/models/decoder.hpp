@@ -1,6 +1,5 @@
-/// The decoder's own parts: GPT-2 (Radford et al., 2019), LLaMA 3 (Llama Team, 2024) and Qwen3
-/// (Qwen Team, 2025), told apart by what job::model_options says. Parameters have the names that
-/// Hugging Face gives them.
+/// The parts of the decoder: GPT-2 (Radford et al., 2019), LLaMA 3 (Llama Team, 2024) and Qwen3
+/// (Qwen Team, 2025), selected by job::model_options. Parameters have the names of Hugging Face.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +15,23 @@
 
 namespace rrfp::compute {
 
-/// Names of the parts of a family.
+/// Parameter names of a family.
 struct decoder_names {
-  std::string tokens, positions, layer, norm, head;  // `layer` goes before the number
+  std::string tokens, positions, layer, norm, head;  // `layer`: prefix of the number
   std::string attention_norm, fused_qkv, query, key, value, attention_out, query_norm, key_norm;
   std::string feed_forward_norm, gate, up, down;
 
   static decoder_names of(const job::model_options& m);
 };
 
-/// Dropout of a residual branch, keyed by its place.
+/// Dropout of a residual branch, keyed by its layer and site.
 enum class dropout_site : std::uint32_t { embedding, attention, feed_forward };
 using residual_dropout =
     std::function<at::Tensor(const at::Tensor& x, std::uint32_t layer, dropout_site site)>;
 
 norm_kind norm_kind_of(const job::model_options& m);
 
-/// Rotary positions, or nothing where positions are learned.
+/// Rotary positions; nullopt if positions are learned.
 std::optional<rotary_positions> make_rotary(const job::model_options& m);
 
 /// Causal attention; each rank computes some of the heads.

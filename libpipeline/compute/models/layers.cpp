@@ -6,7 +6,7 @@
 
 namespace rrfp::compute {
 
-at::Tensor as(const at::Tensor& parameter, const at::Tensor& x) {
+at::Tensor as_type_of(const at::Tensor& parameter, const at::Tensor& x) {
   return parameter.defined() ? parameter.to(x.scalar_type()) : parameter;
 }
 
@@ -24,8 +24,8 @@ column_linear::column_linear(parameter_maker& make, const std::string& name, std
                              std::int64_t out, const linear_traits& traits, std::int64_t blocks)
     : weight(make.normal(
           name + ".weight", {out, in}, traits.deviation,
-          {.how = cut{0, blocks}, .stored = {.transposed = traits.stored_transposed}})) {
-  if (traits.has_bias) bias = make.zeros(name + ".bias", {out}, {.how = cut{0, blocks}});
+          {.partition = cut{0, blocks}, .stored = {.transposed = traits.stored_transposed}})) {
+  if (traits.has_bias) bias = make.zeros(name + ".bias", {out}, {.partition = cut{0, blocks}});
 }
 
 at::Tensor column_linear::operator()(const at::Tensor& x, const layer_context& c) const {
@@ -34,8 +34,9 @@ at::Tensor column_linear::operator()(const at::Tensor& x, const layer_context& c
 
 row_linear::row_linear(parameter_maker& make, const std::string& name, std::int64_t in,
                        std::int64_t out, const linear_traits& traits)
-    : weight(make.normal(name + ".weight", {out, in}, traits.deviation,
-                         {.how = cut{1}, .stored = {.transposed = traits.stored_transposed}})) {
+    : weight(
+          make.normal(name + ".weight", {out, in}, traits.deviation,
+                      {.partition = cut{1}, .stored = {.transposed = traits.stored_transposed}})) {
   if (traits.has_bias) bias = make.zeros(name + ".bias", {out});
 }
 
@@ -51,9 +52,9 @@ norm_layer::norm_layer(parameter_maker& make, const std::string& name, std::int6
 
 at::Tensor norm_layer::operator()(const at::Tensor& x) const {
   if (bias.defined()) {
-    return at::layer_norm(x, {weight.size(0)}, as(weight, x), as(bias, x), epsilon);
+    return at::layer_norm(x, {weight.size(0)}, as_type_of(weight, x), as_type_of(bias, x), epsilon);
   }
-  return at::rms_norm(x, {weight.size(0)}, as(weight, x), epsilon);
+  return at::rms_norm(x, {weight.size(0)}, as_type_of(weight, x), epsilon);
 }
 
 at::Tensor activate(job::activation_kind kind, const at::Tensor& x) {
@@ -73,8 +74,8 @@ rotary_positions::rotary_positions(const job::model_options& m, std::int64_t wid
   for (std::int64_t i = 0; i < width / 2; ++i) {
     auto f = 1.0 / std::pow(m.rope_theta, static_cast<double>(2 * i) / static_cast<double>(width));
     if (scaling.factor != 1) {
-      // Waves that are short against the original context stay, long ones are stretched, those
-      // between go from one to the other (Llama Team, The Llama 3 Herd of Models, 2024).
+      // Keep waves that are short relative to the original context, stretch long ones, and
+      // interpolate between (Llama Team, The Llama 3 Herd of Models, 2024).
       const auto turns = scaling.original_context * f / (2 * std::numbers::pi);
       const auto share = (turns - scaling.low_frequency_factor) /
                          (scaling.high_frequency_factor - scaling.low_frequency_factor);
@@ -87,7 +88,7 @@ rotary_positions::rotary_positions(const job::model_options& m, std::int64_t wid
 
 std::pair<at::Tensor, at::Tensor> rotary_positions::at_positions(
     const at::Tensor& positions) const {
-  // A copy in every forward would wait for all that is in the stream.
+  // Keep the copy: a copy in every forward would wait for the stream.
   if (frequencies_.device() != positions.device())
     frequencies_ = frequencies_.to(positions.device());
   const auto angles = at::outer(positions.to(at::kFloat), frequencies_);
@@ -98,7 +99,7 @@ std::pair<at::Tensor, at::Tensor> rotary_positions::at_positions(
 at::Tensor rotate(const at::Tensor& x, const layer_context& c) {
   const auto halves = x.chunk(2, -1);
   const auto turned = at::cat({halves[1].neg(), halves[0]}, -1);
-  return x * as(c.cosines, x) + turned * as(c.sines, x);
+  return x * as_type_of(c.cosines, x) + turned * as_type_of(c.sines, x);
 }
 
 }  // namespace rrfp::compute

@@ -1,5 +1,5 @@
-/// What transformers are made of, with weights that the tensor-parallel ranks of a stage share as
-/// Megatron-LM does. Rows are [rows, width]; which rows belong together is the packing's business.
+/// Building blocks of transformers, with weights sharded over the tensor-parallel ranks as in
+/// Megatron-LM. Activations are [rows, width]; `packing` maps rows to sequences.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ namespace rrfp::compute {
 
 constexpr double initial_deviation = 0.02;
 
-/// What all layers of a chunk share during one forward.
+/// Shared by all layers of a chunk during one forward.
 struct layer_context {
   weight_stash* stash;
   const shared_group& group;
   const packing& rows;
-  /// Rotary positions, [rows, 1, width of a head] each; undefined where positions are learned.
+  /// Rotary positions, [rows, 1, width of a head] each; undefined if positions are learned.
   at::Tensor cosines = {};
   at::Tensor sines = {};
 };
@@ -37,7 +37,7 @@ struct linear_traits {
   bool stored_transposed = false;
 };
 
-/// Every rank holds all of it: [rows, in] -> [rows, out], both the same on every rank.
+/// Replicated on every rank: [rows, in] -> [rows, out], both the same on every rank.
 struct whole_linear {
   at::Tensor weight, bias;
 
@@ -46,8 +46,8 @@ struct whole_linear {
   at::Tensor operator()(const at::Tensor& x, const layer_context& c) const;
 };
 
-/// Each rank has some of the outputs: [rows, in] -> [rows, out / ranks]. `x` has been through
-/// copy_to_group(), once for all layers that read it.
+/// Each rank computes some of the outputs: [rows, in] -> [rows, out / ranks]. The caller passes `x`
+/// through copy_to_group(), once for all layers that use it.
 struct column_linear {
   at::Tensor weight, bias;
 
@@ -56,7 +56,7 @@ struct column_linear {
   at::Tensor operator()(const at::Tensor& x, const layer_context& c) const;
 };
 
-/// Each rank takes some of the inputs: [rows, in / ranks] -> [rows, out], the same on every rank.
+/// Each rank uses some of the inputs: [rows, in / ranks] -> [rows, out], the same on every rank.
 struct row_linear {
   at::Tensor weight, bias;
 
@@ -68,7 +68,7 @@ struct row_linear {
 enum class norm_kind : std::uint8_t { layer, rms };
 
 struct norm_layer {
-  at::Tensor weight, bias;  // no bias: root mean square
+  at::Tensor weight, bias;  // undefined bias: RMS norm
   double epsilon;
 
   norm_layer(parameter_maker& make, const std::string& name, std::int64_t width, norm_kind kind,
@@ -76,25 +76,26 @@ struct norm_layer {
   at::Tensor operator()(const at::Tensor& x) const;
 };
 
-/// A parameter, or anything like it, in the type that is computed in. Undefined stays so.
-at::Tensor as(const at::Tensor& parameter, const at::Tensor& x);
+/// A parameter in the compute type, that of `x`. Undefined stays undefined.
+at::Tensor as_type_of(const at::Tensor& parameter, const at::Tensor& x);
 
 at::Tensor activate(job::activation_kind kind, const at::Tensor& x);
 
-/// Cosines and sines of rotary positions (Su et al., RoFormer, 2021), as LLaMA 3 scales them.
+/// Cosines and sines of rotary positions (Su et al., RoFormer, 2021), with the scaling of LLaMA 3.
 class rotary_positions {
  public:
-  /// Of heads of `width` elements.
+  /// `width`: elements of a head.
   rotary_positions(const job::model_options& m, std::int64_t width);
 
   /// `positions` int64 [rows]; both results float [rows, 1, width].
   std::pair<at::Tensor, at::Tensor> at_positions(const at::Tensor& positions) const;
 
  private:
-  mutable at::Tensor frequencies_;  // float [width / 2], where it was needed last
+  mutable at::Tensor frequencies_;  // float [width / 2], on the device of the last use
 };
 
-/// `x` [rows, heads, width], turned by the context's angles, halves paired.
+/// `x` [rows, heads, width], rotated by the context's angles; element i is paired with i + width
+/// / 2.
 at::Tensor rotate(const at::Tensor& x, const layer_context& c);
 
 }  // namespace rrfp::compute

@@ -21,7 +21,7 @@ namespace rrfp::compute {
 
 namespace {
 
-/// Where the decoder begins: tokens, and what the encoder made of the images.
+/// The input of the decoder: token embedding, learned positions, and the projector for images.
 struct decoder_entry {
   at::Tensor tokens;
   at::Tensor positions;  // learned ones, or undefined
@@ -29,7 +29,7 @@ struct decoder_entry {
 
   decoder_entry(parameter_maker& make, const decoder_names& names, const job::model_options& m)
       : tokens(make.normal(names.tokens, {m.vocabulary, m.hidden}, initial_deviation,
-                           {.how = cut{}, .tied = m.tied_head ? tie::owner : tie::none})) {
+                           {.partition = cut{}, .tied = m.tied_head ? tie::owner : tie::none})) {
     if (!names.positions.empty())
       positions = make.normal(names.positions, {m.context, m.hidden}, initial_deviation);
     if (m.vision.layers > 0) project.emplace(make, m);
@@ -44,19 +44,19 @@ struct decoder_exit {
       : norm(make, names.norm, m.hidden, norm_kind_of(m), m.norm_epsilon),
         head(make.normal(m.tied_head ? names.tokens : names.head, {m.vocabulary, m.hidden},
                          initial_deviation,
-                         {.how = cut{}, .tied = m.tied_head ? tie::copy : tie::none})) {}
+                         {.partition = cut{}, .tied = m.tied_head ? tie::copy : tie::none})) {}
 };
 
 class model_chunk final : public stage_module {
  public:
   model_chunk(const job::model_options& m, virtual_stage_id vs, std::uint32_t virtual_stages,
-              std::uint64_t seed, shared_group group, at::Device where = at::kCPU)
+              std::uint64_t seed, shared_group group, at::Device parameter_device = at::kCPU)
       : model_(m),
         type_(m.precision == job::precision_kind::bf16 ? at::kBFloat16 : at::kFloat),
         seed_(seed),
         group_(std::move(group)),
         rotary_(make_rotary(m)) {
-    parameter_maker make(seed, group_, where);
+    parameter_maker make(seed, group_, parameter_device);
     const auto names = decoder_names::of(m);
     const auto images = m.vision.layers;
     const auto layers = layers_of(job::all_layers_of(m), vs, virtual_stages);
@@ -72,7 +72,7 @@ class model_chunk final : public stage_module {
       decoder_.emplace_back(make, names, n - images, m);
     }
     if (vs.value() + 1 == virtual_stages) exit_.emplace(make, names, m);
-    parameters_ = make.take();
+    parameters_ = make.take_parameters();
   }
 
   status check(const microbatch& mb) const override {
@@ -97,26 +97,26 @@ class model_chunk final : public stage_module {
   }
 
  private:
-  /// Up to the decoder's first layer: the last encoder chunk's output becomes that of the entry.
+  /// Everything before the decoder's first layer: patches, encoder and projector.
   at::Tensor encode(at::Tensor x, const forward_input& in) const {
-    TORCH_CHECK(in.batch != nullptr, "a model with images needs its microbatch");
+    TORCH_CHECK(in.batch != nullptr, "a model with images needs a microbatch view");
     const auto lengths = encoder_rows(in.batch->layout().images, model_.vision);
     const packing rows(lengths, device());
-    // Without images there is nothing to compute, and nothing for the weights to learn.
+    // Without images there is nothing to compute, and the weights get no gradient.
     if (rows.rows() == 0) {
       if (patches_)
         x = at::zeros({0, std::int64_t{model_.vision.hidden}},
                       at::TensorOptions{type_}.device(device()));
-      return entry_ ? enter(in, {}) : x;
+      return entry_ ? embed(in, {}) : x;
     }
     const layer_context c{in.stash, group_, rows};
     if (patches_) x = (*patches_)(in.batch->whole().images, c);
     for (const auto& layer : encoder_) x = layer(std::move(x), c);
-    return entry_ ? enter(in, (*entry_->project)(x, c)) : x;
+    return entry_ ? embed(in, (*entry_->project)(x, c)) : x;
   }
 
-  /// The tokens' rows, and those of images in their places.
-  at::Tensor enter(const forward_input& in, const at::Tensor& features) const {
+  /// Embeds the tokens and replaces image tokens by image features.
+  at::Tensor embed(const forward_input& in, const at::Tensor& features) const {
     const auto& ids = entry_->project ? in.batch->text().inputs : in.input;
     const auto tokens = ids.reshape({-1});
     auto x = parallel_embedding(tokens, entry_->tokens, in.stash, group_).to(type_);
@@ -136,7 +136,7 @@ class model_chunk final : public stage_module {
                      {seed_, in.step, in.mb, layer, static_cast<std::uint32_t>(site)});
     };
     if (entry_) {
-      if (!entry_->project) x = enter(in, {});
+      if (!entry_->project) x = embed(in, {});
       TORCH_CHECK(rows.longest() <= model_.context, "a sequence of ", rows.longest(),
                   " tokens is longer than model.context = ", model_.context);
       if (entry_->positions.defined())
@@ -145,28 +145,28 @@ class model_chunk final : public stage_module {
     }
     if (rotary_) std::tie(c.cosines, c.sines) = rotary_->at_positions(rows.positions());
     for (const auto& layer : decoder_) x = layer(std::move(x), c, drop);
-    return exit_ ? leave(x, in) : x;
+    return exit_ ? compute_output(x, in) : x;
   }
 
-  at::Tensor leave(const at::Tensor& x, const forward_input& in) const {
+  at::Tensor compute_output(const at::Tensor& x, const forward_input& in) const {
     const auto shared = copy_to_group(exit_->norm(x), group_);
     const auto logits = linear(shared, exit_->head, {}, in.stash).to(at::kFloat);
     if (!in.targets.defined()) return logits;
     return parallel_cross_entropy(logits, in.targets.reshape({-1}), group_);
   }
 
-  /// Parameters move after the chunk is made.
+  /// Read on each use, because the stage moves the parameters after the chunk is created.
   at::Device device() const { return parameters_.front().value.device(); }
 
   std::vector<std::int64_t> lengths_of(const forward_input& in) const {
     if (in.batch != nullptr) return in.batch->layout().lengths;
     const auto& like = entry_ ? in.input : in.targets;
-    TORCH_CHECK(like.defined() && like.dim() == 2, "a chunk in the middle needs its microbatch");
+    TORCH_CHECK(like.defined() && like.dim() == 2, "a chunk in the middle needs a microbatch view");
     return std::vector<std::int64_t>(static_cast<std::size_t>(like.size(0)), like.size(1));
   }
 
   job::model_options model_;
-  at::ScalarType type_;  // what is computed in
+  at::ScalarType type_;  // compute type
   std::uint64_t seed_;
   shared_group group_;
   std::optional<rotary_positions> rotary_;

@@ -34,7 +34,7 @@ packing::packing(std::span<const std::int64_t> lengths, at::Device device) {
   auto* position = positions_.mutable_data_ptr<std::int64_t>();
   for (const auto length : lengths)
     for (std::int64_t i = 0; i < length; ++i) *position++ = i;
-  // From memory that is not pinned the copy would wait for the stream.
+  // The copy from unpinned memory would wait for the stream.
   if (!device.is_cpu()) positions_ = positions_.pin_memory().to(device, /*non_blocking=*/true);
 }
 

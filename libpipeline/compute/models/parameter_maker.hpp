@@ -1,6 +1,6 @@
-/// Makes the parameters of a chunk in model order; their first values follow from (seed, name), so
-/// every cut of the model starts from the same ones. Every rank makes all of a parameter and keeps
-/// its part: the same model for any number of ranks.
+/// Creates the parameters of a chunk in model order. Initial values follow from (seed, name), and
+/// each rank creates the whole parameter and keeps its part, so the initial model does not depend
+/// on the number of stages and ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,25 @@ namespace rrfp::compute {
 
 using shared_group = std::shared_ptr<rank_group>;
 
-/// Along which dimension the ranks share a parameter, and in how many blocks (see shard).
+/// The dimension and the number of blocks by which a parameter is sharded over the ranks (see
+/// shard).
 struct cut {
   std::int64_t dimension = 0;
   std::int64_t blocks = 1;
 };
 
-/// What of a parameter is not its name, sizes and value.
+/// Properties of a parameter besides name, sizes and value.
 struct parameter_traits {
-  std::optional<cut> how = std::nullopt;
+  std::optional<cut> partition = std::nullopt;
   tie tied = tie::none;
   stored_form stored = {};
 };
 
 class parameter_maker {
  public:
-  /// On at::kMeta parameters have sizes and no values.
-  parameter_maker(std::uint64_t seed, shared_group group, at::Device where = at::kCPU)
-      : seed_(seed), group_(std::move(group)), where_(where) {}
+  /// On at::kMeta parameters have sizes but no values.
+  parameter_maker(std::uint64_t seed, shared_group group, at::Device device = at::kCPU)
+      : seed_(seed), group_(std::move(group)), device_(device) {}
 
   const shared_group& group() const { return group_; }
 
@@ -45,14 +46,14 @@ class parameter_maker {
                    const parameter_traits& traits = {});
   at::Tensor ones(const std::string& name, at::IntArrayRef sizes);
 
-  std::vector<parameter> take() { return std::move(parameters_); }
+  std::vector<parameter> take_parameters() { return std::move(parameters_); }
 
  private:
   at::Tensor add(const std::string& name, at::Tensor value, const parameter_traits& traits);
 
   std::uint64_t seed_;
   shared_group group_;
-  at::Device where_;
+  at::Device device_;
   std::vector<parameter> parameters_;
 };
 

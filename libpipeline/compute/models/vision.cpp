@@ -63,9 +63,10 @@ at::Tensor patch_embedding::operator()(std::span<const at::Tensor> images,
     const auto height = image.size(1) / patch_, width = image.size(2) / patch_;
     const auto of_image = embedded.narrow(0, first, height * width);
     first += height * width;
-    const auto positions = as(positions_for(height, width), of_image);
+    const auto positions = as_type_of(positions_for(height, width), of_image);
     rows.push_back(class_token_.defined()
-                       ? at::cat({as(class_token_.view({1, -1}), of_image), of_image}) + positions
+                       ? at::cat({as_type_of(class_token_.view({1, -1}), of_image), of_image}) +
+                             positions
                        : of_image + positions);
   }
   return at::cat(rows);
@@ -79,7 +80,7 @@ at::Tensor patch_embedding::positions_for(std::int64_t rows, std::int64_t column
   const auto hidden = all.size(1);
   const auto grid =
       all.narrow(0, of_class, grid_ * grid_).view({1, grid_, grid_, hidden}).permute({0, 3, 1, 2});
-  // On the host: its backward on a device sums in no fixed order.
+  // On the host, because the backward on a device sums in no fixed order.
   const auto fitted = at::upsample_bicubic2d(grid.cpu(), {rows, columns}, /*align_corners=*/false)
                           .to(all.device())
                           .permute({0, 2, 3, 1})
@@ -120,7 +121,7 @@ projector::projector(parameter_maker& make, const job::model_options& m)
       second_(make, "multi_modal_projector.linear_2", m.hidden, m.hidden, {}) {}
 
 at::Tensor projector::operator()(const at::Tensor& x, const layer_context& c) const {
-  // The first row of each image is its class.
+  // The first row of each image is its class token.
   const auto patches =
       has_class_ ? x.index_select(0, c.rows.positions().ne(0).nonzero().flatten()) : x;
   return second_(at::gelu(first_(copy_to_group(patches, c.group), c)), c);

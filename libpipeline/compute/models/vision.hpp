@@ -1,6 +1,7 @@
 /// A vision transformer (Dosovitskiy et al., 2020) in front of the decoder, and the projector
 /// between them (Liu et al., LLaVA, 2023). Images may have any size that is a multiple of the
-/// patch; learned positions are interpolated. Names are those of Hugging Face's LLaVA with a ViT.
+/// patch; learned positions are interpolated. Parameters have the names of Hugging Face's LLaVA
+/// with a ViT.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +18,16 @@
 
 namespace rrfp::compute {
 
-/// Rows of the encoder for each image: its patches, and one for the class where there is one.
+/// Rows of the encoder for each image: its patches, and the class token if there is one.
 std::vector<std::int64_t> encoder_rows(std::span<const image_size> images,
                                        const job::vision_options& v);
 
-/// Images to rows: [patches + class, hidden], image after image. Every rank computes all of it.
+/// Embeds images as rows [patches + class, hidden], concatenated. Replicated on every rank.
 class patch_embedding {
  public:
-  /// `type`: what is computed in.
+  /// `type`: the compute type.
   patch_embedding(parameter_maker& make, const job::vision_options& v, at::ScalarType type);
-  /// Error: an image of other channels, or whose sides are no multiples of the patch.
+  /// Error: an image without 3 channels, or with sides that are not multiples of the patch.
   at::Tensor operator()(std::span<const at::Tensor> images, const layer_context& c) const;
 
  private:
@@ -57,7 +58,7 @@ class encoder_layer {
   row_linear down_;
 };
 
-/// Rows of patches to rows of the decoder: [patches + class, hidden of the encoder] -> [patches,
+/// Projects encoder rows to decoder rows: [patches + class, hidden of the encoder] -> [patches,
 /// hidden of the decoder].
 class projector {
  public:

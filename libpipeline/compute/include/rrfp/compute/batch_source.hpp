@@ -1,6 +1,6 @@
-/// Where microbatches come from. The first virtual stage loads the inputs and the last one the
-/// targets, those between ask for sizes, maybe on different nodes: all must get the same answer to
-/// the same question.
+/// The interface to training data. The first virtual stage loads the inputs, the last one the
+/// targets, and those between ask for sizes, possibly on different nodes. So a source must return
+/// the same data for the same step and microbatch on every node.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,30 @@
 
 namespace rrfp::compute {
 
-/// Targets with this value count for nothing: padding of sequences shorter than their microbatch.
+/// Targets with this value do not enter the loss, for example padding.
 inline constexpr std::int64_t ignored_target = -100;
 
-/// What a microbatch of text holds. A model of one's own (stage_module) may give every member
-/// another meaning, but for `tokens`, by which losses are weighed.
+/// A microbatch of text. A user's model (stage_module) may give other meanings to all members
+/// except `tokens`, the weight of the loss.
 ///
-/// Sequences of different lengths lie one after another, without padding; so do images.
+/// Sequences of different lengths are concatenated without padding.
 struct microbatch {
-  /// Token ids, int64: [B, T], or [N], the sequences one after another. Where an image goes, the
-  /// model's image token stands once for each of the rows that the model makes of the image.
+  /// Token ids, int64: [B, T], or [N] for concatenated sequences. An image is represented by one
+  /// image token for each row that the model makes of it.
   at::Tensor inputs;
-  /// The token to predict at each place, or ignored_target; shaped like inputs.
+  /// The token to predict at each position, or ignored_target; shaped like inputs.
   at::Tensor targets;
-  std::int64_t tokens = 0;  ///< targets that count
-  /// With inputs [N]: tokens of each sequence, in order, N together. With [B, T]: empty.
+  std::int64_t tokens = 0;  ///< targets that enter the loss
+  /// With inputs [N]: tokens of each sequence, in order, with sum N. With [B, T]: empty.
   std::vector<std::int64_t> lengths = {};
-  /// Float [channels, height, width] each, in the order of their places in inputs.
+  /// Float [channels, height, width] each, in the order of their image tokens in inputs.
   std::vector<at::Tensor> images = {};
 };
 
 /// The sizes of `mb`.
 microbatch_layout layout_of(const microbatch& mb);
 
-/// Everything may differ in size from one microbatch to the next.
+/// All sizes may differ between microbatches.
 class batch_source {
  public:
   batch_source() = default;
@@ -44,19 +44,18 @@ class batch_source {
   batch_source& operator=(const batch_source&) = delete;
   virtual ~batch_source() = default;
 
-  /// The same answer on every node and at any time; safe to call from several threads at once. May
-  /// throw a std::exception, which reaches the caller of stage_compute::run() as a compute_error.
+  /// Must return the same data on every node and at any time. Thread-safe. May throw a
+  /// std::exception, which the caller of stage_compute::run() gets as a compute_error.
   virtual microbatch load(step_id step, microbatch_id mb) const = 0;
-  /// load() without the images, for chunks that need the text alone; `images` may be filled where
-  /// that costs nothing.
+  /// load() for chunks that need only the text; `images` may be empty.
   virtual microbatch load_text(step_id step, microbatch_id mb) const { return load(step, mb); }
-  /// layout_of(load(step, mb)). A source that knows it without loading says so: chunks in the
-  /// middle of the model ask for nothing else.
+  /// layout_of(load(step, mb)). Override it if the layout is known without loading: chunks in the
+  /// middle of the model need only the layout.
   virtual microbatch_layout layout(step_id step, microbatch_id mb) const {
     return layout_of(load(step, mb));
   }
-  /// Sum of `tokens` over the microbatches of the step: what the loss is averaged over. Asked for
-  /// where the last chunk is.
+  /// Sum of `tokens` over the microbatches of the step, the divisor of the loss. Called only on the
+  /// stage with the last chunk.
   virtual std::int64_t step_tokens(step_id step) const = 0;
 };
 

@@ -1,4 +1,4 @@
-/// The one exception that leaves stage_compute: a task could not be computed.
+/// The only exception that stage_compute throws: a task failed.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 namespace rrfp::compute {
 
 enum class compute_fault : std::uint8_t {
-  library,          ///< libtorch refused (a shape, a device), or a user's module threw
-  memory,           ///< the device has no more; says what is held and what to lower
-  data,             ///< the batch source threw, or gave a microbatch that makes no sense
+  library,  ///< libtorch (a shape, a device) or a user's module threw
+  memory,   ///< the device is out of memory; the message says what is held and what to lower
+  data,     ///< the batch source threw, or returned an invalid microbatch
   non_finite_loss,  ///< the loss of a microbatch is NaN or infinite
-  collective,       ///< the tensor-parallel ranks of the stage could not come together
+  collective,       ///< a collective of the stage's tensor-parallel ranks failed
 };
 
-/// The message names stage, task and step, and gives the first line of what the library said. After
-/// it the step cannot be finished: stage_compute::abort_step().
+/// The message names stage, task and step, and has the first line of the library's message. The
+/// step cannot be completed afterwards; call stage_compute::abort_step().
 class compute_error : public std::runtime_error {
  public:
   compute_error(compute_fault fault, const std::string& message)

@@ -1,6 +1,5 @@
-/// What a chunk of a model costs, from its sizes alone: for planning, for slot sizes and for
-/// virtual devices that only pretend to compute. Counts what make_model_chunk() builds, in float32;
-/// needs no torch.
+/// Estimates the cost of a chunk from its sizes: for plans, slot sizes and emulated devices. Covers
+/// the models of make_model_chunk(), in float32; needs no torch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace rrfp::compute {
 
-/// Layers first, first + 1, ..., first + count - 1 of those of the encoder and the decoder.
+/// Layers first to first + count - 1, numbered through encoder and decoder.
 struct layer_range {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
@@ -20,41 +19,41 @@ struct layer_range {
   bool operator==(const layer_range&) const = default;
 };
 
-/// Which layers chunk `vs` holds: contiguous, evenly cut, the remainder to the earlier chunks.
+/// The layers of chunk `vs`: contiguous and evenly divided; earlier chunks get the remainder.
 layer_range layers_of(std::uint32_t layers, virtual_stage_id vs, std::uint32_t virtual_stages);
 
-/// One virtual stage on one tensor-parallel rank; work and bytes are those of one microbatch.
+/// One virtual stage on one tensor-parallel rank; FLOPs and bytes are per microbatch.
 struct chunk_estimate {
   virtual_stage_id vs;
   layer_range layers;
-  std::uint64_t parameters = 0;  ///< elements; the copy of a tied head counts with its owner
-  /// Floating-point operations of the matrix products (a multiply-add is two); the causal half of
-  /// attention alone is counted, and its recomputation in B.
+  std::uint64_t parameters = 0;  ///< elements; the copy of a tied head is counted only at its owner
+  /// Floating-point operations of the matrix products; a multiply-add is two. Causal attention
+  /// counts half. The backward includes the recomputation of attention.
   double forward_flops = 0;
   double backward_flops = 0;
   double weight_flops = 0;
-  /// Held between F and B, the chunk's input included.
+  /// Held between F and B, including the chunk's input.
   std::uint64_t activation_bytes = 0;
-  /// Held between B and W where W is split off.
+  /// Held between B and W if W is a task of its own.
   std::uint64_t pending_weight_bytes = 0;
-  /// The activation that goes on to the next virtual stage, and the gradient that comes back; 0 on
-  /// the last one.
+  /// Size of the activation to the next virtual stage and of the gradient from it; 0 on the last
+  /// one.
   std::uint64_t boundary_bytes = 0;
 };
 
-/// The microbatch that a job expects: full sequences, with an image of vision.image_size each where
-/// the model takes images.
+/// The typical microbatch of a job: full sequences and, if the model has an encoder, one image of
+/// side vision.image_size for each.
 microbatch_layout expected_layout(const job::model_options& model, const job::data_options& data);
 
-/// Indexed by virtual stage. `shape` and `model` are valid and fit each other, and `ranks`, the
-/// tensor-parallel ranks of a stage, divide what they share (fault_of() in model_rules.hpp).
-/// `recompute`: activations are not kept between F and B.
+/// Indexed by virtual stage. `shape` and `model` must be valid and fit each other, and `ranks`, the
+/// number of tensor-parallel ranks, must divide what the ranks share (fault_of() in
+/// model_rules.hpp). `recompute`: activations are not kept between F and B.
 std::vector<chunk_estimate> estimate(const job::model_options& model, const microbatch_layout& mb,
                                      const pipeline_shape& shape, std::uint32_t ranks = 1,
                                      bool recompute = false);
 
-/// Bytes that a microbatch holds on a stage at most: the slot_bytes of memory slots. Sum over the
-/// stage's chunks of the larger of activation_bytes and pending_weight_bytes.
+/// Upper bound of the bytes that a microbatch holds on a stage: the sum over the stage's chunks of
+/// the larger of activation_bytes and pending_weight_bytes.
 std::uint64_t slot_bytes(const std::vector<chunk_estimate>& chunks, const pipeline_shape& shape,
                          stage_id stage);
 

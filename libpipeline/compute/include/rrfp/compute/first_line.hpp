@@ -1,4 +1,4 @@
-/// What is told of an exception that libtorch or code of a user throws.
+/// Short messages for exceptions of libtorch and of user code.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 namespace rrfp::compute {
 
-/// Its first line, without the stack that libtorch adds.
+/// The first line of the message, without the stack trace that libtorch adds.
 inline std::string first_line_of(const std::exception& e) {
   const auto* of_libtorch = dynamic_cast<const c10::Error*>(&e);
   const std::string text = of_libtorch ? of_libtorch->what_without_backtrace() : e.what();

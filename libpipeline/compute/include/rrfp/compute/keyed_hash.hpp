@@ -1,5 +1,5 @@
-/// Random numbers by name: a hash of what they are for is the seed. Depends on the key alone, not
-/// on the machine, the standard library or what was drawn before.
+/// Counter-based random numbers: a hash of a key that identifies the use. The result depends on the
+/// key alone, not on the machine, the standard library or earlier draws.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline std::uint64_t hash_of_name(std::string_view name) {
   return XXH64(name.data(), name.size(), 0);
 }
 
-/// The first word of every key: what the numbers are for. Two uses never share a stream.
+/// The first word of every key: the purpose, so that two purposes never share a stream.
 enum class random_use : std::uint64_t {
   initial_weight = 1,
   dropout_mask = 2,

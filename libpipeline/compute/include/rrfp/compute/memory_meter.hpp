@@ -1,12 +1,13 @@
-/// How many bytes of tensors a compute thread holds, counted where libtorch allocates and frees.
+/// Counts the bytes of tensors that a compute thread holds, on each allocation and free of
+/// libtorch.
 ///
-/// Only blocks that the metered thread allocated while metering count, until they are freed there.
-/// Tensors that come from or go to other threads are told explicitly: take_in() counts an arriving
-/// tensor until its last reference is gone, hand_out() stops counting one that leaves. Uses the
-/// PROFILER_STATE place of libtorch's thread-local debug information: torch's own memory profiler
-/// and the meter cannot watch the same thread at once.
+/// A block counts if the metered thread allocates it while a scope is active, until that thread
+/// frees it. Tensors from or to other threads must be registered: take_in() counts a tensor until
+/// its last reference is released, hand_out() stops counting one. The meter uses the PROFILER_STATE
+/// slot of libtorch's thread-local debug information, so torch's memory profiler cannot run in the
+/// same thread.
 ///
-/// current() and peak() may be read from any thread; the rest belongs to the metered one.
+/// Any thread may call current() and peak(); only the metered thread may call the other functions.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +22,21 @@ class memory_meter {
  public:
   memory_meter();
 
-  /// Bytes held now, and at most since reset_peak().
+  /// Bytes held now, and the maximum since reset_peak().
   std::int64_t current() const;
   std::int64_t peak() const;
   void reset_peak();
 
-  /// An alias of `tensor` (same memory, CPU) whose bytes count until its last reference is gone.
+  /// An alias of `tensor` (same memory, CPU) whose bytes count until its last reference is
+  /// released.
   at::Tensor take_in(at::Tensor tensor);
-  /// The memory of `tensor` belongs to somebody else from now on.
+  /// Stops counting `tensor`: it now belongs to another thread.
   void hand_out(const at::Tensor& tensor);
-  /// Lets go of a reference to memory of another thread. libtorch warns if it frees, while
-  /// metering, what it has not seen allocated; here and in take_in() it does not.
+  /// Releases a reference to memory of another thread without libtorch's warning about freeing
+  /// memory whose allocation it did not see.
   static void drop(at::Tensor tensor);
 
-  /// Metering in this thread, as long as it lives.
+  /// Meters the current thread while the object exists.
   class scope {
    public:
     explicit scope(const memory_meter& meter);

@@ -14,8 +14,7 @@ struct image_size {
   bool operator==(const image_size&) const = default;
 };
 
-/// The sizes of a microbatch, which every chunk of the model may ask for: where one sequence ends
-/// and the next begins, and where one image.
+/// The boundaries of sequences and images in a microbatch; available to every chunk of the model.
 struct microbatch_layout {
   std::vector<std::int64_t> lengths;  ///< tokens of each sequence, in order; none is 0
   std::vector<image_size> images;     ///< of each image, in order

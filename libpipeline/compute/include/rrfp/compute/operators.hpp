@@ -1,14 +1,15 @@
-/// Operators whose weight gradient can be put off, and dropout that does not depend on order.
+/// Operators that can defer their weight gradients, and dropout that does not depend on the order
+/// of execution.
 ///
-/// The backward of linear() and embedding() computes the input gradient at once (it is on the
-/// critical path of the pipeline) and leaves (input, output gradient) in the microbatch's
-/// weight_stash; the weight gradient is computed from there when W runs, with the very operations
-/// that libtorch's own backward uses, so the bits are the same. Measured cost of the split: none.
+/// The backward of linear() and embedding() computes the input gradient at once, because it is on
+/// the critical path of the pipeline, and stores (input, output gradient) in the microbatch's
+/// weight_stash. W computes the weight gradient from the stash with the operations of libtorch's
+/// own backward, so the bits are the same. The split has no measurable cost.
 ///
-/// Without a stash both are plain at::linear and at::embedding under ordinary autograd, so the same
-/// module trains in an ordinary loop with loss.backward() and torch::optim.
+/// Without a stash both are at::linear and at::embedding under ordinary autograd, so the same
+/// module also trains in an ordinary loop with loss.backward() and torch::optim.
 ///
-/// Called by stage modules inside forward(); safe to call from any thread, one microbatch each.
+/// Stage modules call them in forward(). Thread-safe for different microbatches.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,21 @@
 
 namespace rrfp::compute {
 
-/// Holds what W needs between B and W. Opaque: a module takes it from forward_input and passes it
-/// on.
+/// Holds what W needs from B. Opaque: a module passes on the pointer from forward_input.
 class weight_stash;
 
 /// y = x * weight^T + bias. `x` float [..., in], `weight` [out, in], `bias` [out] or undefined;
-/// returns [..., out]. The gradients are autograd's, bit for bit, whatever else uses the weights.
-/// They are put off for leaves; a weight or bias that other operators have made (a cast, a
-/// transpose, W + B * A), that has hooks or that ordinary operators use as well gets its gradient
-/// in B.
+/// returns [..., out]. The gradients equal autograd's bit for bit, whatever else uses the weights.
+/// Only gradients of leaves are deferred. A weight or bias that is the output of an operator (a
+/// cast, a transpose, W + B * A), has hooks, or is also used by ordinary operators gets its
+/// gradient in B.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash);
 
 /// Rows of `weight` [n, width]. `indices` int64 of any shape; returns [..., width].
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight, weight_stash* stash);
 
-/// Names one dropout mask.
+/// Identifies one dropout mask.
 struct dropout_key {
   std::uint64_t seed = 0;
   step_id step;
@@ -44,8 +44,8 @@ struct dropout_key {
 };
 
 /// Zeroes elements of `x` with `probability` and scales the others by 1 / (1 - probability). The
-/// mask follows from the key and the shape alone: a generator of its own is made for each, so
-/// neither the order of execution nor any other use of random numbers changes it.
+/// mask is a function of key and shape: each mask has its own generator, so neither the order of
+/// execution nor other random numbers change it.
 at::Tensor dropout(const at::Tensor& x, double probability, const dropout_key& key);
 
 }  // namespace rrfp::compute

@@ -1,4 +1,4 @@
-/// torch::optim behind one small door: its headers take half a minute to compile.
+/// A narrow interface to torch::optim, whose headers take half a minute to compile.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace rrfp::compute {
 
-/// State of the optimizer that belongs to one parameter.
+/// One tensor of the optimizer state of a parameter.
 struct optimizer_tensor {
   std::size_t parameter;  ///< index into the parameters
   std::string name;       ///< one of state_names()
@@ -26,18 +26,19 @@ class optimizer {
   optimizer& operator=(const optimizer&) = delete;
   virtual ~optimizer() = default;
 
-  /// One step with the gradients that the parameters hold now.
+  /// Takes one step with the current gradients of the parameters.
   virtual void step(double lr) = 0;
-  /// What it keeps for each parameter: "step", "exp_avg", "exp_avg_sq", or "momentum", or nothing.
+  /// Names of the state tensors of each parameter: "step", "exp_avg", "exp_avg_sq", or "momentum",
+  /// or none.
   virtual std::vector<std::string> state_names() const = 0;
   /// Empty before the first step.
   virtual std::vector<optimizer_tensor> state() const = 0;
-  /// Takes over copies of what state() gave; parameters not named start afresh,
-  /// those named come with all of their state_names().
+  /// Copies a state that state() returned. A parameter that is not in `state` restarts without
+  /// state; for any other, all of state_names() must be present.
   virtual void set_state(const std::vector<optimizer_tensor>& state) = 0;
 };
 
-/// AdamW or SGD as train says; weight decay applies to every parameter.
+/// AdamW or SGD, by train.optimizer; weight decay applies to every parameter.
 std::unique_ptr<optimizer> make_optimizer(const job::train_options& train,
                                           std::vector<at::Tensor> parameters);
 

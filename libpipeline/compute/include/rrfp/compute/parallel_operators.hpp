@@ -1,17 +1,16 @@
-/// Operators whose weights are cut over the ranks of a stage, as in Shoeybi et al., Megatron-LM,
-/// 2019.
+/// Operators whose weights are sharded over the tensor-parallel ranks of a stage (Shoeybi et al.,
+/// Megatron-LM, 2019).
 ///
-/// A column-parallel linear layer gives each rank some of the outputs, a row-parallel one takes
-/// some of the inputs on each rank and sums the results; one after the other they need one
-/// all-reduce in forward (after the second) and one in backward (before the first). Between the
-/// two, activations are cut; outside, every rank holds the same ones, bit for bit.
+/// In a column-parallel linear layer each rank computes some of the outputs. In a row-parallel one
+/// each rank uses some of the inputs, and the results are summed. A column-parallel layer followed
+/// by a row-parallel one needs one all-reduce in forward (after the second) and one in backward
+/// (before the first). Activations are sharded between the two and replicated outside, bit for bit.
 ///
-/// Weight gradients are local: W, and the fold of a fused backward, need no other rank, so ranks
-/// meet in F and B alone.
+/// Weight gradients are local, so W and the fold of a fused backward need no communication: only F
+/// and B run collectives.
 ///
-/// With a null group, or one of size 1, every function is the plain one of operators.hpp (or
-/// libtorch), to the last bit. All ranks must make the same calls in the same order. Throws
-/// group_error.
+/// With a null group, or one of size 1, every function equals that of operators.hpp (or libtorch)
+/// bit for bit. All ranks must make the same calls in the same order. Throws group_error.
 #pragma once
 
 #include <memory>
@@ -23,11 +22,11 @@
 
 namespace rrfp::compute {
 
-/// Where a replicated activation enters a cut part: `x` as it is; in backward its gradient, of
-/// which every rank has a part, is summed.
+/// Entry of a replicated activation into a sharded part: the identity in forward; an all-reduce of
+/// the gradient in backward.
 at::Tensor copy_to_group(const at::Tensor& x, const std::shared_ptr<rank_group>& group);
 
-/// Where partial results leave a cut part: the sum over the ranks; in backward nothing.
+/// Exit of partial results from a sharded part: an all-reduce in forward; the identity in backward.
 at::Tensor reduce_from_group(const at::Tensor& x, const std::shared_ptr<rank_group>& group);
 
 /// `x` replicated [..., in]; `weight` [out / size, in] and `bias` [out / size] or undefined are
@@ -49,9 +48,9 @@ at::Tensor parallel_embedding(const at::Tensor& indices, const at::Tensor& weigh
                               weight_stash* stash, const std::shared_ptr<rank_group>& group);
 
 /// Sum of the cross-entropies of the targets that are not ignored_target. `logits` [n, vocabulary /
-/// size] are this rank's, in the order of the ranks, `targets` [n] replicated. No rank ever holds
-/// the logits or probabilities of another: two numbers a target are exchanged in forward, besides
-/// its maximum, and nothing in backward. Returns a scalar, the same on every rank.
+/// size] are this rank's, in the order of the ranks, `targets` [n] replicated. Ranks do not
+/// exchange logits or probabilities: forward reduces three numbers per target, the maximum and two
+/// sums; backward needs no communication. Returns a scalar, the same on every rank.
 at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                                   const std::shared_ptr<rank_group>& group);
 

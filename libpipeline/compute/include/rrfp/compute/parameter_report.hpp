@@ -1,10 +1,9 @@
-/// What a rank of a stage tells about its parameters at the end of a step, and how the job puts the
-/// reports of all ranks of all stages together. The order of summation is that of the model, and of
-/// the ranks within a parameter, never that of the stages, so any cut of the model into stages
-/// gives the same bits.
+/// Norms and hashes that each rank reports at the end of a step, and their reduction over all ranks
+/// of all stages. The order of summation is that of the parameters in the model, then of the ranks,
+/// so the bits do not depend on how the model is divided into stages.
 ///
-/// A parameter that all ranks hold is reported by rank 0 alone, a part of one by the rank that
-/// holds it: the reports of all ranks together name everything exactly once.
+/// Rank 0 reports a replicated parameter; each rank reports its part of a sharded one. So the
+/// reports of all ranks cover every element exactly once.
 #pragma once
 
 #include <compare>
@@ -15,11 +14,11 @@
 
 namespace rrfp::compute {
 
-/// The place of a parameter in the model; sorts the same way for every contiguous cut.
+/// The position of a parameter in the model; the order is the same for every contiguous division.
 struct parameter_position {
   std::uint32_t virtual_stage = 0;
   std::uint32_t index = 0;  ///< within the chunk
-  std::uint32_t rank = 0;   ///< that holds this part; 0 if it is whole
+  std::uint32_t rank = 0;   ///< the rank that holds this part; 0 if replicated
 
   auto operator<=>(const parameter_position&) const = default;
 };
@@ -36,15 +35,15 @@ struct parameter_hash {
 
 struct gradient_norm {
   double norm = 0;   ///< L2 norm over all parameters
-  double scale = 1;  ///< what to multiply the gradients with
+  double scale = 1;  ///< factor for the gradients
 };
 
-/// `clip` 0: no clipping. Above it gradients are scaled by clip / (norm + 1e-6), as
-/// torch.nn.utils.clip_grad_norm_ does. Error: the norm is NaN or infinite.
+/// `clip` 0: no clipping. A norm above `clip` gives the scale clip / (norm + 1e-6), as in
+/// torch.nn.utils.clip_grad_norm_. Error: the norm is NaN or infinite.
 result<gradient_norm> clip_gradients(std::vector<parameter_norm> of_all_ranks, double clip);
 
-/// One number for the weights of the whole model, the same for any cut of it into stages (but not
-/// for another number of ranks: their parts are other bytes).
+/// One hash of all weights of the model. It does not depend on the division into stages, but on the
+/// number of ranks, whose parts have other bytes.
 std::uint64_t hash_of_model(std::vector<parameter_hash> of_all_ranks);
 
 }  // namespace rrfp::compute

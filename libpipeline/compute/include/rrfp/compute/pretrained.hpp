@@ -1,5 +1,5 @@
-/// Weights of safetensors files, as Hugging Face names and shapes them, into the parameters of a
-/// chunk.
+/// Loads weights from safetensors files with the names and shapes of Hugging Face into the
+/// parameters of a chunk.
 #pragma once
 
 #include <rrfp/compute/stage_module.hpp>
@@ -9,16 +9,15 @@
 
 namespace rrfp::compute {
 
-/// Whether load_pretrained() will find every parameter of the model, on any number of stages and
-/// ranks; reads no data. Errors: as there.
+/// Whether load_pretrained() would find every parameter of the model, on any number of stages and
+/// ranks; reads no data. Errors: as load_pretrained().
 status check_pretrained(const job::model_options& model, const safetensors::collection& files);
 
-/// Copies into every parameter of the chunk its tensor, or this rank's part of it: no more of the
-/// files is read. A name that the files lack is tried without its first word, as files of a model
-/// without its head have it ("wte.weight"). Numbers of 16, 32 and 64 bits become float32; tensors
-/// that the chunk does not have are ignored. Error: a tensor is missing, or has another shape or
-/// another kind of numbers; names files, tensor, what was expected and what came. The chunk is then
-/// partly filled.
+/// Copies to every parameter of the chunk its tensor, or this rank's part of it; reads nothing
+/// else. A missing name is also tried without its first component ("wte.weight"), as in files of a
+/// model without its head. F16, BF16, F32 and F64 are converted to float32. Tensors that the chunk
+/// does not have are ignored. Error: a tensor is missing, or has another shape or an unsupported
+/// dtype; names file, tensor, the expected and the actual value. The chunk is then partly loaded.
 status load_pretrained(stage_module& chunk, const safetensors::collection& files);
 
 }  // namespace rrfp::compute

@@ -1,5 +1,5 @@
-/// What the runtime asks of the compute of one rank. stage_compute does it with libtorch; an
-/// emulated device only pretends to.
+/// The interface of the runtime to the computation of one rank: stage_compute with libtorch, or an
+/// emulated device.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +22,28 @@ namespace rrfp::compute {
 
 struct microbatch_loss {
   microbatch_id mb;
-  double mean = 0;          ///< over the tokens that count, in nats
-  std::int64_t tokens = 0;  ///< tokens that count
+  double mean = 0;          ///< over the tokens that enter the loss, in nats
+  std::int64_t tokens = 0;  ///< tokens that enter the loss
 };
 
 /// A tensor of a checkpoint.
 struct named_tensor {
   std::string name;
   at::Tensor value;
-  /// Which part of the tensor of that name it is; nothing: all of it, the same on every rank.
+  /// The part of the whole tensor; nullopt: the whole tensor, replicated on every rank.
   std::optional<shard> part = std::nullopt;
-  /// How files of the model's own kind hold the whole tensor; checkpoints hold `value`.
+  /// How exported model files store the whole tensor; checkpoints hold `value`.
   stored_form stored = {};
 };
 
-/// What a step is for. An evaluation has the tasks of a training, so that it is ranked, limited and
-/// watched like one, but its Bs and Ws compute nothing.
+/// An evaluation has the same tasks as a training step, so the same scheduling, limits and
+/// monitoring apply, but its B and W compute nothing.
 enum class step_purpose : std::uint8_t { training, evaluation };
 
-/// The life of a step: begin_step, run for every launch of the stage core, gradients() summed over
-/// the replicas, tied_gradient/join_tied if there is a tie across stages, squared_norms, apply; of
-/// an evaluation: begin_step, run for every launch, losses, end_evaluation.
-/// Not thread-safe, but for held_bytes() and peak_bytes().
+/// Sequence of calls in a step: begin_step, run for every launch of the stage core, gradients()
+/// summed over the replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms,
+/// apply. In an evaluation: begin_step, run for every launch, losses, end_evaluation. Not
+/// thread-safe, except held_bytes() and peak_bytes().
 class rank_compute {
  public:
   rank_compute() = default;
@@ -52,13 +52,13 @@ class rank_compute {
   virtual ~rank_compute() = default;
 
   virtual void begin_step(step_id step, step_purpose purpose) = 0;
-  /// Takes the activation (F) or output gradient (B, BW), undefined at the ends of the model; gives
-  /// what goes on to a neighbour, undefined if nothing does.
+  /// `input` is the activation (F) or the output gradient (B, BW), undefined at the ends of the
+  /// model. Returns the tensor for the neighbour stage, undefined if there is none.
   virtual at::Tensor run(const launch& l, at::Tensor input) = 0;
-  /// `what`, an input, could not be brought to where this computes: throws that with `why` and what
-  /// is known here.
-  virtual void refuse(const std::string& what, const std::string& why) const {
-    throw std::runtime_error(what + ": " + why);
+  /// Throws an error for `input`, which could not be copied to the device for the reason `why`; the
+  /// message adds the state of this rank.
+  virtual void fail_input(const std::string& input, const std::string& why) const {
+    throw std::runtime_error(input + ": " + why);
   }
 
   virtual std::vector<microbatch_loss> losses() const = 0;
@@ -71,11 +71,11 @@ class rank_compute {
   virtual void end_evaluation() = 0;
   virtual std::vector<parameter_hash> hashes() const = 0;
 
-  /// What a run needs to go on; nothing if nothing was computed. Legal between steps.
+  /// The state that a run needs to resume; empty on an emulated device. Call between steps.
   virtual std::vector<named_tensor> snapshot() const { return {}; }
   virtual status restore(std::span<const named_tensor>) { return success(); }
 
-  /// Memory of launches, now and at most in the current step.
+  /// Bytes held by launches, now and at the peak of the current step.
   virtual std::int64_t held_bytes() const = 0;
   virtual std::int64_t peak_bytes() const = 0;
 };

@@ -1,5 +1,5 @@
-/// Which part of a logical parameter a rank holds, in words that do not depend on how many ranks
-/// there are: what one cut has written, another can read.
+/// Describes which part of a logical parameter a rank holds. The description does not depend on the
+/// number of ranks, so a checkpoint can be read with another number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,9 @@
 
 namespace rrfp::compute {
 
-/// One dimension of the logical parameter is cut into `blocks` equal blocks (a fused projection to
-/// q, k and v has three, any other one), and each block into ranges. The shard holds the range
-/// [offset, offset + length) of every block, one block after the other, and all of the other
-/// dimensions.
+/// One dimension of the logical parameter is divided into `blocks` equal blocks (three for a fused
+/// projection to q, k and v, else one). The shard holds the range [offset, offset + length) of
+/// every block, concatenated, and the other dimensions entirely.
 struct shard {
   std::vector<std::int64_t> whole;  ///< sizes of the logical parameter
   std::int64_t dimension = 0;
@@ -23,15 +22,14 @@ struct shard {
   bool operator==(const shard&) const = default;
 };
 
-/// The shard of rank `rank` of `ranks`, which divide the block.
+/// The shard of rank `rank`. `ranks` must divide the size of a block.
 shard even_shard(std::vector<std::int64_t> whole, std::int64_t dimension, std::int64_t blocks,
                  std::uint32_t rank, std::uint32_t ranks);
 
-/// A copy of that part of `whole`, contiguous.
+/// A contiguous copy of the shard `s` of `whole`.
 at::Tensor slice_of(const at::Tensor& whole, const shard& s);
 
-/// Copies what `from` and `to`, shards of the same parameter, have in common. Returns how many
-/// elements that was.
+/// Copies the overlap of two shards of one parameter. Returns the number of copied elements.
 std::int64_t copy_overlap(const at::Tensor& from, const shard& from_shard, at::Tensor& to,
                           const shard& to_shard);
 

@@ -1,5 +1,5 @@
-/// What a chunk of the pipeline computes. The runtime knows models only through this interface;
-/// a user's own model implements it (models/model_chunk.cpp shows how).
+/// The computation of a chunk. The runtime uses models only through this interface; a user's model
+/// implements it (models/model_chunk.cpp is an example).
 #pragma once
 
 #include <cstdint>
@@ -20,37 +20,37 @@
 
 namespace rrfp::compute {
 
-/// One logical parameter may live on two chunks (the token embedding that is also the head): its
-/// owner and a copy. Their gradients are summed at the end of the step, owner + copy on both sides,
-/// so the values stay the same bit for bit. A model has one such pair at most.
+/// Two chunks may share one logical parameter (a token embedding that is also the head): one holds
+/// the owner, the other a copy. At the end of a step both sides compute owner gradient + copy
+/// gradient, so the values stay equal bit for bit. A model has at most one such pair.
 enum class tie : std::uint8_t { none, owner, copy };
 
-/// How files hold a parameter, where that is not how the model does.
+/// How model files store a parameter if that differs from the model.
 struct stored_form {
   /// A matrix [out, in] is stored as [in, out].
   bool transposed = false;
-  /// The same elements in the same order under other sizes, those of the whole parameter; empty:
-  /// the sizes of the value.
+  /// Other sizes for the same elements in the same order, for the whole parameter; empty: the sizes
+  /// of the value.
   std::vector<std::int64_t> sizes = {};
 
   bool operator==(const stored_form&) const = default;
 };
 
 struct parameter {
-  /// Unique in the whole model; a copy has the name of its owner. Files know it by this name.
+  /// Unique in the whole model; a copy has the name of its owner. Also the name in files.
   std::string name;
-  /// A float leaf. It requires a gradient unless it is frozen.
+  /// A float leaf; requires_grad unless it is frozen.
   at::Tensor value;
   tie tied = tie::none;
-  /// Set if the tensor-parallel ranks of the stage hold different parts; all hold the same value
-  /// otherwise, and must get the same gradient.
+  /// Set if each tensor-parallel rank holds another part. Otherwise all ranks hold the same value
+  /// and must compute the same gradient.
   std::optional<shard> part = std::nullopt;
   stored_form stored = {};
 };
 
-/// What a chunk may ask about the microbatch that it computes. Asked for, not given: most chunks
-/// need nothing, and loading may cost. Both throw what the batch source throws; what they return is
-/// valid during forward().
+/// Lazy access of a chunk to its microbatch: most chunks need no data, and loading may be
+/// expensive. The functions throw what the batch source throws; the references are valid during
+/// forward().
 class microbatch_view {
  public:
   microbatch_view() = default;
@@ -64,7 +64,7 @@ class microbatch_view {
   virtual const microbatch_layout& layout() = 0;
 };
 
-/// A microbatch at hand, for a loop of one's own.
+/// A view of a loaded microbatch, for training loops without the runtime.
 class loaded_microbatch final : public microbatch_view {
  public:
   explicit loaded_microbatch(microbatch mb) : mb_(std::move(mb)), layout_(layout_of(mb_)) {}
@@ -79,25 +79,26 @@ class loaded_microbatch final : public microbatch_view {
 };
 
 struct forward_input {
-  /// The microbatch's inputs on the first virtual stage; elsewhere what the chunk before returned.
+  /// The microbatch's inputs on the first virtual stage; elsewhere the output of the previous
+  /// chunk.
   at::Tensor input;
-  /// The microbatch's targets; defined on the last virtual stage only.
+  /// The microbatch's targets; defined only on the last virtual stage.
   at::Tensor targets;
-  /// A key of the step or evaluation; rrfp/schedule/step_name.hpp makes a number or a name of it.
+  /// Key of the step or evaluation; rrfp/schedule/step_name.hpp converts it to a number or a name.
   step_id step;
   microbatch_id mb;
   /// For linear() and embedding(); null: ordinary autograd.
   weight_stash* stash = nullptr;
-  /// May be null for modules that ask nothing.
+  /// May be null for modules that do not use it.
   microbatch_view* batch = nullptr;
-  /// False: nothing is learnt from it, and dropout has no place.
+  /// False in evaluations: no gradients and no dropout.
   bool training = true;
-  /// On the last virtual stage, where outputs are asked for: takes that of the microbatch. Empty:
-  /// nobody asks.
+  /// Receives the output of the microbatch on the last virtual stage; empty: outputs are not
+  /// needed.
   std::function<void(const at::Tensor&)> keep_output = {};
 };
 
-/// Not thread-safe: one thread drives a chunk.
+/// Not thread-safe: one thread uses a chunk.
 class stage_module {
  public:
   stage_module() = default;
@@ -105,20 +106,21 @@ class stage_module {
   stage_module& operator=(const stage_module&) = delete;
   virtual ~stage_module() = default;
 
-  /// Whether the first or last chunk can make something of it. Error: what was expected, what came.
+  /// Whether the first or last chunk accepts the microbatch. Error: the expected and the actual
+  /// form.
   virtual status check(const microbatch&) const { return success(); }
 
-  /// Always the same ones in the same order.
+  /// Always the same parameters in the same order.
   virtual std::span<const parameter> parameters() const = 0;
 
   /// The activation for the next chunk, or, on the last virtual stage, the sum (a scalar) of the
-  /// losses of all targets that count. Must depend on its arguments and the parameters alone, or
-  /// the result of training depends on the order of execution.
+  /// losses of all targets that enter the loss. Must depend only on its arguments and the
+  /// parameters; otherwise the result of training depends on the order of execution.
   ///
-  /// Parameters used by any other operator than linear() and embedding() get their gradient from
-  /// ordinary autograd in B; it is kept until the microbatch's turn to be folded. One that no
-  /// microbatch of a step has used has a gradient of zeros, since that is the gradient of the whole
-  /// batch; what is never used should be frozen.
+  /// Parameters that operators other than linear() and embedding() use get their gradient from
+  /// ordinary autograd in B; it is kept until the microbatch is folded. A parameter that no
+  /// microbatch of a step uses has a gradient of zeros, the gradient of the whole batch. Freeze
+  /// parameters that are never used.
   virtual at::Tensor forward(const forward_input& in) = 0;
 };
 
