@@ -48,7 +48,7 @@ group_maker over_channel(std::size_t direct_bytes_max) {
   };
 }
 
-/// The other ranks follow rank 0, whose first element says whether to continue.
+/// The first element of rank 0 tells the other ranks whether to continue.
 void measure(benchmark::State& state, const group_maker& make) {
   const auto ranks = static_cast<std::uint32_t>(state.range(0));
   const auto count = static_cast<std::size_t>(state.range(1)) / sizeof(float);

@@ -8,7 +8,7 @@
 /// (run.spin_us). Prints median and 95th percentile in microseconds:
 ///
 /// round trip   from one actor to another and back, each on its own thread; beside it two threads
-///              that hand a word over with condition variables.
+///              that wake each other with condition variables.
 /// arrival      from the end of the task that produces an input, on its compute thread, to the
 ///              start of the task that needs it on an idle stage, for the last rank: the in-process
 ///              transport, the mailboxes of rank and supervisor, the decision and the launch.
@@ -48,11 +48,11 @@
 
 namespace rrfp::actors {
 
-struct word {};
+struct ping {};
 
 }  // namespace rrfp::actors
 
-RRFP_LOCAL_MESSAGE(rrfp::actors::word)
+RRFP_LOCAL_MESSAGE(rrfp::actors::ping)
 
 namespace rrfp::actors {
 namespace {
@@ -83,39 +83,41 @@ spread spread_of(std::vector<std::int64_t> all) {
 
 // ---- the machine
 
-/// A thread that waits for a word, as a mailbox or a compute thread does.
+/// A thread that sleeps until it is woken, like a mailbox or a compute thread.
 class sleeper {
  public:
-  explicit sleeper(std::function<void()> on_word)
-      : on_word_(std::move(on_word)), thread_([this] { run(); }) {}
+  explicit sleeper(std::function<void()> on_wake)
+      : on_wake_(std::move(on_wake)), thread_([this] { run(); }) {}
   ~sleeper() {
-    say(2);
+    post(request::stop);
     thread_.join();
   }
-  void wake() { say(1); }
+  void wake() { post(request::wake); }
 
  private:
-  void say(int what) {
+  enum class request { none, wake, stop };
+
+  void post(request r) {
     {
       const std::lock_guard lock{mutex_};
-      word_ = what;
+      pending_ = r;
     }
-    came_.notify_one();
+    posted_.notify_one();
   }
   void run() {
     for (;;) {
       std::unique_lock lock{mutex_};
-      came_.wait(lock, [this] { return word_ != 0; });
-      if (std::exchange(word_, 0) == 2) return;
+      posted_.wait(lock, [this] { return pending_ != request::none; });
+      if (std::exchange(pending_, request::none) == request::stop) return;
       lock.unlock();
-      on_word_();
+      on_wake_();
     }
   }
 
-  const std::function<void()> on_word_;
+  const std::function<void()> on_wake_;
   std::mutex mutex_;
-  std::condition_variable came_;
-  int word_ = 0;
+  std::condition_variable posted_;
+  request pending_ = request::none;
   std::thread thread_;
 };
 
@@ -163,19 +165,19 @@ spread wake_ups(std::uint32_t count) {
 spread round_trip_of_threads() {
   std::vector<std::int64_t> all;
   std::mutex mutex;
-  std::condition_variable came;
+  std::condition_variable replied;
   bool answered = false;
   {
     sleeper other{[&] {
       const std::lock_guard lock{mutex};
       answered = true;
-      came.notify_one();
+      replied.notify_one();
     }};
     for (int i = 0; i < 5000; ++i) {
       const auto begun = clock_type::now();
       other.wake();
       std::unique_lock lock{mutex};
-      came.wait(lock, [&] { return std::exchange(answered, false); });
+      replied.wait(lock, [&] { return std::exchange(answered, false); });
       all.push_back(nanoseconds_since(begun));
     }
   }
@@ -190,7 +192,7 @@ class echo final : public actor_base {
   caf::behavior make_behavior() override {
     return {
         [this](const caf::actor& back) { back_ = back; },
-        [this](word w) { post(back_, w); },
+        [this](ping p) { post(back_, p); },
         [this](caf::ok_atom) { quit(); },
     };
   }
@@ -207,7 +209,7 @@ class caller final : public actor_base {
   caf::behavior make_behavior() override {
     post(other_, caf::actor_cast<caf::actor>(this));
     call();
-    return {[this](word) {
+    return {[this](ping) {
       all_->push_back(nanoseconds_since(begun_));
       if (all_->size() < 5000) return call();
       post(other_, caf::ok_atom::value);
@@ -219,7 +221,7 @@ class caller final : public actor_base {
  private:
   void call() {
     begun_ = clock_type::now();
-    post(other_, word{});
+    post(other_, ping{});
   }
 
   caf::actor other_;
@@ -240,9 +242,9 @@ spread round_trip_of_actors() {
 
 // ---- sessions
 
-class next_to_nothing final : public compute::stage_module {
+class tiny_stage final : public compute::stage_module {
  public:
-  explicit next_to_nothing(virtual_stage_id vs)
+  explicit tiny_stage(virtual_stage_id vs)
       : parameters_{{"scale." + std::to_string(vs.value()),
                      at::ones({1}, at::kFloat).requires_grad_(true)}} {}
 
@@ -277,25 +279,27 @@ struct scenario {
   double task_ms = 0;
 };
 
-launches run(const scenario& what, std::uint32_t ranks, std::chrono::microseconds spin,
+launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseconds spin,
              std::uint64_t steps) {
   trace_recorder trace;
   session_setup s;
-  s.shape = pipeline_shape{what.stages, 1, what.microbatches, placement::linear};
+  s.shape = pipeline_shape{wanted.stages, 1, wanted.microbatches, placement::linear};
   s.ranks = ranks;
-  s.lookahead = what.lookahead;
+  s.lookahead = wanted.lookahead;
   s.spin = spin;
-  s.limits.assign(what.stages, memory_limit{});
+  s.limits.assign(wanted.stages, memory_limit{});
   const auto set = policies::make_policy_set("bf", s.shape);
   if (!set) throw std::runtime_error(set.message());
   s.make_policy = [set = *set](stage_id stage) { return set->make(stage); };
   s.train.steps = steps + 1;
   s.make_chunk = [](virtual_stage_id vs, const std::shared_ptr<compute::rank_group>&) {
-    return result<std::unique_ptr<compute::stage_module>>{std::make_unique<next_to_nothing>(vs)};
+    return result<std::unique_ptr<compute::stage_module>>{std::make_unique<tiny_stage>(vs)};
   };
-  s.data = std::make_shared<one_token>(what.microbatches);
-  if (what.task_ms > 0)
-    s.delays.compute = [ms = what.task_ms](step_id, stage_id, rank_id, const task&) { return ms; };
+  s.data = std::make_shared<one_token>(wanted.microbatches);
+  if (wanted.task_ms > 0)
+    s.delays.compute = [ms = wanted.task_ms](step_id, stage_id, rank_id, const task&) {
+      return ms;
+    };
   s.trace = &trace;
   auto opened = session::open(std::move(s));
   if (!opened) throw std::runtime_error(opened.message());
@@ -306,38 +310,38 @@ launches run(const scenario& what, std::uint32_t ranks, std::chrono::microsecond
   return all;
 }
 
-struct hand_over {
+struct arrival_times {
   spread whole;
   spread after_decision;
 };
 
-hand_over arrivals(std::uint32_t ranks, std::chrono::microseconds spin, std::uint64_t steps) {
+arrival_times arrivals(std::uint32_t ranks, std::chrono::microseconds spin, std::uint64_t steps) {
   std::map<std::tuple<step_id, stage_id, task_kind>, std::vector<task_record>> by_task;
   for (const auto& [_, records] : run({2, 1, 0, 0}, ranks, spin, steps))
     by_task[{records[0].step, records[0].stage, records[0].launched.what.kind}] = records;
   std::vector<std::int64_t> whole;
   std::vector<std::int64_t> after;
-  for (const auto& [key, takers] : by_task) {
+  for (const auto& [key, consumers] : by_task) {
     const auto [step, stage, kind] = key;
     const bool forward = kind == task_kind::forward;
     if (forward != (stage == stage_id{1})) continue;
-    const auto& makers = by_task.at({step, stage_id{forward ? 0u : 1u}, kind});
-    std::int64_t made = 0;
-    std::int64_t taken = 0;
-    for (const auto& r : makers) made = std::max(made, r.end);
-    for (const auto& r : takers) taken = std::max(taken, r.begin);
-    whole.push_back(taken - made);
-    after.push_back(taken - takers[0].decided);
+    const auto& producers = by_task.at({step, stage_id{forward ? 0u : 1u}, kind});
+    std::int64_t produced = 0;
+    std::int64_t started = 0;
+    for (const auto& r : producers) produced = std::max(produced, r.end);
+    for (const auto& r : consumers) started = std::max(started, r.begin);
+    whole.push_back(started - produced);
+    after.push_back(started - consumers[0].decided);
   }
   return {spread_of(std::move(whole)), spread_of(std::move(after))};
 }
 
-struct pauses {
+struct task_gaps {
   spread each;
   double hidden = 0;
 };
 
-pauses between_tasks(std::uint32_t ranks, std::chrono::microseconds spin, std::uint64_t steps) {
+task_gaps between_tasks(std::uint32_t ranks, std::chrono::microseconds spin, std::uint64_t steps) {
   const auto all = run({1, 32, 1, 2.0}, ranks, spin, steps);
   std::vector<std::int64_t> gaps;
   std::size_t hidden = 0;
@@ -356,7 +360,7 @@ pauses between_tasks(std::uint32_t ranks, std::chrono::microseconds spin, std::u
   return {spread_of(std::move(gaps)), share};
 }
 
-std::string shown(const spread& s) { return fmt::format("{:6.1f} / {:6.1f}", s.p50, s.p95); }
+std::string text_of(const spread& s) { return fmt::format("{:6.1f} / {:6.1f}", s.p50, s.p95); }
 
 void print_sessions(std::uint64_t steps, std::chrono::microseconds spin) {
   fmt::print("\nspin {} us\n{:>4}  {:>15}  {:>15}  {:>15}  {:>15}  {}\n", spin.count(), "TP",
@@ -365,8 +369,8 @@ void print_sessions(std::uint64_t steps, std::chrono::microseconds spin) {
     const auto machine = wake_ups(ranks);
     const auto arrival = arrivals(ranks, spin, steps);
     const auto between = between_tasks(ranks, spin, std::max<std::uint64_t>(steps / 100, 2));
-    fmt::print("{:4}  {}  {}  {}  {}  {:5.1f} %\n", ranks, shown(arrival.whole),
-               shown(arrival.after_decision), shown(machine), shown(between.each),
+    fmt::print("{:4}  {}  {}  {}  {}  {:5.1f} %\n", ranks, text_of(arrival.whole),
+               text_of(arrival.after_decision), text_of(machine), text_of(between.each),
                between.hidden * 100);
     std::fflush(stdout);
   }
@@ -375,8 +379,8 @@ void print_sessions(std::uint64_t steps, std::chrono::microseconds spin) {
 void print_all(std::uint64_t steps) {
   const auto actors = round_trip_of_actors();
   const auto threads = round_trip_of_threads();
-  fmt::print("p50 / p95 in us\nround trip: actors {}, threads {}, ratio {:.2f}\n", shown(actors),
-             shown(threads), actors.p50 / threads.p50);
+  fmt::print("p50 / p95 in us\nround trip: actors {}, threads {}, ratio {:.2f}\n", text_of(actors),
+             text_of(threads), actors.p50 / threads.p50);
   for (const int spin : {0, 1000}) print_sessions(steps, std::chrono::microseconds{spin});
 }
 

@@ -1,17 +1,17 @@
-/// transport.node_timeout_ms: how often a busy machine is taken for a lost one, and how soon a node
-/// that is really lost is told of, by that limit.
+/// For several values of transport.node_timeout_ms: how often a busy machine is taken for a lost
+/// one, and how soon the loss of a node is detected.
 ///
-///   build/release/bin/loss_bench [SECONDS STALLS REPEATS]      (default: 60 6 3; some four
-///   minutes)
+///   build/release/bin/loss_bench [SECONDS STALLS REPEATS]
 ///
-/// Jobs of three nodes each, one job a limit, run beside each other; their nodes only watch each
-/// other, as in any job. Eight further processes spin all the time.
+/// Default: 60 6 3, about four minutes. Jobs of three nodes each, one job per limit, run at the
+/// same time; their nodes only watch each other, as in any job. Eight further processes spin all
+/// the time.
 ///
-///   busy    for SECONDS; every node that is told to be lost was not
-///   stall   a node of each job in turn stands still for 5 s (SIGSTOP), STALLS times; the same
-///   kill    a node is killed; from then until the last of the others knows, the longest of REPEATS
-///   stop    a node stands still for good; the same
-///   cut     the link of a node passes nothing on any more; the same
+///   busy    false alarms within SECONDS: no node is lost
+///   stall   false alarms while a node of each job in turn stops for 5 s (SIGSTOP), STALLS times
+///   kill    a node is killed: time until the last of the others notices, the maximum of REPEATS
+///   stop    a node stops for good: the same time
+///   cut     the link of a node forwards nothing any more: the same time
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -48,100 +48,100 @@ constexpr std::uint32_t nodes = 3;
 constexpr int busy_processes = 8;
 constexpr std::array limits{600ms, 1500ms, 3000ms, 5000ms, 10'000ms, 20'000ms};
 
-/// What a node tells the bench, over a pipe.
-struct word {
-  std::uint32_t by = 0;
-  bool lost = false;  ///< or joined
+/// The message of a node to the benchmark, over a pipe.
+struct node_event {
+  std::uint32_t node = 0;
+  bool lost = false;  ///< a node is lost; false: this node has joined
   std::int64_t at_ns = 0;
 };
 
 std::int64_t now_ns() { return clock_type::now().time_since_epoch().count(); }
 
-template <class Life>
-pid_t spawn(Life life) {
+template <class Work>
+pid_t spawn(Work work) {
   std::fflush(nullptr);
   const auto bench = ::getpid();
   const auto pid = ::fork();
   if (pid != 0) return pid;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != bench) ::_exit(1);
-  life();
+  work();
   ::_exit(0);
 }
 
-void be_node(std::uint32_t rank, std::chrono::milliseconds limit, std::uint16_t port, int listen_fd,
-             int words) {
+void run_node(std::uint32_t number, std::chrono::milliseconds limit, std::uint16_t port,
+              int listen_fd, int events) {
   actors::membership_options options;
   options.node = node_id{rank};
   options.nodes = nodes;
   options.rendezvous_port = port;
-  options.listen_fd = rank == 0 ? listen_fd : -1;
-  if (rank != 0) ::close(listen_fd);
+  options.listen_fd = number == 0 ? listen_fd : -1;
+  if (number != 0) ::close(listen_fd);
   options.job_id = "bench";
   options.node_timeout = limit;
-  const auto say = [&](bool lost) {
-    const word w{rank, lost, now_ns()};
-    if (::write(words, &w, sizeof w) != sizeof w) ::_exit(1);
+  const auto report = [&](bool lost) {
+    const node_event e{number, lost, now_ns()};
+    if (::write(events, &e, sizeof e) != sizeof e) ::_exit(1);
   };
   auto joined = actors::membership::join(options, {});
   if (!joined) {
     std::fprintf(stderr, "loss_bench: %s\n", joined.message().c_str());
     ::_exit(1);
   }
-  say(false);
-  if (!(*joined)->loss(24h).empty()) say(true);
-  // Its end would tell the others before they have noticed by themselves.
+  report(false);
+  if (!(*joined)->loss(24h).empty()) report(true);
+  // If it ended, the others would notice its closed connection instead of the loss.
   for (;;) ::pause();
 }
 
-/// Passes on what comes until one end closes.
-void relay(int node, int rank_0) {
+/// Forwards bytes in both directions until one end closes.
+void relay(int node, int node_0) {
   for (;;) {
-    std::array<pollfd, 2> ends{{{node, POLLIN, 0}, {rank_0, POLLIN, 0}}};
+    std::array<pollfd, 2> ends{{{node, POLLIN, 0}, {node_0, POLLIN, 0}}};
     ::poll(ends.data(), ends.size(), -1);
     for (const auto& end : ends) {
       if (end.revents == 0) continue;
       std::array<char, 4096> bytes;
       const auto got = ::recv(end.fd, bytes.data(), bytes.size(), 0);
       if (got <= 0) return;
-      (void)::send(end.fd == node ? rank_0 : node, bytes.data(), static_cast<std::size_t>(got),
+      (void)::send(end.fd == node ? node_0 : node, bytes.data(), static_cast<std::size_t>(got),
                    MSG_NOSIGNAL);
     }
   }
 }
 
-/// Between a node and rank 0; stands still when the link is cut. A node that joins on a busy
-/// machine may have to connect more than once.
-void be_link(const actors::listening_socket& from, std::uint16_t to) {
+/// The link between a node and node 0; SIGSTOP cuts it. A node that joins on a busy machine may
+/// have to connect more than once.
+void run_link(const actors::listening_socket& from, std::uint16_t to) {
   for (;;) {
     const int node = ::accept(from.fd, nullptr, nullptr);
-    const int rank_0 = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int node_0 = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_port = htons(to);
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(rank_0, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0)
-      relay(node, rank_0);
-    ::close(rank_0);
+    if (::connect(node_0, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0)
+      relay(node, node_0);
+    ::close(node_0);
     ::close(node);
   }
 }
 
-/// Three nodes with one limit. Node 2 reaches rank 0 over a link.
+/// Three nodes with one limit. Node 2 reaches node 0 over a link.
 class job {
  public:
   explicit job(std::chrono::milliseconds limit) : limit_(limit) {
-    if (::pipe(words_.data()) != 0) std::exit(1);
+    if (::pipe(events_.data()) != 0) std::exit(1);
     const auto rendezvous = *actors::listen_on_loopback();
     const auto link = *actors::listen_on_loopback();
     link_ = spawn([&] {
       ::close(rendezvous.fd);
-      be_link(link, rendezvous.port);
+      run_link(link, rendezvous.port);
     });
-    for (std::uint32_t rank = 0; rank < nodes; ++rank)
-      pids_[rank] = spawn([&] {
+    for (std::uint32_t n = 0; n < nodes; ++n)
+      pids_[n] = spawn([&] {
         ::close(link.fd);
-        be_node(rank, limit_, rank == 2 ? link.port : rendezvous.port, rendezvous.fd, words_[1]);
+        run_node(n, limit_, n == 2 ? link.port : rendezvous.port, rendezvous.fd, events_[1]);
       });
     ::close(rendezvous.fd);
     ::close(link.fd);
@@ -153,12 +153,12 @@ class job {
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
     }
-    ::close(words_[0]);
-    ::close(words_[1]);
+    ::close(events_[0]);
+    ::close(events_[1]);
   }
 
   std::chrono::milliseconds limit() const { return limit_; }
-  pid_t node(std::uint32_t rank) const { return pids_[rank]; }
+  pid_t node(std::uint32_t number) const { return pids_[number]; }
   pid_t link() const { return link_; }
   /// Waits until all nodes have joined. False: one was lost before, or took more than a minute.
   bool joined() const {
@@ -177,7 +177,7 @@ class job {
 
  private:
   const std::chrono::milliseconds limit_;
-  std::array<int, 2> words_{};
+  std::array<int, 2> events_{};
   std::array<pid_t, nodes> pids_{};
   pid_t link_ = -1;
 };
@@ -206,7 +206,7 @@ jobs start_all() {
   return all;
 }
 
-/// Counts the jobs that have lost a node, and starts those again.
+/// Counts the jobs that report a lost node, and restarts them.
 void count_alarms(jobs& all, std::vector<int>& alarms) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!all[i]->next(0ms)) continue;
@@ -232,10 +232,10 @@ std::vector<int> stalls(int count) {
   auto all = start_all();
   std::vector<int> alarms(all.size());
   for (int n = 0; n < count; ++n) {
-    const auto rank = static_cast<std::uint32_t>(n) % nodes;
-    for (const auto& one : all) ::kill(one->node(rank), SIGSTOP);
+    const auto stopped = static_cast<std::uint32_t>(n) % nodes;
+    for (const auto& one : all) ::kill(one->node(stopped), SIGSTOP);
     std::this_thread::sleep_for(5s);
-    for (const auto& one : all) ::kill(one->node(rank), SIGCONT);
+    for (const auto& one : all) ::kill(one->node(stopped), SIGCONT);
     std::this_thread::sleep_for(2s);
     count_alarms(all, alarms);
   }
@@ -244,7 +244,7 @@ std::vector<int> stalls(int count) {
 
 enum class loss { kill, stop, cut };
 
-/// For each limit the longest time in seconds until the last of those that remain has told it.
+/// For each limit the longest time in seconds until the last of the other nodes reports the loss.
 std::vector<double> detect(loss how, int repeats) {
   std::vector<double> longest(limits.size());
   for (int n = 0; n < repeats; ++n) {
@@ -254,27 +254,27 @@ std::vector<double> detect(loss how, int repeats) {
     for (const auto& one : all)
       ::kill(how == loss::cut ? one->link() : one->node(2), how == loss::kill ? SIGKILL : SIGSTOP);
     for (std::size_t i = 0; i < all.size(); ++i)
-      for (std::uint32_t told = 0; told < nodes - 1;) {
-        const auto w = all[i]->next(limits.back() + 10s);
-        if (!w) return {};
-        if (w->by == 2 || !w->lost) continue;
-        ++told;
-        longest[i] = std::max(longest[i], static_cast<double>(w->at_ns - begun) / 1e9);
+      for (std::uint32_t reports = 0; reports < nodes - 1;) {
+        const auto e = all[i]->next(limits.back() + 10s);
+        if (!e) return {};
+        if (e->node == 2 || !e->lost) continue;
+        ++reports;
+        longest[i] = std::max(longest[i], static_cast<double>(e->at_ns - begun) / 1e9);
       }
   }
   return longest;
 }
 
-int number(int argc, char** argv, int at, int otherwise) {
-  return argc > at ? std::atoi(argv[at]) : otherwise;
+int argument(int argc, char** argv, int index, int fallback) {
+  return argc > index ? std::atoi(argv[index]) : fallback;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int seconds = number(argc, argv, 1, 60);
-  const int stall_count = number(argc, argv, 2, 6);
-  const int repeats = number(argc, argv, 3, 3);
+  const int seconds = argument(argc, argv, 1, 60);
+  const int stall_count = argument(argc, argv, 2, 6);
+  const int repeats = argument(argc, argv, 3, 3);
   std::vector<pid_t> spinning;
   for (int i = 0; i < busy_processes; ++i)
     spinning.push_back(spawn([] {
@@ -302,10 +302,10 @@ int main(int argc, char** argv) {
              seconds, stall_count);
   fmt::print("|---|---|---|---|---|---|\n");
   for (std::size_t i = 0; i < limits.size(); ++i) {
-    fmt::print("| {:g} s | {} | {} |", static_cast<double>(limits[i].count()) / 1e3, of_load[i],
-               of_stalls[i]);
-    for (const auto& of_all : times)
-      fmt::print(" {} |", of_all.empty() ? "never" : fmt::format("{:.2f} s", of_all[i]));
+    fmt::print("| {:g} s | {} | {} |", static_cast<double>(limits[i].count()) / 1e3, busy_alarms[i],
+               stall_alarms[i]);
+    for (const auto& longest : times)
+      fmt::print(" {} |", longest.empty() ? "never" : fmt::format("{:.2f} s", longest[i]));
     fmt::print("\n");
   }
   return 0;

@@ -3,14 +3,12 @@
 ///   scripts/build release metrics_bench
 ///   build/release/bin/metrics_bench [--task-us T] [--scrape PORT]
 ///
-/// writes   everything that supervisor and rank write for one task (an arrival, a decision, a
-/// launch,
-///          a finish, a message in and out), including the ledger for reports and two clock
-///          readings. Its share of a task of T microseconds (default 1,000; those of the quickstart
-///          take about 5,000) that keeps one rank busy is an upper bound on the share of a step.
+/// writes   all that supervisor and rank write for one task (arrival, decision, launch, finish,
+///          messages in and out), including the ledger for reports and two clock readings. Its
+///          share of a task of T microseconds (default 1,000; those of the quickstart take about
+///          5,000) that keeps one rank busy is an upper bound on the share of a step.
 /// scrape   with --scrape, for a running `rrfp-node run ... --metrics :PORT`: duration of one
-/// request
-///          to /metrics over loopback. Nothing is collected between requests.
+///          request to /metrics over loopback. Nothing is collected between requests.
 ///
 /// Goal: writes below 0.5 % of a step.
 #include <algorithm>

@@ -71,9 +71,9 @@ void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {
     makespan_ms = static_cast<double>(ran.makespan) / 1e6;
   }
   std::printf(
-      "%-12s %-9s %-5s %5u x %-5u %9.3f M events %9.4f s %7.2f M events/s"
+      "%-12s %-9s %-6s %5u x %-5u %9.3f M events %9.4f s %7.2f M events/s"
       "  %11.1f ms simulated  peak %6.0f MiB\n",
-      c.policy.data(), name(c.mode).data(), c.jitter ? "storm" : "calm", shape.stages,
+      c.policy.data(), name(c.mode).data(), c.jitter ? "jitter" : "none", shape.stages,
       shape.microbatches, static_cast<double>(events) / 1e6, best_s,
       static_cast<double>(events) / 1e6 / best_s, makespan_ms, peak_mib());
   std::fflush(stdout);

@@ -1,9 +1,10 @@
-# What librrfp_cuda.so is built from: the CUDA parts of the torch wheel and its sister wheels. No nvcc,
-# no driver and no device is needed to build it; programs do not link it but load it when a job asks.
+# Finds what librrfp_cuda.so needs: the CUDA parts of the torch wheel and its sister wheels. The build
+# needs no nvcc, no driver and no device. Programs do not link the library; they load it for jobs with
+# device.kind = "cuda".
 #
-#   RRFP_CUDA            OFF builds without
-#   RRFP_HAS_CUDA        set if it is built
-#   RRFP_C10_CUDA        libtorch's streams and allocator alone
+#   RRFP_CUDA            option; OFF: do not build it
+#   RRFP_HAS_CUDA        whether it is built
+#   RRFP_C10_CUDA        libtorch's CUDA streams and allocator
 #   rrfp::cuda_libraries libtorch with CUDA, the CUDA runtime and NCCL, with their headers
 option(RRFP_CUDA "Build librrfp_cuda.so if the wheels' CUDA headers are there" ON)
 set(RRFP_HAS_CUDA OFF)

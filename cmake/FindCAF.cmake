@@ -3,7 +3,7 @@
 #
 #   find_package(CAF REQUIRED COMPONENTS core [io] [openssl])
 #
-# defines CAF::core, CAF::io, CAF::openssl as asked, and CAF_VERSION.
+# defines the requested ones of CAF::core, CAF::io, CAF::openssl, and CAF_VERSION.
 find_package(CAF CONFIG QUIET COMPONENTS ${CAF_FIND_COMPONENTS})
 if(TARGET CAF::core)
   return()

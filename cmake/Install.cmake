@@ -1,8 +1,8 @@
-# What `cmake --install` puts where, and the Debian packages that CPack makes of it:
+# The rules of `cmake --install`, and the Debian packages that CPack makes:
 #
-#   runtime       the programs, with the libtorch that they were linked to (lib/rrfp) but for its CUDA
-#                 libraries, which take gigabytes: librrfp_cuda.so finds them in lib/rrfp/cuda, if anybody
-#                 puts them there; pages, jobs and deploy/
+#   runtime       the programs; the libtorch that they link (lib/rrfp) without its CUDA libraries, which
+#                 take gigabytes (librrfp_cuda.so finds them if they are installed into lib/rrfp/cuda);
+#                 pages, jobs and deploy/
 #   development   headers, static libraries and the CMake package
 include(CMakePackageConfigHelpers)
 
@@ -20,7 +20,7 @@ install(FILES cmake/FindCAF.cmake cmake/Torch.cmake cmake/Ucx.cmake cmake/rrfpDe
 install(EXPORT rrfp FILE rrfpTargets.cmake NAMESPACE rrfp:: DESTINATION ${_package_dir}
   COMPONENT development)
 
-# The wheel's libraries in the wheel's layout, by which they find each other.
+# The wheel's libraries keep the wheel's layout, through which they find each other.
 set(_torch_libraries libtorch_cpu.so libc10.so)
 foreach(library IN LISTS _torch_libraries)
   install(PROGRAMS ${RRFP_TORCH_FOUND_ROOT}/lib/${library}

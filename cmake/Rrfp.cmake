@@ -1,4 +1,4 @@
-# Helpers that keep the CMakeLists of the layers down to their file lists.
+# Helpers, so that the CMakeLists of the layers are little more than file lists.
 include_guard()
 include(GNUInstallDirs)
 
@@ -39,8 +39,8 @@ function(rrfp_add_library name)
   endif()
 endfunction()
 
-# rrfp_embed(OUT NAMESPACE namespace FILES file...)   sets OUT to a source that holds the files as text
-# style.css is `extern const char* const style_css`, which the caller declares in assets.hpp.
+# rrfp_embed(OUT NAMESPACE namespace FILES file...)   generates a source with the files as text; OUT is its
+# path. style.css becomes `extern const char* const style_css`, which the caller declares in assets.hpp.
 function(rrfp_embed out)
   cmake_parse_arguments(arg "" "NAMESPACE" "FILES" ${ARGN})
   set(text "namespace ${arg_NAMESPACE} {\n")
@@ -71,7 +71,7 @@ function(rrfp_add_program name)
 endfunction()
 
 # rrfp_add_test(NAME SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
-# One Catch2 program is one ctest entry; label "unit" means: runs under the sanitizer presets too.
+# One Catch2 program is one ctest entry; tests with the label "unit" also run under the sanitizer presets.
 function(rrfp_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})

@@ -1,15 +1,15 @@
-# Imported target for libtorch as the PyPI wheel lays it out.
+# Imported target for libtorch in the layout of the PyPI wheel.
 #
-# The wheel's own CMake package enables the CUDA language and stops without nvcc, although nothing
-# here is compiled by nvcc; so the target is made from the wheel's include/ and lib/.
+# The wheel's own CMake package enables the CUDA language and fails without nvcc, although nvcc compiles
+# nothing here. So this file makes the target from the wheel's include/ and lib/.
 #
-#   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout, or what
-#                     python3 imports)
+#   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout, or the
+#                     torch that python3 imports)
 #   rrfp::torch       headers and CPU libraries
-#   RRFP_TORCH_VERSION    of what was found
-#   RRFP_TORCH_EXPECTED   the only version that is taken; unset: any (an installed package holds static
-#                         libraries, whose C++ fits no other)
-#   RRFP_MISSING      set to what is not there, and what to do
+#   RRFP_TORCH_VERSION    the version found
+#   RRFP_TORCH_EXPECTED   the only accepted version; unset: any (the static libraries of an installed
+#                         package are compatible with one version only)
+#   RRFP_MISSING      set if something is missing: what it is, and what to do
 if(TARGET rrfp::torch)
   return()
 endif()
@@ -32,7 +32,7 @@ if(NOT EXISTS "${_torch_root}/include/ATen/ATen.h")
     "torch==2.11.0, or give -DRRFP_TORCH_ROOT=DIR, a folder with include/ and lib/")
   return()
 endif()
-# Where it stands since torch 2.9, and where it stood before.
+# The version header: first since torch 2.9, second before.
 set(_torch_text "")
 foreach(_header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
   if(EXISTS "${_torch_root}/include/${_header}")
@@ -58,18 +58,18 @@ endif()
 set(RRFP_TORCH_FOUND_ROOT ${_torch_root})
 message(STATUS "libtorch ${RRFP_TORCH_VERSION}: ${_torch_root}")
 
-# Imported, as an installed package has it: its place is that of the machine, not of the package.
+# An imported target: an installed package must use the libtorch of its machine, not this path.
 add_library(rrfp::torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(rrfp::torch SYSTEM INTERFACE
   ${_torch_root}/include ${_torch_root}/include/torch/csrc/api/include)
 find_package(Threads REQUIRED)
 target_link_libraries(rrfp::torch INTERFACE
   ${_torch_root}/lib/libtorch_cpu.so ${_torch_root}/lib/libc10.so Threads::Threads)
-# libtorch_cpu.so refers to CUDA libraries of its sister wheels; it finds them at run time by its own
-# run path, and the linker need not.
+# libtorch_cpu.so refers to CUDA libraries of its sister wheels. It finds them at run time through its
+# run path; the linker does not need them.
 target_link_options(rrfp::torch INTERFACE -Wl,--allow-shlib-undefined)
-# The wheel also carries headers of fmt, of another version than the system's library: sources that see
-# both must take fmt as headers alone.
+# The wheel also contains headers of fmt, of another version than the system's library. Sources that
+# include both must use fmt header-only.
 find_package(fmt REQUIRED)
 add_library(rrfp::fmt INTERFACE IMPORTED GLOBAL)
 target_link_libraries(rrfp::fmt INTERFACE fmt::fmt-header-only)

@@ -1,8 +1,8 @@
-# UCX >= 1.13: Debian's libucx-dev, the wheel libucx-cu13, HPC-X or one's own build.
+# UCX >= 1.13: Debian's libucx-dev, the wheel libucx-cu13, HPC-X or your own build.
 #
 #   RRFP_UCX_ROOT   a folder with include/ and lib/ (default: the system's)
 #   rrfp::ucx       headers, libucp and libucs
-#   RRFP_MISSING    set to what is not there, and what to do
+#   RRFP_MISSING    set if something is missing: what it is, and what to do
 if(TARGET rrfp::ucx)
   return()
 endif()

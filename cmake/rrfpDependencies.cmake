@@ -1,5 +1,5 @@
-# What the components that are not pure need of others. Included by rrfpConfig.cmake; where something is
-# missing, rrfp_FOUND is FALSE afterwards and rrfp_NOT_FOUND_MESSAGE says what.
+# The dependencies of the components that are not pure. Included by rrfpConfig.cmake; if one is missing,
+# rrfp_FOUND is FALSE afterwards and rrfp_NOT_FOUND_MESSAGE names it.
 include(CMakeFindDependencyMacro)
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 find_dependency(PkgConfig)

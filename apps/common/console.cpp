@@ -16,10 +16,10 @@ namespace {
 
 std::atomic<bool> output_failed = false;
 
-/// All of `text`, or the errno of what hindered it.
+/// Writes all of `text`. Returns 0, or the errno of the failed write.
 int write_all(int descriptor, std::string_view text) {
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock{one_at_a_time};
+  static std::mutex mutex;
+  const std::lock_guard lock{mutex};
   while (!text.empty()) {
     const auto wrote = ::write(descriptor, text.data(), text.size());
     if (wrote > 0) {
@@ -29,9 +29,9 @@ int write_all(int descriptor, std::string_view text) {
     if (wrote == 0) return EIO;
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return errno;
-    // Whoever gave the descriptor may have made it one that does not wait.
-    pollfd room{descriptor, POLLOUT, 0};
-    ::poll(&room, 1, -1);
+    // The parent process may have made the descriptor non-blocking.
+    pollfd writable{descriptor, POLLOUT, 0};
+    ::poll(&writable, 1, -1);
   }
   return 0;
 }
@@ -39,7 +39,7 @@ int write_all(int descriptor, std::string_view text) {
 }  // namespace
 
 void write_error(std::string_view text) {
-  // If this cannot be written, there is nobody to tell.
+  // A failure to write to standard error cannot be reported anywhere.
   static_cast<void>(write_all(STDERR_FILENO, text));
 }
 

@@ -1,9 +1,9 @@
-/// What a program says: results and progress on standard output, what went wrong on standard error.
+/// The output of a program: results and progress on standard output, errors on standard error.
 ///
-/// Each call is written at once, unbuffered, and none throws: a log that cannot be written must not
-/// end a training. A reader that has left (`| head -1`) is no failure: what comes later goes
-/// nowhere. Any other failure of standard output is told once on standard error, and the program
-/// ends with exit code 1 where it would have ended with 0 (program.hpp).
+/// Each call writes at once, unbuffered, and never throws: a failed write to the log must not end a
+/// training. A reader that closes the pipe (`| head -1`) is not a failure: later output is
+/// discarded. Any other failure of standard output is reported once on standard error, and the
+/// program then ends with exit code 1 instead of 0 (program.hpp).
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,7 @@
 
 namespace rrfp::apps {
 
-/// Thread-safe; the texts of two calls do not mix.
+/// Thread-safe; the texts of concurrent calls do not interleave.
 void write_out(std::string_view text);
 void write_error(std::string_view text);
 
@@ -28,7 +28,7 @@ void print_error(fmt::format_string<Values...> format, Values&&... values) {
   write_error(fmt::format(format, std::forward<Values>(values)...));
 }
 
-/// Whether something that was to stand on standard output could not be written.
+/// Whether a write to standard output failed, other than by a closed pipe.
 bool has_output_failed();
 
 }  // namespace rrfp::apps

@@ -1,4 +1,4 @@
-/// Files that an option of a program names.
+/// Checks of output files that command-line options name.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace rrfp::apps {
 
-/// Whether the file that `option` names can be written, found out before the work. No name: it can.
+/// Checks before the work that the file of `option` can be written. An empty path passes.
 inline status check_output(const std::string& option, const std::string& path) {
   if (path.empty()) return success();
-  const auto can = files::check_writable(path);
-  return can ? success() : status{error{option + " " + can.message()}};
+  const auto writable = files::check_writable(path);
+  return writable ? success() : status{error{option + " " + writable.message()}};
 }
 
 }  // namespace rrfp::apps

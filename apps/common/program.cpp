@@ -30,7 +30,7 @@ void open_standard_descriptors() {
   if (opened >= 0) ::close(opened);
 }
 
-/// The lower limit is there for programs that use select(), which none of ours does.
+/// The soft limit protects programs that use select(); none of ours does.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -38,15 +38,15 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Async-signal-safe from here on: no allocation, no stdio.
+/// Async-signal-safe code: no allocation, no stdio.
 namespace in_handler {
 
-void say(std::string_view text) {
+void write_stderr(std::string_view text) {
   static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
 }
 
 /// A line of /proc/self/maps: "7f00-7f10 r--p 00000000 08:01 1234       /path/of the/file".
-/// The path, if the address lies in it; else empty.
+/// Returns the path if the address lies in the mapping; else an empty text.
 std::string_view path_if_at(std::string_view line, std::uintptr_t address) {
   std::uintptr_t bounds[2] = {0, 0};
   std::size_t at = 0;
@@ -61,7 +61,7 @@ std::string_view path_if_at(std::string_view line, std::uintptr_t address) {
   return slash == std::string_view::npos ? std::string_view{} : line.substr(slash);
 }
 
-/// The end of a process that reads a mapped file beyond its end names the file.
+/// Names the mapped file whose access failed: reading beyond the end of a file raises SIGBUS.
 void on_bus_error(int, siginfo_t* info, void*) {
   static char maps[1 << 16];
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
@@ -82,18 +82,19 @@ void on_bus_error(int, siginfo_t* info, void*) {
     }
   }
   if (path.empty()) {
-    // Not of a file: as if there were no handler.
+    // Not a mapped file: restore the default action, which the repeated access triggers.
     ::signal(SIGBUS, SIG_DFL);
     return;
   }
   const bool is_shared = path.substr(0, 9) == "/dev/shm/";
-  say(name_of_program);
-  say(": ");
-  say(path);
-  say(is_shared
-          ? ": there is no room left in /dev/shm for memory that is in use; expected a larger "
-            "one (mount -o remount,size=1G /dev/shm; docker run --shm-size=1g)\n"
-          : ": cannot read: the file was cut short, or its disk failed, while it was in use\n");
+  write_stderr(name_of_program);
+  write_stderr(": ");
+  write_stderr(path);
+  write_stderr(
+      is_shared
+          ? ": /dev/shm is full: enlarge it (mount -o remount,size=1G /dev/shm; docker run "
+            "--shm-size=1g)\n"
+          : ": cannot read: the file was truncated, or its disk failed, while it was in use\n");
   ::_exit(exit_bad_input);
 }
 
@@ -115,13 +116,13 @@ int run_program(const char* name, int argc, char** argv, int (*work)(int, char**
   name_of_program = name;
   set_signals();
   raise_descriptor_limit();
-  int code = exit_own_fault;
+  int code = exit_failed;
   try {
     code = work(argc, argv);
   } catch (const std::exception& e) {
     fail(e.what());
   }
-  return code == exit_done && has_output_failed() ? exit_own_fault : code;
+  return code == exit_done && has_output_failed() ? exit_failed : code;
 }
 
 const char* program_name() { return name_of_program; }
@@ -133,7 +134,7 @@ int refuse(const std::string& message) {
 
 int fail(const std::string& message) {
   print_error("{}: {}\n", name_of_program, message);
-  return exit_own_fault;
+  return exit_failed;
 }
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
@@ -141,10 +142,10 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     std::ostringstream out, err;
-    const bool is_asked_for = app.exit(e, out, err) == 0;
+    const bool is_success = app.exit(e, out, err) == 0;  // --help, --version
     write_out(out.str());
     write_error(err.str());
-    return is_asked_for ? exit_done : exit_bad_input;
+    return is_success ? exit_done : exit_bad_input;
   }
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-/// The frame of every program: what holds before its first line and after its last.
+/// Process setup before a program's own code runs, and error handling after it.
 #pragma once
 
 #include <optional>
@@ -14,23 +14,24 @@ namespace rrfp::apps {
 
 /// Runs `work` and returns the exit code of the program.
 ///
-/// Before: descriptors 0 to 2 that are closed are /dev/null, so that no file of ours gets their
-/// numbers and the texts meant for them; SIGPIPE and SIGXFSZ are ignored, so that the write fails
-/// instead of the process; as many files may be open as the system allows; a file that is cut short
-/// while it is mapped into memory is named, with exit code 2. After: what escapes as an exception
-/// is told, with exit code 1; so is standard output that could not be written, where all else went
-/// well.
+/// Before `work`: closed descriptors 0 to 2 are opened on /dev/null, so that no output file gets
+/// their numbers and receives messages; SIGPIPE and SIGXFSZ are ignored, so that the write fails
+/// and the process survives; the soft limit of open files is raised to the hard limit; a SIGBUS
+/// handler names a mapped file that was truncated, and ends the program with exit code 2. After
+/// `work`: an escaped exception is reported, with exit code 1; if standard output could not be
+/// written, exit code 0 becomes 1.
 int run_program(const char* name, int argc, char** argv, int (*work)(int argc, char** argv));
 
 /// Name given to run_program().
 const char* program_name();
 
-/// Tells what the user gave wrong, in one line: the exit code for it.
+/// Reports bad input in one line; returns exit_bad_input.
 int refuse(const std::string& message);
-/// The same of what the program could not do: an output that cannot be written, say.
+/// Reports a failure of the program, such as an output that it cannot write; returns exit_failed.
 int fail(const std::string& message);
 
-/// Reads the arguments. The exit code, if the program is over with it: --help, or wrong arguments.
+/// Parses the arguments. Returns an exit code if the program ends here: after --help, or with wrong
+/// arguments.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 
 }  // namespace rrfp::apps

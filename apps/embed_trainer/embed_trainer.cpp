@@ -1,12 +1,11 @@
-// A training loop of one's own around an rrfp pipeline: learns to sort.
+// An example of your own training loop around an rrfp pipeline. The model learns to sort.
 //
 // Built outside of rrfp's tree, against the installed package (CMakeLists.txt beside this file):
-//   embed_trainer job.toml              the pipeline that the job describes, in this process or,
-//   with
-//                                       torchrun's or Slurm's variables, in several
+//   embed_trainer job.toml              the pipeline of the job, in this process; in several with
+//                                       the variables of torchrun or Slurm
 //   embed_trainer job.toml --plain      the same model and batches in an ordinary loop
-// Both print the loss of every step, and in the end that of a batch that was not learnt from: they
-// are equal to the last bit.
+// Both print the loss of every step and, at the end, of a held-out batch. The losses are equal to
+// the last bit.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -21,21 +20,20 @@ namespace {
 
 constexpr std::int64_t layers = 8, width = 64, numbers = 8, rows = 32;
 
-/// Some consecutive layers of a residual network. Each layer draws its weights from a generator of
-/// its own, so that the model does not depend on how it is cut.
+/// Consecutive layers of a residual network. Each layer draws its weights from its own generator,
+/// so the weights do not depend on how the model is cut.
 struct BlocksImpl : torch::nn::Module {
-  BlocksImpl(std::int64_t first, std::int64_t end)
-      : takes_rows(first == 0), gives_rows(end == layers) {
-    if (takes_rows) in = seeded(layers, "in", numbers, width);
+  BlocksImpl(std::int64_t first, std::int64_t end) : is_first(first == 0), is_last(end == layers) {
+    if (is_first) in = seeded(layers, "in", numbers, width);
     for (auto i = first; i < end; ++i)
       hidden.push_back(seeded(i, "layer" + std::to_string(i), width, width));
-    if (gives_rows) out = seeded(layers + 1, "out", width, numbers);
+    if (is_last) out = seeded(layers + 1, "out", width, numbers);
   }
 
   torch::Tensor forward(torch::Tensor x) {
-    if (takes_rows) x = rrfp::linear(x, in->weight, in->bias);
+    if (is_first) x = rrfp::linear(x, in->weight, in->bias);
     for (auto& layer : hidden) x = x + torch::gelu(rrfp::linear(x, layer->weight, layer->bias));
-    return gives_rows ? rrfp::linear(x, out->weight, out->bias) : x;
+    return is_last ? rrfp::linear(x, out->weight, out->bias) : x;
   }
 
   torch::nn::Linear seeded(std::int64_t number, const std::string& name, std::int64_t from,
@@ -44,13 +42,13 @@ struct BlocksImpl : torch::nn::Module {
     return register_module(name, torch::nn::Linear(from, to));
   }
 
-  bool takes_rows, gives_rows;
+  bool is_first, is_last;
   torch::nn::Linear in{nullptr}, out{nullptr};
   std::vector<torch::nn::Linear> hidden;
 };
 TORCH_MODULE(Blocks);
 
-/// Rows of random numbers, to be sorted; of step `step` always the same.
+/// Rows of random numbers to sort; a function of `step`.
 rrfp::batch batch_of(std::uint64_t step) {
   torch::manual_seed(1000 + step);
   const auto x = torch::rand({rows, numbers});
@@ -91,9 +89,9 @@ int train(const rrfp::job::job& job) {
   return 0;
 }
 
-/// What it has to be equal to: microbatch after microbatch, no pipeline.
+/// The reference: one microbatch after another, without a pipeline.
 int train_plainly(const rrfp::job::job& job) {
-  torch::set_num_threads(1);  // as a stage has
+  torch::set_num_threads(1);  // as in a stage
   Blocks model(0, layers);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(job.train.lr)
                                                          .betas({job.train.beta1, job.train.beta2})
@@ -106,7 +104,7 @@ int train_plainly(const rrfp::job::job& job) {
     for (std::size_t i = 0; i < xs.size(); ++i) {
       const auto l = loss(model->forward(xs[i]), ys[i]);
       if (learn) (l / static_cast<double>(rows)).backward();
-      // A mean each, weighed by its rows, as the pipeline does.
+      // The mean of each microbatch, weighted by its rows, as the pipeline computes it.
       const auto count = static_cast<double>(xs[i].size(0));
       sum += l.item<double>() / count * count;
     }

@@ -76,17 +76,17 @@ void print_tables(const experiment::experiment& e,
     apps::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
 }
 
-/// The first interrupt lets running cells finish; the second one ends at once.
-void listen(apps::interrupt_watch& watch) {
-  watch.on_interrupt([asked = false]() mutable {
-    if (std::exchange(asked, true)) std::_Exit(apps::exit_interrupted);
+/// The first interrupt lets running cells finish; the second one ends the program at once.
+void handle_interrupts(apps::interrupt_watch& watch) {
+  watch.on_interrupt([interrupted = false]() mutable {
+    if (std::exchange(interrupted, true)) std::_Exit(apps::exit_interrupted);
     apps::print_error(
         "\nrrfp-jitter: finishing the running cells; interrupt again to stop at once\n");
   });
 }
 
 int run_all(const experiment::experiment& e, const options& wanted, apps::interrupt_watch& watch) {
-  listen(watch);
+  handle_interrupts(watch);
   const auto begun = std::chrono::steady_clock::now();
   auto done = experiment::store::open(wanted.out);
   if (!done) return apps::refuse("--out: " + done.message());
@@ -124,17 +124,19 @@ int run(int argc, char** argv) {
   CLI::App app{"Measures the gain of readiness: workloads x runs x weather x seeds"};
   app.set_version_flag("--version", "rrfp-jitter " RRFP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 internal error or an output that could not be written, 2 bad input, "
-      "130 interrupted.");
+      "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
+      "2 bad input, 130 interrupted.");
   options wanted;
   app.add_option("experiment", wanted.experiment, "The experiment, a TOML file");
   app.add_option("--out", wanted.out,
-                 "Results folder; cells that it already holds are not run again");
+                 "Results folder; cells that it already holds are not\n"
+                 "run again");
   app.add_option("--cell", wanted.cell, "Run only this cell and print it as JSON");
   app.add_option("--engine", wanted.engine, "Engine of the cells; overrides the file")
       ->check(CLI::IsMember({"simulator", "wall-clock", "both"}));
   app.add_option("--time-scale", wanted.time_scale,
-                 "Wall clock: ratio of its time to the modelled time; overrides the file")
+                 "Wall clock: ratio of its time to the modelled time;\n"
+                 "overrides the file")
       ->check(CLI::Range(1e-3, 1e3));
   app.add_option("--jobs", wanted.jobs, "Number of concurrent cells on the wall clock")
       ->check(CLI::Range(1, 64))

@@ -13,8 +13,8 @@ constexpr std::chrono::seconds line_interval{5};
 
 }  // namespace
 
-progress::progress(std::string where, std::size_t cells, double work)
-    : where_(std::move(where)), cells_(cells), work_(work), live_(::isatty(STDERR_FILENO) == 1) {}
+progress::progress(std::string engine, std::size_t cells, double work)
+    : engine_(std::move(engine)), cells_(cells), work_(work), live_(::isatty(STDERR_FILENO) == 1) {}
 
 void progress::cell_done(double work) {
   const std::lock_guard lock{mutex_};
@@ -29,7 +29,7 @@ void progress::cell_done(double work) {
 void progress::show(clock::time_point now) {
   const std::chrono::duration<double> passed = now - begun_;
   const auto left = work_done_ > 0 ? passed.count() * (work_ / work_done_ - 1) : 0;
-  print_error("{}{}: {} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", where_, done_, cells_,
+  print_error("{}{}: {} of {} cells, {:.0f} s left{}", live_ ? "\r" : "", engine_, done_, cells_,
               left, live_ ? "   " : "\n");
 }
 

@@ -12,9 +12,9 @@ namespace rrfp::apps {
 /// Thread-safe.
 class progress {
  public:
-  /// `cells` is the number of cells to run, `where` names the engine, and `work` is the sum of all
+  /// `cells` is the number of cells to run, `engine` names the engine, and `work` is the sum of all
   /// arguments of cell_done().
-  progress(std::string where, std::size_t cells, double work);
+  progress(std::string engine, std::size_t cells, double work);
 
   /// `work`: the share of this cell, in any unit.
   void cell_done(double work);
@@ -26,7 +26,7 @@ class progress {
 
   void show(clock::time_point now);
 
-  const std::string where_;
+  const std::string engine_;
   const std::size_t cells_;
   const double work_;
   const bool live_;

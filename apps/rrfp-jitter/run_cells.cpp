@@ -123,11 +123,11 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
     work todo{e, engine, std::move(missing), std::move(cost), done, options};
     if (auto ran = todo.run(clock ? options.jobs : cores); !ran) return ran.failure();
 
-    experiment::engine_outcomes of{engine, {}};
+    experiment::engine_outcomes finished{engine, {}};
     for (std::size_t i = 0; i < e.cells(); ++i)
       if (const auto* o = done.find(description_of(cell_at(e, i, engine))))
-        of.outcomes.push_back(*o);
-    all.push_back(std::move(of));
+        finished.outcomes.push_back(*o);
+    all.push_back(std::move(finished));
     if (all.back().outcomes.size() < e.cells()) break;
   }
   return all;

@@ -19,12 +19,12 @@ namespace {
 
 constexpr double mebibyte = 1 << 20;
 
-/// Float32: the weight, its gradient, and what the optimizer keeps for it.
+/// Float32: the weight, its gradient and its optimizer state.
 double bytes_of_parameters(std::uint64_t parameters, const job::train_options& train) {
-  const double kept = train.optimizer == job::optimizer_kind::adamw ? 2
-                      : train.momentum > 0                          ? 1
-                                                                    : 0;
-  return static_cast<double>(parameters) * 4 * (2 + kept);
+  const double state = train.optimizer == job::optimizer_kind::adamw ? 2
+                       : train.momentum > 0                          ? 1
+                                                                     : 0;
+  return static_cast<double>(parameters) * 4 * (2 + state);
 }
 
 std::string limit_text(const memory_limit& limit) {
@@ -76,17 +76,18 @@ result<std::string> look_at_images(const job::job& j, const data::source& data, 
   for (std::uint64_t n = 0; seen < all; ++n) {
     if (clock::now() >= end)
       return fmt::format(
-          "images: {} of {} samples decoded in {:g} s, in the order of the run; not looked at: "
-          "{}\n",
-          seen, all, limit.count(), all - seen);
+          "images: decoded {} of {} samples in {:g} s, in the order of the run; {} are not "
+          "checked\n",
+          decoded, all, limit.count(), all - decoded);
     try {
-      data.load(step_id{n / a_step}, microbatch_id{static_cast<std::uint32_t>(n % a_step)});
+      data.load(step_id{n / microbatches},
+                microbatch_id{static_cast<std::uint32_t>(n % microbatches)});
     } catch (const std::exception& e) {
       return job::blame(j, data::key_of(j.data), e.what());
     }
-    seen = std::min(all, seen + a_microbatch);
+    decoded = std::min(all, decoded + samples);
   }
-  return all == 0 ? std::string{} : fmt::format("images: all of {} samples decoded\n", all);
+  return all == 0 ? std::string{} : fmt::format("images: decoded all {} samples\n", all);
 }
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
@@ -99,11 +100,11 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                                         dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
   constexpr std::uint64_t steps = 10;
-  auto imagined = plan::simulation_of(*dispatch, steps);
-  imagined.slot_bytes = [&](stage_id s, microbatch_id) {
+  auto simulation = plan::simulation_of(*dispatch, steps);
+  simulation.slot_bytes = [&](stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
-  const auto predicted = simulate::run(imagined, *expected);
+  const auto predicted = simulate::run(simulation, *expected);
   if (!predicted) return refuse(j.source + ": " + predicted.message());
   const auto checkpoints = describe_checkpoints(j, setup.checkpoint);
   if (!checkpoints) return refuse(checkpoints.message());
@@ -119,7 +120,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   if (j.pipeline.replicas > 1)
     print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
   if (j.pipeline.tp > 1)
-    print("{} tensor-parallel ranks a stage; the table is of one of them\n", j.pipeline.tp);
+    print("{} tensor-parallel ranks per stage; the table shows one rank\n", j.pipeline.tp);
   print_stages(j, *dispatch, chunks, *predicted);
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     print("node {}: {}\n", n, places->describe(node_id{n}));
@@ -127,7 +128,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
   print(
       "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
-      "{:.1f} %, no schedule under {:.1f} ms\n\n",
+      "{:.1f} %, lower bound {:.1f} ms\n\n",
       steps, ms(predicted->makespan), predicted->bubble_fraction * 100, ms(predicted->lower_bound));
   return exit_done;
 }
@@ -138,29 +139,28 @@ int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
-  const seconds limit{options.look_s};
+  const seconds limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
-  std::string seen_data, seen_line;
+  std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {
-    if (auto there = actors::check_device(j); !there) return refuse(there.message());
+    if (auto found = actors::check_device(j); !found) return refuse(found.message());
     const auto data = actors::open_data(j);
     if (!data) return refuse(data.message());
     const auto setup = actors::make_session_setup(j, *data);
     if (!setup) return refuse(setup.message());
-    // Runs of a comparison that train on the same look at it once.
+    // Runs of a comparison that train on the same data decode it once.
     const auto this_data =
         *data ? fmt::format("{} {} {} {}", data::fingerprint_text(**data), j.train.seed,
                             j.train.steps, j.data.order == job::sample_order::file)
               : std::string{};
-    if (*data && this_data != seen_data) {
-      auto line = look_at_images(j, **data, limit, end);
+    if (*data && this_data != checked_data) {
+      auto line = decode_images(j, **data, limit, end);
       if (!line) return refuse(line.message());
-      seen_data = this_data;
-      seen_line = *std::move(line);
+      checked_data = this_data;
+      image_line = *std::move(line);
     }
     if (const int code = print_plan(j, *setup, options.local_nodes); code != exit_done) return code;
-    if (*data && !(*data)->report().empty())
-      print("data: {}\n{}\n", (*data)->report(), seen_line);
+    if (*data && !(*data)->report().empty()) print("data: {}\n{}\n", (*data)->report(), image_line);
   }
   return exit_done;
 }

@@ -12,17 +12,17 @@ namespace {
 
 constexpr double mebibyte = 1 << 20;
 
-void tell(const std::string& line) { print_error("rrfp-node: {}\n", line); }
+void print_note(const std::string& line) { print_error("rrfp-node: {}\n", line); }
 
 }  // namespace
 
-std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_seat& seat,
+std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_context& context,
                                                      actors::session_setup& setup) {
   if (!setup.checkpoint) return std::nullopt;
-  auto agreed = actors::agree_on_resume(j, *setup.checkpoint, seat.members);
+  auto agreed = actors::agree_on_resume(j, *setup.checkpoint, context.members);
   if (auto* cause = std::get_if<actors::end_cause>(&agreed)) return std::move(*cause);
   auto& choice = std::get<actors::resume_choice>(agreed);
-  for (const auto& line : choice.notes()) tell(line);
+  for (const auto& line : choice.notes()) print_note(line);
   setup.resume = std::move(choice.from);
   return std::nullopt;
 }

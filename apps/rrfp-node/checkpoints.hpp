@@ -1,4 +1,4 @@
-/// The checkpoints of a run: what it goes on from, and what is said of it.
+/// The checkpoints of a run: where it resumes, and the lines that report it.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 
 namespace rrfp::apps {
 
-/// Opens the folder of checkpoints on the node that leads, chooses what the run goes on from, the
-/// same on every node, and puts both into `setup`. Says what is to be said of it. Without
-/// checkpoint.dir nothing happens. The end, if there is one, is the same on all nodes.
-std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_seat& seat,
+/// Opens the checkpoint folder on node 0, has all nodes agree on the checkpoint to resume from, and
+/// stores both in `setup`. Prints the notes. Does nothing without checkpoint.dir. Returns the cause
+/// if the run ends here; it is the same on all nodes.
+std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_context& context,
                                                      actors::session_setup& setup);
 
-/// "checkpoint: step 42 saved, 3 files, 12.0 MiB, 0.8 ms copy, 35 ms in the background", or why
-/// not.
+/// "checkpoint: step 42 saved, 3 files, 12.0 MiB, 0.8 ms copy, 35 ms in the background", or the
+/// reason of the failure.
 std::string line_of(const actors::checkpoint_report& r);
 
-/// For `check`: what prepare_checkpoints() would find. Nothing is changed. Empty without
+/// For `check`: describes what prepare_checkpoints() would do, and changes nothing. Empty without
 /// checkpoint.dir.
 result<std::string> describe_checkpoints(const job::job& j,
                                          const std::optional<actors::checkpoint_setup>& setup);

@@ -13,27 +13,28 @@ struct command_options {
   std::vector<std::string> settings;  ///< --set
   std::string json;                   ///< run: a file for the JSON lines
   std::string trace;                  ///< run: a file for the trace
-  std::string metrics;                ///< run, join: HOST:PORT to serve numbers on; empty: nowhere
-  std::string reports;                ///< run, join: a folder for reports of who waits for what
-  std::uint32_t local_nodes = 1;      ///< run, check: processes on this machine
-  double look_s = 60;                 ///< check: time for images
+  std::string metrics;                ///< run, join: HOST:PORT of /metrics; empty: not served
+  std::string reports;                ///< run, join: a folder for hang reports
+  std::uint32_t local_nodes = 1;      ///< run, check: node processes on this machine
+  double decode_s = 60;               ///< check: time limit for decoding images
 };
 
-/// Where a node stands; what is not given comes from the environment.
+/// The node's number and the rendezvous; the environment supplies what is not given.
 struct join_options {
   std::optional<std::uint32_t> nodes;
   std::optional<std::uint32_t> node_rank;
   std::optional<std::string> rendezvous;  ///< HOST:PORT
   std::optional<std::string> master_host;
   std::optional<std::uint16_t> master_port;
-  int rendezvous_fd = -1;  ///< a socket that listens already, from the launcher
-  bool launched = false;   ///< by the launcher, which speaks for the nodes
+  int rendezvous_fd = -1;  ///< a listening socket, inherited from the launcher
+  bool launched = false;   ///< started by the launcher, which reports for the nodes
 };
 
 struct export_options {
-  std::string checkpoint;  ///< its folder, or one of several: the newest
+  std::string checkpoint;  ///< a checkpoint's folder, or a folder of checkpoints: the newest
   std::string out;
-  /// The model that was trained on: what it has beside the trained weights goes along. Maybe empty.
+  /// The folder of model.pretrained, whose tokenizer and untrained weights are copied; may be
+  /// empty.
   std::string base;
   std::string dtype = "float32";
   std::uint64_t shard_bytes_max = 5'000'000'000;
@@ -42,20 +43,20 @@ struct export_options {
 struct init_options {
   std::string file;
   std::string data = "text";      ///< text, images or pretrained
-  std::vector<std::string> from;  ///< files and folders to train on
-  std::string model;              ///< pretrained: its folder
-  std::string program;            ///< as it was called, for the commands that it proposes
+  std::vector<std::string> from;  ///< files and folders of training data
+  std::string model;              ///< the folder of the pretrained model
+  std::string program;            ///< argv[0], for the commands that it proposes
 };
 
-/// Trains the job, or each of its variants in turn, on this machine, and prints the table.
+/// Trains the job, or each of its variants in turn, on this machine, and prints the result table.
 int run_command(const command_options& options);
-/// The same as one node of several, each started like this.
+/// Trains the job as one of several nodes; every node runs this command.
 int join_command(const command_options& options, const join_options& join);
 /// Validates the job and prints what would run.
 int check_command(const command_options& options);
-/// Joins the weights of a checkpoint and writes them as a model that transformers loads.
+/// Assembles the weights of a checkpoint and writes a model that transformers can load.
 int export_command(const export_options& options);
-/// Writes a commented job file to begin with.
+/// Writes a commented job file as a starting point.
 int init_command(const init_options& options);
 
 }  // namespace rrfp::apps

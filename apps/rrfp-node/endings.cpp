@@ -22,10 +22,10 @@ int exit_code_of(actors::ending how) {
     case actors::ending::done: return exit_done;
     case actors::ending::interrupted: return exit_interrupted;
     case actors::ending::bad_input: return exit_bad_input;
-    case actors::ending::failed: return exit_own_fault;
+    case actors::ending::failed: return exit_failed;
     case actors::ending::node_lost: return exit_node_lost;
   }
-  return exit_own_fault;
+  return exit_failed;
 }
 
 std::string cause_of(const actors::run_result& r, bool knows_steps) {
@@ -35,7 +35,7 @@ std::string cause_of(const actors::run_result& r, bool knows_steps) {
                ? fmt::format("interrupted after {} steps", r.summary.first_step + r.summary.steps)
                : "interrupted";
   if (!r.message.empty()) return r.message;
-  return fmt::format("ended as {} without a reason: a fault of the runtime", name(r.how));
+  return fmt::format("internal error: the run ended as {} without a reason", name(r.how));
 }
 
 }  // namespace rrfp::apps

@@ -1,4 +1,4 @@
-/// What a user and a script hear of how a run ended.
+/// The end of a run, as messages and exit codes report it.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace rrfp::apps {
 
-/// As the JSON lines have it; "?" of what is no ending.
+/// The name in the JSON lines; "?" for an invalid value.
 std::string_view name(actors::ending how);
 int exit_code_of(actors::ending how);
-/// Why the run did not end well; empty for ending::done alone. On other nodes than 0 the steps of
-/// the run are not known.
+/// Why the run failed or was interrupted; empty for ending::done only. `knows_steps`: false on all
+/// nodes but node 0, which alone counts the steps.
 std::string cause_of(const actors::run_result& r, bool knows_steps = true);
 
 }  // namespace rrfp::apps

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view config_name = "config.json";
-/// What goes along from the model that was trained on: no weights of any kind.
+/// Extensions of the files that are copied from the base model; none of them holds weights.
 constexpr std::array<std::string_view, 4> companion_kinds{".json", ".txt", ".model", ".jinja"};
 
 result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
@@ -35,7 +35,7 @@ result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
   if (!searched) return searched.failure();
   for (const auto& line : searched->skipped) print_error("rrfp-node: passed over: {}\n", line);
   if (searched->newest) return *std::move(searched->newest);
-  return error{path + ": expected a checkpoint, or a folder of them, found none that can be used"};
+  return error{path + ": expected a checkpoint, or a folder of them, found no usable one"};
 }
 
 result<job::model_options> model_of(const checkpoint::found_checkpoint& from) {
@@ -48,16 +48,16 @@ result<job::model_options> model_of(const checkpoint::found_checkpoint& from) {
   return model;
 }
 
-/// What stands in config.json.
+/// The text of config.json.
 result<std::string> config_of(const job::model_options& model, const export_options& options) {
   if (options.base.empty()) return hugging_face::to_config(model, options.dtype);
   return hugging_face::config_with_dtype(options.base, model, options.dtype);
 }
 
-/// The model that was trained on.
+/// The pretrained model that the run started from.
 struct base_model {
-  std::shared_ptr<const safetensors::collection> weights;  ///< null: there is none
-  std::vector<fs::path> companions;                        ///< beside weights and config.json
+  std::shared_ptr<const safetensors::collection> weights;  ///< null without --base
+  std::vector<fs::path> companions;                        ///< files to copy beside the weights
 };
 
 result<base_model> open_base(const std::string& folder) {
@@ -70,9 +70,11 @@ result<base_model> open_base(const std::string& folder) {
   for (fs::directory_iterator at{folder, failed}; !failed && at != fs::directory_iterator{};
        at.increment(failed)) {
     const auto name = at->path().filename().string();
-    const bool is_kept = std::any_of(companion_kinds.begin(), companion_kinds.end(),
-                                     [&](auto kind) { return at->path().extension() == kind; });
-    if (is_kept && at->is_regular_file() && name != config_name && !name.ends_with(".index.json"))
+    const bool is_companion =
+        std::any_of(companion_kinds.begin(), companion_kinds.end(),
+                    [&](auto kind) { return at->path().extension() == kind; });
+    if (is_companion && at->is_regular_file() && name != config_name &&
+        !name.ends_with(".index.json"))
       base.companions.push_back(at->path());
   }
   if (failed) return error{folder + ": cannot be read: " + failed.message()};
@@ -92,23 +94,23 @@ status check_base(const checkpoint::found_checkpoint& from, const export_options
   return success();
 }
 
-/// Error: there is something that an export would write over, or hide in.
+/// Error: the export would overwrite a file, or mix with a folder of checkpoints.
 status check_free(const export_options& options, const base_model& base) {
   const auto has = [&](const fs::path& name) {
     std::error_code unknown;
     return fs::exists(fs::path{options.out} / name, unknown);
   };
   if (has(checkpoint::manifest_name) || has(".lock"))
-    return error{options.out + ": expected a folder for a model, got one of checkpoints"};
-  std::vector<fs::path> made{config_name};
-  for (const auto& c : base.companions) made.push_back(c.filename());
-  for (const auto& name : made)
+    return error{options.out + ": expected a folder for a model, got a folder of checkpoints"};
+  std::vector<fs::path> outputs{config_name};
+  for (const auto& c : base.companions) outputs.push_back(c.filename());
+  for (const auto& name : outputs)
     if (has(name))
       return error{options.out + ": expected a folder without " + name.string() + ", found it"};
   return success();
 }
 
-void take_back(const export_options& options, const base_model& base) {
+void remove_written(const export_options& options, const base_model& base) {
   std::error_code ignored;
   fs::remove(fs::path{options.out} / config_name, ignored);
   for (const auto& c : base.companions) fs::remove(fs::path{options.out} / c.filename(), ignored);
@@ -143,20 +145,20 @@ int export_command(const export_options& options) {
                                       hugging_face::unused_parameters(*trained),
                                       from->contents.step, options);
   if (!model) return refuse(model.message());
-  // The weights come last: a folder that has them is whole.
+  // The weights are written last: a folder that has them is complete.
   auto written = copy_into(base->companions, options.out);
   if (written)
     written = files::write_atomically((fs::path{options.out} / config_name).string(), *config);
   if (written) written = model->write();
   if (!written) {
-    take_back(options, *base);
+    remove_written(options, *base);
     return fail(written.message());
   }
   print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
         from->contents.written_at, model->tensors(), model->bytes(), model->files(),
         model->files() == 1 ? "" : "s", options.out);
   if (base->weights)
-    print("{}: {} tensors and {} files of it went along\n", options.base, model->taken_from_base(),
+    print("{}: copied {} tensors and {} files\n", options.base, model->copied_from_base(),
           base->companions.size());
   return exit_done;
 }

@@ -21,7 +21,7 @@ std::vector<std::int64_t> whole_sizes(const compute::named_tensor& piece) {
   return piece.part ? piece.part->whole : piece.value.sizes().vec();
 }
 
-/// The whole tensor, from the parts of the ranks.
+/// Assembles the whole tensor from the parts of the ranks.
 result<at::Tensor> join(const std::string& name,
                         const std::vector<const compute::named_tensor*>& parts) {
   const auto& first = *parts.front();
@@ -34,7 +34,7 @@ result<at::Tensor> join(const std::string& name,
   for (const auto* p : parts) {
     if (!p->part || p->part->whole != sizes || p->part->dimension != dimension ||
         p->value.scalar_type() != first.value.scalar_type())
-      return error{"tensor '" + name + "': its parts are not of one tensor"};
+      return error{"tensor '" + name + "': its parts belong to different tensors"};
     found += compute::copy_overlap(p->value, *p->part, joined, whole);
   }
   if (found == joined.numel()) return joined;
@@ -43,8 +43,8 @@ result<at::Tensor> join(const std::string& name,
 }
 
 at::Tensor as_stored(const at::Tensor& whole, const compute::stored_form& form) {
-  const auto turned = form.transposed ? whole.t() : whole;
-  return form.sizes.empty() ? turned : turned.reshape(form.sizes);
+  const auto oriented = form.transposed ? whole.t() : whole;
+  return form.sizes.empty() ? oriented : oriented.reshape(form.sizes);
 }
 
 std::vector<std::int64_t> stored_sizes(const compute::named_tensor& piece) {
@@ -54,11 +54,11 @@ std::vector<std::int64_t> stored_sizes(const compute::named_tensor& piece) {
   return sizes;
 }
 
-/// Error: the file's metadata names a form that this tensor cannot have.
+/// Error: the stored form in the file's metadata does not fit the tensor's sizes.
 status check_form(const std::string& name, const compute::named_tensor& piece) {
-  const auto elements = [](const std::vector<std::int64_t>& of) {
+  const auto elements = [](const std::vector<std::int64_t>& dimensions) {
     std::int64_t n = 1;
-    for (const auto size : of) n *= size;
+    for (const auto size : dimensions) n *= size;
     return n;
   };
   const auto sizes = whole_sizes(piece);
@@ -66,7 +66,8 @@ status check_form(const std::string& name, const compute::named_tensor& piece) {
   if ((!form.transposed || sizes.size() == 2) &&
       (form.sizes.empty() || elements(form.sizes) == elements(sizes)))
     return success();
-  return error{"tensor '" + name + "': it cannot be stored as its file's metadata says"};
+  return error{"tensor '" + name +
+               "': the stored form in the file's metadata does not fit its shape"};
 }
 
 at::ScalarType type_of(const std::string& dtype) {
@@ -91,7 +92,7 @@ result<exported_model> exported_model::create(
   std::set<std::string> trained;
   for (const auto& [name, parts] : made.weights_) {
     if (auto fits = check_form(name, *parts.front()); !fits) return fits.failure();
-    // Files of a model without its head leave out the first word of a name.
+    // Files of a model without a head omit the first component of each name.
     trained.insert(name);
     trained.insert(name.substr(name.find('.') + 1));
   }

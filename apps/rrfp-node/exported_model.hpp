@@ -1,4 +1,4 @@
-/// The weights of a checkpoint as the files of a model that others read.
+/// Writes the weights of a checkpoint as the files of a Hugging Face model.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@
 
 namespace rrfp::apps {
 
-/// One tensor after another is joined from the parts of the ranks, brought into the form and type
-/// that the files hold, and written: no more than one is in memory.
+/// Assembles one tensor at a time from the parts of the ranks, converts it to the shape and dtype
+/// of the files, and writes it. So at most one whole tensor is in memory.
 class exported_model {
  public:
-  /// Makes the folder `options.out` and begins. `base` are the tensors of the model that was
-  /// trained on: those that the checkpoint lacks go along as they are. Null if there is none: then
-  /// the `unused` ones go along. Error: the user's to mend.
+  /// Creates the folder `options.out` and starts the files. `base` holds the tensors of the
+  /// pretrained model: those that the checkpoint lacks are copied unchanged. If `base` is null, the
+  /// `unused` parameters are written instead. Error: bad input.
   static result<exported_model> create(std::shared_ptr<const actors::checkpoint_tensors> saved,
                                        std::shared_ptr<const safetensors::collection> base,
                                        const std::vector<hugging_face::unused_parameter>& unused,
                                        std::uint64_t step, const export_options& options);
 
-  /// Error: the checkpoint's parts are not whole tensors, or the disk.
+  /// Error: the checkpoint's parts do not form whole tensors, or a write failed.
   status write();
 
   std::size_t tensors() const { return to_->order().size(); }
-  std::size_t taken_from_base() const { return kept_.size(); }
+  std::size_t copied_from_base() const { return kept_.size(); }
   std::size_t files() const { return to_->files(); }
   std::uint64_t bytes() const { return to_->bytes(); }
 
@@ -45,7 +45,7 @@ class exported_model {
 
   std::shared_ptr<const actors::checkpoint_tensors> saved_;
   std::shared_ptr<const safetensors::collection> base_;
-  std::vector<compute::named_tensor> filled_;  ///< what a model has and no training touches
+  std::vector<compute::named_tensor> filled_;  ///< parameters that training does not use
   std::map<std::string, pieces> weights_;      ///< of saved_ and filled_
   std::map<std::string, safetensors::located_tensor> kept_;  ///< of base_
   at::ScalarType type_ = at::kFloat;

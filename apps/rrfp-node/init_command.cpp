@@ -17,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A path in a job file is relative to the file's folder, one in an option to the current folder.
+/// A path in a job file is relative to the file's folder, a path in an option to the current
+/// folder.
 result<std::string> absolute(const std::string& option, const std::string& path) {
   std::error_code failed;
   if (!fs::exists(path, failed))
@@ -26,11 +27,11 @@ result<std::string> absolute(const std::string& option, const std::string& path)
   return fs::absolute(path).lexically_normal().string();
 }
 
-/// A new file, never one that is there.
+/// Writes a new file; never overwrites one.
 status write_new(const std::string& path, const std::string& text) {
   std::FILE* const file = std::fopen(path.c_str(), "wx");
   if (file == nullptr && errno == EEXIST)
-    return error{fmt::format("{}: exists, and init overwrites nothing: name another file", path)};
+    return error{fmt::format("{}: exists, and init overwrites nothing: choose another file", path)};
   const bool written =
       file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = file != nullptr && std::fclose(file) == 0;
@@ -75,10 +76,10 @@ int init_command(const init_options& options) {
     return refuse(written.message());
   print("wrote {}\n", options.file);
   if (wanted->kind == job::template_kind::pretrained) {
-    if (wanted->model.empty()) print("name the folder of the model in it: pretrained = \"...\"\n");
+    if (wanted->model.empty()) print("set the folder of the model in it: pretrained = \"...\"\n");
     if (wanted->data.empty())
       print(
-          "make the token file that it names, and name its place: tokens = [\"...\"]\n"
+          "make the token file and set its path in it: tokens = [\"...\"]\n"
           "  scripts/tokenize {}/tokenizer.json tokens.bin FILE...\n",
           wanted->model.empty() ? "MODEL" : wanted->model);
   }

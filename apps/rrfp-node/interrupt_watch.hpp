@@ -1,5 +1,5 @@
-/// SIGINT, SIGTERM and SIGHUP as a call on a thread of its own, free to lock and to allocate;
-/// SIGUSR1, which asks for a report, as another.
+/// Turns SIGINT, SIGTERM and SIGHUP into a call on a separate thread, which may lock and allocate;
+/// SIGUSR1, which asks for a hang report, into another call.
 #pragma once
 
 #include <csignal>
@@ -14,7 +14,8 @@
 
 namespace rrfp::apps {
 
-/// Made before any other thread, so that all of them leave the signals to this one.
+/// Construct it before any other thread: threads inherit the blocked signals, so only this one
+/// takes them.
 class interrupt_watch {
  public:
   interrupt_watch() {
@@ -33,22 +34,21 @@ class interrupt_watch {
     thread_.join();
   }
 
-  /// Called at every signal from now on, also for one that came before; null: nobody.
+  /// Sets the call for every signal, and calls it at once if one has already arrived; null: none.
   void on_interrupt(std::function<void()> call) {
     const std::lock_guard lock{mutex_};
     call_ = std::move(call);
     if (count_ > 0 && call_) call_();
   }
-  /// Called at every SIGUSR1 from now on; null: it is told on stderr that there is nothing to
-  /// report.
+  /// Sets the call for every SIGUSR1; null: a line on stderr says that no run is in progress.
   void on_report(std::function<void()> call) {
     const std::lock_guard lock{mutex_};
     report_ = std::move(call);
   }
   bool interrupted() const { return count_ > 0; }
-  /// Signals so far.
+  /// Number of signals so far, without SIGUSR1.
   int count() const { return count_; }
-  /// The last of them; 0: none.
+  /// The last of these signals; 0: none.
   int last() const { return last_; }
 
  private:
@@ -62,7 +62,7 @@ class interrupt_watch {
         if (report_)
           report_();
         else
-          write_error("rrfp-node: nothing to report: no run is under way\n");
+          write_error("rrfp-node: no hang report: no run is in progress\n");
         continue;
       }
       last_ = number;

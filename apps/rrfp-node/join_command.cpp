@@ -20,8 +20,8 @@ namespace rrfp::apps {
 
 namespace {
 
-/// How long node 0 may take to write traces and tables when the training is done.
-constexpr std::chrono::minutes outputs_time{10};
+/// How long node 0 may take to write traces and tables after training.
+constexpr std::chrono::minutes outputs_limit{10};
 
 }  // namespace
 
@@ -59,7 +59,7 @@ int join_command(const command_options& options, const join_options& join) {
   hooks.description = places->describe(place->node);
   hooks.stop = stop.get_token();
   hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
-  // A launcher starts no node again: it names the one that went away, and ends the others.
+  // A launcher restarts no node: it names the lost node and ends the others.
   if (!join.launched) hooks.on_gone_early = hooks.on_refused;
   interrupts.on_interrupt([&] { stop.request_stop(); });
   const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
@@ -71,29 +71,30 @@ int join_command(const command_options& options, const join_options& join) {
       print_error("rrfp-node: interrupted before the training began\n");
     return exit_interrupted;
   }
-  // Nothing has begun: a wrong place, key or job.
+  // Training has not begun: a wrong node number, key or job.
   if (!joined) return refuse(joined.message());
   const auto& members = joined->members;
-  const node_seat seat{members.get(), joined->token, join.launched};
+  const node_context context{members.get(), joined->token, join.launched};
   if (!joined->lost.empty()) {
-    if (seat.tells(actors::ending::node_lost, joined->lost)) print_error("rrfp-node: {}\n", joined->lost);
+    if (context.reports(actors::ending::node_lost, joined->lost))
+      print_error("rrfp-node: {}\n", joined->lost);
     return exit_node_lost;
   }
-  if (seat.leads())
+  if (context.leads())
     for (const auto& node : members->members())
       print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
-  const int code = train(runs, outputs, interrupts, seat);
+  const int code = train(runs, outputs, interrupts, context);
   if (code == exit_done) {
-    // Node 0 writes the outputs of the job. If it is lost before, all nodes start again.
+    // Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
     interrupts.on_interrupt([&] { members->interrupt(); });
-    (void)members->gather({}, outputs_time);
+    (void)members->gather({}, outputs_limit);
     interrupts.on_interrupt(nullptr);
     if (const auto lost = members->loss(); !lost.empty()) {
-      if (seat.tells(actors::ending::node_lost, lost)) print_error("rrfp-node: {}\n", lost);
+      if (context.reports(actors::ending::node_lost, lost)) print_error("rrfp-node: {}\n", lost);
       return exit_node_lost;
     }
   }
-  // Every other end is one that all nodes have agreed on.
+  // All nodes have agreed on every other end.
   if (code != exit_node_lost) members->leave();
   return code;
 }

@@ -31,37 +31,37 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// How long nodes may take to say that another one was lost. Those that still join cannot know it:
-/// then it is said here.
-constexpr std::chrono::milliseconds telling_time{1500};
-/// How long nodes may take to end once one has failed, or node 0 has ended.
-constexpr std::chrono::seconds ending_time{8};
-/// How long the last of them may take if one has failed.
-constexpr std::chrono::seconds last_one_time{1};
-/// In place of these two: how long node 0 may take to write the trace of what was run.
-constexpr std::chrono::seconds tracing_time{60};
-/// How long they may take when node 0 has ended of an interrupt: those that have not joined yet
-/// would wait for it.
-constexpr std::chrono::milliseconds leaving_time{500};
+/// How long nodes may take to report the loss of another node. Nodes that have not joined cannot
+/// notice it; then the launcher reports it.
+constexpr std::chrono::milliseconds report_limit{1500};
+/// How long nodes may take to end after one has failed, or node 0 has ended.
+constexpr std::chrono::seconds end_limit{8};
+/// How long the last remaining node may take to end after a failure.
+constexpr std::chrono::seconds last_node_limit{1};
+/// Replaces these two limits while node 0 writes a trace.
+constexpr std::chrono::seconds trace_limit{60};
+/// How long nodes may take after an interrupt ended node 0: nodes that have not joined would wait
+/// for it.
+constexpr std::chrono::milliseconds interrupt_limit{500};
 constexpr std::chrono::milliseconds poll_period{20};
 
 struct child {
   pid_t pid = -1;
   bool alive = false;
-  bool was_killed = false;  ///< by the launcher: it did not end by itself
+  bool was_killed = false;  ///< by the launcher
   int state = 0;
 
   bool has_code(int code) const { return !alive && WIFEXITED(state) && WEXITSTATUS(state) == code; }
   bool ended_well() const { return has_code(exit_done); }
-  /// Ended badly, and neither of the launcher nor of an interrupt.
+  /// Failed by itself: neither the launcher nor an interrupt ended it.
   bool failed() const {
     return !alive && !was_killed && !ended_well() && !has_code(exit_interrupted);
   }
   bool failed_with_code() const { return failed() && WIFEXITED(state); }
 };
 
-/// The smaller, the more a failure is a cause and the less a consequence of another one.
-int depth_of(const child& n) {
+/// Orders failures from cause to consequence: 0 is the likeliest cause, 2 the loss of another node.
+int order_of(const child& n) {
   if (WIFSIGNALED(n.state)) return 0;
   return n.has_code(exit_node_lost) ? 2 : 1;
 }
@@ -71,11 +71,11 @@ http_address metrics_of(http_address first, std::uint32_t node) {
   return first;
 }
 
-/// Before any node has started: a port that is taken would look like the loss of a node.
+/// Checked before any node starts: otherwise a port in use would look like the loss of a node.
 status check_metrics(const std::optional<http_address>& first, std::uint32_t nodes) {
   if (!first) return success();
   if (first->port + nodes - 1 > 65535)
-    return error{fmt::format("--metrics {}: {} nodes take ports up to {}, expected at most 65535",
+    return error{fmt::format("--metrics {}: {} nodes use ports up to {}, expected at most 65535",
                              first->text(), nodes, first->port + nodes - 1)};
   for (std::uint32_t n = 0; n < nodes; ++n)
     if (auto free = check_free(metrics_of(*first, n)); !free) return free;
@@ -102,39 +102,39 @@ std::vector<std::string> arguments_of(const command_options& options, std::uint3
 }
 
 [[noreturn]] void become_node(const std::vector<std::string>& arguments, pid_t launcher) {
-  // A node outlives the launcher in no case.
+  // The node must not outlive the launcher.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(exit_node_lost);
-  // Ctrl-C reaches the launcher alone, which tells node 0.
+  // Ctrl-C reaches only the launcher, which forwards it to node 0.
   ::setpgid(0, 0);
-  // A wish for a report must not end a node that does not listen yet.
-  sigset_t waits;
-  sigemptyset(&waits);
-  sigaddset(&waits, SIGUSR1);
-  ::sigprocmask(SIG_SETMASK, &waits, nullptr);
+  // SIGUSR1 must not end a node before its interrupt_watch takes the signal.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   std::vector<char*> argv;
   for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   ::execv("/proc/self/exe", argv.data());
   std::fprintf(stderr, "rrfp-node: cannot start a node: %s\n", std::strerror(errno));
-  ::_exit(exit_own_fault);
+  ::_exit(exit_failed);
 }
 
-/// Takes note of the children that have ended. The one that failed first, or nothing; of those that
-/// are found together, the likeliest cause.
+/// Collects the children that have ended. Returns the one that failed, if any; of several, the
+/// likeliest cause.
 std::optional<std::size_t> reap(std::vector<child>& nodes) {
   std::optional<std::size_t> first;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     auto& n = nodes[i];
     if (!n.alive || ::waitpid(n.pid, &n.state, WNOHANG) != n.pid) continue;
     n.alive = false;
-    if (n.failed() && (!first || depth_of(n) < depth_of(nodes[*first]))) first = i;
+    if (n.failed() && (!first || order_of(n) < order_of(nodes[*first]))) first = i;
   }
   return first;
 }
 
-/// Whether a node has said already what ended the job: node 0, or node 1 the loss of node 0.
-bool is_told(const std::vector<child>& nodes) {
+/// Whether a node has already reported why the job ended: node 0, or node 1 the loss of node 0.
+bool has_report(const std::vector<child>& nodes) {
   return nodes[0].failed_with_code() ||
          ((nodes[0].failed() || nodes[0].was_killed) && nodes[1].failed_with_code());
 }
@@ -150,8 +150,8 @@ void kill_all(std::vector<child>& nodes) {
 }
 
 std::string how_it_ended(const child& n) {
-  if (n.was_killed) return "did not end with the others and was killed";
-  return WIFSIGNALED(n.state) ? fmt::format("was ended by signal {}", WTERMSIG(n.state))
+  if (n.was_killed) return "did not end in time and was killed";
+  return WIFSIGNALED(n.state) ? fmt::format("was killed by signal {}", WTERMSIG(n.state))
                               : fmt::format("ended with exit code {}", WEXITSTATUS(n.state));
 }
 
@@ -164,7 +164,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   const auto rendezvous = actors::listen_on_loopback();
   if (!rendezvous) {
     print_error("rrfp-node: {}\n", rendezvous.message());
-    return exit_own_fault;
+    return exit_failed;
   }
   std::fflush(nullptr);
   std::vector<child> nodes(options.local_nodes);
@@ -176,7 +176,7 @@ int launch_nodes(const command_options& options, const job::job& j,
     if (nodes[n].pid < 0) {
       print_error("rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
       signal_all(nodes, SIGKILL);
-      return exit_own_fault;
+      return exit_failed;
     }
     nodes[n].alive = true;
   }
@@ -185,52 +185,52 @@ int launch_nodes(const command_options& options, const job::job& j,
   const auto count_alive = [&] {
     return std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
   };
-  // Where there are checkpoints, a first interrupt lets the step end and saves it.
-  const bool patient = !j.checkpoint.dir.empty();
-  // Any node has all of them report.
+  // With checkpoints, the first interrupt lets the step finish and saves it.
+  const bool saves_on_interrupt = !j.checkpoint.dir.empty();
+  // A signal to one node makes all nodes write hang reports.
   std::atomic<int> reports_wanted = 0;
   interrupts.on_report([&] { ++reports_wanted; });
-  const auto name = [&](std::size_t n) {
+  const auto report_failure = [&](std::size_t n) {
     const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
     print_error("rrfp-node: node {} ({}) {}\n", n,
                 places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
                 how_it_ended(nodes[n]));
   };
-  int told = 0;
-  bool told_others = false;
+  int forwarded = 0;  ///< interrupts sent to node 0
+  bool others_interrupted = false;
   bool one_left = false;
-  bool named = false;
-  std::optional<std::size_t> first;  ///< that failed
-  auto naming = clock::time_point::max();
+  bool reported = false;
+  std::optional<std::size_t> first;  ///< the node that failed first
+  auto report_deadline = clock::time_point::max();
   std::optional<clock::time_point> deadline;
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
     if (const auto failed = reap(nodes); failed && !first) {
       first = failed;
       // A node that ends because another one was lost reports that loss itself.
-      if (depth_of(nodes[*first]) < 2) naming = clock::now() + telling_time;
+      if (order_of(nodes[*first]) < 2) report_deadline = clock::now() + report_limit;
     }
     if (reports_wanted.exchange(0) > 0 && nodes[0].alive) ::kill(nodes[0].pid, SIGUSR1);
-    // One by one: signals that wait are merged into one.
-    if (interrupts.count() > told && told < 2) {
+    // One per round: the kernel merges pending signals.
+    if (interrupts.count() > forwarded && forwarded < 2) {
       if (nodes[0].alive) ::kill(nodes[0].pid, SIGINT);
-      if (++told == 2 || !patient) deadline = clock::now() + ending_time;
+      if (++forwarded == 2 || !saves_on_interrupt) deadline = clock::now() + end_limit;
     }
-    if (told > 0 && !nodes[0].alive && !std::exchange(told_others, true)) {
+    if (forwarded > 0 && !nodes[0].alive && !std::exchange(others_interrupted, true)) {
       signal_all(nodes, SIGINT);
-      deadline = clock::now() + leaving_time;
+      deadline = clock::now() + interrupt_limit;
     }
-    if (told == 0 && clock::now() > naming) {
-      naming = clock::time_point::max();
-      named = !is_told(nodes);
-      if (named) name(*first);
+    if (forwarded == 0 && clock::now() > report_deadline) {
+      report_deadline = clock::time_point::max();
+      reported = !has_report(nodes);
+      if (reported) report_failure(*first);
       signal_all(nodes, SIGTERM);
     }
-    const bool traces = nodes[0].alive && !options.trace.empty();
+    const bool writes_trace = nodes[0].alive && !options.trace.empty();
     if ((first || !nodes[0].alive) && !deadline)
-      deadline = clock::now() + (traces ? tracing_time : ending_time);
-    if (first && count_alive() == 1 && !traces && !std::exchange(one_left, true))
-      deadline = std::min(*deadline, clock::now() + last_one_time);
+      deadline = clock::now() + (writes_trace ? trace_limit : end_limit);
+    if (first && count_alive() == 1 && !writes_trace && !std::exchange(one_left, true))
+      deadline = std::min(*deadline, clock::now() + last_node_limit);
     if (deadline && clock::now() > *deadline) kill_all(nodes);
   }
   interrupts.on_report(nullptr);
@@ -240,10 +240,10 @@ int launch_nodes(const command_options& options, const job::job& j,
       std::find_if(nodes.begin(), nodes.end(), [](const child& n) { return n.was_killed; });
   if (!first && killed == nodes.end())
     return nodes[0].has_code(exit_interrupted) ? exit_interrupted : exit_done;
-  if (!named && !is_told(nodes))
-    name(first && (depth_of(nodes[*first]) < 2 || killed == nodes.end())
-             ? *first
-             : static_cast<std::size_t>(killed - nodes.begin()));
+  if (!reported && !has_report(nodes))
+    report_failure(first && (order_of(nodes[*first]) < 2 || killed == nodes.end())
+                       ? *first
+                       : static_cast<std::size_t>(killed - nodes.begin()));
   if (nodes[0].failed_with_code()) return WEXITSTATUS(nodes[0].state);
   if (first && nodes[*first].failed_with_code()) return WEXITSTATUS(nodes[*first].state);
   return exit_node_lost;

@@ -1,4 +1,5 @@
-/// A job of several nodes on this machine: starts a process a node, watches them, and leaves none.
+/// Runs a job of several nodes on this machine: starts one process per node, watches them, and
+/// leaves none behind.
 #pragma once
 
 #include <optional>
@@ -12,11 +13,11 @@
 
 namespace rrfp::apps {
 
-/// Starts options.local_nodes processes of this program, which join each other over loopback, and
-/// waits for them. SIGINT goes to node 0, which ends the job for all. When one node ends otherwise
-/// than well, the others have a moment to say so, or it is named here, the first that failed by
-/// itself; and some seconds to end, then they are killed, as when this process dies. Node N serves its numbers on the port of `metrics` + N, if there is one. Returns
-/// the exit code of the job.
+/// Starts options.local_nodes processes of this program, which join over loopback, and waits for
+/// them. SIGINT goes to node 0, which ends the job for all. When a node fails, the other nodes may
+/// report the loss for `report_limit`; then this process names the first node that failed. Nodes
+/// that do not end within the time limits are killed; they also die with this process. Node N
+/// serves metrics on the port of `metrics` + N, if there is one. Returns the exit code of the job.
 int launch_nodes(const command_options& options, const job::job& j,
                  const std::optional<http_address>& metrics, const std::string& reports,
                  interrupt_watch& interrupts);

@@ -15,7 +15,7 @@ int print_policies() {
   for (const auto& p : policies::known_policies())
     apps::print("{:<18} {}{}\n", p.name, p.fixed ? "[fixed] " : "[rounds] ", p.summary);
   apps::print("{:<18} {}\n", "table:FILE.csv",
-              "[fixed] a schedule read from a CSV file of torch.distributed.pipelining's form");
+              "[fixed] a schedule in the CSV format of torch.distributed.pipelining");
   return apps::exit_done;
 }
 
@@ -24,59 +24,66 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 the product's own fault or an output or last checkpoint that could "
-      "not be written, 2 bad input, 3 a node was lost, 130 interrupted. A reader of standard "
-      "output "
-      "that leaves ends nothing: what comes later goes nowhere.");
+      "Exit codes: 0 done, 1 internal error, or an output or the last checkpoint could\n"
+      "not be written, 2 bad input, 3 a node was lost, 130 interrupted.\n"
+      "If the reader of standard output closes the pipe, the run continues and its\n"
+      "later output is discarded.");
 
   apps::command_options options;
   const auto add_job = [&](CLI::App* command) {
     command->add_option("job", options.job, "The job, a TOML file")->required();
     command
         ->add_option("--set", options.settings,
-                     "section.key=value, in place of the job's; may be repeated")
+                     "Override a key: section.key=value; may be repeated")
         ->take_all()
         ->allow_extra_args(false);
   };
   auto* const run_job = app.add_subcommand("run", "Train the job on this machine");
   add_job(run_job);
   const auto add_outputs = [&](CLI::App* command) {
-    command->add_option("--json", options.json, "Write a JSON line a step and a summary a run");
+    command->add_option("--json", options.json, "Write a JSON line per step and a summary per run");
     command->add_option("--trace", options.trace,
-                        "Write every task with its reason, for ui.perfetto.dev");
+                        "Write every task with the reason of its choice, for\n"
+                        "rrfp-report and ui.perfetto.dev");
     command->add_option("--metrics", options.metrics,
-                        "HOST:PORT to serve /metrics (Prometheus) and /healthz on; :PORT is "
-                        "127.0.0.1 alone, [HOST]:PORT IPv6, which Debian's HTTP server does not "
-                        "take. With --local-nodes, node N serves on PORT+N");
+                        "Serve /metrics (Prometheus) and /healthz on HOST:PORT;\n"
+                        ":PORT is 127.0.0.1:PORT, [HOST]:PORT is IPv6, which\n"
+                        "Debian's HTTP server does not support. With\n"
+                        "--local-nodes, node N serves on PORT+N");
     command->add_option("--reports", options.reports,
-                        "A folder for reports of who waits for what, which every node leaves when "
-                        "nothing moves or at SIGUSR1 (else that of --json; else stderr alone)");
+                        "The folder for hang reports (default: the folder of\n"
+                        "--json; without it, stderr only). Every node writes\n"
+                        "one when no stage makes progress, and on SIGUSR1");
   };
   add_outputs(run_job);
   const auto add_nodes = [&](CLI::App* command) {
     command
         ->add_option("--local-nodes", options.local_nodes,
-                     "Node processes on this machine that share the job's stages")
+                     "Number of node processes on this machine; they share\n"
+                     "the job's stages")
         ->check(CLI::Range(1, 1024));
   };
   add_nodes(run_job);
 
   apps::join_options place;
-  auto* const join = app.add_subcommand("join", "Be one node of a job that trains on several");
+  auto* const join = app.add_subcommand("join", "Train the job as one of several nodes");
   add_job(join);
   add_outputs(join);
-  join->add_option("--nnodes", place.nodes, "Nodes of the job (else NNODES, SLURM_NNODES)")
+  join->add_option("--nnodes", place.nodes, "Number of nodes (default: NNODES, SLURM_NNODES)")
       ->check(CLI::Range(1, 4096));
   join->add_option("--node-rank,--node_rank", place.node_rank,
-                   "This node, from 0 (else NODE_RANK, SLURM_NODEID)")
+                   "Number of this node, from 0 (default: NODE_RANK,\n"
+                   "SLURM_NODEID)")
       ->check(CLI::Range(0, 4095));
   auto* const rendezvous =
       join->add_option("--rendezvous,--rdzv-endpoint,--rdzv_endpoint", place.rendezvous,
-                       "HOST:PORT where node 0 listens (else MASTER_ADDR, MASTER_PORT)");
+                       "HOST:PORT where node 0 listens (default: MASTER_ADDR,\n"
+                       "MASTER_PORT)");
   join->add_option("--master-addr,--master_addr", place.master_host,
-                   "Its HOST alone, as torchrun takes it")
+                   "Only its HOST, as in torchrun")
       ->excludes(rendezvous);
-  join->add_option("--master-port,--master_port", place.master_port, "Its PORT alone")
+  join->add_option("--master-port,--master_port", place.master_port,
+                   "Only its PORT, as in torchrun")
       ->check(CLI::Range(1, 65535))
       ->excludes(rendezvous);
   join->add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
@@ -86,46 +93,52 @@ int run(int argc, char** argv) {
   add_job(check);
   add_nodes(check);
   check
-      ->add_option("--seconds", options.look_s,
-                   "Time to decode images in, in the order of the run; check says how far it came")
+      ->add_option("--seconds", options.decode_s,
+                   "Time limit for decoding images, in the order of the\n"
+                   "run; check reports how many it decoded")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   apps::export_options exported;
   auto* const export_model =
-      app.add_subcommand("export", "Write a checkpoint as a model that transformers loads");
+      app.add_subcommand("export", "Write a checkpoint as a transformers model");
   export_model
       ->add_option("checkpoint", exported.checkpoint,
-                   "The folder of a checkpoint, or of several: the newest of them")
+                   "The folder of a checkpoint, or a folder of checkpoints:\n"
+                   "the newest one")
       ->required();
-  export_model->add_option("--out", exported.out, "The folder of the model, which must hold none")
+  export_model
+      ->add_option("--out", exported.out, "The folder of the model; it must not hold a model yet")
       ->required();
   export_model->add_option("--base", exported.base,
-                           "The folder of the model that was trained on (model.pretrained): its "
-                           "tokenizer and what was not trained go along");
-  export_model->add_option("--dtype", exported.dtype, "Of the weights: float32, bfloat16, float16")
+                           "The folder of model.pretrained: its tokenizer and its\n"
+                           "untrained weights are copied");
+  export_model
+      ->add_option("--dtype", exported.dtype, "Type of the weights: float32, bfloat16, float16")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
   export_model
       ->add_option("--max-shard-bytes", exported.shard_bytes_max,
-                   "Of a file; a model that takes more is written in several, with an index")
+                   "Maximum size of a file; a larger model is written as\n"
+                   "several files with an index")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62));
   apps::init_options begun;
-  auto* const init = app.add_subcommand("init", "Write a commented job file to begin with");
-  init->add_option("file", begun.file, "The job file to write; none may be there")->required();
+  auto* const init = app.add_subcommand("init", "Write a commented job file as a starting point");
+  init->add_option("file", begun.file, "The job file to write; it must not exist yet")->required();
   init->add_option("--data", begun.data,
-                   "What to train on: text, images (with text), or text as tokens for a pretrained "
-                   "model")
+                   "Kind of data: text, images (with text), or pretrained\n"
+                   "(tokens for a pretrained model)")
       ->capture_default_str();
   init->add_option("--from", begun.from,
-                   "The data: text files or folders, or FILE.jsonl of documents; FILE.jsonl of "
-                   "texts with images; NAME.bin of tokens. May be repeated")
+                   "The data: text files or folders, or FILE.jsonl of\n"
+                   "documents; FILE.jsonl of texts with images; NAME.bin\n"
+                   "of tokens. May be repeated")
       ->take_all()
       ->allow_extra_args(false);
   init->add_option("--model", begun.model, "The folder of the pretrained model");
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
   bool as_markdown = false;
-  keys->add_flag("--markdown", as_markdown, "As a page");
+  keys->add_flag("--markdown", as_markdown, "Print as Markdown");
   auto* const list = app.add_subcommand("policies", "Print every policy");
 
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;

@@ -23,20 +23,20 @@ std::string text_of(Id id) {
   return std::to_string(id.value());
 }
 
-/// Families in the order in which they are first named.
+/// Metric families, in the order of family().
 class collection {
  public:
   explicit collection(labels common) : common_(std::move(common)) {}
 
-  /// The values that follow are of this family.
+  /// Starts a family; the values that follow belong to it.
   collection& family(const char* name, const char* help, MetricType type) {
     families_.push_back({name, help, type, {}});
     return *this;
   }
-  void counter(labels of, double value) { add(std::move(of)).counter.value = value; }
-  void gauge(labels of, double value) { add(std::move(of)).gauge.value = value; }
-  void histogram(labels of, const metrics::duration_histogram& h) {
-    auto& to = add(std::move(of)).histogram;
+  void counter(labels own, double value) { add(std::move(own)).counter.value = value; }
+  void gauge(labels own, double value) { add(std::move(own)).gauge.value = value; }
+  void histogram(labels own, const metrics::duration_histogram& h) {
+    auto& to = add(std::move(own)).histogram;
     for (std::size_t i = 0; i <= h.bounds.size(); ++i) {
       to.sample_count += h.count(i);
       const bool last = i == h.bounds.size();
@@ -48,10 +48,10 @@ class collection {
   std::vector<MetricFamily> take() { return std::move(families_); }
 
  private:
-  ClientMetric& add(labels of) {
+  ClientMetric& add(labels own) {
     auto& m = families_.back().metric.emplace_back();
     m.label = common_;
-    m.label.insert(m.label.end(), of.begin(), of.end());
+    m.label.insert(m.label.end(), own.begin(), own.end());
     return m;
   }
 
@@ -59,10 +59,10 @@ class collection {
   std::vector<MetricFamily> families_;
 };
 
-labels of_stage(const metrics::stage_counters& s) {
+labels stage_labels(const metrics::stage_counters& s) {
   return {{"replica", text_of(s.replica)}, {"stage", text_of(s.stage)}};
 }
-labels of_rank(const metrics::rank_counters& r) {
+labels rank_labels(const metrics::rank_counters& r) {
   return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
 }
 labels with(labels all, const char* name, std::string_view value) {
@@ -81,10 +81,11 @@ void add_job(collection& to, const metrics::job_counters& j) {
   counter("rrfp_tokens_total", "Tokens trained on.", j.tokens);
   gauge("rrfp_first_step", "Steps that were complete before this run.",
         static_cast<double>(j.first_step.value()));
-  gauge("rrfp_loss", "Mean over the tokens of the last step, in nats.", j.loss.value());
-  gauge("rrfp_gradient_norm", "Of the last step, before clipping.", j.gradient_norm.value());
-  gauge("rrfp_learning_rate", "Of the last step.", j.lr.value());
-  gauge("rrfp_bubble_ratio", "Of the last step: the share of stage time without a task.",
+  gauge("rrfp_loss", "Mean loss over the tokens of the last step, in nats.", j.loss.value());
+  gauge("rrfp_gradient_norm", "Gradient norm of the last step, before clipping.",
+        j.gradient_norm.value());
+  gauge("rrfp_learning_rate", "Learning rate of the last step.", j.lr.value());
+  gauge("rrfp_bubble_ratio", "Share of stage time without a task in the last step.",
         j.bubble_fraction.value());
   to.family("rrfp_step_seconds", "Duration of steps.", MetricType::Histogram)
       .histogram({}, j.step_time);
@@ -96,82 +97,85 @@ void add_job(collection& to, const metrics::job_counters& j) {
 }
 
 void add_stages(collection& to, const std::deque<metrics::stage_counters>& stages) {
-  to.family("rrfp_stage_steps_total", "Steps of this run that the stage has done.",
+  to.family("rrfp_stage_steps_total", "Steps of this run that the stage has completed.",
             MetricType::Counter);
-  for (const auto& s : stages) to.counter(of_stage(s), static_cast<double>(s.steps.value()));
+  for (const auto& s : stages) to.counter(stage_labels(s), static_cast<double>(s.steps.value()));
   to.family("rrfp_task_seconds", "Duration of tasks on the ranks of a stage, by kind.",
             MetricType::Histogram);
   for (const auto& s : stages)
     for (int k = 0; k < task_kinds; ++k)
-      to.histogram(with(of_stage(s), "kind", name(static_cast<task_kind>(k))),
+      to.histogram(with(stage_labels(s), "kind", name(static_cast<task_kind>(k))),
                    s.tasks[static_cast<std::size_t>(k)]);
   to.family("rrfp_decisions_total", "Launches by the reason of their choice.", MetricType::Counter);
   for (const auto& s : stages)
     for (std::size_t c = 0; c < metrics::choices; ++c)
-      to.counter(with(of_stage(s), "reason", name(static_cast<choice>(c))),
+      to.counter(with(stage_labels(s), "reason", name(static_cast<choice>(c))),
                  static_cast<double>(s.decisions[c].value()));
   to.family("rrfp_skipped_hints_total",
-            "Tasks that the hint ranked before a launched one and that were passed over.",
+            "Tasks that the hint ranked before a launched task and that were skipped.",
             MetricType::Counter);
   for (const auto& s : stages)
-    to.counter(of_stage(s), static_cast<double>(s.skipped_hints.value()));
-  to.family("rrfp_stage_wait_seconds_total", "Time with nothing to launch, by cause.",
-            MetricType::Counter);
+    to.counter(stage_labels(s), static_cast<double>(s.skipped_hints.value()));
+  to.family("rrfp_stage_wait_seconds_total",
+            "Time in which the stage could launch nothing, by cause.", MetricType::Counter);
   for (const auto& s : stages)
     for (std::size_t c = 0; c < metrics::wait_causes; ++c)
-      to.counter(with(of_stage(s), "cause", name(static_cast<wait_cause>(c))),
+      to.counter(with(stage_labels(s), "cause", name(static_cast<wait_cause>(c))),
                  seconds(static_cast<double>(s.waited_ns[c].value())));
   to.family("rrfp_launch_gap_seconds_total",
-            "Time in which a rank was free while its stage waited for nothing: the runtime's own.",
+            "Time in which a rank had a ready task and had not begun it: overhead of the runtime.",
             MetricType::Counter);
   for (const auto& s : stages)
-    to.counter(of_stage(s), seconds(static_cast<double>(s.launch_gap_ns.value())));
+    to.counter(stage_labels(s), seconds(static_cast<double>(s.launch_gap_ns.value())));
   to.family("rrfp_tp_wait_seconds",
-            "Between the arrival of an input on the first rank of a stage and on the last.",
+            "Time from the arrival of an input on the first rank of a stage to the last.",
             MetricType::Histogram);
-  for (const auto& s : stages) to.histogram(of_stage(s), s.tp_waits);
+  for (const auto& s : stages) to.histogram(stage_labels(s), s.tp_waits);
   const auto gauge = [&](const char* name, const char* help, auto value) {
     to.family(name, help, MetricType::Gauge);
-    for (const auto& s : stages) to.gauge(of_stage(s), static_cast<double>((s.*value).value()));
+    for (const auto& s : stages) to.gauge(stage_labels(s), static_cast<double>((s.*value).value()));
   };
   using stage = metrics::stage_counters;
   gauge("rrfp_ready_tasks", "Tasks that could be launched if they fit.", &stage::ready);
   gauge("rrfp_launches_outstanding", "Launches that are not finished on every rank.",
         &stage::outstanding);
   gauge("rrfp_slots_in_use", "Microbatches that hold memory on the stage.", &stage::slots);
-  gauge("rrfp_slots_limit", "How many may; 0: no limit.", &stage::slots_limit);
-  gauge("rrfp_slot_bytes_in_use", "Bytes of these slots, as estimated.", &stage::slot_bytes);
-  gauge("rrfp_slot_bytes_limit", "How many may be held; 0: no limit.", &stage::slot_bytes_limit);
+  gauge("rrfp_slots_limit", "Maximum of rrfp_slots_in_use; 0: no limit.", &stage::slots_limit);
+  gauge("rrfp_slot_bytes_in_use", "Estimated bytes of the slots in use.", &stage::slot_bytes);
+  gauge("rrfp_slot_bytes_limit", "Maximum of rrfp_slot_bytes_in_use; 0: no limit.",
+        &stage::slot_bytes_limit);
 }
 
 void add_ranks(collection& to, const std::deque<metrics::rank_counters>& ranks) {
   const auto counter = [&](const char* name, const char* help, auto value) {
     to.family(name, help, MetricType::Counter);
-    for (const auto& r : ranks) to.counter(of_rank(r), static_cast<double>((r.*value).value()));
+    for (const auto& r : ranks) to.counter(rank_labels(r), static_cast<double>((r.*value).value()));
   };
   using rank = metrics::rank_counters;
   counter("rrfp_tensors_sent_total", "Activations and gradients sent.", &rank::sent);
-  counter("rrfp_sent_bytes_total", "Their bytes.", &rank::sent_bytes);
+  counter("rrfp_sent_bytes_total", "Bytes of activations and gradients sent.", &rank::sent_bytes);
   counter("rrfp_tensors_received_total", "Activations and gradients received.", &rank::received);
-  counter("rrfp_received_bytes_total", "Their bytes.", &rank::received_bytes);
+  counter("rrfp_received_bytes_total", "Bytes of activations and gradients received.",
+          &rank::received_bytes);
   counter("rrfp_collectives_total", "Collectives with other ranks.", &rank::collectives);
-  to.family("rrfp_collective_seconds_total", "Time in them, most of it waiting for other ranks.",
+  to.family("rrfp_collective_seconds_total", "Time in collectives, mostly waiting for other ranks.",
             MetricType::Counter);
   for (const auto& r : ranks)
-    to.counter(of_rank(r), seconds(static_cast<double>(r.collective_ns.value())));
-  to.family("rrfp_inputs_waiting", "Inputs that have arrived and are not launched.",
+    to.counter(rank_labels(r), seconds(static_cast<double>(r.collective_ns.value())));
+  to.family("rrfp_inputs_waiting", "Inputs that have arrived and whose tasks are not launched.",
             MetricType::Gauge);
-  for (const auto& r : ranks) to.gauge(of_rank(r), static_cast<double>(r.inputs_waiting.value()));
+  for (const auto& r : ranks)
+    to.gauge(rank_labels(r), static_cast<double>(r.inputs_waiting.value()));
   const auto memory = [&](const char* name, const char* help, auto value) {
     to.family(name, help, MetricType::Gauge);
     for (const auto& r : ranks)
       if (r.device_reserved.value() > 0)
-        to.gauge(of_rank(r), static_cast<double>((r.*value).value()));
+        to.gauge(rank_labels(r), static_cast<double>((r.*value).value()));
   };
-  memory("rrfp_device_allocated_bytes", "In tensors on the device of a rank; absent on CPUs.",
+  memory("rrfp_device_allocated_bytes", "Bytes of tensors on the device of a rank; absent on CPUs.",
          &rank::device_allocated);
-  memory("rrfp_device_reserved_bytes", "Taken from the device; absent on CPUs.",
-         &rank::device_reserved);
+  memory("rrfp_device_reserved_bytes",
+         "Bytes that libtorch has reserved on the device; absent on CPUs.", &rank::device_reserved);
 }
 
 void add_transport(collection& to, const metrics::run_counters& run) {
@@ -181,14 +185,16 @@ void add_transport(collection& to, const metrics::run_counters& run) {
   };
   counter("rrfp_retransmits_total", "Messages that were lost and sent again.", run.resent.value());
   counter("rrfp_transport_sent_total", "Messages to other nodes, collectives included.", t.sent);
-  counter("rrfp_transport_sent_bytes_total", "Their bytes.", t.sent_bytes);
+  counter("rrfp_transport_sent_bytes_total", "Bytes of messages to other nodes.", t.sent_bytes);
   counter("rrfp_transport_received_total", "Messages from other nodes.", t.received);
-  counter("rrfp_transport_received_bytes_total", "Their bytes.", t.received_bytes);
-  counter("rrfp_transport_duplicates_total", "Messages that came again and were dropped.",
+  counter("rrfp_transport_received_bytes_total", "Bytes of messages from other nodes.",
+          t.received_bytes);
+  counter("rrfp_transport_duplicates_total", "Duplicate messages that were dropped.",
           t.dropped_duplicates);
-  counter("rrfp_transport_dropped_total", "Stale, damaged and undeliverable messages.",
-          t.dropped_others);
-  to.family("rrfp_transport_announced", "Messages that wait to be fetched.", MetricType::Gauge)
+  counter("rrfp_transport_dropped_total",
+          "Stale, damaged and undeliverable messages that were dropped.", t.dropped_others);
+  to.family("rrfp_transport_announced", "Announced messages that are not fetched yet.",
+            MetricType::Gauge)
       .gauge({}, static_cast<double>(t.announced));
   to.family("rrfp_transport_inflight_bytes", "Bytes being fetched.", MetricType::Gauge)
       .gauge({}, static_cast<double>(t.inflight_bytes));
@@ -196,13 +202,14 @@ void add_transport(collection& to, const metrics::run_counters& run) {
 
 void add_ages(collection& to, const metrics::run_counters& run, std::int64_t now) {
   const auto age = [&](std::int64_t then) { return seconds(static_cast<double>(now - then)); };
-  to.family("rrfp_last_progress_age_seconds", "Since the last sign of life of a stage here.",
-            MetricType::Gauge)
+  to.family("rrfp_last_progress_age_seconds",
+            "Time since the last progress of a stage on this node.", MetricType::Gauge)
       .gauge({}, age(run.last_progress.value()));
-  to.family("rrfp_last_step_age_seconds", "Since a stage here has ended a step; absent before.",
+  to.family("rrfp_last_step_age_seconds",
+            "Time since a stage on this node completed a step; absent before the first.",
             MetricType::Gauge);
   if (run.last_step.value() != 0) to.gauge({}, age(run.last_step.value()));
-  to.family("rrfp_healthy", "1 while steps progress, as /healthz says.", MetricType::Gauge)
+  to.family("rrfp_healthy", "1 while steps progress, as in /healthz; else 0.", MetricType::Gauge)
       .gauge({}, metrics::health_of(&run, now).good ? 1 : 0);
 }
 
@@ -210,13 +217,13 @@ void add_ages(collection& to, const metrics::run_counters& run, std::int64_t now
 
 std::vector<MetricFamily> families_of(node_id node, const metrics::run_counters* run,
                                       std::int64_t now) {
-  const auto of_node = labels{{"node", text_of(node)}};
-  collection about{of_node};
+  const auto node_labels = labels{{"node", text_of(node)}};
+  collection about{node_labels};
   about.family("rrfp_info", "The version of the program.", MetricType::Gauge)
       .gauge({{"version", RRFP_VERSION}}, 1);
   auto all = about.take();
   if (run == nullptr) return all;
-  collection to{with(of_node, "run", run->run)};
+  collection to{with(node_labels, "run", run->run)};
   if (run->leads) add_job(to, run->job);
   add_stages(to, run->stages);
   add_ranks(to, run->ranks);

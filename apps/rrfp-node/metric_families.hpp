@@ -1,4 +1,4 @@
-/// The counters of a run by the names under which Prometheus knows them.
+/// Converts the counters of a run to Prometheus metrics.
 #pragma once
 
 #include <cstdint>

@@ -19,10 +19,11 @@ namespace rrfp::apps {
 
 namespace {
 
-/// A scrape takes milliseconds; what holds a thread is a client that does not finish its request,
-/// and a probe (a second, by Kubernetes' default) must not wait for such. Threads sleep meanwhile.
+/// A scrape takes milliseconds, but a client that does not finish its request occupies a thread. A
+/// probe, which Kubernetes gives one second by default, must not wait for such clients. Idle
+/// threads sleep.
 constexpr const char* threads = "32";
-/// For a client to finish its request, and to take the answer, in milliseconds.
+/// Time for a client to finish its request, and to receive the response, in milliseconds.
 constexpr const char* request_ms_max = "2000";
 
 struct reply {
@@ -32,18 +33,18 @@ struct reply {
   std::string body;
 };
 
-/// What is told of the run that is under way.
+/// A page about the current run.
 class page {
  public:
   virtual ~page() = default;
-  virtual reply told() const = 0;
+  virtual reply render() const = 0;
 };
 
 class metrics_page final : public page {
  public:
   metrics_page(node_id node, const metrics::board& board) : node_(node), board_(board) {}
 
-  reply told() const override {
+  reply render() const override {
     const auto run = board_.current();
     return {200, "OK", "text/plain; version=0.0.4; charset=utf-8",
             prometheus::TextSerializer{}.Serialize(
@@ -59,7 +60,7 @@ class health_page final : public page {
  public:
   explicit health_page(const metrics::board& board) : board_(board) {}
 
-  reply told() const override {
+  reply render() const override {
     const auto run = board_.current();
     const auto health = metrics::health_of(run.get(), metrics::steady_now());
     return {health.good ? 200 : 503, health.good ? "OK" : "Service Unavailable",
@@ -70,29 +71,30 @@ class health_page final : public page {
   const metrics::board& board_;
 };
 
-/// GET, HEAD, which is GET without the body, and nothing else. `of` is the page.
-int answer(mg_connection* to, void* of) {
-  const std::string_view method = mg_get_request_info(to)->request_method;
+/// Answers GET, and HEAD, which is GET without the body; refuses all other methods. `requested` is
+/// the page.
+int handle_request(mg_connection* connection, void* requested) {
+  const std::string_view method = mg_get_request_info(connection)->request_method;
   const bool is_head = method == "HEAD";
-  const bool reads = is_head || method == "GET";
-  const auto r = reads ? static_cast<const page*>(of)->told()
-                       : reply{405, "Method Not Allowed", "text/plain; charset=utf-8",
-                               "expected GET or HEAD\n"};
-  mg_printf(to,
+  const bool is_read = is_head || method == "GET";
+  const auto r = is_read ? static_cast<const page*>(requested)->render()
+                         : reply{405, "Method Not Allowed", "text/plain; charset=utf-8",
+                                 "expected GET or HEAD\n"};
+  mg_printf(connection,
             "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
-            r.code, r.reason, r.type, r.body.size(), reads ? "" : "Allow: GET, HEAD\r\n");
-  if (!is_head) mg_write(to, r.body.data(), r.body.size());
+            r.code, r.reason, r.type, r.body.size(), is_read ? "" : "Allow: GET, HEAD\r\n");
+  if (!is_head) mg_write(connection, r.body.data(), r.body.size());
   return r.code;
 }
 
-/// Its own handlers answer 404 to the methods that they do not have.
+/// CivetServer's own handlers answer 404 to unsupported methods.
 class server final : public CivetServer {
  public:
   using CivetServer::CivetServer;
-  /// For all methods. `what` outlives the server.
-  void serve(const char* where, page& what) {
-    mg_set_request_handler(context, where, &answer, &what);
+  /// Handles all methods. `shown` must outlive the server.
+  void add_page(const char* path, page& shown) {
+    mg_set_request_handler(context, path, &handle_request, &shown);
   }
 };
 
@@ -104,9 +106,9 @@ std::string http_address::text() const {
 }
 
 result<http_address> parse_http_address(const std::string& text) {
-  const auto wrong = [&](const char* what) {
+  const auto wrong = [&](const char* problem) {
     return error{
-        fmt::format("--metrics {}: {}, expected HOST:PORT, or :PORT for loopback", text, what)};
+        fmt::format("--metrics {}: {}, expected HOST:PORT, or :PORT for loopback", text, problem)};
   };
   const auto colon = text.rfind(':');
   if (colon == std::string::npos) return wrong("no port");
@@ -115,7 +117,7 @@ result<http_address> parse_http_address(const std::string& text) {
   if (at.host.size() > 2 && at.host.front() == '[' && at.host.back() == ']')
     at.host = at.host.substr(1, at.host.size() - 2);
   else if (at.host.find_first_of(":[],") != std::string::npos)
-    return wrong("no host name or address");
+    return wrong("not a host name or address");
   if (at.host.empty()) at.host = "127.0.0.1";
   const auto* const end = text.data() + text.size();
   const auto [rest, problem] = std::from_chars(text.data() + colon + 1, end, at.port);
@@ -124,14 +126,14 @@ result<http_address> parse_http_address(const std::string& text) {
   return at;
 }
 
-/// The server's own way to bind says no more than that it could not.
+/// The server itself does not report why it cannot bind.
 status check_free(const http_address& at) {
   const auto failed = [&](const char* why) {
     return error{fmt::format("--metrics {}: cannot listen: {}", at.text(), why)};
   };
   const bool has_ipv6 = mg_check_feature(MG_FEATURES_IPV6) != 0;
   if (!has_ipv6 && at.host.find(':') != std::string::npos)
-    return failed("the HTTP server of this system takes no IPv6, expected an IPv4 address");
+    return failed("the HTTP server of this system does not support IPv6, expected an IPv4 address");
   addrinfo wanted{};
   wanted.ai_family = has_ipv6 ? AF_UNSPEC : AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
@@ -160,14 +162,14 @@ class metrics_server::impl {
         health_(board),
         server_(std::vector<std::string>{"listening_ports", at.text(), "num_threads", threads,
                                          "request_timeout_ms", request_ms_max}) {
-    server_.serve("/metrics$", metrics_);
-    server_.serve("/healthz$", health_);
+    server_.add_page("/metrics$", metrics_);
+    server_.add_page("/healthz$", health_);
   }
 
  private:
   metrics_page metrics_;
   health_page health_;
-  server server_;  // last: its threads use what is above
+  server server_;  // last: its threads use the pages
 };
 
 metrics_server::metrics_server(std::unique_ptr<impl> state) : impl_(std::move(state)) {}

@@ -1,5 +1,5 @@
-/// Serves the numbers of the run that is under way over HTTP: /metrics in the text format that
-/// Prometheus reads, /healthz for probes. Numbers are collected when somebody asks and not before.
+/// Serves the metrics of the current run over HTTP: /metrics in the text format of Prometheus,
+/// /healthz for probes. Metrics are collected per request only.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct http_address {
   std::string text() const;
 };
 
-/// "HOST:PORT", "[IPV6]:PORT", or ":PORT" for loopback. Error: one line that says what is wrong.
+/// "HOST:PORT", "[IPV6]:PORT", or ":PORT" for loopback. Error: one line with the reason.
 result<http_address> parse_http_address(const std::string& text);
 
-/// Whether somebody could listen there now. Error: why not.
+/// Checks that a server can listen on the address. Error: why not.
 status check_free(const http_address& at);
 
 class metrics_server {
  public:
-  /// Listens from now on. `board` outlives the server. Error: the address is taken, or not of this
-  /// machine.
+  /// Starts to listen. `board` must outlive the server. Error: the address is in use, or does not
+  /// belong to this machine.
   static result<std::unique_ptr<metrics_server>> open(const http_address& at, node_id node,
                                                       const metrics::board& board);
   metrics_server(const metrics_server&) = delete;

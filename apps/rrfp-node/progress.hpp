@@ -1,5 +1,5 @@
-/// What a person sees on standard output while a job trains: one line that is written over on a
-/// terminal, a plain line now and then elsewhere.
+/// Progress of a training on standard output: one line that is overwritten on a terminal, a plain
+/// line every few seconds elsewhere.
 #pragma once
 
 #include <chrono>
@@ -10,16 +10,16 @@
 
 namespace rrfp::apps {
 
-/// Not thread-safe: one run's steps are told by one thread.
+/// Not thread-safe: one thread reports the steps of a run.
 class progress {
  public:
-  /// Of `steps` steps in all, those before `first` were done before.
+  /// The run has `steps` steps; the first `first` of them were done before it resumed.
   progress(job::progress_kind kind, std::string run, std::uint64_t first, std::uint64_t steps);
 
   void step(const actors::step_summary& s);
-  /// A line of its own, also where there is no progress to see.
+  /// Prints a separate line, even if progress is switched off.
   void note(const std::string& text);
-  /// Ends the line that is being written over.
+  /// Ends the line that is being overwritten.
   void finish();
 
  private:

@@ -1,4 +1,4 @@
-/// What the commands say to a job that cannot run.
+/// Error messages for jobs that cannot run.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace rrfp::apps {
 
-/// Ranks that cannot lie on the nodes: the job's own list is to blame if there is one.
+/// The ranks cannot be placed on the nodes. The message names pipeline.nodes if the job sets it.
 inline error misplaced(const job::job& j, const std::string& message) {
   if (j.pipeline.nodes.empty()) return error{j.source + ": " + message};
   return job::blame(j, "pipeline.nodes", message);

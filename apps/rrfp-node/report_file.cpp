@@ -21,9 +21,9 @@ namespace rrfp::apps {
 
 namespace {
 
-/// How the lines of decisions are indented in a report.
+/// The indentation of decisions in a hang report.
 constexpr std::string_view decision_indent = "      ";
-constexpr std::size_t decisions_told = 8;
+constexpr std::size_t decisions_shown_max = 8;
 
 /// "20260131T120000.123Z"
 std::string utc_now() {
@@ -36,12 +36,12 @@ std::string utc_now() {
                      utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
 }
 
-/// The report with the last few decisions of each stage alone.
+/// The report with only the last few decisions of each stage.
 std::string shortened(std::string_view report) {
   std::string text;
   std::vector<std::string_view> decisions;
   const auto add_decisions = [&] {
-    const auto skipped = decisions.size() - std::min(decisions.size(), decisions_told);
+    const auto skipped = decisions.size() - std::min(decisions.size(), decisions_shown_max);
     if (skipped > 0) text += fmt::format("{}({} more in the file)\n", decision_indent, skipped);
     for (auto i = skipped; i < decisions.size(); ++i) text += decisions[i];
     decisions.clear();
@@ -67,7 +67,7 @@ result<std::string> reports_folder(const command_options& options) {
   if (options.reports.empty()) {
     if (options.json.empty()) return std::string{};
     const auto parent = std::filesystem::path{options.json}.parent_path().string();
-    // The nodes of --local-nodes are given it as a folder that is there.
+    // The launcher passes the folder to its nodes, so it must exist.
     if (!parent.empty() && !std::filesystem::is_directory(parent))
       return error{
           fmt::format("--json {}: cannot create: {}", options.json, std::strerror(ENOENT))};
@@ -82,20 +82,20 @@ result<std::string> reports_folder(const command_options& options) {
   return folder;
 }
 
-void leave_report(const std::string& folder, node_id node, const std::string& report) {
+void write_hang_report(const std::string& folder, node_id node, const std::string& report) {
   const auto time = utc_now();
   const auto whole =
-      fmt::format("rrfp-node: report of node {} at {}: {}", node.value(), time, report);
-  auto told = whole;
+      fmt::format("rrfp-node: hang report of node {} at {}: {}", node.value(), time, report);
+  auto text = whole;
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
     if (auto written = files::write_atomically(path, whole); written)
       told = shortened(whole) + fmt::format("rrfp-node: the report is saved in {}\n", path);
     else
-      told += fmt::format("rrfp-node: the report cannot be saved: {}\n", written.message());
+      text += fmt::format("rrfp-node: the hang report cannot be saved: {}\n", written.message());
   }
-  // At once: several nodes may tell the same terminal.
-  write_error(told);
+  // In one write: several nodes may share the terminal.
+  write_error(text);
 }
 
 }  // namespace rrfp::apps

@@ -1,4 +1,4 @@
-/// Where reports of who waits for what go: to stderr, and whole into a file of their own.
+/// Writes hang reports: complete into a file, shortened to stderr.
 #pragma once
 
 #include <string>
@@ -10,12 +10,13 @@
 
 namespace rrfp::apps {
 
-/// The folder for reports: what --reports says, else where the --json file is; empty: there is
-/// none. Error: no such folder, or nothing can be made in it.
+/// The folder for hang reports: that of --reports, else that of the --json file; empty: none.
+/// Error: the folder does not exist or is not writable.
 result<std::string> reports_folder(const command_options& options);
 
-/// Writes FOLDER/rrfp-report-node-N-TIME.txt and tells stderr the same, but for all decisions but
-/// the last few if they are in the file. Without a folder stderr gets everything.
-void leave_report(const std::string& folder, node_id node, const std::string& report);
+/// Writes FOLDER/rrfp-report-node-N-TIME.txt, and to stderr the same with only the last few
+/// decisions of each stage. Without a folder, or if the file cannot be written, stderr gets
+/// everything.
+void write_hang_report(const std::string& folder, node_id node, const std::string& report);
 
 }  // namespace rrfp::apps

@@ -14,7 +14,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// Names of files and what the system says of them may be no UTF-8, which JSON is.
+/// JSON must be UTF-8; file names and system messages may not be.
 std::string text_of(const json& line) {
   return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -142,7 +142,7 @@ bool must_agree(const job::job& a, const job::job& b) {
   same.checkpoint = a.checkpoint;
   same.compare = a.compare;
   if (a.device.kind == job::device_kind::cuda && !a.cuda.deterministic) return false;
-  // An emulated device computes nothing that could agree.
+  // An emulated device computes nothing that could be compared.
   return same == a && a.device.kind != job::device_kind::emulated;
 }
 

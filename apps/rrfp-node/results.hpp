@@ -1,4 +1,4 @@
-/// What a run leaves: a line of JSON a step and a summary, and the table at the end.
+/// The results of runs: JSON lines for every step and a summary, and the table at the end.
 #pragma once
 
 #include <cstdio>
@@ -12,13 +12,12 @@
 
 namespace rrfp::apps {
 
-/// JSON lines: {"event":"step",...} and {"event":"checkpoint",...} as they come,
-/// {"event":"summary",...} at the end of each run, {"event":"resume",...} where one does not begin
-/// with the first step.
-/// Every line is written whole.
+/// JSON lines: {"event":"step",...} and {"event":"checkpoint",...} when they happen,
+/// {"event":"resume",...} first if a run resumes, {"event":"summary",...} at the end of each run.
+/// Each line is flushed at once.
 class json_log {
  public:
-  /// An empty path: a log that goes nowhere. Error: the file cannot be made.
+  /// An empty path gives a log that writes nothing. Error: the file cannot be created.
   static result<std::unique_ptr<json_log>> open(const std::string& path);
   ~json_log();
 
@@ -26,7 +25,7 @@ class json_log {
   void checkpoint(const job::job& run, const actors::checkpoint_report& r);
   void resume(const job::job& run, const checkpoint::found_checkpoint& from);
   void summary(const job::job& run, const actors::run_result& r);
-  /// Error: something could not be written (the disk is full, say).
+  /// Error: a write failed, for example because the disk is full.
   status close();
 
  private:
@@ -43,10 +42,11 @@ struct finished_run {
   actors::run_summary summary;
 };
 
-/// The table of runs, and whether they gave the same losses and weights.
+/// The table of runs, one line each.
 std::string table_of(const std::vector<finished_run>& runs);
 
-/// Runs that differ only in dispatch, stages, chunks, placement or jitter must agree to the last bit.
+/// Whether two runs must have equal bits: they differ only in dispatch, stages, chunks, placement,
+/// jitter, costs, [run] or [checkpoint].
 bool must_agree(const job::job& a, const job::job& b);
 
 }  // namespace rrfp::apps

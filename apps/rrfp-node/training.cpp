@@ -23,21 +23,21 @@ namespace rrfp::apps {
 
 namespace {
 
-/// One run of the job as the outputs need it.
+/// A run that is ready to start, with its outputs.
 struct prepared_run {
-  job::job what;
-  /// What was read and left out of the data; empty: nothing to say.
+  job::job options;
+  /// What the data source has read and skipped; may be empty.
   std::string data_report;
   std::unique_ptr<actors::session> session;
-  std::unique_ptr<progress> shown;
+  std::unique_ptr<progress> display;
   std::unique_ptr<actors::trace_recorder> trace;
-  std::vector<std::string> notes;  ///< to be told before it starts
+  std::vector<std::string> notes;  ///< printed before the run starts
 };
 
 using actors::end_cause;
 using prepared = std::variant<prepared_run, end_cause>;
 
-/// What of the run depends on files of this machine.
+/// The part of a run's setup that depends on files of this machine.
 struct opened_input {
   actors::session_setup setup;
   std::string data_report;
@@ -59,29 +59,30 @@ result<opened_input> open_input(const job::job& j) {
 }
 
 /// Nodes that read different files would train on a mixture of them.
-std::optional<end_cause> agree_on_input(const job::job& j, const result<opened_input>& mine,
-                                        const node_seat& seat) {
-  if (seat.members == nullptr) {
-    if (mine) return std::nullopt;
-    return end_cause{actors::ending::bad_input, mine.message()};
+std::optional<end_cause> agree_on_input(const job::job& j, const result<opened_input>& own,
+                                        const node_context& context) {
+  if (context.members == nullptr) {
+    if (own) return std::nullopt;
+    return end_cause{actors::ending::bad_input, own.message()};
   }
-  const auto all = actors::agree(
-      *seat.members, mine ? result<std::string>{mine->data_fingerprint} : mine.failure());
+  const auto all = actors::agree(*context.members,
+                                 own ? result<std::string>{own->data_fingerprint} : own.failure());
   if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
   const auto& fingerprints = std::get<0>(all);
-  if (fingerprints[0].empty()) return std::nullopt;  // there is no data
+  if (fingerprints[0].empty()) return std::nullopt;  // the job has no data
   if (auto same = data::check_same_data(fingerprints); !same)
     return end_cause{actors::ending::bad_input,
                      job::blame(j, data::key_of(j.data), same.message()).message};
   return std::nullopt;
 }
 
-/// Sets up the run; nothing has started yet. The end is the same on all nodes.
+/// Sets up the run without starting it. Returns a cause if the job ends here; it is the same on all
+/// nodes.
 prepared prepare(const job::job& j, std::uint32_t number,
                  const result<std::unique_ptr<json_log>>& opened_log,
-                 const training_options& options, const node_seat& seat) {
+                 const training_options& options, const node_context& context) {
   auto input = opened_log ? open_input(j) : opened_log.failure();
-  if (auto cause = agree_on_input(j, input, seat)) return *std::move(cause);
+  if (auto cause = agree_on_input(j, input, context)) return *std::move(cause);
   auto& log = **opened_log;
   prepared_run run{j, std::move(input->data_report), nullptr, nullptr, nullptr, {}};
   auto& setup = input->setup;
@@ -90,46 +91,47 @@ prepared prepare(const job::job& j, std::uint32_t number,
   run.shown = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
   setup.trace = run.trace.get();
-  if (seat.leads())
-    setup.on_step = [&log, j, shown = run.shown.get()](const actors::step_summary& s) {
-      shown->step(s);
+  if (context.leads())
+    setup.on_step = [&log, j, display = run.display.get()](const actors::step_summary& s) {
+      display->step(s);
       log.step(j, s);
     };
-  setup.on_checkpoint = [&log, j, shown = run.shown.get()](const actors::checkpoint_report& r) {
+  setup.on_checkpoint = [&log, j, display = run.display.get()](const actors::checkpoint_report& r) {
     if (r.failure.empty())
-      shown->note(line_of(r));
+      display->note(line_of(r));
     else
       print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
     log.checkpoint(j, r);
   };
   setup.name = j.name;
   setup.board = options.board;
-  const auto node = seat.members == nullptr ? node_id{0} : seat.members->node();
+  const auto node = context.members == nullptr ? node_id{0} : context.members->node();
   setup.on_report = [folder = options.reports, node](const std::string& report) {
-    leave_report(folder, node, report);
+    write_hang_report(folder, node, report);
   };
-  std::optional<actors::cluster> where;
-  if (seat.members != nullptr) {
+  std::optional<actors::cluster> cluster;
+  if (context.members != nullptr) {
     auto places =
-        plan::node_places::make(j, static_cast<std::uint32_t>(seat.members->members().size()));
+        plan::node_places::make(j, static_cast<std::uint32_t>(context.members->members().size()));
     if (!places)
       return end_cause{actors::ending::bad_input, misplaced(j, places.message()).message};
-    where = actors::cluster{seat.members, std::move(*places), j.transport, seat.job_token, number};
-    if (seat.leads()) setup.on_connected = [](const std::string& line) { print("{}\n", line); };
+    cluster = actors::cluster{context.members, std::move(*places), j.transport, context.job_token,
+                              number};
+    if (context.leads()) setup.on_connected = [](const std::string& line) { print("{}\n", line); };
   }
-  if (setup.resume && seat.leads()) {
+  if (setup.resume && context.leads()) {
     run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
     log.resume(j, *setup.resume);
   }
-  auto session = actors::session::open(std::move(setup), std::move(where));
-  if (seat.members != nullptr) {
+  auto session = actors::session::open(std::move(setup), std::move(cluster));
+  if (context.members != nullptr) {
     const auto all = actors::agree(
-        *seat.members, session ? result<std::string>{std::string{}} : session.failure());
+        *context.members, session ? result<std::string>{std::string{}} : session.failure());
     if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
     if (auto restored = (*session)->check_restored(); !restored)
-      return end_cause{seat.members->loss().empty() ? actors::ending::bad_input
-                                                    : actors::ending::node_lost,
-                       restored.message()};
+      return end_cause{
+          context.members->loss().empty() ? actors::ending::bad_input : actors::ending::node_lost,
+          restored.message()};
   } else if (!session) {
     return end_cause{actors::ending::bad_input, session.message()};
   }
@@ -137,11 +139,11 @@ prepared prepare(const job::job& j, std::uint32_t number,
   return run;
 }
 
-/// Every run that does not end well is told here, by one of the nodes that one command started.
-/// Returns its exit code.
-int tell_cause(const std::string& who, const actors::run_result& r, const node_seat& seat) {
-  if (r.how != actors::ending::done && seat.tells(r.how, r.message))
-    print_error("rrfp-node: {}{}\n", who, cause_of(r, seat.leads()));
+/// Reports why a run failed, on one of the nodes of a launcher. Returns the run's exit code.
+int report_end(const std::string& prefix, const actors::run_result& r,
+               const node_context& context) {
+  if (r.how != actors::ending::done && context.reports(r.how, r.message))
+    print_error("rrfp-node: {}{}\n", prefix, cause_of(r, context.leads()));
   return exit_code_of(r.how);
 }
 
@@ -154,23 +156,25 @@ std::string headline(const job::job& j) {
   return text + fmt::format(", {} microbatches, {} steps", p.microbatches, j.train.steps);
 }
 
-/// The result of all runs side by side; a difference that may not be is the product's own fault.
-int conclude(const std::vector<finished_run>& runs) {
+/// Prints the results of all runs side by side. Different bits where equal ones are required are an
+/// internal error.
+int compare_runs(const std::vector<finished_run>& runs) {
   print("\n{}", table_of(runs));
   for (const auto& r : runs) {
     const auto& first = runs[0];
     if (&r == &runs[0] || !must_agree(first.run, r.run)) continue;
-    // Of runs that went on from different steps, one has losses that the other did not see, and the
-    // learning rate may have been changed between them.
+    // Runs that resumed after different steps are not comparable: one has losses that the other
+    // lacks, and the learning rate may have changed between them.
     if (r.summary.first_step != first.summary.first_step) continue;
     if (r.summary.weights_xxh64 == first.summary.weights_xxh64 &&
         r.summary.losses_xxh64 == first.summary.losses_xxh64) {
       print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
             r.run.name);
     } else {
-      print_error("rrfp-node: {} and {} must agree to the last bit and do not\n", first.run.name,
-                  r.run.name);
-      return exit_own_fault;
+      print_error(
+          "rrfp-node: internal error: losses or weights of {} and {} differ; expected equal bits\n",
+          first.run.name, r.run.name);
+      return exit_failed;
     }
   }
   return exit_done;
@@ -182,13 +186,13 @@ status check_training(const std::vector<job::job>& runs, const training_options&
                       std::uint32_t nodes) {
   if (auto can = check_output("--trace", options.trace); !can) return can;
   for (const auto& j : runs)
-    if (auto there = actors::check_device(j); !there) return there;
+    if (auto found = actors::check_device(j); !found) return found;
   for (const auto& j : runs) {
     auto data = actors::open_data(j);
     if (!data) return data.failure();
     auto setup = actors::make_session_setup(j, std::move(*data));
     if (!setup) return setup.failure();
-    // Their bytes are looked through when the run starts; that takes its time.
+    // Checksums take long; they are verified when the run starts.
     if (setup->checkpoint)
       if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::verification::sizes);
           !may)
@@ -200,35 +204,35 @@ status check_training(const std::vector<job::job>& runs, const training_options&
 }
 
 int train(const std::vector<job::job>& runs, const training_options& options,
-          interrupt_watch& interrupts, const node_seat& seat) {
-  auto log = json_log::open(seat.leads() ? options.json : std::string{});
+          interrupt_watch& interrupts, const node_context& context) {
+  auto log = json_log::open(context.leads() ? options.json : std::string{});
   std::vector<finished_run> finished;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces;
   std::vector<actors::titled_trace> titled;
   int code = exit_done;
   bool unsaved = false;
-  bool trace_whole = true;
-  std::string told_of_data;
+  bool trace_complete = true;
+  std::string printed_report;
   for (const auto& j : runs) {
-    auto made = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, seat);
-    if (const auto* cause = std::get_if<end_cause>(&made)) {
-      actors::run_result nothing;
-      nothing.how = cause->how;
-      nothing.message = cause->message;
-      return tell_cause("", nothing, seat);
+    auto outcome = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, context);
+    if (const auto* cause = std::get_if<end_cause>(&outcome)) {
+      actors::run_result ended;
+      ended.how = cause->how;
+      ended.message = cause->message;
+      return report_end("", ended, context);
     }
-    auto* const run = &std::get<prepared_run>(made);
-    if (seat.leads() && run->data_report != told_of_data) {
-      told_of_data = run->data_report;
-      print("data: {}\n", told_of_data);
+    auto* const run = &std::get<prepared_run>(outcome);
+    if (context.leads() && run->data_report != printed_report) {
+      printed_report = run->data_report;
+      print("data: {}\n", printed_report);
     }
-    if (seat.leads()) print("{}\n", headline(j));
+    if (context.leads()) print("{}\n", headline(j));
     for (const auto& note : run->notes) print("{}\n", note);
-    interrupts.on_interrupt([session = run->session.get(), &interrupts, &j, &seat] {
-      if (!j.checkpoint.dir.empty() && seat.leads() && interrupts.count() == 1)
+    interrupts.on_interrupt([session = run->session.get(), &interrupts, &j, &context] {
+      if (!j.checkpoint.dir.empty() && context.leads() && interrupts.count() == 1)
         print_error(
-            "rrfp-node: {}: interrupted: saves what is not saved yet and ends; a second "
-            "interrupt ends it at once\n",
+            "rrfp-node: {}: interrupted: finishing the step and saving it; "
+            "interrupt again to end at once\n",
             j.name);
       session->interrupt();
     });
@@ -237,7 +241,7 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     const auto result = run->session->run();
     interrupts.on_report(nullptr);
     interrupts.on_interrupt(nullptr);
-    run->shown->finish();
+    run->display->finish();
     (*log)->summary(j, result);
     if (!result.trace_gaps.empty()) {
       trace_whole = false;
@@ -245,27 +249,27 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     }
     titled.push_back({j.name, run->trace.get()});
     traces.push_back(std::move(run->trace));
-    code = tell_cause(j.name + ": ", result, seat);
+    code = report_end(j.name + ": ", result, context);
     if (code != exit_done) break;
     unsaved |= result.summary.last_checkpoint_failed;
     finished.push_back({j, result.summary});
   }
-  if (!seat.leads()) return code;
+  if (!context.leads()) return code;
 
-  if (code == exit_done) code = conclude(finished);
-  // Each was told when it failed. The training is done, and its last state is lost.
-  if (code == exit_done && (unsaved || !trace_whole)) code = exit_own_fault;
+  if (code == exit_done) code = compare_runs(finished);
+  // Each failure was reported when it happened. Training is complete, but an output is lost.
+  if (code == exit_done && (unsaved || !trace_complete)) code = exit_failed;
   if (!options.trace.empty()) {
     if (auto written = actors::write_chrome_json(options.trace, titled); !written) {
       print_error("rrfp-node: --trace {}\n", written.message());
-      if (code == exit_done) code = exit_own_fault;
+      if (code == exit_done) code = exit_failed;
     } else {
       print("trace: {} (open it in ui.perfetto.dev)\n", options.trace);
     }
   }
   if (auto closed = (*log)->close(); !closed) {
     print_error("rrfp-node: {}\n", closed.message());
-    if (code == exit_done) code = exit_own_fault;
+    if (code == exit_done) code = exit_failed;
   }
   return code;
 }

@@ -1,4 +1,4 @@
-/// A job's runs one after another, with all that is shown and left of them.
+/// Trains the runs of a job one after another and writes their outputs.
 #pragma once
 
 #include <string>
@@ -16,20 +16,20 @@ namespace rrfp::apps {
 struct training_options {
   std::string json;   ///< a file for the JSON lines; empty: none
   std::string trace;  ///< a file for the trace; empty: none
-  /// A folder for reports of who waits for what; empty: they go to stderr alone.
+  /// A folder for hang reports; empty: they go to stderr only.
   std::string reports;
-  metrics::board* board = nullptr;  ///< where the numbers of the runs are shown; may be null
+  metrics::board* board = nullptr;  ///< where the runs publish their counters; may be null
 };
 
-/// The seat of this process among the nodes of the job.
-struct node_seat {
-  actors::membership* members = nullptr;  ///< null: alone
+/// This process as a node of the job.
+struct node_context {
+  actors::membership* members = nullptr;  ///< null: the only node
   std::uint64_t job_token = 0;
-  /// Started beside other nodes by one command, which shall give one message.
+  /// The launcher started all nodes; then one node reports the end for all.
   bool launched = false;
 
-  /// Whether this node is the one to report how the job ended: node 0, or node 1 the loss of node 0.
-  bool tells(actors::ending how, const std::string& message) const {
+  /// Whether this node reports how the job ended: node 0 does, or node 1 after the loss of node 0.
+  bool reports(actors::ending how, const std::string& message) const {
     if (!launched || leads()) return true;
     return how == actors::ending::node_lost && members->node() == node_id{1} &&
            message.starts_with("node 0 ");
@@ -37,13 +37,14 @@ struct node_seat {
   bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };
 
-/// Refuses what can be known to be wrong before anything starts: the data, the plan, the outputs,
-/// and the places of `nodes` nodes. Errors are the user's.
+/// Checks everything that can be checked before training: devices, data, plan, checkpoints,
+/// outputs, and the placement on `nodes` nodes. Error: bad input.
 status check_training(const std::vector<job::job>& runs, const training_options& options,
                       std::uint32_t nodes);
 
-/// Trains all of `runs` in turn and prints the table. Returns the exit code of the program.
+/// Trains `runs` one after another and prints the result table. Returns the exit code of the
+/// program.
 int train(const std::vector<job::job>& runs, const training_options& options,
-          interrupt_watch& interrupts, const node_seat& seat);
+          interrupt_watch& interrupts, const node_context& context);
 
 }  // namespace rrfp::apps

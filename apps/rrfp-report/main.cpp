@@ -55,7 +55,7 @@ std::optional<step_range> range_of(std::string_view text) {
   return step_range{step_id{*first}, step_id{*last}};
 }
 
-/// The last steps of the run that have at most `tasks_max` tasks together; one step at least.
+/// The last steps of the run with at most `tasks_max` tasks together, but at least one step.
 step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
   std::map<step_id, std::size_t> tasks;
   for (const auto& t : run.tasks) ++tasks[t.step];
@@ -67,41 +67,40 @@ step_range last_steps(const report::traced_run& run, std::size_t tasks_max) {
   return {from->first, tasks.rbegin()->first};
 }
 
-/// Runs of all traces; those of one title in two traces are told apart by the file.
+/// The runs of all traces. If a title occurs more than once, the file is appended to it.
 result<std::vector<report::traced_run>> read_runs(const options& wanted,
                                                   std::vector<std::string>& notes) {
   std::vector<report::traced_run> runs;
   std::map<std::string, int> titles;
-  std::vector<std::string> file_of;
+  std::vector<std::string> files;
   for (const auto& file : wanted.traces) {
     auto read = report::read_trace(file);
     if (!read) return read.failure();
     if (read->dropped > 0)
       notes.push_back(
-          fmt::format("{}: {} records came after the recorder's limit and are missing here: "
-                      "numbers are of what "
-                      "it holds.",
+          fmt::format("{}: the trace recorder dropped {} records beyond its limit; all numbers are "
+                      "of the recorded ones.",
                       file, read->dropped));
     for (auto& run : read->runs) {
       ++titles[run.title];
-      file_of.push_back(file);
+      files.push_back(file);
       runs.push_back(std::move(run));
     }
   }
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (titles[runs[i].title] > 1 && wanted.traces.size() > 1)
-      runs[i].title += fmt::format(" ({})", file_of[i]);
+      runs[i].title += fmt::format(" ({})", files[i]);
   return runs;
 }
 
-/// Those whose titles were asked for, in that order; all if none was.
+/// The runs with these titles, in this order; all runs if there are no titles.
 result<std::vector<report::traced_run>> choose(std::vector<report::traced_run> runs,
                                                const std::vector<std::string>& titles) {
   std::string all;
   for (const auto& run : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", run.title);
   if (titles.empty()) {
     if (runs.size() <= runs_max) return runs;
-    return error{fmt::format("expected at most {} runs, got {}: choose with --run; there are {}",
+    return error{fmt::format("expected at most {} runs, got {}: choose with --run from {}",
                              runs_max, runs.size(), all)};
   }
   std::vector<report::traced_run> chosen;
@@ -115,15 +114,15 @@ result<std::vector<report::traced_run>> choose(std::vector<report::traced_run> r
   return chosen;
 }
 
-/// A file to write, and what is said once it is there.
-struct product {
+/// A file to write, and the message that reports it.
+struct output {
   std::string option;
   std::string file;
   std::string text;
-  std::string said;
+  std::string message;
 };
 
-/// The step that --step names, else the typical one of the steps that were asked for.
+/// The step of --step; without it, the typical step of the chosen steps.
 result<std::optional<step_id>> shown_step(const options& wanted,
                                           const std::vector<report::traced_run>& runs,
                                           const std::optional<step_range>& range) {
@@ -140,8 +139,8 @@ result<std::optional<step_id>> shown_step(const options& wanted,
   return std::optional{step};
 }
 
-result<product> make_picture(const options& wanted, const std::vector<report::traced_run>& runs,
-                             const std::optional<step_id>& step) {
+result<output> make_picture(const options& wanted, const std::vector<report::traced_run>& runs,
+                            const std::optional<step_id>& step) {
   if (!step) return error{"--svg: expected a step that every run has; choose runs with --run"};
   std::vector<report::timeline> lines;
   for (const auto& run : runs) {
@@ -149,15 +148,16 @@ result<product> make_picture(const options& wanted, const std::vector<report::tr
     if (!line) return line.failure();
     lines.push_back(std::move(*line));
   }
-  product made{"--svg", wanted.svg, report::svg_of(wanted.title, lines), ""};
-  made.said = fmt::format("picture: {} ({:.1f} KiB, step {} of {} runs)\n", wanted.svg,
-                          static_cast<double>(made.text.size()) / 1024, step->value(), runs.size());
-  return made;
+  output svg{"--svg", wanted.svg, report::svg_of(wanted.title, lines), ""};
+  svg.message =
+      fmt::format("picture: {} ({:.1f} KiB, step {} of {} runs)\n", wanted.svg,
+                  static_cast<double>(svg.text.size()) / 1024, step->value(), runs.size());
+  return svg;
 }
 
-result<product> make_page(const options& wanted, const std::vector<report::traced_run>& runs,
-                          const std::optional<step_range>& range,
-                          const std::optional<step_id>& step, std::vector<std::string> notes) {
+result<output> make_page(const options& wanted, const std::vector<report::traced_run>& runs,
+                         const std::optional<step_range>& range, const std::optional<step_id>& step,
+                         std::vector<std::string> notes) {
   report::page_content page{wanted.title, std::move(notes), {}, step};
   for (const auto& run : runs) {
     const auto [first, last] =
@@ -165,17 +165,17 @@ result<product> make_page(const options& wanted, const std::vector<report::trace
     auto line = report::make_timeline(run, first, last);
     if (!line) return line.failure();
     const auto all = report::steps_of(run);
-    page.notes.push_back(fmt::format(
-        "{}: {} stages, {} microbatches, {} tasks; steps {} to {} of {} to {}{}", run.title,
-        run.shape.stages, run.shape.microbatches, run.tasks.size(),
-        line->steps.front().step.value(), line->steps.back().step.value(), all.front().value(),
-        all.back().value(),
-        !range && line->steps.size() < all.size() ? ", the last that fit; --steps shows others"
-                                                  : ""));
+    page.notes.push_back(
+        fmt::format("{}: {} stages, {} microbatches, {} tasks; steps {} to {} of {} to {}{}",
+                    run.title, run.shape.stages, run.shape.microbatches, run.tasks.size(),
+                    line->steps.front().step.value(), line->steps.back().step.value(),
+                    all.front().value(), all.back().value(),
+                    !range && line->steps.size() < all.size()
+                        ? ", the last ones that fit; choose others with --steps"
+                        : ""));
     page.runs.push_back(std::move(*line));
   }
-  // A long trace is shown from a later step on: then the page opens on the typical step of what it
-  // shows.
+  // The page shows only the last steps of a long trace; then it opens on the typical step of these.
   step_range shown{step_id{0}, step_id{~std::uint64_t{0}}};
   for (const auto& line : page.runs) {
     shown.first = std::max(shown.first, line.steps.front().step);
@@ -187,20 +187,20 @@ result<product> make_page(const options& wanted, const std::vector<report::trace
                                shown.first.value(), shown.last.value(), step->value())};
     page.opens_on = report::typical_step(runs, shown.first, shown.last);
   }
-  product made{"--out", wanted.out, report::html_of(page), ""};
-  made.said = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
-                          static_cast<double>(made.text.size()) / (1 << 20), page.runs.size());
-  return made;
+  output html{"--out", wanted.out, report::html_of(page), ""};
+  html.message = fmt::format("report: {} ({:.1f} MiB, {} runs; open it in a browser)\n", wanted.out,
+                             static_cast<double>(html.text.size()) / (1 << 20), page.runs.size());
+  return html;
 }
 
 bool is_durations(const std::string& file) { return file.ends_with(".csv"); }
 
-/// The error is what can be said before any trace is read.
-status check_products(const options& wanted) {
+/// Checks the options before any trace is read.
+status check_options(const options& wanted) {
   if (wanted.out.empty() && wanted.svg.empty() && wanted.profiles.empty())
-    return error{"expected --out PAGE.html, --svg PICTURE.svg, --profile FILE or several of them"};
+    return error{"expected --out PAGE.html, --svg PICTURE.svg or --profile FILE"};
   if (!wanted.step.empty() && wanted.out.empty() && wanted.svg.empty())
-    return error{"--step: expected --svg or --out beside it"};
+    return error{"--step: expected --svg or --out as well"};
   for (const auto& file : wanted.profiles)
     if (!is_durations(file) && !file.ends_with(".toml"))
       return error{fmt::format(
@@ -208,13 +208,13 @@ status check_products(const options& wanted) {
   return success();
 }
 
-result<std::vector<product>> make_profiles(const options& wanted,
-                                           const std::vector<report::traced_run>& runs,
-                                           const std::optional<step_range>& range) {
+result<std::vector<output>> make_profiles(const options& wanted,
+                                          const std::vector<report::traced_run>& runs,
+                                          const std::optional<step_range>& range) {
   if (runs.size() != 1) {
     std::string all;
     for (const auto& r : runs) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", r.title);
-    return error{fmt::format("--profile: expected one run, got {}: choose with --run; there are {}",
+    return error{fmt::format("--profile: expected one run, got {}: choose with --run from {}",
                              runs.size(), all)};
   }
   const auto& run = runs.front();
@@ -222,27 +222,27 @@ result<std::vector<product>> make_profiles(const options& wanted,
   const auto [first, last] = range ? *range : step_range{all.front(), all.back()};
   const auto p = report::profile_of(run, first, last);
   if (!p) return p.failure();
-  const auto of = fmt::format(
+  const auto source = fmt::format(
       "of {}, {} steps from {} to {}{}", p->title, p->steps.size(), p->steps.front().value(),
       p->steps.back().value(),
-      p->cut_steps == 0 ? "" : fmt::format("; {} that lack tasks are left out", p->cut_steps));
-  std::vector<product> made;
+      p->cut_steps == 0 ? "" : fmt::format("; {} incomplete steps are skipped", p->cut_steps));
+  std::vector<output> made;
   for (const auto& file : wanted.profiles)
     if (is_durations(file))
       made.push_back(
           {"--profile", file, report::durations_csv(*p),
            fmt::format("durations: {} (replica 0 {}; rrfp-sim JOB --durations {} --steps "
                        "{} replays them)\n",
-                       file, of, file, p->steps.size())});
+                       file, source, file, p->steps.size())});
     else
       made.push_back({"--profile", file,
                       report::cost_toml(*p, wanted.traces.front(), wanted.backward_share),
-                      fmt::format("cost: {} (medians {})\n", file, of)});
+                      fmt::format("cost: {} (medians {})\n", file, source)});
   return made;
 }
 
 int make_report(const options& wanted) {
-  if (auto can = check_products(wanted); !can) return apps::refuse(can.message());
+  if (auto can = check_options(wanted); !can) return apps::refuse(can.message());
   std::optional<step_range> range;
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
@@ -260,11 +260,11 @@ int make_report(const options& wanted) {
   const auto runs = choose(std::move(*read), wanted.runs);
   if (!runs) return apps::refuse(runs.message());
 
-  std::vector<product> products;
+  std::vector<output> outputs;
   if (!wanted.profiles.empty()) {
     auto profiles = make_profiles(wanted, *runs, range);
     if (!profiles) return apps::refuse(profiles.message());
-    products = std::move(*profiles);
+    outputs = std::move(*profiles);
   }
   if (!wanted.out.empty() || !wanted.svg.empty()) {
     const auto step = shown_step(wanted, *runs, range);
@@ -272,64 +272,66 @@ int make_report(const options& wanted) {
     if (!wanted.out.empty()) {
       auto page = make_page(wanted, *runs, range, *step, std::move(notes));
       if (!page) return apps::refuse(page.message());
-      products.push_back(std::move(*page));
+      outputs.push_back(std::move(*page));
     }
     if (!wanted.svg.empty()) {
       auto picture = make_picture(wanted, *runs, *step);
       if (!picture) return apps::refuse(picture.message());
-      products.push_back(std::move(*picture));
+      outputs.push_back(std::move(*picture));
     }
   }
   for (const auto& p : products)
     if (auto written = files::write_atomically(p.file, p.text); !written)
       return apps::fail(p.option + " " + written.message());
-  for (const auto& p : products) apps::print("{}", p.said);
+  for (const auto& p : outputs) apps::print("{}", p.message);
   return apps::exit_done;
 }
 
 int run(int argc, char** argv) {
   CLI::App app{
-      "Makes one HTML page of traces: timelines, where the time went, memory, critical path; or a "
-      "picture of one step; or a cost model of one run"};
+      "Makes an HTML page from traces (timelines, where the time went, memory, critical\n"
+      "path), a picture of one step, or a profile of one run"};
   app.set_version_flag("--version", "rrfp-report " RRFP_VERSION);
   app.footer(
-      "The page needs no network. Runs of one trace or of several stand side by side on one time "
-      "scale, with ratios to the first.\n"
-      "A profile is of one run. FILE.csv has what happened on replica 0, injected delay included: "
-      "the time of each task on the slowest rank of its stage, and of each message that a stage "
-      "stood still for. FILE.toml has what the device takes, injected delay excluded: [cost] with "
-      "medians over microbatches, steps and replicas, for a job or for an experiment's workload. "
-      "Steps that lack tasks are left out.\n"
-      "Exit codes: 0 done, 1 the product's own fault or an output that could not be written, 2 bad "
-      "input.");
+      "The page needs no network. It shows the runs of all traces side by side on one\n"
+      "time scale, with ratios to the first run.\n"
+      "A profile describes one run. FILE.csv holds the times of replica 0, including\n"
+      "injected delays: of each task, on the slowest rank of its stage, and of each\n"
+      "message that a stage waited for. FILE.toml holds [cost] without injected delays:\n"
+      "medians over microbatches, steps and replicas, for a job or for the workload of\n"
+      "an experiment. Incomplete steps are skipped.\n"
+      "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
+      "2 bad input.");
   options wanted;
-  app.add_option("trace", wanted.traces, "Traces, as rrfp-node run --trace FILE writes them")
-      ->required();
-  app.add_option("--out", wanted.out, "The page to write, an HTML file");
+  app.add_option("trace", wanted.traces, "Traces of rrfp-node run --trace FILE")->required();
+  app.add_option("--out", wanted.out, "Write the page, an HTML file");
   app.add_option("--svg", wanted.svg,
-                 "The picture to write, an SVG file: one step of each run, above each other on one "
-                 "time scale");
-  app.add_option(
-      "--step", wanted.step,
-      "The step that --svg shows and the page opens on; else the one nearest to the median "
-      "duration of each run");
+                 "Write the picture, an SVG file: one step of each run,\n"
+                 "one above the other on one time scale");
+  app.add_option("--step", wanted.step,
+                 "The step that --svg shows and the page opens on\n"
+                 "(default: the one nearest to the median duration of\n"
+                 "each run)");
   app.add_option("--profile", wanted.profiles,
-                 "The run's times as FILE.csv for rrfp-sim --durations, or as [cost] in FILE.toml; "
-                 "may be repeated")
+                 "Write the run's times as FILE.csv for rrfp-sim\n"
+                 "--durations, or as [cost] in FILE.toml; may be\n"
+                 "repeated")
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--backward-share", wanted.backward_share,
-                 "In FILE.toml, the part of a backward that was never split that stands as "
-                 "backward_ms, the rest as weight_ms")
+                 "For FILE.toml, if the run did not split backward: the\n"
+                 "share that counts as backward_ms; the rest counts as\n"
+                 "weight_ms")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app.add_option(
-      "--steps", wanted.steps,
-      fmt::format("FIRST:LAST, or one step; else a profile takes all and a page the last that fit, "
-                  "{} tasks of all runs together",
-                  report::shown_tasks_max));
+  app.add_option("--steps", wanted.steps,
+                 fmt::format("FIRST:LAST, or one step (default: all steps for a\n"
+                             "profile; for a page, the last ones with at most {}\n"
+                             "tasks of all runs together)",
+                             report::shown_tasks_max));
   app.add_option("--run", wanted.runs,
-                 "Only the run of this title; may be repeated, the first is what ratios are to")
+                 "Only the run of this title; may be repeated. Ratios\n"
+                 "are to the first")
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--title", wanted.title, "The page's heading")->capture_default_str();

@@ -25,25 +25,26 @@ struct options {
 
 int run(int argc, char** argv) {
   CLI::App app{
-      "Writes a small data set of pictures with captions, such as \"a red circle, two blue "
-      "squares\", for data.images of a job"};
+      "Writes a small data set of pictures with captions, such as \"a red circle, two\n"
+      "blue squares\", for data.images of a job"};
   app.set_version_flag("--version", "rrfp-shapes " RRFP_VERSION);
   app.footer(
-      "The same arguments give the same files everywhere. A job with data.shapes = N and "
-      "data.shapes_seed = S draws the same samples in memory.\n"
-      "Exit codes: 0 done, 1 the product's own fault or an output that could not be written, 2 bad "
-      "input.");
+      "The same arguments give the same files on every machine. A job with\n"
+      "data.shapes = N and data.shapes_seed = S draws the same samples in memory.\n"
+      "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
+      "2 bad input.");
   options wanted;
-  app.add_option(
-         "folder", wanted.folder,
-         "Gets train.jsonl and images/*.png; made if it is not there, else it must be empty")
+  app.add_option("folder", wanted.folder,
+                 "The folder for train.jsonl and images/*.png; it must\n"
+                 "be empty or not exist")
       ->required();
-  app.add_option("--samples", wanted.samples, "How many")
+  app.add_option("--samples", wanted.samples, "Number of samples")
       ->check(CLI::Range(1U, samples_max))
       ->capture_default_str();
-  app.add_option("--seed", wanted.seed, "Other pictures for another number")->capture_default_str();
+  app.add_option("--seed", wanted.seed, "Seed of the pictures and captions")->capture_default_str();
   app.add_option("--patch", wanted.patch,
-                 "Sides are multiples of this, in pixels: the patch of the model")
+                 "Patch size of the model in pixels; the sides of all\n"
+                 "pictures are multiples of it")
       ->check(CLI::Range(1U, patch_max))
       ->capture_default_str();
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;

@@ -45,13 +45,13 @@ class admitted_costs final : public simulate::cost_model {
     }
   }
 
-  simulate::nanoseconds compute(step_id step, stage_id stage, const task& what) const override {
-    return loaded_.compute(step, stage, as_loaded(step, what));
+  simulate::nanoseconds compute(step_id step, stage_id stage, const task& t) const override {
+    return loaded_.compute(step, stage, as_loaded(step, t));
   }
-  simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& what) const override {
-    return loaded_.link(step, to, as_loaded(step, what));
+  simulate::nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override {
+    return loaded_.link(step, to, as_loaded(step, t));
   }
-  status covers(const simulate::plan& what) const override { return loaded_.covers(what); }
+  status covers(const simulate::plan& plan) const override { return loaded_.covers(plan); }
 
  private:
   task as_loaded(step_id step, task t) const {
@@ -84,7 +84,7 @@ class observers final : public simulate::observer {
 int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   const auto dispatch = plan::make_dispatch_plan(j);
   if (!dispatch) return apps::refuse(j.source + ": " + dispatch.message());
-  const auto what = plan::simulation_of(*dispatch, wanted.steps);
+  const auto simulation = plan::simulation_of(*dispatch, wanted.steps);
 
   const auto expected = plan::expected_costs(j);
   if (!expected) return apps::refuse(expected.message());
@@ -95,7 +95,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
     if (!table) return apps::refuse(table.message());
     costs = &*table;
   }
-  if (auto covered = costs->covers(what); !covered)
+  if (auto covered = costs->covers(simulation); !covered)
     return apps::refuse(wanted.durations + ": " + covered.message());
   const admitted_costs admitted{*costs, dispatch->shape, j.dispatch.admit, wanted.steps};
 
@@ -104,7 +104,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   simulate::duration_recorder durations{dispatch->shape};
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
-  const auto ran = simulate::run(what, admitted, &watchers);
+  const auto ran = simulate::run(simulation, admitted, &watchers);
   if (!ran) return apps::refuse(j.source + ": " + ran.message());
 
   apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
@@ -128,23 +128,25 @@ int run(int argc, char** argv) {
   CLI::App app{"Simulates a pipeline in virtual time with the same core as the runtime"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
   app.footer(
-      "Exit codes: 0 done, 1 internal error or an output that could not be written, 2 bad "
-      "input.");
+      "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
+      "2 bad input.");
   options wanted;
   app.add_option("job", wanted.job,
-                 "The job, a TOML file; only [pipeline], [dispatch], [cost] and [jitter] are used")
+                 "The job, a TOML file; only [pipeline], [dispatch],\n"
+                 "[cost] and [jitter] are used")
       ->required();
   app.add_option("--set", wanted.settings, "Override a key: section.key=value; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--steps", wanted.steps, "Steps to simulate")->check(CLI::Range(1, 1'000'000));
-  app.add_option(
-      "--durations", wanted.durations,
-      "CSV step,stage,chunk,mb,kind,ms with every duration; replaces [cost] and [jitter]");
+  app.add_option("--durations", wanted.durations,
+                 "CSV step,stage,chunk,mb,kind,ms with every duration;\n"
+                 "replaces [cost] and [jitter]");
   app.add_option("--write-durations", wanted.write_durations,
                  "Write the simulated durations as such a CSV");
   app.add_option("--write-schedule", wanted.write_schedule,
-                 "Write the simulated order as CSV in the format of torch.distributed.pipelining");
+                 "Write the simulated order as CSV in the format of\n"
+                 "torch.distributed.pipelining");
   app.add_option("--json", wanted.json, "Write the report, one line of JSON per run");
   app.add_flag("--gaps", wanted.gaps, "Print every idle interval and its cause");
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;

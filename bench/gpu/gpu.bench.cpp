@@ -1,12 +1,12 @@
-/// What the cuda device costs, measured on one: a line of JSON for each question.
+/// Measures the overhead of the cuda device on a GPU. Prints one line of JSON per measurement.
 ///
-///   gpu_bench            all of it, some seconds
+///   gpu_bench            all measurements, a few seconds
 ///
-/// launch_gap: how long the device stands idle between two tasks of 500 us, when 0, 1 or 2 launches
-/// wait behind the running one. arrival: from the word that a task may run to the call that
-/// launches it, and to its end beyond the kernel's time. staging: a tensor out to a pinned slab and
-/// into another one of the device. nccl: an all-reduce of one rank, and of two on this device where
-/// NCCL lets them share it (NCCL_MULTI_RANK_GPU_ENABLE=1, 2.30 and later).
+/// launch_gap: idle time of the device between two tasks of 500 us, with 0, 1 or 2 launches waiting
+/// behind the running one. arrival: from the launch by the supervisor to the call that queues the
+/// kernel, and to its known end, minus the kernel time. staging: copies of a tensor to a pinned
+/// slab and back into new device memory. nccl: an all-reduce of one rank, and of two ranks on this
+/// device if NCCL lets them share it (NCCL_MULTI_RANK_GPU_ENABLE=1, 2.30 and later).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +33,7 @@ using clock_type = std::chrono::steady_clock;
 using microseconds = std::chrono::duration<double, std::micro>;
 
 constexpr auto task_time = 500us;
-constexpr auto patience = 30s;
+constexpr auto result_timeout = 30s;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -41,9 +41,9 @@ double median(std::vector<double> values) {
 }
 
 template <class T>
-T get(std::future<T> what) {
-  if (what.wait_for(patience) == std::future_status::ready) return what.get();
-  fmt::print(stderr, "gpu_bench: no end within 30 s\n");
+T get(std::future<T> awaited) {
+  if (awaited.wait_for(result_timeout) == std::future_status::ready) return awaited.get();
+  fmt::print(stderr, "gpu_bench: no result within 30 s\n");
   std::_Exit(1);
 }
 
@@ -72,20 +72,20 @@ struct bench {
   }
 };
 
-/// One task as the device sees it.
-struct seen {
+/// The times of one task.
+struct task_times {
   clock_type::time_point launched;
   clock_type::time_point ended;
   microseconds busy;
 };
 
-/// A supervisor's part: keeps `lookahead` launches behind the running one until `count` have run.
+/// Acts as a supervisor: keeps `lookahead` launches behind the running one until `count` have run.
 class feeder {
  public:
   feeder(accelerated_device& device, std::uint32_t lookahead, int count)
       : device_(device), lookahead_(lookahead), left_(count) {}
 
-  std::vector<seen> run() {
+  std::vector<task_times> run() {
     for (std::uint32_t i = 0; i <= lookahead_; ++i) launch();
     get(all_.get_future());
     return tasks_;
@@ -99,7 +99,7 @@ class feeder {
       --left_;
       ++running_;
     }
-    const auto task = std::make_shared<seen>();
+    const auto task = std::make_shared<task_times>();
     device_.occupy(
         [task] {
           task->launched = clock_type::now();
@@ -115,7 +115,7 @@ class feeder {
             tasks_.push_back(*task);
             last = --running_ == 0 && left_ == 0;
           }
-          if (last) all_.set_value(true);  // and this is gone
+          if (last) all_.set_value(true);  // may destroy this object
         });
   }
 
@@ -124,7 +124,7 @@ class feeder {
   std::mutex mutex_;
   int left_;
   int running_ = 0;
-  std::vector<seen> tasks_;
+  std::vector<task_times> tasks_;
   std::promise<bool> all_;
 };
 
@@ -135,7 +135,7 @@ void measure_launch_gap(bench& b) {
     const auto tasks = feeder{*b.device, lookahead, count}.run();
     microseconds busy{0};
     for (std::size_t i = 1; i < tasks.size(); ++i) busy += tasks[i].busy;
-    // From the end of the first to the end of the last: all that is not a kernel is idle.
+    // From the end of the first task to the end of the last: all time outside of kernels is idle.
     const microseconds wall = tasks.back().ended - tasks.front().ended;
     fmt::print(R"({{"measure":"launch_gap","lookahead":{},"idle_us":{:.2f},"kernel_us":{:.1f}}})"
                "\n",
@@ -148,7 +148,7 @@ void measure_arrival(bench& b) {
   std::vector<double> beyond;
   for (int i = 0; i < 200; ++i) {
     std::this_thread::sleep_for(200us);
-    std::promise<seen> done;
+    std::promise<task_times> done;
     const auto arrived = clock_type::now();
     clock_type::time_point launched;
     b.device->occupy(
@@ -173,12 +173,12 @@ void measure_staging(bench& b) {
     at::Tensor t;
     b.lane->run(accelerator::stream::compute, [&] {
       t = at::ones({bytes}, at::TensorOptions{at::kByte}.device(b.lane->device()));
-      t.sum().cpu();  // complete
+      t.sum().cpu();  // waits until the tensor is complete
     });
     std::vector<double> out;
     std::vector<double> in;
     for (int i = 0; i < 30; ++i) {
-      std::promise<at::Tensor> left;
+      std::promise<at::Tensor> copied_out;
       const auto begun = clock_type::now();
       b.device->copy_out(t, [&](result<at::Tensor> c) { left.set_value(c.value()); });
       auto host = get(left.get_future());
@@ -195,7 +195,7 @@ void measure_staging(bench& b) {
   }
 }
 
-/// The ranks are threads, with a lane each on the first device.
+/// Each rank is a thread with its own lane on the first device.
 void measure_nccl(bench& b, std::uint32_t ranks) {
   constexpr std::size_t count = 1 << 20;
   auto control = tp_coord::make_in_process_group(ranks);
@@ -204,7 +204,7 @@ void measure_nccl(bench& b, std::uint32_t ranks) {
     all.push_back(std::async(std::launch::async, [&, r]() -> std::string {
       const auto lane = b.platform->open_lane(0).value();
       const auto group = b.platform->make_collective(std::move(control[r]), lane, {20s, true});
-      std::string said;
+      std::string fields;
       lane->run(accelerator::stream::compute, [&] {
         auto t = at::full({count}, 1.0 + r, at::TensorOptions{}.device(lane->device()));
         const auto reduce = [&] {
@@ -212,32 +212,32 @@ void measure_nccl(bench& b, std::uint32_t ranks) {
                                    tp_coord::element::float32);
         };
         if (auto first = reduce(); !first) {
-          said = fmt::format(R"("failure":"{}")", first.message());
+          fields = fmt::format(R"("failure":"{}")", first.message());
           return;
         }
         const double expected = ranks * (ranks + 1) / 2.0;
         if (t.ne(expected).any().item<bool>()) {
-          said = R"("failure":"a wrong sum")";
+          fields = R"("failure":"a wrong sum")";
           return;
         }
         const auto begun = clock_type::now();
         constexpr int times = 20;
         for (int i = 0; i < times; ++i)
           if (auto again = reduce(); !again) {
-            said = fmt::format(R"("failure":"{}")", again.message());
+            fields = fmt::format(R"("failure":"{}")", again.message());
             return;
           }
         t[0].item<float>();
-        said = fmt::format(R"("bytes":{},"us":{:.1f})", count * sizeof(float),
-                           microseconds{clock_type::now() - begun}.count() / times);
+        fields = fmt::format(R"("bytes":{},"us":{:.1f})", count * sizeof(float),
+                             microseconds{clock_type::now() - begun}.count() / times);
       });
-      return said;
+      return fields;
     }));
-  std::vector<std::string> said;
-  for (auto& one : all) said.push_back(get(std::move(one)));
+  std::vector<std::string> results;
+  for (auto& one : all) results.push_back(get(std::move(one)));
   fmt::print(R"({{"measure":"nccl","ranks":{},{}}})"
              "\n",
-             ranks, said.front());
+             ranks, results.front());
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-"""The model of gpt350m.toml in an ordinary PyTorch loop with the same math.
+"""The model of gpt350m.toml in an ordinary PyTorch loop: the same computation.
 
     plain_loop.py STEPS [--deterministic]
 
 Weights are float32 and cast where they are used, activations bfloat16, the loss float32; the gradient of
-a step is the mean over its tokens, clipped, and AdamW takes it. Prints a line of JSON a step.
+a step is the mean over its tokens; it is clipped and passed to AdamW. Prints one line of JSON per step.
 """
 
 import argparse
@@ -79,8 +79,8 @@ def main() -> None:
         begun = time.perf_counter()
         total = torch.zeros((), device="cuda")
         for mb in ids:
-            there = mb.pin_memory().cuda(non_blocking=True)
-            loss = model(there[:-1], there[1:])
+            on_gpu = mb.pin_memory().cuda(non_blocking=True)
+            loss = model(on_gpu[:-1], on_gpu[1:])
             (loss / tokens).backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

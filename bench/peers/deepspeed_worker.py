@@ -23,7 +23,7 @@ from delays import STAGES, Delays
 
 
 class Pauses:
-    """Counts the tasks of a stage, which come in a known order."""
+    """Sleeps the delays of a stage, whose tasks run in a known order."""
 
     def __init__(self, stage: int, microbatches: int, delays: Delays) -> None:
         self.stage = stage
@@ -31,10 +31,10 @@ class Pauses:
         self.delays = delays
         self.done = {"F": 0, "BW": 0}
 
-    def take(self, task: str) -> None:
+    def sleep(self, task: str) -> None:
         step, mb = divmod(self.done[task], self.microbatches)
         self.done[task] += 1
-        ms = sum(self.delays.of(step, self.stage, mb, kind) for kind in task)
+        ms = sum(self.delays.ms_of(step, self.stage, mb, kind) for kind in task)
         if ms > 0:
             time.sleep(ms / 1e3)
 
@@ -47,7 +47,7 @@ class BackwardPause(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        ctx.pauses.take("BW")
+        ctx.pauses.sleep("BW")
         return gradient, None
 
 
@@ -58,12 +58,12 @@ class DelayedPart(model.Part):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = super().forward(x)
-        self.pauses.take("F")
+        self.pauses.sleep("F")
         return BackwardPause.apply(y, self.pauses)
 
 
 def train(microbatches: int, delays: Delays, steps: int) -> list[float]:
-    """By step: milliseconds from its begin to that of the next, on this rank."""
+    """For each step: milliseconds from its start to the start of the next, on this rank."""
     torch.manual_seed(1)
     layers = [DelayedPart(i, Pauses(i, microbatches, delays)) for i in range(STAGES)]
     pipeline = PipelineModule(

@@ -1,7 +1,7 @@
 """The delays of a row, task by task, in a CSV file that every system reads.
 
 A forward takes 10 ms and a backward 20 ms, each times a log-normal factor of mean 1. A backward
-that is split takes half of its time for B and half for W: splitting changes no amount of work.
+that is split takes half of its time for B and half for W: the split does not change the work.
 """
 
 import csv
@@ -14,7 +14,7 @@ STAGES = 4
 FORWARD_MS = 10.0
 BACKWARD_MS = 20.0
 SEED = 20260518
-# Steps that a file holds: draws. They repeat.
+# Number of steps in a file, each drawn independently. They repeat.
 DRAWS = 3
 
 
@@ -43,16 +43,16 @@ class Delays:
                 self.ms[key] = float(line["ms"])
         self.steps = 1 + max((key[0] for key in self.ms), default=0)
 
-    def of(self, step: int, stage: int, mb: int, kind: str) -> float:
-        """The steps of the file repeat, as those of the key jitter.delays do."""
+    def ms_of(self, step: int, stage: int, mb: int, kind: str) -> float:
+        """The delay of a task. The steps of the file repeat, as with the key jitter.delays."""
         return self.ms.get((step % self.steps, stage, mb, kind), 0.0)
 
     def busiest_ms(self) -> list[float]:
-        """By step: the delays of the rank that has most of them."""
+        """For each step: the sum of the delays of the rank with the largest sum."""
         sums = [[0.0] * STAGES for _ in range(self.steps)]
         for (step, stage, _, _), ms in self.ms.items():
             sums[step][stage] += ms
-        return [max(of_stages) for of_stages in sums]
+        return [max(stage_sums) for stage_sums in sums]
 
 
 def write(row: Row, file: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""The model of ours.toml in PyTorch: a GPT that computes little beside the delays."""
+"""The model of ours.toml in PyTorch: a GPT whose computation is short compared with the delays."""
 
 import torch
 import torch.nn.functional as functional

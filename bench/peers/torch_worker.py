@@ -2,8 +2,8 @@
 
     torch_worker.py SCHEDULE OUT.json WARM_UP STEPS MICROBATCHES:DELAYS.csv...
 
-A stage takes the delay of a task where it runs the task, after its computation and before its
-result is sent. On schedules with two stages a rank each of the two takes half of the rank's delay.
+A stage sleeps the delay of a task after its computation and before its result is sent. In schedules
+with two stages per rank, each of the two sleeps half of the rank's delay.
 """
 
 import json
@@ -37,7 +37,7 @@ class DelayedStage(PipelineStage):
 
     def pause(self, mb: int, kinds: str) -> None:
         rank = self.stage_index % STAGES
-        ms = sum(self.delays.of(self.at_step, rank, mb, kind) for kind in kinds)
+        ms = sum(self.delays.ms_of(self.at_step, rank, mb, kind) for kind in kinds)
         if ms > 0:
             time.sleep(ms * self.share / 1e3)
 
@@ -56,7 +56,7 @@ class DelayedStage(PipelineStage):
 
 
 def train(schedule_type, microbatches: int, delays: Delays, steps: int) -> list[float]:
-    """By step: milliseconds from its begin to that of the next, on this rank."""
+    """For each step: milliseconds from its start to the start of the next, on this rank."""
     rank = distributed.get_rank()
     chunks = CHUNKS[schedule_type]
     places = [rank + STAGES * chunk for chunk in range(chunks)]
@@ -104,4 +104,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # what gloo's threads still do at exit is nobody's time
+    os._exit(0)  # do not wait for gloo's threads

@@ -1,5 +1,5 @@
-// What a user does wrong gets one line that says where, what was expected and what came, exit code
-// 2, and leaves nothing behind.
+// Bad input ends a program with exit code 2 and one line: where, what was expected, what was found.
+// It leaves no files behind.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -15,15 +15,15 @@ const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
 
 struct wrong {
   std::vector<std::string> settings;
-  std::vector<std::string> said;
+  std::vector<std::string> expected;
 };
 
-void require_refused(const outcome& o, const std::vector<std::string>& said) {
+void require_refused(const outcome& o, const std::vector<std::string>& expected) {
   INFO(o.err);
   CHECK(o.code == 2);
   CHECK(o.out.empty());
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
 }  // namespace
@@ -52,12 +52,12 @@ TEST_CASE("a wrong setting is refused in one line") {
       std::vector<std::string> arguments{RRFP_NODE, command, job};
       for (const auto& s : c.settings) arguments.insert(arguments.end(), {"--set", s});
       INFO(command << " --set " << c.settings[0]);
-      require_refused(run_program(arguments), c.said);
+      require_refused(run_program(arguments), c.expected);
     }
   }
 }
 
-TEST_CASE("a GPU that is not there is refused in words that name what is missing") {
+TEST_CASE("a missing GPU is refused with a message that names what is missing") {
   const auto o = run_program({RRFP_NODE, "check", job, "--set", "device.kind=cuda"});
   if (o.code == 0) {
     WARN("skipped: this machine has a CUDA device");
@@ -78,7 +78,7 @@ TEST_CASE("errors in the file name file, line and key") {
   require_refused(run_program({RRFP_NODE, "run", folder / "absent.toml"}), {"absent.toml"});
 }
 
-TEST_CASE("an empty or too short corpus is refused") {
+TEST_CASE("an empty corpus and one that is too short are refused") {
   const scratch_folder folder;
   std::ofstream{folder / "empty.txt"}.flush();
   std::ofstream{folder / "short.txt"} << "a few bytes";
@@ -88,7 +88,7 @@ TEST_CASE("an empty or too short corpus is refused") {
         {"data.text", name});
 }
 
-TEST_CASE("a corpus that the file names is refused with the line that names it") {
+TEST_CASE("a bad corpus in the job file is refused with the line of its key") {
   const scratch_folder folder;
   std::ofstream{folder / "empty.txt"}.flush();
   const auto file = folder / "job.toml";
@@ -97,7 +97,7 @@ TEST_CASE("a corpus that the file names is refused with the line that names it")
     require_refused(run_program({RRFP_NODE, command, file}), {file + ":5: data.text", "0 bytes"});
 }
 
-TEST_CASE("an order that needs more bytes than it may hold is refused") {
+TEST_CASE("a fixed order that needs more bytes than dispatch.slot_bytes is refused") {
   const scratch_folder folder;
   const auto file = folder / "job.toml";
   std::ofstream{file}
@@ -108,7 +108,7 @@ TEST_CASE("an order that needs more bytes than it may hold is refused") {
                     {file + ":6: dispatch.slot_bytes", "too little", "one_f_one_b"});
 }
 
-TEST_CASE("an infeasible table is refused and its cycle named") {
+TEST_CASE("an infeasible table is refused with its cycle") {
   const scratch_folder folder;
   const auto table = folder / "table.csv";
   // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1; stage 1 wants it
@@ -129,7 +129,7 @@ TEST_CASE("outputs that cannot be written are refused before training") {
                     {option, "/nonexistent/folder/file", "No such file"});
 }
 
-TEST_CASE("refused runs leave nothing half-written") {
+TEST_CASE("refused runs leave no partial files") {
   const scratch_folder folder;
   const auto json = folder / "out.jsonl";
   const auto trace = folder / "trace.json";
@@ -147,7 +147,7 @@ TEST_CASE("wrong arguments are refused with exit code 2") {
   CHECK(run_program({RRFP_SIM, "/nonexistent.toml"}).code == 2);
 }
 
-TEST_CASE("every program's help tells the exit codes") {
+TEST_CASE("the help of every program lists the exit codes") {
   for (const auto* program : {RRFP_NODE, RRFP_SIM, RRFP_JITTER, RRFP_REPORT, RRFP_SHAPES}) {
     const auto o = run_program({program, "--help"});
     INFO(program << "\n" << o.out << o.err);

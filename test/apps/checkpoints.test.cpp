@@ -1,4 +1,4 @@
-/// Training that stops, however it stops, and goes on: the bits of a training that never did.
+/// A training that was stopped in any way resumes to the same bits as an uninterrupted one.
 #include <catch2/catch.hpp>
 
 #include <sys/mount.h>
@@ -50,11 +50,11 @@ weight_ms = 1.0
 progress = "none"
 )";
 
-/// Steps that take some 20 ms, so that there is time between two of them.
+/// Steps that take about 20 ms, so that a test can act between two of them.
 const settings slow{"jitter.compute=lognormal", "jitter.compute_sigma=0.5"};
 
-/// What a run has told, as far as it came.
-struct told {
+/// The output of a run and the events of its JSON lines.
+struct run_log {
   outcome o;
   std::map<std::uint64_t, double> losses;  ///< by step
   std::optional<std::uint64_t> resumed;
@@ -62,8 +62,8 @@ struct told {
   json summary;
 };
 
-told read_log(const std::string& file, outcome o) {
-  told t;
+run_log read_log(const std::string& file, outcome o) {
+  run_log t;
   t.o = std::move(o);
   std::string text = text_of(file);
   std::istringstream in{text.substr(0, text.rfind('\n') + 1)};
@@ -78,9 +78,9 @@ told read_log(const std::string& file, outcome o) {
   return t;
 }
 
-class workplace {
+class job_folder {
  public:
-  workplace() { std::ofstream{job()} << job_text; }
+  job_folder() { std::ofstream{job()} << job_text; }
 
   std::string job() const { return folder_ / "job.toml"; }
   std::string at(const std::string& name) const { return folder_ / name; }
@@ -91,7 +91,7 @@ class workplace {
     return dir() + name;
   }
 
-  /// `rrfp-node run`, with a log of its own and without checkpoints unless a setting says so.
+  /// `rrfp-node run` with its own log; without checkpoints unless a setting enables them.
   std::vector<std::string> command(const std::vector<settings>& all, const std::string& log,
                                    std::uint32_t nodes = 1) const {
     std::vector<std::string> arguments{RRFP_NODE, "run", job(), "--json", at(log)};
@@ -103,7 +103,7 @@ class workplace {
   settings saving(std::uint64_t every) const {
     return {"checkpoint.dir=" + dir(), "checkpoint.every=" + std::to_string(every)};
   }
-  told run(const std::vector<settings>& all, std::uint32_t nodes = 1) const {
+  run_log run(const std::vector<settings>& all, std::uint32_t nodes = 1) const {
     auto o = run_program(command(all, "run.jsonl", nodes));
     INFO(o.out << o.err);
     CHECK(o.code == 0);
@@ -114,25 +114,25 @@ class workplace {
   scratch_folder folder_;
 };
 
-template <class What>
-bool waits_for(What what, std::chrono::seconds limit = std::chrono::seconds{60}) {
+template <class Condition>
+bool eventually(Condition condition, std::chrono::seconds limit = std::chrono::seconds{60}) {
   const auto end = std::chrono::steady_clock::now() + limit;
-  while (!what()) {
+  while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
   return true;
 }
 
-/// Trains until the checkpoint of that step stands, and is killed.
-void train_and_kill(const workplace& w, const std::vector<settings>& all, std::uint64_t step) {
+/// Trains until the checkpoint of that step exists, then kills the training.
+void train_and_kill(const job_folder& w, const std::vector<settings>& all, std::uint64_t step) {
   program training{w.command(all, "killed.jsonl")};
-  REQUIRE(waits_for([&] { return fs::exists(w.step(step)); }));
+  REQUIRE(eventually([&] { return fs::exists(w.step(step)); }));
   training.signal(SIGKILL);
   REQUIRE(training.wait().code == 128 + SIGKILL);
 }
 
-void require_continues(const told& straight, const told& rest, std::uint64_t from) {
+void require_resumes(const run_log& straight, const run_log& rest, std::uint64_t from) {
   INFO(rest.o.out << rest.o.err);
   REQUIRE(rest.resumed == from);
   CHECK(rest.losses.size() == straight.losses.size() - from);
@@ -161,28 +161,28 @@ bool has_save_under_way(const std::string& dir) {
   return false;
 }
 
-/// Kills training at random moments, in the middle of saves above all, `kills` times. What was said
-/// to be saved is never lost, and the end is that of a training that nobody disturbed.
-void kill_again_and_again(int kills) {
+/// Kills a training `kills` times at random moments, mostly during saves. A step that was reported
+/// as saved is never lost, and the result is that of an uninterrupted training.
+void kill_repeatedly(int kills) {
   std::random_device entropy;
   const auto seed = entropy();
   INFO("seed " << seed);
   std::mt19937 random{seed};
   const settings longer{"train.steps=40"};
-  const auto straight = workplace{}.run({longer});
+  const auto straight = job_folder{}.run({longer});
 
-  auto w = std::make_unique<workplace>();
+  auto w = std::make_unique<job_folder>();
   std::uint64_t saved = 0;
   int within_saves = 0;
   for (int killed = 0;;) {
     program training{w->command({longer, w->saving(1)}, "leg.jsonl")};
     if (killed < kills) {
       const auto log = w->at("leg.jsonl");
-      waits_for([&] { return text_of(log).find("\"step\"") != std::string::npos; },
-                std::chrono::seconds{20});
+      eventually([&] { return text_of(log).find("\"step\"") != std::string::npos; },
+                 std::chrono::seconds{20});
       std::this_thread::sleep_for(std::chrono::microseconds{random() % 20000});
       if (killed % 4 != 0)
-        waits_for([&] { return has_save_under_way(w->dir()); }, std::chrono::seconds{1});
+        eventually([&] { return has_save_under_way(w->dir()); }, std::chrono::seconds{1});
       std::this_thread::sleep_for(std::chrono::microseconds{random() % 6000});
       training.signal(SIGKILL);
     }
@@ -201,8 +201,8 @@ void kill_again_and_again(int kills) {
     CHECK(t.summary.at("weights_xxh64") == straight.summary.at("weights_xxh64"));
     CHECK_FALSE(has_save_under_way(w->dir()));
     if (killed == kills) break;
-    // It came to its end before it was killed often enough: once more from the start.
-    w = std::make_unique<workplace>();
+    // It finished before it was killed often enough: start again from the first step.
+    w = std::make_unique<job_folder>();
     saved = 0;
   }
   CHECK(within_saves >= kills / 4);
@@ -210,28 +210,31 @@ void kill_again_and_again(int kills) {
 
 }  // namespace
 
-TEST_CASE("a killed run goes on after its last checkpoint, on the same stages or others") {
-  const auto straight = workplace{}.run({});
+TEST_CASE(
+    "a killed run resumes from its last checkpoint, with the same number of stages or another") {
+  const auto straight = job_folder{}.run({});
   REQUIRE(straight.losses.size() == 12);
   for (const settings& then :
        {settings{}, settings{"pipeline.stages=2"}, settings{"pipeline.stages=1"},
         settings{"pipeline.stages=2", "pipeline.chunks=2", "dispatch.policy=dualpipe_v",
                  "pipeline.placement=v"}}) {
-    const workplace w;
+    const job_folder w;
     train_and_kill(w, {w.saving(6), slow}, 6);
     const auto rest = w.run({w.saving(6), then});
-    require_continues(straight, rest, 6);
+    require_resumes(straight, rest, 6);
     CHECK(fs::exists(w.step(12)));
   }
 }
 
-TEST_CASE("tensor-parallel ranks go on on other stages, and others than before on near ones") {
+TEST_CASE(
+    "tensor-parallel runs resume with other stages to the same bits, with other ranks to close "
+    "losses") {
   const settings two{"pipeline.tp=2"};
-  const auto straight = workplace{}.run({two});
-  const workplace w;
+  const auto straight = job_folder{}.run({two});
+  const job_folder w;
   train_and_kill(w, {w.saving(6), slow, two}, 6);
   fs::copy(w.dir(), w.at("copy"), fs::copy_options::recursive);
-  require_continues(straight, w.run({w.saving(6), two, {"pipeline.stages=2"}}), 6);
+  require_resumes(straight, w.run({w.saving(6), two, {"pipeline.stages=2"}}), 6);
 
   const auto other = w.run(
       {w.saving(6), {"checkpoint.dir=" + w.at("copy"), "pipeline.tp=4", "pipeline.stages=1"}});
@@ -241,19 +244,17 @@ TEST_CASE("tensor-parallel ranks go on on other stages, and others than before o
   CHECK_THAT(other.o.err, Contains("pipeline.tp was 2 in the checkpoint ") && Contains("is 4"));
 }
 
-TEST_CASE("killed at random moments of saving, training always goes on to the same bits") {
-  kill_again_and_again(10);
+TEST_CASE("killed at random moments of saving, a training always resumes to the same bits") {
+  kill_repeatedly(10);
 }
 
-TEST_CASE("killed at random moments of saving, fifty times", "[.soak]") {
-  kill_again_and_again(50);
-}
+TEST_CASE("killed at random moments of saving, fifty times", "[.soak]") { kill_repeatedly(50); }
 
-TEST_CASE("SIGINT lets the step end, saves it, and the run goes on from there") {
-  const auto straight = workplace{}.run({});
-  const workplace w;
+TEST_CASE("SIGINT lets the step finish and saves it, and the run resumes from there") {
+  const auto straight = job_folder{}.run({});
+  const job_folder w;
   program training{w.command({w.saving(0), slow}, "first.jsonl")};
-  REQUIRE(waits_for(
+  REQUIRE(eventually(
       [&] { return text_of(w.at("first.jsonl")).find("\"step\":4,") != std::string::npos; }));
   training.signal(SIGINT);
   const auto first = read_log(w.at("first.jsonl"), training.wait());
@@ -262,13 +263,13 @@ TEST_CASE("SIGINT lets the step end, saves it, and the run goes on from there") 
   const auto done = first.losses.size();
   CHECK(first.saved == done);
   CHECK_THAT(first.o.out, Contains("checkpoint: step " + std::to_string(done) + " saved, 4 files"));
-  CHECK_THAT(first.o.err, Contains("a second interrupt ends it at once") &&
+  CHECK_THAT(first.o.err, Contains("interrupt again to end at once") &&
                               Contains("interrupted after " + std::to_string(done) + " steps"));
-  require_continues(straight, w.run({w.saving(0)}), done);
+  require_resumes(straight, w.run({w.saving(0)}), done);
 }
 
-TEST_CASE("a finished run has nothing left to do, and more steps go on from its end") {
-  const workplace w;
+TEST_CASE("a finished run has nothing left to do, and further steps resume from its end") {
+  const job_folder w;
   const auto all = w.run({w.saving(5)});
   for (const std::uint64_t step : {5U, 10U, 12U}) CHECK(fs::exists(w.step(step)));
   const auto again = w.run({w.saving(5)});
@@ -281,26 +282,26 @@ TEST_CASE("a finished run has nothing left to do, and more steps go on from its 
   CHECK_THAT(more.o.err, Contains("train.steps was 12 in the checkpoint"));
 }
 
-TEST_CASE("an altered or torn checkpoint is named, and the one before is used") {
-  const auto straight = workplace{}.run({});
-  const workplace w;
+TEST_CASE("an altered or torn checkpoint is named, and the previous one is used") {
+  const auto straight = job_folder{}.run({});
+  const job_folder w;
   train_and_kill(w, {w.saving(2), slow}, 6);
   const auto file = w.step(6) + "/stage-002-rank-00.safetensors";
   flip_bit(file);
   fs::remove(w.step(4) + "/manifest.json");
   const auto check =
       run_program({RRFP_NODE, "check", w.job(), "--set", "checkpoint.dir=" + w.dir()});
-  CHECK_THAT(check.out, Contains("passed over: " + file) && Contains("goes on after step 2"));
+  CHECK_THAT(check.out, Contains("passed over: " + file) && Contains("resumes after step 2"));
   const auto rest = w.run({w.saving(2)});
   CHECK_THAT(rest.o.err, Contains("rrfp-node: passed over: " + file + ": altered: ") &&
                              Contains("passed over: " + w.step(4) + ": no checkpoint"));
-  require_continues(straight, rest, 2);
-  // It is good again.
+  require_resumes(straight, rest, 2);
+  // The resumed run has replaced the bad checkpoints.
   CHECK(w.run({w.saving(2)}).resumed == 12);
 }
 
-TEST_CASE("made-up pictures go on like any other data") {
-  const workplace w;
+TEST_CASE("generated pictures resume like any other data") {
+  const job_folder w;
   std::ofstream{w.job()}
       << "[pipeline]\nstages = 2\nmicrobatches = 3\n[model]\nlayers = 2\n"
          "hidden = 32\nheads = 4\ncontext = 512\nvocabulary = 258\n[vision]\n"
@@ -309,14 +310,14 @@ TEST_CASE("made-up pictures go on like any other data") {
   const auto straight = w.run({});
   w.run({w.saving(0), {"train.steps=2"}});
   const auto rest = w.run({w.saving(0), {"pipeline.stages=1"}});
-  require_continues(straight, rest, 2);
+  require_resumes(straight, rest, 2);
   const auto o = run_program(w.command({w.saving(0), {"data.shapes=41", "train.steps=5"}}, "x"));
   CHECK(o.code == 2);
   CHECK_THAT(o.err, Contains("data.shapes=41: expected 40, as in the checkpoint"));
 }
 
-TEST_CASE("what must be as it was is named if it is not") {
-  const workplace w;
+TEST_CASE("a changed key that must not change is named") {
+  const job_folder w;
   w.run({w.saving(0), {"train.steps=2"}});
   const auto refused = [&](const settings& changed, const std::string& why) {
     for (const std::string command : {"run", "check"}) {
@@ -343,15 +344,15 @@ TEST_CASE("what must be as it was is named if it is not") {
               w.step(2) + ", got 6 * 2");
   refused({"data.text=/usr/share/common-licenses/GPL-2"}, "expected xxh64 ");
   refused({"train.steps=1"}, "expected at least the 2 steps of the checkpoint " + w.step(2));
-  // A learning rate may change; it is told.
+  // A changed learning rate is allowed and reported.
   const auto o = run_program(w.command({w.saving(0), {"train.steps=3", "train.lr=0.002"}}, "x"));
   CHECK(o.code == 0);
   CHECK_THAT(o.err,
              Contains("train.lr was 0.001 in the checkpoint " + w.step(2) + ", and is 0.002"));
 }
 
-TEST_CASE("a run must, may or must not go on, as the job says") {
-  const workplace w;
+TEST_CASE("checkpoint.resume decides whether a run must, may or must not resume") {
+  const job_folder w;
   const auto must = run_program(w.command({w.saving(0), {"checkpoint.resume=must"}}, "x"));
   CHECK(must.code == 2);
   CHECK_THAT(must.err, Contains("checkpoint.resume=must: \"must\" expects a checkpoint in " +
@@ -367,7 +368,7 @@ TEST_CASE("a run must, may or must not go on, as the job says") {
 }
 
 TEST_CASE("jobs that cannot have checkpoints are refused") {
-  const workplace w;
+  const job_folder w;
   std::ofstream{w.at("file")} << "x";
   const auto refused = [&](const settings& bad, const std::string& why) {
     const auto o = run_program(w.command({bad}, "x"));
@@ -382,19 +383,19 @@ TEST_CASE("jobs that cannot have checkpoints are refused") {
 }
 
 TEST_CASE("a folder belongs to one run at a time") {
-  const workplace w;
+  const job_folder w;
   program training{w.command({w.saving(1), slow, {"train.steps=100000"}}, "first.jsonl")};
-  REQUIRE(waits_for([&] { return fs::exists(w.step(1)); }));
+  REQUIRE(eventually([&] { return fs::exists(w.step(1)); }));
   const auto o = run_program(w.command({w.saving(1)}, "x"));
   CHECK(o.code == 2);
   CHECK_THAT(o.err, Contains(w.dir() + ": another run is writing its checkpoints here"));
 }
 
-TEST_CASE("a full disk is told, the training goes on, and the checkpoint before stays") {
-  const auto straight = workplace{}.run({});
-  const workplace w;
+TEST_CASE("a full disk is reported, the training continues, and the previous checkpoint stays") {
+  const auto straight = job_folder{}.run({});
+  const job_folder w;
   w.run({w.saving(0), {"train.steps=2"}});
-  // Files above 16 KiB: none of a rank's fits.
+  // A limit of 16 KiB: no file of a rank fits.
   auto limited = w.command({w.saving(4)}, "run.jsonl");
   limited.insert(limited.begin(),
                  {"/bin/sh", "-c", "trap '' XFSZ; ulimit -f 32; exec \"$@\"", "limited"});
@@ -410,11 +411,11 @@ TEST_CASE("a full disk is told, the training goes on, and the checkpoint before 
     CHECK_THAT(t.o.err, Contains("checkpoint: step " + step + " not saved: " + w.dir()));
   CHECK_THAT(t.o.err, Contains("cannot write: File too large"));
   CHECK_FALSE(has_save_under_way(w.dir()));
-  require_continues(straight, w.run({w.saving(0)}), 2);
+  require_resumes(straight, w.run({w.saving(0)}), 2);
 }
 
-TEST_CASE("a disk with room for two checkpoints has two good ones") {
-  const workplace w;
+TEST_CASE("a disk with room for two checkpoints keeps two good ones") {
+  const job_folder w;
   fs::create_directory(w.dir());
   if (::mount("tmpfs", w.dir().c_str(), "tmpfs", 0, "size=2m") != 0) {
     WARN("skipped: no tmpfs can be mounted here");
@@ -430,8 +431,8 @@ TEST_CASE("a disk with room for two checkpoints has two good ones") {
   CHECK(w.run({{"checkpoint.dir=" + w.dir(), "checkpoint.every=0", "train.steps=4"}}).resumed == 4);
 }
 
-TEST_CASE("each run of a comparison has checkpoints of its own") {
-  const workplace w;
+TEST_CASE("each run of a comparison has its own checkpoints") {
+  const job_folder w;
   std::ofstream{w.job(), std::ios::app} << "[[compare]]\nname = \"in order\"\n"
                                            "dispatch.mode = \"in-order\"\n"
                                            "dispatch.policy = \"one_f_one_b\"\n"
@@ -448,13 +449,13 @@ TEST_CASE("each run of a comparison has checkpoints of its own") {
   CHECK(rest.summary.at("weights_xxh64") == first.summary.at("weights_xxh64"));
 }
 
-TEST_CASE("several nodes save into one folder, and others go on from it") {
+TEST_CASE("several nodes save into one folder, and other numbers of nodes resume from it") {
   const settings two{"pipeline.tp=2"};
-  const auto straight = workplace{}.run({two});
-  const workplace w;
+  const auto straight = job_folder{}.run({two});
+  const job_folder w;
   const auto begun = [&] {
     program training{w.command({w.saving(0), slow, two}, "first.jsonl", 3)};
-    REQUIRE(waits_for(
+    REQUIRE(eventually(
         [&] { return text_of(w.at("first.jsonl")).find("\"step\":3,") != std::string::npos; }));
     training.signal(SIGINT);
     return read_log(w.at("first.jsonl"), training.wait());
@@ -464,10 +465,10 @@ TEST_CASE("several nodes save into one folder, and others go on from it") {
   CHECK(begun.saved == begun.losses.size());
   CHECK_THAT(begun.o.out, Contains(" saved, 8 files"));
   fs::copy(w.dir(), w.at("copy"), fs::copy_options::recursive);
-  require_continues(straight, w.run({w.saving(0), two}), begun.saved);
+  require_resumes(straight, w.run({w.saving(0), two}), begun.saved);
   const settings copy{"checkpoint.dir=" + w.at("copy")};
-  require_continues(straight, w.run({copy, two, {"pipeline.stages=2"}}, 4), begun.saved);
-  // One message, by one node.
+  require_resumes(straight, w.run({copy, two, {"pipeline.stages=2"}}, 4), begun.saved);
+  // Only one node reports.
   const auto o = run_program(w.command({copy, {"train.seed=5"}}, "x", 2));
   CHECK(o.code == 2);
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
@@ -475,7 +476,7 @@ TEST_CASE("several nodes save into one folder, and others go on from it") {
 
 TEST_CASE("an exported model does not depend on how many ranks and stages wrote it") {
   namespace st = rrfp::safetensors;
-  const workplace w;
+  const job_folder w;
   w.run({w.saving(0), {"train.steps=4"}});
   const auto exported = [&](const std::string& from, const std::string& to,
                             const settings& more = {}) {
@@ -487,7 +488,7 @@ TEST_CASE("an exported model does not depend on how many ranks and stages wrote 
   INFO(one.out << one.err);
   REQUIRE(one.code == 0);
   CHECK_THAT(one.out, Contains("in 1 file of "));
-  // A step that changes nothing, written by other ranks.
+  // A step with learning rate 0, written by other ranks.
   w.run({w.saving(0), {"train.steps=5", "train.lr=0", "pipeline.tp=4", "pipeline.stages=2"}});
   const auto many = exported(w.dir(), "many", {"--max-shard-bytes", "64KiB"});
   INFO(many.out << many.err);

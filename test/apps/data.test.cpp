@@ -1,4 +1,4 @@
-// Jobs on other data than plain text: what is trained on, what is said of it, what is refused.
+// Jobs with data other than plain text: training, the data report, refusals.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -47,11 +47,11 @@ TEST_CASE("a job trains on windows of a token file, with the same bits in every 
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("data: 1000 tokens, 31 samples\n"));
-  CHECK(o.out.find("data: ") == o.out.rfind("data: "));  // of both runs
+  CHECK(o.out.find("data: ") == o.out.rfind("data: "));  // once for both runs
   CHECK_THAT(o.out, Contains("losses and weights are equal to the last bit"));
 }
 
-TEST_CASE("what is left out of the data is told once") {
+TEST_CASE("samples that are left out are reported once") {
   const scratch_folder folder;
   lines_of(folder / "a.jsonl", "{\"text\": \"good\"}\nbad\n{\"text\": \"\"}\n");
   const auto job = job_of(folder / "job.toml", "jsonl = \"a.jsonl\"\nbad_samples = \"skip\"\n");
@@ -63,13 +63,13 @@ TEST_CASE("what is left out of the data is told once") {
 
 TEST_CASE("wrong data is refused with the lines of the job and of the data") {
   const scratch_folder folder;
-  const auto check = [&](const std::string& data, const std::string& said) {
+  const auto check = [&](const std::string& data, const std::string& expected) {
     const auto job = job_of(folder / "job.toml", data);
     for (const std::string command : {"run", "check"}) {
       const auto o = run_program({RRFP_NODE, command, job, "--set", "vision.layers=1"});
       CHECK(o.code == 2);
       CHECK(o.out.empty());
-      CHECK(o.err == "rrfp-node: " + job + ":15: data." + said + "\n");
+      CHECK(o.err == "rrfp-node: " + job + ":15: data." + expected + "\n");
     }
   };
   const auto lines = lines_of(folder / "a.jsonl", "{\"text\": \"good\"}\n{\"txt\": 1}\n");
@@ -84,7 +84,7 @@ TEST_CASE("wrong data is refused with the lines of the job and of the data") {
         "tokens: " + (folder / "a.json") + ": cannot be read: No such file or directory");
 }
 
-TEST_CASE("check decodes the images that a run would, as far as its time goes") {
+TEST_CASE("check decodes the images of the run within its time limit") {
   const scratch_folder folder;
   const auto shapes = folder / "shapes";
   REQUIRE(run_program({RRFP_SHAPES, shapes, "--samples", "20"}).code == 0);
@@ -106,13 +106,13 @@ TEST_CASE("check decodes the images that a run would, as far as its time goes") 
   const auto whole = check({});
   INFO(whole.err);
   CHECK(whole.code == 0);
-  CHECK_THAT(whole.out, Contains("\nimages: all of 20 samples decoded\n"));
-  CHECK_THAT(check({"--set", "train.steps=1"}).out, Contains("images: all of 8 samples decoded"));
+  CHECK_THAT(whole.out, Contains("\nimages: decoded all 20 samples\n"));
+  CHECK_THAT(check({"--set", "train.steps=1"}).out, Contains("images: decoded all 8 samples"));
   CHECK_THAT(check({"--seconds", "0"}).out,
-             Contains("images: 0 of 20 samples decoded in 0 s, in the order of the run; not looked "
-                      "at: 20\n"));
+             Contains("images: decoded 0 of 20 samples in 0 s, in the order of the run; 20 are not "
+                      "checked\n"));
 
-  // The head of the file is good, the pixels are cut off.
+  // The header of the file is good, the pixels are truncated.
   const auto images = std::filesystem::directory_iterator{shapes + "/images"};
   const auto cut = images->path();
   std::filesystem::resize_file(cut, std::filesystem::file_size(cut) - 30);
@@ -124,7 +124,7 @@ TEST_CASE("check decodes the images that a run would, as far as its time goes") 
                  Contains(cut.string() + ": the PNG does not decode"));
   CHECK(std::count(broken.err.begin(), broken.err.end(), '\n') == 1);
   CHECK(check({"--seconds", "0"}).code == 0);
-  // Without images, or with all of them looked at beforehand, there is nothing left to do.
+  // Without images, or after all were decoded when the data was opened, nothing is left to decode.
   CHECK(check({"--set", "data.blind=true"}).out.find("images:") == std::string::npos);
   const auto skipping = check({"--set", "data.bad_samples=skip"});
   CHECK(skipping.code == 0);

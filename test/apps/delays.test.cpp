@@ -1,4 +1,4 @@
-// Delays that a job gives task by task: met by the runtime and by the simulator.
+// Delays per task from a job's file: applied by the runtime and by the simulator.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -29,24 +29,23 @@ std::string delayed_job(const scratch_folder& folder, const std::string& rows) {
   return file;
 }
 
-/// "STEP stage STAGE TASK" of the trace: the delay in ms, of those that have one.
+/// The delays of a trace in ms, by "STEP stage STAGE TASK"; tasks without a delay are left out.
 std::map<std::string, double> delays_of(const std::string& file) {
   std::map<std::string, double> delays;
   const auto trace = json::parse(std::ifstream{file});
   for (const auto& e : trace.at("traceEvents")) {
     if (e.at("ph") != "X" || e.at("cat") == "wait" || e.at("args").at("delay_us") == 0) continue;
-    const auto where = std::to_string(e.at("args").at("step").get<int>()) + " stage " +
-                       std::to_string(e.at("pid").get<int>()) + " " +
-                       e.at("name").get<std::string>();
+    const auto key = std::to_string(e.at("args").at("step").get<int>()) + " stage " +
+                     std::to_string(e.at("pid").get<int>()) + " " + e.at("name").get<std::string>();
     const auto ms = e.at("args").at("delay_us").get<double>() / 1000;
-    delays[where] = ms;
+    delays[key] = ms;
   }
   return delays;
 }
 
 }  // namespace
 
-TEST_CASE("a run meets the delays of its file, step after step again, on every device") {
+TEST_CASE("a run applies the delays of its file, whose steps repeat, on every device") {
   const scratch_folder folder;
   const auto job = delayed_job(folder,
                                "1,0,0,1,F,30\n"
@@ -65,13 +64,13 @@ TEST_CASE("a run meets the delays of its file, step after step again, on every d
                                                             {"4 stage 1 BW0", 25}});
     const auto steps = lines_of(json_file);
     REQUIRE(steps.size() == 5);
-    // Of the steps with the slow message, nothing but that message and the task before can be late.
+    // The slow message and the task before it determine the time of these steps.
     for (const std::size_t step : {1, 3}) CHECK(steps[step].at("step_ms") >= 65);
     for (const std::size_t step : {0, 2}) CHECK(steps[step].at("step_ms") >= 30);
   }
 }
 
-TEST_CASE("the simulator and check meet the same delays, on top of the costs") {
+TEST_CASE("the simulator and check apply the same delays in addition to the costs") {
   const scratch_folder folder;
   const auto job = delayed_job(folder, "1,0,0,1,F,30\n2,1,0,0,BW,25\n2,0,0,1,grad,40\n");
   const auto simulated = run_program(
@@ -89,10 +88,10 @@ TEST_CASE("the simulator and check meet the same delays, on top of the costs") {
   CHECK_THAT(slower.out, Contains("step 3.0 ms"));
 }
 
-TEST_CASE("delays that are wrong are refused with file and line, and nothing runs") {
+TEST_CASE("wrong delays are refused with file and line, and nothing runs") {
   const scratch_folder folder;
   const auto job = delayed_job(folder, "1,0,0,0,F,1\n1,0,0,2,F,1\n");
-  const auto where = job + ":21: jitter.delays: " + (folder / "delays.csv") + ":3: ";
+  const auto location = job + ":21: jitter.delays: " + (folder / "delays.csv") + ":3: ";
   const std::vector<std::vector<std::string>> commands{
       {RRFP_NODE, "run", job},
       {RRFP_NODE, "run", job, "--local-nodes", "2"},
@@ -103,7 +102,7 @@ TEST_CASE("delays that are wrong are refused with file and line, and nothing run
     const auto o = run_program(command);
     INFO(command[0] << " " << command[1] << o.err);
     CHECK(o.code == 2);
-    CHECK_THAT(o.err, Contains(where + "expected a microbatch from 0 to 1, got '2'"));
+    CHECK_THAT(o.err, Contains(location + "expected a microbatch from 0 to 1, got '2'"));
     CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
   }
   const auto absent =

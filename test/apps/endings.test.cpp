@@ -1,4 +1,4 @@
-/// However a run ends, somebody is told why, once.
+/// However a run ends, exactly one message reports why.
 #include <csignal>
 #include <set>
 
@@ -15,14 +15,14 @@ using namespace rrfp::test;
 using Catch::Matchers::Contains;
 
 /// Ends with `code` and one line on stderr that holds `cause`.
-void require_told_once(const outcome& o, int code, const std::string& cause) {
+void require_one_message(const outcome& o, int code, const std::string& cause) {
   INFO(o.out << o.err);
   CHECK(o.code == code);
   CHECK(count_lines(o.err) == 1);
   CHECK_THAT(o.err, Contains("rrfp-node: ") && Contains(cause));
 }
 
-/// Pictures whose headers are whole and whose pixels are not.
+/// Pictures with valid headers and corrupt pixels.
 std::string folder_of_bad_pictures(const small_job& job) {
   const auto folder = job.at("pictures");
   REQUIRE(run_program({RRFP_SHAPES, folder, "--samples", "12"}).code == 0);
@@ -34,13 +34,15 @@ std::string folder_of_bad_pictures(const small_job& job) {
   return folder + "/train.jsonl";
 }
 
-const std::string sees =
+const std::string vision_section =
     "microbatch_size = 1\n[vision]\nlayers = 1\nhidden = 32\nheads = 2\npatch = 8\n"
     "image_size = 48\n";
 
 }  // namespace
 
-TEST_CASE("every ending has an exit code, and all but one a cause, also where none was given") {
+TEST_CASE(
+    "every ending has an exit code, and every ending but done has a cause, even if none was "
+    "given") {
   using namespace rrfp;
   std::set<int> codes;
   std::size_t endings = 0;
@@ -56,32 +58,32 @@ TEST_CASE("every ending has an exit code, and all but one a cause, also where no
     ended.how = how;
     for (const bool knows_steps : {true, false})
       CHECK(apps::cause_of(ended, knows_steps).empty() == is_good);
-    ended.message = "it rained";
-    if (how != actors::ending::interrupted && !is_good) CHECK(apps::cause_of(ended) == "it rained");
+    ended.message = "a cause";
+    if (how != actors::ending::interrupted && !is_good) CHECK(apps::cause_of(ended) == "a cause");
   }
   CHECK(endings == 5);
   CHECK(codes.size() == endings);
 }
 
-TEST_CASE("a training that diverges says so in one line, alone and on two nodes") {
+TEST_CASE("a training that diverges reports it in one line, on one node and on two") {
   const small_job job;
   for (const int nodes : {1, 2})
-    require_told_once(run_program(job.run(nodes, {"train.lr=1000", "train.optimizer=sgd",
-                                                  "train.clip_norm=0", "train.steps=40"})),
-                      2, "training has diverged");
+    require_one_message(run_program(job.run(nodes, {"train.lr=1000", "train.optimizer=sgd",
+                                                    "train.clip_norm=0", "train.steps=40"})),
+                        2, "training has diverged");
 }
 
-TEST_CASE("a picture that does not decode is named in one line, alone and on two nodes") {
-  const small_job job{"", sees};
+TEST_CASE("a picture that does not decode is named in one line, on one node and on two") {
+  const small_job job{"", vision_section};
   const auto data = "data.images=[\"" + folder_of_bad_pictures(job) + "\"]";
   for (const int nodes : {1, 2})
-    require_told_once(
+    require_one_message(
         run_program(job.run(nodes, {data, "data.sequence_length=192", "model.family=qwen3",
                                     "model.kv_heads=2", "model.vocabulary=258"})),
         2, "/images/0000");
 }
 
-TEST_CASE("a token file that is cut short while it is read is named, alone and on two nodes") {
+TEST_CASE("a token file that is truncated during the run is named, on one node and on two") {
   for (const int nodes : {1, 2}) {
     const small_job job{"microbatch_size = 2\n"};
     constexpr std::size_t tokens = 100'000;
@@ -96,11 +98,11 @@ TEST_CASE("a token file that is cut short while it is read is named, alone and o
     for (int i = 0; i < 6000 && text_of(job.at("out.jsonl")).empty(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
     std::filesystem::resize_file(job.at("a.bin"), 0);
-    require_told_once(training.wait(), 2, job.at("a.bin") + ": cannot be read");
+    require_one_message(training.wait(), 2, job.at("a.bin") + ": cannot be read");
   }
 }
 
-TEST_CASE("a run that stalls and one that is interrupted say so, alone and on two nodes") {
+TEST_CASE("a stalled run and an interrupted run report it, on one node and on two") {
   const small_job job{"text = [\"/usr/share/common-licenses/GPL-3\"]\nmicrobatch_size = 2\n",
                       "[jitter]\ndelays = \"delays.csv\"\n"};
   std::ofstream{job.at("delays.csv")} << "step,stage,chunk,mb,kind,ms\n2,1,0,3,act,100000000\n";
@@ -114,7 +116,7 @@ TEST_CASE("a run that stalls and one that is interrupted say so, alone and on tw
     for (int i = 0; i < 6000 && text_of(job.at("out.jsonl")).empty(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds{10});
     interrupted.signal(SIGINT);
-    require_told_once(interrupted.wait(), 130, "job: interrupted after 1 steps");
+    require_one_message(interrupted.wait(), 130, "job: interrupted after 1 steps");
     std::filesystem::remove(job.at("out.jsonl"));
   }
 }
@@ -122,6 +124,6 @@ TEST_CASE("a run that stalls and one that is interrupted say so, alone and on tw
 TEST_CASE("an output that node 0 cannot open ends both nodes with one line") {
   const small_job job;
   for (const auto& json : {job.at("none/out.jsonl"), job.at("")})
-    require_told_once(run_program(job.run(2, {}, {"--json", json})), 2,
-                      "--json " + json + ": cannot create: ");
+    require_one_message(run_program(job.run(2, {}, {"--json", json})), 2,
+                        "--json " + json + ": cannot create: ");
 }

@@ -1,4 +1,4 @@
-// A job file from `init` is checked and trains; nothing that is there is overwritten.
+// A job file from `init` passes `check` and trains; init never overwrites a file.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ outcome init(const std::string& file, std::vector<std::string> options = {}) {
   return run_program(options);
 }
 
-/// What `init` tells the user to do next does what it says.
+/// The commands that `init` proposes succeed.
 void require_trains(const std::string& file, std::vector<std::string> settings = {}) {
   const auto checked = run_program({RRFP_NODE, "check", file});
   INFO(checked.out << checked.err);
@@ -28,12 +28,12 @@ void require_trains(const std::string& file, std::vector<std::string> settings =
   CHECK_THAT(ran.out, Contains("weights"));
 }
 
-void require_refused(const outcome& o, const std::vector<std::string>& said) {
+void require_refused(const outcome& o, const std::vector<std::string>& expected) {
   INFO(o.err);
   CHECK(o.code == 2);
   CHECK(o.out.empty());
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
 void write_tokens(const std::string& stem) {
@@ -48,7 +48,7 @@ void write_tokens(const std::string& stem) {
 
 }  // namespace
 
-TEST_CASE("a job from init trains on text, and on the text that is named") {
+TEST_CASE("a job from init trains on the default text and on given text") {
   const scratch_folder folder;
   const auto made = init(folder / "job.toml");
   INFO(made.err);
@@ -66,7 +66,7 @@ TEST_CASE("a job from init trains on text, and on the text that is named") {
   require_trains(folder / "jobs/mine.toml");
 }
 
-TEST_CASE("a job from init trains on images, made up or from files") {
+TEST_CASE("a job from init trains on generated images and on images from files") {
   const scratch_folder folder;
   REQUIRE(init(folder / "shapes.toml", {"--data", "images"}).code == 0);
   require_trains(folder / "shapes.toml");
@@ -76,7 +76,7 @@ TEST_CASE("a job from init trains on images, made up or from files") {
   require_trains(folder / "files.toml");
 }
 
-TEST_CASE("a job from init trains on from a pretrained model") {
+TEST_CASE("a job from init continues training a pretrained model") {
   const scratch_folder folder;
   REQUIRE(init(folder / "first.toml").code == 0);
   require_trains(folder / "first.toml", {"--set", "checkpoint.dir=" + folder / "saved"});
@@ -94,11 +94,11 @@ TEST_CASE("a job from init trains on from a pretrained model") {
   const auto open = init(folder / "open.toml", {"--data", "pretrained"});
   REQUIRE(open.code == 0);
   CHECK_THAT(open.out, Contains("pretrained = ") && Contains("scripts/tokenize"));
-  // The names that stand in the file are those of this folder.
+  // The default paths in the file match the names in this folder.
   require_trains(folder / "open.toml");
 }
 
-TEST_CASE("init overwrites nothing and refuses what it cannot do in one line") {
+TEST_CASE("init overwrites nothing and refuses bad input in one line") {
   const scratch_folder folder;
   const auto file = folder / "job.toml";
   std::ofstream{file} << "before";

@@ -1,5 +1,5 @@
-// The page of an experiment in a browser: nothing on the console, a picture that is not blank, and
-// runs that can be picked out.
+// The page of an experiment in a browser: an empty console, a screenshot that is not blank, and
+// runs that can be highlighted.
 #include "browser.hpp"
 
 namespace {
@@ -20,7 +20,8 @@ const std::string& report() {
 
 }  // namespace
 
-TEST_CASE("the page of an experiment opens without a word, and its picture is not blank") {
+TEST_CASE(
+    "the page of an experiment opens with an empty console, and its screenshot is not blank") {
   require_good_picture(report(), "experiment.png");
 }
 
@@ -28,8 +29,8 @@ TEST_CASE("the page of an experiment fits a laptop's window and a phone's") {
   require_fits_windows(report());
 }
 
-TEST_CASE("no name of a run is drawn over its dots, and no number over another") {
-  const auto said = probe(report(), R"js(
+TEST_CASE("no run's name overlaps its dots, and no two numbers overlap") {
+  const auto output = probe(report(), R"js(
 const svgs = [...document.querySelectorAll('.panels svg')];
 let bad = 0;
 for (const svg of svgs)
@@ -43,11 +44,11 @@ for (const svg of svgs)
   }
 document.getElementById('probe').textContent = svgs.length + ' panels, ' + bad + ' overlaps';
 )js");
-  CHECK(said == "48 panels, 0 overlaps");
+  CHECK(output == "48 panels, 0 overlaps");
 }
 
-TEST_CASE("a click picks a run out everywhere, and another ends that") {
-  const auto said = probe(report(), R"js(
+TEST_CASE("a click highlights a run everywhere, and another click ends that") {
+  const auto output = probe(report(), R"js(
 const say = text => { document.getElementById('probe').textContent += text + '\n'; };
 const state = () => document.body.classList.contains('picked') + ' ' +
     new Set([...document.querySelectorAll('.run.on')].map(e => e.getAttribute('class').match(/r\d+/)[0])).size;
@@ -60,5 +61,5 @@ say(state());
 document.querySelector('svg .run.r2 .ground').dispatchEvent(new MouseEvent('click', {bubbles: true}));
 say(state());
 )js");
-  CHECK(said == "false 9\ntrue 1\ntrue 1\nfalse 0\n");
+  CHECK(output == "false 9\ntrue 1\ntrue 1\nfalse 0\n");
 }

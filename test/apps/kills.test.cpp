@@ -1,13 +1,13 @@
-/// Nodes that are killed at random moments of a job's life: whoever is left names the right one, in
-/// time, and ends with code 3.
+/// Nodes are killed at random moments of a job: the remaining nodes name the right one in time, and
+/// end with code 3.
 ///
 /// A trial is a seed: how the job runs (nodes of a launcher, or started one by one), what it runs
 /// (stages, tensor-parallel ranks or replicas across nodes), which node is killed, and when.
 ///
-/// Two ends of a kill are no loss. Before the job has begun, nodes that were started one by one
-/// wait for the one that went away: the trial starts it again, and all must end with 0. And a node
-/// that is killed when all its work is done is missed by nobody: the log of node 0 then has the
-/// summary of a run that is done, and who had left may have ended with 0.
+/// Two kinds of kills are not a loss. Before the job has begun, nodes that were started one by one
+/// wait for the killed node to join again: the trial restarts it, and all must end with 0. And no
+/// node misses a node that is killed after all its work: then the log of node 0 holds the summary
+/// of a finished run, and nodes that had left may have ended with 0.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using clock_type = std::chrono::steady_clock;
 using settings = std::vector<std::string>;
 
 constexpr std::uint32_t nodes = 3;
-constexpr std::chrono::seconds told_limit{3};
+constexpr std::chrono::seconds report_limit{3};
 constexpr std::size_t steps = 6;
 
 const std::string job_text = R"([pipeline]
@@ -68,15 +68,15 @@ struct outcome_of_kill {
   bool launched = false;
   std::uint32_t lost = 0;
   bool right = false;
-  /// Nothing was lost: it was waited for and came again, or had done its part.
+  /// Nothing was lost: the node joined again, or its work was done.
   bool no_loss = false;
-  double seconds = 0;  ///< from the kill to the last word that names it; of a loss
-  std::string what;    ///< all that was said
+  double seconds = 0;  ///< from the kill until all others have named the node; of a loss
+  std::string log;     ///< all messages
 };
 
-bool waits_for(const std::function<bool()>& what, std::chrono::milliseconds limit) {
+bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto end = clock_type::now() + limit;
-  while (!what()) {
+  while (!condition()) {
     if (clock_type::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::microseconds{500});
   }
@@ -87,7 +87,7 @@ double seconds_since(clock_type::time_point begun) {
   return std::chrono::duration<double>(clock_type::now() - begun).count();
 }
 
-/// The lines of the program that name this node as the lost one, and no other.
+/// Whether the messages name this node as lost, and no other node.
 bool names_only(const std::string& text, std::uint32_t lost) {
   static const std::regex node{R"(node (\d+) \()"};
   bool any = false;
@@ -110,27 +110,27 @@ class trial {
 
   outcome_of_kill run() {
     if (result_.launched)
-      kill_one_of_a_launcher();
+      kill_launched_node();
     else
-      kill_one_of_equals();
+      kill_joined_node();
     return result_;
   }
 
  private:
-  std::string log() const { return text_of(folder_ / "out.jsonl"); }
+  std::string json_log() const { return text_of(folder_ / "out.jsonl"); }
   bool is_done() const {
-    const auto text = log();
+    const auto text = json_log();
     return text.find("\"ending\":\"done\"") != std::string::npos;
   }
   std::size_t steps_logged() const {
-    const auto text = log();
+    const auto text = json_log();
     std::size_t n = 0;
     for (auto at = text.find("\"gradient_norm\""); at != std::string::npos;
          at = text.find("\"gradient_norm\"", at + 1))
       ++n;
     return n;
   }
-  bool saves() const {
+  bool is_saving() const {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator{folder_ / "checkpoints", ignored})
       if (entry.path().extension() == ".tmp") return true;
@@ -149,42 +149,42 @@ class trial {
   }
 
   /// `out`: what node 0 has printed.
-  void wait_for_the_moment(const std::function<std::string()>& out) {
+  void wait_for_moment(const std::function<std::string()>& out) {
     const std::chrono::seconds limit{60};
     switch (result_.at) {
       case moment::join: return pause(600);
       case moment::first_step:
         // The line that a run begins with.
-        waits_for([&] { return out().find(" microbatches, ") != std::string::npos; }, limit);
+        eventually([&] { return out().find(" microbatches, ") != std::string::npos; }, limit);
         return pause(200);
       case moment::saving: {
         const auto after = random_() % steps;
-        waits_for([&] { return steps_logged() >= after && (saves() || is_done()); }, limit);
+        eventually([&] { return steps_logged() >= after && (is_saving() || is_done()); }, limit);
         return pause(10);
       }
       case moment::end:
-        waits_for([&] { return steps_logged() >= steps; }, limit);
+        eventually([&] { return steps_logged() >= steps; }, limit);
         return pause(150);
     }
   }
 
-  void kill_one_of_a_launcher() {
+  void kill_launched_node() {
     program launcher{with_settings({RRFP_NODE, "run", folder_ / "job.toml", "--local-nodes",
                                     std::to_string(nodes), "--json", folder_ / "out.jsonl"})};
-    waits_for([&] { return children_of(launcher.pid()).size() == nodes; },
-              std::chrono::seconds{20});
-    wait_for_the_moment([&] { return launcher.out(); });
+    eventually([&] { return children_of(launcher.pid()).size() == nodes; },
+               std::chrono::seconds{20});
+    wait_for_moment([&] { return launcher.out(); });
     const auto pid = node_process(launcher.pid(), result_.lost);
     if (pid != 0) ::kill(pid, SIGKILL);
     const auto killed = clock_type::now();
-    waits_for([&] { return names_only(launcher.err(), result_.lost) || is_over(launcher); },
-              std::chrono::seconds{30});
+    eventually([&] { return names_only(launcher.err(), result_.lost) || is_over(launcher); },
+               std::chrono::seconds{30});
     result_.seconds = seconds_since(killed);
     const auto o = launcher.wait(std::chrono::seconds{30});
-    result_.what = std::to_string(o.code) + " of the launcher: " + o.err;
+    result_.log = std::to_string(o.code) + " of the launcher: " + o.err;
     result_.no_loss = o.code == 0 && is_done();
     result_.right = result_.no_loss || (o.code == 3 && names_only(o.err, result_.lost) &&
-                                        result_.seconds < told_limit.count());
+                                        result_.seconds < report_limit.count());
   }
 
   std::unique_ptr<program> start(std::uint32_t rank) const {
@@ -203,57 +203,57 @@ class trial {
 
   static bool is_over(const program& p) { return parent_of(p.pid()) == 0; }
 
-  void kill_one_of_equals() {
+  void kill_joined_node() {
     std::vector<std::unique_ptr<program>> all;
     for (std::uint32_t rank = 0; rank < nodes; ++rank) all.push_back(start(rank));
-    wait_for_the_moment([&] { return all[0]->out(); });
+    wait_for_moment([&] { return all[0]->out(); });
     all[result_.lost]->signal(SIGKILL);
     const auto killed = clock_type::now();
     const auto lost = all[result_.lost]->wait();
     const auto others_know = [&] {
       for (std::uint32_t rank = 0; rank < nodes; ++rank)
         if (rank != result_.lost && !is_over(*all[rank]) &&
-            (!names_only(all[rank]->err(), result_.lost) || waits_for_it(all[rank]->err())))
+            (!names_only(all[rank]->err(), result_.lost) || awaits_rejoin(all[rank]->err())))
           return false;
       return true;
     };
-    const bool known = waits_for(others_know, told_limit);
+    const bool known = eventually(others_know, report_limit);
     result_.seconds = seconds_since(killed);
-    if (!known) return expect_a_second_start(all);
+    if (!known) return expect_rejoin(all);
     result_.right = true;
     result_.no_loss = true;
     for (std::uint32_t rank = 0; rank < nodes; ++rank) {
       if (rank == result_.lost) continue;
       const auto o = all[rank]->wait();
-      result_.what += std::to_string(o.code) + " of node " + std::to_string(rank) + ": " + o.err;
+      result_.log += std::to_string(o.code) + " of node " + std::to_string(rank) + ": " + o.err;
       const bool done = o.code == 0 && is_done();
       result_.no_loss &= done;
       result_.right &= done || (o.code == 3 && names_only(o.err, result_.lost));
     }
-    // It had ended by itself before it was killed.
+    // A node that ended by itself before the kill is not a loss.
     if (lost.code == 0 && !result_.no_loss) result_.right = false;
   }
 
-  /// Whether this is what a node says when the lost one goes away before the job has begun.
-  bool waits_for_it(const std::string& err) const {
+  /// Whether a node reports that it waits for the lost node, because the job has not begun.
+  bool awaits_rejoin(const std::string& err) const {
     return err.find("rrfp-node: node " + std::to_string(result_.lost) + " ") != std::string::npos &&
            err.find("waiting for it to join again") != std::string::npos;
   }
 
-  /// The job has not begun: whoever knew of the node has said that it waits for it.
-  void expect_a_second_start(std::vector<std::unique_ptr<program>>& all) {
+  /// The job has not begun: nodes that knew the killed node report that they wait for it.
+  void expect_rejoin(std::vector<std::unique_ptr<program>>& all) {
     result_.no_loss = true;
     result_.right = true;
     for (std::uint32_t rank = 0; rank < nodes; ++rank) {
       if (rank == result_.lost) continue;
       const auto err = all[rank]->err();
-      result_.what += "node " + std::to_string(rank) + " waits: " + err;
-      if (!err.empty() && !waits_for_it(err)) result_.right = false;
+      result_.log += "node " + std::to_string(rank) + " waits: " + err;
+      if (!err.empty() && !awaits_rejoin(err)) result_.right = false;
     }
     all[result_.lost] = start(result_.lost);
     for (std::uint32_t rank = 0; rank < nodes; ++rank) {
       const auto o = all[rank]->wait(std::chrono::seconds{60});
-      result_.what +=
+      result_.log +=
           std::to_string(o.code) + " of node " + std::to_string(rank) + " at last: " + o.err;
       result_.right &= o.code == 0;
     }
@@ -281,7 +281,7 @@ void kill_nodes(std::uint32_t first_seed, std::uint32_t kills) {
     INFO("seed " << seed << ", " << names[static_cast<std::size_t>(o.at)] << ", node " << o.lost
                  << (o.launched ? " of a launcher" : " of three") << ", after " << o.seconds
                  << " s\n"
-                 << o.what);
+                 << o.log);
     CHECK(o.right);
     std::printf("seed %u: %s, node %u %s: %s after %.2f s\n", seed,
                 names[static_cast<std::size_t>(o.at)], o.lost,
@@ -312,9 +312,9 @@ void kill_nodes(std::uint32_t first_seed, std::uint32_t kills) {
 
 }  // namespace
 
-TEST_CASE("a node that is killed at a random moment is named by all, in time") { kill_nodes(0, 8); }
+TEST_CASE("all others name a node that is killed at a random moment, in time") { kill_nodes(0, 8); }
 
-TEST_CASE("a hundred nodes that are killed at random moments are named by all, in time",
+TEST_CASE("all others name each of a hundred nodes that are killed at random moments, in time",
           "[.soak]") {
   kill_nodes(1000, 100);
 }

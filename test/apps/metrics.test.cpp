@@ -1,4 +1,4 @@
-// --metrics: what is served is what happens; and reports on demand.
+// --metrics serves the numbers of the run; hang reports on demand.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 using namespace rrfp::test;
 using Catch::Matchers::Contains;
 
-/// Four stages with two slots each on devices that only take time: some 30 ms a step.
+/// Four stages with two slots each on emulated devices: about 30 ms per step.
 std::string job_in(const scratch_folder& folder, const std::string& more = "") {
   const auto file = folder / "job.toml";
   std::ofstream{file} << "name = \"watched\"\n"
@@ -103,7 +103,7 @@ TEST_CASE("metrics and health are served while a job trains") {
   CHECK(run.wait().code == 130);
 }
 
-TEST_CASE("a page is asked for by GET and HEAD alone") {
+TEST_CASE("pages accept only GET and HEAD") {
   const scratch_folder folder;
   const auto port = free_ports(1);
   const program run{{RRFP_NODE, "run", job_in(folder), "--metrics", ":" + std::to_string(port)}};
@@ -128,7 +128,7 @@ TEST_CASE("a page is asked for by GET and HEAD alone") {
   CHECK(ask(port, "HEAD", "/nothing").code == 404);
 }
 
-TEST_CASE("clients that do not finish their requests keep nobody else waiting, and are given up") {
+TEST_CASE("clients that do not finish their requests block no other client, and are disconnected") {
   const scratch_folder folder;
   const auto port = free_ports(1);
   const program run{{RRFP_NODE, "run", job_in(folder), "--metrics", ":" + std::to_string(port)}};
@@ -143,7 +143,7 @@ TEST_CASE("clients that do not finish their requests keep nobody else waiting, a
   for (const auto& c : clients) CHECK(c->is_ended(std::chrono::seconds{20}));
 }
 
-TEST_CASE("a port without a host is served on loopback alone") {
+TEST_CASE("a port without a host is served on loopback only") {
   const scratch_folder folder;
   const auto port = std::to_string(free_ports(1));
   program run{{RRFP_NODE, "run", job_in(folder), "--metrics", ":" + port}};
@@ -155,7 +155,7 @@ TEST_CASE("a port without a host is served on loopback alone") {
                               !Contains("*:" + port + " "));
 }
 
-TEST_CASE("an address that cannot be served on is one line and exit code 2, and nothing trains") {
+TEST_CASE("an address that cannot be served gives one line and exit code 2, and nothing trains") {
   const scratch_folder folder;
   const taken_port taken;
   const auto number = std::to_string(taken.port());
@@ -171,9 +171,9 @@ TEST_CASE("an address that cannot be served on is one line and exit code 2, and 
       {{"--metrics", "9464"}, "no port, expected HOST:PORT, or :PORT for loopback"},
       {{"--metrics", ":0"}, "no port from 1 to 65535"},
       {{"--metrics", ":http"}, "no port from 1 to 65535"},
-      {{"--metrics", ":65535", "--local-nodes", "2"}, "2 nodes take ports up to 65536"},
+      {{"--metrics", ":65535", "--local-nodes", "2"}, "2 nodes use ports up to 65536"},
       {{"--metrics", "[::1]:9464"},
-       "--metrics [::1]:9464: cannot listen: the HTTP server of this system takes no IPv6"},
+       "--metrics [::1]:9464: cannot listen: the HTTP server of this system does not support IPv6"},
       {{"--metrics", "203.0.113.7:9464"}, "cannot listen: Cannot assign requested address"},
       {{"--reports", folder / "absent"}, "no such folder"}};
   for (const auto& w : all) {
@@ -188,7 +188,9 @@ TEST_CASE("an address that cannot be served on is one line and exit code 2, and 
   }
 }
 
-TEST_CASE("health turns bad when nothing moves, with the reason, and every node leaves a report") {
+TEST_CASE(
+    "/healthz turns bad with the reason when no stage makes progress, and every node writes a "
+    "report") {
   const scratch_folder folder;
   std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n3,2,0,3,act,100000000\n";
   const auto job = job_in(folder, "[jitter]\ndelays = \"delays.csv\"\n[run]\nhang_timeout_s = 3\n");
@@ -215,17 +217,19 @@ TEST_CASE("health turns bad when nothing moves, with the reason, and every node 
   CHECK_THAT(text_of(saved[0]), Contains(cause) && Contains("launch 0 F0: "));
 }
 
-TEST_CASE("several nodes serve on ports in a row, and all report at one signal and go on") {
+TEST_CASE(
+    "several nodes serve on consecutive ports, and one signal makes all of them write reports") {
   const scratch_folder folder;
   const auto port = free_ports(2);
   const auto second = static_cast<std::uint16_t>(port + 1);
   program run{{RRFP_NODE, "run", job_in(folder), "--local-nodes", "2", "--metrics",
                ":" + std::to_string(port), "--reports", folder / "", "--set", "train.steps=150"}};
   const auto done = [&](std::uint16_t at, int stage) {
-    const auto of = at == port ? "0" : "1";
-    return samples_of(get(at, "/metrics").body)["rrfp_stage_steps_total{node=\"" + std::string{of} +
-                                                "\",run=\"watched\",replica=\"0\",stage=\"" +
-                                                std::to_string(stage) + "\"}"];
+    const auto node = at == port ? "0" : "1";
+    return samples_of(
+        get(at, "/metrics")
+            .body)["rrfp_stage_steps_total{node=\"" + std::string{node} +
+                   "\",run=\"watched\",replica=\"0\",stage=\"" + std::to_string(stage) + "\"}"];
   };
   REQUIRE(eventually([&] { return done(port, 0) >= 3 && done(second, 3) >= 3; },
                      std::chrono::seconds{60}));

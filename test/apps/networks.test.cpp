@@ -1,6 +1,5 @@
-/// Two nodes with addresses of their own, each in a network namespace, joined by a cable that can
-/// be cut. Needs root and `ip`; where they are not to be had the program ends with code 77:
-/// skipped.
+/// Two nodes with their own addresses, each in a network namespace, connected by a cable that can
+/// be cut. Needs root and `ip`; without them the program ends with code 77: skipped.
 #include <catch2/catch.hpp>
 
 #include "json_lines.hpp"
@@ -70,7 +69,7 @@ class two_networks {
   }
 
  private:
-  /// The kernel takes a moment to see the other end of the cable.
+  /// The kernel needs a moment to detect the other end of the cable.
   static bool is_up(const std::string& name) {
     for (int i = 0; i < 500; ++i) {
       const auto shown = run_program({"/bin/sh", "-c", "ip -n " + name + " link show cable0"});
@@ -101,7 +100,7 @@ class files {
 
 }  // namespace
 
-TEST_CASE("two nodes with addresses of their own train to the bits of one process") {
+TEST_CASE("two nodes with their own addresses train to the bits of one process") {
   const two_networks networks;
   if (!networks.made()) std::exit(77);
   const files f;
@@ -122,7 +121,7 @@ TEST_CASE("two nodes with addresses of their own train to the bits of one proces
   CHECK(two.at("losses_xxh64") == one.at("losses_xxh64"));
 }
 
-TEST_CASE("a cable that is cut ends the job on both nodes within 2 s of the silence") {
+TEST_CASE("a cut cable ends the job on both nodes within 2 s after the timeout") {
   const two_networks networks;
   if (!networks.made()) std::exit(77);
   const files f;
@@ -137,7 +136,7 @@ TEST_CASE("a cable that is cut ends the job on both nodes within 2 s of the sile
   for (int i = 0; i < 3000 && text_of(f.at("two.jsonl")).find("\"step\":5,") == std::string::npos;
        ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds{10});
-  std::this_thread::sleep_for(std::chrono::seconds{1});  // for heartbeats that tell the step
+  std::this_thread::sleep_for(std::chrono::seconds{1});  // until heartbeats report the step
   networks.cut();
   const auto cut = std::chrono::steady_clock::now();
   const auto a = leader.wait(std::chrono::seconds{20});

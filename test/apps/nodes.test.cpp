@@ -1,5 +1,5 @@
-/// A job over several processes: the same bits, and a loss that is seen, told and leaves nothing
-/// behind.
+/// A job over several processes: the same bits; a loss is detected, reported once, and leaves no
+/// process behind.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -44,8 +44,8 @@ backward_ms = 1.0
 weight_ms = 1.0
 )";
 
-/// Texts of different lengths with no, one or two pictures each, so that microbatches differ and
-/// some have nothing for the encoder.
+/// Texts of different lengths with zero to two pictures each, so that microbatches differ and some
+/// have no input for the encoder.
 const std::string pictures_text = R"([pipeline]
 stages = 8
 microbatches = 6
@@ -113,9 +113,9 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
   return {summary.at("losses_xxh64"), summary.at("weights_xxh64"), summary.at("loss_last")};
 }
 
-bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit) {
+bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
-  while (!what())
+  while (!condition())
     if (std::chrono::steady_clock::now() > end)
       return false;
     else
@@ -123,43 +123,43 @@ bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit) {
   return true;
 }
 
-std::size_t occurrences(const std::string& text, const std::string& what) {
+std::size_t occurrences(const std::string& text, const std::string& part) {
   std::size_t count = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
   return count;
 }
 
-/// Node `rank` of a running job gets `number`; the job must end as the loss of a node.
-void lose_a_node(std::uint32_t rank, int number, const std::string& why) {
+/// Sends a signal to node `number` of a running job; the job must end with the loss of that node.
+void lose_node(std::uint32_t number, int signal, const std::string& why) {
   const job_file job;
   auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
-  // One that is killed is told of at once at any limit.
-  if (number == SIGSTOP) arguments.insert(arguments.end(), short_limit.begin(), short_limit.end());
+  // The loss of a killed node is detected at once, whatever the limit.
+  if (signal == SIGSTOP) arguments.insert(arguments.end(), short_limit.begin(), short_limit.end());
   arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
   program training{arguments};
-  REQUIRE(waits_for(
+  REQUIRE(eventually(
       [&] { return text_of(job.at("out.jsonl")).find("\"step\":2,") != std::string::npos; },
       std::chrono::seconds{60}));
-  // The others hear of the step that a node is in by its next heartbeat.
+  // The next heartbeat of a node reports its step to the others.
   std::this_thread::sleep_for(std::chrono::milliseconds{1200});
   const auto nodes = children_of(training.pid());
   REQUIRE(nodes.size() == 4);
-  const auto lost = node_process(training.pid(), rank);
+  const auto lost = node_process(training.pid(), number);
   REQUIRE(lost != 0);
-  REQUIRE(::kill(lost, number) == 0);
+  REQUIRE(::kill(lost, signal) == 0);
   const auto begun = std::chrono::steady_clock::now();
-  CHECK(waits_for([&] { return training.err().find("node") != std::string::npos; },
-                  std::chrono::seconds{4}));
-  const std::chrono::duration<double> told = std::chrono::steady_clock::now() - begun;
+  CHECK(eventually([&] { return training.err().find("node") != std::string::npos; },
+                   std::chrono::seconds{4}));
+  const std::chrono::duration<double> detected = std::chrono::steady_clock::now() - begun;
   const auto o = training.wait();
-  INFO(o.out << "\n" << o.err << "\ntold after " << told.count() << " s");
+  INFO(o.out << "\n" << o.err << "\ndetected after " << detected.count() << " s");
   CHECK(o.code == 3);
-  CHECK_THAT(o.err, Contains("node " + std::to_string(rank)) && Contains(why) &&
-                        Contains("stages " + std::to_string(2 * rank)));
+  CHECK_THAT(o.err, Contains("node " + std::to_string(number)) && Contains(why) &&
+                        Contains("stages " + std::to_string(2 * number)));
   CHECK(occurrences(o.err, "rrfp-node:") == 1);
   CHECK_THAT(o.err, Contains("step ") && !Contains("***"));
-  CHECK(told.count() < 6);  // 2 s on a quiet machine
-  CHECK(o.seconds < 8);     // a second later
+  CHECK(detected.count() < 6);  // 2 s on a quiet machine
+  CHECK(o.seconds < 8);         // one second later
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 
@@ -239,7 +239,7 @@ TEST_CASE("64 ranks train in four processes") {
   CHECK(bits_of(job, 4, {many, {"transport.node_timeout_ms=20000"}}) == bits_of(job, 1, {many}));
 }
 
-TEST_CASE("stages lie on the nodes that the job names") {
+TEST_CASE("stages run on the nodes that the job names") {
   const job_file job;
   const settings places{"pipeline.nodes=[1, 0, 0, 0, 1, 1, 0, 1]"};
   CHECK(bits_of(job, 2, {places}) == bits_of(job, 1, {}));
@@ -254,7 +254,7 @@ TEST_CASE("stages lie on the nodes that the job names") {
   CHECK_THAT(idle.err, Contains("node 1 hosts no rank"));
 }
 
-TEST_CASE("two runs of a comparison and a trace of all nodes come out of one start") {
+TEST_CASE("one command gives both runs of a comparison and a trace of all nodes") {
   const job_file job;
   const auto trace = job.at("trace.json");
   const auto o = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/quickstart.toml",
@@ -269,7 +269,7 @@ TEST_CASE("two runs of a comparison and a trace of all nodes come out of one sta
   CHECK(tasks == 2 * 4 * 16 * (2 + 3));
 }
 
-TEST_CASE("a trace that lacks the tasks of a node is told, and is an output that failed") {
+TEST_CASE("a trace without the tasks of a node is reported as a failed output") {
   const job_file job;
   const auto at = "127.0.0.1:" + std::to_string(free_ports(1));
   const auto trace = job.at("trace.json");
@@ -294,35 +294,35 @@ TEST_CASE("a trace that lacks the tasks of a node is told, and is an output that
   CHECK(stages == std::set<int>{0, 1, 2, 6, 7});
 }
 
-TEST_CASE("a killed node ends the job with one message") { lose_a_node(2, SIGKILL, "lost"); }
-TEST_CASE("a stopped node ends the job with one message") { lose_a_node(1, SIGSTOP, "lost"); }
-TEST_CASE("a killed first node ends the job with one message") { lose_a_node(0, SIGKILL, "lost"); }
-TEST_CASE("a stopped first node ends the job with one message") { lose_a_node(0, SIGSTOP, "lost"); }
+TEST_CASE("a killed node ends the job with one message") { lose_node(2, SIGKILL, "lost"); }
+TEST_CASE("a stopped node ends the job with one message") { lose_node(1, SIGSTOP, "lost"); }
+TEST_CASE("a killed first node ends the job with one message") { lose_node(0, SIGKILL, "lost"); }
+TEST_CASE("a stopped first node ends the job with one message") { lose_node(0, SIGSTOP, "lost"); }
 
-TEST_CASE("a node that is killed while it joins is named in time, and ends the others") {
+TEST_CASE("a node that is killed while it joins is named in time, and the others end") {
   const std::uint32_t rank = GENERATE(0u, 2u);
   const job_file job;
   program training{job.run(3, {{"train.steps=100000", "run.progress=none"}})};
-  // Held at its start, so that nobody ever hears of it.
+  // Stopped at its start, so that it never contacts another node.
   pid_t lost = 0;
-  REQUIRE(waits_for([&] { return (lost = node_process(training.pid(), rank)) != 0; },
-                    std::chrono::seconds{20}));
+  REQUIRE(eventually([&] { return (lost = node_process(training.pid(), rank)) != 0; },
+                     std::chrono::seconds{20}));
   REQUIRE(::kill(lost, SIGSTOP) == 0);
-  REQUIRE(
-      waits_for([&] { return children_of(training.pid()).size() == 3; }, std::chrono::seconds{20}));
+  REQUIRE(eventually([&] { return children_of(training.pid()).size() == 3; },
+                     std::chrono::seconds{20}));
   const auto nodes = children_of(training.pid());
   REQUIRE(::kill(lost, SIGKILL) == 0);
   const auto o = training.wait();
   INFO(o.out << o.err);
   CHECK(o.code == 3);
   CHECK_THAT(o.err, Contains("rrfp-node: node " + std::to_string(rank) + " (stages ") &&
-                        Contains("was ended by signal 9"));
+                        Contains("was killed by signal 9"));
   CHECK(occurrences(o.err, "rrfp-node:") == 1);
   CHECK(o.seconds < 6);  // 2 s on a quiet machine
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 
-TEST_CASE("a first node that stood still and goes on names itself, and the others name it") {
+TEST_CASE("when node 0 resumes after a stop, it reports its own loss, as the others do") {
   const job_file job;
   const auto port = std::to_string(free_ports(1));
   std::vector<std::unique_ptr<program>> nodes;
@@ -335,8 +335,8 @@ TEST_CASE("a first node that stood still and goes on names itself, and the other
     if (rank == "0") arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
     nodes.push_back(std::make_unique<program>(arguments));
   }
-  REQUIRE(waits_for([&] { return text_of(job.at("out.jsonl")).find("step") != std::string::npos; },
-                    std::chrono::seconds{60}));
+  REQUIRE(eventually([&] { return text_of(job.at("out.jsonl")).find("step") != std::string::npos; },
+                     std::chrono::seconds{60}));
   nodes[0]->signal(SIGSTOP);
   for (const std::size_t n : {1, 2}) CHECK(nodes[n]->wait(std::chrono::seconds{30}).code == 3);
   nodes[0]->signal(SIGCONT);
@@ -349,7 +349,7 @@ TEST_CASE("a first node that stood still and goes on names itself, and the other
   }
 }
 
-TEST_CASE("nodes that wait for one that does not come all end with code 3") {
+TEST_CASE("nodes that wait for a missing node all end with code 3") {
   const job_file job;
   const auto at = "127.0.0.1:" + std::to_string(free_ports(1));
   std::vector<std::unique_ptr<program>> nodes;
@@ -371,12 +371,12 @@ TEST_CASE("SIGINT ends all nodes with code 130, while they join and while they t
   auto arguments = job.run(4, {{"train.steps=100000", "run.progress=none"}, jitter});
   arguments.insert(arguments.end(), {"--json", job.at("out.jsonl")});
   program training{arguments};
-  REQUIRE(
-      waits_for([&] { return children_of(training.pid()).size() == 4; }, std::chrono::seconds{20}));
+  REQUIRE(eventually([&] { return children_of(training.pid()).size() == 4; },
+                     std::chrono::seconds{20}));
   if (trains) {
     REQUIRE(
-        waits_for([&] { return text_of(job.at("out.jsonl")).find("step") != std::string::npos; },
-                  std::chrono::seconds{60}));
+        eventually([&] { return text_of(job.at("out.jsonl")).find("step") != std::string::npos; },
+                   std::chrono::seconds{60}));
   }
   const auto nodes = children_of(training.pid());
   training.signal(SIGINT);
@@ -387,23 +387,23 @@ TEST_CASE("SIGINT ends all nodes with code 130, while they join and while they t
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 
-TEST_CASE("nodes end with a launcher that is killed") {
+TEST_CASE("nodes end when their launcher is killed") {
   const job_file job;
   std::vector<pid_t> nodes;
   {
     program training{job.run(4, {{"train.steps=100000", "run.progress=none"}})};
-    REQUIRE(waits_for([&] { return children_of(training.pid()).size() == 4; },
-                      std::chrono::seconds{20}));
+    REQUIRE(eventually([&] { return children_of(training.pid()).size() == 4; },
+                       std::chrono::seconds{20}));
     nodes = children_of(training.pid());
   }
-  CHECK(waits_for(
+  CHECK(eventually(
       [&] {
         return std::all_of(nodes.begin(), nodes.end(), [](pid_t n) { return parent_of(n) == 0; });
       },
       std::chrono::seconds{5}));
 }
 
-TEST_CASE("nodes may be started by hand, with the words of torchrun") {
+TEST_CASE("nodes can be started by hand with the variables of torchrun") {
   const job_file job;
   const auto port = std::to_string(20000 + ::getpid() % 10000);
   std::vector<std::unique_ptr<program>> nodes;
@@ -418,17 +418,17 @@ TEST_CASE("nodes may be started by hand, with the words of torchrun") {
   }
 }
 
-TEST_CASE("a join takes the options of torchrun, however they are spelt") {
+TEST_CASE("join accepts the options of torchrun in every spelling") {
   const job_file job;
   const auto port = std::to_string(20000 + ::getpid() % 10000);
-  const std::vector<std::vector<std::string>> ways{
+  const std::vector<std::vector<std::string>> spellings{
       {"--nnodes=3", "--node_rank=1", "--master_addr=127.0.0.1", "--master_port=" + port},
       {"--nnodes", "3", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port},
       {"--nnodes=3", "--node_rank=2", "--rdzv_endpoint=127.0.0.1:" + port}};
   std::vector<std::unique_ptr<program>> nodes;
-  for (const auto& way : ways) {
+  for (const auto& options : spellings) {
     std::vector<std::string> arguments{RRFP_NODE, "join", job.path()};
-    arguments.insert(arguments.end(), way.begin(), way.end());
+    arguments.insert(arguments.end(), options.begin(), options.end());
     nodes.push_back(std::make_unique<program>(arguments));
   }
   for (auto& node : nodes) {
@@ -438,7 +438,7 @@ TEST_CASE("a join takes the options of torchrun, however they are spelt") {
   }
 }
 
-TEST_CASE("a join that cannot be ends with code 2 and says why") {
+TEST_CASE("an impossible join ends with code 2 and the reason") {
   const job_file job;
   const auto refused = [&](const std::vector<std::string>& more, const std::string& why) {
     std::vector<std::string> arguments{RRFP_NODE, "join", job.path()};
@@ -455,7 +455,7 @@ TEST_CASE("a join that cannot be ends with code 2 and says why") {
   refused({"--rdzv-endpoint", "127.0.0.1:9", "--master-addr", "127.0.0.1"}, "--rendezvous");
 }
 
-TEST_CASE("a node whose others do not come ends with code 3: another start may find them") {
+TEST_CASE("a node whose peers do not join ends with code 3, so that it is restarted") {
   const job_file job;
   for (const std::string rank : {"0", "1"}) {
     const auto o =

@@ -1,5 +1,4 @@
-/// What a program writes to, and what it needs of the system: none of it ends a training in
-/// silence.
+/// Failing outputs and system limits: no training ends without a message.
 #include <sys/mman.h>
 #include <sys/mount.h>
 
@@ -17,7 +16,7 @@ using Catch::Matchers::Contains;
 
 const std::string sixteen = RRFP_SOURCE "/apps/jobs/sixteen_stages.toml";
 
-/// A file system of a few pages.
+/// A file system of a few kilobytes.
 class tiny_disk {
  public:
   tiny_disk(std::string at, const char* options) : at_(std::move(at)) {
@@ -29,7 +28,7 @@ class tiny_disk {
   ~tiny_disk() {
     if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
   }
-  bool is_there() const {
+  bool is_mounted() const {
     if (!mounted_) WARN("skipped: no tmpfs can be mounted here");
     return mounted_;
   }
@@ -46,7 +45,8 @@ std::size_t files_in(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("a reader of the log that leaves ends no training, alone and on two nodes") {
+TEST_CASE(
+    "a training survives when the reader of its log closes the pipe, on one node and on two") {
   const small_job job;
   for (const int nodes : {1, 2}) {
     const auto training =
@@ -54,7 +54,7 @@ TEST_CASE("a reader of the log that leaves ends no training, alone and on two no
                 {"train.steps=40", "checkpoint.dir=" + job.at("saved" + std::to_string(nodes)),
                  "checkpoint.every=1"},
                 {"--json", job.at("out.jsonl")});
-    const auto o = run_program(by_shell("\"$@\" | head -1; exit ${PIPESTATUS[0]}", training));
+    const auto o = run_program(with_bash("\"$@\" | head -1; exit ${PIPESTATUS[0]}", training));
     INFO(o.out << o.err);
     CHECK(o.code == 0);
     CHECK(count_lines(o.out) == 1);
@@ -63,27 +63,27 @@ TEST_CASE("a reader of the log that leaves ends no training, alone and on two no
   }
 }
 
-TEST_CASE("standard error without a reader changes no exit code") {
+TEST_CASE("a closed standard error changes no exit code") {
   const small_job job;
-  const auto o = run_program(by_shell("exec 2> >(exec true); sleep 0.2; exec \"$@\"",
-                                      {RRFP_NODE, "run", job.path(), "--set", "train.lr=-1"}));
+  const auto o = run_program(with_bash("exec 2> >(exec true); sleep 0.2; exec \"$@\"",
+                                       {RRFP_NODE, "run", job.path(), "--set", "train.lr=-1"}));
   CHECK(o.code == 2);
 }
 
-TEST_CASE("closed standard descriptors are not those of the outputs") {
+TEST_CASE("outputs do not get the numbers of closed standard descriptors") {
   const small_job job;
   for (const int nodes : {1, 2}) {
     const auto saved = job.at("saved" + std::to_string(nodes));
     const auto training =
         job.run(nodes, {"checkpoint.dir=" + saved}, {"--json", job.at("out.jsonl")});
-    const auto o = run_program(by_shell("exec \"$@\" <&- >&- 2>&-", training));
+    const auto o = run_program(with_bash("exec \"$@\" <&- >&- 2>&-", training));
     CHECK(o.code == 0);
     CHECK(lines_of(job.at("out.jsonl")).back().at("ending") == "done");
     CHECK(text_of(saved + "/.lock").empty());
   }
 }
 
-TEST_CASE("a standard output that is full ends every program with 1 and one line") {
+TEST_CASE("a full standard output ends every program with code 1 and one line") {
   const small_job job;
   const auto trace = job.at("trace.json");
   const auto saved = job.at("saved");
@@ -107,23 +107,23 @@ TEST_CASE("a standard output that is full ends every program with 1 and one line
       {RRFP_SHAPES, job.at("pictures"), "--samples", "2"},
   };
   for (const auto& arguments : all) {
-    const auto o = run_program(by_shell("exec \"$@\" > /dev/full", arguments));
+    const auto o = run_program(with_bash("exec \"$@\" > /dev/full", arguments));
     INFO(arguments[0] << " " << arguments[1] << ": " << o.err);
     CHECK(o.code == 1);
     CHECK(count_lines(o.err) == 1);
     CHECK_THAT(o.err, Contains(": standard output: cannot write: No space left on device"));
   }
-  // The work was done all the same.
+  // The work was done nevertheless.
   CHECK(std::filesystem::exists(job.at("page.html")));
 }
 
-TEST_CASE("a long run goes on when its log is full") {
+TEST_CASE("a long run continues when its log is full") {
   const small_job job;
   // More than any buffer holds.
   const auto training =
       job.run(1, {"train.steps=400", "checkpoint.every=1", "checkpoint.dir=" + job.at("saved")},
               {"--json", job.at("out.jsonl")});
-  const auto o = run_program(by_shell("exec \"$@\" > /dev/full", training));
+  const auto o = run_program(with_bash("exec \"$@\" > /dev/full", training));
   INFO(o.err);
   CHECK(o.code == 1);
   CHECK(lines_of(job.at("out.jsonl")).back().at("ending") == "done");
@@ -134,7 +134,7 @@ TEST_CASE("a full disk leaves no part of a file, and exit code 1") {
   const auto trace = job.at("trace.json");
   REQUIRE(run_program(job.run(1, {}, {"--trace", trace})).code == 0);
   const tiny_disk disk{job.at("disk"), "size=4k"};
-  if (!disk.is_there()) return;
+  if (!disk.is_mounted()) return;
   const auto full = job.at("disk/");
   const std::vector<std::vector<std::string>> all{
       {RRFP_SIM, job.path(), "--steps", "400", "--write-durations", full + "out"},
@@ -154,7 +154,7 @@ TEST_CASE("a full disk leaves no part of a file, and exit code 1") {
   }
 }
 
-TEST_CASE("an output takes no other file away") {
+TEST_CASE("an output overwrites no other file") {
   const small_job job;
   const auto trace = job.at("trace.json"), page = job.at("page.html"), csv = job.at("d.csv");
   for (const auto& name : {trace, page, csv}) std::ofstream{name + ".tmp"} << "another's";
@@ -167,14 +167,14 @@ TEST_CASE("an output takes no other file away") {
   }
 }
 
-TEST_CASE("names and paths that are no UTF-8 are refused by name") {
+TEST_CASE("names and paths that are not UTF-8 are refused by name") {
   const small_job job;
-  const auto check = [](const std::vector<std::string>& arguments, const std::string& said) {
+  const auto check = [](const std::vector<std::string>& arguments, const std::string& expected) {
     const auto o = run_program(arguments);
     INFO(o.err);
     CHECK(o.code == 2);
     CHECK(count_lines(o.err) == 1);
-    CHECK_THAT(o.err, Contains(said) && Contains("expected UTF-8, got the byte 0xFF at "));
+    CHECK_THAT(o.err, Contains(expected) && Contains("expected UTF-8, got the byte 0xFF at "));
   };
   const auto odd = job.at("odd\xff.toml");
   std::filesystem::copy_file(job.path(), odd);
@@ -191,7 +191,7 @@ TEST_CASE("names and paths that are no UTF-8 are refused by name") {
   check({RRFP_JITTER, experiment, "--cell", "0"}, "e\xff.toml: the path of an experiment: ");
 }
 
-TEST_CASE("what files are called may be no UTF-8 in the log and on a page") {
+TEST_CASE("file names that are not UTF-8 may appear in the log and on a page") {
   const small_job job;
   std::filesystem::create_directory(job.at("odd\xff"));
   const auto trace = job.at("odd\xff/trace.json");
@@ -202,13 +202,14 @@ TEST_CASE("what files are called may be no UTF-8 in the log and on a page") {
   CHECK(o.code == 0);
 }
 
-TEST_CASE("too little shared memory is told with what there is and what to set, and is no loss") {
+TEST_CASE(
+    "too little shared memory is reported with its size and a remedy, and is not a lost node") {
   const small_job job;
-  if (const tiny_disk probe{job.at("probe"), "size=1m"}; !probe.is_there()) return;
+  if (const tiny_disk probe{job.at("probe"), "size=1m"}; !probe.is_mounted()) return;
   const auto with_shared_memory = [&](const std::string& size, const std::string& setting) {
-    return run_program(by_shell("exec unshare -m bash -c 'mount -t tmpfs -o size=" + size +
-                                    " tmpfs /dev/shm; exec \"$@\"' bash \"$@\"",
-                                job.run(2, {setting})));
+    return run_program(with_bash("exec unshare -m bash -c 'mount -t tmpfs -o size=" + size +
+                                     " tmpfs /dev/shm; exec \"$@\"' bash \"$@\"",
+                                 job.run(2, {setting})));
   };
   // Too little for both, then for the second of them.
   for (const std::string size : {"1m", "6m"}) {
@@ -224,19 +225,19 @@ TEST_CASE("too little shared memory is told with what there is and what to set, 
   CHECK(with_shared_memory("1m", "transport.tls=tcp,self").code == 0);
 }
 
-TEST_CASE("too few file descriptors are told with the limit, and a low soft limit is raised") {
+TEST_CASE("too few file descriptors are reported with the limit, and a low soft limit is raised") {
   const small_job job;
-  const auto o = run_program(by_shell("ulimit -n 24; exec \"$@\"", job.run(2)));
+  const auto o = run_program(with_bash("ulimit -n 24; exec \"$@\"", job.run(2)));
   INFO(o.out << o.err);
   CHECK(o.code == 2);
   CHECK(count_lines(o.err) == 1);
   CHECK_THAT(o.err, Contains("file descriptors: a process may have 24, expected at least ") &&
                         Contains("ulimit -n"));
-  CHECK(run_program(by_shell("ulimit -Sn 24; exec \"$@\"", job.run(2, {"train.steps=1"}))).code ==
+  CHECK(run_program(with_bash("ulimit -Sn 24; exec \"$@\"", job.run(2, {"train.steps=1"}))).code ==
         0);
 }
 
-TEST_CASE("a mapped file that is cut short is named by the program that reads it") {
+TEST_CASE("a program that reads a truncated mapped file names the file") {
   const scratch_folder folder;
   const auto file = folder / "mapped";
   std::ofstream{file} << std::string(1 << 16, 'x');
@@ -261,5 +262,5 @@ TEST_CASE("a mapped file that is cut short is named by the program that reads it
   CHECK(WEXITSTATUS(state) == 2);
   CHECK(text_of(err) ==
         "reader: " + file +
-            ": cannot read: the file was cut short, or its disk failed, while it was in use\n");
+            ": cannot read: the file was truncated, or its disk failed, while it was in use\n");
 }

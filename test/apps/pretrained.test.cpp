@@ -1,5 +1,5 @@
-// model.pretrained: what `check` and `run` see of a folder that is not whole, and what a training
-// that goes on sees of another one. The folders are exported from trainings of a moment.
+// model.pretrained: `check` and `run` refuse an incomplete folder, and a resumed training refuses
+// another model. The folders are exported from very short trainings.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void require_done(const outcome& o) {
   REQUIRE(o.code == 0);
 }
 
-struct workplace {
+struct job_folder {
   scratch_folder folder;
   const std::string from_nothing = job("from_nothing", sizes);
 
@@ -60,20 +60,20 @@ struct workplace {
   }
 };
 
-/// One line, the same from both commands, and nothing else.
+/// Both commands print the same single line.
 void require_refused(const std::string& job, const settings& changed,
-                     const std::vector<std::string>& said) {
+                     const std::vector<std::string>& expected) {
   for (const std::string command : {"run", "check"}) {
     const auto o = node(command, job, changed);
     INFO(command << "\n" << o.out << o.err);
     CHECK(o.code == 2);
     CHECK(o.out.empty());
     CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-    for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+    for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
   }
 }
 
-std::string any_shard(const std::string& model) {
+std::string first_shard(const std::string& model) {
   for (const auto& entry : fs::directory_iterator{model})
     if (entry.path().extension() == ".safetensors") return entry.path().string();
   FAIL("no shard");
@@ -83,14 +83,14 @@ std::string any_shard(const std::string& model) {
 }  // namespace
 
 TEST_CASE("check refuses the weights that a run would refuse") {
-  const workplace w;
+  const job_folder w;
   const auto model = w.model("model", 1);
   const auto job = w.fine_tuning(model);
   const auto whole = node("check", job, {});
   require_done(whole);
   const auto key = job + ":2: model.pretrained: ";
 
-  const auto shard = any_shard(model), aside = w.at("aside");
+  const auto shard = first_shard(model), aside = w.at("aside");
   fs::rename(shard, aside);
   require_refused(job, {}, {key, shard, "No such file"});
   fs::rename(aside, shard);
@@ -120,8 +120,8 @@ TEST_CASE("check refuses the weights that a run would refuse") {
   require_done(node("check", job, {}));
 }
 
-TEST_CASE("a training goes on from its own model.pretrained, wherever that lies now") {
-  const workplace w;
+TEST_CASE("a training resumes with its own model.pretrained, even from another path") {
+  const job_folder w;
   const auto first = w.model("first", 1), second = w.model("second", 2);
   const auto job = w.fine_tuning(first);
   const auto saved = "checkpoint.dir=" + w.at("saved");
@@ -146,7 +146,7 @@ TEST_CASE("a training goes on from its own model.pretrained, wherever that lies 
   require_refused(job, {begun, "train.steps=3"},
                   {"model.pretrained: expected none, as in the checkpoint", "got xxh64 "});
 
-  // What was not trained is taken from the base, which has to be the same one.
+  // Untrained weights come from the base, which must be the same model.
   const auto other =
       run_program({RRFP_NODE, "export", w.at("saved"), "--out", w.at("out"), "--base", second});
   CHECK(other.code == 2);

@@ -1,4 +1,4 @@
-// What the pages show is what the product does: their commands run, their files exist.
+// The pages match the programs: their commands run, their files exist.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::vector<std::string> commands_of(const std::string& page) {
   return commands;
 }
 
-/// The pages of the repository: those at its root, and all below the folders that hold its sources.
+/// All Markdown pages at the root of the repository and below its source folders.
 std::vector<std::string> pages() {
   namespace fs = std::filesystem;
   std::vector<std::string> all;
@@ -76,7 +76,7 @@ std::vector<std::string> all_of(const std::string& text, const std::string& patt
   return found;
 }
 
-/// Where links to the headings of a page go, as GitHub names them: "Add a policy" is add-a-policy.
+/// The anchors of a page's headings, as GitHub names them: "Add a policy" is add-a-policy.
 std::vector<std::string> anchors_of(const std::string& page) {
   std::vector<std::string> anchors;
   for (const auto& heading : all_of("\n" + without_blocks(page), R"(\n#+ ([^\n]+))")) {
@@ -102,7 +102,7 @@ TEST_CASE("every command of the pages runs") {
   for (const auto& page : pages()) {
     const scratch_folder folder;
     for (auto command : commands_of(text_of(page))) {
-      // These install and build; one of them runs this test.
+      // These install and build; scripts/test would run this test.
       if (command == "scripts/train" || command == "scripts/test" ||
           command.starts_with("scripts/build ")) {
         CHECK(std::filesystem::exists(RRFP_SOURCE "/" + command.substr(0, command.find(' '))));
@@ -144,7 +144,7 @@ TEST_CASE("every job that the pages show trains") {
   CHECK(trained >= 1);
 }
 
-TEST_CASE("every file and every heading that the pages link to is there") {
+TEST_CASE("every file and every heading that the pages link to exists") {
   int links = 0;
   for (const auto& file : pages()) {
     const auto folder = std::filesystem::path{file}.parent_path();
@@ -161,7 +161,7 @@ TEST_CASE("every file and every heading that the pages link to is there") {
   CHECK(links >= 60);
 }
 
-TEST_CASE("every path of the repository that the pages name is there") {
+TEST_CASE("every path of the repository that the pages name exists") {
   int paths = 0;
   const std::regex path{
       R"((\.ci|apps|bench|cmake|deploy|docs|libactors|libpipeline|libtp_coord|policies|scripts|test)/[a-z0-9_./@-]+)"};
@@ -178,7 +178,7 @@ TEST_CASE("every path of the repository that the pages name is there") {
   CHECK(paths >= 40);
 }
 
-TEST_CASE("every target that the pages build is one of the build") {
+TEST_CASE("every target that the pages build exists") {
   std::string lists;
   for (const std::string folder :
        {"apps", "bench", "libactors", "libpipeline", "libtp_coord", "policies", "test"})
@@ -222,9 +222,9 @@ TEST_CASE("the pages use none of the words that CONTRIBUTING replaces") {
       pattern += (pattern.empty() ? "" : "|") + word;
   REQUIRE(pattern.find("crew") != pattern.npos);
   for (const auto& file : pages()) {
-    // The job reference has the words of the program's keys.
+    // The job reference is generated from the program's texts.
     if (file == contributing || file.ends_with("/docs/job-reference.md")) continue;
-    // Words in code are those of the program.
+    // Code uses the program's words.
     const auto prose =
         std::regex_replace(without_blocks(text_of(file)), std::regex{"`[^`\n]+`"}, "");
     const auto one_line = std::regex_replace(prose, std::regex{R"(\s+)"}, " ");
@@ -238,7 +238,7 @@ TEST_CASE("the README fits a few screens") {
   CHECK(std::count(text.begin(), text.end(), '\n') <= 160);
 }
 
-TEST_CASE("the code of the pages is that of the program that embeds the runtime") {
+TEST_CASE("the code on the pages is part of the embedding example") {
   const auto without_spaces = [](const std::string& text) {
     return std::regex_replace(text, std::regex{R"(\s+)"}, "");
   };
@@ -255,7 +255,7 @@ TEST_CASE("the code of the pages is that of the program that embeds the runtime"
   CHECK(blocks >= 3);
 }
 
-TEST_CASE("the job reference is that of the program") {
+TEST_CASE("the job reference matches the program") {
   const auto o = run_program({RRFP_NODE, "keys", "--markdown"});
   CHECK(o.code == 0);
   CHECK(o.out == text_of(RRFP_SOURCE "/docs/job-reference.md"));

@@ -1,6 +1,5 @@
-// The page in a browser: nothing on the console, a picture that is not blank, and hovering, zooming
-// and panning that do what they should. Where no Chromium is found the program ends with code 77:
-// skipped.
+// The page in a browser: an empty console, a screenshot that is not blank, and working hovering,
+// zooming and panning. Without Chromium the program ends with code 77: skipped.
 #include <catch2/catch.hpp>
 
 #include "browser.hpp"
@@ -33,7 +32,8 @@ const report_files& report() {
 
 std::string probed(const std::string& script) { return probe(report().page, script); }
 
-/// Frames are not drawn when only the document is asked for, so they are timers here.
+/// Helpers of the probes. With --dump-dom no frames are drawn, so requestAnimationFrame becomes a
+/// timer.
 const std::string gestures = R"js(
 window.requestAnimationFrame = f => setTimeout(f, 0);
 Element.prototype.setPointerCapture = () => {};
@@ -55,7 +55,7 @@ const soon = () => new Promise(done => setTimeout(done, 50));
 
 }  // namespace
 
-TEST_CASE("the page opens without a word on the console, and its picture is not blank") {
+TEST_CASE("the page opens with an empty console, and its screenshot is not blank") {
   require_good_picture(report().page, "report.png");
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("the picture of a step opens in a browser and is not blank") {
 }
 
 TEST_CASE("the page opens on one step, and all of them are one click away") {
-  const auto said = probed(gestures + R"js(
+  const auto output = probed(gestures + R"js(
 (async () => {
   await soon();
   const step = document.getElementById('step');
@@ -77,20 +77,20 @@ TEST_CASE("the page opens on one step, and all of them are one click away") {
   say(step.value === '' && Math.abs(seconds() / data.wall * 1e6 - 1) < 0.01 ? 'all' : range());
 })();
 )js");
-  CHECK(said == "one step\nit fills the axis\nall\n");
+  CHECK(output == "one step\nit fills the axis\nall\n");
 }
 
 TEST_CASE("the page fits a laptop's window and a phone's") { require_fits_windows(report().page); }
 
-TEST_CASE("an error on the console would be seen") {
+TEST_CASE("an error on the console is detected") {
   const scratch_folder folder;
   const auto page = folder / "bad.html";
   std::ofstream{page} << "<!DOCTYPE html><script>absent();</script>";
   CHECK_THAT(console_of(open(page, {"--dump-dom"})), Contains("absent is not defined"));
 }
 
-TEST_CASE("hovering tells a task's reason, decision, delay and memory, and a gap's cause") {
-  const auto said = probed(gestures + R"js(
+TEST_CASE("hovering shows a task's reason, decision, delay and memory, and a gap's cause") {
+  const auto output = probed(gestures + R"js(
 showAll();
 const scale = (box.width - 96 - 12) / data.wall;
 const lane = data.runs[0].lanes[0];
@@ -101,14 +101,14 @@ const gap = lane.gaps.reduce((a, b) => a[2] >= b[2] ? a : b);
 at('pointermove', 96 + (gap[1] + gap[2] / 2) * scale, 30);
 say(tip());
 )js");
-  INFO(said);
-  CHECK_THAT(said, Contains("stage 0 · step") && Contains("reason: ") && Contains("decided at") &&
-                       Contains("injected delay") && Contains("slots, "));
-  CHECK_THAT(said, Contains("Nothing could be launched: "));
+  INFO(output);
+  CHECK_THAT(output, Contains("stage 0 · step") && Contains("reason: ") && Contains("decided at") &&
+                         Contains("injected delay") && Contains("slots, "));
+  CHECK_THAT(output, Contains("Nothing could be launched: "));
 }
 
 TEST_CASE("the wheel zooms, dragging pans, a step can be chosen and all seen again") {
-  const auto said = probed(gestures + R"js(
+  const auto output = probed(gestures + R"js(
 (async () => {
   showAll();
   await soon();
@@ -136,5 +136,5 @@ TEST_CASE("the wheel zooms, dragging pans, a step can be chosen and all seen aga
   say(marks === 2 && !document.querySelector('path.path') ? 'path toggled' : 'path: ' + marks);
 })();
 )js");
-  CHECK(said == "zoomed in\npanned\nall\nstep\npath toggled\n");
+  CHECK(output == "zoomed in\npanned\nall\nstep\npath toggled\n");
 }

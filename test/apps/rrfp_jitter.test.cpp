@@ -1,4 +1,4 @@
-/// The program on a small experiment: tables, files, resume, one cell, and what it refuses.
+/// The program on a small experiment: tables, files, resuming, one cell, refusals.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -39,12 +39,12 @@ outcome run_jitter(const std::vector<std::string>& arguments) {
   return o;
 }
 
-void require_refused(const outcome& o, const std::vector<std::string>& said) {
+void require_refused(const outcome& o, const std::vector<std::string>& expected) {
   INFO(o.err);
   CHECK(o.code == 2);
   CHECK(o.out.empty());
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
-  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
 std::size_t lines_of(const std::string& file) {
@@ -87,7 +87,7 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
   CHECK(text_of(folder / "out/results.json") == results);
   CHECK(lines_of(folder / "out/cells.jsonl") == cells);
 
-  // One run more: only its cells are new.
+  // With another run, only the cells of that run are new.
   const auto more =
       run_jitter({small_experiment(folder, "[[run]]\nname = \"bf\"\npolicy = \"bf\"\n"), "--out",
                   folder / "out"});
@@ -96,7 +96,7 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
   CHECK(lines_of(folder / "out/cells.jsonl") == 16);
 }
 
-TEST_CASE("a torn file is noticed, and what it lost runs again to the same results") {
+TEST_CASE("a torn file is detected, and its lost cells run again to the same results") {
   const scratch_folder folder;
   const auto file = small_experiment(folder);
   REQUIRE(run_jitter({file, "--out", folder / "out"}).code == 0);
@@ -111,7 +111,7 @@ TEST_CASE("a torn file is noticed, and what it lost runs again to the same resul
   CHECK(text_of(folder / "out/cells.jsonl") == kept);
 }
 
-TEST_CASE("one cell alone gives what it gave among the others") {
+TEST_CASE("one cell alone gives the same result as among the others") {
   const scratch_folder folder;
   const auto file = small_experiment(folder);
   REQUIRE(run_jitter({file, "--out", folder / "out"}).code == 0);
@@ -148,7 +148,7 @@ TEST_CASE("the runtime runs what the simulator runs, and the two are compared") 
   CHECK_THAT(again.err, Contains("12 of 12 cells were already done on the wall clock"));
 }
 
-TEST_CASE("an interrupted experiment keeps what is done and goes on from there") {
+TEST_CASE("an interrupted experiment keeps its finished cells and resumes from there") {
   const scratch_folder folder;
   const auto file = small_experiment(folder);
   const std::vector<std::string> command{RRFP_JITTER, file,         "--out",        folder / "out",
@@ -187,7 +187,7 @@ TEST_CASE("bad experiments and arguments are refused in one line, and nothing is
   CHECK(run_jitter({file, "--nonsense"}).code == 2);
 }
 
-TEST_CASE("all keys are printed when asked for") {
+TEST_CASE("--keys prints all keys") {
   const auto o = run_jitter({"--keys"});
   CHECK(o.code == 0);
   CHECK_THAT(o.out, Contains("[[weather]]") && Contains("stall_factor = 48.97"));

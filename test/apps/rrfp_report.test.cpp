@@ -1,4 +1,4 @@
-// A page and a profile of real traces, and what is said when there is none to make.
+// Pages and profiles of real traces, and refusals.
 #include <sys/stat.h>
 
 #include <catch2/catch.hpp>
@@ -29,17 +29,17 @@ const std::string& quickstart_trace() {
   return trace;
 }
 
-void require_refused(const outcome& o, const std::vector<std::string>& said) {
+void require_refused(const outcome& o, const std::vector<std::string>& expected) {
   INFO(o.err);
   CHECK(o.code == 2);
   CHECK(o.out.empty());
   CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
   CHECK_THAT(o.err, Catch::Matchers::StartsWith("rrfp-report: "));
-  for (const auto& text : said) CHECK_THAT(o.err, Contains(text));
+  for (const auto& text : expected) CHECK_THAT(o.err, Contains(text));
 }
 
-/// Of the run that the trace holds first: how long its steps took together, and how much of that
-/// stages took at most to begin what they had decided on, in ms.
+/// For the first run of a trace, in ms: the total time of its steps, and an upper bound on the time
+/// from decisions to the start of their tasks.
 struct recorded {
   double steps_ms = 0;
   double launch_gaps_ms = 0;
@@ -159,7 +159,7 @@ TEST_CASE("the page opens on the step that the picture shows") {
   CHECK_THAT(text_of(page), Contains("<option value=\"" + step + "\" selected>"));
 }
 
-TEST_CASE("a recorded run replays in the simulator, but for its launch gaps") {
+TEST_CASE("a recorded run replays in the simulator except for its launch gaps") {
   const scratch_folder folder;
   const auto durations = folder / "run.csv";
   const auto made = run_program(
@@ -184,11 +184,11 @@ TEST_CASE("a recorded run replays in the simulator, but for its launch gaps") {
   INFO(ms << " replayed, " << was.steps_ms << " recorded, gaps " << was.launch_gaps_ms);
   CHECK(ms <= was.steps_ms + 0.01);
   CHECK(ms >= was.steps_ms - was.launch_gaps_ms - 0.01);
-  // What the replay met is what it was told, and tells the same again.
+  // The written durations replay to the same time.
   CHECK(replay(folder / "met.csv") == ms);
 }
 
-TEST_CASE("a recorded run is [cost] for a job and for an experiment") {
+TEST_CASE("a recorded run gives [cost] for a job and for an experiment") {
   const scratch_folder folder;
   const auto cost = folder / "cost.toml";
   const auto page = folder / "report.html";
@@ -213,13 +213,13 @@ TEST_CASE("a recorded run is [cost] for a job and for an experiment") {
   CHECK(jitter.code == 0);
 }
 
-TEST_CASE("a profile that cannot be made is refused and leaves nothing") {
+TEST_CASE("a profile that cannot be made is refused and leaves no file") {
   const scratch_folder folder;
   const auto refused = [&](const std::vector<std::string>& more,
-                           const std::vector<std::string>& said) {
+                           const std::vector<std::string>& expected) {
     std::vector<std::string> all{RRFP_REPORT, quickstart_trace()};
     all.insert(all.end(), more.begin(), more.end());
-    require_refused(run_program(all), said);
+    require_refused(run_program(all), expected);
   };
   const auto csv = folder / "run.csv";
   refused({"--profile", csv},
@@ -228,14 +228,14 @@ TEST_CASE("a profile that cannot be made is refused and leaves nothing") {
   refused({"--profile", csv, "--run", "ready BFW", "--steps", "7"}, {"step from 1 to 3", "got 7"});
   refused({"--profile", "/nonexistent/run.csv", "--run", "ready BFW"},
           {"--profile /nonexistent/run.csv: cannot write"});
-  refused({}, {"expected --out PAGE.html, --svg PICTURE.svg, --profile FILE"});
+  refused({}, {"expected --out PAGE.html, --svg PICTURE.svg or --profile FILE"});
   const auto pipe = folder / "pipe.toml";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   refused({"--profile", pipe, "--run", "ready BFW"}, {"--profile", pipe, "device or pipe"});
   CHECK(files_in(folder / "") == 1);
 }
 
-TEST_CASE("what is no trace is refused in one line and leaves no page") {
+TEST_CASE("a file that is not a trace is refused in one line and leaves no page") {
   const scratch_folder folder;
   const auto trace = folder / "trace.json";
   const auto page = folder / "report.html";
@@ -249,17 +249,17 @@ TEST_CASE("what is no trace is refused in one line and leaves no page") {
        "got \"python\""},
       {"{\"traceEvents\":[]}", "without tasks"},
   };
-  for (const auto& [text, said] : cases) {
+  for (const auto& [text, expected] : cases) {
     std::ofstream{trace} << text;
     require_refused(run_program({RRFP_REPORT, trace, "--out", page}),
-                    {trace, "expected a trace of rrfp-node run --trace", said});
+                    {trace, "expected a trace of rrfp-node run --trace", expected});
     CHECK(files_in(folder / "") == 1);
   }
   require_refused(run_program({RRFP_REPORT, folder / "absent.json", "--out", page}),
                   {"absent.json", "No such file"});
 }
 
-TEST_CASE("a page that cannot be written is refused and what was there stays") {
+TEST_CASE("a page that cannot be written is refused, and the old file stays") {
   const scratch_folder folder;
   require_refused(
       run_program({RRFP_REPORT, quickstart_trace(), "--out", "/nonexistent/report.html"}),
@@ -277,7 +277,7 @@ TEST_CASE("a page that cannot be written is refused and what was there stays") {
   CHECK(text_of(page) == "before");
 }
 
-TEST_CASE("wrong arguments are refused and --help tells the right ones") {
+TEST_CASE("wrong arguments are refused, and --help lists the right ones") {
   const scratch_folder folder;
   const auto page = folder / "report.html";
   const auto refused = [&](const std::string& option, const std::string& value) {
@@ -296,7 +296,7 @@ TEST_CASE("wrong arguments are refused and --help tells the right ones") {
   require_refused(outside, {"--step: expected a step of --steps 2:3, got 1"});
   const auto alone = run_program({RRFP_REPORT, quickstart_trace(), "--run", "ready BFW",
                                   "--profile", folder / "run.csv", "--step", "1"});
-  require_refused(alone, {"--step: expected --svg or --out"});
+  require_refused(alone, {"--step: expected --svg or --out as well"});
   CHECK(files_in(folder / "") == 0);
   require_refused(refused("--run", "gpipe"), {"--run", "in-order 1F1B", "\"gpipe\""});
   CHECK(run_program({RRFP_REPORT}).code == 2);

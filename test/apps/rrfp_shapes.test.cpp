@@ -1,4 +1,4 @@
-// rrfp-shapes writes a data set and says where; what is wrong gets one line and exit code 2.
+// rrfp-shapes writes a data set and prints its path; bad input gets one line and exit code 2.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::size_t files_in(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("rrfp-shapes writes lines and pictures, the same ones again") {
+TEST_CASE("rrfp-shapes writes lines and pictures; the same arguments give the same files") {
   const scratch_folder folder;
   const auto first = folder / "first";
   const auto o = run_program({RRFP_SHAPES, first, "--samples", "20", "--seed", "3"});
@@ -33,15 +33,15 @@ TEST_CASE("rrfp-shapes writes lines and pictures, the same ones again") {
   CHECK(text_of(folder / "other/train.jsonl") != lines);
 }
 
-TEST_CASE("rrfp-shapes refuses what it cannot do") {
+TEST_CASE("rrfp-shapes refuses bad input") {
   const scratch_folder folder;
   std::ofstream{folder / "file"} << "x";
-  const auto check = [&](std::vector<std::string> arguments, const std::string& said) {
+  const auto check = [&](std::vector<std::string> arguments, const std::string& expected) {
     arguments.insert(arguments.begin(), RRFP_SHAPES);
     const auto o = run_program(arguments);
     INFO(o.err);
     CHECK(o.code == 2);
-    CHECK_THAT(o.err, Contains(said));
+    CHECK_THAT(o.err, Contains(expected));
   };
   check({folder / ""}, "expected an empty folder");
   check({folder / "file"}, "expected a folder, got a file");

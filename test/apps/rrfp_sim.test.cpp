@@ -12,8 +12,8 @@ using nlohmann::json;
 
 const std::string job = RRFP_SOURCE "/apps/jobs/sixteen_stages.toml";
 
-/// Four stages, equal costs, no disturbance.
-std::string calm_job(const scratch_folder& folder, const std::string& dispatch) {
+/// Four stages, equal costs, no jitter.
+std::string job_without_jitter(const scratch_folder& folder, const std::string& dispatch) {
   const auto file = folder / "calm.toml";
   std::ofstream{file} << "[pipeline]\nstages = 4\nmicrobatches = 8\n[dispatch]\n" << dispatch;
   return file;
@@ -39,9 +39,9 @@ TEST_CASE("the 16-stage job shows what readiness gains") {
     CHECK(ms(run) >= runs[static_cast<std::size_t>(run)].at("lower_bound_ms").get<double>());
 }
 
-TEST_CASE("durations that were written are simulated to the same time") {
+TEST_CASE("written durations are simulated to the same time") {
   const scratch_folder folder;
-  const auto calm = calm_job(folder, "policy = \"bfw\"\n");
+  const auto calm = job_without_jitter(folder, "policy = \"bfw\"\n");
   const auto csv = folder / "durations.csv";
   REQUIRE(run_program({RRFP_SIM, calm, "--set", "jitter.compute=lognormal", "--write-durations",
                        csv, "--json", folder / "a.json"})
@@ -51,29 +51,30 @@ TEST_CASE("durations that were written are simulated to the same time") {
         json::parse(text_of(folder / "b.json")).at("makespan_ms"));
 }
 
-TEST_CASE("a schedule that was written is a table that gives the same order") {
+TEST_CASE("a written schedule is a table that gives the same order") {
   const scratch_folder folder;
   const auto csv = folder / "zb.csv";
-  const auto calm = calm_job(folder, "mode = \"in-order\"\npolicy = \"zb_h1\"\n");
+  const auto calm = job_without_jitter(folder, "mode = \"in-order\"\npolicy = \"zb_h1\"\n");
   REQUIRE(run_program({RRFP_SIM, calm, "--write-schedule", csv}).code == 0);
   CHECK_THAT(text_of(csv), Catch::Matchers::StartsWith("0F0,"));
-  const auto again = calm_job(folder, "mode = \"in-order\"\npolicy = \"table:" + csv + "\"\n");
+  const auto again =
+      job_without_jitter(folder, "mode = \"in-order\"\npolicy = \"table:" + csv + "\"\n");
   REQUIRE(run_program({RRFP_SIM, again, "--write-schedule", folder / "again.csv"}).code == 0);
   CHECK(text_of(folder / "again.csv") == text_of(csv));
 }
 
-TEST_CASE("every gap is explained when asked for") {
+TEST_CASE("--gaps explains every gap") {
   const scratch_folder folder;
-  const auto calm = calm_job(folder, "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n");
+  const auto calm = job_without_jitter(folder, "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n");
   const auto o = run_program({RRFP_SIM, calm, "--gaps"});
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("ms  in_order BW0") &&
                         Contains("step 1 stage 0  30.000 to 31.000 ms  input BW7"));
 }
 
-TEST_CASE("a table of durations with a hole is refused") {
+TEST_CASE("an incomplete table of durations is refused") {
   const scratch_folder folder;
-  const auto calm = calm_job(folder, "policy = \"bfw\"\n");
+  const auto calm = job_without_jitter(folder, "policy = \"bfw\"\n");
   std::ofstream{folder / "d.csv"} << "step,stage,chunk,mb,kind,ms\n1,0,0,0,F,1\n";
   const auto o = run_program({RRFP_SIM, calm, "--durations", folder / "d.csv"});
   CHECK(o.code == 2);

@@ -1,4 +1,4 @@
-/// A job of two small stages and what becomes of it, alone and on two nodes.
+/// A job of two small stages, and its command line for one node or several.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,9 @@ class small_job {
   scratch_folder folder_;
 };
 
-/// `arguments`, run by a line of bash in which "$@" stands for them.
-inline std::vector<std::string> by_shell(const std::string& line,
-                                         const std::vector<std::string>& arguments) {
+/// The command that runs a line of bash with `arguments` as "$@".
+inline std::vector<std::string> with_bash(const std::string& line,
+                                          const std::vector<std::string>& arguments) {
   std::vector<std::string> all{"/bin/bash", "-c", line, "bash"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   return all;

@@ -1,4 +1,4 @@
-// scripts/train from its first training step on: what it installs and builds is there already.
+// scripts/train without its installation and build, which are already done.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

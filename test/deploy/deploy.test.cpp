@@ -1,4 +1,5 @@
-// The files of deploy/ are what the tools that read them take, and speak of what is there.
+// The tools that read the files of deploy/ accept them, and the files refer to existing metrics and
+// files.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -22,10 +23,10 @@ const std::string tests = RRFP_SOURCE "/test/deploy";
 
 outcome shell(const std::string& command) { return run_program({"/bin/sh", "-c", command}); }
 
-/// False, with a line that says so, where the tool is not installed.
-bool have(const std::string& probe, const std::string& what) {
+/// Whether the tool is installed; warns if it is not.
+bool is_installed(const std::string& probe, const std::string& tool) {
   if (shell(probe + " >/dev/null 2>&1").code == 0) return true;
-  WARN("skipped: " << what << " is not installed (scripts/setup installs it where it can)");
+  WARN("skipped: " << tool << " is not installed (scripts/setup installs it where it can)");
   return false;
 }
 
@@ -38,7 +39,7 @@ bool eventually(const std::function<bool()>& holds, std::chrono::seconds limit) 
   return false;
 }
 
-/// A job on two nodes of this machine that goes on until it is interrupted.
+/// A job on two nodes of this machine that runs until it is interrupted.
 class running_job {
  public:
   running_job()
@@ -69,14 +70,14 @@ class running_job {
   program run_;
 };
 
-/// `text` with every `what` as `by`.
-std::string replaced(std::string text, const std::string& what, const std::string& by) {
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
-    text.replace(at, what.size(), by);
+/// `text` with every `from` replaced by `to`.
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
   return text;
 }
 
-/// As a part of a URL.
+/// Percent-encoded for a URL.
 std::string encoded(const std::string& text) {
   std::string url;
   for (const unsigned char c : text) {
@@ -87,7 +88,8 @@ std::string encoded(const std::string& text) {
   return url;
 }
 
-/// deploy/prometheus over a job's two nodes, quicker than there.
+/// Prometheus with the configuration of deploy/, on the two nodes of a job and with a shorter
+/// interval.
 class scraping_prometheus {
  public:
   explicit scraping_prometheus(const running_job& job) : port_(free_ports(1)) {
@@ -104,13 +106,13 @@ class scraping_prometheus {
         "--web.listen-address=127.0.0.1:" + std::to_string(port_)});
   }
 
-  /// How many samples there are now.
+  /// The current number of samples of a query.
   std::size_t samples(const std::string& query) const {
     const auto r = get(port_, "/api/v1/query?query=" + encoded(query));
     const auto parsed = json::parse(r.body, nullptr, false);
     return r.code == 200 && parsed.is_object() ? parsed["data"]["result"].size() : 0;
   }
-  /// Whether there are so many samples, or any, before long.
+  /// Whether the query soon gives `wanted` samples; 0: any.
   bool gives(const std::string& query, std::size_t wanted = 0) const {
     const auto holds = [&] {
       const auto n = samples(query);
@@ -118,7 +120,7 @@ class scraping_prometheus {
     };
     return eventually(holds, std::chrono::seconds{60});
   }
-  std::string told() const { return server_->err(); }
+  std::string log() const { return server_->err(); }
 
  private:
   scratch_folder folder_;
@@ -135,7 +137,7 @@ std::set<std::string> families_in(const std::string& page) {
   return names;
 }
 
-/// The families that an expression asks for.
+/// The families that an expression queries.
 std::set<std::string> families_of(const std::string& expression) {
   std::set<std::string> names;
   const std::regex name{R"(\brrfp_\w+)"};
@@ -146,24 +148,24 @@ std::set<std::string> families_of(const std::string& expression) {
 
 }  // namespace
 
-TEST_CASE("systemd takes the unit") {
-  if (!have("systemd-analyze --version", "systemd-analyze")) return;
+TEST_CASE("systemd accepts the unit") {
+  if (!is_installed("systemd-analyze --version", "systemd-analyze")) return;
   const scratch_folder folder;
   const auto unit = folder / "rrfp-node@.service";
-  // Verified with the program that is here in the place of the installed one.
+  // Verified with the built program instead of the installed one.
   std::ofstream{unit} << std::regex_replace(text_of(deploy + "/systemd/rrfp-node@.service"),
                                             std::regex{"/usr/bin/rrfp-node"}, RRFP_NODE);
   const auto o = run_program({"/usr/bin/systemd-analyze", "verify", "--man=no", unit});
   INFO(o.out << o.err);
   CHECK(o.code == 0);
   CHECK_THAT(o.err, !Contains("rrfp-node@"));
-  // And it can say no.
+  // It also rejects a wrong unit.
   std::ofstream{unit, std::ios::app} << "\n[Service]\nExecStart=/absent/program\n";
   CHECK(run_program({"/usr/bin/systemd-analyze", "verify", "--man=no", unit}).code != 0);
 }
 
-TEST_CASE("the schemas of Kubernetes take the manifests") {
-  if (!have(RRFP_PYTHON " -c 'import kubernetes_validate'", "kubernetes-validate")) return;
+TEST_CASE("the schemas of Kubernetes accept the manifests") {
+  if (!is_installed(RRFP_PYTHON " -c 'import kubernetes_validate'", "kubernetes-validate")) return;
   const auto validate = [](const std::string& file) {
     return run_program({RRFP_PYTHON, "-m", "kubernetes_validate", "--strict", file});
   };
@@ -179,14 +181,14 @@ TEST_CASE("the schemas of Kubernetes take the manifests") {
   CHECK(validate(folder / "bad.yaml").code != 0);
 }
 
-TEST_CASE("the sbatch script is good shell") {
+TEST_CASE("the sbatch script is valid bash") {
   CHECK(run_program({"/bin/bash", "-n", deploy + "/slurm/rrfp.sbatch"}).code == 0);
   const auto o = run_program({"/bin/bash", deploy + "/slurm/rrfp.sbatch"});
   CHECK(o.code != 0);
   CHECK_THAT(o.err, Contains("usage: sbatch"));
 }
 
-TEST_CASE("what the container file copies is there") {
+TEST_CASE("the files that the container file copies exist") {
   const auto text = text_of(deploy + "/container/Containerfile");
   CHECK_THAT(text, Contains("COPY scripts/setup scripts/setup") &&
                        Contains("scripts/build release rrfp-node"));
@@ -217,16 +219,16 @@ TEST_CASE("every metric that the dashboard and the alerts query is served") {
     INFO(name);
     CHECK(served.contains(name));
   }
-  const auto told = families_of(text_of(RRFP_SOURCE "/docs/monitoring.md"));
-  CHECK(told.size() > 20);
-  for (const auto& name : told) {
+  const auto documented = families_of(text_of(RRFP_SOURCE "/docs/monitoring.md"));
+  CHECK(documented.size() > 20);
+  for (const auto& name : documented) {
     INFO(name);
     CHECK(served.contains(name));
   }
 }
 
-TEST_CASE("Prometheus takes its configuration and scrapes a running job") {
-  if (!have("promtool --version && prometheus --version", "prometheus")) return;
+TEST_CASE("Prometheus accepts its configuration and scrapes a running job") {
+  if (!is_installed("promtool --version && prometheus --version", "prometheus")) return;
   const auto checked =
       run_program({"/usr/bin/promtool", "check", "config", deploy + "/prometheus/prometheus.yml"});
   INFO(checked.out << checked.err);
@@ -250,7 +252,7 @@ TEST_CASE("Prometheus takes its configuration and scrapes a running job") {
 }
 
 TEST_CASE("every query of the dashboard gives numbers over a running job") {
-  if (!have("promtool --version && prometheus --version", "prometheus")) return;
+  if (!is_installed("promtool --version && prometheus --version", "prometheus")) return;
   const running_job job;
   REQUIRE(job.is_stepping());
   const scraping_prometheus prometheus{job};
@@ -260,13 +262,13 @@ TEST_CASE("every query of the dashboard gives numbers over a running job") {
   for (const auto& panel : dashboard.at("panels"))
     for (const auto& target : panel.at("targets")) {
       auto query = target.at("expr").get<std::string>();
-      // Counted where a rank has a GPU.
+      // Only served if a rank has a GPU.
       if (query.rfind("rrfp_device_", 0) == 0) {
         ++of_devices;
         continue;
       }
       query = replaced(replaced(query, "$run", ".*"), "$__rate_interval", "10s");
-      INFO(panel.at("title") << ": " << query << "\n" << prometheus.told());
+      INFO(panel.at("title") << ": " << query << "\n" << prometheus.log());
       CHECK(prometheus.gives(query));
       ++queries;
     }
@@ -275,8 +277,8 @@ TEST_CASE("every query of the dashboard gives numbers over a running job") {
   CHECK(prometheus.samples("rrfp_absent") == 0);
 }
 
-TEST_CASE("every alert comes when it should and not before") {
-  if (!have("promtool --version", "prometheus")) return;
+TEST_CASE("every alert fires when it should and not before") {
+  if (!is_installed("promtool --version", "prometheus")) return;
   const scratch_folder folder;
   const auto rules = text_of(deploy + "/prometheus/rrfp.rules.yml");
   const auto series = text_of(tests + "/alerts.test.yml");

@@ -1,15 +1,15 @@
-/// Whether all nodes of a large job meet again after one was lost, under systemd and Kubernetes,
-/// and how long that takes: in virtual time, with the numbers that the unit and the manifest have.
+/// Whether all nodes of a large job join again after one was lost, under systemd and Kubernetes,
+/// and how long that takes: in virtual time, with the numbers of the unit and of the manifest.
 ///
-/// Of a restarted node only this counts: when its next try begins, and how long the try waits for
-/// the others. The job goes on once all tries overlap. When node 0's time is up, it tells those
-/// that wait with it, and they end, too.
+/// The model of a restarted node: when its next attempt begins, and how long the attempt waits for
+/// the others. The job resumes once all attempts overlap. When node 0 times out, the nodes that
+/// wait with it end too.
 ///
-/// systemd starts a unit RestartSec after its end, and gives it up at the start number
-/// StartLimitBurst + 1 within StartLimitIntervalSec. Kubernetes gives a Job's failed pod a new one
-/// after 10 s, 20 s, 40 s ..., 10 minutes at most, by the failures of the index with
-/// backoffLimitPerIndex, those of the whole Job without; ignored ones count here, too, but not
-/// against the limits.
+/// systemd starts a unit RestartSec after its end, and gives up at start number StartLimitBurst + 1
+/// within StartLimitIntervalSec. Kubernetes replaces a failed pod of a Job after 10 s, 20 s, 40 s
+/// ..., at most 10 minutes. The delay depends on the failures of the index with
+/// backoffLimitPerIndex, otherwise on those of the whole Job. Ignored failures increase the delay,
+/// but do not count against the limits.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -35,14 +35,14 @@ const std::string deploy = RRFP_SOURCE "/deploy";
 constexpr int nodes = 100;
 constexpr int seeds = 200;
 
-/// How one way of starting nodes goes on after the end of one; seconds throughout.
+/// The restart rules of a service manager; all times in seconds.
 class restarts {
  public:
   virtual ~restarts() = default;
-  /// When a node that ended with `code` at `now` begins again; nothing: never, and no other does.
+  /// When a node that ended with `code` at `now` restarts; nothing: never, and the job is given up.
   virtual std::optional<double> again(int node, int code, double now) = 0;
   virtual double join_timeout() const = 0;
-  /// From its start until it looks for the others, at most.
+  /// Maximum time from the start of a node until it joins.
   virtual double start_max() const = 0;
 };
 
@@ -126,17 +126,16 @@ class by_kubernetes : public restarts {
   std::map<int, int> failures_, counted_;
 };
 
-/// How a job is lost at time 0: one node ends, with a code; it cannot start again before it is
-/// back.
+/// The loss of a node at time 0: its exit code, and how long its machine is away.
 struct loss {
   int code = 137;
   double away = 0;
-  /// Within it the others hear of the loss and end.
-  double told_max = 3;
+  /// Maximum time until the others detect the loss and end.
+  double detect_max = 3;
 };
 
-/// When all nodes are in the job again; nothing: never, or not within a day.
-std::optional<double> meet(restarts& how, const loss& lost, std::uint32_t seed) {
+/// When all nodes have joined again; nothing: never, or not within a day.
+std::optional<double> rejoin(restarts& how, const loss& lost, std::uint32_t seed) {
   std::mt19937 random{seed};
   const auto uniform = [&](double max) {
     return std::uniform_real_distribution<double>{0, max}(random);
@@ -155,7 +154,7 @@ std::optional<double> meet(restarts& how, const loss& lost, std::uint32_t seed) 
   const int first = static_cast<int>(random() % nodes);
   for (int n = 0; n < nodes; ++n)
     if (!start_again(n, n == first ? lost.code : 3,
-                     n == first ? lost.away : lost.told_max / 2 + uniform(lost.told_max / 2)))
+                     n == first ? lost.away : lost.detect_max / 2 + uniform(lost.detect_max / 2)))
       return std::nullopt;
   for (;;) {
     const auto last_in = std::max_element(now.begin(), now.end(), [](auto a, auto b) {
@@ -174,16 +173,17 @@ std::optional<double> meet(restarts& how, const loss& lost, std::uint32_t seed) 
   }
 }
 
-/// The longest of many; nothing if the nodes ever fail to meet. `before`: losses that the same job
-/// has had already.
+/// The longest time of many seeds; nothing if the nodes fail to join for any. `before`: earlier
+/// losses of the same job.
 template <class How>
 std::optional<double> longest(const How& how, const loss& lost, int before = 0) {
   double worst = 0;
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
-    auto mine = how;
+    auto rules = how;
     for (int n = 0; n < before; ++n)
-      if (!meet(mine, lost, seed * 1000 + static_cast<std::uint32_t>(n) + 1)) return std::nullopt;
-    const auto took = meet(mine, lost, seed);
+      if (!rejoin(rules, lost, seed * 1000 + static_cast<std::uint32_t>(n) + 1))
+        return std::nullopt;
+    const auto took = rejoin(rules, lost, seed);
     if (!took) return std::nullopt;
     worst = std::max(worst, *took);
   }
@@ -195,13 +195,13 @@ std::string minutes(double value) {
   return std::to_string(std::lround(std::ceil(value / 60))) + " min";
 }
 
-/// A machine that is gone is noticed by its silence.
-const double silence = rrfp::job::job{}.transport.node_timeout_ms / 1e3;
+/// The loss of a machine is detected by the node timeout.
+const double node_timeout = rrfp::job::job{}.transport.node_timeout_ms / 1e3;
 const loss crash{};
-const loss reboot{137, 300, silence};
-const loss long_repair{137, 4 * 3600, silence};
+const loss reboot{137, 300, node_timeout};
+const loss long_repair{137, 4 * 3600, node_timeout};
 
-/// The Job of the manifest; null where nothing reads YAML.
+/// The Job of the manifest; null if no YAML parser is installed.
 json manifest() {
   const auto o = run_program({RRFP_PYTHON, "-c",
                               "import json, sys, yaml\n"
@@ -215,7 +215,7 @@ json manifest() {
 
 }  // namespace
 
-TEST_CASE("100 nodes under systemd meet again after a crash, a reboot and a long repair") {
+TEST_CASE("100 nodes under systemd join again after a crash, a reboot and a long repair") {
   const auto unit = text_of(deploy + "/systemd/rrfp-node@.service");
   const by_systemd how{unit};
   const auto crashed = longest(how, crash);
@@ -227,14 +227,15 @@ TEST_CASE("100 nodes under systemd meet again after a crash, a reboot and a long
                       seconds(*rebooted - reboot.away) + " | " +
                       minutes(*repaired - long_repair.away) + " |"));
 
-  // It can say no: starts that are counted are used up by those that wait.
+  // The test can fail: with a start limit, waiting nodes use up their starts.
   auto counted = std::regex_replace(unit, std::regex{"StartLimitIntervalSec=0"},
                                     "StartLimitIntervalSec=3600\nStartLimitBurst=20");
   counted = std::regex_replace(counted, std::regex{"--set transport.join_timeout_s=\\d+ "}, "");
   CHECK_FALSE(longest(by_systemd{counted}, long_repair));
 }
 
-TEST_CASE("100 pods of a Job meet again after a crash, the twentieth too, and a machine's loss") {
+TEST_CASE(
+    "100 pods of a Job join again after a crash, the twentieth crash, and the loss of a machine") {
   const auto job = manifest();
   if (job.is_null()) return;
   const by_kubernetes how{job};
@@ -248,13 +249,13 @@ TEST_CASE("100 pods of a Job meet again after a crash, the twentieth too, and a 
                       seconds(*rebooted - reboot.away) + " | " +
                       minutes(*repaired - long_repair.away) + " |"));
 
-  // It can say no: one limit for all pods is used up by one loss,
+  // The test can fail: one loss uses up a limit that all pods share,
   auto shared = job;
   shared["spec"].erase("backoffLimitPerIndex");
   shared["spec"]["backoffLimit"] = 40;
   shared["spec"]["podFailurePolicy"]["rules"].erase(1);
   CHECK_FALSE(longest(by_kubernetes{shared}, crash));
-  // and nodes that do not wait as long as the others are held back miss each other.
+  // and nodes that wait for less time than the back-off miss each other.
   auto hasty = job;
   auto& arguments = hasty["spec"]["template"]["spec"]["containers"][0]["args"];
   for (auto& argument : arguments)

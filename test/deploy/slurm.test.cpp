@@ -1,6 +1,6 @@
-/// deploy/slurm/rrfp.sbatch, really submitted: munged, slurmctld and two slurmd on this machine, in
-/// a network of their own that has nothing but loopback. Where they are not installed or cannot run
-/// the program ends with code 77: skipped.
+/// Submits deploy/slurm/rrfp.sbatch: munged, slurmctld and two slurmd run on this machine, in a
+/// network namespace with only loopback. If they are not installed or cannot run, the program ends
+/// with code 77: skipped.
 #include <catch2/catch.hpp>
 
 #include <sched.h>
@@ -50,15 +50,15 @@ bool eventually(const std::function<bool()>& holds, std::chrono::seconds limit) 
   return false;
 }
 
-/// From now on this process and all that it starts have nothing but a loopback device, and ports
-/// that nobody else has. Slurm resolves no name without one address that is none of loopback.
+/// Moves this process and its children into a network namespace with only a loopback device and its
+/// own ports. Slurm resolves names only if there is an address outside of 127.0.0.0/8.
 void enter_own_network() {
   if (::unshare(CLONE_NEWNET) != 0) skip("no network namespace can be made (needs root)");
   if (shell("ip link set lo up && ip address add 10.213.78.1/32 dev lo").code != 0)
     skip("a network namespace cannot be set up (needs ip)");
 }
 
-/// Two nodes, rrfp-a and rrfp-b. Everything is stopped when it goes.
+/// A cluster of two nodes, rrfp-a and rrfp-b. The destructor stops everything.
 class cluster {
  public:
   cluster() {
@@ -96,7 +96,7 @@ class cluster {
     for (auto& d : daemons_) d->wait(std::chrono::seconds{10});
   }
 
-  /// Of the job that was submitted with these arguments of the script.
+  /// Submits the script with these arguments; returns the job number.
   std::string submit(const std::string& log, const std::string& arguments,
                      const std::string& options = "") const {
     const auto o = shell("sbatch --parsable --output=" + log + " " + options +
@@ -111,16 +111,16 @@ class cluster {
   std::string state(const std::string& job) const { return shell("scontrol show job " + job).out; }
 
  private:
-  /// It does not outlive the test, however that ends.
+  /// Starts a daemon that dies with the test.
   void start(const std::vector<std::string>& arguments) {
     std::vector<std::string> all{"/usr/bin/setpriv", "--pdeathsig", "KILL"};
     all.insert(all.end(), arguments.begin(), arguments.end());
     daemons_.push_back(std::make_unique<program>(all));
   }
   [[noreturn]] void give_up(const std::string& why) {
-    const auto told = why + daemons_.back()->err();
+    const auto message = why + daemons_.back()->err();
     daemons_.clear();
-    skip(told);
+    skip(message);
   }
 
   std::string configuration() const {
@@ -162,7 +162,7 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   CHECK_THAT(slurm.state(trained), Contains("JobState=COMPLETED") && Contains("ExitCode=0:0"));
   CHECK_THAT(text_of(log), Contains("node 1 at 127.0.0.1: stages 2, 3") && Contains("step 5/5"));
 
-  // The environment that it was not submitted with does not keep the nodes from starting.
+  // The nodes also start if the environment was not exported.
   const auto log_of_bare = folder / "bare.log";
   const auto bare =
       slurm.submit(log_of_bare, job, "--export=RRFP_NODE=" RRFP_NODE ",SLURM_CONF=$SLURM_CONF");
@@ -171,7 +171,7 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   CHECK_THAT(slurm.state(bare), Contains("JobState=COMPLETED") && Contains("ExitCode=0:0"));
   CHECK_THAT(text_of(log_of_bare), Contains("step 5/5"));
 
-  // A step of a second, so that the job has to wait for its end before it saves.
+  // A step of one second, so that the job must wait for its end before it saves.
   const auto log_of_cancelled = folder / "cancelled.log";
   std::ofstream{folder / "delays.csv"} << "step,stage,chunk,mb,kind,ms\n1,1,0,1,F,1000\n";
   const auto saved = folder / "saved";
@@ -186,11 +186,11 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   CHECK(slurm.is_over(std::chrono::seconds{90}));
   INFO(text_of(log_of_cancelled) << slurm.state(cancelled));
   CHECK_THAT(slurm.state(cancelled), Contains("JobState=CANCELLED"));
-  CHECK_THAT(text_of(log_of_cancelled), Contains("interrupted: saves what is not saved yet") &&
+  CHECK_THAT(text_of(log_of_cancelled), Contains("interrupted: finishing the step") &&
                                             Contains(" saved, 4 files") &&
                                             Contains("allocated: interrupted after "));
 
-  // Submitted again, it goes on from there.
+  // Submitted again, the job resumes from there.
   const auto log_of_resumed = folder / "resumed.log";
   const auto steps = shell("ls " + saved + " | sed 's/step-0*//'").out;
   const auto resumed = slurm.submit(
@@ -199,9 +199,9 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   INFO(text_of(log_of_resumed) << slurm.state(resumed));
   CHECK_THAT(slurm.state(resumed), Contains("JobState=COMPLETED"));
   CHECK_THAT(text_of(log_of_resumed),
-             Contains("goes on after step " + std::to_string(std::stoi(steps))));
+             Contains("resumes after step " + std::to_string(std::stoi(steps))));
 
-  // A signal alone, as the time limit sends it: ended with a save, and no success.
+  // Only a signal, as at the time limit: the job saves and ends, but not as a success.
   const auto log_of_signalled = folder / "signalled.log";
   const auto signalled = slurm.submit(log_of_signalled, job + more + " --set train.steps=100000");
   REQUIRE(eventually([&] { return text_of(log_of_signalled).find("  step ") != std::string::npos; },

@@ -1,6 +1,6 @@
-/// Preloaded into a program of the product: holds it where main() would begin, and runs main() in a
-/// child of its own for each request. What takes longest, loading libtorch, happens once; all else
-/// is the program as it is. Speaks with the end of fork_server.hpp that the fuzzer holds.
+/// Preloaded into a program: stops it before main(), and runs main() in a child process for each
+/// request. So libtorch, which takes longest, is loaded once; the rest of the program is unchanged.
+/// fork_server.hpp defines the protocol.
 #include "fork_server.hpp"
 
 #include <dlfcn.h>
@@ -42,8 +42,8 @@ void send_to(const char* file, int descriptor) {
   ::close(opened);
 }
 
-/// In the child: the program, from its main() to its end.
-[[noreturn]] void be_the_program(int channel, std::string& request, const sigset_t& mask) {
+/// In the child: runs the program's main() to its end.
+[[noreturn]] void run_main(int channel, std::string& request, const sigset_t& mask) {
   ::close(channel);
   std::vector<char*> words;
   for (std::size_t at = 0; at < request.size(); at += std::string_view{&request[at]}.size() + 1)
@@ -70,7 +70,7 @@ void send_to(const char* file, int descriptor) {
 answer wait_for(pid_t child, const sigset_t& child_ended) {
   const timespec limit{seconds_max, 0};
   int status = 0;
-  // The signal may be of a child before.
+  // The signal may come from an earlier child.
   while (::waitpid(child, &status, WNOHANG) == 0)
     if (::sigtimedwait(&child_ended, nullptr, &limit) < 0 && errno == EAGAIN) {
       ::kill(child, SIGKILL);
@@ -94,7 +94,7 @@ int serve(int /*argc*/, char** /*argv*/, char** /*environment*/) {
     std::string request(size, '\0');
     if (!read_all(channel, request.data(), size)) break;
     const auto child = ::fork();
-    if (child == 0) be_the_program(channel, request, before);
+    if (child == 0) run_main(channel, request, before);
     const auto ended = wait_for(child, child_ended);
     if (::write(channel, &ended, sizeof ended) != sizeof ended) break;
   }

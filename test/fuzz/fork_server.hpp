@@ -1,6 +1,6 @@
-/// How the fuzzer asks a held program to run: a size, then the working folder, the files for stdout
-/// and stderr, how it ends, and the arguments, each ended by a zero byte. The answer is how it
-/// ended.
+/// The protocol between the fuzzer and the fork server. A request is its size, then the working
+/// folder, the files for stdout and stderr, the kind of exit, and the arguments, each ended by a
+/// zero byte. The answer is how the program ended.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace rrfp::fuzz {
 
-/// The descriptor of the socket, as a number.
+/// The environment variable with the number of the socket.
 inline constexpr const char* channel_variable = "RRFP_FUZZ_CHANNEL";
-/// Any other word: without the destructors of static objects, libtorch's, which take longer than
-/// most runs.
+/// The kind of exit that runs the destructors of static objects. Any other word skips them: those
+/// of libtorch take longer than most runs.
 inline constexpr std::string_view whole_end_word = "whole";
-/// Of one input: of the processor, which others may use as well, and on the clock.
+/// Limits for one input: CPU time, and wall-clock time, because the machine may have other work.
 inline constexpr int cpu_seconds_max = 20;
 inline constexpr int seconds_max = 120;
-/// Address space of one input: what asks for more is refused, and the machine lives on.
+/// Address space for one input, so that a huge allocation fails without harm to the machine.
 inline constexpr std::uint64_t memory_bytes_max = std::uint64_t{8} << 30;
 
 enum class ending : std::int32_t { code, signal, hung };

@@ -26,7 +26,7 @@ void write(const std::string& file, const std::string& text) {
   std::ofstream{file, std::ios::binary | std::ios::trunc} << text;
 }
 
-/// Now and then there is no file, but nothing, a folder, or a file without end.
+/// Sometimes replaces the file by nothing, a folder, a link to itself or an endless device.
 void write_changed(const std::string& file, const std::string& text, mutator& m) {
   if (!m.one_in(50)) return write(file, text);
   std::error_code ignored;
@@ -45,7 +45,7 @@ void change_bytes(const std::string& file, mutator& m) {
   write_changed(file, m.bytes(test::text_of(file)), m);
 }
 
-/// A line of JSON, or what stands around it.
+/// Changes one line as JSON, or the whole file as text.
 void change_json_lines(const std::string& file, mutator& m) {
   if (m.one_in(3)) return change_text(file, m);
   auto text = test::text_of(file);
@@ -61,7 +61,7 @@ std::string little_endian(std::uint64_t n) {
   return bytes;
 }
 
-/// The header as JSON, or the file as bytes.
+/// Changes the header as JSON, or the file as bytes.
 void change_safetensors(const std::string& file, mutator& m) {
   if (m.one_in(3)) return change_bytes(file, m);
   const auto text = test::text_of(file);
@@ -71,7 +71,7 @@ void change_safetensors(const std::string& file, mutator& m) {
   write_changed(file, little_endian(header.size()) + header + text.substr(8 + size), m);
 }
 
-std::uint32_t png_sum(std::string_view bytes) {
+std::uint32_t png_checksum(std::string_view bytes) {
   std::uint32_t sum = ~0U;
   for (const char byte : bytes) {
     sum ^= static_cast<std::uint8_t>(byte);
@@ -80,8 +80,8 @@ std::uint32_t png_sum(std::string_view bytes) {
   return ~sum;
 }
 
-/// Chunk after chunk as far as the lengths lead, so that a change is not refused for its sum alone.
-void mend_png_sums(std::string& png) {
+/// Corrects the checksums chunk by chunk, so that a change is not refused for its checksum alone.
+void fix_png_checksums(std::string& png) {
   const auto number_at = [&](std::size_t at) {
     std::size_t n = 0;
     for (std::size_t i = 0; i < 4; ++i) n = n << 8 | static_cast<std::uint8_t>(png[at + i]);
@@ -90,15 +90,15 @@ void mend_png_sums(std::string& png) {
   for (std::size_t at = 8; at + 12 <= png.size();) {
     const auto length = number_at(at);
     if (length > png.size() - at - 12) return;
-    const auto sum = png_sum(std::string_view{png}.substr(at + 4, length + 4));
+    const auto sum = png_checksum(std::string_view{png}.substr(at + 4, length + 4));
     for (std::size_t i = 0; i < 4; ++i)
       png[at + 8 + length + i] = static_cast<char>(sum >> (24 - 8 * i));
     at += length + 12;
   }
 }
 
-/// The sums of a changed checkpoint as its writer would have made them.
-void mend_checkpoint(const std::string& folder) {
+/// Corrects the checksums of a changed checkpoint.
+void fix_checkpoint_checksums(const std::string& folder) {
   auto parsed = parse_json<json>(test::text_of(folder + "/manifest.json"));
   if (std::holds_alternative<json_fault>(parsed)) return;
   auto& manifest = std::get<json>(parsed);
@@ -293,7 +293,7 @@ const std::string documents =
     "2]}}\n"
     "{\"text\": \"and a third\"}\n{\"text\": \"the fourth and last\"}\n";
 
-/// Whatever the job says, this is soon over.
+/// Overrides that make any job short.
 const words small{"--set", "train.steps=1",
                   "--set", "pipeline.stages=2",
                   "--set", "pipeline.chunks=1",
@@ -321,7 +321,7 @@ words with(words a, const words& b) {
 
 command node(const words& arguments) { return {"rrfp-node", arguments}; }
 
-/// `check` and `run` of job.toml by turns.
+/// `check` or `run` of job.toml.
 command check_or_run(mutator& m) { return node({m.one_in(3) ? "run" : "check", "job.toml"}); }
 
 void make_tokens(const std::string& folder) {
@@ -464,7 +464,7 @@ kind checkpoints() {
             else
               change_safetensors(
                   step + "/stage-00" + std::to_string(m.below(2)) + "-rank-00.safetensors", m);
-            if (!m.one_in(4)) mend_checkpoint(step);
+            if (!m.one_in(4)) fix_checkpoint_checksums(step);
             switch (m.below(4)) {
               case 0: return node({"check", "job.toml", "--set", "train.steps=3"});
               case 1: return resume;
@@ -561,7 +561,7 @@ kind images() {
           case 2: change_bytes(at + "/b.jpg", m); break;
           default: {
             auto png = m.bytes(test::text_of(at + "/a.png"));
-            if (!m.one_in(3)) mend_png_sums(png);
+            if (!m.one_in(3)) fix_png_checksums(png);
             write_changed(at + "/a.png", png, m);
           }
         }

@@ -1,4 +1,4 @@
-/// The kinds of files that the programs read, real ones of each, and the command that reads them.
+/// The kinds of input files: a valid example of each, and the commands that read it.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,16 @@ struct command {
   std::vector<std::string> arguments;
 };
 
-/// Runs a command in a folder; throws if it does not end well.
+/// Runs a command in a folder; throws if it fails.
 using runner = std::function<void(const std::string& folder, const command&)>;
 
 struct kind {
   std::string name;
-  /// What is read, unchanged, in the folder; made once.
+  /// Creates the unchanged input in the folder; called once.
   std::function<void(const std::string& folder, const runner&)> prepare;
-  /// Changes what prepare() made, in a copy of that folder, and says what reads it.
+  /// Changes the input in a copy of that folder, and returns the command that reads it.
   std::function<command(const std::string& folder, mutator&)> change;
-  /// The same without a change: these must end well, or the kind tests nothing.
+  /// Commands that must succeed on the unchanged input; otherwise the kind tests nothing.
   std::vector<command> unchanged;
 };
 

@@ -1,12 +1,12 @@
-/// Feeds changed inputs to the programs and looks at how they end.
+/// Feeds mutated inputs to the programs and checks how they end.
 ///
 ///   fuzz BIN FORK_SERVER [--inputs N] [--seed N | --new-seed] [--kind NAME] [--only NUMBER]
 ///
-/// A good end is exit code 0, or 2 with a word on stderr. A signal, more than 20 s (of the
-/// processor; 120 s on the clock, for the machine may have other work), another code or silence is
-/// a finding: its folder and its command are kept, a line says so, and the exit code is
-/// 1. Of code 1, the product's own fault, memory is the one fault that an input may cause: a
-/// file may ask for any amount. `--only` makes one input again.
+/// Exit code 0 is good, and so is 2 with a message on stderr. A signal, more than 20 s of CPU time
+/// or 120 s of wall-clock time, another code, or 2 without a message is a finding: the fuzzer
+/// prints a line, keeps the input and its command, and ends with exit code 1. Code 1, an internal
+/// error, is good only for a failed allocation, because a file may request any amount of memory.
+/// `--only` repeats one input.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -16,7 +16,7 @@
 #include <memory>
 #include <optional>
 
-#include "held_program.hpp"
+#include "fuzz_target.hpp"
 #include "kinds.hpp"
 #include "program.hpp"
 
@@ -42,13 +42,13 @@ bool is_about_memory(const std::string& err) {
   return false;
 }
 
-/// What is wrong with an end; nothing if it is good.
+/// Why an end is a finding; empty if it is good.
 std::string fault_of(const outcome& o) {
-  if (o.ended.how == ending::hung) return "no end in " + std::to_string(cpu_seconds_max) + " s";
+  if (o.ended.how == ending::hung) return "timeout after " + std::to_string(cpu_seconds_max) + " s";
   if (o.ended.how == ending::signal) return "signal " + std::to_string(o.ended.number);
   const auto code = o.ended.number;
   if (code == 0) return "";
-  if (o.err.empty()) return "code " + std::to_string(code) + " without a word";
+  if (o.err.empty()) return "code " + std::to_string(code) + " without a message";
   if (code == 2 || (code == 1 && is_about_memory(o.err))) return "";
   return "code " + std::to_string(code);
 }
@@ -69,7 +69,7 @@ class fuzzer {
     for (const auto& k : kinds_) prepare(k);
   }
 
-  /// How many findings there were.
+  /// Returns the number of findings.
   std::uint64_t run() {
     const auto first = wanted_.only.value_or(0);
     const auto end = wanted_.only ? first + 1 : wanted_.inputs;
@@ -84,28 +84,29 @@ class fuzzer {
   }
 
  private:
-  outcome ask(const std::string& folder, const command& c, bool whole_end = true) {
+  outcome run_program(const std::string& folder, const command& c, bool whole_end = true) {
     auto& program = programs_[c.program];
     if (!program)
       program =
-          std::make_unique<held_program>(wanted_.programs + "/" + c.program, wanted_.fork_server);
+          std::make_unique<fuzz_target>(wanted_.programs + "/" + c.program, wanted_.fork_server);
     return program->run(folder, c.arguments, scratch_ / "err", whole_end);
   }
 
-  void demand(const std::string& folder, const command& c) {
-    const auto o = ask(folder, c);
+  void require_success(const std::string& folder, const command& c) {
+    const auto o = run_program(folder, c);
     if (o.ended.how == ending::code && o.ended.number == 0) return;
-    throw std::runtime_error("without a change: " + shown(c) + ": " + fault_of(o) + ": " + o.err);
+    throw std::runtime_error("unchanged input: " + shown(c) + ": " + fault_of(o) + ": " + o.err);
   }
 
   std::string pristine(const kind& k) const { return scratch_ / k.name; }
 
   void prepare(const kind& k) {
     fs::create_directory(pristine(k));
-    k.prepare(pristine(k), [&](const std::string& at, const command& c) { demand(at, c); });
+    k.prepare(pristine(k),
+              [&](const std::string& at, const command& c) { require_success(at, c); });
     for (const auto& c : k.unchanged) {
       copy(k);
-      demand(scratch_ / "input", c);
+      require_success(scratch_ / "input", c);
     }
   }
 
@@ -118,19 +119,19 @@ class fuzzer {
     const auto& k = kinds_[number % kinds_.size()];
     copy(k);
     mutator m{wanted_.seed * 1'000'003 + number};
-    const auto what = k.change(scratch_ / "input", m);
-    // A run leaves files of its own: what is kept is what it was given.
+    const auto changed = k.change(scratch_ / "input", m);
+    // The run may write files; keep a copy of its input.
     fs::remove_all(scratch_ / "given");
     fs::copy(scratch_ / "input", scratch_ / "given",
              fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     const auto begun = std::chrono::steady_clock::now();
-    const auto o = ask(scratch_ / "input", what, wanted_.only || number % 16 == 0);
+    const auto o = run_program(scratch_ / "input", changed, wanted_.only || number % 16 == 0);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
     const auto fault = fault_of(o);
     ++ends_[k.name][!fault.empty() ? fault : "code " + std::to_string(o.ended.number)];
     if (wanted_.verbose || !fault.empty() || wanted_.only)
       std::printf("%llu %s: %s: %s (%.1f s): %s\n", static_cast<unsigned long long>(number),
-                  k.name.c_str(), fault.empty() ? "good" : fault.c_str(), shown(what).c_str(),
+                  k.name.c_str(), fault.empty() ? "good" : fault.c_str(), shown(changed).c_str(),
                   took.count(), o.err.substr(0, 400).c_str());
     if (fault.empty()) return;
     ++findings_;
@@ -141,7 +142,7 @@ class fuzzer {
     fs::create_directories(kept.parent_path());
     fs::copy(scratch_ / "given", kept,
              fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-    std::ofstream{kept / "command"} << shown(what) << "\n" << fault << "\n" << o.err;
+    std::ofstream{kept / "command"} << shown(changed) << "\n" << fault << "\n" << o.err;
     std::printf("  kept in %s; again: --seed %llu%s --only %llu\n", kept.c_str(),
                 static_cast<unsigned long long>(wanted_.seed),
                 wanted_.kind.empty() ? "" : (" --kind " + wanted_.kind).c_str(),
@@ -151,7 +152,7 @@ class fuzzer {
   const options& wanted_;
   rrfp::test::scratch_folder scratch_;
   std::vector<kind> kinds_;
-  std::map<std::string, std::unique_ptr<held_program>> programs_;
+  std::map<std::string, std::unique_ptr<fuzz_target>> programs_;
   std::map<std::string, std::map<std::string, std::uint64_t>> ends_;
   std::uint64_t findings_ = 0;
 };
@@ -160,22 +161,22 @@ class fuzzer {
 
 int main(int argc, char** argv) {
   options wanted;
-  CLI::App app{"Feeds changed inputs to the programs and looks at how they end"};
-  app.add_option("programs", wanted.programs, "Their folder")->required();
+  CLI::App app{"Feeds mutated inputs to the programs and checks how they end"};
+  app.add_option("programs", wanted.programs, "The folder of the programs")->required();
   app.add_option("fork_server", wanted.fork_server, "The library to preload")->required();
-  app.add_option("--inputs", wanted.inputs, "How many");
-  app.add_option("--seed", wanted.seed, "They follow from it");
+  app.add_option("--inputs", wanted.inputs, "Number of inputs");
+  app.add_option("--seed", wanted.seed, "Seed of the inputs");
   app.add_flag_callback(
       "--new-seed",
       [&] {
         const auto now = std::chrono::system_clock::now().time_since_epoch();
         wanted.seed = static_cast<std::uint64_t>(now / std::chrono::milliseconds{1});
       },
-      "A seed that follows from the clock");
-  app.add_option("--kind", wanted.kind, "Of this kind alone");
-  app.add_option("--only", wanted.only, "This input alone, by its number");
-  app.add_option("--keep", wanted.keep, "Folder of the inputs that were findings");
-  app.add_flag("--verbose", wanted.verbose, "A line for every input");
+      "Take the seed from the clock");
+  app.add_option("--kind", wanted.kind, "Only inputs of this kind");
+  app.add_option("--only", wanted.only, "Only the input with this number");
+  app.add_option("--keep", wanted.keep, "Folder for the inputs of findings");
+  app.add_flag("--verbose", wanted.verbose, "Print a line for every input");
   CLI11_PARSE(app, argc, argv);
   try {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);

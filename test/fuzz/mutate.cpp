@@ -9,7 +9,7 @@ namespace {
 
 using json_value_type = nlohmann::ordered_json;
 
-/// Stand in a value until it is text: what no JSON library would write.
+/// Marks in values and keys for text that no JSON library writes; replaced after serialisation.
 const std::string raw_begin = "@raw(", raw_end = ")raw@", doubled = "@doubled@";
 
 void all_nodes(json_value_type& at, std::vector<json_value_type*>& nodes) {
@@ -31,7 +31,7 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// Texts that stand for themselves lose their quotes.
+/// Removes the quotes of raw texts and the marks of duplicate keys.
 std::string with_raw_texts(std::string text) {
   for (auto at = text.find('"' + raw_begin); at != text.npos; at = text.find('"' + raw_begin)) {
     const auto end = text.find(raw_end + '"', at);
@@ -106,7 +106,7 @@ std::string mutator::brackets() {
   return text;
 }
 
-/// What every JSON parser takes, but for its depth.
+/// Valid JSON except for its depth.
 std::string mutator::json_brackets() {
   static const std::vector<std::size_t> depths{3, 63, 65, 5000, 100'000};
   const auto depth = pick(depths);
@@ -169,7 +169,7 @@ void mutator::change_text(std::string& text) {
     case 4: lines[a] = lines[a].substr(0, below(lines[a].size() + 1)); break;
     case 5: replace_token(lines[a], figures, number()); break;
     case 6: replace_token(lines[a], word, value()); break;
-    case 7: {  // what stands right of the sign is another value
+    case 7: {  // replaces the value after the sign
       const auto sign = lines[a].find_first_of("=:,");
       if (sign != std::string::npos) lines[a] = lines[a].substr(0, sign + 1) + ' ' + value();
       break;
@@ -207,7 +207,7 @@ void mutator::change_bytes(std::string& bytes) {
       for (std::size_t i = 0; i < 1 + below(8); ++i)
         bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
       break;
-    default: {  // a length or an offset of 2, 4 or 8 bytes, one end or the other first
+    default: {  // a length or an offset of 2, 4 or 8 bytes, in either byte order
       static const std::vector<std::uint64_t> extremes{0,
                                                        1,
                                                        0x7f,

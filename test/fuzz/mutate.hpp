@@ -1,5 +1,5 @@
-/// Inputs that are almost right. Text is changed by its tokens and lines, JSON by its values and
-/// keys, all of it by its bytes as well. A seed says everything.
+/// Mutates valid inputs: text by tokens and lines, JSON by values and keys, both also by bytes. The
+/// seed determines all changes.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ class mutator {
     return all[below(all.size())];
   }
 
-  /// TOML, CSV and the like; one line in some hundred ways.
+  /// For TOML, CSV and similar text: changes tokens and lines.
   std::string text(std::string original);
-  /// Keys deleted, doubled and renamed, values of other types and sizes, deep nesting; now and then
-  /// as text().
+  /// Deletes, duplicates and renames keys, changes types and sizes of values, nests deeply;
+  /// sometimes like text().
   std::string json(const std::string& original);
   std::string bytes(std::string original);
   /// A number as text, at the edge of a type or beyond.

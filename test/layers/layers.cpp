@@ -17,11 +17,11 @@ using names = std::set<std::string, std::less<>>;
 struct layer {
   std::string folder;
   names may_include;    ///< other layers, or single public headers of them
-  names third_parties;  ///< of those that are watched
+  names third_parties;  ///< the watched ones that it may include
 };
 
 const names torch{"torch", "ATen", "c10"};
-/// The CUDA runtime and what of libtorch needs it, NCCL.
+/// The CUDA runtime, the parts of libtorch that need it, and NCCL.
 const names cuda{"cuda", "nccl.h"};
 
 names with(names a, const names& b) {
@@ -42,13 +42,13 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"job", {"libpipeline/job", {"schedule", "weather", "policies", "hugging_face"}, {"toml++"}}},
       {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
       {"html", {"libpipeline/html", {}, {}}},
-      // The door to the JSON library's parser.
+      // The only layer that calls the JSON library's parser.
       {"json", {"libpipeline/json", {}, {}}},
       {"files", {"libpipeline/files", {"schedule"}, {}}},
-      // A file format: it knows neither models nor tensors that compute.
+      // A file format, independent of models and of the tensor library.
       {"safetensors", {"libpipeline/safetensors", {"files", "schedule", "json"}, {}}},
       {"checkpoint", {"libpipeline/checkpoint", {"files", "schedule", "safetensors", "json"}, {}}},
-      // Recorded durations are written in the simulator's form; it is not run here.
+      // Writes recorded durations in the simulator's format, but does not run the simulator.
       {"report",
        {"libpipeline/report",
         {"schedule", "html", "json", "rrfp/simulate/duration_table.hpp"},
@@ -67,7 +67,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
       {"policies", {"policies", {"schedule"}, {}}},
-      // Part of a library that programs load, not link.
+      // Part of a library that programs load at run time.
       {"nccl", {"libtp_coord/nccl", {"schedule", "tp_coord"}, cuda}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
       {"actors",
@@ -75,7 +75,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
          "schedule", "checkpoint", "safetensors", "metrics", "accelerator", "files"},
         with(torch, {"caf"})}},
-      // The door to devices, and what lies behind it.
+      // The interface to devices, and the implementation for CUDA.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
       {"cuda",
        {"libactors/cuda",
@@ -89,9 +89,9 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libactors/wall_clock",
         {"actors", "experiment", "simulate", "policies", "job", "workload", "weather", "schedule"},
         {}}},
-      // Finding and watching nodes takes no actor and no tensor: it builds and is tested by itself.
-      // Numbers and where to read them: whoever serves them is an app.
+      // Counters and their readers; serving them is up to the apps.
       {"metrics", {"libactors/metrics", {"schedule"}, {}}},
+      // Membership needs no actors and no tensors, so it builds and is tested separately.
       {"membership",
        {"libactors/membership",
         {"schedule", "rrfp/actors/launch_environment.hpp", "rrfp/actors/membership.hpp"},
@@ -107,22 +107,23 @@ const std::map<std::string, layer, std::less<>>& layers() {
   return all;
 }
 
-/// Third parties that only some layers may know, by the folder of their headers.
+/// Third parties that only some layers may include, by the folder of their headers.
 const names watched{"torch",         "ATen",    "c10",   "caf",         "CLI",
                     "toml++",        "openssl", "png.h", "turbojpeg.h", "prometheus",
                     "CivetServer.h", "cuda",    "nccl.h"};
 
-/// The name under which a header is watched: its folder, but for CUDA, which has none of its own.
+/// The name under which a header is watched: its folder; CUDA's headers have no common folder.
 std::string watched_name(const std::string& target) {
   for (const auto* const head : {"cuda", "ATen/cuda/", "c10/cuda/", "torch/csrc/cuda/"})
     if (target.starts_with(head)) return "cuda";
   return target.substr(0, target.find('/'));
 }
 
-/// Parsers that take any depth, and the one place of each where a text's depth is limited first.
+/// Parsers without a depth limit, and the only files that may call them: these limit the depth
+/// first.
 struct guarded_parser {
   std::string_view call;
-  std::string_view door;
+  std::string_view allowed_in;
   std::string_view instead;
 };
 constexpr guarded_parser guarded_parsers[] = {
@@ -146,7 +147,7 @@ const names pure_headers{
     "tuple",     "type_traits", "unordered_map", "unordered_set", "utility",    "variant",
     "vector"};
 
-/// What of another layer is as pure as the core, and sees no other part of its own layer.
+/// Parts of another layer that are as pure as the core and include no other part of their layer.
 constexpr std::string_view pure_folders[] = {"libtp_coord/order/",
                                              "libtp_coord/include/rrfp/tp_coord/order/"};
 constexpr std::string_view pure_public_headers = "rrfp/tp_coord/order/";
@@ -156,7 +157,7 @@ bool is_in_pure_folder(const std::string& file) {
                      [&](auto folder) { return file.starts_with(folder); });
 }
 
-/// A failed check prints and aborts; nothing else of the core may.
+/// Only a failed check may print and abort.
 const names check_headers{"cstdio", "cstdlib"};
 
 bool is_source(const fs::path& file) {
@@ -203,30 +204,29 @@ class reader {
     file_ = path.lexically_relative(root_).generic_string();
     owner_ = owner_of(file_);
     line_ = 0;
-    if (owner_.empty()) return report("lies in no layer");
+    if (owner_.empty()) return report("belongs to no layer");
     std::ifstream in{path};
     for (std::string text; std::getline(in, text);) {
       ++line_;
-      judge_calls(text);
+      check_calls(text);
       std::smatch match;
       if (!std::regex_search(text, match, include)) continue;
       const inclusion i{match[2], match[1] == "\""};
       if (i.quoted)
-        judge_quoted(path, i.target);
+        check_quoted(path, i.target);
       else
-        judge_angled(i.target);
+        check_angled(i.target);
     }
   }
 
-  void judge_calls(const std::string& text) {
+  void check_calls(const std::string& text) {
     const auto code = text.substr(0, text.find("//"));
     for (const auto& parser : guarded_parsers)
-      if (code.find(parser.call) != std::string::npos && !file_.starts_with(parser.door))
-        report("parses by itself: expected " + std::string{parser.instead} +
-               ", which limits the depth");
+      if (code.find(parser.call) != std::string::npos && !file_.starts_with(parser.allowed_in))
+        report("calls a parser without a depth limit: expected " + std::string{parser.instead});
   }
 
-  void judge_quoted(const fs::path& path, const std::string& target) {
+  void check_quoted(const fs::path& path, const std::string& target) {
     const auto home = root_ / layers().at(owner_).folder;
     for (const auto& base : {path.parent_path(), home}) {
       const auto file = (base / target).lexically_normal();
@@ -237,12 +237,12 @@ class reader {
     report("includes \"" + target + "\", which is not a file of its own layer");
   }
 
-  void judge_angled(const std::string& target) {
-    if (first_part(target) == "rrfp") return judge_layer(target);
+  void check_angled(const std::string& target) {
+    if (first_part(target) == "rrfp") return check_layer(target);
     const auto& own = layers().at(owner_);
     const auto party = watched_name(target);
     if (watched.contains(party) && !own.third_parties.contains(party))
-      return report("includes <" + target + ">: layer " + owner_ + " may not know " + party);
+      return report("includes <" + target + ">: layer " + owner_ + " may not include " + party);
     if (owner_ != "schedule" && !is_in_pure_folder(file_)) return;
     const bool is_check = file_ == "libpipeline/schedule/check.cpp";
     if (!pure_headers.contains(target) && !(is_check && check_headers.contains(target)))
@@ -250,8 +250,8 @@ class reader {
              " is pure");
   }
 
-  void judge_layer(const std::string& target) {
-    // What stands in no folder of a layer is the door for programs that embed the runtime.
+  void check_layer(const std::string& target) {
+    // Headers directly under rrfp/ belong to the trainer, the interface for embedding programs.
     const auto part = first_part(target.substr(5));
     const auto other = part.ends_with(".hpp") ? std::string{"trainer"} : std::string{part};
     const auto& may = layers().at(owner_).may_include;
@@ -259,11 +259,11 @@ class reader {
     if (is_in_pure_folder(file_) && other == owner_ && !target.starts_with(pure_public_headers))
       return report("includes <" + target + ">: the order is pure");
     if (other != owner_ && !may.contains(other) && !may.contains(target))
-      report("includes <" + target + ">: no arrow from " + owner_ + " to " + other);
+      report("includes <" + target + ">: " + owner_ + " may not depend on " + other);
   }
 
-  void report(const std::string& what) {
-    found_.push_back(file_ + ":" + std::to_string(line_) + ": " + what);
+  void report(const std::string& problem) {
+    found_.push_back(file_ + ":" + std::to_string(line_) + ": " + problem);
   }
 
   const fs::path root_;

@@ -1,8 +1,9 @@
-/// The arrows of DESIGN.md, section 3, read off the `#include` lines of a source tree.
+/// Checks the dependencies between layers (DESIGN.md, section 3) in the `#include` lines of a
+/// source tree.
 ///
-/// A layer is a folder; its public headers are rrfp/<layer>/. What is not allowed here by name is a
-/// violation: an unknown layer, a folder that no layer owns, a quoted include that leaves its
-/// layer.
+/// A layer is a folder; its public headers are rrfp/<layer>/. All that is not explicitly allowed is
+/// a violation, also an unknown layer, a folder that no layer owns, and a quoted include of another
+/// layer's file.
 #pragma once
 
 #include <filesystem>

@@ -129,7 +129,7 @@ TEST_CASE("A tensor out of order, too many bytes and too few bytes abort") {
   const scratch_folder folder;
   const std::byte some[4]{};
   const auto with_writer = [&](auto use) {
-    return last_words([&] {
+    return abort_message([&] {
       auto w = writer::create(folder / "x", {{"a", dtype::u8, {2}}, {"b", dtype::u8, {2}}}, {});
       use(**w);
     });

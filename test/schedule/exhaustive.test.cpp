@@ -296,7 +296,7 @@ class exploration {
       total_.transitions += found.transitions;
       total_.ends += found.ends;
       ++cases_;
-    } catch (const broken& e) {
+    } catch (const rule_violation& e) {
       FAIL(e.what() << " (" << text_of(setup, hint) << ")");
     }
   }

@@ -129,15 +129,15 @@ TEST_CASE("reset() clears the step, its peaks and its bytes") {
 TEST_CASE(
     "A slot taken twice, a slot released before it is taken, and a wrong number of slot_bytes "
     "abort") {
-  using testing::last_words;
+  using testing::abort_message;
   auto slots = slots_of({}, 2);
   slots.take(mb(0));
-  CHECK_THAT(last_words([&] { slots.take(mb(0)); }), Catch::Contains("takes its slot once"));
-  CHECK_THAT(last_words([&] { (void)slots.may_take(mb(0)); }),
+  CHECK_THAT(abort_message([&] { slots.take(mb(0)); }), Catch::Contains("takes its slot once"));
+  CHECK_THAT(abort_message([&] { (void)slots.may_take(mb(0)); }),
              Catch::Contains("takes its slot once"));
-  CHECK_THAT(last_words([&] { slots.activation_ends(mb(1)); }), Catch::Contains("with a slot"));
+  CHECK_THAT(abort_message([&] { slots.activation_ends(mb(1)); }), Catch::Contains("with a slot"));
   const std::vector<std::uint64_t> one{1};
-  CHECK_THAT(last_words([&] { slots.reset(one); }), Catch::Contains("one entry per microbatch"));
+  CHECK_THAT(abort_message([&] { slots.reset(one); }), Catch::Contains("one entry per microbatch"));
 }
 
 }  // namespace rrfp

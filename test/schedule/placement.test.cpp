@@ -75,12 +75,12 @@ TEST_CASE("Names of placements parse to their placements") {
 
 TEST_CASE("A chunk outside the pipeline aborts") {
   const pipeline_shape shape{3, 2, 1, placement::v};
-  using testing::last_words;
-  CHECK_THAT(last_words([&] { (void)shape.virtual_stage(stage_id{3}, chunk_id{0}); }),
+  using testing::abort_message;
+  CHECK_THAT(abort_message([&] { (void)shape.virtual_stage(stage_id{3}, chunk_id{0}); }),
              Catch::Contains("stage or chunk out of range"));
-  CHECK_THAT(last_words([&] { (void)shape.virtual_stage(stage_id{0}, chunk_id{2}); }),
+  CHECK_THAT(abort_message([&] { (void)shape.virtual_stage(stage_id{0}, chunk_id{2}); }),
              Catch::Contains("stage or chunk out of range"));
-  CHECK_THAT(last_words([&] { (void)shape.at(virtual_stage_id{6}); }),
+  CHECK_THAT(abort_message([&] { (void)shape.at(virtual_stage_id{6}); }),
              Catch::Contains("virtual stage out of range"));
 }
 

@@ -54,7 +54,8 @@ pipeline_setup random_setup(random_source& random) {
   if (random.one_in(4)) setup.hints = on_every_stage(bf_hint(shape, random.one_in(2)));
   if (random.one_in(4)) {
     const auto sequences = random_sequences(setup.hints, random);
-    if (auto valid = check_sequences(shape, sequences); !valid) throw broken{valid.message()};
+    if (auto valid = check_sequences(shape, sequences); !valid)
+      throw rule_violation{valid.message()};
     setup.hints = sequence_hints(shape, sequences);
   }
   return setup;
@@ -222,7 +223,7 @@ std::string run(std::uint64_t seed) {
     else
       run_ready(random);
     return {};
-  } catch (const broken& e) {
+  } catch (const rule_violation& e) {
     return e.what() + std::string("; reproduce with RRFP_SEED=") + std::to_string(seed);
   }
 }

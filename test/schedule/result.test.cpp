@@ -36,10 +36,10 @@ TEST_CASE("A move-only value can be moved out") {
 
 TEST_CASE(
     "Asking a failure for its value, or a value for its message, aborts with the source location") {
-  CHECK_THAT(testing::last_words([] { (void)word(false).value(); }),
+  CHECK_THAT(testing::abort_message([] { (void)word(false).value(); }),
              Catch::Contains("broken invariant: value() of an error (ok()) at ") &&
                  Catch::Contains("result.hpp:"));
-  CHECK_THAT(testing::last_words([] { (void)word(true).message(); }),
+  CHECK_THAT(testing::abort_message([] { (void)word(true).message(); }),
              Catch::Contains("message() of a value"));
 }
 

@@ -11,8 +11,8 @@
 namespace rrfp {
 namespace {
 
+using testing::abort_message;
 using testing::hint_table;
-using testing::last_words;
 using testing::replayed;
 
 /// The first of two stages with `m` microbatches: its gradients come from the next stage.
@@ -850,7 +850,7 @@ std::string dies_of(const std::string& text) {
   config.ranks = 2;
   config.lookahead = 1;
   stage_core core{config, oldest_first(config.shape, true)};
-  return last_words([&] { replayed(core, text); });
+  return abort_message([&] { replayed(core, text); });
 }
 
 const std::string both_running =
@@ -860,7 +860,7 @@ const std::string both_running =
 
 TEST_CASE("An event that breaks the protocol aborts the process") {
   using Catch::Contains;
-  CHECK(dies_of(both_running) == "it lived");
+  CHECK(dies_of(both_running) == "it did not abort");
   CHECK_THAT(dies_of("step 0\narrived F0 rank 0\narrived F0 rank 0\n"),
              Contains("an input arrives once per step and rank"));
   CHECK_THAT(dies_of(both_running + "arrived F0 rank 0\n"),
@@ -890,18 +890,18 @@ TEST_CASE("An event that breaks the protocol aborts the process") {
 TEST_CASE("A gradient sent to the stage that produces it aborts") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
-  CHECK_THAT(last_words([&] { replayed(core, "step 0\narrived B0 rank 0\n"); }),
+  CHECK_THAT(abort_message([&] { replayed(core, "step 0\narrived B0 rank 0\n"); }),
              Catch::Contains("the last virtual stage produces its own gradient"));
 }
 
 TEST_CASE("An invalid configuration or policy aborts") {
   using Catch::Contains;
   const auto dies = [](const stage_config& config, const hint_table& hint) {
-    return last_words([&] { stage_core{config, table(hint)}; });
+    return abort_message([&] { stage_core{config, table(hint)}; });
   };
   const auto good = first_of_two(1);
   const hint_table one_lane{good.shape};
-  CHECK(dies(good, one_lane) == "it lived");
+  CHECK(dies(good, one_lane) == "it did not abort");
   auto config = good;
   config.ranks = 0;
   CHECK_THAT(dies(config, one_lane), Contains("ranks must be 1 to 64"));

@@ -1,4 +1,4 @@
-/// Opens pages in a headless Chromium. Where none is found the program ends with code 77: skipped.
+/// Opens pages in a headless Chromium. Without one the program ends with code 77: skipped.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline std::string browser() {
   std::exit(77);
 }
 
-/// Opens a page, with further arguments, at most a minute.
+/// Opens a page with further arguments, for at most one minute.
 inline outcome open(const std::string& page, const std::vector<std::string>& arguments) {
   const scratch_folder profile;
   std::vector<std::string> all{browser(),
@@ -42,10 +42,10 @@ inline outcome open(const std::string& page, const std::vector<std::string>& arg
 
 inline std::string console_of(const outcome& o) {
   std::istringstream in{o.err};
-  std::string said;
+  std::string output;
   for (std::string line; std::getline(in, line);)
-    if (line.find("CONSOLE") != std::string::npos) said += line + "\n";
-  return said;
+    if (line.find("CONSOLE") != std::string::npos) output += line + "\n";
+  return output;
 }
 
 /// Of a PNG file: the share of the pixels that differ from the first one, the background.
@@ -78,7 +78,7 @@ inline void require_good_picture(const std::string& page, const std::string& nam
   CHECK(share_of_drawn_pixels(picture) > 0.01);
 }
 
-/// What a script appended to the page leaves in #probe.
+/// The text that a script, appended to the page, writes into #probe.
 inline std::string probe(const std::string& page, const std::string& script) {
   const scratch_folder folder;
   auto html = text_of(page);
@@ -96,8 +96,9 @@ inline std::string probe(const std::string& page, const std::string& script) {
   return o.out.substr(from + mark.size(), o.out.find("</pre>", from) - from - mark.size());
 }
 
-/// In windows of a laptop's and of a phone's width nothing lies beyond the window's right edge but
-/// what scrolls in a box of its own. A frame is the window, for a browser's own has a least width.
+/// Checks in windows of a laptop's and a phone's width that nothing lies beyond the right edge,
+/// except in boxes that scroll. A frame acts as the window, because a browser's window has a
+/// minimum width.
 inline void require_fits_windows(const std::string& page) {
   std::string source;
   for (const char c : text_of(page))

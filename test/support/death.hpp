@@ -1,4 +1,4 @@
-/// Whether a call aborts the process, and with which words: it runs in a forked child.
+/// Checks that a call aborts the process, and its message; the call runs in a forked child.
 #pragma once
 
 #include <sys/wait.h>
@@ -9,9 +9,9 @@
 
 namespace rrfp::testing {
 
-/// What `call` printed to stderr before it aborted; "it lived" if it did not abort.
+/// What `call` printed to stderr before it aborted; "it did not abort" if it did not abort.
 template <class Call>
-std::string last_words(Call call) {
+std::string abort_message(Call call) {
   int ends[2];
   if (pipe(ends) != 0) return "no pipe";
   const auto child = fork();
@@ -29,7 +29,7 @@ std::string last_words(Call call) {
   close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT ? words : "it lived";
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT ? words : "it did not abort";
 }
 
 }  // namespace rrfp::testing

@@ -1,5 +1,5 @@
-/// Devices that are host memory and this thread: what is put into a stream is done at once, and its
-/// end is seen when the test says so.
+/// Fake devices on the host: work in a stream runs at once on the calling thread, and its event
+/// completes when the test says so.
 #pragma once
 
 #include <atomic>
@@ -34,10 +34,10 @@ class fake_event final : public event {
 
 class fake_lane final : public lane {
  public:
-  /// `holds`: recorded events are done when the test calls finish(), else at once.
+  /// `holds`: recorded events complete when the test calls finish(); otherwise at once.
   explicit fake_lane(bool holds = false) : holds_(holds) {}
 
-  /// `is_full`: what comes from elsewhere is not its own, and finds no memory.
+  /// `is_full`: tensors from the host count as foreign, and copy_in() runs out of memory.
   at::Device device() const override {
     return is_full ? at::Device{at::kCPU, 0} : at::Device{at::kCPU};
   }
@@ -78,7 +78,7 @@ class fake_lane final : public lane {
     const std::lock_guard lock{mutex_};
     return recorded_.size();
   }
-  /// What was in the streams up to the i-th recorded event is done.
+  /// Completes all events up to the i-th recorded one.
   void finish(std::size_t i) {
     const std::lock_guard lock{mutex_};
     for (std::size_t k = 0; k <= i; ++k) recorded_[k]->done = true;
@@ -121,7 +121,7 @@ class fake_platform final : public platform {
 
   std::vector<std::uint32_t> opened;
   int collectives = 0;
-  bool is_full = false;  ///< its lanes are
+  bool is_full = false;  ///< of new lanes
 
  private:
   std::vector<device_info> devices_;

@@ -1,4 +1,4 @@
-/// Asks a server on this machine, and finds ports that nobody has.
+/// An HTTP client for servers on this machine, and a search for free ports.
 #pragma once
 
 #include <arpa/inet.h>
@@ -25,7 +25,7 @@ inline sockaddr_in loopback(std::uint16_t port) {
   return at;
 }
 
-/// A socket that listens on a port of loopback, so that nobody else can.
+/// A socket that listens on a loopback port and so keeps it in use.
 class taken_port {
  public:
   explicit taken_port(std::uint16_t port = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -42,7 +42,7 @@ class taken_port {
   taken_port& operator=(const taken_port&) = delete;
   ~taken_port() { ::close(fd_); }
 
-  /// 0: it could not be had.
+  /// 0: the port was not free.
   std::uint16_t port() const { return port_; }
 
  private:
@@ -50,7 +50,7 @@ class taken_port {
   std::uint16_t port_ = 0;
 };
 
-/// The first of `count` ports in a row that are free just now.
+/// The first of `count` consecutive ports that are currently free.
 inline std::uint16_t free_ports(std::uint16_t count) {
   for (;;) {
     const auto first = taken_port{}.port();
@@ -62,7 +62,7 @@ inline std::uint16_t free_ports(std::uint16_t count) {
 }
 
 struct reply {
-  int code = 0;  ///< 0: nobody answered
+  int code = 0;  ///< 0: no answer
   std::string body;
   std::string head;
 };
@@ -87,7 +87,7 @@ inline reply ask(std::uint16_t port, const std::string& method, const std::strin
 }
 inline reply get(std::uint16_t port, const std::string& path) { return ask(port, "GET", path); }
 
-/// Asks a page and does not finish the request.
+/// Requests a page but does not finish the request.
 class half_sent_request {
  public:
   half_sent_request(std::uint16_t port, const std::string& path)
@@ -102,7 +102,7 @@ class half_sent_request {
   ~half_sent_request() { ::close(fd_); }
 
   bool sent() const { return sent_; }
-  /// Whether the server gives it up.
+  /// Whether the server closes the connection in time.
   bool is_ended(std::chrono::seconds limit) const {
     const timeval wait{limit.count(), 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);

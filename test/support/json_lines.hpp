@@ -1,4 +1,4 @@
-/// Reads what `--json FILE` leaves.
+/// Reads the JSON lines of `--json FILE`.
 #pragma once
 
 #include <fstream>

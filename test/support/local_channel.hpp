@@ -1,4 +1,4 @@
-/// Rank channels between threads of one process: a mailbox in the place of a transport.
+/// Rank channels between threads of one process, with a mailbox instead of a transport.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class local_post_office {
       messages_[k].assign(bytes.begin(), bytes.end());
       ++sent_;
     }
-    came_.notify_all();
+    changed_.notify_all();
     return success();
   }
 
@@ -34,7 +34,7 @@ class local_post_office {
                                           std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     const auto deadline = std::chrono::steady_clock::now() + limit;
-    came_.wait_until(lock, deadline, [&] { return messages_.contains(k) || !closed_.empty(); });
+    changed_.wait_until(lock, deadline, [&] { return messages_.contains(k) || !closed_.empty(); });
     const auto found = messages_.extract(k);
     if (found.empty()) {
       if (!closed_.empty()) return error{closed_};
@@ -54,14 +54,14 @@ class local_post_office {
       const std::lock_guard lock(mutex_);
       if (closed_.empty()) closed_ = "the channel is closed: " + why;
     }
-    came_.notify_all();
+    changed_.notify_all();
   }
 
   std::size_t sent() const {
     const std::lock_guard lock(mutex_);
     return sent_;
   }
-  /// Messages that nobody has taken.
+  /// Messages that were not received.
   std::size_t left() const {
     const std::lock_guard lock(mutex_);
     return messages_.size();
@@ -69,7 +69,7 @@ class local_post_office {
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable came_;
+  std::condition_variable changed_;
   std::map<key, std::vector<std::byte>> messages_;
   std::string closed_;
   std::size_t sent_ = 0;

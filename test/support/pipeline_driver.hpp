@@ -26,7 +26,7 @@ struct pipeline_setup {
   }
 };
 
-/// An input on its way to one rank of a stage.
+/// An input in flight to one rank of a stage.
 struct message {
   std::uint32_t stage;
   input_arrived what;
@@ -34,7 +34,7 @@ struct message {
   bool operator==(const message&) const = default;
 };
 
-/// What a launch that ended on one rank sends, if anything: F along the model, B and BW back.
+/// The message of a launch that ended on one rank, if any: F sends forward, B and BW send back.
 inline std::optional<message> output_of(const pipeline_shape& shape, std::uint32_t stage,
                                         const task& t, rank_id rank) {
   const auto vs = shape.virtual_stage(stage_id{stage}, t.chunk);
@@ -53,7 +53,8 @@ class pipeline_driver {
       stages_.emplace_back(setup.config(s), std::make_shared<hint_table>(setup.hints[s]));
   }
 
-  /// Every stage begins; the data of every microbatch is on its way to the first virtual stage.
+  /// Begins the step on every stage; the data of all microbatches is in flight to the first virtual
+  /// stage.
   void begin_step(std::uint64_t step = 0) {
     for (auto& stage : stages_) stage.begin(step_id{step}, setup_.slot_bytes);
     messages_.clear();
@@ -64,7 +65,7 @@ class pipeline_driver {
   }
 
   const std::vector<message>& messages() const { return messages_; }
-  /// Takes `messages()[at]` out (the last one moves to its place); gives the stage it went to.
+  /// Delivers `messages()[at]` (the last message moves to its place); returns the stage.
   std::uint32_t deliver(std::size_t at) {
     const auto m = messages_[at];
     messages_[at] = messages_.back();
@@ -123,7 +124,7 @@ inline std::vector<hint_table> on_every_stage(const hint_table& hint) {
   return std::vector<hint_table>(hint.shape.stages, hint);
 }
 
-/// Fixed sequences, obeyed or as hints.
+/// Hints that rank tasks by fixed sequences.
 inline std::vector<hint_table> sequence_hints(const pipeline_shape& shape,
                                               const std::vector<sequence>& sequences) {
   std::vector<hint_table> hints;

@@ -1,4 +1,4 @@
-/// The processes that a program has started.
+/// The child processes of a program.
 #pragma once
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ inline std::vector<pid_t> children_of(pid_t pid) {
   return children;
 }
 
-/// The node process of that rank among the children of a launcher.
+/// The process of node `rank` among the children of a launcher.
 inline pid_t node_process(pid_t launcher, std::uint32_t rank) {
   const std::string wanted = std::string("--node-rank") + '\0' + std::to_string(rank) + '\0';
   for (const auto child : children_of(launcher))

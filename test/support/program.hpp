@@ -1,4 +1,4 @@
-/// Runs one of the product's programs and keeps what it said.
+/// Runs a program and keeps its output.
 #pragma once
 
 #include <sys/wait.h>
@@ -18,7 +18,7 @@
 
 namespace rrfp::test {
 
-/// A folder that is gone with the test.
+/// A temporary folder, deleted after the test.
 class scratch_folder {
  public:
   scratch_folder() {
@@ -52,7 +52,7 @@ struct outcome {
   double seconds = 0;
 };
 
-/// A program under way. Killed if the test forgets it.
+/// A running program. The destructor kills it if it still runs.
 class program {
  public:
   explicit program(const std::vector<std::string>& arguments) {
@@ -61,7 +61,7 @@ class program {
     argv.push_back(nullptr);
     const auto out = folder_ / "out";
     const auto err = folder_ / "err";
-    // Until it is the other program, no signal may find the test's own handlers in it.
+    // Between fork and exec no signal may run the test's own handlers.
     sigset_t all, before;
     sigfillset(&all);
     ::sigprocmask(SIG_BLOCK, &all, &before);
@@ -86,7 +86,7 @@ class program {
 
   void signal(int number) const { ::kill(pid_, number); }
   pid_t pid() const { return pid_; }
-  /// What it has printed so far.
+  /// The output so far.
   std::string out() const { return text_of(folder_ / "out"); }
   std::string err() const { return text_of(folder_ / "err"); }
 

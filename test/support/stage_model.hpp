@@ -1,10 +1,9 @@
-/// The rules of a stage once more, read naively: what a stage_core is compared with.
+/// A naive second implementation of the rules of a stage, with which stage_core is compared.
 ///
-/// Every question is answered by looking at every task, from the words of DESIGN.md, section 4, and
-/// the public headers. Two sorts of checks come from it: the core's answer to `decide` must equal
-/// the model's, reason included; and the limits and the order of folds are asserted on their own,
-/// so that a shared misunderstanding of the arbiter does not hide an overrun. The model throws
-/// `broken`.
+/// It follows DESIGN.md, section 4, and the public headers, and answers every question by a scan of
+/// all tasks. It checks two things: the core's answer to `decide` must equal the model's, reason
+/// included; and the limits and the order of folds are asserted on their own, so that an error that
+/// both share in the arbiter does not hide an overrun. The model throws `rule_violation`.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +24,13 @@
 
 namespace rrfp::testing {
 
-/// A rule was broken; the message says which, and where.
-struct broken : std::runtime_error {
+/// A broken rule of a stage; the message names it.
+struct rule_violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 inline void expect(bool kept, const char* rule) {
-  if (!kept) throw broken{rule};
+  if (!kept) throw rule_violation{rule};
 }
 
 class stage_model {
@@ -57,14 +56,14 @@ class stage_model {
   }
 
   void arrived(const input_arrived& e) {
-    auto& p = of(e.mb, e.chunk);
+    auto& p = pair_of(e.mb, e.chunk);
     (e.kind == task_kind::forward ? p.forward_ranks : p.backward_ranks) |= std::uint64_t{1}
                                                                            << e.rank.value();
   }
 
   void aborted() { aborted_ = true; }
 
-  /// Compares the core's answer to `decide` with the model's own and takes it over.
+  /// Compares the core's answer to `decide` with the model's answer, and applies it.
   void decided(std::span<const action> actions) {
     std::size_t at = 0;
     if (!aborted_) {
@@ -73,25 +72,25 @@ class stage_model {
         if (!wanted) break;
         const std::string got = at < actions.size() ? to_line(actions[at]) : "nothing";
         if (at >= actions.size() || actions[at] != action{*wanted})
-          throw broken{"expected '" + to_line(action{*wanted}) + "', got '" + got + "'"};
+          throw rule_violation{"expected '" + to_line(action{*wanted}) + "', got '" + got + "'"};
         ++at;
-        take_over(*wanted);
+        apply(*wanted);
       }
       if (queue_.empty() && at == 0) {
         hint_->waited();
         const action wanted{explain_wait()};
         if (actions.empty() || actions[0] != wanted)
-          throw broken{"expected '" + to_line(wanted) + "', got " +
-                       (actions.empty() ? "nothing" : to_line(actions[0]))};
+          throw rule_violation{"expected '" + to_line(wanted) + "', got " +
+                               (actions.empty() ? "nothing" : to_line(actions[0]))};
         ++at;
       }
     }
-    if (at != actions.size()) throw broken{"one too many: '" + to_line(actions[at]) + "'"};
+    if (at != actions.size()) throw rule_violation{"one too many: '" + to_line(actions[at]) + "'"};
   }
 
   bool can_finish(rank_id rank) const { return unfinished(rank) != nullptr; }
 
-  /// The rank ends the first launch that it has not ended; gives that launch.
+  /// The rank finishes its first unfinished launch; returns that launch.
   launch finished(rank_id rank) {
     auto* const r = const_cast<running*>(unfinished(rank));
     expect(r != nullptr, "the driver finishes what runs");
@@ -100,7 +99,7 @@ class stage_model {
     if (r->ranks_done != all_ranks()) return ended;
     expect(r == &queue_.front(), "launches end in order");
     for (std::uint32_t i = 0; i < ended.folds.count; ++i)
-      of(microbatch_id{ended.folds.first.value() + i}, ended.what.chunk).fold_ended = true;
+      pair_of(microbatch_id{ended.folds.first.value() + i}, ended.what.chunk).fold_ended = true;
     queue_.pop_front();
     return ended;
   }
@@ -134,7 +133,7 @@ class stage_model {
     return count;
   }
 
-  /// Everything that the future can depend on, as exact bytes. Not for aborted steps.
+  /// The complete state that later decisions depend on, as bytes. Not for aborted steps.
   std::string key() const {
     std::string text;
     for (const auto& p : pairs_) {
@@ -193,10 +192,10 @@ class stage_model {
     for (const auto& t : ranked_) lanes_.push_back(hint_->lane_of(t));
   }
 
-  pair_state& of(microbatch_id mb, chunk_id chunk) {
+  pair_state& pair_of(microbatch_id mb, chunk_id chunk) {
     return pairs_[std::size_t{chunk.value()} * m_ + mb.value()];
   }
-  const pair_state& of(microbatch_id mb, chunk_id chunk) const {
+  const pair_state& pair_of(microbatch_id mb, chunk_id chunk) const {
     return pairs_[std::size_t{chunk.value()} * m_ + mb.value()];
   }
   std::uint64_t all_ranks() const { return ~std::uint64_t{0} >> (64 - config_.ranks); }
@@ -209,7 +208,7 @@ class stage_model {
   // ---- readiness
 
   bool is_ready(const task& t) const {
-    const auto& p = of(t.mb, t.chunk);
+    const auto& p = pair_of(t.mb, t.chunk);
     switch (t.kind) {
       case task_kind::forward: return p.forward_ranks == all_ranks();
       case task_kind::backward:
@@ -226,7 +225,7 @@ class stage_model {
 
   std::uint32_t fold_next(chunk_id chunk) const {
     std::uint32_t next = 0;
-    while (next < m_ && of(microbatch_id{next}, chunk).fold_launched) ++next;
+    while (next < m_ && pair_of(microbatch_id{next}, chunk).fold_launched) ++next;
     return next;
   }
 
@@ -234,12 +233,12 @@ class stage_model {
 
   bool any_forward(microbatch_id mb) const {
     for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
-      if (of(mb, chunk_id{c}).forward_launched) return true;
+      if (pair_of(mb, chunk_id{c}).forward_launched) return true;
     return false;
   }
   bool all_folded(microbatch_id mb) const {
     for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
-      if (!of(mb, chunk_id{c}).fold_ended) return false;
+      if (!pair_of(mb, chunk_id{c}).fold_ended) return false;
     return true;
   }
   bool holds(microbatch_id mb) const { return any_forward(mb) && !all_folded(mb); }
@@ -267,7 +266,7 @@ class stage_model {
   std::uint32_t oldest_unfinished() const {
     for (std::uint32_t i = 0; i < m_; ++i)
       for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
-        if (!of(microbatch_id{i}, chunk_id{c}).backward_launched) return i;
+        if (!pair_of(microbatch_id{i}, chunk_id{c}).backward_launched) return i;
     return m_;
   }
   std::uint32_t oldest_without_slot() const {
@@ -345,17 +344,17 @@ class stage_model {
     launch l{launch_seq{next_seq_}, t, why, {t.mb, 0}};
     if (!has_weight(t.kind) || fold_next(t.chunk) != t.mb.value()) return l;
     l.folds.count = 1;
-    for (auto i = t.mb.value() + 1; i < m_ && of(microbatch_id{i}, t.chunk).weight_due; ++i)
+    for (auto i = t.mb.value() + 1; i < m_ && pair_of(microbatch_id{i}, t.chunk).weight_due; ++i)
       ++l.folds.count;
     return l;
   }
 
-  void take_over(const launch& l) {
+  void apply(const launch& l) {
     const auto& t = l.what;
     const auto at =
         static_cast<std::size_t>(std::find(ranked_.begin(), ranked_.end(), t) - ranked_.begin());
     expect(at < ranked_.size() && !launched_[at], "a task is launched once a step");
-    auto& p = of(t.mb, t.chunk);
+    auto& p = pair_of(t.mb, t.chunk);
     if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
     launched_[at] = true;
     ++launches_;
@@ -364,10 +363,10 @@ class stage_model {
     if (is_backward(t.kind)) p.backward_launched = true;
     if (has_weight(t.kind)) p.weight_due = true;
     for (std::uint32_t i = 0; i < l.folds.count; ++i) {
-      auto& folded = of(microbatch_id{l.folds.first.value() + i}, t.chunk);
+      auto& folded = pair_of(microbatch_id{l.folds.first.value() + i}, t.chunk);
       expect(folded.weight_due && !folded.fold_launched, "what is folded was launched");
       expect(i + l.folds.first.value() == 0 ||
-                 of(microbatch_id{l.folds.first.value() + i - 1}, t.chunk).fold_launched,
+                 pair_of(microbatch_id{l.folds.first.value() + i - 1}, t.chunk).fold_launched,
              "folds follow the numbers of the microbatches");
       folded.fold_launched = true;
     }
@@ -408,7 +407,7 @@ class stage_model {
         if (!launched_[at] && lanes_[at] == lane && (all_ready == 0 || is_ready(ranked_[at])))
           return all_ready == 0 ? wait{wait_cause::input, without_own_cause(ranked_[at])}
                                 : wait{wait_cause::memory, ranked_[at]};
-    throw broken{"remaining tasks lie in some lane"};
+    throw rule_violation{"remaining tasks lie in some lane"};
   }
 
   /// The task itself, or the one that it waits for in the end, if that is one of this stage.
@@ -425,7 +424,7 @@ class stage_model {
       return config_.shape.virtual_stage(config_.stage, x.chunk).value();
     };
     if (t.kind == task_kind::weight) {
-      const bool own_ran = of(t.mb, t.chunk).backward_launched;
+      const bool own_ran = pair_of(t.mb, t.chunk).backward_launched;
       return is_backward(u.kind) && u.chunk == t.chunk &&
              u.mb.value() == (own_ran ? fold_next(t.chunk) : t.mb.value());
     }
@@ -453,7 +452,7 @@ class stage_model {
   bool begun_ = false;
 };
 
-/// A core and its model, told the same events; throws `broken` where they differ.
+/// A core and its model with the same events; throws `rule_violation` when they differ.
 class checked_stage {
  public:
   checked_stage(const stage_config& config, std::shared_ptr<const hint_table> hint)

@@ -1,5 +1,5 @@
-/// A transcript as a test: the events of the text are told to a core, and the text comes back with
-/// the actions that the core gave, each on a line of its own after a "  ". Equal texts: passed.
+/// A transcript as a test: passes the events of a text to a core and returns the text with the
+/// core's actions, one per line after two spaces. The test passes if both texts are equal.
 #pragma once
 
 #include <sstream>
@@ -11,7 +11,7 @@
 namespace rrfp::testing {
 
 /// Lines that start with a space are the expected actions and are not read. Leading and trailing
-/// empty lines fall away, so a raw string can be laid out freely.
+/// empty lines are ignored, so a raw string can be laid out freely.
 inline std::string replayed(stage_core& core, const std::string& text) {
   std::istringstream lines{text};
   std::string out = "\n";

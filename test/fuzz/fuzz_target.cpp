@@ -1,4 +1,4 @@
-#include "held_program.hpp"
+#include "fuzz_target.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 
 namespace rrfp::fuzz {
 
-held_program::held_program(const std::string& program, const std::string& fork_server)
+fuzz_target::fuzz_target(const std::string& program, const std::string& fork_server)
     : program_(program) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -30,13 +30,13 @@ held_program::held_program(const std::string& program, const std::string& fork_s
   ::close(ends[1]);
 }
 
-held_program::~held_program() {
+fuzz_target::~fuzz_target() {
   ::close(channel_);
   ::waitpid(pid_, nullptr, 0);
 }
 
-outcome held_program::run(const std::string& folder, const std::vector<std::string>& arguments,
-                          const std::string& err, bool whole_end) {
+outcome fuzz_target::run(const std::string& folder, const std::vector<std::string>& arguments,
+                         const std::string& err, bool whole_end) {
   std::string request;
   const auto add = [&](const std::string& word) { request.append(word).push_back('\0'); };
   const std::string end{whole_end ? whole_end_word : "quick"};
@@ -48,7 +48,7 @@ outcome held_program::run(const std::string& folder, const std::vector<std::stri
   if (::send(channel_, request.data(), request.size(), MSG_NOSIGNAL) !=
           static_cast<ssize_t>(request.size()) ||
       ::recv(channel_, &ended, sizeof ended, MSG_WAITALL) != sizeof ended)
-    throw std::runtime_error(program_ + " cannot be held before its main()");
+    throw std::runtime_error(program_ + ": the fork server does not answer");
   return {ended, test::text_of(err)};
 }
 

@@ -1,5 +1,5 @@
-/// Who stands at the door of a real job with no key, another key or another's words stays outside,
-/// is told why, and costs the job nothing.
+/// A process that joins a real job with no key, another key or replayed messages is refused with
+/// the reason, and the job trains on.
 #include "json_lines.hpp"
 #include "program.hpp"
 #include "support.hpp"
@@ -35,9 +35,9 @@ std::uint16_t free_port() {
   return listening.port;
 }
 
-class guarded_job {
+class job_with_key {
  public:
-  guarded_job() {
+  job_with_key() {
     std::ofstream{folder_ / "job.toml"} << job_text;
     write_key(folder_ / "good", good_key);
     write_key(folder_ / "bad", bad_key);
@@ -46,7 +46,7 @@ class guarded_job {
   std::uint16_t port() const { return port_; }
   std::string at(const std::string& name) const { return folder_ / name; }
 
-  /// Joins with the key in the file of that name; "" is none.
+  /// Joins with the key in the file of that name; "" means no key.
   std::unique_ptr<program> join(std::uint32_t rank, const std::string& key,
                                 std::uint16_t at_port) const {
     std::vector<std::string> arguments{RRFP_NODE,
@@ -72,16 +72,18 @@ std::string all_of(const outcome& o) { return o.out + o.err; }
 
 }  // namespace
 
-TEST_CASE("a join without, with a wrong and with a replayed key is refused, and the job trains") {
-  const guarded_job job;
+TEST_CASE(
+    "a join without a key, with a wrong key or with replayed messages is refused, and the job "
+    "trains") {
+  const job_with_key job;
   const auto zero = job.join(0, "good", job.port());
-  std::string said;
+  std::string output;
   for (const std::string key : {"", "bad"}) {
     INFO("key: " << key);
     const auto o = job.join(1, key, job.port())->wait();
     CHECK(o.code == 2);
     CHECK_THAT(o.err, Contains("key refused"));
-    said += all_of(o);
+    output += all_of(o);
   }
   {
     relay tap{job.port()};
@@ -99,8 +101,8 @@ TEST_CASE("a join without, with a wrong and with a replayed key is refused, and 
     const auto o = (*node)->wait();
     INFO(all_of(o));
     CHECK(o.code == 0);
-    said += all_of(o);
+    output += all_of(o);
   }
   CHECK(lines_of(job.at("out.jsonl")).size() == 4);
-  CHECK_THAT(said, !Contains(good_key) && !Contains(bad_key));
+  CHECK_THAT(output, !Contains(good_key) && !Contains(bad_key));
 }
