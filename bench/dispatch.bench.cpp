@@ -48,11 +48,11 @@
 
 namespace rrfp::actors {
 
-struct ping {};
+struct echo_request {};
 
 }  // namespace rrfp::actors
 
-RRFP_LOCAL_MESSAGE(rrfp::actors::ping)
+RRFP_LOCAL_MESSAGE(rrfp::actors::echo_request)
 
 namespace rrfp::actors {
 namespace {
@@ -192,7 +192,7 @@ class echo final : public actor_base {
   caf::behavior make_behavior() override {
     return {
         [this](const caf::actor& back) { back_ = back; },
-        [this](ping p) { post(back_, p); },
+        [this](echo_request p) { post(back_, p); },
         [this](caf::ok_atom) { quit(); },
     };
   }
@@ -209,7 +209,7 @@ class caller final : public actor_base {
   caf::behavior make_behavior() override {
     post(other_, caf::actor_cast<caf::actor>(this));
     call();
-    return {[this](ping) {
+    return {[this](echo_request) {
       all_->push_back(nanoseconds_since(begun_));
       if (all_->size() < 5000) return call();
       post(other_, caf::ok_atom::value);
@@ -221,7 +221,7 @@ class caller final : public actor_base {
  private:
   void call() {
     begun_ = clock_type::now();
-    post(other_, ping{});
+    post(other_, echo_request{});
   }
 
   caf::actor other_;
