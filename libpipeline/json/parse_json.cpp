@@ -11,7 +11,7 @@ std::size_t line_at(std::string_view text, std::size_t byte) {
   return 1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
 }
 
-/// The place after a string whose first quote is before `at`.
+/// The position after a string whose opening quote is before `at`.
 std::size_t after_string(std::string_view text, std::size_t at) {
   for (; at < text.size() && text[at] != '"'; ++at)
     if (text[at] == '\\') ++at;
@@ -21,11 +21,11 @@ std::size_t after_string(std::string_view text, std::size_t at) {
 }  // namespace
 
 std::string json_fault::message() const {
-  return byte == 0 ? what : what + " at byte " + std::to_string(byte);
+  return byte == 0 ? reason : reason + " at byte " + std::to_string(byte);
 }
 
 std::string json_fault::message_in(const std::string& source) const {
-  return source + (line == 0 ? "" : ":" + std::to_string(line)) + ": " + what;
+  return source + (line == 0 ? "" : ":" + std::to_string(line)) + ": " + reason;
 }
 
 std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max) {
@@ -46,7 +46,7 @@ std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max)
 json_fault not_json(std::string_view text, const nlohmann::json::exception& why) {
   const auto* const syntax = dynamic_cast<const nlohmann::json::parse_error*>(&why);
   if (syntax != nullptr) return {"not JSON", syntax->byte, line_at(text, syntax->byte)};
-  // A number beyond the range of its type, after the library's name for that.
+  // A number out of range; drop the library's prefix "[json.exception...] ".
   constexpr std::size_t length_max = 80;
   const std::string_view what = why.what();
   const auto words = what.substr(std::min(what.find("] ") + 2, what.size()));

@@ -9,7 +9,7 @@ namespace rrfp::report {
 
 namespace {
 
-/// What one task sends to another: the output of a virtual stage for a microbatch.
+/// Identifies a message between tasks: the output of a virtual stage for a microbatch.
 struct output_key {
   replica_id replica;
   step_id step;
@@ -54,25 +54,25 @@ class path_finder {
     auto step = timeline_.steps.size();
     const auto* task = last_of_step_.at(timeline_.steps[--step].step);
     cursor_ = timeline_.end();
-    // A trace that contradicts itself could lead in a circle.
+    // An inconsistent trace could contain a cycle.
     for (std::size_t hops = 0; task != nullptr && hops < tasks_; ++hops) {
       spend(path_.step_begin, task->end);
-      const auto [from, why] = holder_of(*task);
+      const auto [from, why] = predecessor_of(*task);
       path_.tasks.push_back({task, why});
       compute(*task);
       switch (why) {
-        case held_by::sender:
+        case predecessor::sender:
           spend(path_.launch_gap, task->decided);
           spend(path_.transfer, from->end);
           break;
-        case held_by::launch_before: spend(path_.launch_gap, from->end); break;
-        case held_by::step_begin:
+        case predecessor::previous_launch: spend(path_.launch_gap, from->end); break;
+        case predecessor::step_begin:
           spend(path_.step_begin, timeline_.steps[step].begin);
           if (step > 0) spend(path_.between_steps, timeline_.steps[step - 1].end);
           break;
       }
       task = from;
-      if (why == held_by::step_begin && step > 0)
+      if (why == predecessor::step_begin && step > 0)
         task = last_of_step_.at(timeline_.steps[--step].step);
     }
     spend(path_.step_begin, timeline_.begin());
@@ -103,7 +103,7 @@ class path_finder {
             t.what.kind == task_kind::forward, t.what.mb};
   }
 
-  /// The task whose output this one takes from another stage, on the rank that ended last.
+  /// The task whose output this one needs, on the rank that ended last.
   const traced_task* sender_of(const traced_task& t) const {
     const auto vs = run_.shape.virtual_stage(t.stage, t.what.chunk);
     auto wanted = output_of(t);
@@ -115,26 +115,27 @@ class path_finder {
       ++wanted.virtual_stage;
     }
     const auto found = outputs_.find(wanted);
-    // One that began no earlier cannot have been waited for.
+    // A task that began no earlier cannot be the sender.
     return found == outputs_.end() || found->second->begin >= t.begin ? nullptr : found->second;
   }
 
-  /// The launch before this one on its rank: where that ended last, if it ended before this began.
-  const traced_task* launch_before(const traced_task& t) const {
+  /// The previous launch on this stage: on the rank that ended last, if it ended before this task
+  /// began, else on this task's rank.
+  const traced_task* previous_launch(const traced_task& t) const {
     const auto* own = before_.at(&t);
     if (own == nullptr || own->step != t.step) return nullptr;
     const auto* latest = launches_.at({stage_number(*own), own->seq.value()});
     return latest->end <= t.begin ? latest : own;
   }
 
-  std::pair<const traced_task*, held_by> holder_of(const traced_task& t) const {
+  std::pair<const traced_task*, predecessor> predecessor_of(const traced_task& t) const {
     const auto* sender = sender_of(t);
-    const auto* before = launch_before(t);
+    const auto* before = previous_launch(t);
     const bool woken = woken_.contains({stage_number(t), static_cast<std::uint64_t>(t.decided)});
     if (sender != nullptr && (before == nullptr || woken || sender->end > before->end))
-      return {sender, held_by::sender};
-    if (before != nullptr) return {before, held_by::launch_before};
-    return {nullptr, held_by::step_begin};
+      return {sender, predecessor::sender};
+    if (before != nullptr) return {before, predecessor::previous_launch};
+    return {nullptr, predecessor::step_begin};
   }
 
   void compute(const traced_task& t) {
@@ -144,7 +145,7 @@ class path_finder {
     spend(share.compute_by_kind[static_cast<std::size_t>(t.what.kind)], t.begin);
   }
 
-  /// Moves back to `to` and counts the time for this part; never forward.
+  /// Moves the cursor back to `to`, never forward, and adds the time to `part`.
   void spend(nanoseconds& part, nanoseconds to) {
     to = std::max(to, timeline_.begin());
     if (to >= cursor_) return;

@@ -13,8 +13,8 @@ namespace rrfp::report {
 
 namespace {
 
-/// Tenths of a pixel: all that is drawn is rounded to them once, so that what touches in time
-/// touches in the picture.
+/// Tenths of a pixel. Every coordinate is rounded once, so that intervals that touch in time touch
+/// in the picture.
 using tenths = std::int64_t;
 
 constexpr int width = 960, right = 18, character = 6;
@@ -23,36 +23,37 @@ constexpr std::size_t title_characters_max = 72;
 
 constexpr std::string_view ink = "#1c2330", soft = "#55606f", rule = "#dde2e9", ground = "#f1f3f6";
 
-struct look {
+struct appearance {
   std::string_view colour;
-  /// Of what is written on it.
+  /// Colour of text on it.
   std::string_view ink;
   std::string_view meaning;
 };
 
 /// By task_kind.
-constexpr std::array<look, task_kinds> tasks{{{"#1b4f8f", "#fff", "forward"},
-                                              {"#f3b23e", ink, "backward, input gradient"},
-                                              {"#4fa58a", ink, "weight gradient"},
-                                              {"#bf4a22", "#fff", "backward + weight gradient"}}};
+constexpr std::array<appearance, task_kinds> tasks{
+    {{"#1b4f8f", "#fff", "forward"},
+     {"#f3b23e", ink, "backward, input gradient"},
+     {"#4fa58a", ink, "weight gradient"},
+     {"#bf4a22", "#fff", "backward + weight gradient"}}};
 
 enum class waiting : std::uint8_t { input, memory, ranks };
-constexpr std::array<look, 3> waits{{{"#b4bcc8", ink, "waiting for an input"},
-                                     {"#a05fc0", ink, "waiting for memory"},
-                                     {"#5b6470", ink, "waiting for other ranks"}}};
+constexpr std::array<appearance, 3> waits{{{"#b4bcc8", ink, "waiting for an input"},
+                                           {"#a05fc0", ink, "waiting for memory"},
+                                           {"#5b6470", ink, "waiting for other ranks"}}};
 
 constexpr std::string_view delay_meaning = "injected delay";
 
 std::optional<waiting> waiting_in(const gap& g) {
   switch (g.why) {
-    case standstill::activation:
-    case standstill::gradient: return waiting::input;
-    case standstill::memory: return waiting::memory;
-    case standstill::ranks_behind: return waiting::ranks;
-    case standstill::launch_gap:
-    case standstill::head:
-    case standstill::tail:
-    case standstill::between_steps: return std::nullopt;
+    case idle_cause::activation:
+    case idle_cause::gradient: return waiting::input;
+    case idle_cause::memory: return waiting::memory;
+    case idle_cause::ranks_behind: return waiting::ranks;
+    case idle_cause::launch_gap:
+    case idle_cause::head:
+    case idle_cause::tail:
+    case idle_cause::between_steps: return std::nullopt;
   }
   return std::nullopt;
 }
@@ -61,7 +62,7 @@ std::string pixels(tenths t) {
   return t % 10 == 0 ? std::to_string(t / 10) : fmt::format("{}.{}", t / 10, t % 10);
 }
 
-/// Text that XML may hold, of at most `characters_max` characters.
+/// The text escaped for XML, truncated to `characters_max` characters.
 std::string text_of(const std::string& text, std::size_t characters_max = 1000) {
   std::string kept;
   std::size_t characters = 0;
@@ -78,8 +79,8 @@ std::string text_of(const std::string& text, std::size_t characters_max = 1000) 
 
 double milliseconds(nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
-/// Bars of one colour: strokes as wide as the bars are high, which takes half the text of
-/// rectangles. Bars of one row come in order of time.
+/// Bars of one colour, drawn as strokes as wide as the bars are high: half as much text as
+/// rectangles. The bars of one row must be added in order of time.
 class bars {
  public:
   void add(tenths begin, tenths end, std::string_view y) {
@@ -115,8 +116,8 @@ class bars {
   bool open_ = false;
 };
 
-/// What the legend has to explain.
-struct seen {
+/// The colours that the legend has to explain.
+struct legend_content {
   std::array<bool, task_kinds> kinds{};
   std::array<bool, waits.size()> waiting{};
   bool delay = false;
@@ -132,7 +133,7 @@ struct scale {
   }
 };
 
-/// A step of 1, 2 or 5 times a power of ten that divides the axis into some ten parts, in ms.
+/// The distance of ticks in ms: 1, 2 or 5 times a power of ten, for about ten ticks on the axis.
 double tick_of(nanoseconds longest) {
   const double wanted = milliseconds(longest) / 10;
   const double power = std::pow(10, std::floor(std::log10(wanted)));
@@ -155,10 +156,10 @@ std::string row_name(const lane& l, const traced_run& run) {
                            : fmt::format("replica {} stage {}", l.replica.value(), l.stage.value());
 }
 
-/// One run: its title, and a row for each rank.
+/// One run: its title and one row per rank.
 class panel {
  public:
-  panel(const timeline& line, const scale& s, int top, seen& legend)
+  panel(const timeline& line, const scale& s, int top, legend_content& legend)
       : line_(line), scale_(s), top_(top + title_height), legend_(legend) {
     const auto rows = line.lanes.size();
     height_ = rows <= 8 ? 22 : rows <= 16 ? 15 : rows <= 48 ? 10 : 6;
@@ -169,7 +170,7 @@ class panel {
   int bottom() const { return top_ + pitch_ * static_cast<int>(line_.lanes.size()); }
 
   std::size_t tasks_count() const { return tasks_; }
-  /// Of its tasks, those with room for their number.
+  /// Number of tasks with enough room for their microbatch number.
   std::size_t labels_count() const { return labels_; }
 
   std::string drawn(const timeline& first, bool compared, bool numbered) {
@@ -230,7 +231,7 @@ class panel {
     const auto& l = line_.lanes[row];
     const int above = top_ + pitch_ * static_cast<int>(row);
     const auto middle = pixels(above * 10 + height_ * 5);
-    // Where rows are lower than letters, some have a name.
+    // If rows are lower than letters, only some of them get a name.
     if (static_cast<int>(row) % (1 + 10 / (pitch_ + 1)) == 0)
       names_ += fmt::format("<text x=\"{}\" y=\"{}\">{}</text>", scale_.left - 7,
                             above + height_ / 2 + 4, row_name(l, *line_.run));
@@ -272,7 +273,7 @@ class panel {
   const timeline& line_;
   const scale& scale_;
   int top_;
-  seen& legend_;
+  legend_content& legend_;
   int height_;
   int pitch_;
   bars ground_;
@@ -287,8 +288,8 @@ class panel {
   std::string names_;
 };
 
-/// From `top` on; moves it behind the legend.
-std::string legend_text(const seen& all, int left, int& top) {
+/// Draws the legend at `top` and moves `top` below it.
+std::string legend_text(const legend_content& all, int left, int& top) {
   std::string out = fmt::format("<g fill=\"{}\" stroke=\"none\">\n", ink);
   int x = left;
   const auto item = [&](std::string_view colour, int height, std::string_view meaning,
@@ -342,7 +343,7 @@ std::string svg_of(const std::string& title, const std::vector<timeline>& runs) 
       name_characters = std::max(name_characters, row_name(l, *t.run).size());
   }
   s.left = static_cast<int>(name_characters) * character + 16;
-  seen legend;
+  legend_content legend;
   std::vector<panel> panels;
   std::size_t tasks_count = 0, labels_count = 0;
   int top = 6;
@@ -352,14 +353,14 @@ std::string svg_of(const std::string& title, const std::vector<timeline>& runs) 
     labels_count += p.labels_count();
     top = p.bottom() + panel_gap;
   }
-  // Where few bars have room for their number, the numbers would only be noise.
+  // If few bars have room for their number, numbers are only noise.
   const bool numbered = 3 * labels_count >= tasks_count;
-  std::string body, told;
+  std::string body, summary;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto& t = runs[i];
     body += panels[i].drawn(runs.front(), i > 0, numbered);
-    told += fmt::format("{}{}: step {} takes {:.3f} ms", told.empty() ? "" : "; ", t.run->title,
-                        t.steps.front().step.value(), milliseconds(t.wall()));
+    summary += fmt::format("{}{}: step {} takes {:.3f} ms", summary.empty() ? "" : "; ",
+                           t.run->title, t.steps.front().step.value(), milliseconds(t.wall()));
   }
   top -= panel_gap;
   body += axis_text(s, top);
@@ -371,8 +372,8 @@ std::string svg_of(const std::string& title, const std::vector<timeline>& runs) 
              "{0} {1}\" role=\"img\" fill=\"none\" font-family=\"system-ui, -apple-system, 'Segoe "
              "UI', Roboto, 'DejaVu Sans', Helvetica, Arial, sans-serif\" font-size=\"11\">\n"
              "<title>{2}</title>\n<desc>{3}</desc>\n",
-             width, height, text_of(title), text_of(told)) +
-         // Light lines beside dark ones: they show on every colour.
+             width, height, text_of(title), text_of(summary)) +
+         // Light lines beside dark ones are visible on every colour.
          "<defs><pattern id=\"delay\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
          "patternTransform=\"rotate(45)\"><path stroke=\"#fff\" stroke-opacity=\".45\" "
          "stroke-width=\"1.3\" d=\"M1 0v5\"/><path stroke=\"#000\" stroke-opacity=\".3\" "

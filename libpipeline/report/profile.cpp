@@ -57,7 +57,7 @@ std::vector<launched> launches_of(const traced_run& run, step_id first, step_id 
   return merged;
 }
 
-/// Empty if the launches are a whole step, else the first task that is missing.
+/// Empty if the launches form a complete step, else the first missing task.
 std::string missing_in(const traced_run& run, const launched* begin, const launched* end) {
   const auto& shape = run.shape;
   for (std::uint32_t r = 0; r < run.replicas; ++r)
@@ -84,7 +84,7 @@ std::string missing_in(const traced_run& run, const launched* begin, const launc
   return "";
 }
 
-/// Messages whose receivers stood still until the decision for them.
+/// Finds the messages whose receivers waited until the decision for them.
 class message_finder {
  public:
   message_finder(const traced_run& run, const std::vector<launched>& launches)
@@ -107,11 +107,11 @@ class message_finder {
       const bool forward = t.what.kind == task_kind::forward;
       if (forward ? shape_.is_first(vs) : shape_.is_last(vs)) continue;
       vs = virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1};
-      // What stays on its stage is no message.
+      // A transfer within a stage is not a message.
       if (shape_.at(vs).stage == t.stage) continue;
       const auto sent = ends_.find(wanted);
       if (sent == ends_.end() || !woken_.contains({t.replica, t.stage, l.decided})) continue;
-      // Clocks of two nodes may disagree by more than a message takes.
+      // The clocks of two nodes may differ by more than the duration of a message.
       if (l.decided < sent->second) continue;
       found.push_back({t.replica, t.step, to, t.what, l.decided - sent->second});
     }
@@ -132,7 +132,7 @@ class message_finder {
   std::map<output, nanoseconds> ends_;
 };
 
-/// In milliseconds; sorted by sorted(), asked by quantile().
+/// Milliseconds.
 using samples = std::vector<double>;
 
 void add(samples& to, nanoseconds t) { to.push_back(static_cast<double>(t) / 1e6); }
@@ -142,7 +142,7 @@ samples sorted(samples s) {
   return s;
 }
 
-/// Of sorted samples, linear between two of them.
+/// Quantile of sorted samples, with linear interpolation.
 double quantile(const samples& s, double part) {
   const auto at = part * static_cast<double>(s.size() - 1);
   const auto below = static_cast<std::size_t>(at);
@@ -152,7 +152,7 @@ double quantile(const samples& s, double part) {
 
 double median(const samples& s) { return quantile(sorted(s), 0.5); }
 
-/// A text that may stand in a comment: quoted, and free of what TOML refuses.
+/// The text in quotes, safe for a TOML comment.
 std::string quoted(const std::string& text) {
   auto safe = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::replace(safe.begin(), safe.end(), '\x7f', '?');
@@ -171,31 +171,33 @@ std::string row_of(std::string_view what, const samples& unsorted) {
                      quantile(s, 0.05), quantile(s, 0.5), quantile(s, 0.95));
 }
 
-/// Undelayed times by kind; of a virtual stage, or of all.
+/// Undelayed durations by kind, of one virtual stage or of all.
 using kinds_of_samples = std::array<samples, task_kinds>;
 
-samples& of(kinds_of_samples& kinds, task_kind k) { return kinds[static_cast<std::size_t>(k)]; }
+samples& samples_of(kinds_of_samples& kinds, task_kind k) {
+  return kinds[static_cast<std::size_t>(k)];
+}
 
 struct cost_lists {
   std::vector<double> forward;
   std::vector<double> backward;
   std::vector<double> weight;
-  /// Virtual stages whose fused backward was divided.
+  /// Number of virtual stages whose fused backward was divided.
   std::uint32_t divided = 0;
 };
 
 cost_lists costs_of(std::vector<kinds_of_samples>& stages, double backward_share) {
   cost_lists made;
   for (auto& kinds : stages) {
-    made.forward.push_back(median(of(kinds, task_kind::forward)));
-    const auto& backward = of(kinds, task_kind::backward);
-    const auto& weight = of(kinds, task_kind::weight);
+    made.forward.push_back(median(samples_of(kinds, task_kind::forward)));
+    const auto& backward = samples_of(kinds, task_kind::backward);
+    const auto& weight = samples_of(kinds, task_kind::weight);
     if (!backward.empty() && !weight.empty()) {
       made.backward.push_back(median(backward));
       made.weight.push_back(median(weight));
       continue;
     }
-    const auto both = median(of(kinds, task_kind::backward_weight));
+    const auto both = median(samples_of(kinds, task_kind::backward_weight));
     made.backward.push_back(both * backward_share);
     made.weight.push_back(both - made.backward.back());
     ++made.divided;
@@ -209,11 +211,11 @@ std::string counted(std::uint64_t n, std::string_view what) {
 
 std::string head_of(const profile& p, const std::string& source) {
   return fmt::format(
-      R"(# What tasks took in {}, run {}:
-# {} from {} to {}, {}, {}, {}, {}, {} a stage.
-# Milliseconds: medians over microbatches, steps and replicas, one a stage (with chunks, one a
-# virtual stage, in the order of the model). Of each task the slowest rank's time, without injected
-# delay.
+      R"(# Task durations in {}, run {}:
+# {} from {} to {}, {}, {}, {}, {}, {} per stage.
+# Milliseconds: medians over microbatches, steps and replicas, one per stage (with chunks, one per
+# virtual stage, in the order of the model). The duration of a task is that of its slowest rank,
+# without injected delay.
 )",
       quoted(source), quoted(p.title), counted(p.steps.size(), "step"), p.steps.front().value(),
       p.steps.back().value(), counted(p.shape.stages, "stage"), counted(p.shape.chunks, "chunk"),
@@ -266,27 +268,28 @@ std::string cost_toml(const profile& p, const std::string& source, double backwa
   std::vector<kinds_of_samples> stages(p.shape.virtual_stages());
   kinds_of_samples all;
   for (const auto& t : p.tasks) {
-    add(of(stages[p.shape.virtual_stage(t.stage, t.what.chunk).value()], t.what.kind), t.undelayed);
-    add(of(all, t.what.kind), t.undelayed);
+    add(samples_of(stages[p.shape.virtual_stage(t.stage, t.what.chunk).value()], t.what.kind),
+        t.undelayed);
+    add(samples_of(all, t.what.kind), t.undelayed);
   }
   samples messages;
   for (const auto& m : p.messages) add(messages, m.took);
 
   auto text = head_of(p, source);
-  text +=
-      fmt::format("#\n#   {:<8}{:>8}{:>14}{:>14}{:>14}\n", "what", "counted", "p5", "p50", "p95");
+  text += fmt::format("#\n#   {:<8}{:>8}{:>14}{:>14}{:>14}\n", "kind", "count", "p5", "p50", "p95");
   for (int k = 0; k < task_kinds; ++k)
-    if (const auto kind = static_cast<task_kind>(k); !of(all, kind).empty())
-      text += row_of(name(kind), of(all, kind));
-  text += messages.empty() ? "#\n# No message can be told, for nobody waited for one: no link_ms.\n"
-                           : row_of("message", messages) +
-                                 "#\n# Messages are those that a stage stood still for; injected "
-                                 "delay of messages is in them.\n";
+    if (const auto kind = static_cast<task_kind>(k); !samples_of(all, kind).empty())
+      text += row_of(name(kind), samples_of(all, kind));
+  text += messages.empty()
+              ? "#\n# No link_ms: no stage waited for a message, so no duration is known.\n"
+              : row_of("message", messages) +
+                    "#\n# Only messages that a stage waited for are counted; their "
+                    "durations include injected delay.\n";
   const auto costs = costs_of(stages, backward_share);
   if (costs.divided > 0)
     text += fmt::format(
-        "# {} of {} stages never split their backward (BW): {} of it stands as backward_ms, the "
-        "rest as\n# weight_ms. That is assumed, not measured.\n",
+        "# {} of {} stages never split their backward (BW): backward_ms is {} of it, weight_ms the "
+        "rest.\n# This share is assumed, not measured.\n",
         costs.divided, stages.size(), backward_share);
   text += fmt::format("\n[cost]\nforward_ms = {}\nbackward_ms = {}\nweight_ms = {}\n",
                       list_of(costs.forward), list_of(costs.backward), list_of(costs.weight));

@@ -23,7 +23,7 @@ using nlohmann::json;
 
 constexpr std::string_view expected = "expected a trace of rrfp-node run --trace";
 
-/// Ends the parse; caught where the parse began.
+/// Thrown to end the parse; caught in parse_trace().
 struct malformed {
   std::string what;
 };
@@ -59,10 +59,10 @@ std::uint32_t index(const json& object, const char* key, std::uint32_t max = 1'0
   return static_cast<std::uint32_t>(whole(object, key, max));
 }
 
-/// Some 100 days; above, a double no longer holds every nanosecond.
+/// About 100 days; above, a double cannot represent every nanosecond.
 constexpr double microseconds_max = 9e12;
 
-/// Written in microseconds with three decimals, so that nanoseconds come back exactly.
+/// Times are written in microseconds with three decimals, so nanoseconds are restored exactly.
 nanoseconds time(const json& object, const char* key) {
   const auto& value = member(object, key);
   if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > microseconds_max)
@@ -71,7 +71,7 @@ nanoseconds time(const json& object, const char* key) {
   return std::llround(value.get<double>() * 1000);
 }
 
-/// What jitter adds: less than nothing where a task was quicker than on a calm day.
+/// Injected delay; negative if jitter made a task faster.
 nanoseconds added_time(const json& object, const char* key) {
   const auto& value = member(object, key);
   if (!value.is_number() || std::abs(value.get<double>()) > microseconds_max)
@@ -84,7 +84,8 @@ Enum named(const json& object, const char* key, std::initializer_list<Enum> all)
   const auto value = text(object, key);
   for (const auto e : all)
     if (name(e) == value) return e;
-  throw malformed{fmt::format("expected \"{}\" as a word of the trace, got \"{}\"", key, value)};
+  throw malformed{
+      fmt::format("expected \"{}\" as a word of the trace format, got \"{}\"", key, value)};
 }
 
 task task_named(const std::string& name) {
@@ -93,7 +94,7 @@ task task_named(const std::string& name) {
   return *t;
 }
 
-/// The number that ends `text` after `word`; both are taken off.
+/// Removes `word` and the number after it from the end of `text`, and returns the number.
 std::optional<std::uint32_t> take_number(std::string& text, std::string_view word) {
   const auto at = text.rfind(word);
   if (at == std::string::npos) return std::nullopt;
@@ -105,7 +106,7 @@ std::optional<std::uint32_t> take_number(std::string& text, std::string_view wor
   return static_cast<std::uint32_t>(std::stoul(digits));
 }
 
-/// Whose events a process of the trace holds.
+/// The run, replica and stage of a process in the trace.
 struct process {
   std::size_t run = 0;
   replica_id replica;
@@ -114,14 +115,14 @@ struct process {
 
 class reader {
  public:
-  /// Takes one event, in the file's order.
-  void take(const json& e) {
+  /// Reads one event. Events must come in the order of the file.
+  void read_event(const json& e) {
     if (!e.is_object()) throw malformed{"expected an event, got " + shown(e)};
     const auto phase = text(e, "ph");
-    if (phase == "M") return take_name(e);
-    if (phase == "C") return take_counter(e);
-    if (phase == "X" && member(e, "args").contains("evaluation")) return leave_out(e);
-    if (phase == "X") return text(e, "cat") == "wait" ? take_wait(e) : take_task(e);
+    if (phase == "M") return read_name(e);
+    if (phase == "C") return read_counter(e);
+    if (phase == "X" && member(e, "args").contains("evaluation")) return skip_evaluation(e);
+    if (phase == "X") return text(e, "cat") == "wait" ? read_wait(e) : read_task(e);
     throw malformed{
         fmt::format("expected an event with \"ph\" M, X or C, got {}", shown(e.at("ph")))};
   }
@@ -137,7 +138,7 @@ class reader {
   }
 
  private:
-  void take_name(const json& e) {
+  void read_name(const json& e) {
     if (text(e, "name") != "process_name") return;
     auto title = text(member(e, "args"), "name");
     const auto whole_name = title;
@@ -156,7 +157,7 @@ class reader {
                                   whole_name.substr(0, 60))};
     title.resize(title.size() - 2);
     const auto id = index(e, "pid");
-    // The same place of the same title again is another run.
+    // The same title, replica and stage again begin another run.
     if (runs_.empty() || runs_.back().title != title || !places_.emplace(replica, *stage).second) {
       runs_.emplace_back().title = title;
       places_ = {{replica, *stage}};
@@ -173,7 +174,7 @@ class reader {
     return found->second;
   }
 
-  void take_task(const json& e) {
+  void read_task(const json& e) {
     const auto& at = process_of(e);
     const auto& args = member(e, "args");
     traced_task t;
@@ -195,16 +196,16 @@ class reader {
     runs_[at.run].tasks.push_back(t);
   }
 
-  /// Evaluations have no place among the steps.
-  void leave_out(const json& e) { last_task_[index(e, "pid")] = std::nullopt; }
+  /// Evaluations are not steps; the counters that follow are skipped, too.
+  void skip_evaluation(const json& e) { last_task_[index(e, "pid")] = std::nullopt; }
 
-  /// The number that the file has: it is all that a report says of a step.
+  /// The step number as in the file; reports show it unchanged.
   static step_id step_of(const json& args) {
     return step_id{whole(args, "step", std::uint64_t{1} << 52)};
   }
 
-  /// A counter tells what was held at the end of the task before it.
-  void take_counter(const json& e) {
+  /// A counter holds the memory at the end of the preceding task.
+  void read_counter(const json& e) {
     auto& tasks = runs_[process_of(e).run].tasks;
     const auto found = last_task_.find(index(e, "pid"));
     if (found == last_task_.end()) throw malformed{"a counter before the first task"};
@@ -216,7 +217,7 @@ class reader {
     if (which == "activation bytes") tasks[*found->second].bytes = held;
   }
 
-  void take_wait(const json& e) {
+  void read_wait(const json& e) {
     const auto& at = process_of(e);
     const auto& args = member(e, "args");
     traced_wait w;
@@ -273,7 +274,7 @@ class reader {
     if (shape.chunks > 1) shape.layout = turns_back(run) ? placement::v : placement::interleaved;
   }
 
-  /// Whether the last stage forwards a microbatch's second chunk before the first stage does.
+  /// Whether the last stage runs the second chunk of a microbatch before the first stage does.
   static bool turns_back(const traced_run& run) {
     if (run.shape.chunks != 2) return false;
     std::map<std::tuple<step_id, microbatch_id>, nanoseconds> on_last;
@@ -295,17 +296,17 @@ class reader {
   std::vector<traced_run> runs_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> places_;
   std::map<std::uint32_t, process> processes_;
-  /// By process; nothing: it was left out.
+  /// Index of the last task by process; empty if that was an evaluation.
   std::map<std::uint32_t, std::optional<std::size_t>> last_task_;
 };
 
 std::string broken(std::string_view text, const std::string& file, json_fault fault) {
   const auto last = text.find_last_not_of(" \t\r\n");
   const bool cut_off = last == std::string_view::npos || last + 1 < fault.byte;
-  fault.what = fmt::format("{}, got {}", expected,
-                           text.empty() ? "an empty file"
-                           : cut_off    ? "JSON that ends too early"
-                                        : "text that is " + fault.what);
+  fault.reason = fmt::format("{}, got {}", expected,
+                             text.empty() ? "an empty file"
+                             : cut_off    ? "JSON that ends too early"
+                                          : "text that is " + fault.reason);
   return fault.message_in(file);
 }
 
@@ -316,7 +317,7 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
   std::size_t count = 0;
   std::string key;
   bool has_events = false;
-  // Each event is taken as soon as it is read and then forgotten: a trace may be large.
+  // Each event is processed as soon as it is parsed and then dropped: a trace may be large.
   const auto each = [&](int depth, json::parse_event_t what, json& parsed) {
     if (what == json::parse_event_t::key && depth == 1) key = parsed.get<std::string>();
     const bool is_event =
@@ -326,7 +327,7 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
       has_events = true;
     if (!is_event) return true;
     ++count;
-    events.take(parsed);
+    events.read_event(parsed);
     return false;
   };
   try {

@@ -12,7 +12,7 @@ namespace rrfp::report {
 
 namespace {
 
-/// Cuts a gap into pieces from left to right; what lies before the cursor is done.
+/// Cuts a gap into pieces from left to right; everything before the cursor is done.
 class cutter {
  public:
   cutter(std::vector<gap>& pieces, nanoseconds begin, nanoseconds end)
@@ -20,7 +20,7 @@ class cutter {
 
   nanoseconds cursor() const { return cursor_; }
 
-  /// The time up to `to` (no further than the gap's end) is of this kind.
+  /// Assigns the time up to `to`, but at most to the end of the gap, to `piece`.
   void until(nanoseconds to, gap piece) {
     to = std::min(to, end_);
     if (to <= cursor_) return;
@@ -29,7 +29,7 @@ class cutter {
     pieces_.push_back(piece);
     cursor_ = to;
   }
-  void rest(standstill why) { until(end_, {why}); }
+  void rest(idle_cause why) { until(end_, {why}); }
 
  private:
   std::vector<gap>& pieces_;
@@ -38,8 +38,8 @@ class cutter {
 };
 
 gap piece_of(const wait& w) {
-  if (w.why == wait_cause::memory) return {standstill::memory, 0, 0, w.head};
-  return {w.head.kind == task_kind::forward ? standstill::activation : standstill::gradient, 0, 0,
+  if (w.why == wait_cause::memory) return {idle_cause::memory, 0, 0, w.head};
+  return {w.head.kind == task_kind::forward ? idle_cause::activation : idle_cause::gradient, 0, 0,
           w.head, w.why == wait_cause::in_order};
 }
 
@@ -65,7 +65,7 @@ class gap_finder {
       before = t;
       from = t->end;
     }
-    cutter{lane_.gaps, from, steps_.back().end}.rest(standstill::tail);
+    cutter{lane_.gaps, from, steps_.back().end}.rest(idle_cause::tail);
   }
 
  private:
@@ -80,25 +80,25 @@ class gap_finder {
     const auto launch_end = stage_.launch_end.at(before.seq.value());
     auto w = std::partition_point(stage_.waits.begin(), stage_.waits.end(),
                                   [&](const auto* record) { return record->begin < before.end; });
-    // The one before may reach into the gap.
+    // The previous wait may reach into the gap.
     if (w != stage_.waits.begin()) --w;
     for (; w != stage_.waits.end() && (*w)->begin < decided; ++w) {
       if ((*w)->end <= before.end || (*w)->what.why == wait_cause::complete) continue;
       if (cut.cursor() < (*w)->begin)
-        cut.until(std::min({launch_end, (*w)->begin, decided}), {standstill::ranks_behind});
-      // Nothing was ready, as the next decision found, so the moment before it counts as well.
+        cut.until(std::min({launch_end, (*w)->begin, decided}), {idle_cause::ranks_behind});
+      // Nothing was ready, as the next decision found, so the time before the wait counts as well.
       cut.until(std::min((*w)->end, decided), piece_of((*w)->what));
     }
-    cut.until(std::min(launch_end, decided), {standstill::ranks_behind});
-    cut.rest(standstill::launch_gap);
+    cut.until(std::min(launch_end, decided), {idle_cause::ranks_behind});
+    cut.rest(idle_cause::launch_gap);
   }
 
   void before_step(const traced_task* before, const traced_task& next, nanoseconds from) {
     cutter cut{lane_.gaps, from, next.begin};
-    if (before != nullptr) cut.until(span(before->step).end, {standstill::tail});
-    cut.until(span(next.step).begin, {standstill::between_steps});
-    cut.until(next.decided, {standstill::head});
-    cut.rest(standstill::launch_gap);
+    if (before != nullptr) cut.until(span(before->step).end, {idle_cause::tail});
+    cut.until(span(next.step).begin, {idle_cause::between_steps});
+    cut.until(next.decided, {idle_cause::head});
+    cut.rest(idle_cause::launch_gap);
   }
 
   const std::vector<step_span>& steps_;
@@ -106,8 +106,8 @@ class gap_finder {
   lane& lane_;
 };
 
-/// From the first sign of each step to its last task's end. A clock that runs behind may make a
-/// step seem to begin before the end of the one before: then it begins there.
+/// From the first decision or wait of each step to the end of its last task. With a clock that is
+/// behind, a step may seem to begin before the end of the previous one; it then begins at that end.
 std::vector<step_span> find_spans(const traced_run& run, step_id first, step_id last) {
   std::map<step_id, step_span> spans;
   for (const auto& t : run.tasks) {
@@ -125,7 +125,7 @@ std::vector<step_span> find_spans(const traced_run& run, step_id first, step_id 
     s.end = std::max(s.begin, s.end);
     ordered.push_back(s);
   }
-  // The window holds every task whole, whatever the clocks said.
+  // The window must contain every task completely, whatever the clocks said.
   if (!ordered.empty())
     for (const auto& t : run.tasks)
       if (t.step >= first && t.step <= last)
@@ -133,7 +133,7 @@ std::vector<step_span> find_spans(const traced_run& run, step_id first, step_id 
   return ordered;
 }
 
-/// Those with F and the gradients of every microbatch on every rank.
+/// The steps with F and both gradients of every microbatch on every rank.
 std::set<step_id> whole_steps(const traced_run& run) {
   struct counts {
     std::size_t forward = 0;
@@ -158,16 +158,16 @@ std::set<step_id> whole_steps(const traced_run& run) {
 
 }  // namespace
 
-std::string_view name(standstill s) {
+std::string_view name(idle_cause s) {
   switch (s) {
-    case standstill::activation: return "activation";
-    case standstill::gradient: return "gradient";
-    case standstill::memory: return "memory";
-    case standstill::ranks_behind: return "ranks behind";
-    case standstill::launch_gap: return "launch gap";
-    case standstill::head: return "head";
-    case standstill::tail: return "tail";
-    case standstill::between_steps: return "between steps";
+    case idle_cause::activation: return "activation";
+    case idle_cause::gradient: return "gradient";
+    case idle_cause::memory: return "memory";
+    case idle_cause::ranks_behind: return "ranks behind";
+    case idle_cause::launch_gap: return "launch gap";
+    case idle_cause::head: return "head";
+    case idle_cause::tail: return "tail";
+    case idle_cause::between_steps: return "between steps";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-/// A text may be anything; what is nested deeply never reaches the parser.
+/// Deeply nested text is refused before it reaches the parser.
 #include <catch2/catch.hpp>
 
 #include <rrfp/json/parse_json.hpp>
@@ -24,7 +24,7 @@ std::string refusal(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("JSON is read up to the limit of depth, and refused one level further") {
+TEST_CASE("JSON is read up to the maximum depth and refused beyond it") {
   CHECK(refusal(nested(json_depth_max)) == "read");
   CHECK(refusal(nested(json_depth_max + 1)) == "nested deeper than 64 at byte 65");
   CHECK(refusal(repeated("{\"a\":", 100'000)) == "nested deeper than 64 at byte 321");
@@ -34,7 +34,7 @@ TEST_CASE("JSON is read up to the limit of depth, and refused one level further"
   CHECK(refusal(wide) == "read");
 }
 
-TEST_CASE("Brackets in strings are text") {
+TEST_CASE("Brackets in strings do not count as nesting") {
   CHECK(refusal("[\"" + repeated("[{", 1000) + "\"]") == "read");
   CHECK(refusal("[\"\\\"" + repeated("[", 1000) + "\"]") == "read");
   CHECK(refusal("[\"\\\\\"," + nested(100) + "]").starts_with("nested deeper than 64"));
@@ -42,7 +42,7 @@ TEST_CASE("Brackets in strings are text") {
   CHECK(refusal("\"\\").starts_with("not JSON"));
 }
 
-TEST_CASE("What is refused is said with its byte or its line") {
+TEST_CASE("An error names the byte or the line") {
   const auto read = parse_json<nlohmann::ordered_json>("{\n  \"a\": 1,\n  \"b\" 2\n}\n");
   const auto* const fault = std::get_if<json_fault>(&read);
   REQUIRE(fault != nullptr);
@@ -52,12 +52,12 @@ TEST_CASE("What is refused is said with its byte or its line") {
   const auto deep = too_deep("[\n[\n[", 2);
   REQUIRE(deep.has_value());
   CHECK(deep->message_in("a.json") == "a.json:3: nested deeper than 2");
-  // The parser does not say where a number is that no type holds.
+  // The parser reports no position for a number that is out of range.
   CHECK(refusal("[1e999]") == "not JSON: number overflow parsing '1e999'");
   CHECK(refusal("[" + std::string(1000, '9') + "]").size() < 100);
 }
 
-TEST_CASE("A callback may drop what it has seen, and what it throws passes through") {
+TEST_CASE("A callback may drop values, and its exceptions propagate") {
   const auto dropped = parse_json("[1, 2, 3]", [](int, json::parse_event_t, json& value) {
     return !value.is_number() || value != 2;
   });

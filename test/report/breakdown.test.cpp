@@ -1,4 +1,4 @@
-// Every nanosecond of a rank is busy or has one cause of standing still.
+// Every nanosecond of a rank is busy or has exactly one cause of idle time.
 #include <catch2/catch.hpp>
 
 #include <rrfp/report/breakdown.hpp>
@@ -8,10 +8,10 @@
 namespace rrfp::report::testing {
 namespace {
 
-using causes = std::array<nanoseconds, standstills>;
+using causes = std::array<nanoseconds, idle_causes>;
 
-/// In the order of standstill, in microseconds.
-causes idle(std::array<std::int64_t, standstills> microseconds) {
+/// In the order of idle_cause, in microseconds.
+causes idle(std::array<std::int64_t, idle_causes> microseconds) {
   causes c{};
   std::transform(microseconds.begin(), microseconds.end(), c.begin(), us);
   return c;
@@ -45,7 +45,7 @@ TEST_CASE("two stages: fill, waits for gradients, launch gaps and drain") {
         "head 0-1\nlaunch gap 1-2\ngradient 22-40 BW0\nlaunch gap 40-41\ngradient 61-75 BW1\n");
 }
 
-TEST_CASE("a wait for memory and one of the sequence are told apart from a missing input") {
+TEST_CASE("waits for memory, for the sequence and for a missing input are distinguished") {
   const auto file = hand_made{}
                         .run("waits", 1)
                         .task(0, "F0", 0, 0, 10)
@@ -58,7 +58,7 @@ TEST_CASE("a wait for memory and one of the sequence are told apart from a missi
                         .task(0, "F2", 60, 60, 61)
                         .read();
   const auto t = all_steps(file.runs[0]);
-  // The moment until a wait is noticed is of its cause: nothing could be launched then either.
+  // The time before a recorded wait has the same cause: nothing could be launched then, either.
   CHECK(text_of(t.lanes[0].gaps) ==
         "memory 10-20 F1\n"
         "gradient 30-38 BW0 although ready\n"
@@ -71,7 +71,7 @@ TEST_CASE("a wait for memory and one of the sequence are told apart from a missi
 }
 
 TEST_CASE(
-    "a rank that is done waits for the ranks of its stage, then for what the stage waits for") {
+    "a finished rank waits for the other ranks of its stage, then for what the stage waits for") {
   const auto file = hand_made{}
                         .run("ranks", 1)
                         .task(0, "F0", 0, 0, 10, {.rank = 0, .seq = 0})
@@ -94,7 +94,7 @@ TEST_CASE(
   CHECK(stage.busy() + stage.idle() == stage.wall);
 }
 
-TEST_CASE("a task that was launched before its rank was free waits for nothing but the launch") {
+TEST_CASE("a task that was launched before its rank was free has only a launch gap") {
   const auto file = hand_made{}
                         .run("lookahead", 1)
                         .task(0, "F0", 0, 0, 10)
@@ -105,7 +105,7 @@ TEST_CASE("a task that was launched before its rank was free waits for nothing b
   CHECK(text_of(all_steps(file.runs[0]).lanes[0].gaps) == "launch gap 10-12\ngradient 20-30 BW0\n");
 }
 
-TEST_CASE("between steps every rank stands still for the same time") {
+TEST_CASE("between steps every rank is idle for the same time") {
   const auto file = hand_made{}
                         .run("steps", 2)
                         .task(0, "F0", 0, 0, 10, {.step = 3})
@@ -127,7 +127,7 @@ TEST_CASE("between steps every rank stands still for the same time") {
   const auto stages = breakdown_by_stage(t);
   CHECK(stages[1].delay == us(6));
   for (const auto& s : stages) {
-    CHECK(s.idle_by_cause[static_cast<std::size_t>(standstill::between_steps)] == us(10));
+    CHECK(s.idle_by_cause[static_cast<std::size_t>(idle_cause::between_steps)] == us(10));
     CHECK(s.busy() + s.idle() == s.wall);
   }
 
@@ -139,7 +139,7 @@ TEST_CASE("between steps every rank stands still for the same time") {
   CHECK(none.message() == "expected a step from 3 to 4 of run \"steps\", got 5:9");
 }
 
-TEST_CASE("what a stage holds is the slots of its last task and the bytes of all its ranks") {
+TEST_CASE("a stage holds the slots of its last task and the bytes of all its ranks") {
   const auto file = hand_made{}
                         .run("held", 1)
                         .task(0, "F0", 0, 0, 10, {.rank = 0, .seq = 0, .slots = 1, .bytes = 100})

@@ -1,4 +1,4 @@
-// The path from the last task back is as long as the run, and every part of it is what held it up.
+// The critical path is as long as the run, and each of its tasks waited for the one before it.
 #include <catch2/catch.hpp>
 
 #include <rrfp/report/critical_path.hpp>
@@ -12,9 +12,9 @@ std::string text_of(const critical_path& p) {
   std::string text;
   for (const auto& t : p.tasks)
     text += fmt::format("{}{}@{}",
-                        text.empty()               ? ""
-                        : t.why == held_by::sender ? " > "
-                                                   : " . ",
+                        text.empty()                   ? ""
+                        : t.why == predecessor::sender ? " > "
+                                                       : " . ",
                         to_string(t.task->what), t.task->stage.value());
   return text;
 }
@@ -35,7 +35,7 @@ TEST_CASE("two stages: the path goes through both and adds up to the wall time")
   CHECK(p.length() == us(95));
 }
 
-TEST_CASE("a slow message holds a task up although the launch before it ended after the sender") {
+TEST_CASE("a task waits for a slow message although the previous launch ended after the sender") {
   hand_made t;
   t.run("slow message", 2)
       .task(0, "F0", 0, 0, 10)
@@ -64,7 +64,7 @@ TEST_CASE("the path crosses steps, ranks and chunks") {
     CHECK(p.step_begin == us(1));
     CHECK(p.length() == us(20));
   }
-  SECTION("ranks: the launch before ended last on the other rank") {
+  SECTION("ranks: the previous launch ended last on the other rank") {
     const auto file = hand_made{}
                           .run("ranks", 1)
                           .task(0, "F0", 0, 0, 10, {.rank = 0, .seq = 0})
@@ -77,7 +77,7 @@ TEST_CASE("the path crosses steps, ranks and chunks") {
     CHECK(p.tasks[0].task->rank == rank_id{1});
     CHECK(p.launch_gap == us(1));
   }
-  SECTION("chunks that turn back: the last stage sends to itself") {
+  SECTION("placement v: the last stage sends to itself") {
     const auto file = hand_made{}
                           .run("v", 2)
                           .task(0, "F0", 0, 0, 10)
@@ -88,7 +88,7 @@ TEST_CASE("the path crosses steps, ranks and chunks") {
     CHECK(file.runs[0].shape.layout == placement::v);
     CHECK(text_of(find_critical_path(all_steps(file.runs[0]))) == "F0@0 > F0@1 . F0.1@1 > F0.1@0");
   }
-  SECTION("chunks in rounds: the last stage sends to the first") {
+  SECTION("placement interleaved: the last stage sends to the first") {
     const auto file = hand_made{}
                           .run("interleaved", 2)
                           .task(0, "F0", 0, 0, 10)
@@ -101,7 +101,7 @@ TEST_CASE("the path crosses steps, ranks and chunks") {
   }
 }
 
-TEST_CASE("a sender whose clock runs ahead counts until the receiver began") {
+TEST_CASE("a sender whose clock is ahead counts only until the receiver began") {
   const auto file =
       hand_made{}.run("clocks", 2).task(0, "F0", 0, 0, 25).task(1, "F0", 20, 20, 40).read();
   const auto p = find_critical_path(all_steps(file.runs[0]));

@@ -1,5 +1,4 @@
-/// Traces of a few tasks with times that can be added up by hand, written as the runtime writes
-/// them.
+/// Traces of a few tasks with times that can be added by hand, in the format of the runtime.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@ class hand_made {
   struct details {
     int rank = 0;
     int step = 0;
-    int seq = -1;  ///< -1: the next of this rank
+    int seq = -1;  ///< -1: the next unused number
     int delay = 0;
     int slots = 0;
     int bytes = 0;
@@ -26,7 +25,7 @@ class hand_made {
     int skipped = 0;
   };
 
-  /// A run of this many processes, for stage 0 on; the processes of later calls follow.
+  /// Begins a run with one process per stage; later calls add further runs.
   hand_made& run(const std::string& title, int stages) {
     first_ += stages_;
     stages_ = stages;
@@ -90,7 +89,7 @@ class hand_made {
   int next_seq_ = 0;
 };
 
-/// Microseconds to the unit of the analysis.
+/// Converts microseconds to nanoseconds.
 constexpr nanoseconds us(std::int64_t t) { return t * 1000; }
 
 inline timeline all_steps(const traced_run& run) {

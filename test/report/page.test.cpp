@@ -1,4 +1,4 @@
-// The page is whole in itself, says nothing that a title smuggles in, and stays small enough.
+// The page is self-contained, escapes titles, and limits the number of drawn tasks.
 #include <catch2/catch.hpp>
 
 #include <regex>
@@ -20,7 +20,7 @@ std::size_t count(const std::string& text, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("the page fetches nothing") {
+TEST_CASE("the page loads nothing from a network") {
   const auto file = two_stages().read();
   const auto html = html_of({"a report", {"from a test"}, {all_steps(file.runs[0])}});
   CHECK_THAT(html, Contains("<title>a report</title>") && Contains("from a test") &&
@@ -30,7 +30,7 @@ TEST_CASE("the page fetches nothing") {
   CHECK(count(html, "url(") == count(html, "url(#hatch)"));
 }
 
-TEST_CASE("titles are text, in HTML and in the data") {
+TEST_CASE("titles are escaped in HTML and in the data") {
   hand_made t;
   t.run("</script><b>&amp; 'x'", 1).task(0, "F0", 0, 0, 5);
   const auto file = t.read();
@@ -41,7 +41,7 @@ TEST_CASE("titles are text, in HTML and in the data") {
                        Contains("\\u003c/script>"));
 }
 
-TEST_CASE("runs are compared by ratios to the first") {
+TEST_CASE("runs are compared with the first by ratios") {
   hand_made t;
   t.run("slow", 1).task(0, "F0", 0, 0, 4000);
   t.run("quick", 1).task(0, "F0", 0, 0, 1000);
@@ -52,7 +52,7 @@ TEST_CASE("runs are compared by ratios to the first") {
   CHECK(count(html, "<svg class=\"lanes\"") == 2);
 }
 
-TEST_CASE("more tasks than a page may hold are counted, not drawn, and the page says so") {
+TEST_CASE("tasks beyond the maximum of a page are counted but not drawn, and the page says so") {
   hand_made t;
   t.run("long", 1);
   for (int n = 0; n < 50; ++n) t.task(0, "F" + std::to_string(n), 10 * n, 10 * n, 10 * n + 10);
@@ -64,7 +64,7 @@ TEST_CASE("more tasks than a page may hold are counted, not drawn, and the page 
   };
   const auto whole = html_of({"x", {}, {all_steps(file.runs[0])}});
   CHECK(drawn(whole) == 50);
-  CHECK(whole.find("as many tasks as a page may hold") == std::string::npos);
+  CHECK(whole.find("the maximum number of tasks for a page") == std::string::npos);
   const auto bounded = html_of({"x", {}, {all_steps(file.runs[0])}}, 20);
   CHECK(drawn(bounded) == 20);
   CHECK_THAT(bounded, Contains("long: the timeline shows the first 0.200 ms of 0.500 ms"));

@@ -1,5 +1,5 @@
-// The picture shows the trace's times and nothing else: bars add up, none covers another, and any
-// title leaves it well-formed and small.
+// The picture shows the times of the trace: bars add up and do not overlap, and it stays
+// well-formed and small with any title.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ double sum_of(const std::vector<bar>& bars) {
   return sum;
 }
 
-/// Tasks that touch and tasks that do not, some too short to see, and waits between them.
+/// Tasks with and without gaps, some too short to be visible, and waits between them.
 hand_made scattered(int stages, int microbatches) {
   std::mt19937 random{7};
   hand_made t;
@@ -94,7 +94,7 @@ TEST_CASE("the bars of each row add up to the busy time of its rank, kind by kin
   }
 }
 
-TEST_CASE("no bar of a row covers another") {
+TEST_CASE("bars of a row do not overlap") {
   const auto file = scattered(4, 40).read();
   const auto svg = svg_of("x", {all_steps(file.runs[0])});
   std::map<double, std::vector<bar>> rows;
@@ -113,7 +113,7 @@ TEST_CASE("no bar of a row covers another") {
   }
 }
 
-TEST_CASE("the runs of a picture have one time scale, and speed-ups are over the first") {
+TEST_CASE("the runs of a picture share one time scale, and speed-ups are relative to the first") {
   hand_made t;
   t.run("slow", 1).task(0, "F0", 0, 0, 4'000'000);
   t.run("quick", 1).task(0, "F0", 0, 0, 1'000'000);
@@ -129,7 +129,7 @@ TEST_CASE("the runs of a picture have one time scale, and speed-ups are over the
   CHECK_THAT(svg, Contains(">forward<") && !Contains(">weight gradient<"));
 }
 
-TEST_CASE("waits, injected delay and tasks have colours of their own, which the legend explains") {
+TEST_CASE("waits, injected delay and tasks have distinct colours, which the legend explains") {
   hand_made t;
   t.run("x", 2)
       .task(0, "F0", 0, 0, 100, {.delay = 40})
@@ -153,7 +153,7 @@ TEST_CASE("waits, injected delay and tasks have colours of their own, which the 
                       Contains(">injected delay<") && !Contains(">waiting for other ranks<"));
 }
 
-TEST_CASE("a picture fetches nothing, runs nothing, and its titles are text") {
+TEST_CASE("a picture loads nothing, contains no script, and escapes its titles") {
   hand_made t;
   t.run("</text><script>&amp; 'x'\\u0007", 1).task(0, "F0", 0, 0, 5);
   const auto file = t.read();
@@ -166,7 +166,7 @@ TEST_CASE("a picture fetches nothing, runs nothing, and its titles are text") {
   CHECK(svg.find("http") == svg.find("http://www.w3.org/2000/svg"));
 }
 
-TEST_CASE("a long title is cut between two characters") {
+TEST_CASE("a long title is truncated between two characters") {
   hand_made t;
   std::string title;
   for (int n = 0; n < 100; ++n) title += "\u00e9";
@@ -181,7 +181,7 @@ TEST_CASE("a picture of sixteen stages with 64 microbatches stays below 200 KiB"
   CHECK(svg_of("x", {all_steps(file.runs[0])}).size() < 200 * 1024);
 }
 
-TEST_CASE("the step that stands for all is near the median of every run, and whole") {
+TEST_CASE("the typical step is close to the median of every run and complete") {
   hand_made t;
   const auto step = [&](int number, int begin, int took, const std::string& back = "BW0") {
     t.task(0, "F0", begin, begin, begin + took / 2, {.step = number});

@@ -1,5 +1,4 @@
-// What a recorded run says about its tasks and messages, replayed by the simulator and read by a
-// job.
+// Profiles of recorded runs: replayed by the simulator, and read by a job.
 #include <catch2/catch.hpp>
 
 #include <rrfp/job/job.hpp>
@@ -27,7 +26,7 @@ std::string refusal(const hand_made& t, std::uint64_t first = 0, std::uint64_t l
   return p ? "accepted" : p.message();
 }
 
-/// The [cost] of the profile as a job has it.
+/// A job with this [pipeline] and [cost].
 job::job job_with(const std::string& cost, const std::string& pipeline) {
   const auto made =
       job::parse_job("[pipeline]\n" + pipeline + cost, "x.toml", {}, job::job_use::simulate);
@@ -53,7 +52,7 @@ nanoseconds replayed(const profile& p, const std::string& policy, std::uint64_t 
 
 }  // namespace
 
-TEST_CASE("the durations of a run replay it, but for its launch gaps") {
+TEST_CASE("the durations of a run replay it, except for its launch gaps") {
   const auto p = all_of(two_stages());
   CHECK(durations_csv(p) ==
         "step,stage,chunk,mb,kind,ms\n"
@@ -65,7 +64,7 @@ TEST_CASE("the durations of a run replay it, but for its launch gaps") {
   CHECK(replayed(p, "one_f_one_b", 1) == us(91));
 }
 
-TEST_CASE("a task takes what its slowest rank took: with the delay in CSV, without in TOML") {
+TEST_CASE("a task takes as long as its slowest rank: with delay in CSV, without delay in TOML") {
   hand_made t;
   t.run("ranks", 1)
       .task(0, "F0", 0, 0, 10, {.rank = 0, .seq = 0})
@@ -80,11 +79,11 @@ TEST_CASE("a task takes what its slowest rank took: with the delay in CSV, witho
   const auto toml = cost_toml(p, "a trace", 0.5);
   CHECK_THAT(toml, Contains("\n[cost]\nforward_ms = [0.012000]\nbackward_ms = [0.009000]\n"
                             "weight_ms = [0.003000]\n") &&
-                       Contains("No message can be told") && !Contains("link_ms =") &&
-                       !Contains("assumed"));
+                       Contains("No link_ms: no stage waited for a message") &&
+                       !Contains("link_ms =") && !Contains("assumed"));
 }
 
-TEST_CASE("medians go over microbatches, steps and replicas; a job reads them") {
+TEST_CASE("medians are over microbatches, steps and replicas, and a job reads them") {
   hand_made t;
   // Three microbatches in two steps: forwards of 10 to 60 us.
   t.run("steps", 1);
@@ -100,17 +99,19 @@ TEST_CASE("medians go over microbatches, steps and replicas; a job reads them") 
   const auto p = all_of(t);
   CHECK(p.steps.size() == 2);
   const auto toml = cost_toml(p, "a \"trace\"\n", 0.25);
-  CHECK_THAT(toml, Contains("2 steps from 0 to 1, 1 stage, 1 chunk, 3 microbatches") &&
-                       Contains(R"("a \"trace\"\n")") &&
-                       Contains("#   F              6      0.012500      0.035000      0.057500") &&
-                       Contains("1 of 1 stages never split their backward (BW): 0.25 of it"));
+  CHECK_THAT(
+      toml,
+      Contains("2 steps from 0 to 1, 1 stage, 1 chunk, 3 microbatches") &&
+          Contains(R"("a \"trace\"\n")") &&
+          Contains("#   F              6      0.012500      0.035000      0.057500") &&
+          Contains("1 of 1 stages never split their backward (BW): backward_ms is 0.25 of it"));
   const auto j = job_with(toml, "stages = 1\nmicrobatches = 3\n");
   CHECK(j.cost.forward_ms == std::vector{0.035});
   CHECK(j.cost.backward_ms == std::vector{0.01});
   CHECK(j.cost.weight_ms == std::vector{0.03});
 }
 
-TEST_CASE("[cost] has an entry a stage and the median message") {
+TEST_CASE("[cost] has one entry per stage and the median of the messages") {
   const auto toml = cost_toml(all_of(two_stages()), "x", 0.5);
   const auto j = job_with(toml, "stages = 2\nmicrobatches = 2\n");
   CHECK(j.cost.forward_ms == std::vector{0.01, 0.0105});
@@ -120,7 +121,7 @@ TEST_CASE("[cost] has an entry a stage and the median message") {
   CHECK_THAT(toml, Contains("message        3"));
 }
 
-TEST_CASE("of a stage that splits some backwards, the split ones count") {
+TEST_CASE("if a stage splits some backwards, only the split ones count") {
   hand_made t;
   t.run("both", 1)
       .task(0, "F0", 0, 0, 1)
@@ -133,7 +134,7 @@ TEST_CASE("of a stage that splits some backwards, the split ones count") {
              Contains("backward_ms = [0.003000]\nweight_ms = [0.004000]") && !Contains("assumed"));
 }
 
-TEST_CASE("CSV is of replica 0, TOML of all replicas") {
+TEST_CASE("CSV has the durations of replica 0, TOML the medians of all replicas") {
   hand_made t;
   t.process(1, "r: replica 0 stage 0")
       .process(2, "r: replica 1 stage 0")
@@ -147,7 +148,7 @@ TEST_CASE("CSV is of replica 0, TOML of all replicas") {
   CHECK_THAT(cost_toml(p, "x", 0.5), Contains("forward_ms = [0.020000]"));
 }
 
-TEST_CASE("steps that lack tasks are left out, and those that stay are numbered from 1") {
+TEST_CASE("incomplete steps are skipped, and the others are numbered from 1") {
   hand_made t;
   t.run("cut", 1);
   for (int step = 0; step < 4; ++step) {
@@ -169,9 +170,9 @@ TEST_CASE("steps that lack tasks are left out, and those that stay are numbered 
   CHECK(refusal(t, 7, 9) == "expected a step from 0 to 3 of run \"cut\", got 7:9");
 }
 
-TEST_CASE("messages are told where a stage stood still for them, and clocks do not contradict") {
+TEST_CASE("a message counts if its receiver waited for it and the clocks are consistent") {
   hand_made t;
-  // Stage 1 decides for F0 when it arrives, and finds F1 there; BW0 comes back before it was sent.
+  // Stage 1 waits for F0, but F1 has already arrived; BW0 seems to arrive before it was sent.
   t.run("messages", 2)
       .task(0, "F0", 0, 0, 10)
       .task(0, "F1", 10, 10, 20)
@@ -190,7 +191,7 @@ TEST_CASE("messages are told where a stage stood still for them, and clocks do n
   CHECK_THAT(durations_csv(p), Contains("1,1,0,0,act,0.005000") && !Contains("grad"));
 }
 
-TEST_CASE("with chunks, [cost] goes along the model and nothing is sent within a stage") {
+TEST_CASE("with chunks, [cost] is in the order of the model, and a stage sends nothing to itself") {
   hand_made t;
   // V placement on two stages: 0, 1, then chunk 1 of stage 1 and of stage 0.
   t.run("v", 2)

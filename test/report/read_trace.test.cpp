@@ -1,4 +1,4 @@
-// What is read is what was written; what is not a trace is refused in one line that says why.
+// A trace is restored as written; anything else is refused with a reason in one line.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 
 }  // namespace
 
-TEST_CASE("tasks and waits come back with every detail") {
+TEST_CASE("tasks and waits are restored with every detail") {
   const auto file = parse_trace(hand_made{}
                                     .run("a run: of stage 7", 3)
                                     .wait(1, "memory", "F2.1", 3, 8, 5)
@@ -69,14 +69,14 @@ TEST_CASE("tasks and waits come back with every detail") {
   CHECK(run.waits[0].end == us(8));
 }
 
-TEST_CASE("a task that jitter made quicker has less than no delay") {
+TEST_CASE("a task that jitter made faster has a negative delay") {
   const auto file =
       parse_trace(hand_made{}.run("r", 1).task(0, "F0", 1, 2, 9, {.delay = -4}).text(), "x");
   REQUIRE(file.ok());
   CHECK(file->runs[0].tasks[0].delay == us(-4));
 }
 
-TEST_CASE("runs side by side are told apart, replicas are put together") {
+TEST_CASE("runs are separated, and replicas of one run are merged") {
   hand_made t;
   t.run("one", 1).task(0, "F0", 0, 0, 5);
   t.run("other", 1).task(0, "F0", 0, 0, 6);
@@ -94,7 +94,7 @@ TEST_CASE("runs side by side are told apart, replicas are put together") {
   CHECK(file.runs[3].tasks[1].replica == replica_id{1});
 }
 
-TEST_CASE("a trace that is cut off anywhere is refused") {
+TEST_CASE("a trace that is truncated anywhere is refused") {
   const auto whole = two_stages().text();
   CHECK_THAT(refusal(""), Contains("got an empty file"));
   CHECK_THAT(refusal("   \n"), Contains("some.json:2: ") && Contains("ends too early"));
@@ -104,7 +104,7 @@ TEST_CASE("a trace that is cut off anywhere is refused") {
   }
 }
 
-TEST_CASE("what is no trace, or another program's, is refused and what came is said") {
+TEST_CASE("a file that is not a trace of rrfp is refused, and the error names what came") {
   const auto good = two_stages().text();
   CHECK_THAT(refusal("step,stage\n0,0\n"), Contains("some.json:1: ") && Contains("not JSON"));
   CHECK_THAT(refusal("{\"traceEvents\": [\n{\"ph\": " + std::string(100'000, '[') +

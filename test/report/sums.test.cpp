@@ -1,4 +1,4 @@
-// Whatever a trace says, and be it nonsense, its times add up.
+// The times of any trace add up, even of an inconsistent one.
 #include <catch2/catch.hpp>
 
 #include <random>
@@ -11,8 +11,8 @@
 namespace rrfp::report::testing {
 namespace {
 
-/// Tasks of two steps on two stages of two ranks at any time, decided at any time, with any waits:
-/// inputs arrive before they are sent, and clocks disagree.
+/// Random tasks, decisions and waits of two steps on two stages with two ranks: inputs may arrive
+/// before they are sent, and clocks differ.
 hand_made nonsense(std::uint32_t seed) {
   std::mt19937 random{seed};
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -43,7 +43,7 @@ hand_made nonsense(std::uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE("busy time and standstill are the wall time, and so is the critical path") {
+TEST_CASE("busy and idle time add up to the wall time, and so does the critical path") {
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
     INFO("seed " << seed);
     const auto file = nonsense(seed).read();

@@ -1,4 +1,4 @@
-/// page.css and page.js, as text.
+/// The contents of page.css and page.js.
 #pragma once
 
 namespace rrfp::report {

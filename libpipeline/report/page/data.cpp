@@ -15,7 +15,7 @@ using json = nlohmann::ordered_json;
 constexpr std::array choices{choice::hint_head, choice::skipped_not_ready, choice::memory_bound,
                              choice::only_choice};
 
-/// Microseconds with one decimal at most, as short as can be: there may be many.
+/// Microseconds with at most one decimal: there may be many times, so their texts must be short.
 void put_time(std::string& out, nanoseconds t) {
   const auto tenths = (t + 50) / 100;
   fmt::format_to(std::back_inserter(out), "{}", tenths / 10);
@@ -88,7 +88,7 @@ class run_writer {
     put("],\"gaps\":[");
     bool first_gap = true;
     for (const auto& g : l.gaps) {
-      if (g.begin >= run_.shown_until || g.why == standstill::launch_gap) continue;
+      if (g.begin >= run_.shown_until || g.why == idle_cause::launch_gap) continue;
       if (!std::exchange(first_gap, false)) out_ += ',';
       put("[{},", static_cast<int>(g.why));
       times({g.begin - begin_, g.end - g.begin});
@@ -144,14 +144,14 @@ std::string data_of(const std::vector<examined_run>& runs) {
   for (const auto& r : runs) longest = std::max(longest, r.line->wall());
   words["wall"] = std::max(static_cast<double>(longest) / 1000, 0.001);
   for (int k = 0; k < task_kinds; ++k) words["kinds"].push_back(name(static_cast<task_kind>(k)));
-  for (std::size_t s = 0; s < standstills; ++s) {
-    const auto why = static_cast<standstill>(s);
+  for (std::size_t s = 0; s < idle_causes; ++s) {
+    const auto why = static_cast<idle_cause>(s);
     words["causes"].push_back(name(why));
     words["meanings"][std::string(name(why))] = meaning(why);
   }
   for (const auto c : choices) words["reasons"].push_back(name(c));
   words["holds"] = {"it waited for the task that sent its input",
-                    "it waited for the launch before it on its stage",
+                    "it waited for the previous launch on its stage",
                     "it waited for the step to begin"};
   auto out = words.dump();
   out.back() = ',';
@@ -161,7 +161,7 @@ std::string data_of(const std::vector<examined_run>& runs) {
     run_writer{out, r}.write();
   }
   out += "]}";
-  // Nothing in a title may end the <script>.
+  // A title must not close the <script>.
   for (std::size_t at = 0; (at = out.find('<', at)) != std::string::npos;)
     out.replace(at, 1, "\\u003c");
   return out;

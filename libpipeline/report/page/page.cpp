@@ -13,7 +13,7 @@ namespace rrfp::report {
 
 namespace {
 
-/// Up to when at most `tasks_max` tasks have begun.
+/// The time by which at most `tasks_max` tasks have begun.
 nanoseconds shown_until(const timeline& t, std::size_t tasks_max) {
   std::vector<nanoseconds> begins;
   for (const auto& l : t.lanes)
@@ -44,17 +44,16 @@ std::string notes_of(const page_content& content, const std::vector<examined_run
   for (const auto& r : runs)
     if (r.shown_until < r.line->end())
       out += fmt::format(
-          "<p class=\"note\">{}: the timeline shows the first {:.3f} ms of {:.3f} ms, as many "
-          "tasks "
-          "as a page may hold; the numbers count all of them. Choose fewer steps to see later "
-          "ones.</p>\n",
+          "<p class=\"note\">{}: the timeline shows the first {:.3f} ms of {:.3f} ms, the maximum "
+          "number of tasks for a page; the tables count all tasks. Choose fewer steps to see "
+          "later ones.</p>\n",
           html::escaped(r.line->run->title),
           static_cast<double>(r.shown_until - r.line->begin()) / 1e6,
           static_cast<double>(r.line->wall()) / 1e6);
   return out;
 }
 
-/// The step of the page's content if every run has it among the tasks that are drawn.
+/// The step on which the page opens, if the drawn part of every run contains it.
 std::optional<step_id> opens_on(const page_content& content,
                                 const std::vector<examined_run>& runs) {
   const auto shows = [&](const examined_run& r) {
@@ -65,7 +64,7 @@ std::optional<step_id> opens_on(const page_content& content,
   return std::all_of(runs.begin(), runs.end(), shows) ? content.opens_on : std::nullopt;
 }
 
-std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_id> first_seen) {
+std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_id> selected) {
   std::vector<step_id> steps;
   for (const auto& r : runs)
     for (const auto& s : r.line->steps) steps.push_back(s.step);
@@ -74,7 +73,7 @@ std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_i
   std::string options;
   for (const auto s : steps)
     options += fmt::format("<option value=\"{0}\"{1}>step {0}</option>", s.value(),
-                           s == first_seen ? " selected" : "");
+                           s == selected ? " selected" : "");
   return fmt::format(
       R"(<div id="tools">
 <button data-do="in" title="w or +">zoom in</button>
@@ -82,7 +81,7 @@ std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_i
 <button data-do="earlier" title="a">&#9664;</button>
 <button data-do="later" title="d">&#9654;</button>
 <button data-do="all" title="0">all steps</button>
-<select id="step" title="All runs from the begin of this step"><option value="">all steps</option>{}</select>
+<select id="step" title="Align all runs at the begin of this step"><option value="">all steps</option>{}</select>
 <label><input type="checkbox" id="show-path" checked> critical path</label>
 <span id="range" class="soft num"></span>
 <span class="soft">drag: move &middot; Ctrl + wheel or double click: zoom &middot; keys w a s d 0</span>
@@ -120,16 +119,16 @@ patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="1.6" he
 {}{}
 <h2>Memory held</h2>
 <p class="soft">Filled: slots, the microbatches that the stage holds. Line: activation bytes of all its
-ranks. Both as known at the end of each task, on one scale for all stages and runs; left, the most of
-each.</p>
+ranks. Both are recorded at the end of each task and drawn on one scale for all stages and runs. Left:
+the peak of each.</p>
 {}
-<h2>In numbers</h2>
+<h2>Comparison</h2>
 {}
 <h2>Load and bubble of each stage</h2>
 {}
 <h2>Critical path</h2>
 {}
-<h2>Words</h2>
+<h2>Terms</h2>
 {}
 <div id="tip"></div>
 <script type="application/json" id="data">{}</script>

@@ -1,11 +1,12 @@
-// Draws the timelines and the memory of all runs over one time axis. Times are microseconds since the
-// window of the run began; `view` is what is seen of it, `origin` where each run's axis begins.
+// Draws the timelines and the memory of all runs on one time axis. Times are microseconds since the
+// begin of the run's window; `view` is the visible part, `origin` the time at which each run's axis
+// begins.
 'use strict';
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const KIND = 0, MB = 1, CHUNK = 2, STEP = 3, BEGIN = 4, LENGTH = 5, DELAY = 6, DECIDED = 7,
         WHY = 8, SKIPPED = 9;
-  // Room for the longest name of a row.
+  // Space for the longest row name.
   const left = Math.max(96, 10 + 6.6 * Math.max(...data.runs.flatMap(r =>
       r.lanes.map(l => l.name.length))));
   const right = 12, axis = 20, between = 2, memoryRow = 34;
@@ -100,7 +101,7 @@
     return out;
   }
 
-  // One path for each colour; what is thinner than half a pixel is drawn once a half pixel.
+  // One path per colour; of tasks thinner than half a pixel, one per half pixel is drawn.
   function drawLanes(panel, s) {
     const {run} = panel;
     const h = run.height;
@@ -172,7 +173,7 @@
       for (let k = n; k < stage.series.length && stage.series[k][0] < s.to; ++k) {
         const [at, slots, bytes] = stage.series[k];
         const seen = Math.max(left, s.x(at));
-        // Of the changes within a pixel the highest is drawn.
+        // Of several changes within a pixel, only the highest is drawn.
         const next = stage.series[k + 1];
         if (k > n && next && next[0] < s.to && seen - x < 0.7 && slots <= last) continue;
         x = seen;
@@ -251,10 +252,11 @@
     return [
       `${taskName(t)} · ${lane.full} · step ${t[STEP]}`,
       `${moment(panel, t[BEGIN])} to ${moment(panel, taskEnd(t))}: ${duration(t[LENGTH])}`,
-      t[DELAY] > 0 ? `injected delay: ${duration(t[DELAY])} of it, at the end` : 'no injected delay',
+      t[DELAY] > 0 ? `injected delay: ${duration(t[DELAY])} of it, at the end` :
+                     'no injected delay',
       `decided at ${moment(panel, t[BEGIN] - t[DECIDED])}, begun ${duration(t[DECIDED])} later`,
       `reason: ${why} (${typeof said === 'function' ? said(t[SKIPPED]) : said})`,
-      `held when it ended: ${held[1]} slots, ${size(held[2])}`,
+      `held at its end: ${held[1]} slots, ${size(held[2])}`,
     ].concat(hop === undefined ? [] : ['on the critical path: ' + data.holds[hop]]);
   };
   const heldAt = (stage, t) => {
@@ -272,8 +274,10 @@
       const stage = run.held[Math.floor((y - axis) / memoryRow)];
       if (!stage) return null;
       const held = heldAt(stage, t);
-      return [stage.name, `at ${moment(panel, t)}: ${held[1]} slots, ${size(held[2])}`,
-              `at most: ${stage.slots} slots, ${size(stage.bytes)}`];
+      return [
+        stage.name, `at ${moment(panel, t)}: ${held[1]} slots, ${size(held[2])}`,
+        `peak: ${stage.slots} slots, ${size(stage.bytes)}`
+      ];
     }
     const i = run.lanes.findIndex((_, n) => y >= laneTop(run, n) && y < laneTop(run, n) + run.height);
     if (i < 0) return null;
@@ -284,9 +288,11 @@
     const gap = lane.gaps[firstAfter(lane.gaps, t, gapEnd)];
     if (!gap || gap[1] > t) return ['launch gap · ' + lane.full, data.meanings['launch gap']];
     const cause = data.causes[gap[0]];
-    return [`${cause}${gap[3] ? ' for ' + gap[3] : ''} · ${lane.full}`,
-            `${moment(panel, gap[1])} to ${moment(panel, gapEnd(gap))}: ${duration(gap[2])}`,
-            data.meanings[cause]].concat(gap[4] ? ['other work was ready: the sequence was obeyed'] : []);
+    return [
+      `${cause}${gap[3] ? ' for ' + gap[3] : ''} · ${lane.full}`,
+      `${moment(panel, gap[1])} to ${moment(panel, gapEnd(gap))}: ${duration(gap[2])}`,
+      data.meanings[cause]
+    ].concat(gap[4] ? ['another task was ready, but in-order mode followed its sequence'] : []);
   }
 
   function showTip(panel, event) {

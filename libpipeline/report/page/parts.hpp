@@ -1,4 +1,4 @@
-/// The parts that a page is put together from. Texts come in as they are and go out escaped.
+/// The parts of the page. Functions take plain text and escape it.
 #pragma once
 
 #include <string>
@@ -10,38 +10,38 @@
 
 namespace rrfp::report {
 
-/// A run and what was found out about it.
+/// A run with its analysis.
 struct examined_run {
   const timeline* line = nullptr;
   std::vector<breakdown> by_stage;  ///< replica by replica
   breakdown total;
   std::vector<std::vector<held>> held_by_stage;
   critical_path path;
-  /// Until when tasks are drawn; the end, if all are.
+  /// The end of the drawn part; the end of the window if all tasks are drawn.
   nanoseconds shown_until = 0;
 
   std::int64_t slots_peak(std::size_t stage) const;
   std::int64_t bytes_peak(std::size_t stage) const;
-  /// "stage 3", or "replica 1 stage 3" where there are several.
+  /// "stage 3", or "replica 1 stage 3" if there are several replicas.
   std::string stage_name(std::size_t stage) const;
 };
 
-/// What a cause means, in a sentence.
-std::string_view meaning(standstill s);
+/// The meaning of a cause, as a sentence.
+std::string_view meaning(idle_cause s);
 
-/// What the script draws, as JSON that may stand in a <script>.
+/// The data that the script draws, as JSON that is safe inside a <script>.
 std::string data_of(const std::vector<examined_run>& runs);
 
-/// A card a run: duration, ratio, bubble, memory.
+/// One card per run: duration, ratio, bubble, memory.
 std::string cards_of(const std::vector<examined_run>& runs);
-/// Every number beside that of the other runs, with ratios.
+/// The numbers of all runs side by side, with ratios.
 std::string comparison_of(const std::vector<examined_run>& runs);
-/// Bars and tables of each stage's time; bars of all runs have one scale.
+/// Bars and tables of each stage's time; the bars of all runs share one scale.
 std::string stages_of(const std::vector<examined_run>& runs);
 std::string paths_of(const std::vector<examined_run>& runs);
-/// Colours of kinds and causes.
+/// The colours of kinds and causes.
 std::string legend();
-/// The words of the page.
+/// The terms of the page.
 std::string glossary();
 
 }  // namespace rrfp::report

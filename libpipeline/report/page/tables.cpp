@@ -23,7 +23,7 @@ double share(nanoseconds part, nanoseconds whole) {
 }
 std::string percent(double part) { return fmt::format("{:.1f} %", part * 100); }
 
-/// Milliseconds with as many decimals as times of this size deserve.
+/// Milliseconds with a precision that suits the longest time.
 std::string time_text(nanoseconds t, nanoseconds longest) {
   const int decimals = longest >= 1'000'000'000 ? 1 : longest >= 10'000'000 ? 2 : 4;
   return fmt::format("{:.{}f}", milliseconds(t), decimals);
@@ -46,13 +46,13 @@ std::string swatch(std::string_view word) { return html::swatch(variable(word), 
 /// One number of a run in the comparison.
 struct metric {
   std::string name;
-  std::function<double(const examined_run&)> of;
+  std::function<double(const examined_run&)> value_of;
   int decimals = 2;
-  /// Where less of it is better, more is worse.
+  /// Whether less is better.
   bool judged = true;
 };
 
-/// Mean of the ranks, so that parts add up to the wall time.
+/// Mean over the ranks, so that the parts add up to the wall time.
 double mean_ms(const examined_run& r, nanoseconds sum) { return milliseconds(sum) / r.total.ranks; }
 
 std::vector<metric> duration_metrics() {
@@ -71,24 +71,23 @@ std::vector<metric> load_metrics() {
   for (std::size_t k = 0; k < task_kinds; ++k)
     all.push_back({"  " + std::string(name(static_cast<task_kind>(k))),
                    [k](const auto& r) { return mean_ms(r, r.total.busy_by_kind[k]); }, 2, false});
-  all.push_back({"  of it injected delay", [](const auto& r) { return mean_ms(r, r.total.delay); },
-                 2, false});
+  all.push_back({"  of which injected delay",
+                 [](const auto& r) { return mean_ms(r, r.total.delay); }, 2, false});
   return all;
 }
 
 std::vector<metric> bubble_metrics() {
-  std::vector<metric> all{
-      {"stood still", [](const auto& r) { return mean_ms(r, r.total.idle()); }}};
-  for (std::size_t s = 0; s < standstills; ++s)
-    all.push_back({"  " + std::string(name(static_cast<standstill>(s))),
+  std::vector<metric> all{{"idle", [](const auto& r) { return mean_ms(r, r.total.idle()); }}};
+  for (std::size_t s = 0; s < idle_causes; ++s)
+    all.push_back({"  " + std::string(name(static_cast<idle_cause>(s))),
                    [s](const auto& r) { return mean_ms(r, r.total.idle_by_cause[s]); }});
-  all.push_back({"  of it with other work ready",
+  all.push_back({"  of which another task was ready",
                  [](const auto& r) { return mean_ms(r, r.total.other_ready); }});
   return all;
 }
 
 std::vector<metric> memory_metrics() {
-  return {{"most slots on a stage",
+  return {{"peak slots on a stage",
            [](const auto& r) {
              std::int64_t most = 0;
              for (std::size_t s = 0; s < r.by_stage.size(); ++s)
@@ -96,7 +95,7 @@ std::vector<metric> memory_metrics() {
              return double(most);
            },
            0},
-          {"most activation MiB on a stage", [](const auto& r) {
+          {"peak activation MiB on a stage", [](const auto& r) {
              std::int64_t most = 0;
              for (std::size_t s = 0; s < r.by_stage.size(); ++s)
                most = std::max(most, r.bytes_peak(s));
@@ -111,7 +110,7 @@ std::vector<metric> path_metrics() {
              for (const auto& s : r.path.by_stage) sum += s.compute();
              return milliseconds(sum);
            }},
-          {"  of it injected delay",
+          {"  of which injected delay",
            [](const auto& r) {
              nanoseconds sum = 0;
              for (const auto& s : r.path.by_stage) sum += s.delay;
@@ -138,10 +137,10 @@ std::string metric_table(const runs_list& runs, std::string_view title,
     if (&r != &runs.front()) t.head("ratio");
   }
   for (const auto& m : metrics) {
-    const auto first = m.of(runs.front());
+    const auto first = m.value_of(runs.front());
     t.row(m.name.starts_with("  ") ? "\u2003" + m.name.substr(2) : m.name);
     for (const auto& r : runs) {
-      const auto value = m.of(r);
+      const auto value = m.value_of(r);
       t.cell(fmt::format("{:.{}f}", value, m.decimals));
       if (&r != &runs.front()) add_ratio(t, value, first, m.judged);
     }
@@ -163,8 +162,8 @@ std::string bars_of(const examined_run& r, nanoseconds longest) {
     };
     for (std::size_t k = 0; k < task_kinds; ++k)
       part(name(static_cast<task_kind>(k)), b.busy_by_kind[k]);
-    for (std::size_t c = 0; c < standstills; ++c)
-      part(name(static_cast<standstill>(c)), b.idle_by_cause[c]);
+    for (std::size_t c = 0; c < idle_causes; ++c)
+      part(name(static_cast<idle_cause>(c)), b.idle_by_cause[c]);
     out += "</div>\n";
   }
   return out + "</div>\n";
@@ -190,8 +189,8 @@ std::string load_table(const examined_run& r, nanoseconds longest) {
 
 std::string bubble_table(const examined_run& r, nanoseconds longest) {
   table t{"Bubble: ms by cause", {"stage"}};
-  for (std::size_t c = 0; c < standstills; ++c) t.head(name(static_cast<standstill>(c)));
-  for (const auto* head : {"stood still", "% of wall", "other work ready"}) t.head(head);
+  for (std::size_t c = 0; c < idle_causes; ++c) t.head(name(static_cast<idle_cause>(c)));
+  for (const auto* head : {"idle", "% of wall", "another task ready"}) t.head(head);
   const auto cells = [&](const breakdown& b) {
     for (const auto idle : b.idle_by_cause) t.cell(time_text(idle / b.ranks, longest));
     t.cell(time_text(b.idle() / b.ranks, longest));
@@ -209,7 +208,7 @@ std::string bubble_table(const examined_run& r, nanoseconds longest) {
 
 std::string path_table(const examined_run& r, nanoseconds longest) {
   const auto& p = r.path;
-  table t{r.line->run->title, {"what", "tasks"}};
+  table t{r.line->run->title, {"part", "tasks"}};
   for (int k = 0; k < task_kinds; ++k) t.head(name(static_cast<task_kind>(k)));
   for (const auto* head : {"injected delay", "ms", "% of path"}) t.head(head);
   const auto sum = [&](nanoseconds part) {
@@ -257,26 +256,26 @@ std::string examined_run::stage_name(std::size_t stage) const {
   return fmt::format("replica {} stage {}", stage / stages, stage % stages);
 }
 
-std::string_view meaning(standstill s) {
+std::string_view meaning(idle_cause s) {
   switch (s) {
-    case standstill::activation:
-      return "Nothing could be launched: an activation of the stage before was missing.";
-    case standstill::gradient:
-      return "Nothing could be launched: an output gradient of the stage behind was missing.";
-    case standstill::memory: return "Work was ready, but no memory slot was free for it.";
-    case standstill::ranks_behind:
-      return "This rank was done; another tensor-parallel rank of its stage was not yet.";
-    case standstill::launch_gap:
-      return "Work was ready, but the rank had not begun it: decision, message, wake-up.";
-    case standstill::head:
+    case idle_cause::activation:
+      return "No task could be launched: an activation of the previous stage was missing.";
+    case idle_cause::gradient:
+      return "No task could be launched: an output gradient of the next stage was missing.";
+    case idle_cause::memory: return "A task was ready, but no memory slot was free for it.";
+    case idle_cause::ranks_behind:
+      return "This rank had finished; another tensor-parallel rank of its stage had not.";
+    case idle_cause::launch_gap:
+      return "A task was ready, but the rank had not begun it: decision, message, wake-up.";
+    case idle_cause::head:
       return "From the begin of the step to the decision for the rank's first task: the pipeline "
              "fills.";
-    case standstill::tail:
+    case idle_cause::tail:
       return "From the rank's last task to the end of the step's last task anywhere: the pipeline "
              "drains.";
-    case standstill::between_steps:
-      return "From the end of a step to the begin of the next, the same everywhere: exchange of "
-             "gradients, optimizer, the job's barrier.";
+    case idle_cause::between_steps:
+      return "From the end of a step to the begin of the next, equal on every rank: gradient "
+             "exchange, optimizer, the job's barrier.";
   }
   return "";
 }
@@ -291,7 +290,7 @@ std::string cards_of(const runs_list& runs) {
     const auto item = [&](std::string_view what, const std::string& value) {
       out += fmt::format("<dt>{}</dt><dd>{}</dd>", what, value);
     };
-    item("a step", time_text(r.line->wall() / steps, longest / steps) + " ms");
+    item("per step", time_text(r.line->wall() / steps, longest / steps) + " ms");
     const auto first =
         milliseconds(runs.front().line->wall()) / double(runs.front().line->steps.size());
     if (runs.size() > 1)
@@ -309,21 +308,21 @@ std::string cards_of(const runs_list& runs) {
 std::string comparison_of(const runs_list& runs) {
   std::string out;
   if (runs.size() > 1)
-    out = fmt::format("<p class=\"soft\">Ratios are to {}.</p>\n",
+    out = fmt::format("<p class=\"soft\">Ratios are relative to {}.</p>\n",
                       escaped(runs.front().line->run->title));
   return out + "<div class=\"pair\">\n<div>\n" +
          metric_table(runs, "Duration, ms", duration_metrics()) +
          metric_table(runs, "Memory", memory_metrics()) + "</div>\n<div>\n" +
-         metric_table(runs, "Load, ms a rank", load_metrics()) + "</div>\n<div>\n" +
-         metric_table(runs, "Bubble, ms a rank", bubble_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Load, ms per rank", load_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Bubble, ms per rank", bubble_metrics()) + "</div>\n<div>\n" +
          metric_table(runs, "Critical path, ms", path_metrics()) + "</div>\n</div>\n";
 }
 
 std::string stages_of(const runs_list& runs) {
   const auto longest = longest_wall(runs);
   std::string out =
-      "<p class=\"soft\">Mean of the ranks of a stage; busy time and standstill add up to the wall "
-      "time. The bars have one scale.</p>\n" +
+      "<p class=\"soft\">Mean over the ranks of a stage; busy and idle time add up to the wall "
+      "time. All bars share one scale.</p>\n" +
       legend();
   for (const auto& r : runs)
     out += fmt::format("<h3>{}</h3>\n", escaped(r.line->run->title)) + bars_of(r, longest) +
@@ -334,9 +333,9 @@ std::string stages_of(const runs_list& runs) {
 std::string paths_of(const runs_list& runs) {
   const auto longest = longest_wall(runs);
   std::string out =
-      "<p class=\"soft\">From the end of the last task back, from each task to the one it waited "
-      "for: the sender of its input, or the launch before it on its stage. What is shortened here "
-      "shortens the run, until another path is the longest.</p>\n<div class=\"pair\">\n";
+      "<p class=\"soft\">From the end of the last task back, from each task to the one that it "
+      "waited for: the sender of its input, or the previous launch on its stage. Shortening a part "
+      "of this path shortens the run, until another path is longer.</p>\n<div class=\"pair\">\n";
   for (const auto& r : runs) out += path_table(r, longest);
   return out + "</div>\n";
 }
@@ -347,7 +346,7 @@ std::string legend() {
   out +=
       "<span><svg class=\"swatch\" style=\"width:11px;height:11px;background:var(--F)\"><rect "
       "width=\"11\" height=\"11\" fill=\"url(#hatch)\"/></svg>injected delay</span>";
-  for (std::size_t c = 0; c < standstills; ++c) out += swatch(name(static_cast<standstill>(c)));
+  for (std::size_t c = 0; c < idle_causes; ++c) out += swatch(name(static_cast<idle_cause>(c)));
   return out +
          "<span><i class=\"swatch\" style=\"background:var(--path)\"></i>critical path</span>"
          "</div>\n";
@@ -361,18 +360,18 @@ std::string glossary() {
   item("F, B, W, BW",
        "Tasks: forward, backward (the input gradient alone), weight gradient, fused backward; the "
        "number is the microbatch, after a dot the chunk.");
-  item("injected delay", "The hatched end of a task: jitter that the job asked for.");
-  for (std::size_t c = 0; c < standstills; ++c) {
-    const auto why = static_cast<standstill>(c);
+  item("injected delay", "The hatched end of a task: jitter that the job injects.");
+  for (std::size_t c = 0; c < idle_causes; ++c) {
+    const auto why = static_cast<idle_cause>(c);
     item(name(why), meaning(why));
   }
-  item("other work ready",
-       "Part of the waits for an activation or a gradient, in which in-order dispatch obeyed its "
-       "sequence although another task was ready.");
+  item("another task ready",
+       "The part of the waits for an activation or a gradient in which in-order dispatch followed "
+       "its sequence although another task was ready.");
   item("transfer",
        "On the critical path: from the end of the sending task to the decision for the receiving "
        "one.");
-  item("bubble", "All standstill, as a part of the wall time of all ranks.");
+  item("bubble", "Idle time of all ranks, as a share of their wall time.");
   return out + "</dl>\n";
 }
 

@@ -1,8 +1,9 @@
-/// JSON that others wrote. The only door to the JSON library's parser (a test looks for others).
+/// Parses untrusted JSON. All code must use this instead of the JSON library's parser (a test
+/// checks that).
 ///
-/// The parser takes any depth, but the library copies, compares and prints values by recursion: a
-/// text of a hundred thousand brackets would end the process at the first error message that shows
-/// it. So the depth is limited before the parser sees the text.
+/// The parser accepts any depth, but the library copies, compares and prints values recursively: a
+/// text of a hundred thousand brackets would overflow the stack when an error message prints it.
+/// Therefore the depth is checked before the parser runs.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +16,14 @@
 
 namespace rrfp {
 
-/// Deeper than anything that the runtime reads; a few kilobytes of stack.
+/// Deeper than anything that the runtime reads; needs a few kilobytes of stack.
 inline constexpr std::size_t json_depth_max = 64;
 
-/// Why a text is refused.
+/// Why a text was refused.
 struct json_fault {
-  std::string what;      ///< "not JSON", "nested deeper than 64"
-  std::size_t byte = 0;  ///< where, from 1; 0 if the parser does not say
-  std::size_t line = 0;  ///< the line of that byte, from 1; 0 likewise
+  std::string reason;    ///< "not JSON", "nested deeper than 64"
+  std::size_t byte = 0;  ///< its position, from 1; 0 if the parser does not report it
+  std::size_t line = 0;  ///< the line of that byte, from 1; 0 if unknown
 
   /// "not JSON at byte 7".
   std::string message() const;
@@ -30,14 +31,14 @@ struct json_fault {
   std::string message_in(const std::string& source) const;
 };
 
-/// The first place that is deeper than `depth_max` objects and arrays. Looks at brackets outside of
-/// strings alone, so the text may be anything.
+/// The first place that is nested deeper than `depth_max` objects and arrays. Counts only brackets
+/// outside strings, so the text need not be valid JSON.
 std::optional<json_fault> too_deep(std::string_view text, std::size_t depth_max);
 
 json_fault not_json(std::string_view text, const nlohmann::json::exception& why);
 
-/// `Json`: nlohmann::json or nlohmann::ordered_json. `each`: as in Json::parse; what it throws
-/// passes through.
+/// `Json`: nlohmann::json or nlohmann::ordered_json. `each`: the callback of Json::parse; its
+/// exceptions propagate.
 template <class Json = nlohmann::json>
 std::variant<Json, json_fault> parse_json(std::string_view text,
                                           const typename Json::parser_callback_t& each = nullptr,

@@ -1,7 +1,7 @@
-/// Where the wall time of stages went, and what they held meanwhile.
+/// The wall time of stages by task kind and by cause of idle time, and the memory that they held.
 ///
-/// All sums are of whole nanoseconds: over the ranks of a stage, busy time by kind and standstill
-/// by cause add up to its wall time exactly.
+/// All sums are in whole nanoseconds: over the ranks of a stage, busy time by kind and idle time by
+/// cause add up exactly to its wall time.
 #pragma once
 
 #include <rrfp/report/timeline.hpp>
@@ -12,15 +12,15 @@ namespace rrfp::report {
 struct breakdown {
   std::uint32_t ranks = 0;
   std::uint64_t tasks = 0;
-  /// The window, times `ranks`.
+  /// The window times `ranks`.
   nanoseconds wall = 0;
-  /// By task_kind; injected delay included.
+  /// By task_kind, including injected delay.
   std::array<nanoseconds, task_kinds> busy_by_kind{};
-  /// Part of the busy time that was injected.
+  /// The injected part of the busy time.
   nanoseconds delay = 0;
-  /// By standstill.
-  std::array<nanoseconds, standstills> idle_by_cause{};
-  /// Part of activation and gradient in which other work was ready.
+  /// By idle_cause.
+  std::array<nanoseconds, idle_causes> idle_by_cause{};
+  /// The part of `activation` and `gradient` in which another task was ready.
   nanoseconds other_ready = 0;
 
   nanoseconds busy() const;
@@ -30,21 +30,21 @@ struct breakdown {
 
 breakdown breakdown_of(const lane& l, nanoseconds wall);
 
-/// One for each stage of each replica, in the order of the lanes.
+/// One entry per stage of each replica, in the order of the lanes.
 std::vector<breakdown> breakdown_by_stage(const timeline& t);
 
-/// What a stage held from `at` on: known at the ends of tasks only.
+/// The memory that a stage held from `at` on. Known only at the ends of tasks.
 struct held {
   nanoseconds at = 0;
-  /// Microbatches.
+  /// Number of microbatches.
   std::int64_t slots = 0;
-  /// Activations of all ranks of the stage together.
+  /// Activation bytes of all ranks of the stage together.
   std::int64_t bytes = 0;
 
   bool operator==(const held&) const = default;
 };
 
-/// In order of time; only changes.
+/// The changes, in order of time.
 std::vector<held> held_over_time(const timeline& t, replica_id r, stage_id s);
 
 }  // namespace rrfp::report

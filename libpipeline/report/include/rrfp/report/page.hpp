@@ -1,6 +1,6 @@
-/// The report as a page: one HTML file with style, script and data in it, which asks nothing of any
-/// network. All tables stand in it as HTML; the script draws the timelines over one time axis, with
-/// zoom, pan and what is known of each task and gap under the pointer.
+/// The report as one HTML file that contains its style, script and data and loads nothing from a
+/// network. All tables are HTML. The script draws the timelines on one time axis, with zoom, pan,
+/// and a tooltip for each task and gap.
 #pragma once
 
 #include <optional>
@@ -11,21 +11,21 @@
 
 namespace rrfp::report {
 
-/// What a timeline may hold, in tasks of all runs together; the script stays quick up to here.
+/// Maximum number of drawn tasks over all runs; the script is fast up to this number.
 inline constexpr std::size_t shown_tasks_max = 100'000;
 
 struct page_content {
   std::string title;
-  /// Under the title, a line each: where the runs come from, what was left out.
+  /// Lines below the title: where the runs come from, what was skipped.
   std::vector<std::string> notes;
-  /// At least one; ratios are to the first.
+  /// At least one; ratios are relative to the first.
   std::vector<timeline> runs;
-  /// The step that is seen at first; nothing: all of them.
+  /// The step that the page shows first; empty: all steps.
   std::optional<step_id> opens_on = std::nullopt;
 };
 
-/// Numbers count all of the timelines; of a run with more than its share of `tasks_max` tasks the
-/// earliest are drawn, and the page says so.
+/// The numbers cover all tasks. If a run has more than its share of `tasks_max` tasks, the page
+/// draws only the earliest ones and says so.
 std::string html_of(const page_content& content, std::size_t tasks_max = shown_tasks_max);
 
 }  // namespace rrfp::report

@@ -1,11 +1,11 @@
-/// Timelines as a picture for papers and READMEs: one SVG file with no script, no style sheet and
-/// no font of its own, on a white ground.
+/// Timelines as a picture for papers and READMEs: one SVG file without script, style sheet or
+/// fonts, on a white background.
 ///
-/// The runs stand above each other on one time scale, each from the begin of its window; every rank
-/// is a row. Tasks are bars as high as the row, coloured by kind; a wait for an input, for memory
-/// or for other ranks is a thin bar; all other idle time is empty. Kinds differ in lightness as
-/// well as in hue, so that they can be told apart on grey paper and without colour vision.
-/// Coordinates are rounded to a tenth of a pixel, and tasks of one kind that touch are one bar.
+/// The runs are drawn above each other on one time scale, each from the begin of its window; every
+/// rank is a row. Tasks are bars as high as the row, coloured by kind. A wait for an input, for
+/// memory or for other ranks is a thin bar. All other idle time is empty. Kinds differ in lightness
+/// as well as in hue, so that they can be distinguished in greyscale and without colour vision.
+/// Coordinates are rounded to a tenth of a pixel, and adjacent tasks of one kind form one bar.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@
 
 namespace rrfp::report {
 
-/// `runs` holds at least one timeline, as a rule of one step each; speed-ups are over the first.
-/// `title` is what a reader of the picture is told instead of it, not a visible heading.
+/// `runs` holds at least one timeline, usually of one step each; speed-ups are relative to the
+/// first. `title` is the accessible name of the picture, not a visible heading.
 std::string svg_of(const std::string& title, const std::vector<timeline>& runs);
 
 }  // namespace rrfp::report

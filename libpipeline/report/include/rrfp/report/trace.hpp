@@ -1,8 +1,8 @@
-/// What `rrfp-node run --trace` left, read back: the tasks and the waits of each run.
+/// Reads the file that `rrfp-node run --trace` writes: the tasks and the waits of each run.
 ///
-/// Times are nanoseconds since the run began, as the nodes' clocks gave them. A trace that was read
-/// is whole in one sense only: every task is well-formed, and on one rank no two overlap. Tasks may
-/// be missing, because the recorder's limit was met or the run was interrupted.
+/// Times are nanoseconds since the run began, by the nodes' clocks. Guaranteed for every trace:
+/// each task is well-formed, and tasks of one rank do not overlap. Tasks may be missing, because
+/// the recorder reached its limit or the run was interrupted.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,15 @@ struct traced_task {
   nanoseconds decided = 0;
   nanoseconds begin = 0;
   nanoseconds end = 0;
-  /// Part of [begin, end] that was injected jitter; its last part.
+  /// Injected jitter, which is the last part of [begin, end].
   nanoseconds delay = 0;
-  /// Microbatches that the stage held when the task had ended.
+  /// Number of microbatches that the stage held when the task ended.
   std::int64_t slots = 0;
-  /// Activation memory of the rank then.
+  /// Activation bytes of the rank when the task ended.
   std::int64_t bytes = 0;
 };
 
-/// One time that a stage had nothing to launch.
+/// An interval in which a stage had nothing to launch.
 struct traced_wait {
   replica_id replica;
   stage_id stage;
@@ -53,8 +53,8 @@ struct traced_run {
   std::string title;
   std::uint32_t replicas = 1;
   std::uint32_t ranks = 1;
-  /// Where the chunks lie is not in the trace; with two chunks it is told from whose second chunk
-  /// forwards a microbatch first.
+  /// A trace does not record the placement. With two chunks, it is inferred from which end of the
+  /// pipeline runs the second chunk of a microbatch first.
   pipeline_shape shape;
   /// Ordered by replica, stage, rank and begin.
   std::vector<traced_task> tasks;
@@ -64,7 +64,7 @@ struct traced_run {
 
 struct trace_file {
   std::vector<traced_run> runs;
-  /// Records that the recorder had no room for.
+  /// Number of records that the recorder dropped because it was full.
   std::uint64_t dropped = 0;
 };
 
@@ -72,10 +72,10 @@ inline constexpr std::size_t trace_bytes_max = std::size_t{2} << 30;
 inline constexpr std::uint32_t traced_stages_max = 4096;
 inline constexpr std::uint32_t traced_ranks_max = 4096;
 
-/// The trace in `text`; an error names `file`, the line or event, what was expected and what came.
+/// Parses the trace in `text`; an error names `file`, the line or event, and what was expected.
 result<trace_file> parse_trace(std::string_view text, const std::string& file);
 
-/// The trace in a file of at most trace_bytes_max.
+/// Reads the trace in a file of at most trace_bytes_max bytes.
 result<trace_file> read_trace(const std::string& file);
 
 }  // namespace rrfp::report
