@@ -359,7 +359,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     const auto hosts = [&](virtual_stage_id vs) {
       for (std::uint32_t d = 0; d < job_.pipeline.replicas; ++d)
         for (std::uint32_t r = 0; r < job_.pipeline.tp; ++r)
-          if (places.of(replica_id{d}, shape.at(vs).stage, rank_id{r}) == here) return true;
+          if (places.node_of(replica_id{d}, shape.at(vs).stage, rank_id{r}) == here) return true;
       return false;
     };
     has_first_ = hosts(virtual_stage_id{0});

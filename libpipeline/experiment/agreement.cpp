@@ -48,7 +48,7 @@ agreement agreement_of(const std::vector<difference>& differences) {
     gaps.push_back(d.launch_gap);
     late.push_back(d.late_tasks);
     if (std::abs(d.time) <= agreed) continue;
-    ++a.apart;
+    ++a.disagreeing;
     if (std::abs(d.time - d.launch_gap - d.late_tasks) <= agreed) ++a.explained;
   }
   a.cells = differences.size();
@@ -74,8 +74,8 @@ std::string agreement_table(const experiment& e, const std::vector<outcome>& sim
     text += fmt::format(
         "{:<{}}  {:>+6.2f} %  {:>10.2f} %  {:>7.2f} %  {:>8.2f} %  {:>+8.2f} %  {:>11}  {:>16}\n",
         name, width, percent(a.median), percent(a.median_size), percent(a.p95_size),
-        percent(a.launch_gap), percent(a.late_tasks), fmt::format("{} of {}", a.apart, a.cells),
-        a.explained);
+        percent(a.launch_gap), percent(a.late_tasks),
+        fmt::format("{} of {}", a.disagreeing, a.cells), a.explained);
   };
   for (std::size_t r = 0; r < e.runs.size(); ++r) {
     std::vector<difference> of_run;

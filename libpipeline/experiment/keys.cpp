@@ -24,7 +24,7 @@ using keys_of = job::basic_section_keys<Root, Section>;
 /// Calls `read_item` on the value, or on each value of a list, which must not be empty.
 template <class ReadItem>
 status for_one_or_each(const value& v, ReadItem read_item) {
-  const auto* list = std::get_if<value_list>(&v.is);
+  const auto* list = std::get_if<value_list>(&v.data);
   if (list == nullptr) return read_item(v);
   if (list->empty()) return error{"expected at least one value, got []"};
   for (std::size_t i = 0; i < list->size(); ++i)

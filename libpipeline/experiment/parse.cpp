@@ -53,7 +53,7 @@ std::string join(const std::vector<std::string>& parts) {
 
 std::string text_of_slots(const std::optional<std::uint32_t>& slots) {
   const auto v = slots_value(slots);
-  const auto* word = std::get_if<std::string>(&v.is);
+  const auto* word = std::get_if<std::string>(&v.data);
   return "slots " + (word != nullptr ? *word : job::to_toml(v));
 }
 
@@ -90,7 +90,7 @@ status read_head(draft& d, const job::document& doc, provenance& from) {
   for (const auto& e : doc.entries)
     if (std::find(std::begin(lists), std::end(lists), e.name()) != std::end(lists))
       return at_line(d.made.source, e.line)
-          .blame(e.name(), "expected [[" + e.name() + "]] tables, got " + job::describe(e.what));
+          .blame(e.name(), "expected [[" + e.name() + "]] tables, got " + job::describe(e.content));
   if (auto read = head_keys().read(head, doc.entries, d.made.source, from); !read) return read;
   auto& made = d.made;
   if (!head.options.name.empty()) made.name = head.options.name;
@@ -152,7 +152,7 @@ status read_workload(draft& d, const table_entries& table) {
   return success();
 }
 
-/// Table paths are relative to the experiment file, as all other paths.
+/// Table paths are relative to the experiment file, like all other paths.
 status read_table(run_options& r, const std::string& source, const provenance& from) {
   constexpr std::string_view prefix = "table:";
   if (!r.policy.starts_with(prefix)) return success();
@@ -188,7 +188,7 @@ status read_weather(draft& d, const table_entries& table) {
   if (auto read = weather_keys().read(one, table.entries, d.made.source, from); !read) return read;
   one.conditions.jitter = one.jitter;
   for (const auto& e : table.entries)
-    if (const auto* text = std::get_if<std::string>(&e.what.is);
+    if (const auto* text = std::get_if<std::string>(&e.content.data);
         one.label.name.empty() && text != nullptr && e.name() == "preset")
       one.label.name = *text;
   weather_entry entry{one.label.name, one.conditions};
@@ -237,7 +237,7 @@ status check_images(const workload_entry& w, const provenance& from) {
 }
 
 /// Rejects keys that would have no effect: they are mistakes.
-status check_no_waste(const workload_entry& w, const provenance& from) {
+status check_no_unused_keys(const workload_entry& w, const provenance& from) {
   for (const auto& [key, place] : from.places()) {
     const bool of_preset = key.starts_with("machine.") || key.starts_with("images.") ||
                            key == "samples" || key == "sequence_tokens";
@@ -294,14 +294,14 @@ status check_workload(const workload_entry& w, const provenance& from) {
       return from.blame("preset", "expected a known workload, got " + in_quotes(w.options.preset) +
                                       job::suggestion(w.options.preset, known, "there are "));
   }
-  for (const auto holds : {check_no_waste, check_ranks, check_size, check_images})
+  for (const auto holds : {check_no_unused_keys, check_ranks, check_size, check_images})
     if (auto held = holds(w, from); !held) return held;
   for (const auto& [key, list] : {std::pair{"cost.forward_ms", &w.cost.forward_ms},
                                   std::pair{"cost.backward_ms", &w.cost.backward_ms},
                                   std::pair{"cost.weight_ms", &w.cost.weight_ms}})
     if (list->size() != 1 && list->size() != w.options.stages)
       return from.blame(key, "expected one value or " + std::to_string(w.options.stages) +
-                                 " (a stage), got " + std::to_string(list->size()));
+                                 " (one per stage), got " + std::to_string(list->size()));
   cell c;
   c.workload = w;
   if (const auto model = cell_model::make(c); !model)
@@ -345,21 +345,22 @@ status check_run(const run_options& r, const workload_entry& w, const provenance
 
 status check_weather(const weather_entry& entry, const workload_entry& w, const provenance& from) {
   const auto& c = entry.conditions;
-  const auto stands = [&](const char* key, std::uint32_t stage, std::uint32_t end,
-                          bool used) -> status {
+  const auto check_stage = [&](const char* key, std::uint32_t stage, std::uint32_t end,
+                               bool used) -> status {
     if (!used || stage < end) return success();
     return from.blame(key, "workload " + in_quotes(w.options.name) + ": expected a stage below " +
                                std::to_string(end) + ", got " + std::to_string(stage));
   };
   const auto stages = w.options.stages;
-  if (auto ok = stands("straggler_stage", c.straggler_stage, stages, c.straggler_factor != 1); !ok)
+  if (auto ok = check_stage("straggler_stage", c.straggler_stage, stages, c.straggler_factor != 1);
+      !ok)
     return ok;
-  if (auto ok = stands("pause_stage", c.pause_stage, stages, c.pause_ms != 0); !ok) return ok;
+  if (auto ok = check_stage("pause_stage", c.pause_stage, stages, c.pause_ms != 0); !ok) return ok;
   const bool slow = c.slow_link_factor != 1;
   if (slow && stages == 1)
     return from.blame("slow_link_factor",
                       "workload " + in_quotes(w.options.name) + ": needs at least two stages");
-  if (auto ok = stands("slow_link_stage", c.slow_link_stage, stages - 1, slow); !ok) return ok;
+  if (auto ok = check_stage("slow_link_stage", c.slow_link_stage, stages - 1, slow); !ok) return ok;
   const std::tuple<const char*, bool, const char*> needed[] = {
       {"compute_sigma", c.jitter.compute != weather::compute_jitter::none, "compute"},
       {"straggler_stage", c.straggler_factor != 1, "straggler_factor"},
@@ -419,7 +420,7 @@ result<experiment> parse_experiment(std::string_view text, const std::string& so
   d.made.name = file.has_stem() ? file.stem().string() : "experiment";
   provenance head{source};
   if (auto read = read_head(d, *doc, head); !read) return read.failure();
-  // Tables of schedules lie beside it, and all of it ends up in JSON.
+  // Table paths start with this folder, and they are written to JSON.
   if (const auto good = job::check_utf8(
           std::string_view{job::absolute_path(file.parent_path(), file.filename())});
       !good)

@@ -22,8 +22,8 @@ namespace {
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-error failed(const std::string& what, const std::string& path) {
-  return error{path + ": cannot " + what + ": " + std::strerror(errno)};
+error failed(const std::string& action, const std::string& path) {
+  return error{path + ": cannot " + action + ": " + std::strerror(errno)};
 }
 
 json json_of(const outcome& o) {

@@ -7,7 +7,7 @@ namespace rrfp::job {
 
 namespace {
 
-/// Longest word compared, in bytes; the cost is quadratic.
+/// Longer words are not compared, in bytes: the cost is quadratic.
 constexpr std::size_t word_bytes_max = 64;
 
 /// Optimal string alignment distance.

@@ -14,7 +14,7 @@ pipeline_shape effective_shape(const job& j) {
 }
 
 memory_limit effective_limit(const job& j, stage_id stage) {
-  RRFP_CHECK(stage.value() < j.pipeline.stages, "a stage of the job");
+  RRFP_CHECK(stage.value() < j.pipeline.stages, "the stage must belong to the job");
   memory_limit limit{0, j.dispatch.slot_bytes, j.dispatch.run_ahead};
   if (j.dispatch.slots)
     limit.slots = *j.dispatch.slots;
@@ -26,7 +26,8 @@ memory_limit effective_limit(const job& j, stage_id stage) {
 double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs) {
   if (list.size() == 1) return list[0];
   if (list.size() == shape.virtual_stages()) return list[vs.value()];
-  RRFP_CHECK(list.size() == shape.stages, "one cost for all, one a stage or one a virtual stage");
+  RRFP_CHECK(list.size() == shape.stages,
+             "expected one cost, one per stage or one per virtual stage");
   return list[shape.at(vs).stage.value()];
 }
 

@@ -9,15 +9,16 @@ namespace rrfp::job {
 
 namespace {
 
-/// Sums over all of them are the same however replicas share them, but for the order.
+/// Counted over all replicas: how the replicas share the microbatches of a step changes only the
+/// order of the sums.
 constexpr std::string_view microbatches_of_a_step = "pipeline.microbatches";
 
 constexpr std::array<std::string_view, 3> identity_sections{"model", "vision", "data"};
 constexpr std::array<std::string_view, 2> train_identity{"train.seed", "train.optimizer"};
 constexpr std::array<std::string_view, 2> sums{"pipeline.tp", "pipeline.replicas"};
 
-/// What makes the tokens, whether the job says so or leaves it to the default; token files hold
-/// them already.
+/// Fills in the default tokenizer, so that a job that names it has the same identity. Token files
+/// need none.
 job with_tokenizer(job j) {
   if (j.data.tokens.empty()) j.data.tokenizer = j.data.tokenizer.value_or(tokenizer_kind::bytes);
   return j;
@@ -51,7 +52,7 @@ result<model_options> model_of(std::span<const setting> identity) {
     if (section != "model" && section != "vision") continue;
     const auto* const k = find_key(s.key);
     if (k == nullptr) return error{s.key + ": unknown key"};
-    if (k->paths == path_rule::files) continue;  // what was read there, not where it was
+    if (k->paths == path_rule::files) continue;  // identified by contents, not by path
     const auto read = read_value(s.value);
     if (!read) return error{s.key + ": cannot be read: " + s.value};
     if (auto set = k->set(j, *read); !set) return error{s.key + ": " + set.message()};

@@ -17,7 +17,7 @@ struct line {
   std::string key;
   /// As TOML.
   std::string value;
-  /// Written as a comment: a choice that the reader may make.
+  /// Whether the line is commented out, as an option for the user.
   bool is_off = false;
 };
 
@@ -41,7 +41,7 @@ std::string list_of(const std::vector<std::string>& texts) {
   return "[" + out + "]";
 }
 
-/// The head of the file, then what it sets, in the order of the reference.
+/// The title comment of the file, and its keys in the order of the reference.
 struct content {
   std::string title;
   std::vector<line> lines;
@@ -60,7 +60,7 @@ content text_job(const template_request& wanted) {
            {"model.layers", "8"},
            {"model.hidden", "128"},
            {"model.heads", "4"},
-           // The byte values; of documents the ids of an image and of their end, too.
+           // The byte values; documents also need the ids of an image and of their end.
            {"model.vocabulary", documents ? "258" : "256"},
            {"model.context", "128"},
            {"model.dropout", "0.1"},
@@ -109,7 +109,7 @@ content images_job(const template_request& wanted) {
 }
 
 content pretrained_job(const template_request& wanted) {
-  return {"Trains on from a pretrained model in the form of Hugging Face's transformers.",
+  return {"Fine-tunes a pretrained model in the Hugging Face format.",
           {{"pipeline.stages", "2"},
            {"pipeline.microbatches", "8"},
            {"pipeline.recompute", "true", true},
@@ -158,7 +158,7 @@ std::string job_template(const template_request& wanted) {
   std::string_view section;
   for (const auto& l : made.lines) {
     const auto* const k = find_key(l.key);
-    RRFP_CHECK(k != nullptr, "a template names keys of the schema");
+    RRFP_CHECK(k != nullptr, "a template must use keys of the schema");
     if (k->section() != section) {
       section = k->section();
       out += "\n[" + std::string{section} + "]\n";

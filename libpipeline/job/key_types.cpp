@@ -12,12 +12,12 @@ error mismatch(const std::string& expected, const value& v) {
   return error{"expected " + expected + ", got " + describe(v)};
 }
 
-/// The value has the right type but lies outside: its type says nothing new.
+/// The value has the right type but is out of range, so the message omits its type.
 error outside(const std::string& expected, const value& v) {
   return error{"expected " + expected + ", got " + shown(v)};
 }
 
-/// Every item as `read` takes it; an error names the entry.
+/// Reads every item with `read`; an error names the entry.
 template <class T, class Read>
 result<std::vector<T>> read_each(const value_list& list, Read read) {
   std::vector<T> all;
@@ -29,7 +29,7 @@ result<std::vector<T>> read_each(const value_list& list, Read read) {
   return all;
 }
 
-/// "1", "0.5", "1e-08": without the ".0" of a TOML float.
+/// "1", "0.5", "1e-08": a number without the ".0" of a TOML float.
 std::string plain(double x) {
   auto text = number_text(x);
   if (text.ends_with(".0")) text.resize(text.size() - 2);
@@ -62,7 +62,7 @@ bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x
 }  // namespace
 
 result<std::int64_t> read_integer(const value& v, integer_range range) {
-  const auto* i = std::get_if<std::int64_t>(&v.is);
+  const auto* i = std::get_if<std::int64_t>(&v.data);
   if (i == nullptr) return mismatch(an_integer(range), v);
   if (*i < range.low) return outside(an_integer(range), v);
   if (*i > range.high) return outside("an integer <= " + std::to_string(range.high), v);
@@ -70,12 +70,12 @@ result<std::int64_t> read_integer(const value& v, integer_range range) {
 }
 
 result<std::int64_t> read_integer_or_word(const value& v, integer_range range, const words& also) {
-  if (const auto* text = std::get_if<std::string>(&v.is))
+  if (const auto* text = std::get_if<std::string>(&v.data))
     for (std::size_t i = 0; i < also.size(); ++i)
       if (also[i] == *text)
         return static_cast<std::int64_t>(i) - static_cast<std::int64_t>(also.size());
   auto i = read_integer(v, range);
-  if (i || std::holds_alternative<std::int64_t>(v.is)) return i;
+  if (i || std::holds_alternative<std::int64_t>(v.data)) return i;
   std::string expected;
   for (const auto& word : also) expected += in_quotes(word) + ", ";
   expected.resize(expected.size() - 2);
@@ -84,9 +84,9 @@ result<std::int64_t> read_integer_or_word(const value& v, integer_range range, c
 
 result<double> read_number(const value& v, number_range range) {
   double x = 0;
-  if (const auto* i = std::get_if<std::int64_t>(&v.is)) {
+  if (const auto* i = std::get_if<std::int64_t>(&v.data)) {
     x = static_cast<double>(*i);
-  } else if (const auto* d = std::get_if<double>(&v.is)) {
+  } else if (const auto* d = std::get_if<double>(&v.data)) {
     x = *d;
   } else {
     return mismatch("a number in " + bounds(range), v);
@@ -100,7 +100,7 @@ result<double> read_number(const value& v, number_range range) {
 }
 
 result<std::vector<double>> read_numbers(const value& v, number_range range) {
-  const auto* list = std::get_if<value_list>(&v.is);
+  const auto* list = std::get_if<value_list>(&v.data);
   if (list == nullptr) {
     const auto x = read_number(v, range);
     if (!x) return x.failure();
@@ -111,7 +111,7 @@ result<std::vector<double>> read_numbers(const value& v, number_range range) {
 }
 
 result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range range) {
-  const auto* list = std::get_if<value_list>(&v.is);
+  const auto* list = std::get_if<value_list>(&v.data);
   if (list == nullptr) {
     const auto x = read_integer(v, range);
     if (!x) return x.failure();
@@ -122,7 +122,7 @@ result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range r
 }
 
 result<std::size_t> read_word(const value& v, const words& allowed) {
-  const auto* text = std::get_if<std::string>(&v.is);
+  const auto* text = std::get_if<std::string>(&v.data);
   if (text == nullptr) return mismatch(a_list_of(allowed), v);
   const auto at = std::find(allowed.begin(), allowed.end(), *text);
   if (at == allowed.end()) return outside(a_list_of(allowed), v);
@@ -130,7 +130,7 @@ result<std::size_t> read_word(const value& v, const words& allowed) {
 }
 
 result<std::string> read_text(const value& v) {
-  const auto* text = std::get_if<std::string>(&v.is);
+  const auto* text = std::get_if<std::string>(&v.data);
   if (text == nullptr) return mismatch("a string", v);
   if (text->empty() || std::any_of(text->begin(), text->end(), is_control))
     return mismatch("a string that is not empty and has no control characters", v);
@@ -138,9 +138,9 @@ result<std::string> read_text(const value& v) {
 }
 
 result<std::vector<std::string>> read_texts(const value& v) {
-  const auto* list = std::get_if<value_list>(&v.is);
+  const auto* list = std::get_if<value_list>(&v.data);
   if (list == nullptr) {
-    if (!std::holds_alternative<std::string>(v.is))
+    if (!std::holds_alternative<std::string>(v.data))
       return mismatch("a string or an array of strings", v);
     auto text = read_text(v);
     if (!text) return text.failure();
@@ -150,14 +150,14 @@ result<std::vector<std::string>> read_texts(const value& v) {
 }
 
 result<bool> read_boolean(const value& v) {
-  const auto* b = std::get_if<bool>(&v.is);
+  const auto* b = std::get_if<bool>(&v.data);
   if (b == nullptr) return mismatch("true or false", v);
   return *b;
 }
 
 result<std::int64_t> read_bytes(const value& v, std::int64_t high) {
-  const auto* text = std::get_if<std::string>(&v.is);
-  if (text == nullptr && !std::holds_alternative<std::int64_t>(v.is))
+  const auto* text = std::get_if<std::string>(&v.data);
+  if (text == nullptr && !std::holds_alternative<std::int64_t>(v.data))
     return mismatch("bytes as an integer or a string like \"64MiB\"", v);
   if (text == nullptr) return read_integer(v, {0, high});
   std::int64_t count = 0;

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t variants_max = 64;
 
-/// A job on its way: values, where they came from, and what relative paths are relative to.
+/// A job that is being read, with the place where each key was set.
 struct draft {
   job made;
   provenance from;
@@ -36,18 +36,18 @@ void resolve_path(path_rule rule, const fs::path& folder, std::string& text) {
 
 void resolve_paths(path_rule rule, const fs::path& folder, value& v) {
   if (rule == path_rule::none) return;
-  if (auto* text = std::get_if<std::string>(&v.is)) resolve_path(rule, folder, *text);
-  if (auto* list = std::get_if<value_list>(&v.is))
+  if (auto* text = std::get_if<std::string>(&v.data)) resolve_path(rule, folder, *text);
+  if (auto* list = std::get_if<value_list>(&v.data))
     for (auto& item : *list) resolve_paths(rule, folder, item);
 }
 
-/// The key of an entry; null for what sets nothing: a section as such, an empty compare.
+/// The key of an entry; null for an entry that sets nothing: a section itself, an empty compare.
 result<const key*> key_of(const entry& e, const origin& from) {
   const auto name = e.name();
   if (name == "compare") {
-    const auto* list = std::get_if<value_list>(&e.what.is);
+    const auto* list = std::get_if<value_list>(&e.content.data);
     if (list != nullptr && list->empty()) return nullptr;
-    return from.blame(name, "expected [[compare]] tables, got " + describe(e.what));
+    return from.blame(name, "expected [[compare]] tables, got " + describe(e.content));
   }
   return job_keys().key_of(e, from);
 }
@@ -60,26 +60,28 @@ status assign(draft& d, const key& k, value v, const fs::path& folder, const ori
   return success();
 }
 
-/// Whether setting one of the keys settles what the other one says.
+/// Whether setting one key may change the value of the other.
 bool overlap(const key& a, const key& b) {
   if (a.path == b.path) return true;
   const auto section = [](std::string_view path) { return path.substr(0, path.find('.')); };
   return (!a.get || !b.get) && section(a.path) == section(b.path);
 }
 
-/// A key given by hand that a variant would set again: what was asked for is one run with it.
-void leave_out_comparison(draft& d, const key& given, const std::string& override_text) {
+/// Drops the variants if one of them sets the overridden key: the variants would undo the override.
+void skip_comparison(draft& d, const key& given, const std::string& override_text) {
   for (const auto& v : d.made.compare)
     for (const auto& s : v.settings) {
       if (!overlap(*find_key(s.key), given)) continue;
       d.made.notes.push_back("--set " + override_text + ": variant " + in_quotes(v.name) +
-                             " sets " + s.key + " itself: one run, [[compare]] is left out");
+                             " sets " + s.key +
+                             " as well; [[compare]] is skipped and the job runs once");
       d.made.compare.clear();
       return;
     }
 }
 
-/// Short forms first, so that the keys they stand for win over them, wherever they are written.
+/// Sets short forms first, so that the keys that they set take precedence, whatever the order in
+/// the file.
 status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& folder) {
   for (const bool short_forms : {true, false})
     for (const auto& e : entries) {
@@ -87,7 +89,7 @@ status assign_all(draft& d, const std::vector<entry>& entries, const fs::path& f
       const auto k = key_of(e, from);
       if (!k) return k.failure();
       if (*k == nullptr || !(*k)->get != short_forms) continue;
-      if (auto done = assign(d, **k, e.what, folder, from); !done) return done;
+      if (auto done = assign(d, **k, e.content, folder, from); !done) return done;
     }
   return success();
 }
@@ -113,16 +115,17 @@ status assign_override(draft& d, const std::string& text) {
   auto read = bare ? std::nullopt : read_value(word);
   if (auto done = assign(d, *k, read ? std::move(*read) : value{word}, fs::path{}, from); !done)
     return done;
-  leave_out_comparison(d, *k, text);
+  skip_comparison(d, *k, text);
   return success();
 }
 
-/// `key = value` with the value as the job holds it: paths whole, numbers in one form.
+/// `key = value` with the value in the form in which the job holds it: absolute paths, canonical
+/// numbers.
 result<setting> read_setting(const entry& e, const fs::path& folder, const origin& from) {
   const auto k = key_of(e, from);
   if (!k) return k.failure();
   if (*k == nullptr) return setting{};
-  auto v = e.what;
+  auto v = e.content;
   resolve_paths((*k)->paths, folder, v);
   if (const auto good = check_utf8(v); !good) return from.blame((*k)->path, good.message());
   job scratch;
@@ -138,7 +141,7 @@ result<variant> read_variant(const table_entries& table, const std::string& sour
     auto s = read_setting(e, folder, from);
     if (!s) return s.failure();
     if (s->key == "name")
-      made.name = std::get<std::string>(e.what.is);
+      made.name = std::get<std::string>(e.content.data);
     else if (!s->key.empty())
       made.settings.push_back(std::move(s).value());
   }
@@ -155,7 +158,7 @@ status read_compare(draft& d, const document& doc, const fs::path& folder) {
     for (const auto& other : d.made.compare)
       if (other.name == made->name)
         return from.blame("compare",
-                          "expected names that differ, got " + in_quotes(made->name) + " twice");
+                          "expected distinct names, got " + in_quotes(made->name) + " twice");
     if (d.made.compare.size() == variants_max)
       return from.blame("compare",
                         "expected at most " + std::to_string(variants_max) + " variants");
@@ -164,7 +167,7 @@ status read_compare(draft& d, const document& doc, const fs::path& folder) {
   return success();
 }
 
-/// The name of a variant as that of a folder: names that differ give folders that differ.
+/// The name of a variant as a folder name; distinct names give distinct folders.
 std::string as_folder(const std::string& name) {
   std::string folder;
   for (const char c : name) folder += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
@@ -172,7 +175,8 @@ std::string as_folder(const std::string& name) {
   return folder;
 }
 
-/// The variant alone: its settings over those of the job. They were read once and cannot fail.
+/// The job of one variant: its settings applied to the job. They have been validated and cannot
+/// fail.
 job apply(const job& base, const variant& v) {
   auto made = base;
   made.name = v.name;
@@ -180,31 +184,31 @@ job apply(const job& base, const variant& v) {
   for (const bool short_forms : {true, false})
     for (const auto& s : v.settings) {
       const auto* k = find_key(s.key);
-      RRFP_CHECK(k != nullptr, "a variant sets known keys");
+      RRFP_CHECK(k != nullptr, "a variant must set known keys");
       if (!k->get != short_forms) continue;
       const auto read = read_value(s.value);
-      RRFP_CHECK(read && k->set(made, *read), "a variant's values are valid");
+      RRFP_CHECK(read && k->set(made, *read), "the values of a variant must be valid");
     }
   auto& dir = made.checkpoint.dir;
   if (!dir.empty()) dir = (fs::path{dir} / as_folder(v.name)).string();
   return made;
 }
 
-/// What the key would say of its value in a file: "expected ..., got ...".
+/// Checks the value of a key as if a file had set it: "expected ..., got ...".
 status check_range(const job& j, const key& k) {
   if (!k.get) return success();
   job scratch;
   return k.set(scratch, k.get(j));
 }
 
-/// The sizes of model.pretrained are those of its config.json. Keys that say otherwise are errors;
-/// dropout and precision are not the model's.
+/// Takes the sizes of model.pretrained from its config.json. A key that sets another value is an
+/// error, except dropout and precision, which the job chooses.
 status adopt_pretrained(draft& d) {
   auto& mine = d.made.model;
   for (const auto& v : d.made.compare)
     for (const auto& s : v.settings)
       if (s.key == "model.pretrained")
-        return d.from.blame("compare", "variants cannot have models of their own: " +
+        return d.from.blame("compare", "expected one pretrained model for all variants, but " +
                                            in_quotes(v.name) + " sets model.pretrained");
   if (mine.pretrained.empty()) return success();
   auto read = hugging_face::read_config(mine.pretrained);
@@ -266,7 +270,7 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
     if (auto done = assign_override(d, o); !done) return done.failure();
   if (const auto good = check_utf8(std::string_view{d.made.name}); !good)
     return error{source_name + ": name: " + good.message() +
-                 ", in the file's name, which is the job's where it has none"};
+                 ", in the file name, which is the default name of the job"};
   if (auto adopted = adopt_pretrained(d); !adopted) return adopted.failure();
   if (auto valid = validate_all(d, *doc, use); !valid) return valid.failure();
   d.made.set_by = d.from.places();

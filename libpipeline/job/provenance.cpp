@@ -5,7 +5,7 @@
 namespace rrfp::job {
 
 error origin::blame(std::string_view key, const std::string& message) const {
-  return error{where + ": " + (shows_key ? "" : std::string{key} + ": ") + message};
+  return error{place + ": " + (shows_key ? "" : std::string{key} + ": ") + message};
 }
 
 origin at_line(const std::string& source, std::uint32_t line) {
@@ -21,14 +21,14 @@ error provenance::blame(std::string_view key, const std::string& message,
   if (place == set_.end()) place = set_.find(related);
   if (const auto taken = adopted_.find(key); place == set_.end() && taken != adopted_.end())
     place = set_.find(taken->second.naming);
-  const auto& where = place == set_.end() ? source_ : place->second.where;
+  const auto& where = place == set_.end() ? source_ : place->second.place;
   return error{where + ": " + in_variant + std::string{key} + ": " + message};
 }
 
 std::map<std::string, std::string, std::less<>> provenance::places() const {
   std::map<std::string, std::string, std::less<>> all;
   for (const auto& [key, from] : set_)
-    all.emplace(key, from.where + (from.shows_key ? "" : ": " + key));
+    all.emplace(key, from.place + (from.shows_key ? "" : ": " + key));
   return all;
 }
 

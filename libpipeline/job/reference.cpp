@@ -27,10 +27,9 @@ constexpr std::string_view head = "| key | value | default | meaning |\n|---|---
 std::string job_reference_markdown() {
   std::string text =
       "# Job reference\n\n"
-      "A job is one TOML file. `--set section.key=value` overrides a key; quotes around a text "
-      "may\n"
-      "be left out. Relative paths are relative to the folder of the job file, in an override to\n"
-      "the current one.\n\n";
+      "A job is one TOML file. `--set section.key=value` overrides a key; a text needs no quotes\n"
+      "there. Relative paths are relative to the folder of the job file; in an override, to the\n"
+      "current folder.\n\n";
   text += head;
   for (const auto& k : keys())
     if (k.section().empty()) text += row(k);
@@ -42,7 +41,7 @@ std::string job_reference_markdown() {
   }
   text +=
       "\n## [[compare]]\n"
-      "Each such table is one run of the job: a `name` of its own, and keys that differ from the\n"
+      "Each table is one run of the job. It has a distinct `name` and keys that differ from the\n"
       "job, written with their section: `dispatch.mode = \"in-order\"`.\n";
   return text;
 }

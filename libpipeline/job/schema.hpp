@@ -1,5 +1,5 @@
-/// The table of keys: what a job file may hold. Parsing, errors, the dump and the reference read
-/// it, and nothing else knows a key.
+/// The table of keys: what a job file may hold. Parsing, errors, the dump and the reference all use
+/// it; no other code lists keys.
 #pragma once
 
 #include <string_view>
@@ -18,7 +18,7 @@ const std::vector<key>& keys();
 
 const key_table<job>& job_keys();
 
-/// Null if there is none.
+/// Null if there is no such key.
 const key* find_key(std::string_view path);
 
 }  // namespace rrfp::job

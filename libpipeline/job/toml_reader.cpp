@@ -34,7 +34,7 @@ entry entry_of(std::vector<std::string> path, const toml::node& node) {
   return {std::move(path), value_of(node), begin.line, begin.column};
 }
 
-/// Entries of a table and of the tables in it, but for `skipped`.
+/// The entries of a table and of the tables in it, without `skipped`.
 std::vector<entry> flatten(const toml::table& root, std::span<const std::string_view> skipped) {
   std::vector<entry> entries;
   for (const auto& [key, node] : root) {
@@ -66,8 +66,9 @@ document document_of(const toml::table& root, std::span<const std::string_view> 
   return doc;
 }
 
-/// Deeper than any job or experiment. The library limits brackets, but not the parts of a key, and
-/// frees its tables by recursion: a key of a hundred thousand parts would end the process.
+/// Deeper than any job or experiment. The library limits nested brackets but not the parts of a
+/// key, and frees its tables recursively: a key of a hundred thousand parts would overflow the
+/// stack.
 constexpr std::size_t depth_max = 32;
 
 struct place {
@@ -75,14 +76,14 @@ struct place {
   std::uint32_t column = 1;
 };
 
-/// Walks through TOML text, over strings and comments, and stops where it is nested too deeply:
-/// brackets that are open, or parts of one key. It need not know more of the grammar: a text that
-/// is no TOML passes, and the parser says so.
+/// Scans TOML text outside strings and comments, and stops where it is nested too deeply: too many
+/// open brackets, or too many parts of one key. It knows no more of the grammar: text that is not
+/// TOML passes, and the parser reports it.
 class depth_check {
  public:
   explicit depth_check(std::string_view text) : rest_(text) {}
 
-  /// The first place that is too deep.
+  /// The first place that is nested too deeply.
   std::optional<place> run() {
     while (!rest_.empty()) {
       const char c = rest_.front();
@@ -91,7 +92,7 @@ class depth_check {
       } else if (c == '"' || c == '\'') {
         skip(string_length(c));
       } else {
-        if (goes_deeper(c)) return at_;
+        if (exceeds_depth(c)) return at_;
         skip(1);
       }
     }
@@ -99,7 +100,7 @@ class depth_check {
   }
 
  private:
-  /// Of the string at the front, which opens with `quote`: one quote or three.
+  /// The length of the string at the front, which opens with one or three of `quote`.
   std::size_t string_length(char quote) const {
     const std::string three(3, quote);
     const bool is_long = rest_.starts_with(three);
@@ -109,13 +110,13 @@ class depth_check {
       } else if (is_long ? rest_.substr(i).starts_with(three) : rest_[i] == quote) {
         return i + (is_long ? 3 : 1);
       } else if (!is_long && rest_[i] == '\n') {
-        return i;  // never closed: the parser's to refuse
+        return i;  // unclosed: the parser reports it
       }
     }
     return rest_.size();
   }
 
-  bool goes_deeper(char c) {
+  bool exceeds_depth(char c) {
     if (c == '.') return ++dots_ >= depth_max;
     if (c == '[' || c == '{') ++open_;
     if ((c == ']' || c == '}') && open_ > 0) --open_;
@@ -181,7 +182,7 @@ std::optional<value> read_value(const std::string& text) {
   try {
     const auto root = toml::parse(line);
     const auto* node = root.get("value");
-    // More than one key: the text went on on a line of its own.
+    // More than one key: the text contains a further line.
     if (node == nullptr || root.size() != 1) return std::nullopt;
     return value_of(*node);
   } catch (const toml::parse_error&) {

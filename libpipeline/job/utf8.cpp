@@ -4,7 +4,8 @@ namespace rrfp::job {
 
 namespace {
 
-/// Bytes of the character that `text` begins with; 0 if it is none (Unicode 15, table 3-7).
+/// Number of bytes of the character that `text` begins with; 0 if it is invalid (Unicode 15, table
+/// 3-7).
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
@@ -15,7 +16,7 @@ std::size_t character_bytes(std::string_view text) {
                            : first >= 0xE0 && first < 0xF0 ? 3
                            : first >= 0xF0 && first < 0xF5 ? 4
                                                            : 0;
-  // The second byte of some is bounded further: no overlong forms, surrogates, or numbers too
+  // Tighter bounds on some second bytes exclude overlong forms, surrogates and numbers that are too
   // large.
   const unsigned least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
@@ -47,9 +48,9 @@ status check_utf8(std::string_view text) {
 }
 
 status check_utf8(const value& v) {
-  if (const auto* text = std::get_if<std::string>(&v.is))
+  if (const auto* text = std::get_if<std::string>(&v.data))
     return check_utf8(std::string_view{*text});
-  if (const auto* list = std::get_if<value_list>(&v.is))
+  if (const auto* list = std::get_if<value_list>(&v.data))
     for (const auto& item : *list)
       if (auto good = check_utf8(item); !good) return good;
   return success();

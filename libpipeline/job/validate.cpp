@@ -40,7 +40,7 @@ status check_shape(const job& j, const provenance& from) {
 status check_model(const job& j, const provenance& from) {
   const auto& m = j.model;
   if (const auto f = fault_of(m, effective_shape(j).virtual_stages(), j.pipeline.tp)) {
-    // Too few layers may as well be too many stages.
+    // Too few layers for the stages is also too many stages for the layers.
     const auto other = !f->other.empty()          ? f->other
                        : f->key != "model.layers" ? f->key
                        : j.pipeline.chunks > 1    ? "pipeline.chunks"
@@ -64,19 +64,19 @@ status check_nodes(const job& j, const provenance& from) {
   const auto groups = std::size_t{j.pipeline.stages} * j.pipeline.replicas;
   if (nodes.empty() || nodes.size() == groups || nodes.size() == groups * j.pipeline.tp)
     return success();
-  auto expected = text_of(groups) + " entries (one a stage and replica)";
-  if (j.pipeline.tp > 1) expected += " or " + text_of(groups * j.pipeline.tp) + " (one a rank)";
+  auto expected = text_of(groups) + " entries (one per stage and replica)";
+  if (j.pipeline.tp > 1) expected += " or " + text_of(groups * j.pipeline.tp) + " (one per rank)";
   return from.blame("pipeline.nodes", "expected " + expected + ", got " + text_of(nodes.size()));
 }
 
-/// A heartbeat that is late once is no loss yet.
+/// The node timeout spans several heartbeats, so that one late heartbeat loses no node.
 status check_transport(const job& j, const provenance& from) {
   const auto& t = j.transport;
   if (!is_loopback(t.listen) && t.key_file.empty())
     return from.blame("transport.listen",
                       in_quotes(t.listen) +
-                          " takes transport.key_file: without a key a node listens on loopback "
-                          "only, such as \"127.0.0.1\"");
+                          " requires transport.key_file: without a key, a node listens on "
+                          "loopback only, such as \"127.0.0.1\"");
   const auto message = std::uint64_t{j.data.microbatch_size} * j.data.sequence_length *
                        j.model.hidden * sizeof(float);
   if (t.inflight_bytes < message)
@@ -101,14 +101,14 @@ status check_train(const job& j, const provenance& from) {
   return success();
 }
 
-/// The system's word for why a file or folder cannot be read; empty if it can.
+/// The reason why a file or folder cannot be read; empty if it can.
 std::string unreadable(const std::string& path) {
   std::error_code failed;
   if (std::filesystem::is_directory(path, failed)) {
     const std::filesystem::directory_iterator folder{path, failed};
     return failed ? failed.message() : "";
   }
-  // To open a pipe would wait for its writer.
+  // Opening a pipe would block until it has a writer.
   if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
     return "neither a file nor a folder";
   errno = 0;
@@ -117,12 +117,12 @@ std::string unreadable(const std::string& path) {
   return errno != 0 ? std::strerror(errno) : "cannot be opened";
 }
 
-/// A way to give data, and what it names on disk.
+/// A key that provides data, and the files that it names.
 struct data_kind {
   std::string_view key;
   bool is_given = false;
   const std::vector<std::string>* files = nullptr;
-  bool is_byte_level = false;  ///< with ends and images
+  bool is_byte_level = false;  ///< uses the ids of byte_level.hpp
 };
 
 std::vector<data_kind> data_kinds(const data_options& d) {
@@ -142,38 +142,39 @@ status check_images(const job& j, const provenance& from) {
   if (auto mean = fits("data.image_mean", j.data.image_mean); !mean) return mean;
   if (auto deviation = fits("data.image_std", j.data.image_std); !deviation) return deviation;
   if (j.data.blind && j.data.images.empty() && j.data.shapes == 0)
-    return from.blame("data.blind", "expected data.images or data.shapes beside it, got neither");
+    return from.blame("data.blind", "requires data.images or data.shapes, got neither");
   const auto* key = !j.data.images.empty() ? "data.images" : "data.shapes";
-  const bool sees = (!j.data.images.empty() || j.data.shapes > 0) && !j.data.blind;
-  if (sees && j.model.vision.layers == 0)
-    return from.blame(key, "expected a model with images: vision.layers >= 1, or else data.blind",
+  const bool has_images = (!j.data.images.empty() || j.data.shapes > 0) && !j.data.blind;
+  if (has_images && j.model.vision.layers == 0)
+    return from.blame(key, "expected vision.layers >= 1 or data.blind = true, got neither",
                       "vision.layers");
-  if (!sees || j.model.pretrained.empty()) return success();
+  if (!has_images || j.model.pretrained.empty()) return success();
   if (auto same = hugging_face::check_image_processor(j.model.pretrained, j.data); !same)
     return from.blame("model.pretrained", same.message());
   return success();
 }
 
-/// Bytes mean nothing to a model that was trained on the tokens of a tokenizer.
+/// Rejects bytes as tokens for a model that was trained with another tokenizer, unless the job asks
+/// for them.
 status check_tokenizer(const job& j, std::string_view given, const provenance& from) {
   constexpr std::string_view key = "data.tokenizer";
   if (given == "data.tokens") {
     if (!j.data.tokenizer) return success();
     return from.blame(
-        key, "expected \"auto\" with data.tokens, which holds tokens already, got \"bytes\"");
+        key, "expected \"auto\" with data.tokens, which already holds tokens, got \"bytes\"");
   }
   if (j.model.pretrained.empty() || j.data.tokenizer) return success();
   return from.blame(given,
                     "expected data.tokens, made by scripts/tokenize with the tokenizer of "
                     "model.pretrained, got " +
                         std::string{given} +
-                        ", whose bytes would be the tokens (data.tokenizer = \"bytes\" trains on "
-                        "them all the same)",
+                        ", whose bytes would be the tokens; set data.tokenizer = \"bytes\" to "
+                        "train on bytes",
                     "model.pretrained");
 }
 
 status check_data(const job& j, const provenance& from) {
-  if (j.device.kind == device_kind::emulated) return success();  // reads none
+  if (j.device.kind == device_kind::emulated) return success();  // reads no data
   const data_kind* given = nullptr;
   const auto kinds = data_kinds(j.data);
   for (const auto& kind : kinds) {
@@ -191,7 +192,7 @@ status check_data(const job& j, const provenance& from) {
   if (given->is_byte_level && j.model.vocabulary < byte_level::vocabulary)
     return from.blame("model.vocabulary",
                       "expected at least " + text_of(byte_level::vocabulary) +
-                          " (256 bytes, the image token and the end of a text) with " +
+                          " (256 byte values, the image token and the end token) with " +
                           std::string{given->key} + ", got " + text_of(j.model.vocabulary) +
                           from.note("model.vocabulary"),
                       given->key);
@@ -243,9 +244,9 @@ status check_cost(const job& j, const provenance& from) {
   const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
     if (list.size() == 1 || list.size() == shape.stages || list.size() == shape.virtual_stages())
       return success();
-    auto expected = "expected one value or " + text_of(shape.stages) + " (a stage)";
+    auto expected = "expected one value or " + text_of(shape.stages) + " (one per stage)";
     if (shape.chunks > 1)
-      expected += " or " + text_of(shape.virtual_stages()) + " (a virtual stage)";
+      expected += " or " + text_of(shape.virtual_stages()) + " (one per virtual stage)";
     return from.blame(key, expected + ", got " + text_of(list.size()));
   };
   if (auto f = fits("cost.forward_ms", j.cost.forward_ms); !f) return f;
@@ -253,7 +254,7 @@ status check_cost(const job& j, const provenance& from) {
   return fits("cost.weight_ms", j.cost.weight_ms);
 }
 
-/// Byte limits are left to the run: what a microbatch holds is not known here.
+/// Does not check byte limits: the bytes of a microbatch are known only during the run.
 status check_sequence_limits(const job& j, const std::vector<sequence>& sequences,
                              const provenance& from) {
   const auto shape = effective_shape(j);

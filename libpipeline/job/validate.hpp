@@ -1,4 +1,4 @@
-/// What no single key can show: do the values fit each other, the disk and the policy?
+/// Checks across keys: whether the values fit each other, the disk and the policy.
 #pragma once
 
 #include <rrfp/job/job.hpp>
@@ -7,14 +7,14 @@
 
 namespace rrfp::job {
 
-/// Microbatches times virtual stages, at most: it bounds what a schedule may take to check and
-/// hold.
+/// Maximum of microbatches * virtual stages; bounds the time and memory for checking a schedule.
 inline constexpr std::uint64_t tasks_max = std::uint64_t{1} << 20;
 
-/// For messages: where the job was read from, or "the job" if a program made it.
+/// For messages: the source of the job, or "the job" if a program made it.
 std::string source_of(const job& j);
 
-/// The error names the place of the key at fault. Each value is in its own range already.
+/// The error names the place of the invalid key. Each value must already be in the range of its
+/// key.
 status validate(const job& j, const provenance& from, job_use use);
 
 }  // namespace rrfp::job

@@ -9,12 +9,12 @@ namespace rrfp::job {
 
 namespace {
 
-/// Longest text that a message repeats, in bytes.
+/// Maximum length of a quoted value in a message, in bytes.
 constexpr std::size_t quote_bytes_max = 80;
 
 std::string cut(std::string text) {
   if (text.size() <= quote_bytes_max) return text;
-  // Not inside a character of several bytes.
+  // Do not cut inside a multi-byte character.
   auto size = quote_bytes_max;
   while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
   text.resize(size);
@@ -51,7 +51,7 @@ std::string in_quotes(std::string_view text) {
 std::string number_text(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
-  // The shortest form of 0.0003 would be 3e-04.
+  // Without this, 0.0003 would print as 3e-04.
   const auto size = std::abs(x);
   const bool plain = size == 0 || (size >= 1e-4 && size < 1e15);
   char digits[64];
@@ -74,9 +74,9 @@ std::string to_toml(const value& v) {
       for (const auto& item : list) text += (text.size() > 1 ? ", " : "") + to_toml(item);
       return text + "]";
     }
-    std::string operator()(const foreign_value& f) const { return std::string{f.what}; }
+    std::string operator()(const foreign_value& f) const { return std::string{f.type}; }
   };
-  return std::visit(writer{}, v.is);
+  return std::visit(writer{}, v.data);
 }
 
 std::string shown(const value& v) { return cut(to_toml(v)); }
@@ -90,7 +90,7 @@ std::string describe(const value& v) {
     std::string operator()(const value_list&) const { return "an array "; }
     std::string operator()(const foreign_value&) const { return ""; }
   };
-  return std::visit(namer{}, v.is) + shown(v);
+  return std::visit(namer{}, v.data) + shown(v);
 }
 
 }  // namespace rrfp::job

@@ -49,7 +49,7 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
   return p;
 }
 
-node_id node_places::of(replica_id replica, stage_id stage, rank_id rank) const {
+node_id node_places::node_of(replica_id replica, stage_id stage, rank_id rank) const {
   RRFP_CHECK(replica.value() < replicas_ && stage.value() < stages_ && rank.value() < ranks_,
              "the rank must belong to the job");
   return places_[(std::size_t{replica.value()} * stages_ + stage.value()) * ranks_ + rank.value()];
@@ -63,7 +63,7 @@ std::string node_places::describe(node_id node) const {
     for (std::uint32_t s = 0; s < stages_; ++s) {
       std::vector<std::uint32_t> ranks;
       for (std::uint32_t t = 0; t < ranks_; ++t)
-        if (of(replica_id{r}, stage_id{s}, rank_id{t}) == node) ranks.push_back(t);
+        if (node_of(replica_id{r}, stage_id{s}, rank_id{t}) == node) ranks.push_back(t);
       if (ranks.size() == ranks_) {
         whole.push_back(s);
       } else if (!ranks.empty()) {

@@ -67,14 +67,14 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j) {
 }
 
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
-  simulate::plan what;
-  what.shape = p.shape;
-  what.mode = p.mode;
-  what.lookahead = p.lookahead;
-  what.limits = p.limits;
-  what.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
-  what.steps = steps;
-  return what;
+  simulate::plan simulation;
+  simulation.shape = p.shape;
+  simulation.mode = p.mode;
+  simulation.lookahead = p.lookahead;
+  simulation.limits = p.limits;
+  simulation.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
+  simulation.steps = steps;
+  return simulation;
 }
 
 }  // namespace rrfp::plan

@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK(a.cells == 3);
   CHECK(a.median == Approx(0.02));
   CHECK(a.median_size == Approx(0.1));
-  CHECK(a.apart == 2);
+  CHECK(a.disagreeing == 2);
   CHECK(a.explained == 1);
   const auto text = agreement_table(e, simulated, measured);
   CHECK_THAT(text, Contains("+2.00 %") && Contains("2 of 3") && Contains("all cells"));

@@ -123,7 +123,7 @@ TEST_CASE("conflicts between keys are found before anything runs") {
        "256, "
        "got 4 (the default)"},
       {workload + "cost.forward_ms = [1, 2]\n" + run,
-       "x.toml:3: cost.forward_ms: expected one value or 4 (a stage), got 2"},
+       "x.toml:3: cost.forward_ms: expected one value or 4 (one per stage), got 2"},
       {workload + run + "mode = \"blocking\"\n",
        "x.toml:5: policy: expected a fixed schedule in mode \"blocking\", got \"bfw\", which has "
        "none"},
@@ -163,7 +163,7 @@ TEST_CASE(
     return said;
   };
   CHECK(fault("[cost]\n\nweight_ms = [1, 2, 3]\n") ==
-        "P:3: cost.weight_ms: expected one value or 4 (a stage), got 3");
+        "P:3: cost.weight_ms: expected one value or 4 (one per stage), got 3");
   CHECK(fault("[cost]\nforwrd_ms = 1\n") ==
         "P:2: cost.forwrd_ms: unknown key, did you mean forward_ms?");
   CHECK(fault("[cost]\nforward_ms = -1\n") ==

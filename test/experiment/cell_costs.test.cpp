@@ -1,5 +1,5 @@
-/// Pairing: task times, delays and images depend on workload, weather and seed, and on nothing of
-/// the run.
+/// Pairing: task times, delays and images depend only on workload, weather and seed, not on the
+/// run.
 #include <catch2/catch.hpp>
 
 #include <numeric>

@@ -81,7 +81,7 @@ TEST_CASE("the checksum detects a changed digit") {
   CHECK(s.notes().size() == 1);
 }
 
-TEST_CASE("a line of brackets is torn, and its cell runs again") {
+TEST_CASE("a line of nested brackets counts as incomplete, and its cell runs again") {
   const scratch_folder folder;
   std::ofstream{folder / "cells.jsonl"} << "{\"cell\":\"a cell\",\"sum\":\"\",\"outcome\":"
                                         << std::string(100'000, '[') + std::string(100'000, ']')
@@ -92,7 +92,7 @@ TEST_CASE("a line of brackets is torn, and its cell runs again") {
   CHECK(s.notes()[0] == (folder / "cells.jsonl") + ":1: incomplete line, its cell runs again");
 }
 
-TEST_CASE("a foreign file of the same name and another process keep their contents") {
+TEST_CASE("a file that is not ours, or that another process writes, is not changed") {
   const scratch_folder folder;
   std::ofstream{folder / "cells.jsonl"} << "my notes\n";
   const auto foreign = store::open(folder / "");
@@ -107,7 +107,7 @@ TEST_CASE("a foreign file of the same name and another process keep their conten
   CHECK_THAT(theirs.message(), Catch::Contains("another process writes this file"));
 }
 
-TEST_CASE("a file of cells that is too large to be one is refused") {
+TEST_CASE("a file of cells that is too large is refused") {
   const scratch_folder folder;
   std::filesystem::create_symlink("/dev/zero", folder / "cells.jsonl");
   const auto s = store::open(folder / "");

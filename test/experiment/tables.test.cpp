@@ -79,7 +79,7 @@ TEST_CASE("the spread is printed for many steps, but not for few") {
   CHECK(spread_table(two_runs(), outcomes).empty());
 }
 
-TEST_CASE("a step splits into tasks, waiting and coordination") {
+TEST_CASE("a step splits into tasks, waiting and launch gap") {
   const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   outcome o;
   o.step_ms = {100};

@@ -1,4 +1,4 @@
-/// What the disk can do to a job.
+/// Errors in the files that a job names.
 #include <sys/stat.h>
 #include <catch2/catch.hpp>
 
@@ -42,7 +42,7 @@ TEST_CASE("TOML is refused before it is nested too deeply to be held") {
   CHECK(refusal("a = " + repeated("{a = ")) == "x.toml:1:165: " + too_deep);
   CHECK(refusal("", {"train.steps=" + repeated("[")}).find("expected an integer") !=
         std::string::npos);
-  // Dots and brackets of texts and comments are no levels.
+  // Dots and brackets in strings and comments do not nest.
   const auto dots = repeated("a.["), quotes = repeated("\\\"");
   CHECK(refusal("# " + dots + "\nname = \"" + quotes + dots + "\" # " + dots) == "accepted");
   CHECK(refusal("name = '" + dots + "'") == "accepted");
@@ -55,7 +55,7 @@ TEST_CASE("TOML is refused before it is nested too deeply to be held") {
              Catch::StartsWith("x.toml:2:") && Catch::Contains(too_deep));
 }
 
-TEST_CASE("A value of model.pretrained is said to come from its config.json") {
+TEST_CASE("An error about a value of model.pretrained names its config.json") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml",
                                  "[model]\npretrained = \"m\"\n[pipeline]\ntp = 2\n[data]\n"
@@ -80,7 +80,7 @@ TEST_CASE("A value of model.pretrained is said to come from its config.json") {
   CHECK(load_refusal(long_path, job_use::train) ==
         long_path + ":5: data.sequence_length: expected at most model.context = 16 (from " +
             config + "), got 32");
-  // What no key takes is refused wherever it stands.
+  // A value that no key accepts is refused in config.json, too.
   CHECK(with(R"("vocab_size": 300, "layer_norm_epsilon": -1)") ==
         path + ":2: model.pretrained: " + config +
             ": as model.norm_epsilon expected a number > 0, got -1.0");
@@ -88,12 +88,12 @@ TEST_CASE("A value of model.pretrained is said to come from its config.json") {
              Catch::Contains("as model.vocabulary expected an integer <= 16777216"));
 }
 
-TEST_CASE("A job that a program made is proved like one of a file, and named") {
+TEST_CASE("A job that a program made is checked like a job from a file") {
   const auto refusal_of = [](auto change) {
     job::job j;
     change(j);
-    const auto proved = job::check_job(j, job_use::embed);
-    return proved ? "accepted" : proved.message();
+    const auto checked = job::check_job(j, job_use::embed);
+    return checked ? "accepted" : checked.message();
   };
   CHECK(refusal_of([](job::job&) {}) == "accepted");
   CHECK(refusal_of([](job::job& j) { j.train.lr = -1; }) ==
@@ -106,7 +106,7 @@ TEST_CASE("A job that a program made is proved like one of a file, and named") {
                j.pipeline.nodes = {0, 1, 0};
              }),
              Catch::StartsWith("the job: pipeline.nodes: expected 1 entries"));
-  // What was read from a file and changed afterwards keeps the place of its key.
+  // A value that was changed after reading keeps the place of its key.
   auto read = good("[train]\nlr = 1e-3\n", {"train.steps=3"});
   read.train.lr = -1;
   CHECK(job::check_job(read, job_use::embed).message() ==
@@ -117,16 +117,16 @@ TEST_CASE("A job that a program made is proved like one of a file, and named") {
         "--set train.steps=3: expected an integer >= 1, got 0");
 }
 
-TEST_CASE("Names and paths that are no UTF-8 are refused with the place of the byte") {
+TEST_CASE("Names and paths that are not UTF-8 are refused with the position of the byte") {
   const scratch_folder folder;
   const auto odd = folder.write("o\xe9.toml", "");
   CHECK(load_refusal(odd) == odd +
-                                 ": name: expected UTF-8, got the byte 0xE9 at 1, in the file's "
-                                 "name, which is the job's where it has none");
+                                 ": name: expected UTF-8, got the byte 0xE9 at 1, in the file "
+                                 "name, which is the default name of the job");
   const auto named = folder.write("p\xe9.toml", "name = \"good\"\n");
   CHECK(load_refusal(named) == "accepted");
   const auto plain = folder.write("plain.toml", "");
-  // Cut short, overlong, a surrogate, beyond the last character, and none of it.
+  // Truncated, overlong, a surrogate, and beyond the last code point.
   const std::vector<std::pair<std::string, std::string>> bad{{"a\xc3", "0xC3 at 1"},
                                                              {"\xc0\xaf", "0xC0 at 0"},
                                                              {"\xed\xa0\x80", "0xED at 0"},
@@ -141,7 +141,7 @@ TEST_CASE("Names and paths that are no UTF-8 are refused with the place of the b
   CHECK(load_job(plain, good, job_use::simulate).ok());
 }
 
-TEST_CASE("Text is looked for beside the job file, and what is missing is named") {
+TEST_CASE("Text paths are relative to the job file, and a missing file is named") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml", "[data]\ntext = [\"a.txt\", \"sub\"]\n");
   folder.write("a.txt", "a");
@@ -161,7 +161,7 @@ TEST_CASE("Text is looked for beside the job file, and what is missing is named"
   CHECK(made->source == path);
 }
 
-TEST_CASE("Training needs data, simulation does not") {
+TEST_CASE("Training needs data, but simulation does not") {
   const std::string needed =
       "data.text: expected data.text, or else data.jsonl, data.tokens, data.images or data.shapes, "
       "got none";
@@ -172,7 +172,7 @@ TEST_CASE("Training needs data, simulation does not") {
   CHECK(refusal("[data]\ntext = \"/nowhere\"", {}, job_use::simulate) == "accepted");
 }
 
-TEST_CASE("Data is of one kind, and a second one is refused with both keys") {
+TEST_CASE("A second kind of data is refused with both keys") {
   const scratch_folder folder;
   const auto file = folder.write("a", "a");
   const std::string kinds[] = {"text", "jsonl", "tokens", "images"};
@@ -196,23 +196,22 @@ TEST_CASE("Data is of one kind, and a second one is refused with both keys") {
   CHECK(train("shapes = 3") == "accepted");
 }
 
-TEST_CASE("Pictures take a model that sees them") {
+TEST_CASE("Images need a model with a vision encoder") {
   const auto train = [](const std::string& more) {
     return refusal("[model]\nvocabulary = 258\n[data]\nshapes = 3\n" + more, {}, job_use::train);
   };
   CHECK(train("") ==
-        "x.toml:4: data.shapes: expected a model with images: vision.layers >= 1, or else "
-        "data.blind");
+        "x.toml:4: data.shapes: expected vision.layers >= 1 or data.blind = true, got neither");
   CHECK(train("blind = true") == "accepted");
   CHECK(train("[vision]\nlayers = 1") == "accepted");
 }
 
-TEST_CASE("Bytes with ends and images take more ids than bytes") {
+TEST_CASE("Documents and images need more token ids than the byte values") {
   const auto refused = [](const std::string& place, const std::string& key,
                           const std::string& got) {
     return place +
-           "model.vocabulary: expected at least 258 (256 bytes, the image token and the "
-           "end of a text) with " +
+           "model.vocabulary: expected at least 258 (256 byte values, the image token "
+           "and the end token) with " +
            key + ", got " + got;
   };
   CHECK(refusal("[data]\nshapes = 3", {}, job_use::train) ==
@@ -223,7 +222,7 @@ TEST_CASE("Bytes with ends and images take more ids than bytes") {
         refused("x.toml:2: ", "data.images", "256 (the default)"));
 }
 
-TEST_CASE("What is said of images must fit") {
+TEST_CASE("Keys about images must fit the data") {
   const auto train = [](const std::string& more) {
     return refusal("[model]\nvocabulary = 258\n[data]\n" + more, {}, job_use::train);
   };
@@ -236,7 +235,7 @@ TEST_CASE("What is said of images must fit") {
   CHECK(train("shapes = 3\nimage_std = 0") ==
         "x.toml:5: data.image_std: expected a number > 0, got 0");
   CHECK(train("text = \".\"\nblind = true") ==
-        "x.toml:5: data.blind: expected data.images or data.shapes beside it, got neither");
+        "x.toml:5: data.blind: requires data.images or data.shapes, got neither");
 }
 
 TEST_CASE("An override's path is relative to the current folder") {
@@ -248,7 +247,7 @@ TEST_CASE("An override's path is relative to the current folder") {
   CHECK(made->data.text == texts{(std::filesystem::current_path() / "here.txt").string()});
 }
 
-TEST_CASE("Delays are looked for beside the job file, and what is missing is named") {
+TEST_CASE("The path of delays is relative to the job file, and a missing file is named") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml", "[jitter]\nseed = 1\ndelays = \"d.csv\"\n");
   const auto refused = path + ":3: jitter.delays: cannot read " + folder.at("d.csv") + ": ";
@@ -263,7 +262,7 @@ TEST_CASE("Delays are looked for beside the job file, and what is missing is nam
   CHECK(good("jitter.delays = \"\"").delays.file.empty());
 }
 
-TEST_CASE("A table of a schedule is found beside the job file and proved") {
+TEST_CASE("A table of a schedule is read relative to the job file and checked") {
   const scratch_folder folder;
   const auto path =
       folder.write("job.toml",

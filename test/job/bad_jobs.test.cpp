@@ -1,4 +1,4 @@
-/// Every way to be wrong, with the exact line that says so.
+/// Errors that a user can make in a job, and the message for each.
 #include <catch2/catch.hpp>
 
 #include <rrfp/policies/registry.hpp>
@@ -20,7 +20,7 @@ void check(const std::vector<bad_job>& table) {
   }
 }
 
-TEST_CASE("A value outside its range is refused with the end it passed") {
+TEST_CASE("A value out of range is refused with the limit that it exceeds") {
   check({
       {"[pipeline]\nstages = 0", "x.toml:2: pipeline.stages: expected an integer >= 1, got 0"},
       {"[pipeline]\nstages = -3", "x.toml:2: pipeline.stages: expected an integer >= 1, got -3"},
@@ -102,7 +102,7 @@ TEST_CASE("A value of another type is refused with both types") {
   });
 }
 
-TEST_CASE("A word that is no choice is refused with the choices") {
+TEST_CASE("An unknown word is refused with the allowed words") {
   check({
       {"[dispatch]\nmode = \"eager\"",
        "x.toml:2: dispatch.mode: expected \"in-order\" or \"ready\", got \"eager\""},
@@ -118,7 +118,7 @@ TEST_CASE("A word that is no choice is refused with the choices") {
   });
 }
 
-TEST_CASE("A long value is cut between two characters") {
+TEST_CASE("A long value is truncated between two characters") {
   std::string umlauts;
   for (int i = 0; i < 100; ++i) umlauts += "ü";
   CHECK(refusal("[dispatch]\nmode = \"" + umlauts + "\"") ==
@@ -126,7 +126,7 @@ TEST_CASE("A long value is cut between two characters") {
             umlauts.substr(0, 78) + "...");
 }
 
-TEST_CASE("An unknown name is refused with what may have been meant") {
+TEST_CASE("An unknown name is refused with the closest known name") {
   check({
       {"[pipeline]\nstagse = 4", "x.toml:2: pipeline.stagse: unknown key, did you mean stages?"},
       {"[pipeline]\nlr = 4", "x.toml:2: pipeline.lr: unknown key, did you mean train.lr?"},
@@ -141,7 +141,7 @@ TEST_CASE("An unknown name is refused with what may have been meant") {
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
       {"\"pipeline.stages\" = 4",
-       "x.toml:1: \"pipeline.stages\": unknown key; section and key stand without quotes"},
+       "x.toml:1: \"pipeline.stages\": unknown key; write section and key without quotes"},
       {"pipeline.\"a\\nb\" = 4",
        "x.toml:1: pipeline.\"a\\u000Ab\": unknown key; the section has stages, chunks, placement, "
        "microbatches, tp, replicas, recompute, nodes"},
@@ -170,7 +170,7 @@ TEST_CASE("Text that is not TOML is refused with line and column") {
   }
 }
 
-TEST_CASE("Tensor parallelism must divide what it cuts") {
+TEST_CASE("The number of tensor-parallel ranks must divide the sizes that it splits") {
   const auto train = [](const std::string& text) {
     return refusal(text, {"data.text=."}, job::job_use::train);
   };
@@ -180,16 +180,16 @@ TEST_CASE("Tensor parallelism must divide what it cuts") {
         "x.toml:4: model.vocabulary: expected a multiple of pipeline.tp = 2, got 257");
 }
 
-TEST_CASE("Nodes are named for every stage or for every rank") {
+TEST_CASE("pipeline.nodes has one entry per stage or one per rank") {
   CHECK(refusal("[pipeline]\nstages = 2\nnodes = [0, 1, 1]") ==
-        "x.toml:3: pipeline.nodes: expected 2 entries (one a stage and replica), got 3");
+        "x.toml:3: pipeline.nodes: expected 2 entries (one per stage and replica), got 3");
   CHECK(refusal("[pipeline]\nstages = 2\ntp = 2\nnodes = [0, 1, 1]") ==
-        "x.toml:4: pipeline.nodes: expected 2 entries (one a stage and replica) or 4 (one a rank), "
-        "got 3");
+        "x.toml:4: pipeline.nodes: expected 2 entries (one per stage and replica) or 4 (one per "
+        "rank), got 3");
   CHECK(refusal("[pipeline]\nnodes = [-1]").starts_with("x.toml:2: pipeline.nodes: entry 0:"));
 }
 
-TEST_CASE("What this version cannot do is refused, not ignored") {
+TEST_CASE("Unsupported devices and collectives are refused, not ignored") {
   check({
       {"[device]\nkind = \"cuda\"\ngpus = [-1]",
        "x.toml:3: device.gpus: entry 0: expected an integer >= 0, got -1"},
@@ -219,14 +219,14 @@ TEST_CASE("Values that do not fit each other are refused with both keys") {
        "x.toml:2: jitter.link_mean_ms: expected a number > 0 with jitter.link, got 0 (the "
        "default)"},
       {"[pipeline]\nstages = 4\n[cost]\nweight_ms = [1, 2, 3]",
-       "x.toml:4: cost.weight_ms: expected one value or 4 (a stage), got 3"},
+       "x.toml:4: cost.weight_ms: expected one value or 4 (one per stage), got 3"},
       {"[pipeline]\nstages = 2\nchunks = 2\n[cost]\nbackward_ms = [1, 2, 3]",
-       "x.toml:5: cost.backward_ms: expected one value or 2 (a stage) or 4 (a virtual stage), got "
-       "3"},
+       "x.toml:5: cost.backward_ms: expected one value or 2 (one per stage) or 4 (one per "
+       "virtual stage), got 3"},
   });
 }
 
-TEST_CASE("A model that does not fit the pipeline is refused for training alone") {
+TEST_CASE("A model that does not fit the pipeline is refused only for training") {
   const auto train = [](const std::string& text) {
     return refusal("data.text = \".\"\n" + text, {}, job::job_use::train);
   };
@@ -254,7 +254,7 @@ TEST_CASE("A model that does not fit the pipeline is refused for training alone"
   }
 }
 
-TEST_CASE("A policy that is unknown or not made for the shape is refused") {
+TEST_CASE("A policy that is unknown or does not support the shape is refused") {
   std::string known;
   for (const auto& p : policies::known_policies()) known += std::string{p.name} + ", ";
   CHECK(refusal("[dispatch]\npolicy = \"fastest\"") ==
@@ -266,7 +266,7 @@ TEST_CASE("A policy that is unknown or not made for the shape is refused") {
         "x.toml:5: dispatch.policy: " + unfit.message());
 }
 
-TEST_CASE("An in-order sequence that needs more memory than it may have is refused") {
+TEST_CASE("An in-order sequence that exceeds the memory limit is refused") {
   const std::string job =
       "[pipeline]\nstages = 4\n[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n";
   CHECK(refusal(job) == "accepted");
@@ -306,37 +306,37 @@ TEST_CASE("An override is refused with its own text") {
         "x.toml:2: model.hidden: expected a multiple of model.heads = 4, got 130");
 }
 
-/// A folder as Hugging Face has it, of a decoder or of one that sees.
-std::string pretrained_folder(const scratch_folder& folder, bool sees) {
+/// A folder in the Hugging Face format: a decoder, with or without a vision encoder.
+std::string pretrained_folder(const scratch_folder& folder, bool has_vision) {
   const std::string decoder =
       R"({"model_type": "llama", "vocab_size": 320, "max_position_embeddings": 128,
           "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
           "num_attention_heads": 4})";
   folder.write("config.json",
-               !sees ? decoder
-                     : R"({"model_type": "llava", "image_token_index": 300, "text_config": )" +
-                           decoder +
-                           R"(, "vision_config": {"model_type": "vit", "num_hidden_layers": 2,
+               !has_vision
+                   ? decoder
+                   : R"({"model_type": "llava", "image_token_index": 300, "text_config": )" +
+                         decoder +
+                         R"(, "vision_config": {"model_type": "vit", "num_hidden_layers": 2,
                               "hidden_size": 16, "num_attention_heads": 2,
                               "intermediate_size": 32, "patch_size": 8, "image_size": 32}})");
   return folder.at("");
 }
 
-TEST_CASE("A pretrained model is trained on tokens, or on bytes if the job says so") {
+TEST_CASE("A pretrained model is trained on tokens, or on bytes if the job sets that") {
   const scratch_folder folder;
   const auto file = folder.write("lines.jsonl", "{\"text\": \"a\"}\n");
-  const auto refused = [&](const std::string& data, bool sees = false) {
+  const auto refused = [&](const std::string& data, bool has_vision = false) {
     return refusal(
-        "[model]\npretrained = \"" + pretrained_folder(folder, sees) + "\"\n[data]\n" + data, {},
-        job::job_use::train);
+        "[model]\npretrained = \"" + pretrained_folder(folder, has_vision) + "\"\n[data]\n" + data,
+        {}, job::job_use::train);
   };
   const auto named = [&](const std::string& key) {
     return "x.toml:4: data." + key +
            ": expected data.tokens, made by scripts/tokenize with the tokenizer of "
            "model.pretrained, got data." +
            key +
-           ", whose bytes would be the tokens (data.tokenizer = \"bytes\" trains on them all the "
-           "same)";
+           ", whose bytes would be the tokens; set data.tokenizer = \"bytes\" to train on bytes";
   };
   const auto path = " = \"" + file + "\"\n";
   CHECK(refused("text" + path) == named("text"));
@@ -351,17 +351,17 @@ TEST_CASE("A pretrained model is trained on tokens, or on bytes if the job says 
   CHECK(refused("images" + path + bytes, true) == "accepted");
   CHECK(refused("shapes = 4\n" + bytes, true) == "accepted");
   CHECK(refused("tokens" + path + bytes) ==
-        "x.toml:5: data.tokenizer: expected \"auto\" with data.tokens, which holds tokens already, "
+        "x.toml:5: data.tokenizer: expected \"auto\" with data.tokens, which already holds tokens, "
         "got \"bytes\"");
   CHECK(refused("text" + path + "tokenizer = \"words\"\n") ==
         "x.toml:5: data.tokenizer: expected \"auto\" or \"bytes\", got \"words\"");
 
-  // A model that starts from nothing learns whatever tokens there are.
+  // A model that starts from random weights may use any tokens.
   CHECK(refusal("[data]\ntext" + path, {}, job::job_use::train) == "accepted");
   CHECK(refusal("[data]\ntext" + path + bytes, {}, job::job_use::train) == "accepted");
 }
 
-TEST_CASE("A pretrained model that would get images unlike its own is refused, with the file") {
+TEST_CASE("Image settings that differ from those of a pretrained model are refused with the file") {
   const scratch_folder folder;
   const auto job = "[model]\npretrained = \"" + pretrained_folder(folder, true) +
                    "\"\n[data]\ntokenizer = \"bytes\"\nshapes = 4\n";
@@ -369,7 +369,7 @@ TEST_CASE("A pretrained model that would get images unlike its own is refused, w
     return refusal(job + more, {}, job::job_use::train);
   };
   CHECK(refused("") == "accepted");
-  const auto asking = folder.write("preprocessor_config.json",
+  const auto config = folder.write("preprocessor_config.json",
                                    R"({"do_resize": true, "size": {"height": 32, "width": 32}})");
   CHECK_THAT(
       refused(""),
@@ -378,7 +378,7 @@ TEST_CASE("A pretrained model that would get images unlike its own is refused, w
   CHECK(refused("blind = true\n") == "accepted");  // it sees none
   folder.write("preprocessor_config.json",
                R"({"do_resize": false, "image_mean": 0.25, "image_std": 0.5})");
-  CHECK(refused("") == "x.toml:2: model.pretrained: " + asking +
+  CHECK(refused("") == "x.toml:2: model.pretrained: " + config +
                            ": image_mean: expected data.image_mean = [0.5], got 0.25");
   CHECK(refused("image_mean = 0.25\n") == "accepted");
 }

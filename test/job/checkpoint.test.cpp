@@ -1,4 +1,4 @@
-/// [checkpoint]: what a job may say, and what must be the same for one to go on from another.
+/// [checkpoint]: its keys, and the settings that must be equal for a run to resume.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TEST_CASE("A job saves nothing unless it names a folder") {
   CHECK(other.checkpoint.resume == job::resume_kind::must);
 }
 
-TEST_CASE("What cannot be saved is refused with the key") {
+TEST_CASE("An invalid checkpoint section is refused with the key") {
   const auto refused = [](const std::string& text) {
     return refusal(trainable + text, {}, job_use::train);
   };
@@ -55,7 +55,7 @@ TEST_CASE("What cannot be saved is refused with the key") {
   CHECK(refused("[checkpoint]\ndir = \"/a\"") == "accepted");
 }
 
-TEST_CASE("Each run of a comparison has a folder that only its name leads to") {
+TEST_CASE("Each run of a comparison has its own checkpoint folder, named after it") {
   const auto all = job::variants(
       good("[checkpoint]\ndir = \"/c\"\n[[compare]]\nname = \"in order\"\n[[compare]]\n"
            "name = \"a/b\"\n[[compare]]\nname = \"a%2Fb\"\n[[compare]]\nname = \"..\"\n"
@@ -69,7 +69,7 @@ TEST_CASE("Each run of a comparison has a folder that only its name leads to") {
   CHECK(job::variants(good("[[compare]]\nname = \"a\"\n"))[0].checkpoint.dir.empty());
 }
 
-TEST_CASE("The identity of a training is what its numbers follow from, not how it runs") {
+TEST_CASE("The identity of a training holds what determines its results, not how it runs") {
   const auto plain = job::identity(good(trainable));
   CHECK(value_of(plain, "model.hidden") == "128");
   CHECK(value_of(plain, "train.seed") == "1");
@@ -92,12 +92,12 @@ TEST_CASE("The identity of a training is what its numbers follow from, not how i
     CAPTURE(other_training);
     CHECK_FALSE(same(job::identity(good(trainable, {other_training})), plain));
   }
-  // As many microbatches, shared by two.
+  // The same number of microbatches per step, split between two replicas.
   CHECK(same(job::identity(good(trainable, {"pipeline.replicas=2", "pipeline.microbatches=4"})),
              plain));
 }
 
-TEST_CASE("The course of a training is what may be changed on the way, to other numbers") {
+TEST_CASE("The course of a training holds what may change on resume and changes results") {
   const auto plain = job::course(good(trainable));
   CHECK(value_of(plain, "train.seed") == "none");
   for (const std::string changed : {"train.lr=1", "train.steps=7", "train.weight_decay=0",
@@ -108,12 +108,12 @@ TEST_CASE("The course of a training is what may be changed on the way, to other 
   CHECK(same(job::course(good(trainable, {"pipeline.stages=2"})), plain));
 }
 
-TEST_CASE("An identity tells which model it is of") {
+TEST_CASE("The model is restored from an identity") {
   const auto j = good(trainable, {"model.family=llama", "model.kv_heads=2", "model.hidden=64"});
   const auto model = job::model_of(job::identity(j));
   REQUIRE(model);
   CHECK(*model == j.model);
-  // Which files it began from is no part of what it is.
+  // The files with the initial weights are not part of the model.
   auto with_files = job::identity(j);
   with_files.push_back({"model.pretrained", "xxh64 0123456789abcdef"});
   CHECK(*job::model_of(with_files) == j.model);

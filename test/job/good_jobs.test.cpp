@@ -1,4 +1,4 @@
-/// What a good job comes to.
+/// The values of valid jobs.
 #include <catch2/catch.hpp>
 
 #include "job_texts.hpp"
@@ -6,7 +6,7 @@
 namespace rrfp::testing {
 namespace {
 
-TEST_CASE("An empty job is the default one, named after its file") {
+TEST_CASE("An empty job has the defaults and is named after its file") {
   const auto j = good("");
   CHECK(j.name == "x");
   CHECK(j.source == "x.toml");
@@ -76,7 +76,7 @@ spin_us = 200
   CHECK(j.run.progress == job::progress_kind::lines);
 }
 
-TEST_CASE("The placement follows the chunks unless it is named") {
+TEST_CASE("The default placement depends on the number of chunks") {
   CHECK(job::effective_shape(good("")).layout == placement::linear);
   CHECK(job::effective_shape(good("pipeline.chunks = 2")).layout == placement::interleaved);
   CHECK(job::effective_shape(good("pipeline = { chunks = 2, placement = \"v\" }")).layout ==
@@ -85,7 +85,7 @@ TEST_CASE("The placement follows the chunks unless it is named") {
         placement::interleaved);
 }
 
-TEST_CASE("Slots left open follow the mode") {
+TEST_CASE("The default of slots depends on the mode") {
   const auto slots = [](const texts& overrides) {
     const auto j = good("pipeline = { stages = 3, microbatches = 20 }", overrides);
     return job::effective_limit(j, stage_id{2}).slots;
@@ -98,7 +98,7 @@ TEST_CASE("Slots left open follow the mode") {
   CHECK(slots({"dispatch.slots=9", "dispatch.slots=auto"}) == 6);
 }
 
-TEST_CASE("Numbers of bytes take a unit") {
+TEST_CASE("A number of bytes may have a unit") {
   const auto bytes = [](const std::string& text) {
     return good("dispatch.slot_bytes = " + text).dispatch.slot_bytes;
   };
@@ -110,7 +110,7 @@ TEST_CASE("Numbers of bytes take a unit") {
   CHECK(bytes("\"1048576GiB\"") == std::uint64_t{1} << 50);
 }
 
-TEST_CASE("A level sets the paper's numbers, and a key beside it wins wherever it stands") {
+TEST_CASE("A level sets the paper's values, and other keys override it in any order") {
   const auto j2 = good("[jitter]\nlevel = \"J2\"").jitter;
   CHECK(j2.compute == weather::compute_jitter::paper);
   CHECK(j2.probability == 0.2);
@@ -124,7 +124,7 @@ TEST_CASE("A level sets the paper's numbers, and a key beside it wins wherever i
   CHECK(good("[jitter]\nalpha = 3", {"jitter.level=J2"}).jitter.alpha == 1.0);
 }
 
-TEST_CASE("Overrides win over the file, the last one over all") {
+TEST_CASE("Overrides take precedence over the file, later ones over earlier ones") {
   const auto j =
       good("[pipeline]\nstages = 2\n[jitter]\nlevel = \"J1\"",
            {"pipeline.stages=3", "pipeline.stages=4", "dispatch.policy=bf", "dispatch.slots=none",
@@ -142,7 +142,7 @@ TEST_CASE("Overrides win over the file, the last one over all") {
   CHECK(j.model.tied_head);
 }
 
-TEST_CASE("A list of costs holds one value for all, one a stage or one a virtual stage") {
+TEST_CASE("A list of costs holds one value for all, one per stage or one per virtual stage") {
   const pipeline_shape shape{2, 2, 1, placement::v};
   const auto costs = [&](std::vector<double> list) {
     std::vector<double> all;

@@ -1,4 +1,4 @@
-/// The job files that a user begins with are good, and so is what they propose in comments.
+/// Templates are valid jobs, with and without the keys that they comment out.
 #include <catch2/catch.hpp>
 
 #include <regex>
@@ -26,13 +26,13 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// The text with every proposal in force, but for the key `but`.
-std::string all_on(const std::string& text, const std::string& but) {
+/// The text with every commented-out key set, except `except`.
+std::string all_on(const std::string& text, const std::string& except) {
   const std::regex off{R"(# ([a-z_.]+ = .*|\[\[compare\]\]))"};
   std::string out;
   std::smatch found;
   for (const auto& line : lines_of(text))
-    out += (std::regex_match(line, found, off) && !found[1].str().starts_with(but + " =")
+    out += (std::regex_match(line, found, off) && !found[1].str().starts_with(except + " =")
                 ? found[1].str()
                 : line) +
            "\n";
@@ -41,12 +41,12 @@ std::string all_on(const std::string& text, const std::string& but) {
 
 }  // namespace
 
-TEST_CASE("A template for text or images is a job that trains as it stands") {
+TEST_CASE("A template for text or images can be trained unchanged") {
   CHECK(trained(job_template({template_kind::text, {}, {}})) == "accepted");
   CHECK(trained(job_template({template_kind::images, {}, {}})) == "accepted");
 }
 
-TEST_CASE("A template names the data that it is given, whatever the path holds") {
+TEST_CASE("A template names the given data, whatever characters the path contains") {
   const scratch_folder folder;
   const auto text = folder.write("a \"b\" \\ c", "text");
   const auto lines = folder.write("lines.jsonl", "");
@@ -60,7 +60,7 @@ TEST_CASE("A template names the data that it is given, whatever the path holds")
   CHECK(images.data.shapes == 0);
 }
 
-TEST_CASE("A template for a pretrained model lacks nothing but the model and the tokens") {
+TEST_CASE("A template for a pretrained model needs only the model and the tokens") {
   CHECK_THAT(trained(job_template({template_kind::pretrained, {}, {}})),
              Contains("model.pretrained") && Contains("No such file"));
   const scratch_folder folder;
@@ -72,13 +72,13 @@ TEST_CASE("A template for a pretrained model lacks nothing but the model and the
   CHECK(trained(job_template({template_kind::pretrained, {tokens}, folder.at("")})) == "accepted");
 }
 
-TEST_CASE("What a template proposes in comments can be set") {
+TEST_CASE("The commented-out keys of a template can be set") {
   const scratch_folder folder;
   const auto lines = folder.write("lines.jsonl", "");
   for (const auto& data : {texts{}, texts{lines}}) {
     const auto text = all_on(job_template({template_kind::text, data, {}}), "none");
     CHECK(trained(text) == "accepted");
-    // One of the two can be trained on.
+    // `images` and `shapes` exclude each other.
     const auto images =
         all_on(job_template({template_kind::images, data, {}}), data.empty() ? "images" : "shapes");
     CHECK(trained(images) == "accepted");
@@ -86,7 +86,7 @@ TEST_CASE("What a template proposes in comments can be set") {
   }
 }
 
-TEST_CASE("A template explains its keys in the words of the reference, in lines of 100 columns") {
+TEST_CASE("A template has the meanings of the reference, in lines of at most 100 columns") {
   for (const auto kind : {template_kind::text, template_kind::images, template_kind::pretrained}) {
     const auto text = job_template({kind, {}, {}});
     std::string words;

@@ -12,14 +12,14 @@ namespace rrfp::testing {
 
 using texts = std::vector<std::string>;
 
-/// The one line that refuses a job, or "accepted".
+/// The error line of a job, or "accepted".
 inline std::string refusal(const std::string& text, const texts& overrides = {},
                            job::job_use use = job::job_use::simulate) {
   const auto made = job::parse_job(text, "x.toml", overrides, use);
   return made ? "accepted" : made.message();
 }
 
-/// A job that must be good.
+/// A job that must be valid.
 inline job::job good(const std::string& text, const texts& overrides = {},
                      job::job_use use = job::job_use::simulate) {
   const auto made = job::parse_job(text, "x.toml", overrides, use);
@@ -27,7 +27,7 @@ inline job::job good(const std::string& text, const texts& overrides = {},
   return *made;
 }
 
-/// A folder of the test's own, gone with it.
+/// A temporary folder that is removed at the end of the test.
 class scratch_folder {
  public:
   scratch_folder() {

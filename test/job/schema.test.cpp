@@ -1,5 +1,5 @@
-/// What the table of keys promises: each key is its own member, the dump reads back, the reference
-/// leaves nothing out.
+/// The properties of the table of keys: each key sets its own member, the dump restores the job,
+/// and the reference is complete.
 #include "schema.hpp"
 
 #include <set>
@@ -16,7 +16,7 @@ namespace {
 using job::key;
 using job::value;
 
-/// A value that the key takes and that is not its default.
+/// A valid value of the key that is not its default.
 value other_value(const key& k) {
   const job::job defaults;
   const auto now = k.get(defaults);
@@ -67,7 +67,7 @@ TEST_CASE("Each key sets its own member and no other") {
   }
 }
 
-TEST_CASE("Keys are unique, lie in a known section and follow their section") {
+TEST_CASE("Keys are unique, belong to a known section and are grouped by section") {
   std::set<std::string> seen;
   std::vector<std::string_view> order;
   for (const auto& k : job::keys()) {
@@ -84,7 +84,7 @@ TEST_CASE("Keys are unique, lie in a known section and follow their section") {
   for (std::size_t i = 0; i < order.size(); ++i) CHECK(order[i] == job::sections()[i].name);
 }
 
-TEST_CASE("A default is a value that its key takes") {
+TEST_CASE("The default of a key is a valid value") {
   const job::job defaults = good("");
   for (const auto& k : job::keys()) {
     if (!k.get) continue;
@@ -94,7 +94,7 @@ TEST_CASE("A default is a value that its key takes") {
   }
 }
 
-TEST_CASE("The dump of a job reads back as the same job") {
+TEST_CASE("The dump of a job is parsed to the same job") {
   const auto again = [](const job::job& j) { return good(job::to_toml(j)); };
   const auto plain = good("");
   CHECK(again(plain) == plain);
@@ -135,7 +135,7 @@ name = "plain"
         texts{(std::filesystem::current_path() / "c").string()});
 }
 
-TEST_CASE("The dump holds every key but the short forms") {
+TEST_CASE("The dump holds every key except the short forms") {
   const auto text = "\n" + job::to_toml(good("pipeline.stages = 3"));
   CHECK(text.starts_with(
       "\nname = \"x\"\n\n[pipeline]\nstages = 3\nchunks = 1\nplacement = \"auto\""));
@@ -172,7 +172,7 @@ TEST_CASE("The reference lists every key under its section, with its default") {
         std::string::npos);
 }
 
-TEST_CASE("The nearest name is at most a third away") {
+TEST_CASE("The closest name differs in at most a third of the letters") {
   const std::vector<std::string_view> names = {"stages", "chunks", "tp"};
   CHECK(job::closest("stagse", names) == "stages");
   CHECK(job::closest("stage", names) == "stages");

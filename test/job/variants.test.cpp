@@ -19,14 +19,14 @@ name = "ready BFW"
 dispatch = { mode = "ready", policy = "bfw" }
 )";
 
-TEST_CASE("A job that compares nothing is its own only variant") {
+TEST_CASE("A job that compares nothing is its only variant") {
   const auto j = good("compare = []\n[pipeline]\nstages = 3");
   const auto all = job::variants(j);
   REQUIRE(all.size() == 1);
   CHECK(all[0] == j);
 }
 
-TEST_CASE("Variants share all but what they set, the weather too") {
+TEST_CASE("Variants share everything that they do not set, including the jitter") {
   const auto all = job::variants(good(two_ways, {"pipeline.microbatches=6"}));
   REQUIRE(all.size() == 2);
   CHECK(all[0].name == "in-order 1F1B");
@@ -44,7 +44,7 @@ TEST_CASE("Variants share all but what they set, the weather too") {
   }
 }
 
-TEST_CASE("A variant's short form gives way to its own keys, and both to nobody else") {
+TEST_CASE("A variant's keys override its short form, and both override the job") {
   const auto all =
       job::variants(good("[jitter]\nalpha = 9\n"
                          "[[compare]]\nname = \"a\"\njitter.alpha = 3\n"
@@ -53,7 +53,7 @@ TEST_CASE("A variant's short form gives way to its own keys, and both to nobody 
   CHECK(all[0].jitter.probability == 0.3);
 }
 
-TEST_CASE("A variant is refused as a job is, by its name and line") {
+TEST_CASE("An invalid variant is refused with its name and line") {
   const auto one = [](const std::string& settings) {
     return refusal("[pipeline]\nstages = 4\n[[compare]]\nname = \"b\"\n" + settings);
   };
@@ -72,14 +72,14 @@ TEST_CASE("A variant is refused as a job is, by its name and line") {
         "sequence needs more than 7 slots");
 }
 
-TEST_CASE("An override of what variants set asks for one run, and a note says so") {
+TEST_CASE("An override of a key that a variant sets skips the comparison, and a note says so") {
   const auto one = good(two_ways, {"dispatch.policy=zb_h1"});
   CHECK(one.compare.empty());
   CHECK(one.dispatch.policy == "zb_h1");
   REQUIRE(one.notes.size() == 1);
   CHECK(one.notes[0] ==
-        "--set dispatch.policy=zb_h1: variant \"in-order 1F1B\" sets dispatch.policy itself: one "
-        "run, [[compare]] is left out");
+        "--set dispatch.policy=zb_h1: variant \"in-order 1F1B\" sets dispatch.policy as well; "
+        "[[compare]] is skipped and the job runs once");
 
   const auto both = good(two_ways, {"dispatch.policy=zb_h1", "dispatch.mode=in-order"});
   CHECK(both.notes.size() == 1);
@@ -90,7 +90,7 @@ TEST_CASE("An override of what variants set asks for one run, and a note says so
   CHECK(other.notes.empty());
 }
 
-TEST_CASE("A short form and the keys it stands for count as one key") {
+TEST_CASE("An override of a short form or of a key that it sets skips the comparison") {
   const std::string by_level = "[[compare]]\nname = \"a\"\njitter.level = \"J3\"\n";
   CHECK(good(by_level, {"jitter.alpha=2"}).compare.empty());
   const std::string by_alpha = "[[compare]]\nname = \"a\"\njitter.alpha = 3\n";
@@ -98,18 +98,18 @@ TEST_CASE("A short form and the keys it stands for count as one key") {
   CHECK(good(by_alpha, {"jitter.probability=0.5"}).compare.size() == 1);
 }
 
-TEST_CASE("An override that spoils a variant is refused") {
+TEST_CASE("An override that makes a variant invalid is refused") {
   CHECK(refusal(two_ways, {"dispatch.slots=2"}) ==
         "--set dispatch.slots=2: variant \"in-order 1F1B\": dispatch.slots: F2 of stage 0 exceeds "
         "the memory limit: the sequence needs more than 2 slots");
 }
 
-TEST_CASE("Variants have names, each its own") {
+TEST_CASE("Variants need distinct names") {
   CHECK(refusal("\n[[compare]]\ndispatch.mode = \"ready\"") ==
         "x.toml:2: compare: expected a name");
   CHECK(refusal("[[compare]]\nname = 3") == "x.toml:2: name: expected a string, got an integer 3");
   CHECK(refusal("[[compare]]\nname = \"a\"\n[[compare]]\nname = \"a\"") ==
-        "x.toml:3: compare: expected names that differ, got \"a\" twice");
+        "x.toml:3: compare: expected distinct names, got \"a\" twice");
   CHECK(refusal("[[compare]]\nname = \"a\"\n[[compare.compare]]\nname = \"b\"") ==
         "x.toml:3: compare: expected [[compare]] tables, got an array [a table]");
   std::string many;

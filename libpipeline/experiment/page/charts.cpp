@@ -116,11 +116,11 @@ std::string panel(std::string_view title, const scale& s, std::size_t rows,
 
 /// Opens a row: its group, tooltip, hover area and name.
 std::string row_begin(std::size_t run, std::string_view kind, std::size_t row,
-                      std::string_view said, std::string_view name) {
+                      std::string_view tooltip, std::string_view name) {
   const auto top = head_height + row_height * static_cast<double>(row);
   return fmt::format(
       R"(<g class="run r{} {}"><title>{}</title><rect class="ground" y="{}" width="{}" height="{}"/><text x="2" y="{}">{}</text>)",
-      run, kind, escaped(said), top, panel_width, row_height, top + 13, escaped(cut(name)));
+      run, kind, escaped(tooltip), top, panel_width, row_height, top + 13, escaped(cut(name)));
 }
 
 double middle_of(std::size_t row) {
@@ -130,11 +130,11 @@ double middle_of(std::size_t row) {
 std::string speed_up_row(const page_data& x, const measured& m, std::size_t run, const scale& s) {
   const auto& r = x.source().runs[run];
   const auto y = middle_of(run);
-  auto said =
+  auto tooltip =
       fmt::format("{}: {:.2f}x, {:.2f} to {:.2f} over all steps; {:.1f} ms a step", r.name,
                   m.aggregate.speed_up, m.speed_up.least, m.speed_up.most, m.aggregate.step_ms);
-  if (m.paper > 0) said += fmt::format("; paper {:.2f}x", m.paper);
-  auto out = row_begin(run, name(r.mode), run, said, r.name);
+  if (m.paper > 0) tooltip += fmt::format("; paper {:.2f}x", m.paper);
+  auto out = row_begin(run, name(r.mode), run, tooltip, r.name);
   out += fmt::format(R"(<line class="stem" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>)", s.x(1),
                      s.x(m.aggregate.speed_up), y, y);
   out +=
@@ -153,10 +153,10 @@ std::string ablation_row(const std::string& run, std::size_t number, std::size_t
   const auto y = middle_of(i);
   const auto gain = now / before;
   const bool worse = now < before;
-  const auto said =
+  const auto tooltip =
       i == 0 ? run + ": the others are relative to it"
              : fmt::format("{}: {:.3f}x over the previous one, {:.3f}x in total", run, gain, now);
-  auto out = row_begin(number, worse ? "worse" : "better", i, said, run);
+  auto out = row_begin(number, worse ? "worse" : "better", i, tooltip, run);
   if (i == 0)
     out += fmt::format(R"(<path class="spread" d="M{:.1f} {}v{}"/>)", s.x(1), y - 6, row_height);
   else

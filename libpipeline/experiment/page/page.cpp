@@ -40,14 +40,16 @@ std::string machine_text(const machine_options& m) {
 
 /// One line for each distinct machine of the workloads.
 std::string machines_of(const experiment& e) {
-  std::map<std::string, std::vector<std::string>> of;
+  std::map<std::string, std::vector<std::string>> by_machine;
   for (const auto& w : e.workloads)
-    of[w.options.preset.empty() ? "task times from the experiment file; bytes are not counted"
-                                : machine_text(w.machine)]
+    by_machine[w.options.preset.empty()
+                   ? "task times from the experiment file; bytes are not counted"
+                   : machine_text(w.machine)]
         .push_back(w.options.name);
   std::string out;
-  for (const auto& [text, workloads] : of)
-    out += soft("Devices" + (of.size() == 1 ? "" : " of " + join(workloads)) + ": " + text + ".");
+  for (const auto& [text, workloads] : by_machine)
+    out += soft("Devices" + (by_machine.size() == 1 ? "" : " of " + join(workloads)) + ": " + text +
+                ".");
   return out;
 }
 
@@ -95,10 +97,10 @@ std::string links_of(const experiment& e, const std::vector<page_data>& parts) {
       out += fmt::format("<a href=\"#{}\">{}</a>", anchor_of(p, k),
                          escaped(title_of(e, parts, parts[p], k)));
   if (parts.size() > 1) out += "<a href=\"#agreement\">Agreement</a>";
-  return out + "<a href=\"#words\">Words</a></nav>\n";
+  return out + "<a href=\"#words\">Terms</a></nav>\n";
 }
 
-std::string in_short(const experiment& e, const std::vector<page_data>& parts) {
+std::string summary_section(const experiment& e, const std::vector<page_data>& parts) {
   auto out = "<h2>Summary</h2>\n" +
              soft("For each run: the speed-up over " + e.baseline +
                   " (geometric mean, minimum and maximum over the workloads), and the mean "
@@ -206,7 +208,8 @@ std::string report_page(const experiment& e, const std::vector<engine_outcomes>&
   page.title = e.name;
   page.style = page_css;
   page.script = page_js;
-  page.body = head_of(e, parts, machine) + links_of(e, parts) + in_short(e, parts) + tools_of(e);
+  page.body =
+      head_of(e, parts, machine) + links_of(e, parts) + summary_section(e, parts) + tools_of(e);
   for (std::size_t p = 0; p < parts.size(); ++p)
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       page.body += section_of(parts[p], k, title_of(e, parts, parts[p], k), anchor_of(p, k));

@@ -10,7 +10,7 @@ namespace rrfp::experiment {
 
 namespace {
 
-void take(spread& s, double value, bool first) {
+void include(spread& s, double value, bool first) {
   s = first ? spread{value, value} : spread{std::min(s.least, value), std::max(s.most, value)};
 }
 
@@ -33,8 +33,8 @@ measured measure(const experiment& e, const std::vector<outcome>& outcomes, std:
     for (std::size_t step = 0; step < own[seed].step_ms.size(); ++step) {
       const bool first = seed == 0 && step == 0;
       const auto ms = own[seed].step_ms[step];
-      take(m.step_ms, ms, first);
-      take(m.speed_up, baseline[seed].step_ms[step] / ms, first);
+      include(m.step_ms, ms, first);
+      include(m.speed_up, baseline[seed].step_ms[step] / ms, first);
     }
   }
   return m;

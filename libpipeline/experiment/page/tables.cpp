@@ -87,7 +87,7 @@ struct score {
   int reached = 0;
   int rows = 0;
 
-  void take(const measured& m) {
+  void add(const measured& m) {
     if (m.paper <= 0) return;
     paper_log += std::log(m.paper);
     ours_log += std::log(m.aggregate.speed_up);
@@ -130,7 +130,7 @@ std::string paper_rows(const page_data& x, std::size_t weather) {
       t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.aggregate.speed_up)), verdict(m));
       t.cell(of.options.preset.empty() ? "" : held_text(of, m.aggregate.held_bytes_peak),
              is_above(of, m.aggregate.held_bytes_peak) ? "above" : "");
-      scores[i].take(m);
+      scores[i].add(m);
     }
   }
   t.row("geometric mean", "sum");
@@ -169,7 +169,7 @@ std::string agreement_rows(const experiment& e, const std::vector<outcome>& simu
     t.cell(fmt::format("{:+.2f} %", 100 * a.median));
     for (const auto share : {a.median_size, a.p95_size, a.launch_gap, a.late_tasks})
       t.cell(fmt::format("{:.2f} %", 100 * share));
-    t.cell(fmt::format("{} of {}", a.apart, a.cells));
+    t.cell(fmt::format("{} of {}", a.disagreeing, a.cells));
     t.cell(std::to_string(a.explained));
   };
   for (std::size_t r = 0; r < e.runs.size(); ++r) {

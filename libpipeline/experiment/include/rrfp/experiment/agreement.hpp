@@ -42,7 +42,7 @@ struct agreement {
   double launch_gap = 0;  ///< median
   double late_tasks = 0;  ///< median
   /// Number of cells that disagree, and of those that launch gaps and late tasks explain.
-  std::size_t apart = 0;
+  std::size_t disagreeing = 0;
   std::size_t explained = 0;
 };
 

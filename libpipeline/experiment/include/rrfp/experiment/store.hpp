@@ -16,7 +16,7 @@
 
 namespace rrfp::experiment {
 
-/// Of the file of finished cells, which is read whole; one of them takes about a kilobyte.
+/// Maximum size of cells.jsonl, which is read into memory; a cell takes about a kilobyte.
 inline constexpr std::size_t store_bytes_max = std::size_t{256} << 20;
 
 class store {

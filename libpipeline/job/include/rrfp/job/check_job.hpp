@@ -1,13 +1,13 @@
-/// The proofs of load_job() for a job that a program made or changed.
+/// The checks of load_job() for a job that a program made or changed.
 #pragma once
 
 #include <rrfp/job/job.hpp>
 
 namespace rrfp::job {
 
-/// Each value lies in the range of its key, and all fit each other, the disk and the policy. The
-/// error names the place of the key, or "the job: KEY" if no file set it. Variants are not looked
-/// at.
+/// Checks that each value is in the range of its key, and that the values fit each other, the disk
+/// and the policy. The error names the place of the key, or "the job: KEY" if no file set it.
+/// Variants are not checked.
 status check_job(const job& j, job_use use);
 
 }  // namespace rrfp::job

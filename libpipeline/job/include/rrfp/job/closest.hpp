@@ -1,4 +1,4 @@
-/// "Did you mean": the known name nearest to a mistyped one.
+/// "Did you mean": the known name that is closest to a mistyped one.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 
 namespace rrfp::job {
 
-/// The name with the fewest inserted, dropped, changed or swapped letters; nothing if more than a
-/// third of the letters would differ. The first of equals.
+/// The name with the fewest inserted, deleted, changed or swapped letters; the first one if several
+/// are equally close. Nothing if more than a third of the letters differ.
 std::optional<std::string_view> closest(std::string_view word,
                                         std::span<const std::string_view> names);
 
-/// ", did you mean NAME?", or without a near name "; " + `otherwise` + all of them.
+/// ", did you mean NAME?"; if no name is close, "; " + `otherwise` + all names.
 std::string suggestion(std::string_view word, std::span<const std::string_view> names,
                        std::string_view otherwise);
 

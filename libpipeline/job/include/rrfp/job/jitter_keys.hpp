@@ -1,4 +1,4 @@
-/// The keys of weather::jitter_options, the same in a job and in an experiment.
+/// The keys of weather::jitter_options, shared by jobs and experiments.
 #pragma once
 
 #include <rrfp/job/key_types.hpp>
@@ -6,8 +6,8 @@
 
 namespace rrfp::job {
 
-/// `keys` is a basic_section_keys whose section is weather::jitter_options. Without the seed, which
-/// a job sets once and an experiment varies.
+/// `keys` is a basic_section_keys whose section is weather::jitter_options. Does not add the seed:
+/// a job sets it once, an experiment varies it.
 template <class Keys>
 void add_jitter_keys(Keys& keys) {
   using o = weather::jitter_options;

@@ -1,4 +1,4 @@
-/// A job file to begin with: the keys that a new job of its kind needs, each under its meaning from
+/// A job file to start from: the keys that a new job of its kind needs, each below its meaning from
 /// the reference.
 #pragma once
 
@@ -17,15 +17,15 @@ std::optional<template_kind> template_kind_of(std::string_view name);
 
 struct template_request {
   template_kind kind = template_kind::text;
-  /// Files and folders to train on: of text (one that ends in .jsonl: all are), of lines with
-  /// images, or of tokens for a pretrained model. Empty: text that every Debian machine has,
-  /// made-up images, or a name that is still to be replaced.
+  /// Files and folders to train on: text (JSON lines if the first name ends in .jsonl), JSON lines
+  /// with images, or token files for a pretrained model. Empty: text that every Debian machine has,
+  /// synthetic images, or a placeholder.
   std::vector<std::string> data;
-  /// The folder of the pretrained model; empty: a name that is still to be replaced.
+  /// The folder of the pretrained model; empty: a placeholder.
   std::string model;
 };
 
-/// The text of the file. parse_job() accepts it; what data and model name is looked at later.
+/// The text of the file. It is valid once the files that it names exist.
 std::string job_template(const template_request& wanted);
 
 }  // namespace rrfp::job

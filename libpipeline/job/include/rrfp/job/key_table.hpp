@@ -1,7 +1,7 @@
 /// A table of keys: what one kind of file, or one table of it, may hold. Reading, errors and
-/// references follow from it, and nothing else knows a key.
+/// references all use it; no other code lists keys.
 ///
-/// `Root` is the plain struct that the values end up in: a job, or an entry of an experiment.
+/// `Root` is the plain struct that receives the values: a job, or an entry of an experiment.
 #pragma once
 
 #include <algorithm>
@@ -20,25 +20,25 @@
 
 namespace rrfp::job {
 
-/// What a text of this key names: nothing on disk, files, or perhaps a table of a policy.
+/// What the text of a key names: no file, files, or a policy that may be a table in a file.
 enum class path_rule : std::uint8_t { none, files, policy_table };
 
 template <class Root>
 struct basic_key {
-  /// "section.key"; a name alone stands before all sections.
+  /// "section.key"; a key without a section comes before all sections.
   std::string path;
-  /// What it takes, with its limits: "integer, 1 to 1024".
+  /// The type of the value, with its limits: "integer, 1 to 1024".
   std::string type;
   /// "ms", "bytes"; empty: a plain number or a word.
   std::string unit;
   /// One line, for the reference.
   std::string meaning;
-  /// Set and bare on the command line: `--set dispatch.policy=bf` needs no quotes.
+  /// Whether an override may omit the quotes: `--set dispatch.policy=bf`.
   bool is_text = false;
   path_rule paths = path_rule::none;
   /// Error: "expected ..., got ...".
   std::function<status(Root&, const value&)> set;
-  /// Empty: a short form for several other keys, which win over it.
+  /// Empty for a short form, which sets several other keys; those keys take precedence over it.
   std::function<value(const Root&)> get;
 
   std::string_view section() const {
@@ -60,11 +60,11 @@ template <class Root>
 struct key_table {
   /// For messages: "a job".
   std::string_view whole;
-  /// In the order of the reference and of the dump, as the keys.
+  /// Sections and keys are in the order of the reference and of the dump.
   std::vector<section_info> sections;
   std::vector<basic_key<Root>> keys;
 
-  /// Null if there is none.
+  /// Null if there is no such key.
   const basic_key<Root>* find(std::string_view path) const {
     const auto at = std::find_if(keys.begin(), keys.end(), [&](auto& k) { return k.path == path; });
     return at == keys.end() ? nullptr : &*at;
@@ -74,7 +74,7 @@ struct key_table {
     return std::any_of(sections.begin(), sections.end(), [&](auto& s) { return s.name == name; });
   }
 
-  /// What is wrong with a name that is neither key nor section, and what may have been meant.
+  /// The error message for a name that is neither a key nor a section, with a suggestion.
   std::string unknown_name(std::string_view section, std::string_view leaf) const {
     if (section.empty() && is_section(leaf)) return "expected section.key, got a section";
     const auto has = std::string{whole} + " has ";
@@ -97,16 +97,16 @@ struct key_table {
     return "unknown key" + suggestion(leaf, names, section.empty() ? has : "the section has ");
   }
 
-  /// The key of an entry; null for a section as such, which sets nothing.
+  /// The key of an entry; null for a section, which itself sets nothing.
   result<const basic_key<Root>*> key_of(const entry& e, const origin& from) const {
     const auto name = e.name();
     if (e.path.size() == 1) {
-      const auto* foreign = std::get_if<foreign_value>(&e.what.is);
+      const auto* foreign = std::get_if<foreign_value>(&e.content.data);
       const bool is_table = foreign != nullptr && foreign->is_table;
       if (is_section(name) && is_table) return nullptr;
-      if (is_section(name)) return from.blame(name, "expected a table, got " + describe(e.what));
+      if (is_section(name)) return from.blame(name, "expected a table, got " + describe(e.content));
       if (e.path[0].find('.') != std::string::npos)
-        return from.blame(name, "unknown key; section and key stand without quotes");
+        return from.blame(name, "unknown key; write section and key without quotes");
       if (is_table) return from.blame(name, unknown_name(name, ""));
     }
     if (const auto* k = find(name)) return k;
@@ -114,8 +114,8 @@ struct key_table {
         name, e.path.size() == 1 ? unknown_name("", name) : unknown_name(e.path[0], e.path[1]));
   }
 
-  /// Sets what the entries say and records where. Short forms first, so that the keys they stand
-  /// for win over them, wherever they are written. Texts are taken as they are, paths too.
+  /// Sets the values of the entries and records their places. Sets short forms first, so that the
+  /// keys that they set take precedence, whatever the order in the file. Does not resolve paths.
   status read(Root& to, std::span<const entry> entries, const std::string& source,
               provenance& from) const {
     for (const bool short_forms : {true, false})
@@ -124,7 +124,7 @@ struct key_table {
         const auto k = key_of(e, place);
         if (!k) return k.failure();
         if (*k == nullptr || !(*k)->get != short_forms) continue;
-        if (const auto set = (*k)->set(to, e.what); !set)
+        if (const auto set = (*k)->set(to, e.content); !set)
           return place.blame((*k)->path, set.message());
         from.record((*k)->path, place);
       }

@@ -1,4 +1,4 @@
-/// The sorts of keys: how a value of the file becomes a member, and back.
+/// The types of keys: conversions between a value of the file and a member of a struct.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace rrfp::job {
 
-/// Both ends belong to it.
+/// Includes both ends.
 struct integer_range {
   std::int64_t low = 0;
   std::int64_t high = std::numeric_limits<std::int64_t>::max();
 };
 
-/// The ends belong to it unless open.
+/// Includes its ends unless they are open.
 struct number_range {
   double low = 0;
   double high = 0;
@@ -27,34 +27,34 @@ struct number_range {
   bool open_high = false;
 };
 
-/// The values of the choice-like keys; `allowed` words stand for 0, 1, 2, ...
+/// The words that a choice allows; they stand for 0, 1, 2, ...
 using words = std::vector<std::string_view>;
 
-// Readers: the value, or "expected ..., got ...".
+// Readers. Errors: "expected ..., got ...".
 result<std::int64_t> read_integer(const value& v, integer_range range);
-/// As read_integer(), but each of `also` may stand instead of a number; it gives its place - n.
+/// As read_integer(), but also accepts the n words of `also`; word i gives i - n.
 result<std::int64_t> read_integer_or_word(const value& v, integer_range range, const words& also);
 result<double> read_number(const value& v, number_range range);
-/// One number or a list of at least one.
+/// One number, or a list of at least one.
 result<std::vector<double>> read_numbers(const value& v, number_range range);
 result<std::size_t> read_word(const value& v, const words& allowed);
-/// Not empty, no control characters.
+/// A text that is not empty and has no control characters.
 result<std::string> read_text(const value& v);
-/// Any number of integers; one may stand without a list.
+/// A list of any number of integers, or one integer.
 result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range range);
-/// One text or a list of them.
+/// One text, or a list of texts.
 result<std::vector<std::string>> read_texts(const value& v);
 result<bool> read_boolean(const value& v);
-/// An integer of bytes, or a text with a unit: "64MiB".
+/// A number of bytes, or a text with a unit: "64MiB".
 result<std::int64_t> read_bytes(const value& v, std::int64_t high);
 
-// What the reference says of them.
+// The types as the reference prints them.
 std::string type_name(integer_range range);
 std::string type_name(number_range range);
 std::string type_name(const words& allowed);
 
-/// The keys of one section of a Root, each bound to its member; of no section if that is empty. The
-/// members' own initializers are the defaults.
+/// Adds the keys of one section of a Root, each bound to its member. An empty section name: keys
+/// without a section. The initializers of the members are the defaults.
 template <class Root, class Section>
 class basic_section_keys {
  public:
@@ -62,9 +62,9 @@ class basic_section_keys {
 
   using access = std::function<Section&(Root&)>;
 
-  /// `of` finds the section in what is read: a pointer to a member, or a function.
-  basic_section_keys(std::vector<key>& table, std::string section, access of)
-      : table_(table), section_(std::move(section)), of_(std::move(of)) {}
+  /// `get_section` returns the section of a Root: a pointer to a member, or a function.
+  basic_section_keys(std::vector<key>& table, std::string section, access get_section)
+      : table_(table), section_(std::move(section)), get_section_(std::move(get_section)) {}
 
   template <class T>
   void integer(const char* leaf, T Section::*field, integer_range range, const char* unit,
@@ -108,7 +108,7 @@ class basic_section_keys {
         [](bool x) { return value{x}; });
   }
 
-  /// `allowed` are the names of the enumerators, in their order from 0.
+  /// `allowed`: the names of the enumerators, in order from 0.
   template <class Enum>
   void choice(const char* leaf, Enum Section::*field, words allowed, const char* meaning) {
     text_key(add(
@@ -117,7 +117,7 @@ class basic_section_keys {
         [allowed](Enum x) { return value{std::string{allowed[static_cast<std::size_t>(x)]}}; }));
   }
 
-  /// "auto" stands for nothing; `allowed` as above.
+  /// "auto" stands for an empty value; `allowed` as above.
   template <class Enum>
   void choice(const char* leaf, std::optional<Enum> Section::*field, words allowed,
               const char* meaning) {
@@ -145,13 +145,13 @@ class basic_section_keys {
     text_key(made).paths = paths;
   }
 
-  /// A text that may be empty: there is none then.
+  /// A text that may be empty, which means that there is none.
   void optional_text(const char* leaf, std::string Section::*field, path_rule paths,
                      const char* type, const char* meaning) {
     auto& made = add(
         leaf, field, type, "", meaning,
         [](std::string& to, const value& v) -> status {
-          if (const auto* text = std::get_if<std::string>(&v.is); text && text->empty()) {
+          if (const auto* text = std::get_if<std::string>(&v.data); text && text->empty()) {
             to.clear();
             return success();
           }
@@ -179,7 +179,7 @@ class basic_section_keys {
         [](std::uint64_t x) { return value{static_cast<std::int64_t>(x)}; });
   }
 
-  /// A number of microbatches; "auto" stands for nothing, "none" for 0.
+  /// A number of microbatches; "auto" stands for an empty value, "none" for 0.
   void limit(const char* leaf, std::optional<std::uint32_t> Section::*field, integer_range range,
              const char* meaning) {
     using maybe = std::optional<std::uint32_t>;
@@ -200,7 +200,7 @@ class basic_section_keys {
   /// A short form: `apply(section, word)` sets other members.
   template <class Apply>
   void preset(const char* leaf, words allowed, const char* meaning, Apply apply) {
-    const auto of = of_;
+    const auto get_section = get_section_;
     table_.push_back({path_of(leaf),
                       type_name(allowed),
                       "",
@@ -210,7 +210,7 @@ class basic_section_keys {
                       [=](Root& j, const value& v) -> status {
                         const auto at = read_word(v, allowed);
                         if (!at) return at.failure();
-                        apply(of(j), allowed[*at]);
+                        apply(get_section(j), allowed[*at]);
                         return success();
                       },
                       {}});
@@ -234,7 +234,7 @@ class basic_section_keys {
   template <class T>
   static value to_list(const std::vector<T>& items) {
     value_list list(items.size());
-    for (std::size_t i = 0; i < items.size(); ++i) list[i].is = items[i];
+    for (std::size_t i = 0; i < items.size(); ++i) list[i].data = items[i];
     return {std::move(list)};
   }
 
@@ -246,17 +246,18 @@ class basic_section_keys {
   template <class Field, class Set, class Get>
   key& add(const char* leaf, Field field, std::string type, const char* unit, const char* meaning,
            Set set, Get get) {
-    const auto of = of_;
-    table_.push_back({path_of(leaf), std::move(type), unit, meaning, false, path_rule::none,
-                      [=](Root& j, const value& v) -> status { return set(of(j).*field, v); },
-                      // Reading alone: the section is one for both.
-                      [=](const Root& j) { return get(of(const_cast<Root&>(j)).*field); }});
+    const auto get_section = get_section_;
+    table_.push_back(
+        {path_of(leaf), std::move(type), unit, meaning, false, path_rule::none,
+         [=](Root& j, const value& v) -> status { return set(get_section(j).*field, v); },
+         // Only reads; one accessor serves both directions.
+         [=](const Root& j) { return get(get_section(const_cast<Root&>(j)).*field); }});
     return table_.back();
   }
 
   std::vector<key>& table_;
   std::string section_;
-  access of_;
+  access get_section_;
 };
 
 }  // namespace rrfp::job

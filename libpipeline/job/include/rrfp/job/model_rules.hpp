@@ -1,5 +1,5 @@
-/// What follows from the sizes of a model, and which sizes can be: one place for the job, which
-/// names keys and lines, and for whoever builds the model. Pure.
+/// The derived sizes of a model, and the rules that its sizes must satisfy. Shared by the checks of
+/// a job, which name keys and lines, and by the code that builds the model. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -32,27 +32,28 @@ inline activation_kind activation_of(const model_options& m) {
   return m.family == architecture::gpt2 ? activation_kind::gelu_tanh : activation_kind::silu;
 }
 
-/// Of the encoder and the decoder together: what the pipeline cuts.
+/// Number of encoder and decoder layers; the pipeline cuts this sequence into stages.
 inline std::uint32_t all_layers_of(const model_options& m) { return m.vision.layers + m.layers; }
 
-/// Why a model cannot be: "KEY: expected EXPECTED, got GOT".
+/// Why a model is invalid: "KEY: expected EXPECTED, got GOT".
 struct model_fault {
   std::string key;
-  /// Ends with the value of `other`, if that is a key.
+  /// Ends with the value of `other`, unless that is empty.
   std::string expected;
   std::string got;
   std::string other = {};
 };
 
-/// Whether `virtual_stages` chunks of `ranks` tensor-parallel ranks can hold the model.
+/// The first rule that the model breaks when it is cut into `virtual_stages` chunks with `ranks`
+/// tensor-parallel ranks each; nothing if it is valid.
 inline std::optional<model_fault> fault_of(const model_options& m, std::uint32_t virtual_stages,
                                            std::uint32_t ranks) {
   using maybe = std::optional<model_fault>;
   const auto text = [](std::uint64_t n) { return std::to_string(n); };
   const auto multiple = [&](const char* key, std::uint64_t n, const char* other,
-                            std::uint64_t of) -> maybe {
-    if (of != 0 && n % of == 0) return std::nullopt;
-    return model_fault{key, std::string("a multiple of ") + other + " = " + text(of), text(n),
+                            std::uint64_t divisor) -> maybe {
+    if (divisor != 0 && n % divisor == 0) return std::nullopt;
+    return model_fault{key, std::string("a multiple of ") + other + " = " + text(divisor), text(n),
                        other};
   };
   const auto shared = [&](const char* key, std::uint64_t n) {
@@ -93,7 +94,7 @@ inline std::optional<model_fault> fault_of(const model_options& m, std::uint32_t
                          text(v.image_size), "vision.patch"};
     if ((f = shared("vision.heads", v.heads))) return f;
     if ((f = shared("vision.feed_forward", feed_forward_of(v)))) return f;
-    if ((f = shared("model.hidden", m.hidden))) return f;  // the projector is cut, too
+    if ((f = shared("model.hidden", m.hidden))) return f;  // tp also splits the projector
     if (v.image_token >= m.vocabulary)
       return model_fault{"vision.image_token", "less than model.vocabulary = " + text(m.vocabulary),
                          text(v.image_token), "model.vocabulary"};

@@ -1,5 +1,5 @@
-/// What a user asks for, as plain data: the sections of a job file. No behaviour, no third party.
-/// load_job() (job.hpp) fills it from TOML and proves that it can run.
+/// The sections of a job file as plain data, without behaviour or third-party types. load_job()
+/// (job.hpp) fills them from TOML and validates them.
 #pragma once
 
 #include <cstdint>
@@ -15,53 +15,54 @@
 
 namespace rrfp::job {
 
-/// [pipeline] the shape of the pipeline.
+/// [pipeline]: the shape of the pipeline.
 struct pipeline_options {
   std::uint32_t stages = 1;
-  /// Chunks of the model on each stage.
+  /// Number of model chunks on each stage.
   std::uint32_t chunks = 1;
-  /// Nothing: linear with one chunk, else interleaved.
+  /// Empty: linear with one chunk, else interleaved.
   std::optional<placement> layout;
-  /// Microbatches in a step.
+  /// Number of microbatches in a step.
   std::uint32_t microbatches = 8;
-  /// Tensor-parallel ranks of a stage.
+  /// Number of tensor-parallel ranks per stage.
   std::uint32_t tp = 1;
-  /// Data-parallel copies of the pipeline, each with `microbatches` of its own.
+  /// Number of data-parallel copies of the pipeline, each with its own `microbatches`.
   std::uint32_t replicas = 1;
-  /// Activations are not kept between F and B but computed again.
+  /// Whether activations are discarded after F and recomputed for B.
   bool recompute = false;
-  /// The node of each stage, replica after replica, or of each rank of each of them; empty: evenly.
+  /// The node of each stage, replica by replica, or the node of each rank; empty: an even split.
   std::vector<std::uint32_t> nodes;
 };
 
-/// [dispatch] which ready task runs next.
+/// [dispatch]: the choice of the next task, and the memory limits.
 struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
   /// A known policy or "table:FILE.csv".
   std::string policy = "bfw";
-  /// Launches that may wait behind the running one.
+  /// Maximum number of launches queued behind the running one.
   std::uint32_t lookahead = 0;
-  /// Microbatches that may hold memory on a stage; 0: no limit; nothing: effective_limit() chooses.
+  /// Maximum number of microbatches that may hold memory on a stage; 0: no limit; empty:
+  /// effective_limit() chooses.
   std::optional<std::uint32_t> slots;
-  /// Bytes that they may hold on a stage together; 0: no limit.
+  /// Maximum bytes that all microbatches together may hold on a stage; 0: no limit.
   std::uint64_t slot_bytes = 0;
-  /// Forwards that a stage may be ahead of its backwards; 0: no limit.
+  /// Maximum number of forwards by which a stage may be ahead of its backwards; 0: no limit.
   std::uint32_t run_ahead = 0;
   admission admit = admission::loaded;
 };
 
-/// Families of decoders, by the names that Hugging Face gives them.
+/// Decoder families, named as in Hugging Face transformers.
 enum class architecture : std::uint8_t { gpt2, llama, qwen3 };
 
 enum class activation_kind : std::uint8_t { gelu, gelu_tanh, silu, relu };
 
-/// What activations and their gradients are. Weights, their gradients, the optimizer and the loss
-/// are float32 with either.
+/// The type of activations and their gradients. Weights, weight gradients, the optimizer and the
+/// loss are always float32.
 enum class precision_kind : std::uint8_t { fp32, bf16 };
 
-/// How LLaMA 3 stretches rotary positions beyond the context of its first training.
+/// How Llama 3 stretches rotary positions beyond the context of its original training.
 struct rope_scaling_options {
-  /// 1: not at all.
+  /// 1: no stretching.
   double factor = 1.0;
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
@@ -70,23 +71,23 @@ struct rope_scaling_options {
   bool operator==(const rope_scaling_options&) const = default;
 };
 
-/// [vision] a vision transformer in front of the decoder.
+/// [vision]: the vision transformer in front of the decoder.
 struct vision_options {
-  /// 0: there is none, and no images.
+  /// 0: no encoder and no images.
   std::uint32_t layers = 0;
   std::uint32_t hidden = 128;
   std::uint32_t heads = 4;
   /// 0: 4 * hidden.
   std::uint32_t feed_forward = 0;
-  /// Pixels, of a side.
+  /// Side length of a patch, in pixels.
   std::uint32_t patch = 16;
-  /// Pixels of a side of the images whose patches have positions of their own; those of other sizes
-  /// get them by interpolation.
+  /// Side length in pixels of the images for which positions are learned; other sizes interpolate
+  /// them.
   std::uint32_t image_size = 224;
   bool class_token = true;
   activation_kind activation = activation_kind::gelu;
   double norm_epsilon = 1e-12;
-  /// Stands in a text where a patch of an image goes.
+  /// Token id that marks the place of an image patch in a text.
   std::uint32_t image_token = 256;
 
   bool operator==(const vision_options&) const = default;
@@ -95,84 +96,83 @@ struct vision_options {
 /// [model]
 struct model_options {
   architecture family = architecture::gpt2;
-  /// A folder with a config.json as Hugging Face writes it, and model.safetensors: sizes and first
-  /// weights are theirs. Empty: none.
+  /// Folder with config.json and model.safetensors in the Hugging Face format; it sets the sizes
+  /// and the initial weights. Empty: none.
   std::string pretrained;
   std::uint32_t layers = 4;
   std::uint32_t hidden = 128;
   std::uint32_t heads = 4;
-  /// Heads of keys and values, each for several of queries; 0: as many as heads.
+  /// Number of key and value heads, shared by the query heads; 0: `heads`.
   std::uint32_t kv_heads = 0;
-  /// Elements of a head; 0: hidden / heads.
+  /// Width of a head; 0: hidden / heads.
   std::uint32_t head_width = 0;
-  /// Width of the feed-forward part; 0: 4 * hidden.
+  /// Width of the feed-forward layers; 0: 4 * hidden.
   std::uint32_t feed_forward = 0;
   std::uint32_t vocabulary = 256;
-  /// Longest sequence, in tokens.
+  /// Maximum sequence length, in tokens.
   std::uint32_t context = 128;
-  /// Nothing: as the family has it.
+  /// Empty: the family's default.
   std::optional<activation_kind> activation;
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   rope_scaling_options rope_scaling;
-  /// llama, qwen3: whether the projections of attention have a bias.
+  /// llama, qwen3: whether the attention projections have a bias.
   bool attention_bias = false;
-  /// llama: whether those of the feed-forward part have one.
+  /// llama: whether the feed-forward projections have a bias.
   bool mlp_bias = false;
   precision_kind precision = precision_kind::fp32;
   /// Probability of dropping an element after the embedding and after each residual branch.
   double dropout = 0.0;
-  /// The head uses the token embedding's weights.
+  /// Whether the head shares the weights of the token embedding.
   bool tied_head = false;
   vision_options vision;
 
   bool operator==(const model_options&) const = default;
 };
 
-/// What becomes of a sample with more tokens than data.sequence_length: an error, its end is cut
-/// off, or it is left out.
+/// Handling of a sample with more tokens than data.sequence_length: report an error, cut its end,
+/// or skip it.
 enum class too_long : std::uint8_t { stop, cut, skip };
 
-/// `shuffled`: every epoch in an order of its own.
+/// `shuffled`: a new order for each epoch.
 enum class sample_order : std::uint8_t { shuffled, file };
 
-/// What makes tokens of a text.
+/// How text becomes tokens.
 enum class tokenizer_kind : std::uint8_t { bytes };
 
-/// What becomes of a sample that cannot be used.
+/// Handling of an unusable sample.
 enum class bad_samples : std::uint8_t { stop, skip };
 
-/// [data] exactly one of `text`, `jsonl`, `tokens`, `images` and `shapes` is given.
+/// [data]: training needs exactly one of `text`, `jsonl`, `tokens`, `images` and `shapes`.
 struct data_options {
-  /// Bytes as tokens: every regular file (folders are walked), in order of path.
+  /// Files and folders whose bytes are the tokens: every regular file, in the order of the paths.
   std::vector<std::string> text;
-  /// Files of one JSON object a line, each a document.
+  /// Files with one JSON object per line, each a document.
   std::vector<std::string> jsonl;
-  /// NAME.bin with token ids, beside it NAME.json that tells what they are.
+  /// Files NAME.bin with token ids, each described by NAME.json beside it.
   std::vector<std::string> tokens;
-  /// Files of one JSON object a line, each a text with images.
+  /// Files with one JSON object per line, each a text with images.
   std::vector<std::string> images;
-  /// Made up samples of coloured shapes with captions: how many.
+  /// Number of synthetic samples with coloured shapes and captions.
   std::uint32_t shapes = 0;
   std::uint64_t shapes_seed = 1;
-  /// Of `jsonl` and `images`: the key of the text in each object.
+  /// Key of the text in the objects of `jsonl` and `images`.
   std::string text_key = "text";
-  /// Sequences in a microbatch.
+  /// Number of sequences in a microbatch.
   std::uint32_t microbatch_size = 4;
-  /// Tokens in a sequence, at most model.context. Where samples have lengths of their own: the most
-  /// that one may have.
+  /// Number of tokens in a window of `text`; maximum for all other samples. At most model.context.
   std::uint32_t sequence_length = 128;
   too_long when_too_long = too_long::stop;
   sample_order order = sample_order::shuffled;
   bad_samples when_bad = bad_samples::stop;
-  /// The longer side of a larger image is made this long, in pixels.
+  /// Maximum length of an image's longer side, in pixels; larger images are scaled down to it.
   std::uint32_t image_side_max = 256;
-  /// Of samples in [0, 1]; one value, or one for red, green and blue each.
+  /// For colour values in [0, 1]; one value, or one each for red, green and blue.
   std::vector<double> image_mean{0.5};
   std::vector<double> image_std{0.5};
-  /// The same samples without their images.
+  /// Whether the images of the samples are dropped.
   bool blind = false;
-  /// Nothing: bytes, which a pretrained model is not trained on unless that is asked for.
+  /// Empty: bytes. A pretrained model is trained on bytes only if this is set.
   std::optional<tokenizer_kind> tokenizer;
 };
 
@@ -184,57 +184,56 @@ struct train_options {
   std::uint64_t seed = 1;
   optimizer_kind optimizer = optimizer_kind::adamw;
   double lr = 3e-4;
-  /// Where the cosine decay ends.
+  /// Learning rate at the end of the cosine decay.
   double lr_min = 0.0;
-  /// Steps of linear warm-up from 0 to lr.
+  /// Number of steps of linear warm-up from 0 to lr.
   std::uint64_t warmup_steps = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   double momentum = 0.0;
-  /// Largest global gradient norm; 0: no clipping.
+  /// Maximum norm of the whole gradient; 0: no clipping.
   double clip_norm = 1.0;
 };
 
-/// [jitter] what is given, not drawn; the rest of the section is weather::jitter_options.
+/// [jitter]: delays read from a file. The rest of the section is weather::jitter_options.
 struct delay_options {
-  /// Extra time task by task and message by message, as simulate/given_delays.hpp has it; empty:
-  /// none.
+  /// File with extra time per task and message (simulate/given_delays.hpp); empty: none.
   std::string file;
 };
 
-/// [cost] expected times, for simulation and for the scale of jitter. A list holds one value for
-/// all, one a stage or one a virtual stage (see cost_at() in job.hpp).
+/// [cost]: expected durations, for simulations and as the scale of jitter. A list holds one value
+/// for all, one per stage, or one per virtual stage (cost_at() in job.hpp).
 struct cost_options {
   std::vector<double> forward_ms{1.0};
   /// The input gradient alone; a fused backward takes backward_ms + weight_ms.
   std::vector<double> backward_ms{1.0};
   std::vector<double> weight_ms{1.0};
-  /// From the end of a task to the arrival of its output at the neighbour.
+  /// Time from the end of a task to the arrival of its result at the next stage.
   double link_ms = 0.0;
 };
 
 enum class device_kind : std::uint8_t { cpu, cuda, emulated };
 
-/// [device] what a rank computes on.
+/// [device]: the device of a rank.
 struct device_options {
   device_kind kind = device_kind::cpu;
-  /// Emulated only: all times of the run, as a multiple of those in [cost] and [jitter].
+  /// Emulated only: factor on the times of [cost] and [jitter].
   double time_scale = 1.0;
-  /// Emulated only: bytes of a message between stages; 0: as the model would send.
+  /// Emulated only: bytes of a message between stages; 0: the size that the model would send.
   std::uint64_t message_bytes = 0;
 };
 
-/// [transport] between the nodes of a job.
+/// [transport]: communication between the nodes of a job.
 struct transport_options {
-  /// Address or name under which other nodes reach this one.
+  /// Address or host name on which this node listens; other nodes must be able to reach it.
   std::string listen = "127.0.0.1";
-  /// Empty: none, which only loopback allows.
+  /// File with the shared key of the job; empty: none, allowed only on loopback.
   std::string key_file;
-  /// As UCX_TLS has it; "auto": UCX chooses.
+  /// Transports that UCX may use, as in UCX_TLS; "auto": UCX chooses.
   std::string tls = "auto";
-  /// Of large tensors, that a node fetches at once.
+  /// Maximum bytes of large tensors that a node fetches at the same time.
   std::uint64_t inflight_bytes = std::uint64_t{256} << 20;
   std::uint32_t heartbeat_ms = 200;
   std::uint32_t node_timeout_ms = 10'000;
@@ -243,29 +242,30 @@ struct transport_options {
 
 enum class resume_kind : std::uint8_t { automatic, never, must };
 
-/// [checkpoint] what a run leaves to go on from.
+/// [checkpoint]: saving and resuming.
 struct checkpoint_options {
-  /// Empty: none. Shared among the nodes of the job. Runs of a comparison have a folder each in it.
+  /// Folder for checkpoints, shared by all nodes; empty: no checkpoints. Each run of a comparison
+  /// gets its own subfolder.
   std::string dir;
-  /// Steps between two checkpoints; 0: only at the end.
+  /// Number of steps between checkpoints; 0: only at the end or on an interrupt.
   std::uint64_t every = 0;
-  /// Of the newest, that stay.
+  /// Number of newest checkpoints to keep.
   std::uint32_t keep = 3;
   resume_kind resume = resume_kind::automatic;
 };
 
-/// Whether an address or host name means this machine alone: "localhost", "127.0.0.1", "::1".
+/// Whether an address or host name is loopback: "localhost", "127.0.0.1", "::1".
 bool is_loopback(std::string_view host);
 
-/// automatic: live on a terminal, plain lines elsewhere.
+/// automatic: live progress on a terminal, plain lines elsewhere.
 enum class progress_kind : std::uint8_t { automatic, lines, none };
 
-/// [run] how a run is watched.
+/// [run]: progress output and hang detection.
 struct run_options {
-  /// Time without progress after which a run is given up, with a hang report; 0: never.
+  /// Time without progress after which the run ends with a hang report; 0: never.
   double hang_timeout_s = 60.0;
   progress_kind progress = progress_kind::automatic;
-  /// How long the threads of stages and ranks look for work before they sleep.
+  /// Time for which idle threads of stages and ranks poll for work before they sleep.
   std::uint32_t spin_us = 0;
 };
 

@@ -1,4 +1,4 @@
-/// Where each key of a job was set, so that an error found later still names file and line.
+/// Records where each key of a job was set, so that errors found later can name file and line.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace rrfp::job {
 
-/// One place that sets keys.
+/// A place that sets keys.
 struct origin {
   /// "FILE:LINE" or "--set KEY=VALUE".
-  std::string where;
-  /// An override shows its key already.
+  std::string place;
+  /// Whether `place` already contains the key, as an override does.
   bool shows_key = false;
 
-  /// "WHERE: KEY: message".
+  /// "PLACE: KEY: message".
   error blame(std::string_view key, const std::string& message) const;
 };
 
@@ -29,22 +29,22 @@ class provenance {
   explicit provenance(std::string source) : source_(std::move(source)) {}
 
   void record(const std::string& key, origin from) { set_[key] = std::move(from); }
-  /// Not set in the job: `file`, which the job names in `naming`, has it.
+  /// The job does not set `key`; its value comes from `file`, which the key `naming` names.
   void adopt(const std::string& key, std::string file, std::string naming) {
     adopted_[key] = {std::move(file), std::move(naming)};
   }
-  /// Errors from here on speak of this variant.
+  /// Later errors name this variant.
   void enter_variant(std::string name) { variant_ = std::move(name); }
 
-  /// An error about `key`. If the key was not set, the place of `related`, which it does not fit,
-  /// is named instead, or of the key that names the file which has it.
+  /// An error about `key`. If the job does not set the key, the error names the place of `related`,
+  /// the key that it conflicts with, or of the key that names the file with its value.
   error blame(std::string_view key, const std::string& message,
               std::string_view related = {}) const;
 
-  /// "WHERE: KEY", or the override, of all keys that were set.
+  /// The place of each key that was set: "PLACE: KEY", or the override.
   std::map<std::string, std::string, std::less<>> places() const;
 
-  /// For messages: " (the default)" if nothing set the key, " (from FILE)" if it was adopted.
+  /// For messages: " (the default)" if the key was not set, " (from FILE)" if it was adopted.
   std::string note(std::string_view key) const;
 
  private:

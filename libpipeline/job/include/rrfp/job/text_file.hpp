@@ -1,4 +1,4 @@
-/// Reading what a user wrote.
+/// Reads the text files that a user writes.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace rrfp::job {
 
-/// The file's bytes, at most job_bytes_max. The error says why there are none; `what` is what was
-/// expected, "a job file".
+/// The contents of the file, at most job_bytes_max bytes. The error gives the reason; `what` names
+/// the expected kind of file in it: "a job file".
 result<std::string> read_text_file(const std::string& path, std::string_view what);
 
-/// A path that a file in `folder` names, whole and without "..".
+/// The absolute, normalized form of a path that is relative to `folder`.
 std::string absolute_path(const std::filesystem::path& folder, const std::string& path);
 
 }  // namespace rrfp::job

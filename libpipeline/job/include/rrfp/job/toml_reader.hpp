@@ -1,5 +1,5 @@
-/// TOML text as a flat list of keys with their places. The only door to the TOML library, which is
-/// slow to compile: one source includes it.
+/// TOML text as a flat list of keys with their places. Hides the TOML library, which is slow to
+/// compile: only one source file includes it.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace rrfp::job {
 
-/// A value at `path` (one or two names; deeper tables are values that no key takes). A section
-/// itself is an entry too, so that an unknown empty one is seen.
+/// A value at `path`, which has one or two names; deeper tables are values that no key accepts. A
+/// section is an entry, too, so that an unknown empty section is reported.
 struct entry {
   std::vector<std::string> path;
-  value what;
+  value content;
   std::uint32_t line = 0;
   std::uint32_t column = 0;
 
@@ -35,10 +35,10 @@ struct table_entries {
 
 /// Entries in the order of the text.
 struct document {
-  /// But for those of the lists.
+  /// All entries except those of the lists.
   std::vector<entry> entries;
-  /// By the names that were asked for: the tables of [[name]]. A name that stands for anything else
-  /// is an entry, and its list is empty.
+  /// For each requested name, the tables of [[name]]. If the name is anything else, it is an entry
+  /// and its list is empty.
   std::vector<std::vector<table_entries>> lists;
 };
 
@@ -46,7 +46,7 @@ struct document {
 result<document> read_toml(std::string_view text, const std::string& source,
                            std::span<const std::string_view> lists);
 
-/// One value as it may stand right of "="; nothing if it is not TOML.
+/// Parses one value, as written after "="; nothing if it is not TOML.
 std::optional<value> read_value(const std::string& text);
 
 }  // namespace rrfp::job

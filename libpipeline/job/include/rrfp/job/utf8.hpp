@@ -1,4 +1,4 @@
-/// Names and paths end up in JSON, which is UTF-8.
+/// Checks for UTF-8: names and paths are written to JSON, which requires it.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,13 @@
 
 namespace rrfp::job {
 
-/// Where the first byte is that begins no character; the size of `text` if there is none.
+/// The position of the first byte that does not begin a valid character; the size of `text` if all
+/// of it is valid.
 std::size_t end_of_utf8(std::string_view text);
 
 /// Error: "expected UTF-8, got the byte 0xFF at 12".
 status check_utf8(std::string_view text);
-/// The same of all strings in it.
+/// The same for all strings in a value.
 status check_utf8(const value& v);
 
 }  // namespace rrfp::job

@@ -23,7 +23,7 @@ class node_places {
   static result<node_places> make(const job::job& j, std::uint32_t nodes);
 
   std::uint32_t nodes() const { return nodes_; }
-  node_id of(replica_id replica, stage_id stage, rank_id rank) const;
+  node_id node_of(replica_id replica, stage_id stage, rank_id rank) const;
   /// The stages of which a node hosts ranks: "stages 1, 2", "replica 1 stage 0 rank 2".
   std::string describe(node_id node) const;
 
