@@ -129,7 +129,7 @@ class stage_core::impl {
   std::uint32_t position(task_kind kind, microbatch_id mb, chunk_id chunk) const {
     return position_[index({kind, mb, chunk})];
   }
-  progress& of(microbatch_id mb, chunk_id chunk) {
+  progress& progress_of(microbatch_id mb, chunk_id chunk) {
     RRFP_CHECK(mb.value() < config_.shape.microbatches && chunk.value() < config_.shape.chunks,
                "the task must belong to the step");
     return progress_[std::size_t{chunk.value()} * config_.shape.microbatches + mb.value()];
@@ -160,7 +160,7 @@ class stage_core::impl {
     RRFP_CHECK(e.rank.value() < config_.ranks, "the rank must belong to the stage");
     RRFP_CHECK(e.kind == task_kind::forward || e.kind == task_kind::backward,
                "an input is an activation or a gradient");
-    auto& p = of(e.mb, e.chunk);
+    auto& p = progress_of(e.mb, e.chunk);
     const bool forward = e.kind == task_kind::forward;
     RRFP_CHECK(forward || !on_last_virtual_stage(e.chunk),
                "the last virtual stage produces its own gradient");
@@ -224,7 +224,7 @@ class stage_core::impl {
   }
 
   void offer_backward(microbatch_id mb, chunk_id chunk) {
-    const auto& p = of(mb, chunk);
+    const auto& p = progress_of(mb, chunk);
     if (p.backward_launched || !p.forward_launched) return;
     if (p.backward_ranks == all_ranks_ || on_last_virtual_stage(chunk))
       mark_ready(position(task_kind::backward, mb, chunk));
@@ -234,7 +234,7 @@ class stage_core::impl {
   /// folds nothing until the gap before it is closed.
   void offer_weight(microbatch_id mb, chunk_id chunk) {
     const auto at = position(task_kind::weight, mb, chunk);
-    const auto& p = of(mb, chunk);
+    const auto& p = progress_of(mb, chunk);
     if (at == none || !p.backward_launched || p.weight_due || is_ready(at)) return;
     if (config_.mode == dispatch_mode::in_order || fold_next_[chunk.value()] == mb.value())
       mark_ready(at);
@@ -332,7 +332,7 @@ class stage_core::impl {
 
   void start(const candidate& chosen) {
     const auto t = tasks_[chosen.position];
-    auto& p = of(t.mb, t.chunk);
+    auto& p = progress_of(t.mb, t.chunk);
     launch l{launch_seq{next_seq_++}, t, chosen.why, {t.mb, 0}};
     left_.erase(chosen.position);
     --ready_count_;
@@ -377,7 +377,9 @@ class stage_core::impl {
     auto& next = fold_next_[t.chunk.value()];
     if (next != t.mb.value()) return {t.mb, 0};
     const microbatch_id first{next};
-    while (next < config_.shape.microbatches && of(microbatch_id{next}, t.chunk).weight_due) ++next;
+    while (next < config_.shape.microbatches &&
+           progress_of(microbatch_id{next}, t.chunk).weight_due)
+      ++next;
     if (next < config_.shape.microbatches) offer_weight(microbatch_id{next}, t.chunk);
     return {first, next - first.value()};
   }

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view header = "step,stage,chunk,mb,kind,ms";
 constexpr std::size_t columns = 6;
 
-/// Of a file, which is held in memory while it is read.
+/// Maximum size of a file, which is held in memory while it is parsed.
 constexpr std::size_t durations_bytes_max = std::size_t{256} << 20;
 
 /// For messages: cut if it is long.
@@ -68,7 +68,7 @@ std::size_t duration_table::key_hash::operator()(const key& k) const noexcept {
 }
 
 duration_table::duration_table(const pipeline_shape& shape) : shape_(shape) {
-  RRFP_CHECK(shape.validate().ok(), "a valid shape");
+  RRFP_CHECK(shape.validate().ok(), "the shape must be valid");
 }
 
 result<duration_table> duration_table::read(const std::string& file, const pipeline_shape& shape) {
@@ -82,7 +82,7 @@ result<duration_table> duration_table::read(const std::string& file, const pipel
       return error{file + ": expected durations of at most " + std::to_string(durations_bytes_max) +
                    " bytes, got more"};
   }
-  // A folder opens, but does not read.
+  // A folder can be opened but not read.
   if (in.bad() || !in.eof()) return error{file + ": cannot read the file of durations"};
   return parse(text, file, shape);
 }

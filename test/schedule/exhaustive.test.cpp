@@ -393,7 +393,7 @@ void add_all(exploration& all, const pipeline_shape& shape, std::uint32_t ranks,
 TEST_CASE("No order of arrivals and finishes deadlocks a small pipeline, whatever hint and limit") {
   exploration all;
   for (const auto& shape : small_shapes()) add_all(all, shape, 1, 0, decisions::eager);
-  all.report("every order, one decision an event");
+  all.report("every order, one decision per event");
 }
 
 TEST_CASE("Nor with launches queued behind the running one") {
@@ -419,7 +419,7 @@ TEST_CASE("Nor when the ranks of a stage receive inputs and finish at different 
     if (shape.virtual_stages() <= 4 && shape.microbatches <= 2)
       for (const std::uint32_t lookahead : {0U, 1U})
         add_all(all, shape, 2, lookahead, decisions::eager);
-  all.report("every order, two ranks a stage");
+  all.report("every order, two ranks per stage");
 }
 
 TEST_CASE("Every order completes a checked sequence, including 1F1B at its own memory peak") {

@@ -90,10 +90,10 @@ TEST_CASE("a file that cannot be read is named") {
   CHECK_FALSE(duration_table::read("/", linear(1, 1)).ok());
 }
 
-TEST_CASE("a file that is no table is refused before it fills the memory, and shown in part") {
-  const auto said = duration_table::read("/dev/zero", linear(1, 1));
-  REQUIRE_FALSE(said.ok());
-  CHECK(said.message() == "/dev/zero: expected durations of at most 268435456 bytes, got more");
+TEST_CASE("a file that is not a table is refused before it fills the memory, and quoted in part") {
+  const auto read = duration_table::read("/dev/zero", linear(1, 1));
+  REQUIRE_FALSE(read.ok());
+  CHECK(read.message() == "/dev/zero: expected durations of at most 268435456 bytes, got more");
   CHECK(parse_error(header + std::string(100'000, 'x')).size() < 250);
 }
 

@@ -95,7 +95,7 @@ TEST_CASE("all tasks of a straggler are slow, and no tasks of other stages") {
   CHECK(compute(w, 1, of(task_kind::forward)) == 10);
 }
 
-TEST_CASE("a rank pauses once a step, before an F, in any order of execution") {
+TEST_CASE("a rank pauses once per step, before an F, in any order of execution") {
   conditions c;
   c.pause_stage = 1;
   c.pause_ms = 500;

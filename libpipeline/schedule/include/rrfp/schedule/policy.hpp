@@ -4,8 +4,7 @@
 /// A policy sorts tasks into lanes. The order within a lane is fixed (`rank`); the order of the
 /// lanes may depend on what has run (`order`), which is how BF alternates between backward and
 /// forward. A schedule used as a hint is one lane ranked by position. A policy object serves one
-/// stage and one thread; rank(), lane_of() and backward_of() must not depend on what has run. one
-/// thread; rank(), lane_of() and backward_of() must not depend on what has run.
+/// stage and one thread; rank(), lane_of() and backward_of() must not depend on what has run.
 #pragma once
 
 #include <array>

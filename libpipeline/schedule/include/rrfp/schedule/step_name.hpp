@@ -1,9 +1,9 @@
-/// How a step is called wherever a person or a program reads of it.
+/// The numbers of steps in all input and output.
 ///
-/// One rule: steps count from 1, so that "step 3" is the step with which three are complete, in
-/// messages, hooks, traces, files of durations, metrics and checkpoints alike. Evaluations count
-/// from 1 on their own. A step_id is a key, not a number: steps and evaluations of a run have
-/// different ones, and random numbers are drawn from it.
+/// Steps count from 1: "step 3" is the step that completes three steps, in messages, hooks, traces,
+/// files of durations, metrics and checkpoints alike. Evaluations have their own numbers, also from
+/// 1. A step_id is a key, not such a number: steps and evaluations of a run have different keys,
+/// and random numbers depend on the key.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr std::uint64_t first_evaluation = std::uint64_t{1} << 52;
 
 constexpr bool is_evaluation(step_id s) { return s.value() >= first_evaluation; }
 
-/// From 1 on.
+/// The number of the step or evaluation, from 1.
 constexpr std::uint64_t number_of(step_id s) {
   return s.value() - (is_evaluation(s) ? first_evaluation : 0) + 1;
 }

@@ -16,8 +16,7 @@
 /// = 11.09.
 ///
 /// The paper probably measured communication at the receiver, which includes some waiting for the
-/// sender. Using the figures as times on the link is therefore the worst case. the sender; taking
-/// them for times on the link is the worst reading.
+/// sender. Using the figures as times on the link is therefore the worst case.
 #pragma once
 
 #include <cstdint>
