@@ -13,7 +13,7 @@
 #include <rrfp/checkpoint/part.hpp>
 #include <rrfp/safetensors/file.hpp>
 #include <rrfp/safetensors/writer.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::actors {
 

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/accelerator/platform.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 #include "work_queue.hpp"
 

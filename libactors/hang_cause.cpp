@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 
 namespace rrfp::actors {
 

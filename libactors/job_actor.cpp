@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include <rrfp/compute/lr_schedule.hpp>
-#include <rrfp/schedule/check.hpp>
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
 
 #include "hang_cause.hpp"
 

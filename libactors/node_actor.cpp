@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "node_report.hpp"
 

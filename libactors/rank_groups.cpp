@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/tp_coord/channel_collective.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 

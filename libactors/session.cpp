@@ -10,10 +10,10 @@
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/compute/stage_compute.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 
 #include "accelerated_ranks.hpp"
 #include "cluster_link.hpp"

@@ -5,7 +5,7 @@
 #include <shared_mutex>
 
 #include <rrfp/actors/transport.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::actors {
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/schedule/check.hpp>
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
 
 namespace rrfp::actors {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/task.hpp>
 
 #include "serialization.hpp"

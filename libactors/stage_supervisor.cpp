@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <rrfp/schedule/check.hpp>
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/schedule/transcript.hpp>
 
 #include "hang_cause.hpp"

@@ -6,7 +6,7 @@
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/compute/stage_compute.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "collective_group.hpp"
 

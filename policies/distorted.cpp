@@ -1,7 +1,7 @@
 #include <limits>
 
 #include <rrfp/policies/distorted.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::policies {
 

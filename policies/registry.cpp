@@ -3,7 +3,7 @@
 #include <variant>
 
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "catalog.hpp"
 

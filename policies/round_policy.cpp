@@ -1,6 +1,6 @@
 #include "round_policy.hpp"
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::policies {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include <rrfp/schedule/placement.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::policies {
 

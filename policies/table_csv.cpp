@@ -2,7 +2,7 @@
 #include <optional>
 
 #include <rrfp/policies/table_csv.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::policies {
 

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/wall_clock/engine.hpp>
 
 #include "../common/console.hpp"

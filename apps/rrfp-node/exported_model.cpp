@@ -11,7 +11,7 @@
 
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_compute.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::apps {
 

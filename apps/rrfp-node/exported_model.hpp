@@ -11,7 +11,7 @@
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/safetensors/sharded_writer.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 #include "commands.hpp"
 

@@ -7,7 +7,7 @@
 #include <prometheus/metric_family.h>
 
 #include <rrfp/metrics/run_counters.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::apps {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include <rrfp/metrics/board.hpp>
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::apps {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 #include "commands.hpp"
 

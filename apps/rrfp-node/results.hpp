@@ -8,7 +8,7 @@
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::apps {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 
 namespace rrfp::apps {
 

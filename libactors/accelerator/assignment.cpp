@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::accelerator {
 

@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::cuda {
 

@@ -9,7 +9,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "cuda_call.hpp"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 #include "frames.hpp"
 #include "sockets.hpp"

@@ -15,8 +15,8 @@
 #include <optional>
 #include <string>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 #include "frames.hpp"
 

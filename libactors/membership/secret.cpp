@@ -11,7 +11,7 @@
 #include <openssl/rand.h>
 #include <sys/stat.h>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors::control {
 

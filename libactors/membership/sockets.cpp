@@ -8,7 +8,7 @@
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include <fcntl.h>
 #include <netdb.h>

@@ -21,8 +21,8 @@
 #include <rrfp/compute/first_line.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
-#include <rrfp/schedule/check.hpp>
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/version.hpp>
 
 #include "fed_source.hpp"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 #include "ucx_worker.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "dtype_codes.hpp"
 
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 
 namespace rrfp::actors::ucx {
 

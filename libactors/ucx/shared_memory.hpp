@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors::ucx {
 

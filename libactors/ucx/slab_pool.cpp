@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::actors::ucx {
 

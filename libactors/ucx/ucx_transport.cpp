@@ -3,7 +3,7 @@
 #include <shared_mutex>
 
 #include <rrfp/actors/ucx_transport.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "dtype_codes.hpp"
 #include "progress_thread.hpp"

@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ucp/api/ucp.h>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors::ucx {
 

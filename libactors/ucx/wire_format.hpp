@@ -11,7 +11,7 @@
 #include <span>
 
 #include <rrfp/actors/transport.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors::ucx {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::checkpoint {
 

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <rrfp/compute/shard.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::compute {
 

@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 
 #include "graph_leaves.hpp"
 #include "stage_compute_impl.hpp"

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::data {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <rrfp/compute/keyed_hash.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::data {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include <rrfp/data/shapes.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "caption_index.hpp"
 

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 #include "input_file.hpp"
 

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include <rrfp/job/value.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "checksum.hpp"
 #include "keys.hpp"

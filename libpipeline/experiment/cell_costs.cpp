@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <rrfp/job/job.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/workload/presets.hpp>
 
 namespace rrfp::experiment {

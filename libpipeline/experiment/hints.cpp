@@ -2,7 +2,7 @@
 
 #include <rrfp/experiment/limits.hpp>
 #include <rrfp/policies/distorted.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::experiment {
 

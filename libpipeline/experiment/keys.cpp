@@ -2,7 +2,7 @@
 
 #include <rrfp/job/jitter_keys.hpp>
 #include <rrfp/job/key_types.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/workload/pipeline_cost.hpp>
 #include <rrfp/workload/presets.hpp>
 

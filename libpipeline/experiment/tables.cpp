@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/experiment/agreement.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::experiment {
 

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <utility>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::files {
 

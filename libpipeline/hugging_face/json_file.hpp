@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <rrfp/json/parse_json.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::hugging_face {
 

@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include <rrfp/job/value.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "schema.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/job/provenance.hpp>

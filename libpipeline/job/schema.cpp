@@ -1,6 +1,6 @@
 #include "schema.hpp"
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include <rrfp/job/jitter_keys.hpp>
 #include <rrfp/job/key_types.hpp>

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "header.hpp"
 

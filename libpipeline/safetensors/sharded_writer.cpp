@@ -8,7 +8,7 @@
 
 #include <rrfp/files/atomic_file.hpp>
 #include <rrfp/safetensors/collection.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::safetensors {
 

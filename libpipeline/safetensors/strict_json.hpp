@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::safetensors {
 

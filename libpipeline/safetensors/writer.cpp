@@ -7,7 +7,7 @@
 
 #include <rrfp/files/atomic_file.hpp>
 #include <rrfp/safetensors/file.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "header.hpp"
 

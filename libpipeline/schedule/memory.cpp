@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp {
 

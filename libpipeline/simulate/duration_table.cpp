@@ -6,7 +6,7 @@
 #include <fstream>
 #include <optional>
 
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 #include "milliseconds.hpp"

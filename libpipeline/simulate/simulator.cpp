@@ -4,7 +4,7 @@
 #include <limits>
 
 #include <rrfp/schedule/sequence.hpp>
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 #include "salt.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 namespace rrfp::workload {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::workload {
 

@@ -1,6 +1,6 @@
 #include "reduce.hpp"
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::tp_coord {
 

@@ -8,8 +8,8 @@
 
 #include <nccl.h>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::nccl {
 

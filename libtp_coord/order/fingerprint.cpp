@@ -1,4 +1,4 @@
-#include <rrfp/schedule/step_name.hpp>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/tp_coord/order/fingerprint.hpp>
 
 namespace rrfp::tp_coord {

@@ -8,7 +8,7 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/compute/model.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 

@@ -168,7 +168,7 @@ TEST_CASE("A dependency in the wrong direction is found") {
 TEST_CASE("A workload is sizes and weather, and depends on neither the simulator nor jobs") {
   temporary_tree tree;
   tree.add("libpipeline/workload/a.cpp",
-           "#include <rrfp/schedule/ids.hpp>\n#include <rrfp/weather/keyed_random.hpp>\n"
+           "#include <rrfp/base/ids.hpp>\n#include <rrfp/weather/keyed_random.hpp>\n"
            "#include <rrfp/simulate/simulator.hpp>\n#include <rrfp/job/job.hpp>\n")
       .add("libpipeline/simulate/a.cpp", "#include <rrfp/workload/model.hpp>\n");
   CHECK(tree.violations() ==
@@ -239,7 +239,7 @@ TEST_CASE("The report reads traces and includes nothing that produces them") {
 TEST_CASE("The file format of tensors includes no tensor library and no model code") {
   temporary_tree tree;
   tree.add("libpipeline/safetensors/a.cpp",
-           "#include <rrfp/schedule/result.hpp>\n#include <nlohmann/json.hpp>\n"
+           "#include <rrfp/base/result.hpp>\n#include <nlohmann/json.hpp>\n"
            "#include <ATen/core/Tensor.h>\n#include <rrfp/compute/shard.hpp>\n");
   CHECK(tree.violations() ==
         lines{

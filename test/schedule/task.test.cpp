@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/stage_core.hpp>
 #include <rrfp/schedule/task.hpp>
 

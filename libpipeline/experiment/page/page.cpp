@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/html/html.hpp>
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "page/assets.hpp"
 #include "page/charts.hpp"

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp::experiment {
 

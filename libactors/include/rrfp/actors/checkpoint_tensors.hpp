@@ -11,8 +11,8 @@
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/safetensors/dtype.hpp>
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors {
 

@@ -9,9 +9,9 @@
 
 #include <rrfp/accelerator/platform.hpp>
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/memory.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors {
 

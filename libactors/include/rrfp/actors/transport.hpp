@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::actors {
 

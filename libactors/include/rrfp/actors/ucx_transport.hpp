@@ -23,7 +23,7 @@
 #include <vector>
 
 #include <rrfp/actors/transport.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/tp_coord/rank_channel.hpp>
 
 namespace rrfp::actors {

@@ -27,7 +27,7 @@
 ///
 /// Steps count from 1 in results, hooks, traces, reports and errors; evaluations are counted
 /// separately, also from 1. A step_id, which modules and weather get, is a key
-/// (rrfp/schedule/step_name.hpp).
+/// (rrfp/base/step_name.hpp).
 ///
 /// Errors are values: result<T>::message() is one line that names the stage. After a failed step
 /// the pipeline has ended, and every further call returns the same error. A batch that is refused
@@ -77,7 +77,7 @@
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/stage.hpp>
 
 namespace rrfp {

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/compute/rank_group.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp {
 

@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <string>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/tp_coord/order/fingerprint.hpp>
 
 namespace rrfp::tp_coord {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::accelerator {
 

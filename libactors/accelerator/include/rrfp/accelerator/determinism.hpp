@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::accelerator {
 

@@ -21,7 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/tp_coord/collective.hpp>
 
 namespace rrfp::accelerator {

@@ -26,8 +26,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors {
 

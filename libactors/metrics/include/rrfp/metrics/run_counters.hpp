@@ -11,7 +11,7 @@
 
 #include <rrfp/metrics/counters.hpp>
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/task.hpp>
 
 namespace rrfp::metrics {

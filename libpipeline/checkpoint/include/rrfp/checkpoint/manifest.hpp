@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <rrfp/schedule/placement.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::checkpoint {
 

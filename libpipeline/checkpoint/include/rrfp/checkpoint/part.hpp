@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::checkpoint {
 

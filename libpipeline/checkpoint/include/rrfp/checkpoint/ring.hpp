@@ -18,8 +18,8 @@
 #include <vector>
 
 #include <rrfp/checkpoint/manifest.hpp>
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::checkpoint {
 

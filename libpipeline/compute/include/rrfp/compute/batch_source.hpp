@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/compute/microbatch_layout.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::compute {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::compute {
 

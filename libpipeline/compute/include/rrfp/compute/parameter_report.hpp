@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

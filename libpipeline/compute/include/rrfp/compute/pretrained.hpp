@@ -5,7 +5,7 @@
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/safetensors/collection.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

@@ -15,8 +15,8 @@
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::compute {
 

@@ -47,7 +47,7 @@
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/placement.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

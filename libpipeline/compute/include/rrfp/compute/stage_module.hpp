@@ -15,8 +15,8 @@
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/operators.hpp>
 #include <rrfp/compute/shard.hpp>
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 
@@ -84,7 +84,7 @@ struct forward_input {
   at::Tensor input;
   /// The microbatch's targets; defined only on the last virtual stage.
   at::Tensor targets;
-  /// Key of the step or evaluation; rrfp/schedule/step_name.hpp converts it to a number or a name.
+  /// Key of the step or evaluation; rrfp/base/step_name.hpp converts it to a number or a name.
   step_id step;
   microbatch_id mb;
   /// For linear() and embedding(); null: ordinary autograd.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <rrfp/compute/batch_source.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

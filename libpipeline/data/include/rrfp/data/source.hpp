@@ -15,7 +15,7 @@
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/job/byte_level.hpp>
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

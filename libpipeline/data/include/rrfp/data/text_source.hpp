@@ -11,7 +11,7 @@
 
 #include <rrfp/data/source.hpp>
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

@@ -33,7 +33,7 @@
 #include <vector>
 
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/weather/conditions.hpp>
 #include <rrfp/workload/images.hpp>
 #include <rrfp/workload/machine.hpp>

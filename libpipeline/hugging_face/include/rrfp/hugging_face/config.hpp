@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::hugging_face {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::hugging_face {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include <rrfp/job/options.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/weather/options.hpp>
 
 namespace rrfp::job {

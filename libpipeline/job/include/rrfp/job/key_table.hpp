@@ -16,7 +16,7 @@
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/toml_reader.hpp>
 #include <rrfp/job/value.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::job {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::job {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <rrfp/job/value.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::job {
 

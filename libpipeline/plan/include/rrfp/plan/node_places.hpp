@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <rrfp/job/job.hpp>
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::plan {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/placement.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::report {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::safetensors {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include <rrfp/safetensors/dtype.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::safetensors {
 

@@ -3,7 +3,7 @@
 
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/schedule/stage_core.hpp>
 
 namespace rrfp {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp {
 

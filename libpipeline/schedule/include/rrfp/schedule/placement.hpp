@@ -9,8 +9,8 @@
 #include <optional>
 #include <string_view>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp {
 

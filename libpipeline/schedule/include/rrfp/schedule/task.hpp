@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp {
 

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp::weather {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp::workload {
 

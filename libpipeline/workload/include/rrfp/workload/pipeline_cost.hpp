@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/workload/machine.hpp>
 #include <rrfp/workload/model.hpp>
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/task.hpp>
 
 namespace rrfp::tp_coord {

@@ -6,8 +6,8 @@
 
 #include <optional>
 
-#include <rrfp/schedule/ids.hpp>
-#include <rrfp/schedule/result.hpp>
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/schedule/task.hpp>
 
 namespace rrfp::tp_coord {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 namespace rrfp {
 

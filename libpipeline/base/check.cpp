@@ -1,4 +1,4 @@
-#include <rrfp/schedule/check.hpp>
+#include <rrfp/base/check.hpp>
 
 #include <cstdio>
 #include <cstdlib>

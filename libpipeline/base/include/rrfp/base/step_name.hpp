@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include <rrfp/schedule/ids.hpp>
+#include <rrfp/base/ids.hpp>
 
 namespace rrfp {
 
