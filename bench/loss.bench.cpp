@@ -72,7 +72,7 @@ pid_t spawn(Work work) {
 void run_node(std::uint32_t number, std::chrono::milliseconds limit, std::uint16_t port,
               int listen_fd, int events) {
   actors::membership_options options;
-  options.node = node_id{rank};
+  options.node = node_id{number};
   options.nodes = nodes;
   options.rendezvous_port = port;
   options.listen_fd = number == 0 ? listen_fd : -1;
@@ -163,16 +163,16 @@ class job {
   /// Waits until all nodes have joined. False: one was lost before, or took more than a minute.
   bool joined() const {
     for (std::uint32_t count = 0; count < nodes; ++count)
-      if (const auto w = next(60s); !w || w->lost) return false;
+      if (const auto e = next(60s); !e || e->lost) return false;
     return true;
   }
-  /// The next word within the time.
-  std::optional<word> next(std::chrono::milliseconds within) const {
-    pollfd here{words_[0], POLLIN, 0};
-    if (::poll(&here, 1, static_cast<int>(within.count())) <= 0) return std::nullopt;
-    word w;
-    if (::read(words_[0], &w, sizeof w) != sizeof w) return std::nullopt;
-    return w;
+  /// The next event of a node; nothing if none comes in time.
+  std::optional<node_event> next(std::chrono::milliseconds within) const {
+    pollfd readable{events_[0], POLLIN, 0};
+    if (::poll(&readable, 1, static_cast<int>(within.count())) <= 0) return std::nullopt;
+    node_event e;
+    if (::read(events_[0], &e, sizeof e) != sizeof e) return std::nullopt;
+    return e;
   }
 
  private:
@@ -284,9 +284,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%6.1f s  %s\n", static_cast<double>(now_ns() - begun) / 1e9, phase);
   };
   begin("busy");
-  const auto of_load = busy(seconds);
+  const auto busy_alarms = busy(seconds);
   begin("stall");
-  const auto of_stalls = stalls(stall_count);
+  const auto stall_alarms = stalls(stall_count);
   std::array<std::vector<double>, 3> times;
   for (const auto& [how, name] :
        {std::pair{loss::kill, "kill"}, {loss::stop, "stop"}, {loss::cut, "cut"}}) {

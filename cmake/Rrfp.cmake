@@ -4,8 +4,15 @@ include(GNUInstallDirs)
 
 add_library(rrfp_options INTERFACE)
 target_compile_features(rrfp_options INTERFACE cxx_std_20)
-target_compile_options(rrfp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+target_compile_options(rrfp_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion
   -Wno-sign-conversion -Wnon-virtual-dtor $<$<BOOL:${RRFP_WERROR}>:-Werror>)
+if(CMAKE_UNITY_BUILD)
+  # In one translation unit, a local may share its name with a function that is private to another file,
+  # and a class may have a member of a type that is.
+  target_compile_options(rrfp_options INTERFACE -Wshadow=local -Wno-subobject-linkage)
+else()
+  target_compile_options(rrfp_options INTERFACE -Wshadow)
+endif()
 if(RRFP_SANITIZE)
   add_compile_options(-fsanitize=${RRFP_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${RRFP_SANITIZE})
@@ -70,12 +77,21 @@ function(rrfp_add_program name)
   endif()
 endfunction()
 
-# rrfp_add_test(NAME SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
-# One Catch2 program is one ctest entry; tests with the label "unit" also run under the sanitizer presets.
+# rrfp_add_test(NAME [TENSORS] SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
+# One Catch2 program is one ctest entry; tests with the label "unit" also run under the sanitizer presets. TENSORS:
+# most sources need tensors, and get them precompiled with Catch2.
 function(rrfp_add_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "TENSORS" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE rrfp_options rrfp_catch_main ${arg_DEPENDS})
+  # A precompiled header serves targets whose code is made in the same way.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIC)
+  if(arg_TENSORS)
+    target_precompile_headers(${name} REUSE_FROM rrfp_catch_tensors)
+  else()
+    target_precompile_headers(${name} REUSE_FROM rrfp_catch_plain)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/test)
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
   if(NOT arg_TIMEOUT)
@@ -84,7 +100,9 @@ function(rrfp_add_test name)
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+  # Tests with a long limit start first, so that none is left alone at the end of a parallel run.
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+    COST ${arg_TIMEOUT})
   if(RRFP_SANITIZE STREQUAL "thread")
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")

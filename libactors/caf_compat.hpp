@@ -1,5 +1,5 @@
-/// The functions of CAF 0.17 that the rest of libactors uses to declare message types, send messages
-/// and spawn actors.
+/// The functions of CAF 0.17 that the rest of libactors uses to declare message types, send
+/// messages and spawn actors.
 #pragma once
 
 #include <chrono>

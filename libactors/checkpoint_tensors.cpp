@@ -9,11 +9,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/checkpoint/part.hpp>
 #include <rrfp/safetensors/file.hpp>
 #include <rrfp/safetensors/writer.hpp>
-#include <rrfp/base/check.hpp>
 
 namespace rrfp::actors {
 

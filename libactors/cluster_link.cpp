@@ -130,7 +130,7 @@ std::variant<cluster_link::opened, end_cause> cluster_link::open(
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
       for (std::uint32_t r = 0; r < setup.ranks; ++r) {
         const rank_address to{stage_id{s}, rank_id{r}, replica_id{d}};
-        own.route(to, in_cluster.places.of(to.replica, to.stage, to.rank));
+        own.route(to, in_cluster.places.node_of(to.replica, to.stage, to.rank));
       }
   const std::chrono::nanoseconds began{infos[0].at("start").get<std::int64_t>()};
   o.start = steady_clock::time_point{began - members.clock_offset()};

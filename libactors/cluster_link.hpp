@@ -23,7 +23,7 @@ namespace rrfp::actors {
 struct arrival_memory {
   slab_memory host;
   ucx_transport::device_allocator on_devices;  ///< asked where UCX writes to devices
-  std::function<void()> enter_thread;     ///< as in ucx_options
+  std::function<void()> enter_thread;          ///< as in ucx_options
 };
 
 class cluster_link {

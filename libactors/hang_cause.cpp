@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
 
 namespace rrfp::actors {
 
@@ -160,12 +161,10 @@ class tracer {
           "{} {} not entered the collective of {}, {}, that {} {} in; launched "
           "{:.1f} s ago",
           name_of(here) + " " + to_text(missing), has(missing), to_string(f.launched_task),
-          to_string(s.step), to_text(waiting), is_one(waiting) ? "is" : "are",
-          static_cast<double>(f.age) / 1e9);
+          to_string(s.step), to_text(waiting), is_one(waiting) ? "is" : "are", seconds(f.age));
     auto text = fmt::format("{} {} not finished {} of {}, launched {:.1f} s ago",
                             name_of(here) + " " + to_text(f.behind), has(f.behind),
-                            to_string(f.launched_task), to_string(s.step),
-                            static_cast<double>(f.age) / 1e9);
+                            to_string(f.launched_task), to_string(s.step), seconds(f.age));
     if (f.behind != all) text += fmt::format("; {} finished it", to_text(all & ~f.behind));
     return text;
   }
@@ -222,8 +221,7 @@ std::vector<std::string> details_of(const job_dimensions& job, const stage_state
   std::vector<std::string> lines;
   for (const auto& f : s.flights)
     lines.push_back(fmt::format("launch {} {}, {:.3f} s ago, not finished on {}", f.seq.value(),
-                                to_string(f.launched_task), static_cast<double>(f.age) / 1e9,
-                                to_text(f.behind)));
+                                to_string(f.launched_task), seconds(f.age), to_text(f.behind)));
   if (s.phase == stage_phase::ending && s.not_ended != 0)
     lines.push_back("step not ended on " + to_text(s.not_ended));
   if (s.waits && s.waiting.why != wait_cause::complete)

@@ -9,9 +9,10 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/compute/lr_schedule.hpp>
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
+#include <rrfp/compute/lr_schedule.hpp>
 
 #include "hang_cause.hpp"
 
@@ -24,10 +25,6 @@ constexpr std::chrono::milliseconds watch_period{250};
 constexpr std::chrono::milliseconds report_time{1000};
 /// How long nodes may take to write their reports before the run ends.
 constexpr std::chrono::milliseconds write_time{1000};
-
-constexpr double milliseconds(std::int64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) / 1e6;
-}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -393,7 +390,7 @@ void job_actor::watch() {
   // Not a hang: a slow disk has its own limit (save_time_max), and demands may come late.
   if (phase_ == phase::waiting_to_save || phase_ == phase::finishing_save || phase_ == phase::idle)
     setup_.context->note_progress();
-  const auto silent = static_cast<double>(setup_.context->silence()) / 1e9;
+  const auto silent = seconds(setup_.context->silence());
   if (setup_.hang_timeout_s > 0 && silent > setup_.hang_timeout_s) {
     phase_ = phase::reporting_hang;
     return inquire(fmt::format("no task finished for {:.1f} s", silent));
@@ -447,7 +444,7 @@ void job_actor::end(ending how, std::string message) {
   s.losses_xxh64 = XXH64(losses_.data(), losses_.size() * sizeof(double), 0);
   s.step_ms_p50 = median(step_ms_);
   s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
-  s.seconds = milliseconds(setup_.context->now()) / 1e3;
+  s.seconds = seconds(setup_.context->now());
   if (saves_) {
     s.checkpoints = saves_->saved();
     s.last_checkpoint_failed = saves_->last_failed();

@@ -21,7 +21,7 @@ std::vector<checkpoint::setting> settings_of(const std::vector<job::setting>& al
 constexpr std::string_view microbatches_key = "pipeline.microbatches";
 
 /// The microbatches of a step are compared over all replicas together.
-error other_microbatches(const job::job& j, const checkpoint::found& from,
+error other_microbatches(const job::job& j, const checkpoint::found_checkpoint& from,
                          const checkpoint::difference& d) {
   const bool by_replicas = from.contents.replicas != j.pipeline.replicas;
   return job::blame(
@@ -34,8 +34,9 @@ error other_microbatches(const job::job& j, const checkpoint::found& from,
 
 /// Checks that the job may resume from there, and collects the settings that it changed.
 status check_resumable(const job::job& j, const checkpoint_setup& setup,
-                       const checkpoint::found& from, std::vector<std::string>& changed) {
-  const auto& saved = from.what;
+                       const checkpoint::found_checkpoint& from,
+                       std::vector<std::string>& changed) {
+  const auto& saved = from.contents;
   for (const auto& d : differences(saved.identity, setup.head.identity)) {
     if (d.key == microbatches_key) return other_microbatches(j, from, d);
     return job::blame(j, d.key,
@@ -112,7 +113,7 @@ std::optional<checkpoint_setup> checkpoint_setup_of(const job::job& j,
 std::vector<std::string> resume_choice::notes() const {
   std::vector<std::string> all;
   if (!set_aside.empty()) all.push_back("earlier checkpoints are set aside in " + set_aside);
-  for (const auto& line : skipped) all.push_back("passed over: " + line);
+  for (const auto& line : skipped) all.push_back("skipped: " + line);
   all.insert(all.end(), changed.begin(), changed.end());
   return all;
 }
@@ -148,9 +149,9 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
     if (!aside) return job::blame(j, "checkpoint.dir", aside.message());
     set_aside = aside->value_or("");
   }
-  auto choice = choose_resume(j, setup, checkpoint::scrutiny::checksums);
+  auto choice = choose_resume(j, setup, checkpoint::verification::checksums);
   // checkpoint.keep may be smaller than before, and the disk may be full.
-  if (choice && choice->from) setup.ring->remove_older(choice->from->what.step);
+  if (choice && choice->from) setup.ring->remove_older(choice->from->contents.step);
   if (choice) choice->set_aside = std::move(set_aside);
   return choice;
 }
@@ -176,7 +177,7 @@ std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkp
   // Another node may see the folder differently, or not at all.
   status seen = success();
   if (!leads) {
-    auto found = checkpoint::verify(folder_chosen, checkpoint::scrutiny::sizes);
+    auto found = checkpoint::verify(folder_chosen, checkpoint::verification::sizes);
     if (found)
       mine->from = std::move(*found);
     else

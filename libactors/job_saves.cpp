@@ -4,16 +4,11 @@
 #include <utility>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/units.hpp>
 
 namespace rrfp::actors {
 
-namespace {
-
-constexpr double milliseconds(std::int64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) / 1e6;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 job_saves::job_saves(checkpoint_setup setup, std::uint32_t ranks, std::uint64_t first_step)
     : setup_(std::move(setup)), ranks_(ranks), last_step_(first_step) {

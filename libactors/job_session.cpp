@@ -5,6 +5,7 @@
 #include <rrfp/accelerator/assignment.hpp>
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/actors/job_checkpoint.hpp>
+#include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>
@@ -14,8 +15,6 @@
 namespace rrfp::actors {
 
 namespace {
-
-constexpr double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
 /// The same random and given delays as in the simulator: the time that a task or a message takes
 /// beyond its nominal cost, times `scale`.

@@ -272,6 +272,21 @@ auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung); }
 
+// clang-format off
+/// The messages that travel between nodes, where their names begin with "rrfp.".
+#define RRFP_MESSAGES(X)                                                                   \
+  X(host_supervisors) X(supervisors_hosted) X(host_ranks) X(ranks_hosted) X(stage_ranks)   \
+  X(begin_step) X(arrived) X(run_launch) X(launch_done) X(end_step) X(rank_step_ended)     \
+  X(stage_step_ended) X(apply_update) X(update_applied) X(step_over) X(take_snapshot)      \
+  X(snapshot_taken) X(snapshot_written) X(report_weights) X(stage_weights)                 \
+  X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(stop)         \
+  X(failed) X(node_lost) X(interrupted) X(job_ended)
+/// The messages that stay on their node.
+#define RRFP_LOCAL_MESSAGES(X)                                                             \
+  X(decide_now) X(node_unreachable) X(demand) X(save_ended) X(tick) X(message)             \
+  X(inquiry_over) X(hang_reported) X(report_state) X(state_reported) X(report_due)
+// clang-format on
+
 /// How long to wait for the membership to report the cause of a loss.
 inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
 
@@ -280,14 +295,18 @@ void add_messages(caf::actor_system_config& config);
 
 }  // namespace rrfp::actors
 
-RRFP_LOCAL_MESSAGE(rrfp::actors::decide_now)
-RRFP_LOCAL_MESSAGE(rrfp::actors::node_unreachable)
-RRFP_LOCAL_MESSAGE(rrfp::actors::demand)
-RRFP_LOCAL_MESSAGE(rrfp::actors::save_ended)
-RRFP_LOCAL_MESSAGE(rrfp::actors::tick)
-RRFP_LOCAL_MESSAGE(rrfp::actors::message)
-RRFP_LOCAL_MESSAGE(rrfp::actors::inquiry_over)
-RRFP_LOCAL_MESSAGE(rrfp::actors::hang_reported)
-RRFP_LOCAL_MESSAGE(rrfp::actors::report_state)
-RRFP_LOCAL_MESSAGE(rrfp::actors::state_reported)
-RRFP_LOCAL_MESSAGE(rrfp::actors::report_due)
+#define RRFP_ALLOW(message) RRFP_LOCAL_MESSAGE(rrfp::actors::message)
+RRFP_LOCAL_MESSAGES(RRFP_ALLOW)
+#undef RRFP_ALLOW
+
+namespace rrfp::actors {
+
+// CAF's code for sending a message takes long to compile: it is made once, in messages.cpp.
+#define RRFP_DECLARE(message)                            \
+  extern template void post(const caf::actor&, message); \
+  extern template void post_after(actor_base*, std::chrono::milliseconds, message);
+RRFP_MESSAGES(RRFP_DECLARE)
+RRFP_LOCAL_MESSAGES(RRFP_DECLARE)
+#undef RRFP_DECLARE
+
+}  // namespace rrfp::actors

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/units.hpp>
+
 namespace rrfp::actors {
 
 namespace {
@@ -11,7 +13,7 @@ std::string text_of(const char* with, const std::shared_ptr<collective_watch>& w
   const auto call = watch->open();
   if (!call) return {};
   return fmt::format(", in a collective with {} for {:.3f} s: {}", with,
-                     static_cast<double>(metrics::steady_now() - call->began) / 1e9,
+                     seconds(metrics::steady_now() - call->began),
                      tp_coord::to_string(call->print));
 }
 
@@ -34,8 +36,7 @@ std::string node_report(const run_context& context, const write_report& request,
   auto text = fmt::format("{}: {}\n", counters.run, request.why);
   for (const auto& cause : request.causes) text += fmt::format("cause: {}\n", cause);
   if (request.causes.empty()) text += "cause: no stage waits for anything\n";
-  text += fmt::format("last progress on this node {:.3f} s ago\n",
-                      static_cast<double>(context.silence()) / 1e9);
+  text += fmt::format("last progress on this node {:.3f} s ago\n", seconds(context.silence()));
   for (const auto& [stage, description] : stages) text += "  " + description;
   for (std::size_t i = 0; i < counters.ranks.size(); ++i)
     text += text_of(counters.ranks[i], context.watches[i], context.replicas);

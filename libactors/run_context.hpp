@@ -37,9 +37,9 @@ struct run_context {
   std::uint32_t replicas = 1;
   std::unique_ptr<transport> wire;
   synchronous_transport* synchronous = nullptr;  ///< `wire`, if sends block; else null
-  task_time delay;                  ///< injected; empty: none
-  task_time emulated_time;          ///< of emulated tasks; empty: tasks compute
-  trace_recorder* trace = nullptr;  ///< null: not traced
+  task_time delay;                               ///< injected; empty: none
+  task_time emulated_time;                       ///< of emulated tasks; empty: tasks compute
+  trace_recorder* trace = nullptr;               ///< null: not traced
   bool record_transcripts = false;
   std::string checkpoint_dir;                  ///< where checkpoints are saved
   work_queue* saver = nullptr;                 ///< writes checkpoints; null: none are made

@@ -9,11 +9,11 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
-#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
-#include <rrfp/base/step_name.hpp>
 
 #include "accelerated_ranks.hpp"
 #include "cluster_link.hpp"
@@ -428,7 +428,7 @@ class session::impl {
 
   bool hosts(rank_address a) const {
     return !cluster_ ||
-           cluster_->places.of(a.replica, a.stage, a.rank) == cluster_->members->node();
+           cluster_->places.node_of(a.replica, a.stage, a.rank) == cluster_->members->node();
   }
 
   /// The sequence that the stage follows, if its ranks need it; else empty.

@@ -7,6 +7,7 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
 
 namespace rrfp::actors {
 
@@ -113,8 +114,8 @@ std::vector<std::string> stage_ledger::decisions() const {
   const auto first = decided_ > decisions_max ? decided_ - decisions_max : 0;
   for (auto i = first; i < decided_; ++i) {
     const auto& d = decisions_[i % decisions_max];
-    lines.push_back(fmt::format("{:.6f} s {} {}", static_cast<double>(d.at) / 1e9,
-                                to_string(d.step), text_of(d.chosen)));
+    lines.push_back(
+        fmt::format("{:.6f} s {} {}", seconds(d.at), to_string(d.step), text_of(d.chosen)));
   }
   return lines;
 }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/schedule/event.hpp>
 #include <rrfp/base/ids.hpp>
+#include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/task.hpp>
 
 #include "serialization.hpp"

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
-#include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/compute/stage_compute.hpp>
 
 #include "collective_group.hpp"
 
@@ -185,7 +185,7 @@ void tp_rank::copy_to_device(message& m) {
           const auto what = header.kind == payload::tied_gradient
                                 ? std::string{"the tied gradient"}
                                 : fmt::format("the input of microbatch {}", header.mb.value());
-          run_guarded(*rank, [&] { rank->compute->refuse(what, why); });
+          run_guarded(*rank, [&] { rank->compute->fail_input(what, why); });
         });
       });
 }

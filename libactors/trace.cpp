@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/files/atomic_file.hpp>
 #include <rrfp/base/check.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/files/atomic_file.hpp>
 
 namespace rrfp::actors {
 

@@ -1,7 +1,7 @@
 #include <limits>
 
-#include <rrfp/policies/distorted.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/policies/distorted.hpp>
 
 namespace rrfp::policies {
 

@@ -2,8 +2,8 @@
 #include <utility>
 #include <variant>
 
-#include <rrfp/policies/registry.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/policies/registry.hpp>
 
 #include "catalog.hpp"
 

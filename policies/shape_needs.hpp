@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include <rrfp/schedule/placement.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/schedule/placement.hpp>
 
 namespace rrfp::policies {
 

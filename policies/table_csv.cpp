@@ -1,8 +1,8 @@
 #include <charconv>
 #include <optional>
 
-#include <rrfp/policies/table_csv.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/policies/table_csv.hpp>
 
 namespace rrfp::policies {
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/plan/node_places.hpp>
 
@@ -16,8 +17,6 @@
 namespace rrfp::apps {
 
 namespace {
-
-constexpr double mebibyte = 1 << 20;
 
 /// Float32: the weight, its gradient and its optimizer state.
 double bytes_of_parameters(std::uint64_t parameters, const job::train_options& train) {
@@ -59,21 +58,22 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
   }
 }
 
-using seconds = std::chrono::duration<double>;
+using duration = std::chrono::duration<double>;
 using clock = std::chrono::steady_clock;
 
-/// Loads what the run will load, in its order, until the time is over, and says how far it came.
-/// Nothing is said of data that was looked at when it was opened. Error: what the run would end of.
-result<std::string> look_at_images(const job::job& j, const data::source& data, seconds limit,
-                                   clock::time_point end) {
-  const auto a_step = std::uint64_t{j.pipeline.microbatches} * j.pipeline.replicas;
-  const std::uint64_t a_microbatch = j.data.microbatch_size;
-  // One epoch has them all.
+/// Decodes the images in the order of the run until `end`, and reports how many. Empty for data
+/// that was checked completely when it was opened. Error: the error that would end the run.
+result<std::string> decode_images(const job::job& j, const data::source& data, duration limit,
+                                  clock::time_point end) {
+  const auto microbatches =
+      std::uint64_t{j.pipeline.microbatches} * j.pipeline.replicas;  // per step
+  const std::uint64_t samples = j.data.microbatch_size;              // per microbatch
+  // One epoch contains all samples.
   const auto unread = data.undecoded_samples();
-  const auto steps_max = unread / (a_step * a_microbatch) + 1;
-  const auto all = std::min(unread, std::min(j.train.steps, steps_max) * a_step * a_microbatch);
-  std::uint64_t seen = 0;
-  for (std::uint64_t n = 0; seen < all; ++n) {
+  const auto steps_max = unread / (microbatches * samples) + 1;
+  const auto all = std::min(unread, std::min(j.train.steps, steps_max) * microbatches * samples);
+  std::uint64_t decoded = 0;
+  for (std::uint64_t n = 0; decoded < all; ++n) {
     if (clock::now() >= end)
       return fmt::format(
           "images: decoded {} of {} samples in {:g} s, in the order of the run; {} are not "
@@ -125,7 +125,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     print("node {}: {}\n", n, places->describe(node_id{n}));
   print("{}", *checkpoints);
-  const auto ms = [](simulate::nanoseconds t) { return static_cast<double>(t) / 1e6 / steps; };
+  const auto ms = [](simulate::nanoseconds t) { return milliseconds(t) / steps; };
   print(
       "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
       "{:.1f} %, lower bound {:.1f} ms\n\n",
@@ -139,7 +139,7 @@ int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, options.settings);
   if (!loaded) return refuse(loaded.message());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
-  const seconds limit{options.decode_s};
+  const duration limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
   std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {

@@ -1,5 +1,7 @@
 #include "checkpoints.hpp"
 
+#include <rrfp/base/units.hpp>
+
 #include "../common/console.hpp"
 
 #include <cstdio>
@@ -9,8 +11,6 @@
 namespace rrfp::apps {
 
 namespace {
-
-constexpr double mebibyte = 1 << 20;
 
 void print_note(const std::string& line) { print_error("rrfp-node: {}\n", line); }
 
@@ -37,8 +37,8 @@ std::string line_of(const actors::checkpoint_report& r) {
 }
 
 std::string line_of(const checkpoint::found_checkpoint& from) {
-  return fmt::format("goes on after step {} from {}, of {}", from.contents.step, from.folder,
-                     from.contents.written_at);
+  return fmt::format("resumes after step {} from {}, written at {}", from.contents.step,
+                     from.folder, from.contents.written_at);
 }
 
 result<std::string> describe_checkpoints(const job::job& j,
@@ -51,7 +51,7 @@ result<std::string> describe_checkpoints(const job::job& j,
   auto text =
       fmt::format("checkpoints {} in {}, the newest {} are kept; the run {}\n", when, setup->dir,
                   j.checkpoint.keep, choice->from ? line_of(*choice->from) : "starts");
-  for (const auto& line : choice->skipped) text += "  passed over: " + line + "\n";
+  for (const auto& line : choice->skipped) text += "  skipped: " + line + "\n";
   for (const auto& line : choice->changed) text += "  " + line + "\n";
   return text;
 }

@@ -27,7 +27,7 @@ std::string line_of(const actors::checkpoint_report& r);
 result<std::string> describe_checkpoints(const job::job& j,
                                          const std::optional<actors::checkpoint_setup>& setup);
 
-/// "goes on after step 42 from DIR/step-00000042, of 2026-01-31T12:00:00Z"
+/// "resumes after step 42 from DIR/step-00000042, written at 2026-01-31T12:00:00Z"
 std::string line_of(const checkpoint::found_checkpoint& from);
 
 }  // namespace rrfp::apps

@@ -33,7 +33,7 @@ result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
     return checkpoint::verify(path, checkpoint::verification::checksums);
   auto searched = checkpoint::find_newest(path, checkpoint::verification::checksums);
   if (!searched) return searched.failure();
-  for (const auto& line : searched->skipped) print_error("rrfp-node: passed over: {}\n", line);
+  for (const auto& line : searched->skipped) print_error("rrfp-node: skipped: {}\n", line);
   if (searched->newest) return *std::move(searched->newest);
   return error{path + ": expected a checkpoint, or a folder of them, found no usable one"};
 }
@@ -81,7 +81,7 @@ result<base_model> open_base(const std::string& folder) {
   return base;
 }
 
-/// Error: what was not trained would come from other weights than those that the run began with.
+/// Error: --base is not the model that the run started from, so untrained weights would be wrong.
 status check_base(const checkpoint::found_checkpoint& from, const export_options& options,
                   const base_model& base) {
   if (base.weights == nullptr) return success();
@@ -154,7 +154,7 @@ int export_command(const export_options& options) {
     remove_written(options, *base);
     return fail(written.message());
   }
-  print("{}, of {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
+  print("{}, written at {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
         from->contents.written_at, model->tensors(), model->bytes(), model->files(),
         model->files() == 1 ? "" : "s", options.out);
   if (base->weights)

@@ -9,9 +9,9 @@
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_compute.hpp>
-#include <rrfp/base/check.hpp>
 
 namespace rrfp::apps {
 

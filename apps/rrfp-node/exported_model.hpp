@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/safetensors/collection.hpp>
 #include <rrfp/safetensors/sharded_writer.hpp>
-#include <rrfp/base/result.hpp>
 
 #include "commands.hpp"
 

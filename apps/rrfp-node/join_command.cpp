@@ -65,8 +65,8 @@ int join_command(const command_options& options, const join_options& join) {
   const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
   interrupts.on_interrupt(nullptr);
   if (interrupts.interrupted()) {
-    // A launcher hands the user's interrupts on as SIGINT; by SIGTERM it ends the nodes that are
-    // left when one has failed, which it reports itself.
+    // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
+    // after a failure, which it reports itself.
     if (!join.launched || (place->node == node_id{0} && interrupts.last() == SIGINT))
       print_error("rrfp-node: interrupted before the training began\n");
     return exit_interrupted;

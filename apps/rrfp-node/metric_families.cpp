@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/metrics/board.hpp>
 
 namespace rrfp::apps {
@@ -15,8 +16,6 @@ using labels = std::vector<prometheus::ClientMetric::Label>;
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
-
-constexpr double seconds(double nanoseconds) { return nanoseconds / 1e9; }
 
 template <class Id>
 std::string text_of(Id id) {
@@ -40,10 +39,10 @@ class collection {
     for (std::size_t i = 0; i <= h.bounds.size(); ++i) {
       to.sample_count += h.count(i);
       const bool last = i == h.bounds.size();
-      to.bucket.push_back({to.sample_count, last ? std::numeric_limits<double>::infinity()
-                                                 : seconds(static_cast<double>(h.bounds[i]))});
+      to.bucket.push_back(
+          {to.sample_count, last ? std::numeric_limits<double>::infinity() : seconds(h.bounds[i])});
     }
-    to.sample_sum = seconds(static_cast<double>(h.sum()));
+    to.sample_sum = seconds(h.sum());
   }
   std::vector<MetricFamily> take() { return std::move(families_); }
 
@@ -121,12 +120,11 @@ void add_stages(collection& to, const std::deque<metrics::stage_counters>& stage
   for (const auto& s : stages)
     for (std::size_t c = 0; c < metrics::wait_causes; ++c)
       to.counter(with(stage_labels(s), "cause", name(static_cast<wait_cause>(c))),
-                 seconds(static_cast<double>(s.waited_ns[c].value())));
+                 seconds(s.waited_ns[c].value()));
   to.family("rrfp_launch_gap_seconds_total",
             "Time in which a rank had a ready task and had not begun it: overhead of the runtime.",
             MetricType::Counter);
-  for (const auto& s : stages)
-    to.counter(stage_labels(s), seconds(static_cast<double>(s.launch_gap_ns.value())));
+  for (const auto& s : stages) to.counter(stage_labels(s), seconds(s.launch_gap_ns.value()));
   to.family("rrfp_tp_wait_seconds",
             "Time from the arrival of an input on the first rank of a stage to the last.",
             MetricType::Histogram);
@@ -160,8 +158,7 @@ void add_ranks(collection& to, const std::deque<metrics::rank_counters>& ranks) 
   counter("rrfp_collectives_total", "Collectives with other ranks.", &rank::collectives);
   to.family("rrfp_collective_seconds_total", "Time in collectives, mostly waiting for other ranks.",
             MetricType::Counter);
-  for (const auto& r : ranks)
-    to.counter(rank_labels(r), seconds(static_cast<double>(r.collective_ns.value())));
+  for (const auto& r : ranks) to.counter(rank_labels(r), seconds(r.collective_ns.value()));
   to.family("rrfp_inputs_waiting", "Inputs that have arrived and whose tasks are not launched.",
             MetricType::Gauge);
   for (const auto& r : ranks)
@@ -201,7 +198,7 @@ void add_transport(collection& to, const metrics::run_counters& run) {
 }
 
 void add_ages(collection& to, const metrics::run_counters& run, std::int64_t now) {
-  const auto age = [&](std::int64_t then) { return seconds(static_cast<double>(now - then)); };
+  const auto age = [&](std::int64_t then) { return seconds(now - then); };
   to.family("rrfp_last_progress_age_seconds",
             "Time since the last progress of a stage on this node.", MetricType::Gauge)
       .gauge({}, age(run.last_progress.value()));

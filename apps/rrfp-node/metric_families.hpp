@@ -6,8 +6,8 @@
 
 #include <prometheus/metric_family.h>
 
-#include <rrfp/metrics/run_counters.hpp>
 #include <rrfp/base/ids.hpp>
+#include <rrfp/metrics/run_counters.hpp>
 
 namespace rrfp::apps {
 

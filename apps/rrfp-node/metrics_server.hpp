@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include <rrfp/metrics/board.hpp>
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/metrics/board.hpp>
 
 namespace rrfp::apps {
 

@@ -1,5 +1,6 @@
 #include "progress.hpp"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,19 @@ std::string minutes_and_seconds(double seconds) {
   return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
 }
 
+/// Of the terminal; it may be resized while a job runs.
+std::size_t columns() {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+std::string bar(std::uint64_t done, std::uint64_t all) {
+  constexpr std::uint64_t cells = 20;
+  const auto full = std::min(cells, done * cells / std::max<std::uint64_t>(all, 1));
+  return "[" + std::string(full, '#') + std::string(cells - full, '-') + "]";
+}
+
 }  // namespace
 
 progress::progress(job::progress_kind kind, std::string run, std::uint64_t first,
@@ -38,12 +52,10 @@ void progress::step(const actors::step_summary& s) {
   const bool edge = s.step == first_ + 1 || s.step == steps_;
   if (!edge && now - printed_ < (live_ ? clock::duration{live_period} : line_period)) return;
   printed_ = now;
-  const auto text = line(s);
-  if (live_) {
-    print("\r{:<{}}", text, std::exchange(width_, text.size()));
-  } else {
-    print("{}\n", text);
-  }
+  if (!live_) return print("{}\n", line(s));
+  // A line that reaches the last column would wrap, and could not be overwritten.
+  const auto text = (bar(s.step, steps_) + " " + line(s)).substr(0, columns() - 1);
+  print("\r{:<{}}", text, std::exchange(width_, text.size()));
 }
 
 std::string progress::line(const actors::step_summary& s) const {

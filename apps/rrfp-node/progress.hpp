@@ -1,5 +1,5 @@
-/// Progress of a training on standard output: one line that is overwritten on a terminal, a plain
-/// line every few seconds elsewhere.
+/// Progress of a training on standard output: on a terminal a bar and its line, which are
+/// overwritten; elsewhere a plain line every few seconds.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class progress {
 
   using clock = std::chrono::steady_clock;
 
-  bool live_;
+  bool live_;  ///< standard output is a terminal
   bool silent_;
   std::string run_;
   std::uint64_t first_;

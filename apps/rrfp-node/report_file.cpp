@@ -90,7 +90,7 @@ void write_hang_report(const std::string& folder, node_id node, const std::strin
   if (!folder.empty()) {
     const auto path = fmt::format("{}/rrfp-report-node-{}-{}.txt", folder, node.value(), time);
     if (auto written = files::write_atomically(path, whole); written)
-      told = shortened(whole) + fmt::format("rrfp-node: the report is saved in {}\n", path);
+      text = shortened(whole) + fmt::format("rrfp-node: the hang report is saved in {}\n", path);
     else
       text += fmt::format("rrfp-node: the hang report cannot be saved: {}\n", written.message());
   }

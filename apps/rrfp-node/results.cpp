@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <rrfp/base/units.hpp>
+
 #include "endings.hpp"
 
 namespace rrfp::apps {
@@ -20,8 +22,6 @@ std::string text_of(const json& line) {
 }
 
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
-
-double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 

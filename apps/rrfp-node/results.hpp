@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <rrfp/actors/session.hpp>
-#include <rrfp/job/job.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/job.hpp>
 
 namespace rrfp::apps {
 

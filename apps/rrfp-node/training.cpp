@@ -86,9 +86,9 @@ prepared prepare(const job::job& j, std::uint32_t number,
   auto& log = **opened_log;
   prepared_run run{j, std::move(input->data_report), nullptr, nullptr, nullptr, {}};
   auto& setup = input->setup;
-  if (auto cause = prepare_checkpoints(j, seat, setup)) return *std::move(cause);
+  if (auto cause = prepare_checkpoints(j, context, setup)) return *std::move(cause);
   const auto first = setup.resume ? setup.resume->contents.step : 0;
-  run.shown = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
+  run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
   setup.trace = run.trace.get();
   if (context.leads())
@@ -244,7 +244,7 @@ int train(const std::vector<job::job>& runs, const training_options& options,
     run->display->finish();
     (*log)->summary(j, result);
     if (!result.trace_gaps.empty()) {
-      trace_whole = false;
+      trace_complete = false;
       print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options.trace, result.trace_gaps);
     }
     titled.push_back({j.name, run->trace.get()});

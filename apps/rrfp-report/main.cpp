@@ -280,7 +280,7 @@ int make_report(const options& wanted) {
       outputs.push_back(std::move(*picture));
     }
   }
-  for (const auto& p : products)
+  for (const auto& p : outputs)
     if (auto written = files::write_atomically(p.file, p.text); !written)
       return apps::fail(p.option + " " + written.message());
   for (const auto& p : outputs) apps::print("{}", p.message);

@@ -6,14 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
 
 namespace rrfp::apps {
 
 namespace {
 
 constexpr std::size_t causes = 4;
-
-double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
 }  // namespace
 

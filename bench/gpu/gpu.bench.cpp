@@ -180,12 +180,12 @@ void measure_staging(bench& b) {
     for (int i = 0; i < 30; ++i) {
       std::promise<at::Tensor> copied_out;
       const auto begun = clock_type::now();
-      b.device->copy_out(t, [&](result<at::Tensor> c) { left.set_value(c.value()); });
-      auto host = get(left.get_future());
+      b.device->copy_out(t, [&](result<at::Tensor> c) { copied_out.set_value(c.value()); });
+      auto host = get(copied_out.get_future());
       const auto between = clock_type::now();
-      std::promise<at::Tensor> came;
-      b.device->copy_in(host, [&](result<at::Tensor> c) { came.set_value(c.value()); });
-      get(came.get_future());
+      std::promise<at::Tensor> copied_in;
+      b.device->copy_in(host, [&](result<at::Tensor> c) { copied_in.set_value(c.value()); });
+      get(copied_in.get_future());
       out.push_back(microseconds{between - begun}.count());
       in.push_back(microseconds{clock_type::now() - between}.count());
     }

@@ -11,7 +11,6 @@ namespace rrfp::actors::control {
 
 namespace {
 
-constexpr std::chrono::seconds handshake_max{5};
 /// How long a refused node has to read the reason.
 constexpr std::chrono::seconds refused_max{1};
 /// Limit of connections in the handshake; a further one closes the oldest.

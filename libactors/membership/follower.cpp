@@ -11,7 +11,6 @@ namespace rrfp::actors::control {
 namespace {
 
 constexpr std::chrono::milliseconds retry_after{100};
-constexpr std::chrono::seconds handshake_max{5};
 /// Round trips before the job begins, so that the clock offset is good from the start.
 constexpr std::size_t round_trips_first = 8;
 

@@ -11,6 +11,7 @@
 /// only "key refused".
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -21,6 +22,9 @@
 #include "frames.hpp"
 
 namespace rrfp::actors::control {
+
+/// From the connection to the accept.
+inline constexpr std::chrono::seconds handshake_max{5};
 
 /// The keys of one connection, one for each direction.
 struct session_keys {

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/units.hpp>
+
 namespace rrfp::metrics {
 
 health health_of(const run_counters* run, std::int64_t now) {
   if (run == nullptr) return {true, "no run has started yet"};
   if (run->over.value()) return {true, fmt::format("{}: over", run->run)};
-  const auto silent = static_cast<double>(now - run->last_progress.value()) / 1e9;
+  const auto silent = seconds(now - run->last_progress.value());
   if (run->hang_timeout_s > 0 && silent > run->hang_timeout_s)
     return {false, fmt::format("{}: no progress for {:.1f} s; limit {:g} s "
                                "(run.hang_timeout_s)",

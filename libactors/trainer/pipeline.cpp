@@ -18,11 +18,11 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/compute/first_line.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
-#include <rrfp/base/check.hpp>
-#include <rrfp/base/step_name.hpp>
 #include <rrfp/version.hpp>
 
 #include "fed_source.hpp"
@@ -410,7 +410,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     for (const auto& line : choice->notes()) options_.on_note(line);
     setup.resume = std::move(choice->from);
     if (setup.resume) {
-      steps_ = setup.resume->what.step;
+      steps_ = setup.resume->contents.step;
       options_.on_note(fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));
     }
     return made;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <rrfp/actors/session.hpp>
+#include <rrfp/base/units.hpp>
 #include <rrfp/experiment/hints.hpp>
 #include <rrfp/experiment/limits.hpp>
 
@@ -22,8 +23,6 @@ using experiment::step_costs;
 constexpr std::int64_t message_bytes = 1;
 /// Longer than any task or message of a reasonable experiment.
 constexpr double hang_timeout_s = 600;
-
-double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
 struct replica_result {
   actors::run_result run;

@@ -12,17 +12,17 @@ namespace rrfp::checkpoint {
 namespace {
 
 /// The checksum covers the dumped text, so keys must keep their order.
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 constexpr const char* sum_key = "xxh64";
 
-json json_of(const std::vector<setting>& settings) {
-  json made = json::object();
+ordered_json json_of(const std::vector<setting>& settings) {
+  ordered_json made = ordered_json::object();
   for (const auto& s : settings) made[s.key] = s.value;
   return made;
 }
 
-std::vector<setting> settings_of(const json& object) {
+std::vector<setting> settings_of(const ordered_json& object) {
   std::vector<setting> all;
   for (const auto& [key, value] : object.items()) all.push_back({key, value.get<std::string>()});
   return all;
@@ -42,7 +42,7 @@ bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
 }
 
-result<std::vector<file_entry>> files_of(const json& list) {
+result<std::vector<file_entry>> files_of(const ordered_json& list) {
   std::vector<file_entry> files;
   for (const auto& entry : list) {
     file_entry f;
@@ -58,7 +58,7 @@ result<std::vector<file_entry>> files_of(const json& list) {
   return files;
 }
 
-result<manifest> read(const json& from) {
+result<manifest> read(const ordered_json& from) {
   manifest m;
   from.at("step").get_to(m.step);
   from.at("written_at").get_to(m.written_at);
@@ -83,7 +83,7 @@ result<manifest> read(const json& from) {
 }  // namespace
 
 std::string to_json(const manifest& m) {
-  json made{{"format", format_version}, {"step", m.step}, {"written_at", m.written_at}};
+  ordered_json made{{"format", format_version}, {"step", m.step}, {"written_at", m.written_at}};
   made["identity"] = json_of(m.identity);
   made["course"] = json_of(m.course);
   made["pipeline"] = {{"stages", m.shape.stages},
@@ -93,7 +93,7 @@ std::string to_json(const manifest& m) {
                       {"tp", m.tp},
                       {"replicas", m.replicas}};
   made["data"] = {{"next_step", m.step}, {"microbatches_read", m.microbatches_read}};
-  made["files"] = json::array();
+  made["files"] = ordered_json::array();
   for (const auto& f : m.files)
     made["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh64", hex(f.xxh64)}});
   made[sum_key] = hex(checksum_of(made.dump()));
@@ -101,10 +101,10 @@ std::string to_json(const manifest& m) {
 }
 
 result<manifest> parse_manifest(std::string_view text) {
-  auto parsed = parse_json<json>(text);
+  auto parsed = parse_json<ordered_json>(text);
   if (const auto* fault = std::get_if<json_fault>(&parsed))
     return error{fault->message() + ": truncated or altered"};
-  auto& from = std::get<json>(parsed);
+  auto& from = std::get<ordered_json>(parsed);
   try {
     const auto format = from.at("format").get<std::uint32_t>();
     if (format != format_version)
@@ -114,7 +114,7 @@ result<manifest> parse_manifest(std::string_view text) {
     from.erase(sum_key);
     if (sum != hex(checksum_of(from.dump()))) return error{"altered: its checksum does not match"};
     return read(from);
-  } catch (const json::exception& e) {
+  } catch (const ordered_json::exception& e) {
     return error{std::string{"not a manifest: "} + e.what()};
   }
 }

@@ -183,8 +183,7 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const shared_group& group) {
   if (!is_parallel(group)) return linear(x, weight, bias, stash);
   if (stash != nullptr && is_deferrable(weight) && is_deferrable(bias)) {
-    return deferred_row_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash,
-                                      group);
+    return deferred_row_linear::apply(x, stash->anchor(), weight, if_defined(bias), stash, group);
   }
   const auto sum = reduce_from_group(at::linear(x, cast_like(weight, x)), group);
   return bias.defined() ? sum + cast_like(bias, sum) : sum;

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include <rrfp/compute/shard.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/compute/shard.hpp>
 
 namespace rrfp::compute {
 

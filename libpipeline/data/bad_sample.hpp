@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include <rrfp/job/options.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/options.hpp>
 
 namespace rrfp::data {
 

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include <rrfp/compute/keyed_hash.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/compute/keyed_hash.hpp>
 
 namespace rrfp::data {
 

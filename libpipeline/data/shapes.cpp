@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include <rrfp/compute/keyed_hash.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/compute/keyed_hash.hpp>
 
 namespace rrfp::data {
 

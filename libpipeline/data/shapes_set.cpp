@@ -4,8 +4,8 @@
 
 #include <xxhash.h>
 
-#include <rrfp/data/shapes.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/data/shapes.hpp>
 
 #include "caption_index.hpp"
 

@@ -9,12 +9,6 @@
 
 namespace rrfp::experiment {
 
-namespace {
-
-double percent(double share) { return 100 * share; }
-
-}  // namespace
-
 std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
                                        const std::vector<outcome>& measured) {
   RRFP_CHECK(simulated.size() == e.cells() && measured.size() == e.cells(),
@@ -73,9 +67,8 @@ std::string agreement_table(const experiment& e, const std::vector<outcome>& sim
   const auto line = [&](std::string_view name, const agreement& a) {
     text += fmt::format(
         "{:<{}}  {:>+6.2f} %  {:>10.2f} %  {:>7.2f} %  {:>8.2f} %  {:>+8.2f} %  {:>11}  {:>16}\n",
-        name, width, percent(a.median), percent(a.median_size), percent(a.p95_size),
-        percent(a.launch_gap), percent(a.late_tasks),
-        fmt::format("{} of {}", a.disagreeing, a.cells), a.explained);
+        name, width, 100 * a.median, 100 * a.median_size, 100 * a.p95_size, 100 * a.launch_gap,
+        100 * a.late_tasks, fmt::format("{} of {}", a.disagreeing, a.cells), a.explained);
   };
   for (std::size_t r = 0; r < e.runs.size(); ++r) {
     std::vector<difference> of_run;

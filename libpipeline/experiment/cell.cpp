@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include <rrfp/job/value.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/job/value.hpp>
 
 #include "checksum.hpp"
 #include "keys.hpp"

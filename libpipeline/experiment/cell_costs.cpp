@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include <rrfp/job/job.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/job/job.hpp>
 #include <rrfp/workload/presets.hpp>
 
 namespace rrfp::experiment {

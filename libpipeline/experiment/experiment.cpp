@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/units.hpp>
 
 namespace rrfp::experiment {
 
@@ -46,9 +47,8 @@ double figure_of(const paper_figures& p, paper_column column) {
 
 workload::machine machine_of(const machine_options& o) {
   workload::machine m;
-  constexpr double gib = double{1 << 30};
   m.each = {"", o.tflops * 1e12, o.memory_gb_s * 1e9,
-            static_cast<std::uint64_t>(o.memory_gib * gib)};
+            static_cast<std::uint64_t>(o.memory_gib * gibibyte)};
   m.group = o.group;
   m.within = {o.within_gb_s * 1e9, o.within_us * 1e-6};
   m.between = {o.between_gb_s * 1e9, o.between_us * 1e-6};

@@ -1,8 +1,8 @@
 #include <rrfp/experiment/hints.hpp>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/experiment/limits.hpp>
 #include <rrfp/policies/distorted.hpp>
-#include <rrfp/base/check.hpp>
 
 namespace rrfp::experiment {
 

@@ -1,8 +1,8 @@
 #include "keys.hpp"
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/job/jitter_keys.hpp>
 #include <rrfp/job/key_types.hpp>
-#include <rrfp/base/check.hpp>
 #include <rrfp/workload/pipeline_cost.hpp>
 #include <rrfp/workload/presets.hpp>
 

@@ -1,12 +1,11 @@
 #include <algorithm>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/experiment/hints.hpp>
 
 namespace rrfp::experiment {
 
 namespace {
-
-double milliseconds(simulate::nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
 /// Device time of a cell, in milliseconds.
 struct times {

@@ -5,14 +5,15 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/experiment/agreement.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/units.hpp>
+#include <rrfp/experiment/agreement.hpp>
+
+#include "figure_text.hpp"
 
 namespace rrfp::experiment {
 
 namespace {
-
-constexpr double gib = double{1 << 30};
 
 /// The outcomes of one run, one per seed; they are contiguous.
 const outcome* cells_of(const experiment& e, const std::vector<outcome>& outcomes,
@@ -30,11 +31,9 @@ double total_ms(const experiment& e, const outcome* cells) {
 
 std::string memory_text(const workload_entry& w, std::uint64_t held) {
   if (w.options.preset.empty()) return "";
-  const auto size = static_cast<double>(held) / gib;
+  const auto size = static_cast<double>(held) / gibibyte;
   return fmt::format("{:.1f}{}", size, size > w.machine.memory_gib ? "!" : "");
 }
-
-std::string figure_text(double figure) { return figure > 0 ? fmt::format("{:.2f}", figure) : ""; }
 
 std::size_t width_of_names(const std::vector<std::string_view>& names) {
   std::size_t width = 8;
@@ -84,7 +83,7 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
         const auto activations =
             of.options.preset.empty()
                 ? std::string{}
-                : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gib);
+                : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gibibyte);
         text += fmt::format(
             "{:<{}}  {:>10.1f}  {:>7.2f}x  {:>6}  {:>5.1f} %  {:>6.1f} %  {:>6}  {:>9}  {:>9}\n",
             e.runs[r].name, width, s.step_ms, s.speed_up,

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include <rrfp/json/parse_json.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::hugging_face {
 

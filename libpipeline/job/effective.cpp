@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include <rrfp/job/job.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/job/job.hpp>
 
 #include "validate.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <sstream>
 
-#include <rrfp/job/value.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/job/value.hpp>
 
 #include "schema.hpp"
 

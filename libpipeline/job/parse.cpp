@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/hugging_face/config.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/base/check.hpp>
 
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/job/provenance.hpp>

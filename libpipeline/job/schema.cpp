@@ -303,9 +303,10 @@ void add_transport(std::vector<key>& table) {
              "Maximum bytes of large tensors that a node fetches at the same time.");
   keys.integer("heartbeat_ms", &o::heartbeat_ms, {1, 60000}, "ms",
                "Interval between heartbeats of a node.");
-  keys.integer("node_timeout_ms", &o::node_timeout_ms, {3, 600000}, "ms",
-               "Time without a heartbeat after which a node counts as lost. A node whose connection "
-               "closes counts as lost at once.");
+  keys.integer(
+      "node_timeout_ms", &o::node_timeout_ms, {3, 600000}, "ms",
+      "Time without a heartbeat after which a node counts as lost. A node whose connection "
+      "closes counts as lost at once.");
   keys.number("join_timeout_s", &o::join_timeout_s, {0.01, 86400}, "s",
               "Maximum time that nodes wait for each other at the start.");
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/html/html.hpp>
 #include <rrfp/report/breakdown.hpp>
 
@@ -76,8 +77,6 @@ std::string text_of(const std::string& text, std::size_t characters_max = 1000) 
   }
   return html::escaped(kept);
 }
-
-double milliseconds(nanoseconds t) { return static_cast<double>(t) / 1e6; }
 
 /// Bars of one colour, drawn as strokes as wide as the bars are high: half as much text as
 /// rectangles. The bars of one row must be added in order of time.

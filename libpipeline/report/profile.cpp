@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/report/timeline.hpp>
 #include <rrfp/simulate/duration_table.hpp>
 
@@ -135,7 +136,7 @@ class message_finder {
 /// Milliseconds.
 using samples = std::vector<double>;
 
-void add(samples& to, nanoseconds t) { to.push_back(static_cast<double>(t) / 1e6); }
+void add(samples& to, nanoseconds t) { to.push_back(milliseconds(t)); }
 
 samples sorted(samples s) {
   std::sort(s.begin(), s.end());

@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/files/atomic_file.hpp>
 #include <rrfp/safetensors/collection.hpp>
-#include <rrfp/base/check.hpp>
 
 namespace rrfp::safetensors {
 

@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/files/atomic_file.hpp>
 #include <rrfp/safetensors/file.hpp>
-#include <rrfp/base/check.hpp>
 
 #include "header.hpp"
 

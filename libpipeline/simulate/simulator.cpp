@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include <rrfp/schedule/sequence.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/schedule/sequence.hpp>
 
 #include "event_queue.hpp"
 #include "lower_bound.hpp"

@@ -4,8 +4,6 @@ namespace rrfp::workload {
 
 namespace {
 
-constexpr double fp16_bytes = 2;
-
 std::uint64_t query_width(const block& b) { return std::uint64_t{b.heads} * b.head_dim; }
 std::uint64_t key_width(const block& b) { return std::uint64_t{b.kv_heads} * b.head_dim; }
 

@@ -9,7 +9,6 @@ namespace rrfp::workload {
 
 namespace {
 
-constexpr double fp16_bytes = 2;
 /// An FP32 gradient is read and written.
 constexpr double gradient_traffic_bytes = 8;
 constexpr double state_bytes = 18;

@@ -390,7 +390,7 @@ TEST_CASE("tensors of every type, and their parts, are read back from a rank's f
     CHECK(at::equal(t.value, original->value));
     CHECK(t.part == original->part);
   }
-  const auto sum = checkpoint::verify(folder / "", checkpoint::scrutiny::sizes);
+  const auto sum = checkpoint::verify(folder / "", checkpoint::verification::sizes);
   CHECK_FALSE(sum.ok());  // a folder without a manifest is not a checkpoint
   CHECK_FALSE(
       write_rank(folder / "", stage_id{0}, rank_id{1}, 5,

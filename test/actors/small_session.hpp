@@ -6,9 +6,9 @@
 #include <string>
 
 #include <rrfp/actors/session.hpp>
+#include <rrfp/base/check.hpp>
 #include <rrfp/compute/model.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/base/check.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 

@@ -93,7 +93,7 @@ checkpoint::found_checkpoint saved_weights(const std::string& folder,
 }
 
 /// The result of check_restored() on each of two nodes.
-std::vector<std::string> restored_on_two_nodes(const checkpoint::found& from) {
+std::vector<std::string> restored_on_two_nodes(const checkpoint::found_checkpoint& from) {
   const auto open = [&](const membership_options& seat) -> std::string {
     auto members = membership::join(seat, "");
     if (!members) return members.message();

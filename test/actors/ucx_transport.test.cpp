@@ -203,7 +203,8 @@ TEST_CASE("Many large tensors at once are fetched within the limit, bit for bit"
   CHECK(run_nodes(tls, {body, body}) == "");
 }
 
-TEST_CASE("Large tensors without a checksum are fetched into the memory that device_allocator returns") {
+TEST_CASE(
+    "Large tensors without a checksum are fetched into the memory that device_allocator returns") {
   const bool checked = GENERATE(false, true);
   constexpr std::uint32_t count = 6;
   constexpr std::uint32_t rooms_max = 4;

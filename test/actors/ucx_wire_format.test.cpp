@@ -156,11 +156,11 @@ TEST_CASE("Truncated, damaged and random headers are refused") {
 
 TEST_CASE("An invalid field is refused and named, even with a correct checksum") {
   const auto good = encoded(some_tensor());
-  CHECK(complaint(good) == "none");
-  CHECK(complaint(with(good, 4, std::uint16_t{2})) ==
+  CHECK(decode_error(good) == "none");
+  CHECK(decode_error(with(good, 4, std::uint16_t{2})) ==
         "the sender uses another version of the wire format: expected 1, got 2");
-  CHECK(complaint(with(good, 6, std::uint16_t{8})) == "unknown flags: expected 1, got 8");
-  CHECK(complaint(with(good, 56, std::uint8_t{3})) ==
+  CHECK(decode_error(with(good, 6, std::uint16_t{8})) == "unknown flags: expected 1, got 8");
+  CHECK(decode_error(with(good, 56, std::uint8_t{3})) ==
         "unknown payload kind (highest known): expected 2, got 3");
   CHECK(decode_error(with(good, 57, std::uint8_t{0})) == "unknown dtype code 0");
   CHECK(decode_error(with(good, 57, std::uint8_t{11})) == "unknown dtype code 11");

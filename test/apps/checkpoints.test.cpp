@@ -188,7 +188,7 @@ void kill_repeatedly(int kills) {
     }
     const auto t = read_log(w->at("leg.jsonl"), training.wait());
     INFO("after " << killed << " kills: " << t.o.out << t.o.err);
-    CHECK_THAT(t.o.err, !Contains("passed over"));
+    CHECK_THAT(t.o.err, !Contains("skipped"));
     CHECK(t.resumed.value_or(0) >= saved);
     for (const auto& [step, loss] : t.losses) CHECK(loss == straight.losses.at(step));
     saved = std::max({saved, t.saved, t.resumed.value_or(0)});
@@ -291,10 +291,10 @@ TEST_CASE("an altered or torn checkpoint is named, and the previous one is used"
   fs::remove(w.step(4) + "/manifest.json");
   const auto check =
       run_program({RRFP_NODE, "check", w.job(), "--set", "checkpoint.dir=" + w.dir()});
-  CHECK_THAT(check.out, Contains("passed over: " + file) && Contains("resumes after step 2"));
+  CHECK_THAT(check.out, Contains("skipped: " + file) && Contains("resumes after step 2"));
   const auto rest = w.run({w.saving(2)});
-  CHECK_THAT(rest.o.err, Contains("rrfp-node: passed over: " + file + ": altered: ") &&
-                             Contains("passed over: " + w.step(4) + ": no checkpoint"));
+  CHECK_THAT(rest.o.err, Contains("rrfp-node: skipped: " + file + ": altered: ") &&
+                             Contains("skipped: " + w.step(4) + ": no checkpoint"));
   require_resumes(straight, rest, 2);
   // The resumed run has replaced the bad checkpoints.
   CHECK(w.run({w.saving(2)}).resumed == 12);
@@ -517,7 +517,7 @@ TEST_CASE("an exported model does not depend on how many ranks and stages wrote 
   flip_bit(w.step(5) + "/stage-001-rank-02.safetensors");
   const auto older = exported(w.dir(), "older");
   CHECK(older.code == 0);
-  CHECK_THAT(older.err, Contains("passed over: "));
+  CHECK_THAT(older.err, Contains("skipped: "));
   CHECK_THAT(older.out, Contains("step-00000004"));
   CHECK(exported(w.step(5), "bad").code == 2);
 }

@@ -49,6 +49,21 @@ TEST_CASE("the quickstart trains both ways to the same bits and prints the table
   CHECK(tasks == 3 * 4 * 16 * (2 + 3));
 }
 
+TEST_CASE("on a terminal, progress is one bar that fits its width; elsewhere it is plain lines") {
+  std::string command = "stty cols 60;";
+  for (const auto& argument : short_run) command += " " + argument;
+  const auto on_terminal = run_program({"/usr/bin/script", "-qec", command, "/dev/null"});
+  INFO(on_terminal.out << on_terminal.err);
+  REQUIRE(on_terminal.code == 0);
+  CHECK_THAT(on_terminal.out,
+             Contains("\r[######--------------] ") && Contains("\r[####################] "));
+  for (std::size_t at = 0; (at = on_terminal.out.find("\r[", at)) != std::string::npos; ++at)
+    CHECK(on_terminal.out.find_first_of("\r\n", at + 1) - at - 1 < 60);
+
+  const auto elsewhere = run_program(short_run);
+  CHECK_THAT(elsewhere.out, Contains("step 3/3  loss ") && !Contains("\r") && !Contains("[#"));
+}
+
 TEST_CASE("the pictures train both ways to the same bits, and without pictures to other bits") {
   const scratch_folder folder;
   const auto o = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/shapes.toml", "--set",
@@ -65,7 +80,8 @@ TEST_CASE("the pictures train both ways to the same bits, and without pictures t
   CHECK(lines[9].at("loss_last").get<double>() < lines[9].at("loss_first").get<double>());
 }
 
-TEST_CASE("runs with other numbers of ranks or replicas are shown beside each other, not compared") {
+TEST_CASE(
+    "runs with other numbers of ranks or replicas are shown beside each other, not compared") {
   const scratch_folder folder;
   const auto job_file = folder / "ranks.toml";
   std::ofstream{job_file} << "[model]\nlayers = 2\nhidden = 32\ncontext = 32\n"

@@ -207,8 +207,8 @@ TEST_CASE("bfloat16 computes narrow and keeps weights wide, with the same bits i
     pipeline_options options;
     options.order_seed = 3;
     options.recompute = recompute;
-    const auto got = train_in_stages(model, small_train(),
-                                     {3, 1, microbatches, placement::linear}, data, 3, options);
+    const auto got = train_in_stages(model, small_train(), {3, 1, microbatches, placement::linear},
+                                     data, 3, options);
     CHECK(got.losses == plain.losses);
     for (const auto& [name, value] : plain.weights) {
       INFO(name);

@@ -57,9 +57,10 @@ TEST_CASE("TOML is refused before it is nested too deeply to be held") {
 
 TEST_CASE("An error about a value of model.pretrained names its config.json") {
   const scratch_folder folder;
-  const auto path = folder.write("job.toml",
-                                 "[model]\npretrained = \"m\"\n[pipeline]\ntp = 2\n[data]\n"
-                                 "text = \"job.toml\"\nsequence_length = 8\ntokenizer = \"bytes\"\n");
+  const auto path =
+      folder.write("job.toml",
+                   "[model]\npretrained = \"m\"\n[pipeline]\ntp = 2\n[data]\n"
+                   "text = \"job.toml\"\nsequence_length = 8\ntokenizer = \"bytes\"\n");
   std::filesystem::create_directory(folder.at("m"));
   const auto config = folder.at("m/config.json");
   const auto with = [&](const std::string& more) {

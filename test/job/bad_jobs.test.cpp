@@ -373,9 +373,9 @@ TEST_CASE("Image settings that differ from those of a pretrained model are refus
                                    R"({"do_resize": true, "size": {"height": 32, "width": 32}})");
   CHECK_THAT(
       refused(""),
-      Catch::StartsWith("x.toml:2: model.pretrained: " + asking +
+      Catch::StartsWith("x.toml:2: model.pretrained: " + config +
                         ": do_resize: expected false, got true; rrfp keeps the aspect ratio"));
-  CHECK(refused("blind = true\n") == "accepted");  // it sees none
+  CHECK(refused("blind = true\n") == "accepted");  // no images are used
   folder.write("preprocessor_config.json",
                R"({"do_resize": false, "image_mean": 0.25, "image_std": 0.5})");
   CHECK(refused("") == "x.toml:2: model.pretrained: " + config +

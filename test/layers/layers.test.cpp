@@ -70,24 +70,29 @@ TEST_CASE("Every include of the tree is allowed between its layers") {
   CHECK(layer_violations(RRFP_SOURCE_DIR) == lines{});
 }
 
-TEST_CASE("The core's archive needs the C++ runtime and nothing else") {
-  const auto undefined = symbols_of(RRFP_SCHEDULE_ARCHIVE, "-u");
-  const auto defined = symbols_of(RRFP_SCHEDULE_ARCHIVE, "--defined-only");
+TEST_CASE("The core's archive needs base and the C++ runtime and nothing else") {
+  auto undefined = symbols_of(RRFP_SCHEDULE_ARCHIVE, "-u");
+  auto defined = symbols_of(RRFP_SCHEDULE_ARCHIVE, "--defined-only");
+  for (const auto& symbol : symbols_of(RRFP_BASE_ARCHIVE, "-u")) undefined.push_back(symbol);
+  for (const auto& symbol : symbols_of(RRFP_BASE_ARCHIVE, "--defined-only"))
+    defined.push_back(symbol);
   REQUIRE(undefined.size() > 10);
   REQUIRE(defined.size() > 10);
   CHECK(foreign_symbols(undefined, defined) == lines{});
 }
 
-TEST_CASE("The core links only the warning flags") {
-  CHECK(std::string{RRFP_SCHEDULE_LINKS} == "$<BUILD_INTERFACE:rrfp_options>");
+TEST_CASE("The core links base and the warning flags") {
+  CHECK(std::string{RRFP_SCHEDULE_LINKS} == "rrfp::base $<BUILD_INTERFACE:rrfp_options>");
 }
 
 TEST_CASE("The core may include its own headers and the pure part of the standard library") {
   temporary_tree tree;
   tree.add("libpipeline/schedule/include/rrfp/schedule/a.hpp", "#pragma once\n#include <vector>\n")
+      .add("libpipeline/base/include/rrfp/base/c.hpp", "#include <string>\n")
       .add("libpipeline/schedule/b.hpp", "// #include <thread>\n")
-      .add("libpipeline/schedule/b.cpp", "#include <rrfp/schedule/a.hpp>\n#include \"b.hpp\"\n")
-      .add("libpipeline/schedule/check.cpp", "#include <cstdio>\n#include <cstdlib>\n");
+      .add("libpipeline/schedule/b.cpp",
+           "#include <rrfp/schedule/a.hpp>\n#include <rrfp/base/c.hpp>\n#include \"b.hpp\"\n")
+      .add("libpipeline/base/check.cpp", "#include <cstdio>\n#include <cstdlib>\n");
   CHECK(tree.violations() == lines{});
 }
 

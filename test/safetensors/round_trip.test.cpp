@@ -125,7 +125,7 @@ TEST_CASE("An unfinished file leaves the old file and no temporary file") {
 }
 
 TEST_CASE("A tensor out of order, too many bytes and too few bytes abort") {
-  using rrfp::testing::last_words;
+  using rrfp::testing::abort_message;
   const scratch_folder folder;
   const std::byte some[4]{};
   const auto with_writer = [&](auto use) {

@@ -3,8 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-#include <rrfp/schedule/event.hpp>
 #include <rrfp/base/ids.hpp>
+#include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/stage_core.hpp>
 #include <rrfp/schedule/task.hpp>
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <vector>
 
-#include <catch2/catch.hpp>
 #include <png.h>
+#include <catch2/catch.hpp>
 
 #include "program.hpp"
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/html/html.hpp>
 #include <rrfp/base/check.hpp>
+#include <rrfp/html/html.hpp>
 
 #include "page/assets.hpp"
 #include "page/charts.hpp"
@@ -19,12 +19,6 @@ namespace {
 using html::escaped;
 
 constexpr std::size_t buttons_max = 24;
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& w : words) text += (text.empty() ? "" : ", ") + w;
-  return text;
-}
 
 std::string soft(const std::string& text) {
   return fmt::format("<p class=\"soft\">{}</p>\n", escaped(text));
@@ -48,8 +42,9 @@ std::string machines_of(const experiment& e) {
         .push_back(w.options.name);
   std::string out;
   for (const auto& [text, workloads] : by_machine)
-    out += soft("Devices" + (by_machine.size() == 1 ? "" : " of " + join(workloads)) + ": " + text +
-                ".");
+    out += soft("Devices" +
+                (by_machine.size() == 1 ? "" : fmt::format(" of {}", fmt::join(workloads, ", "))) +
+                ": " + text + ".");
   return out;
 }
 
@@ -65,8 +60,8 @@ std::string head_of(const experiment& e, const std::vector<page_data>& parts,
   const auto shown = parts.front().workloads();
   std::string out =
       soft(fmt::format("{} workloads, {} weathers, {} runs; seeds {}; {} steps each. Engine: {}.",
-                       e.workloads.size(), e.weathers.size(), e.runs.size(), join(seeds), e.steps,
-                       join(engines))) +
+                       e.workloads.size(), e.weathers.size(), e.runs.size(), fmt::join(seeds, ", "),
+                       e.steps, fmt::join(engines, ", "))) +
       soft("Speed-ups are over " + e.baseline + ". From " + e.source +
            (machine.empty() ? "." : "; ran on " + machine + ".")) +
       machines_of(e);
@@ -165,7 +160,7 @@ std::string section_of(const page_data& x, std::size_t weather, const std::strin
   return out + "<h3>Step times, device time, memory</h3>\n" + workload_tables(x, weather);
 }
 
-std::string words() {
+std::string glossary() {
   std::string out = "<h2 id=\"words\">Terms</h2>\n<dl class=\"words\">\n";
   const auto item = [&](std::string_view word, std::string_view what) {
     out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", word, what);
@@ -221,7 +216,7 @@ std::string report_page(const experiment& e, const std::vector<engine_outcomes>&
                      "which a device was free and its stage waited for nothing.",
                      name(all.back().engine), name(all.front().engine))) +
                  agreement_rows(e, all.front().outcomes, all.back().outcomes);
-  page.body += words();
+  page.body += glossary();
   return html::text_of(page);
 }
 

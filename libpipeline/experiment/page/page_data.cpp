@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include <rrfp/base/check.hpp>
 
 namespace rrfp::experiment {
@@ -60,7 +58,5 @@ double page_data::gained(std::size_t workload, std::size_t weather, std::size_t 
   };
   return ms(e_->ablation.front()) / ms(e_->ablation[i]);
 }
-
-std::string figure_text(double figure) { return figure > 0 ? fmt::format("{:.2f}", figure) : ""; }
 
 }  // namespace rrfp::experiment

@@ -49,7 +49,4 @@ class page_data {
   std::vector<measured> all_;
 };
 
-/// "1.56"; empty without a figure.
-std::string figure_text(double figure);
-
 }  // namespace rrfp::experiment

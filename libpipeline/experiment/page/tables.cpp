@@ -5,8 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/experiment/agreement.hpp>
 #include <rrfp/html/html.hpp>
+
+#include "figure_text.hpp"
 
 namespace rrfp::experiment {
 
@@ -14,19 +17,18 @@ namespace {
 
 using html::escaped;
 
-constexpr double gib = double{1 << 30};
-
 /// Milliseconds with a precision that suits their size.
 std::string time_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 3 : 1); }
 
 std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
 
 bool is_above(const workload_entry& w, std::uint64_t held) {
-  return static_cast<double>(held) / gib > w.machine.memory_gib;
+  return static_cast<double>(held) / gibibyte > w.machine.memory_gib;
 }
 
 std::string held_text(const workload_entry& w, std::uint64_t held) {
-  return fmt::format("{:.1f}{}", static_cast<double>(held) / gib, is_above(w, held) ? "!" : "");
+  return fmt::format("{:.1f}{}", static_cast<double>(held) / gibibyte,
+                     is_above(w, held) ? "!" : "");
 }
 
 std::string share_bar(const summary& s) {
@@ -73,7 +75,8 @@ std::string workload_table(const page_data& x, std::size_t workload, std::size_t
     t.cell(std::to_string(m.aggregate.slots_peak));
     if (has_gaps) t.cell(time_text(m.launch_gap_ms));
     if (!has_bytes) continue;
-    t.cell(fmt::format("{:.1f}", static_cast<double>(m.aggregate.activation_bytes_peak) / gib));
+    t.cell(
+        fmt::format("{:.1f}", static_cast<double>(m.aggregate.activation_bytes_peak) / gibibyte));
     t.cell(held_text(w, m.aggregate.held_bytes_peak),
            is_above(w, m.aggregate.held_bytes_peak) ? "above" : "");
   }

@@ -10,7 +10,7 @@ namespace rrfp::report {
 
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 constexpr std::array choices{choice::hint_head, choice::skipped_not_ready, choice::memory_bound,
                              choice::only_choice};
@@ -30,7 +30,8 @@ class run_writer {
   void write() {
     const auto& traced = *line_.run;
     put("{{\"title\":{},\"ranks\":{},",
-        json(traced.title).dump(-1, ' ', false, json::error_handler_t::replace), traced.ranks);
+        ordered_json(traced.title).dump(-1, ' ', false, ordered_json::error_handler_t::replace),
+        traced.ranks);
     put("\"wall\":");
     put_time(out_, line_.wall());
     put(",\"shown\":");
@@ -139,7 +140,7 @@ class run_writer {
 }  // namespace
 
 std::string data_of(const std::vector<examined_run>& runs) {
-  json words;
+  ordered_json words;
   nanoseconds longest = 0;
   for (const auto& r : runs) longest = std::max(longest, r.line->wall());
   words["wall"] = std::max(static_cast<double>(longest) / 1000, 0.001);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/html/html.hpp>
 
 #include "page/assets.hpp"
@@ -47,9 +48,8 @@ std::string notes_of(const page_content& content, const std::vector<examined_run
           "<p class=\"note\">{}: the timeline shows the first {:.3f} ms of {:.3f} ms, the maximum "
           "number of tasks for a page; the tables count all tasks. Choose fewer steps to see "
           "later ones.</p>\n",
-          html::escaped(r.line->run->title),
-          static_cast<double>(r.shown_until - r.line->begin()) / 1e6,
-          static_cast<double>(r.line->wall()) / 1e6);
+          html::escaped(r.line->run->title), milliseconds(r.shown_until - r.line->begin()),
+          milliseconds(r.line->wall()));
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/units.hpp>
 #include <rrfp/html/html.hpp>
 
 #include "page/parts.hpp"
@@ -14,9 +15,6 @@ namespace {
 using html::escaped;
 using html::table;
 using runs_list = std::vector<examined_run>;
-
-double milliseconds(nanoseconds t) { return static_cast<double>(t) / 1e6; }
-double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 double share(nanoseconds part, nanoseconds whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);

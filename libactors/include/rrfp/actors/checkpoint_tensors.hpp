@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/checkpoint/manifest.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/safetensors/dtype.hpp>
-#include <rrfp/base/ids.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::actors {
 
@@ -36,7 +36,8 @@ result<checkpoint::file_entry> write_rank(const std::string& folder, stage_id st
 class checkpoint_tensors {
  public:
   /// Error: a file is not a valid safetensors file, or describes an invalid part; names the file.
-  static result<std::shared_ptr<const checkpoint_tensors>> open(const checkpoint::found& from);
+  static result<std::shared_ptr<const checkpoint_tensors>> open(
+      const checkpoint::found_checkpoint& from);
 
   /// Each tensor keeps its file mapped. Must not be written to.
   std::span<const compute::named_tensor> all() const { return all_; }

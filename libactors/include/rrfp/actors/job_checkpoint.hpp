@@ -35,9 +35,9 @@ struct resume_choice {
   /// The folder into which earlier checkpoints were moved; empty: none were.
   std::string set_aside;
   /// The checkpoint to resume from; nothing: the run starts at step 1.
-  std::optional<checkpoint::found> from;
+  std::optional<checkpoint::found_checkpoint> from;
   /// Newer checkpoints that cannot be used, a line each.
-  std::vector<std::string> passed_over;
+  std::vector<std::string> skipped;
   /// Settings that changed since the checkpoint and change the results, a line each.
   std::vector<std::string> changed;
 

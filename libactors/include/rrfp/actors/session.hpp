@@ -174,7 +174,7 @@ struct session_setup {
   std::optional<checkpoint_setup> checkpoint;
   /// The checkpoint to resume from, the same on every node; nothing: the run starts at step 1. The
   /// model must be the same; stages and ranks may differ.
-  std::optional<checkpoint::found> resume;
+  std::optional<checkpoint::found_checkpoint> resume;
 
   injected_delays delays;
   /// Replaces make_chunk and data.

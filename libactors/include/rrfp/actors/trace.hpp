@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <rrfp/accelerator/platform.hpp>
-#include <rrfp/schedule/event.hpp>
 #include <rrfp/base/ids.hpp>
-#include <rrfp/schedule/memory.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/schedule/event.hpp>
+#include <rrfp/schedule/memory.hpp>
 
 namespace rrfp::actors {
 

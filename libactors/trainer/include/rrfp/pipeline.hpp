@@ -71,13 +71,13 @@
 #include <rrfp/actors/launch_environment.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/trace.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/optimizer.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/base/result.hpp>
 #include <rrfp/stage.hpp>
 
 namespace rrfp {

@@ -11,8 +11,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/compute/rank_group.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/compute/rank_group.hpp>
 
 namespace rrfp {
 

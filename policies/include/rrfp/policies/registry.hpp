@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::policies {
 

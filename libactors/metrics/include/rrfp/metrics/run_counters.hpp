@@ -9,9 +9,9 @@
 #include <mutex>
 #include <string>
 
+#include <rrfp/base/ids.hpp>
 #include <rrfp/metrics/counters.hpp>
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/task.hpp>
 
 namespace rrfp::metrics {

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/schedule/placement.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/schedule/placement.hpp>
 
 namespace rrfp::checkpoint {
 

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/checkpoint/manifest.hpp>
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/checkpoint/manifest.hpp>
 
 namespace rrfp::checkpoint {
 

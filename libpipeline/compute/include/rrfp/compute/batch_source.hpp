@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/compute/microbatch_layout.hpp>
 #include <rrfp/base/ids.hpp>
+#include <rrfp/compute/microbatch_layout.hpp>
 
 namespace rrfp::compute {
 

@@ -1,8 +1,8 @@
 /// The learning rate as a function of the step.
 #pragma once
 
-#include <rrfp/job/options.hpp>
 #include <rrfp/base/ids.hpp>
+#include <rrfp/job/options.hpp>
 
 namespace rrfp::compute {
 

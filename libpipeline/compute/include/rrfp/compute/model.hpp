@@ -27,10 +27,10 @@
 #include <memory>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

@@ -2,10 +2,10 @@
 /// parameters of a chunk.
 #pragma once
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
 #include <rrfp/safetensors/collection.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

@@ -11,12 +11,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/parameter_report.hpp>
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/schedule/event.hpp>
-#include <rrfp/base/ids.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

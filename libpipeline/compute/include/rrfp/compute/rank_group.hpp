@@ -13,8 +13,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <rrfp/schedule/event.hpp>
 #include <rrfp/base/ids.hpp>
+#include <rrfp/schedule/event.hpp>
 
 namespace rrfp::compute {
 

@@ -36,6 +36,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/compute_error.hpp>
 #include <rrfp/compute/memory_meter.hpp>
@@ -47,7 +48,6 @@
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/event.hpp>
 #include <rrfp/schedule/placement.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

@@ -12,11 +12,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/operators.hpp>
 #include <rrfp/compute/shard.hpp>
-#include <rrfp/base/ids.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::compute {
 

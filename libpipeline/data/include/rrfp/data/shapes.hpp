@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/compute/batch_source.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/compute/batch_source.hpp>
 
 namespace rrfp::data {
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <string_view>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/job/byte_level.hpp>
 #include <rrfp/job/options.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

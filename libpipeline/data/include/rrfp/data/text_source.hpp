@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/data/source.hpp>
 #include <rrfp/job/options.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::data {
 

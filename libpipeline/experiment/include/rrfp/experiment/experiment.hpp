@@ -32,8 +32,8 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/job/options.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/options.hpp>
 #include <rrfp/weather/conditions.hpp>
 #include <rrfp/workload/images.hpp>
 #include <rrfp/workload/machine.hpp>

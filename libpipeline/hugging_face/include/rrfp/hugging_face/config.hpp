@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/job/options.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/options.hpp>
 
 namespace rrfp::hugging_face {
 

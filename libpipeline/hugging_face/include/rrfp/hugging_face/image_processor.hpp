@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include <rrfp/job/options.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/options.hpp>
 
 namespace rrfp::hugging_face {
 

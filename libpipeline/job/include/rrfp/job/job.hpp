@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/job/options.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/options.hpp>
 #include <rrfp/weather/options.hpp>
 
 namespace rrfp::job {

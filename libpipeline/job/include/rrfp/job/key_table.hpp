@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/job/closest.hpp>
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/toml_reader.hpp>
 #include <rrfp/job/value.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp::job {
 

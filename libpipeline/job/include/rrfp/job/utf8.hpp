@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string_view>
 
-#include <rrfp/job/value.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/value.hpp>
 
 namespace rrfp::job {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/job/job.hpp>
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/job/job.hpp>
 
 namespace rrfp::plan {
 

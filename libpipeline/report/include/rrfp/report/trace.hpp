@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include <rrfp/schedule/event.hpp>
 #include <rrfp/base/ids.hpp>
-#include <rrfp/schedule/placement.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/schedule/event.hpp>
+#include <rrfp/schedule/placement.hpp>
 
 namespace rrfp::report {
 

@@ -19,8 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <rrfp/safetensors/dtype.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/safetensors/dtype.hpp>
 
 namespace rrfp::safetensors {
 

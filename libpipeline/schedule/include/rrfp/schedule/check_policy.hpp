@@ -1,9 +1,9 @@
 /// Checks the contract of a policy before a core uses it.
 #pragma once
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/base/result.hpp>
 #include <rrfp/schedule/stage_core.hpp>
 
 namespace rrfp {

@@ -4,10 +4,10 @@
 #include <span>
 #include <vector>
 
+#include <rrfp/base/result.hpp>
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/base/result.hpp>
 
 namespace rrfp {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <string_view>
 
-#include <rrfp/schedule/event.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/schedule/event.hpp>
 
 namespace rrfp {
 

@@ -15,6 +15,9 @@
 
 namespace rrfp::workload {
 
+/// Of a weight or an activation.
+inline constexpr double fp16_bytes = 2;
+
 /// One transformer layer. The heads share `kv_heads` key and value heads. The feed-forward part has
 /// two matrices, or three if gated (SwiGLU).
 struct block {

@@ -1,0 +1,1 @@
+// The source of targets that exist for their precompiled headers.
