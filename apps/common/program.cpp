@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <sstream>
 #include <string_view>
 
@@ -109,6 +110,26 @@ void set_signals() {
   ::sigaction(SIGBUS, &bus, nullptr);
 }
 
+/// Help that fits 80 columns: an option shows its value and whether it is required; what excludes
+/// it and the bounds of its value are told by errors.
+class narrow_help : public CLI::Formatter {
+ public:
+  narrow_help() { column_width(26); }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    std::string text = " " + option->get_type_name();
+    if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += " ...";
+    if (option->get_required()) text += " (required)";
+    return text;
+  }
+};
+
+void set_help(CLI::App& app, const std::shared_ptr<narrow_help>& help) {
+  app.formatter(help);
+  for (auto* const command : app.get_subcommands([](const CLI::App*) { return true; }))
+    set_help(*command, help);
+}
+
 }  // namespace
 
 int run_program(const char* name, int argc, char** argv, int (*work)(int, char**)) {
@@ -138,6 +159,11 @@ int fail(const std::string& message) {
 }
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
+  set_help(app, std::make_shared<narrow_help>());
+  if (argc == 1 && app.get_require_subcommand_min() > 0) {
+    write_error(app.help());
+    return exit_bad_input;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

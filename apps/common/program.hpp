@@ -30,8 +30,8 @@ int refuse(const std::string& message);
 /// Reports a failure of the program, such as an output that it cannot write; returns exit_failed.
 int fail(const std::string& message);
 
-/// Parses the arguments. Returns an exit code if the program ends here: after --help, or with wrong
-/// arguments.
+/// Parses the arguments. Returns an exit code if the program ends here: after --help, with wrong
+/// arguments, or without arguments where a command is required, which prints the help as well.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);
 
 }  // namespace rrfp::apps

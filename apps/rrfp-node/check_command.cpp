@@ -37,8 +37,8 @@ std::string limit_text(const memory_limit& limit) {
 void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
                   const std::vector<compute::chunk_estimate>& chunks,
                   const simulate::report& predicted) {
-  print("{:>5}  {:<16}  {:>12}  {:>11}  {:>12}  {:>10}  {:>15}\n", "stage", "layers", "parameters",
-        "weights MiB", "MiB a slot", "peak slots", "activations MiB");
+  print("{:>5}  {:<10} {:>11} {:>11} {:>8} {:>10} {:>15}\n", "stage", "layers", "parameters",
+        "weights MiB", "MiB/slot", "peak slots", "activations MiB");
   for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
     const stage_id stage{s};
     std::string layers;
@@ -52,7 +52,7 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
     const auto slot =
         static_cast<double>(compute::slot_bytes(chunks, dispatch.shape, stage)) / mebibyte;
     const auto& memory = predicted.stages[s].memory;
-    print("{:>5}  {:<16}  {:>12}  {:>11.1f}  {:>12.2f}  {:>10}  {:>15.1f}\n", s, layers, parameters,
+    print("{:>5}  {:<10} {:>11} {:>11.1f} {:>8.2f} {:>10} {:>15.1f}\n", s, layers, parameters,
           bytes_of_parameters(parameters, j.train) / mebibyte, slot, memory.slots_peak,
           slot * memory.slots_peak);
   }
@@ -114,9 +114,10 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
     parameters += chunk.parameters;
   print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode), dispatch->policies->name(),
         dispatch->lookahead, limit_text(dispatch->limits[0]));
-  print("{} stages x {} chunks ({}), {} microbatches of {} x {} tokens, {} parameters\n",
-        dispatch->shape.stages, dispatch->shape.chunks, name(dispatch->shape.layout),
-        dispatch->shape.microbatches, j.data.microbatch_size, j.data.sequence_length, parameters);
+  print("{} stages x {} chunks ({}), {} parameters\n", dispatch->shape.stages,
+        dispatch->shape.chunks, name(dispatch->shape.layout), parameters);
+  print("{} microbatches of {} x {} tokens\n", dispatch->shape.microbatches, j.data.microbatch_size,
+        j.data.sequence_length);
   if (j.pipeline.replicas > 1)
     print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
   if (j.pipeline.tp > 1)
@@ -127,8 +128,8 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   print("{}", *checkpoints);
   const auto ms = [](simulate::nanoseconds t) { return milliseconds(t) / steps; };
   print(
-      "predicted by simulation with [cost] and [jitter], mean of {} steps: step {:.1f} ms, bubble "
-      "{:.1f} %, lower bound {:.1f} ms\n\n",
+      "predicted by simulation with [cost] and [jitter], mean of {} steps:\n"
+      "  step {:.1f} ms, bubble {:.1f} %, lower bound {:.1f} ms\n\n",
       steps, ms(predicted->makespan), predicted->bubble_fraction * 100, ms(predicted->lower_bound));
   return exit_done;
 }

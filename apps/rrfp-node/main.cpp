@@ -121,7 +121,8 @@ int run(int argc, char** argv) {
                    "Maximum size of a file; a larger model is written as\n"
                    "several files with an index")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62));
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62))
+      ->type_name("BYTES");
   apps::init_options begun;
   auto* const init = app.add_subcommand("init", "Write a commented job file as a starting point");
   init->add_option("file", begun.file, "The job file to write; it must not exist yet")->required();

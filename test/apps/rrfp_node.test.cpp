@@ -14,6 +14,13 @@ const std::string job = RRFP_SOURCE "/apps/jobs/quickstart.toml";
 const std::vector<std::string> short_run{
     RRFP_NODE, "run", job, "--set", "train.steps=3", "--set", "jitter.compute=none"};
 
+std::size_t longest_line(const std::string& text) {
+  std::istringstream in{text};
+  std::size_t longest = 0;
+  for (std::string line; std::getline(in, line);) longest = std::max(longest, line.size());
+  return longest;
+}
+
 }  // namespace
 
 TEST_CASE("the quickstart trains both ways to the same bits and prints the table") {
@@ -163,13 +170,35 @@ TEST_CASE("a full disk is reported") {
   CHECK_THAT(o.err, Contains("--json /dev/full") && Contains("No space left"));
 }
 
-TEST_CASE("check prints the plan and runs nothing") {
+TEST_CASE("check prints the plan in 80 columns and runs nothing") {
   const auto o = run_program({RRFP_NODE, "check", job});
   INFO(o.out << o.err);
   REQUIRE(o.code == 0);
-  CHECK_THAT(o.out, Contains("4 stages x 1 chunks (linear), 16 microbatches") &&
+  CHECK_THAT(o.out, Contains("4 stages x 1 chunks (linear)") && Contains("\n16 microbatches") &&
                         Contains("parameters") && Contains("predicted by simulation") &&
                         Contains("lower bound"));
+  CHECK(longest_line(o.out) <= 80);
+}
+
+TEST_CASE("the help of every program and command fits 80 columns") {
+  for (const std::string program : {RRFP_NODE, RRFP_SIM, RRFP_REPORT, RRFP_JITTER, RRFP_SHAPES}) {
+    const auto o = run_program({program, "--help"});
+    INFO(o.out);
+    CHECK(o.code == 0);
+    CHECK(longest_line(o.out) <= 80);
+  }
+  for (const std::string command : {"run", "join", "check", "export", "init", "keys", "policies"}) {
+    const auto o = run_program({RRFP_NODE, command, "--help"});
+    INFO(o.out);
+    CHECK(o.code == 0);
+    CHECK(longest_line(o.out) <= 80);
+  }
+}
+
+TEST_CASE("rrfp-node without arguments prints its help and ends with 2") {
+  const auto o = run_program({RRFP_NODE});
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("Train the job on this machine") && Contains("Exit codes"));
 }
 
 TEST_CASE("keys and policies list the keys and policies of a job") {
