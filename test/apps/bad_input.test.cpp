@@ -105,7 +105,7 @@ TEST_CASE("a fixed order that needs more bytes than dispatch.slot_bytes is refus
          "slot_bytes = 1\n[data]\ntext = [\"" RRFP_SOURCE "/README.md\"]\n";
   for (const std::string command : {"run", "check"})
     require_refused(run_program({RRFP_NODE, command, file}),
-                    {file + ":6: dispatch.slot_bytes", "too little", "one_f_one_b"});
+                    {file + ":6: dispatch.slot_bytes", "too small", "one_f_one_b"});
 }
 
 TEST_CASE("an infeasible table is refused with its cycle") {

@@ -294,7 +294,7 @@ TEST_CASE("an altered or torn checkpoint is named, and the previous one is used"
   CHECK_THAT(check.out, Contains("skipped: " + file) && Contains("resumes after step 2"));
   const auto rest = w.run({w.saving(2)});
   CHECK_THAT(rest.o.err, Contains("rrfp-node: skipped: " + file + ": altered: ") &&
-                             Contains("skipped: " + w.step(4) + ": no checkpoint"));
+                             Contains("skipped: " + w.step(4) + ": not a checkpoint"));
   require_resumes(straight, rest, 2);
   // The resumed run has replaced the bad checkpoints.
   CHECK(w.run({w.saving(2)}).resumed == 12);

@@ -170,7 +170,7 @@ TEST_CASE("A torn, altered or foreign checkpoint is named, and the one before it
   SECTION("another step") {
     fs::copy_file(r->dir() + "/step-00000001/manifest.json", at + "/manifest.json",
                   fs::copy_options::overwrite_existing);
-    falls_back(at + "/manifest.json: of step 1, in the folder of another");
+    falls_back(at + "/manifest.json: expected step 3, got 1");
   }
   SECTION("a file that is missing") {
     fs::remove(file);

@@ -145,7 +145,7 @@ TEST_CASE("an unsupported config is refused with file and key") {
              Catch::Contains("use_sliding_window: expected false, got true"));
   CHECK_THAT(llama("\"layer_types\": [\"sliding_attention\"]"), Catch::Contains("layer_types"));
   CHECK_THAT(llama("\"num_key_value_heads\": 3"),
-             Catch::Contains("model.heads expected a multiple of model.kv_heads = 3, got 4"));
+             Catch::Contains("model.heads: expected a multiple of model.kv_heads = 3, got 4"));
   CHECK_THAT(llama("\"rms_norm_eps\": \"small\""), Catch::Contains("rms_norm_eps: expected a num"));
   CHECK_THAT(llama("\"num_hidden_layers\": -1"), Catch::Contains("expected an integer >= 0"));
   CHECK_THAT(message_of(R"({"model_type": "llava", "text_config": {}})"),

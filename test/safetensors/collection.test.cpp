@@ -116,7 +116,7 @@ TEST_CASE("A missing or invalid model is refused in one line") {
         "tensor 'b': expected in one.safetensors, which does not have it");
   for (const std::string bad : {"../one.safetensors", "/etc/passwd", "sub/../../x", "..", "", "."})
     CHECK(with(index_of({{"a", bad}})) ==
-          "tensor 'a': expected a file of the folder, got '" + bad + "'");
+          "tensor 'a': expected a file in the folder, got '" + bad + "'");
 }
 
 TEST_CASE("A model is divided into files of a limited size, as declared") {
