@@ -117,7 +117,8 @@ class narrow_help : public CLI::Formatter {
   narrow_help() { column_width(26); }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
-    std::string text = " " + option->get_type_name();
+    const auto type = option->get_type_name();  // NAME:CHECK:CHECK
+    auto text = " " + type.substr(0, type.find(':'));
     if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += " ...";
     if (option->get_required()) text += " (required)";
     return text;

@@ -103,8 +103,8 @@ int run(int argc, char** argv) {
       app.add_subcommand("export", "Write a checkpoint as a transformers model");
   export_model
       ->add_option("checkpoint", exported.checkpoint,
-                   "The folder of a checkpoint, or a folder of checkpoints:\n"
-                   "the newest one")
+                   "The folder of a checkpoint, or of checkpoints: the\n"
+                   "newest one")
       ->required();
   export_model
       ->add_option("--out", exported.out, "The folder of the model; it must not hold a model yet")
