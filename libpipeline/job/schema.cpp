@@ -35,9 +35,13 @@ void add_pipeline(std::vector<key>& table) {
   using o = pipeline_options;
   keys.integer("stages", &o::stages, {1, 1024}, "", "Number of physical stages.");
   keys.integer("chunks", &o::chunks, {1, 64}, "", "Number of model parts on each stage.");
-  keys.choice("placement", &o::layout,
-              {name(placement::linear), name(placement::interleaved), name(placement::v)},
-              "Placement of the chunks; `auto`: `linear` with one chunk, else `interleaved`.");
+  keys.choice(
+      "placement", &o::layout,
+      {name(placement::linear), name(placement::interleaved), name(placement::v)},
+      "Placement of the parts of the model on p stages. `linear`: one chunk per stage, in the "
+      "order of the stages; `interleaved`: chunk c of stage s is part c * p + s; `v`: two "
+      "chunks, the second in reverse order; `auto`: `linear` with one chunk, else "
+      "`interleaved`.");
   keys.integer("microbatches", &o::microbatches, {1, 65536}, "",
                "Number of microbatches in a step.");
   keys.integer("tp", &o::tp, {1, 64}, "", "Number of tensor-parallel ranks per stage.");
@@ -66,13 +70,17 @@ void add_dispatch(std::vector<key>& table) {
              "stages, microbatches) in mode `ready`, `none` in mode `in-order`.");
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
-  keys.integer(
-      "run_ahead", &o::run_ahead, {0, 65536}, "forwards",
-      "Maximum number of forwards by which a stage may be ahead of its backwards; 0: no limit.");
-  keys.choice("admission", &o::admit,
-              {name(admission::loaded), name(admission::small_large_small),
-               name(admission::large_first), name(admission::small_first)},
-              "Order in which the first stage admits the microbatches of a step.");
+  keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
+               "Maximum number of forwards by which a stage may be ahead of its backwards; at the "
+               "limit only the oldest unfinished microbatch runs further forwards. Postponed W do "
+               "not count. 0: no limit.");
+  keys.choice(
+      "admission", &o::admit,
+      {name(admission::loaded), name(admission::small_large_small), name(admission::large_first),
+       name(admission::small_first)},
+      "Order in which the first stage admits the microbatches of a step. `loaded`: that of the "
+      "data; `small_large_small`: the cheapest first and last, the most expensive in the "
+      "middle; `large_first`, `small_first`: sorted by cost.");
 }
 
 const words activations{"gelu", "gelu_tanh", "silu", "relu"};
@@ -97,8 +105,10 @@ void add_model(std::vector<key>& table) {
                "Width of a head; 0: `hidden` / `heads`.");
   keys.integer("feed_forward", &o::feed_forward, {0, 1 << 20}, "",
                "Width of the feed-forward layers; 0: 4 * `hidden`.");
-  keys.integer("vocabulary", &o::vocabulary, {1, 1 << 24}, "",
-               "Number of token ids; for text, more than its largest byte.");
+  keys.integer(
+      "vocabulary", &o::vocabulary, {1, 1 << 24}, "",
+      "Number of token ids. The default is enough for `data.text`; other data of bytes takes "
+      "258: the bytes, 256 for an image and 257 for the end of a document.");
   keys.integer("context", &o::context, {1, 1 << 20}, "tokens", "Maximum sequence length.");
   keys.choice("activation", &o::activation, activations,
               "Activation of the feed-forward layers; `auto`: `gelu_tanh` for gpt2, else `silu`.");
@@ -212,8 +222,10 @@ void add_train(std::vector<key>& table) {
   keys.integer("seed", &o::seed, {}, "", "Seed of the weights, the data order and dropout.");
   keys.choice("optimizer", &o::optimizer, {"adamw", "sgd"}, "Optimizer.");
   keys.number("lr", &o::lr, {0, 1e3}, "", "Learning rate after the warm-up.");
-  keys.number("lr_min", &o::lr_min, {0, 1e3}, "",
-              "Learning rate at the end of the cosine decay; at most `lr`.");
+  keys.number(
+      "lr_min", &o::lr_min, {0, 1e3}, "",
+      "Learning rate to which half a cosine over the steps after the warm-up leads down from "
+      "`lr`; at most `lr`.");
   keys.integer("warmup_steps", &o::warmup_steps, {0, count_max}, "",
                "Number of steps of linear warm-up from 0 to `lr`.");
   keys.number("beta1", &o::beta1, {0, 1, false, true}, "", "adamw: decay of the first moment.");
@@ -240,10 +252,12 @@ void add_jitter(std::vector<key>& table) {
   using o = weather::jitter_options;
   keys.integer("seed", &o::seed, {}, "",
                "Seed of all delays. Equal seeds give equal delays in every mode.");
-  keys.preset("level", {"J0", "J1", "J2", "J3"},
-              "The paper's levels: set `compute`, `probability`, `floor_ms` and `alpha` unless the "
-              "job sets them.",
-              apply_level);
+  keys.preset(
+      "level", {"J0", "J1", "J2", "J3"},
+      "The paper's levels set `compute`, `probability`, `floor_ms` and `alpha` unless the job "
+      "sets them. `J0`: no delays; `J1`: `paper`, 0.1, 5, 0.5; `J2`: `paper`, 0.2, 10, 1.0; "
+      "`J3`: `paper`, 0.3, 15, 1.5.",
+      apply_level);
   add_jitter_keys(keys);
   section_keys<delay_options> given{table, "jitter", &job::delays};
   given.optional_text("delays", &delay_options::file, path_rule::files, "a file, or nothing",

@@ -17,13 +17,16 @@ void add_jitter_keys(Keys& keys) {
   keys.choice(
       "compute", &o::compute,
       {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
-      "Distribution of the delay of a task.");
+      "Distribution of the delay of a task. `lognormal`: the task takes its expected time "
+      "multiplied by a log-normal factor of mean 1. `paper`: with `probability`, F, B and BW take "
+      "`alpha` * max(`floor_ms`, average task time of the stage) * U longer, U uniform in [0.5, "
+      "1.5).");
   keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
               "lognormal: standard deviation of the logarithm.");
   keys.number("probability", &o::probability, {0, 1}, "",
               "paper: share of tasks that are delayed.");
   keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
-              "paper: minimum task time that scales the delay.");
+              "paper: minimum of the task time that scales the delay.");
   keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: factor on the delay.");
   keys.choice("link", &o::link,
               {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
