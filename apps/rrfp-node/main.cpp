@@ -24,8 +24,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 internal error, or an output or the last checkpoint could\n"
-      "not be written, 2 bad input, 3 a node was lost, 130 interrupted.\n"
+      "Exit codes: 0 done, 1 internal error or hang, or an output or the last\n"
+      "checkpoint could not be written, 2 bad input, 3 a node was lost or did not\n"
+      "join in time, 130 interrupted.\n"
       "If the reader of standard output closes the pipe, the run continues and its\n"
       "later output is discarded.");
 
