@@ -22,19 +22,18 @@ void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*
 
 at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
   const auto& t = l.what;
-  const auto vs = shape_.virtual_stage(stage_, t.chunk);
   // All chunks of a stage share one slot, so each chunk counts its part of it.
   const auto slot = model_.slot_bytes ? model_.slot_bytes(step_, t.mb) : 0;
   const auto share = static_cast<std::int64_t>(slot) / shape_.chunks;
   if (t.kind == task_kind::forward) {
     held_ += share;
     peak_ = std::max(peak_.load(), held_.load());
-    if (!shape_.is_last(vs)) return message_;
-    losses_.push_back({t.mb, 0, model_.tokens});
-    return {};
+  } else if (has_weight(t.kind)) {
+    held_ -= share;
   }
-  if (t.kind != task_kind::backward) held_ -= share;
-  return is_backward(t.kind) && !shape_.is_first(vs) ? message_ : at::Tensor{};
+  if (shape_.consumer_of(stage_, t)) return message_;
+  if (t.kind == task_kind::forward) losses_.push_back({t.mb, 0, model_.tokens});
+  return {};
 }
 
 }  // namespace rrfp::actors

@@ -66,10 +66,8 @@ class tracer {
   }
 
   rank_set missing_input(const stage_state& s, const task& t) const {
-    if (t.kind == task_kind::weight) return 0;
-    const auto vs = job_.shape.virtual_stage(s.stage, t.chunk);
     const bool forward = t.kind == task_kind::forward;
-    if (!forward && job_.shape.is_last(vs)) return 0;
+    if (!forward && !job_.shape.producer_of(s.stage, t)) return 0;
     const auto& inputs = forward ? s.activations : s.gradients;
     const auto all = ~rank_set{0} >> (64 - job_.ranks);
     return all & ~inputs[index(t)];
@@ -78,16 +76,6 @@ class tracer {
   std::string name_of(place p) const {
     if (job_.replicas == 1) return fmt::format("stage {}", p.stage.value());
     return fmt::format("replica {} stage {}", p.replica.value(), p.stage.value());
-  }
-
-  /// The stage and task that produce the input of `t`; nothing if no other task does.
-  std::optional<std::pair<stage_id, task>> producer_of(stage_id stage, const task& t) const {
-    if (t.kind == task_kind::weight) return std::nullopt;
-    const auto vs = job_.shape.virtual_stage(stage, t.chunk);
-    const bool forward = t.kind == task_kind::forward;
-    if (forward ? job_.shape.is_first(vs) : job_.shape.is_last(vs)) return std::nullopt;
-    const auto from = job_.shape.at(virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1});
-    return std::pair{from.stage, task{t.kind, t.mb, from.chunk}};
   }
 
  private:
@@ -170,17 +158,17 @@ class tracer {
   }
 
   std::string cause_of_missing_input(place here, const task& t, rank_set missing) {
-    const auto producer = producer_of(here.stage, t);
+    const auto producer = job_.shape.producer_of(here.stage, t);
     if (!producer)
       return fmt::format("{}: data of {} is missing on {}", name_of(here), to_string(t),
                          to_text(missing));
-    const place from{here.replica, producer->first};
+    const place from{here.replica, producer->stage};
+    const task wanted{t.kind, t.mb, producer->what.chunk};
     const auto at = states_.find(from);
     const auto step = states_.at(here)->step;
-    const bool left =
-        at != states_.end() && at->second->step >= step &&
-        (at->second->phase == stage_phase::idle || is_finished(*at->second, producer->second));
-    if (!left) return cause_of_task(from, producer->second);
+    const bool left = at != states_.end() && at->second->step >= step &&
+                      (at->second->phase == stage_phase::idle || is_finished(*at->second, wanted));
+    if (!left) return cause_of_task(from, wanted);
     return fmt::format("the {} for {} left {} and has not arrived at {} {}, {}",
                        t.kind == task_kind::forward ? "activation" : "gradient", to_string(t),
                        name_of(from), name_of(here), to_text(missing), to_string(step));
@@ -226,10 +214,10 @@ std::vector<std::string> details_of(const job_dimensions& job, const stage_state
     lines.push_back("step not ended on " + to_text(s.not_ended));
   if (s.waits && s.waiting.why != wait_cause::complete)
     if (const auto missing = trace.missing_input(s, s.waiting.head); missing != 0) {
-      const auto producer = trace.producer_of(s.stage, s.waiting.head);
+      const auto producer = job.shape.producer_of(s.stage, s.waiting.head);
       lines.push_back(fmt::format(
           "input of {} from {} is missing on {}", to_string(s.waiting.head),
-          producer ? trace.name_of({s.replica, producer->first}) : "the data", to_text(missing)));
+          producer ? trace.name_of({s.replica, producer->stage}) : "the data", to_text(missing)));
     }
   for (const auto mb : s.holders) {
     const auto next = trace.next_of(s, mb);

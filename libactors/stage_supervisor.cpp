@@ -263,14 +263,8 @@ std::string stage_supervisor::describe() const {
     return head + fmt::format("{} launches not finished by its ranks", core_.outstanding()) + rest;
   if (!waiting_) return head + "about to decide" + rest;
   const auto& w = waiting_->waiting;
-  const auto& shape = core_.config().shape;
-  const auto vs = shape.virtual_stage(stage_, w.head.chunk);
-  const bool forward = w.head.kind == task_kind::forward;
-  std::string from = "itself";
-  if (forward && !shape.is_first(vs))
-    from = fmt::format("stage {}", shape.at(virtual_stage_id{vs.value() - 1}).stage.value());
-  if (is_backward(w.head.kind) && !shape.is_last(vs))
-    from = fmt::format("stage {}", shape.at(virtual_stage_id{vs.value() + 1}).stage.value());
+  const auto producer = core_.config().shape.producer_of(stage_, w.head);
+  const auto from = producer ? fmt::format("stage {}", producer->stage.value()) : "itself";
   return head +
          fmt::format("waits ({}) for {}, whose input comes from {}", rrfp::name(w.why),
                      to_string(w.head), from) +

@@ -22,6 +22,11 @@ void require_health(const rank_collectives& groups) {
   }
 }
 
+/// The payload that a task needs as its input.
+payload payload_of(const task& receiver) {
+  return receiver.kind == task_kind::forward ? payload::activation : payload::gradient;
+}
+
 /// Sends a complete tensor; copies it to host memory first if the transport cannot read it.
 void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   auto& wire = *rank->context->wire;
@@ -91,18 +96,10 @@ class execution {
  private:
   /// The header of the message with the output.
   message_header destination() const {
-    const auto& t = run_.launched.what;
     const auto& from = rank->address;
-    const auto& shape = rank->context->shape;
-    const auto vs = shape.virtual_stage(from.stage, t.chunk).value();
-    const bool forward = t.kind == task_kind::forward;
-    const auto to = shape.at(virtual_stage_id{forward ? vs + 1 : vs - 1});
-    return {forward ? payload::activation : payload::gradient,
-            run_.step,
-            t.mb,
-            to.chunk,
-            from,
-            {to.stage, from.rank, from.replica}};
+    const auto to = rank->context->shape.consumer_of(from.stage, run_.launched.what).value();
+    return {payload_of(to.what), run_.step, to.what.mb,
+            to.what.chunk,       from,      {to.stage, from.rank, from.replica}};
   }
 
   const run_launch run_;
@@ -230,12 +227,9 @@ void tp_rank::start(const run_launch& l) {
   if (auto taken = order_.accept(l.launched.seq, l.launched.what); !taken)
     return post(setup_->supervisor, failed{setup_->name() + ": " + taken.message(), false});
   const auto& t = l.launched.what;
-  const auto& shape = setup_->context->shape;
-  const auto vs = shape.virtual_stage(setup_->address.stage, t.chunk);
   const bool forward = t.kind == task_kind::forward;
-  const bool has_input = forward ? !shape.is_first(vs) : is_backward(t.kind) && !shape.is_last(vs);
   at::Tensor input;
-  if (has_input) {
+  if (setup_->context->shape.producer_of(setup_->address.stage, t)) {
     auto taken = inputs_.extract(input_key{l.step, forward, t.mb, t.chunk});
     RRFP_CHECK(!taken.empty(), "a launched task's input is here");
     input = std::move(taken.mapped());
@@ -262,19 +256,11 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
       std::find_if(followed.begin() + static_cast<std::ptrdiff_t>(launched_), followed.end(),
                    [](const task& t) { return t.kind != task_kind::weight; });
   if (next == followed.end()) return std::nullopt;
-  const auto& shape = setup_->context->shape;
   const auto& own = setup_->address;
-  const auto vs = shape.virtual_stage(own.stage, next->chunk);
-  const bool forward = next->kind == task_kind::forward;
-  if (forward ? shape.is_first(vs) : shape.is_last(vs)) return std::nullopt;
-  const auto from = shape.at(virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1}).stage;
-  if (from == own.stage) return std::nullopt;
-  const message_header input{forward ? payload::activation : payload::gradient,
-                             step,
-                             next->mb,
-                             next->chunk,
-                             {from, own.rank, own.replica},
-                             own};
+  const auto from = setup_->context->shape.producer_of(own.stage, *next);
+  if (!from || from->stage == own.stage) return std::nullopt;
+  const message_header input{
+      payload_of(*next), step, next->mb, next->chunk, {from->stage, own.rank, own.replica}, own};
   if (named_input_ == input) return std::nullopt;
   named_input_ = input;
   return input;

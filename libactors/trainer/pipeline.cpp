@@ -438,10 +438,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       }
       auto s = options_.make_stage(place);
       if (!s) return s.failure();
+      const auto here = shape.at(virtual_stage_id{place.index});
+      const auto from = shape.producer_of(here.stage, {task_kind::forward, {}, here.chunk});
       const auto input_name =
-          place.is_first()
-              ? std::string{"the batch"}
-              : fmt::format("stage {}", shape.at(virtual_stage_id{place.index - 1}).stage.value());
+          from ? fmt::format("stage {}", from->stage.value()) : std::string{"the batch"};
       return make_stage_chunk(place, *std::move(s), input_name, {options_.loss});
     };
     return caught(named("its factory", make));

@@ -13,7 +13,7 @@ namespace {
 struct output_key {
   replica_id replica;
   step_id step;
-  std::uint32_t virtual_stage = 0;
+  virtual_stage_id vs;
   bool forward = false;
   microbatch_id mb;
 
@@ -23,7 +23,7 @@ struct output_key {
 struct output_hash {
   std::size_t operator()(const output_key& k) const {
     std::size_t h = k.replica.value();
-    for (const std::uint64_t part : {k.step.value(), std::uint64_t{k.virtual_stage},
+    for (const std::uint64_t part : {k.step.value(), std::uint64_t{k.vs.value()},
                                      std::uint64_t{k.forward}, std::uint64_t{k.mb.value()}})
       h = (h ^ part) * 0x9e3779b97f4a7c15u;
     return h;
@@ -99,21 +99,16 @@ class path_finder {
   }
 
   output_key output_of(const traced_task& t) const {
-    return {t.replica, t.step, run_.shape.virtual_stage(t.stage, t.what.chunk).value(),
+    return {t.replica, t.step, run_.shape.virtual_stage(t.stage, t.what.chunk),
             t.what.kind == task_kind::forward, t.what.mb};
   }
 
   /// The task whose output this one needs, on the rank that ended last.
   const traced_task* sender_of(const traced_task& t) const {
-    const auto vs = run_.shape.virtual_stage(t.stage, t.what.chunk);
+    const auto sender = run_.shape.producer_of(t.stage, t.what);
+    if (!sender) return nullptr;
     auto wanted = output_of(t);
-    if (t.what.kind == task_kind::forward) {
-      if (run_.shape.is_first(vs)) return nullptr;
-      --wanted.virtual_stage;
-    } else {
-      if (!is_backward(t.what.kind) || run_.shape.is_last(vs)) return nullptr;
-      ++wanted.virtual_stage;
-    }
+    wanted.vs = sender->vs;
     const auto found = outputs_.find(wanted);
     // A task that began no earlier cannot be the sender.
     return found == outputs_.end() || found->second->begin >= t.begin ? nullptr : found->second;

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -101,15 +102,11 @@ class message_finder {
     std::vector<timed_message> found;
     for (const auto& l : launches_) {
       const auto& t = l.timed;
-      auto wanted = output_of(t);
-      auto& vs = std::get<virtual_stage_id>(wanted);
-      const auto to = vs;
-      if (t.what.kind == task_kind::weight) continue;
-      const bool forward = t.what.kind == task_kind::forward;
-      if (forward ? shape_.is_first(vs) : shape_.is_last(vs)) continue;
-      vs = virtual_stage_id{forward ? vs.value() - 1 : vs.value() + 1};
+      const auto sender = shape_.producer_of(t.stage, t.what);
       // A transfer within a stage is not a message.
-      if (shape_.at(vs).stage == t.stage) continue;
+      if (!sender || sender->stage == t.stage) continue;
+      auto wanted = output_of(t);
+      const auto to = std::exchange(std::get<virtual_stage_id>(wanted), sender->vs);
       const auto sent = ends_.find(wanted);
       if (sent == ends_.end() || !woken_.contains({t.replica, t.stage, l.decided})) continue;
       // The clocks of two nodes may differ by more than the duration of a message.

@@ -38,6 +38,25 @@ chunk_position pipeline_shape::at(virtual_stage_id vs) const {
   return {stage_id{turned ? stages - 1 - place : place}, chunk_id{chunk}};
 }
 
+std::optional<placed_task> pipeline_shape::neighbour(stage_id stage, const task& t,
+                                                     bool behind) const {
+  if (t.kind == task_kind::weight) return std::nullopt;
+  const auto vs = virtual_stage(stage, t.chunk);
+  if (behind ? is_last(vs) : is_first(vs)) return std::nullopt;
+  const virtual_stage_id to{behind ? vs.value() + 1 : vs.value() - 1};
+  const auto place = at(to);
+  const auto kind = is_backward(t.kind) ? task_kind::backward : task_kind::forward;
+  return placed_task{to, place.stage, {kind, t.mb, place.chunk}};
+}
+
+std::optional<placed_task> pipeline_shape::producer_of(stage_id stage, const task& t) const {
+  return neighbour(stage, t, is_backward(t.kind));
+}
+
+std::optional<placed_task> pipeline_shape::consumer_of(stage_id stage, const task& t) const {
+  return neighbour(stage, t, !is_backward(t.kind));
+}
+
 status pipeline_shape::validate() const {
   if (stages == 0) return error{"stages: expected at least 1, got 0"};
   if (chunks == 0) return error{"chunks: expected at least 1, got 0"};

@@ -120,24 +120,15 @@ class dry_run {
   /// The task that the head of stage s waits for.
   std::optional<need> blocker(std::uint32_t s) const {
     const auto& t = head(s);
-    const auto vs = shape_.virtual_stage(stage_id{s}, t.chunk);
-    const auto unless_done = [&](task_kind kind, int step) -> std::optional<need> {
-      const auto [stage, chunk] = shape_.at(
-          virtual_stage_id{static_cast<std::uint32_t>(static_cast<int>(vs.value()) + step)});
-      const task wanted{kind, t.mb, chunk};
-      if (done_[stage.value()].test(wanted)) return std::nullopt;
-      return need{stage.value(), wanted};
+    const auto unless_done = [&](std::uint32_t stage, const task& wanted) -> std::optional<need> {
+      if (done_[stage].test(wanted)) return std::nullopt;
+      return need{stage, wanted};
     };
-    switch (t.kind) {
-      case task_kind::forward:
-        return shape_.is_first(vs) ? std::nullopt : unless_done(task_kind::forward, -1);
-      case task_kind::backward:
-      case task_kind::backward_weight:
-        if (const auto own = unless_done(task_kind::forward, 0)) return own;
-        return shape_.is_last(vs) ? std::nullopt : unless_done(task_kind::backward, +1);
-      case task_kind::weight: return unless_done(task_kind::backward, 0);
-    }
-    RRFP_CHECK(false, "unknown kind");
+    if (t.kind == task_kind::weight) return unless_done(s, {task_kind::backward, t.mb, t.chunk});
+    if (is_backward(t.kind))
+      if (const auto own = unless_done(s, {task_kind::forward, t.mb, t.chunk})) return own;
+    const auto from = shape_.producer_of(stage_id{s}, t);
+    return from ? unless_done(from->stage.value(), from->what) : std::nullopt;
   }
 
   const pipeline_shape shape_;

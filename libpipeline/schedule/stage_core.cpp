@@ -423,30 +423,22 @@ class stage_core::impl {
 
   /// The unlaunched task of this stage that must be launched before `t`, if there is one.
   std::optional<task> own_task_before(const task& t) const {
-    const auto& shape = config_.shape;
     const auto left = [&](task_kind kind, microbatch_id mb, chunk_id chunk) -> std::optional<task> {
       const auto at = position(kind, mb, chunk);
       if (!left_.test(at)) return std::nullopt;
       return tasks_[at];
     };
-    const auto vs = shape.virtual_stage(config_.stage, t.chunk);
     if (t.kind == task_kind::weight) {
       const microbatch_id folded{fold_next_[t.chunk.value()]};
       const auto backward = left(task_kind::backward, t.mb, t.chunk);
       if (backward || folded >= t.mb) return backward;
       return left(task_kind::backward, folded, t.chunk);
     }
-    if (t.kind == task_kind::forward) {
-      if (shape.is_first(vs)) return std::nullopt;
-      const auto from = shape.at(virtual_stage_id{vs.value() - 1});
-      if (from.stage != config_.stage) return std::nullopt;
-      return left(task_kind::forward, t.mb, from.chunk);
-    }
-    if (const auto forward = left(task_kind::forward, t.mb, t.chunk)) return forward;
-    if (shape.is_last(vs)) return std::nullopt;
-    const auto from = shape.at(virtual_stage_id{vs.value() + 1});
-    if (from.stage != config_.stage) return std::nullopt;
-    return left(task_kind::backward, t.mb, from.chunk);
+    if (is_backward(t.kind))
+      if (const auto forward = left(task_kind::forward, t.mb, t.chunk)) return forward;
+    const auto from = config_.shape.producer_of(config_.stage, t);
+    if (!from || from->stage != config_.stage) return std::nullopt;
+    return left(from->what.kind, t.mb, from->what.chunk);
   }
 
   // ---- the frozen ranking

@@ -18,13 +18,13 @@ void duration_recorder::on_event(stage_id stage, nanoseconds at, const event& e)
 }
 
 void duration_recorder::on_arrival(stage_id stage, nanoseconds at, const input_arrived& e) {
-  const auto vs = shape_.virtual_stage(stage, e.chunk);
-  const bool forward = e.kind == task_kind::forward;
+  const task receiver{e.kind, e.mb, e.chunk};
+  const auto sender = shape_.producer_of(stage, receiver);
   // No task produces the data of the first virtual stage.
-  if (forward && shape_.is_first(vs)) return;
-  const auto left = forward ? forward_ended_[index(virtual_stage_id{vs.value() - 1}, e.mb)]
-                            : backward_ended_[index(virtual_stage_id{vs.value() + 1}, e.mb)];
-  table_.set_link(step_, vs, {e.kind, e.mb, e.chunk}, at - left);
+  if (!sender) return;
+  const auto& ended = e.kind == task_kind::forward ? forward_ended_ : backward_ended_;
+  table_.set_link(step_, shape_.virtual_stage(stage, e.chunk), receiver,
+                  at - ended[index(sender->vs, e.mb)]);
 }
 
 void duration_recorder::on_task(const task_span& ran) {

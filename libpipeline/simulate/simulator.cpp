@@ -36,41 +36,11 @@ struct stage_state {
   nanoseconds sends_since = 0;
 };
 
-/// The receivers of the results of one chunk of one stage.
-struct route {
-  struct hop {
-    bool exists = false;
-    bool same_stage = false;
-    virtual_stage_id to;
-    chunk_position at;
-  };
-  virtual_stage_id here;
-  hop up;    ///< activations
-  hop down;  ///< gradients
-};
-
-std::vector<route> routes_of(const pipeline_shape& shape) {
-  std::vector<route> routes(shape.virtual_stages());
-  for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
-    const virtual_stage_id here{v};
-    const auto [stage, chunk] = shape.at(here);
-    const auto hop = [&, stage = stage](virtual_stage_id to) {
-      const auto at = shape.at(to);
-      return route::hop{true, at.stage == stage, to, at};
-    };
-    auto& r = routes[std::size_t{stage.value()} * shape.chunks + chunk.value()];
-    r.here = here;
-    if (!shape.is_last(here)) r.up = hop(virtual_stage_id{v + 1});
-    if (!shape.is_first(here)) r.down = hop(virtual_stage_id{v - 1});
-  }
-  return routes;
-}
-
 class simulation {
  public:
   simulation(const plan& p, const cost_model& costs, observer* watcher,
              std::vector<stage_core> cores)
-      : plan_(p), costs_(costs), watcher_(watcher), routes_(routes_of(p.shape)), bound_(p.shape) {
+      : plan_(p), costs_(costs), watcher_(watcher), bound_(p.shape) {
     stages_.reserve(cores.size());
     for (auto& core : cores) stages_.emplace_back(std::move(core));
     report_.stages.resize(stages_.size());
@@ -181,10 +151,11 @@ class simulation {
     const auto mb = input / 2 % plan_.shape.microbatches;
     const auto chunk = input / 2 / plan_.shape.microbatches;
     const auto kind = input % 2 == 0 ? task_kind::forward : task_kind::backward;
-    notify(s, input_arrived{kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{0}});
+    const task receiver{kind, microbatch_id{mb}, chunk_id{chunk}};
+    notify(s, input_arrived{kind, receiver.mb, receiver.chunk, rank_id{0}});
     if (!blocking()) return;
-    const auto& producer = source_of(s, {kind, microbatch_id{mb}, chunk_id{chunk}});
-    if (!producer.same_stage) end_sending(producer.at.stage.value());
+    const auto sender = plan_.shape.producer_of(stage_id{s}, receiver)->stage;
+    if (sender != stage_id{s}) end_sending(sender.value());
   }
 
   void act(std::uint32_t s, std::span<const action> actions) {
@@ -211,7 +182,7 @@ class simulation {
     stage.task_began = now_;
     const auto duration = costs_.compute(step_, stage_id{s}, t);
     RRFP_CHECK(duration >= 0, "a duration must not be negative");
-    bound_.add_task(route_of(s, t.chunk).here, stage_id{s}, t, duration);
+    bound_.add_task(plan_.shape.virtual_stage(stage_id{s}, t.chunk), stage_id{s}, t, duration);
     report_.stages[s].busy += duration;
     report_.stages[s].order.push_back(t);
     queue_.push(timed_event::task_end(now_ + duration, s));
@@ -246,25 +217,23 @@ class simulation {
 
   /// Returns whether the result goes to another stage.
   bool send(std::uint32_t s, const task& done) {
-    if (done.kind == task_kind::weight) return false;
-    const bool forward = done.kind == task_kind::forward;
-    const auto& from = route_of(s, done.chunk);
-    const auto& hop = forward ? from.up : from.down;
-    if (!hop.exists) return false;
-    const task next{forward ? task_kind::forward : task_kind::backward, done.mb, hop.at.chunk};
-    if (hop.same_stage || !blocking())
-      travel(hop.at.stage.value(), hop.to, next, hop.same_stage);
+    const auto next = plan_.shape.consumer_of(stage_id{s}, done);
+    if (!next) return false;
+    const bool same_stage = next->stage == stage_id{s};
+    if (same_stage || !blocking())
+      travel(*next, same_stage);
     else
-      post_end(hop.at.stage.value(), next, sent);
-    return !hop.same_stage;
+      post_end(*next, sent);
+    return !same_stage;
   }
 
-  /// Sends the input of `next` to `to` on stage `s`.
-  void travel(std::uint32_t s, virtual_stage_id to, const task& next, bool same_stage = false) {
-    const auto delay = same_stage ? 0 : costs_.link(step_, to, next);
+  /// Sends the input of `next`.
+  void travel(const placed_task& next, bool same_stage = false) {
+    const auto& t = next.what;
+    const auto delay = same_stage ? 0 : costs_.link(step_, next.vs, t);
     RRFP_CHECK(delay >= 0, "a message must not arrive before it is sent");
-    bound_.add_link(next.kind, next.mb, delay);
-    queue_.push(timed_event::arrival(now_ + delay, s, input_index_of(next)));
+    bound_.add_link(t.kind, t.mb, delay);
+    queue_.push(timed_event::arrival(now_ + delay, next.stage.value(), input_index_of(t)));
   }
 
   // ---- blocking transport
@@ -273,12 +242,12 @@ class simulation {
 
   bool blocking() const { return plan_.messages == transport::blocking; }
 
-  /// Posts one end of the message that carries the input of `next` to stage `s`.
-  void post_end(std::uint32_t s, const task& next, message_end end) {
-    auto& posted = stages_[s].posted[input_index_of(next)];
+  /// Posts one end of the message that carries the input of `next`.
+  void post_end(const placed_task& next, message_end end) {
+    auto& posted = stages_[next.stage.value()].posted[input_index_of(next.what)];
     RRFP_CHECK((posted & end) == 0, "each end is posted once per step");
     posted |= end;
-    if (posted == (sent | received)) travel(s, route_of(s, next.chunk).here, next);
+    if (posted == (sent | received)) travel(next);
   }
 
   /// Posts the receive of the next F or B if another stage has to send its input.
@@ -288,11 +257,11 @@ class simulation {
     const auto next = std::find_if(obeyed.begin() + ran, obeyed.end(),
                                    [](const task& t) { return t.kind != task_kind::weight; });
     if (next == obeyed.end()) return;
-    const auto& from = source_of(s, *next);
-    const bool forward = next->kind == task_kind::forward;
-    const task input{forward ? task_kind::forward : task_kind::backward, next->mb, next->chunk};
-    const auto posted = stages_[s].posted[input_index_of(input)];
-    if (from.exists && !from.same_stage && (posted & received) == 0) post_end(s, input, received);
+    const auto& shape = plan_.shape;
+    const auto from = shape.producer_of(stage_id{s}, *next);
+    const auto posted = stages_[s].posted[input_index_of(*next)];
+    if (from && from->stage != stage_id{s} && (posted & received) == 0)
+      post_end(*shape.consumer_of(from->stage, from->what), received);
   }
 
   void end_sending(std::uint32_t s) {
@@ -303,19 +272,9 @@ class simulation {
     notify_finished(s);
   }
 
-  /// The producer of the input of an F or B.
-  const route::hop& source_of(std::uint32_t s, const task& t) const {
-    const auto& r = route_of(s, t.chunk);
-    return t.kind == task_kind::forward ? r.down : r.up;
-  }
-
   timed_event::input_index input_index_of(const task& t) const {
     return 2 * (t.chunk.value() * plan_.shape.microbatches + t.mb.value()) +
            (t.kind == task_kind::forward ? 0 : 1);
-  }
-
-  const route& route_of(std::uint32_t s, chunk_id chunk) const {
-    return routes_[std::size_t{s} * plan_.shape.chunks + chunk.value()];
   }
 
   // ---- idle time
@@ -361,12 +320,12 @@ class simulation {
     if (t.kind == task_kind::weight)
       return "its own " + to_string(task{task_kind::backward, t.mb, t.chunk});
     if (is_backward(t.kind) && !has_run(s, own_forward)) return "its own " + to_string(own_forward);
-    const auto& from = route_of(s, t.chunk);
-    const auto& hop = is_backward(t.kind) ? from.up : from.down;
-    if (!hop.exists) return "nothing";
-    const auto backward = stages_[hop.at.stage.value()].core.backward_of(t.mb, hop.at.chunk);
-    const task wanted{is_backward(t.kind) ? backward : task_kind::forward, t.mb, hop.at.chunk};
-    return to_string(wanted) + " of stage " + std::to_string(hop.at.stage.value());
+    const auto from = plan_.shape.producer_of(stage_id{s}, t);
+    if (!from) return "nothing";
+    auto wanted = from->what;
+    if (is_backward(wanted.kind))
+      wanted.kind = stages_[from->stage.value()].core.backward_of(wanted.mb, wanted.chunk);
+    return to_string(wanted) + " of stage " + std::to_string(from->stage.value());
   }
 
   std::string explain_deadlock() const {
@@ -391,7 +350,6 @@ class simulation {
   const plan& plan_;
   const cost_model& costs_;
   observer* const watcher_;
-  const std::vector<route> routes_;
   const event decide_{decide{}};
 
   std::vector<stage_state> stages_;

@@ -50,6 +50,61 @@ TEST_CASE("at() and virtual_stage() are inverse and cover every position once") 
   }
 }
 
+TEST_CASE("F needs the F of the virtual stage before, B and BW the B behind, W neither") {
+  const pipeline_shape shape{2, 2, 4, placement::interleaved};
+  const task forward{task_kind::forward, microbatch_id{3}, chunk_id{1}};
+  const placed_task before{virtual_stage_id{1}, stage_id{1}, task_of("F3").value()};
+  CHECK(shape.producer_of(stage_id{0}, forward) == before);
+  CHECK(shape.consumer_of(stage_id{1}, before.what) ==
+        placed_task{virtual_stage_id{2}, stage_id{0}, forward});
+  for (const auto kind : {task_kind::backward, task_kind::backward_weight}) {
+    const placed_task behind{virtual_stage_id{2}, stage_id{0}, task_of("B3.1").value()};
+    CHECK(shape.producer_of(stage_id{1}, {kind, microbatch_id{3}, chunk_id{0}}) == behind);
+    CHECK(shape.consumer_of(stage_id{0}, {kind, microbatch_id{3}, chunk_id{1}}) ==
+          placed_task{virtual_stage_id{1}, stage_id{1}, task_of("B3").value()});
+  }
+  CHECK_FALSE(shape.producer_of(stage_id{1}, task_of("W3").value()));
+  CHECK_FALSE(shape.consumer_of(stage_id{1}, task_of("W3").value()));
+}
+
+TEST_CASE("The V placement passes results to the other chunk of the stage where it turns") {
+  const pipeline_shape shape{3, 2, 1, placement::v};
+  const placed_task turned{virtual_stage_id{3}, stage_id{2}, task_of("F0.1").value()};
+  CHECK(shape.consumer_of(stage_id{2}, task_of("F0").value()) == turned);
+  const placed_task back{virtual_stage_id{2}, stage_id{2}, task_of("B0").value()};
+  CHECK(shape.consumer_of(stage_id{2}, task_of("BW0.1").value()) == back);
+  CHECK_FALSE(shape.consumer_of(stage_id{0}, task_of("F0.1").value()));
+  CHECK_FALSE(shape.producer_of(stage_id{0}, task_of("B0.1").value()));
+}
+
+TEST_CASE("Producers and consumers form one chain from the first virtual stage to the last") {
+  for (const auto layout : {placement::linear, placement::interleaved, placement::v})
+    for (std::uint32_t p = 1; p <= 4; ++p)
+      for (std::uint32_t v = 1; v <= 3; ++v) {
+        const pipeline_shape shape{p, v, 2, layout};
+        if (!shape.validate()) continue;
+        for (std::uint32_t vs = 0; vs < p * v; ++vs) {
+          const auto [stage, chunk] = shape.at(virtual_stage_id{vs});
+          const task forward{task_kind::forward, microbatch_id{1}, chunk};
+          const task backward{task_kind::backward, microbatch_id{1}, chunk};
+          const placed_task here{virtual_stage_id{vs}, stage, forward};
+          const placed_task here_back{virtual_stage_id{vs}, stage, backward};
+          const auto next = shape.consumer_of(stage, forward);
+          const auto next_back = shape.producer_of(stage, backward);
+          REQUIRE(next.has_value() == (vs + 1 < p * v));
+          REQUIRE(next_back.has_value() == next.has_value());
+          REQUIRE(shape.producer_of(stage, forward).has_value() == (vs > 0));
+          REQUIRE(shape.consumer_of(stage, backward).has_value() == (vs > 0));
+          if (!next) continue;
+          REQUIRE(next->vs == virtual_stage_id{vs + 1});
+          REQUIRE(shape.at(next->vs) == chunk_position{next->stage, next->what.chunk});
+          REQUIRE(shape.producer_of(next->stage, next->what) == here);
+          REQUIRE(next_back->vs == next->vs);
+          REQUIRE(shape.consumer_of(next_back->stage, next_back->what) == here_back);
+        }
+      }
+}
+
 TEST_CASE("An impossible shape is refused with what was expected and what came") {
   CHECK(pipeline_shape{1, 1, 1, placement::linear}.validate().ok());
   CHECK(pipeline_shape{1, 2, 1, placement::v}.validate().ok());

@@ -11,6 +11,7 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/schedule/task.hpp>
 
 namespace rrfp {
 
@@ -25,6 +26,15 @@ struct chunk_position {
   chunk_id chunk;
 
   auto operator<=>(const chunk_position&) const = default;
+};
+
+/// A task and where it runs.
+struct placed_task {
+  virtual_stage_id vs;
+  stage_id stage;
+  task what;
+
+  bool operator==(const placed_task&) const = default;
 };
 
 /// The dimensions of a pipeline.
@@ -42,8 +52,19 @@ struct pipeline_shape {
   bool is_first(virtual_stage_id vs) const { return vs.value() == 0; }
   bool is_last(virtual_stage_id vs) const { return vs.value() + 1 == virtual_stages(); }
 
+  /// The task of the neighbouring virtual stage whose output `t` of `stage` needs: an F for an F, a
+  /// B for a B or BW. Nothing for W, for F on the first virtual stage (data) and for B on the last
+  /// one (the loss). As in input_arrived, B stands for BW too.
+  std::optional<placed_task> producer_of(stage_id stage, const task& t) const;
+  /// The task of the neighbouring virtual stage that needs the output of `t`; the inverse of
+  /// producer_of(). Nothing for W, for F on the last virtual stage and for B on the first one.
+  std::optional<placed_task> consumer_of(stage_id stage, const task& t) const;
+
   /// The error names the invalid size or combination (zero stages, linear with two chunks, ...).
   status validate() const;
+
+ private:
+  std::optional<placed_task> neighbour(stage_id stage, const task& t, bool behind) const;
 };
 
 }  // namespace rrfp
