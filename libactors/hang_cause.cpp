@@ -26,6 +26,14 @@ struct place {
 bool is_one(rank_set ranks) { return (ranks & (ranks - 1)) == 0; }
 const char* has(rank_set ranks) { return is_one(ranks) ? "has" : "have"; }
 
+/// "rank 1" or "ranks 0, 3"
+std::string to_text(rank_set ranks) {
+  std::string text;
+  for (std::uint32_t r = 0; r < 64; ++r)
+    if ((ranks >> r & 1) != 0) text += (text.empty() ? "" : ", ") + std::to_string(r);
+  return (is_one(ranks) ? "rank " : "ranks ") + text;
+}
+
 /// Separates a root cause from its consequence.
 constexpr std::string_view consequence = " (so ";
 
@@ -60,7 +68,7 @@ class tracer {
   std::optional<task> next_of(const stage_state& s, microbatch_id mb) const {
     for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight})
       for (std::uint32_t c = 0; c < job_.shape.chunks; ++c)
-        if (const task t{kind, mb, chunk_id{c}}; !is_finished(s, t) && !waits_for_other(s, t))
+        if (const task t{kind, mb, chunk_id{c}}; !s.core.is_done(t) && !s.core.own_task_before(t))
           return t;
     return std::nullopt;
   }
@@ -68,9 +76,8 @@ class tracer {
   rank_set missing_input(const stage_state& s, const task& t) const {
     const bool forward = t.kind == task_kind::forward;
     if (!forward && !job_.shape.producer_of(s.stage, t)) return 0;
-    const auto& inputs = forward ? s.activations : s.gradients;
-    const auto all = ~rank_set{0} >> (64 - job_.ranks);
-    return all & ~inputs[index(t)];
+    const auto& inputs = s.core.progress_of(t.mb, t.chunk);
+    return all_ranks(job_.ranks) & ~(forward ? inputs.activation : inputs.gradient);
   }
 
   std::string name_of(place p) const {
@@ -79,24 +86,6 @@ class tracer {
   }
 
  private:
-  std::size_t index(const task& t) const {
-    return std::size_t{t.chunk.value()} * job_.shape.microbatches + t.mb.value();
-  }
-
-  bool is_finished(const stage_state& s, const task& t) const {
-    const auto bits = s.finished[index(t)];
-    if (t.kind == task_kind::forward) return (bits & forward_finished) != 0;
-    if (is_backward(t.kind)) return (bits & backward_finished) != 0;
-    return (bits & weight_finished) != 0;
-  }
-
-  /// B waits for its own F, W for its own B.
-  bool waits_for_other(const stage_state& s, const task& t) const {
-    if (t.kind == task_kind::forward) return false;
-    const auto before = t.kind == task_kind::weight ? task_kind::backward : task_kind::forward;
-    return !is_finished(s, {before, t.mb, t.chunk});
-  }
-
   std::string cause_of_stage(place here) {
     const auto at = states_.find(here);
     if (at == states_.end()) return name_of(here) + " does not answer";
@@ -107,13 +96,14 @@ class tracer {
         return fmt::format(
             "{}: {} of {} not ended {}: waiting for gradients of replicas or of the stage of a "
             "tied parameter",
-            name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.step));
+            name_of(here), to_text(s.not_ended), job_.ranks, to_string(s.core.step));
       case stage_phase::running: break;
     }
-    if (!s.flights.empty()) return cause_of_launch(here, s);
-    if (!s.waits || s.waiting.why == wait_cause::complete) return {};
-    if (s.waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, s.waiting.head);
-    return cause_of_task(here, s.waiting.head);
+    if (!s.core.running.empty()) return cause_of_launch(here, s);
+    const auto& waiting = s.core.waiting;
+    if (!s.core.waits || waiting.why == wait_cause::complete) return {};
+    if (waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, waiting.head);
+    return cause_of_task(here, waiting.head);
   }
 
   /// Why `t` is not finished at `here`.
@@ -124,36 +114,34 @@ class tracer {
     const auto& s = *at->second;
     if (s.phase == stage_phase::idle) return {};
     // A stage runs its launches in order, so the first unfinished launch delays all that follow.
-    if (!s.flights.empty()) return cause_of_launch(here, s);
-    if (is_backward(t.kind) || t.kind == task_kind::weight)
-      if (waits_for_other(s, t))
-        return cause_of_task(
-            here, {t.kind == task_kind::weight ? task_kind::backward : task_kind::forward, t.mb,
-                   t.chunk});
+    if (!s.core.running.empty()) return cause_of_launch(here, s);
+    if (const auto own = s.core.own_task_before(t)) return cause_of_task(here, *own);
     if (const auto missing = missing_input(s, t); missing != 0)
       return cause_of_missing_input(here, t, missing);
     // All inputs are here and the task does not run.
-    if (s.waits && s.waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, t);
-    if (s.waits && s.waiting.head != t) return cause_of_task(here, s.waiting.head);
+    const auto& waiting = s.core.waiting;
+    if (s.core.waits && waiting.why == wait_cause::memory) return cause_of_missing_slot(here, s, t);
+    if (s.core.waits && waiting.head != t) return cause_of_task(here, waiting.head);
     return fmt::format("{}: {} of {} is ready and not launched", name_of(here), to_string(t),
-                       to_string(s.step));
+                       to_string(s.core.step));
   }
 
   std::string cause_of_launch(place here, const stage_state& s) const {
-    const auto& f = s.flights.front();
-    const auto all = ~rank_set{0} >> (64 - job_.ranks);
-    const auto waiting = f.behind & s.in_collective;
-    const auto missing = f.behind & ~s.in_collective;
+    const auto& [launched, behind] = s.core.running.front();
+    const auto waiting = behind & s.in_collective;
+    const auto missing = behind & ~s.in_collective;
     if (waiting != 0 && missing != 0)
       return fmt::format(
           "{} {} not entered the collective of {}, {}, that {} {} in; launched "
           "{:.1f} s ago",
-          name_of(here) + " " + to_text(missing), has(missing), to_string(f.launched_task),
-          to_string(s.step), to_text(waiting), is_one(waiting) ? "is" : "are", seconds(f.age));
-    auto text = fmt::format("{} {} not finished {} of {}, launched {:.1f} s ago",
-                            name_of(here) + " " + to_text(f.behind), has(f.behind),
-                            to_string(f.launched_task), to_string(s.step), seconds(f.age));
-    if (f.behind != all) text += fmt::format("; {} finished it", to_text(all & ~f.behind));
+          name_of(here) + " " + to_text(missing), has(missing), to_string(launched.what),
+          to_string(s.core.step), to_text(waiting), is_one(waiting) ? "is" : "are",
+          seconds(s.ages.front()));
+    auto text = fmt::format(
+        "{} {} not finished {} of {}, launched {:.1f} s ago", name_of(here) + " " + to_text(behind),
+        has(behind), to_string(launched.what), to_string(s.core.step), seconds(s.ages.front()));
+    if (const auto done = all_ranks(job_.ranks) & ~behind; done != 0)
+      text += fmt::format("; {} finished it", to_text(done));
     return text;
   }
 
@@ -165,9 +153,9 @@ class tracer {
     const place from{here.replica, producer->stage};
     const task wanted{t.kind, t.mb, producer->what.chunk};
     const auto at = states_.find(from);
-    const auto step = states_.at(here)->step;
-    const bool left = at != states_.end() && at->second->step >= step &&
-                      (at->second->phase == stage_phase::idle || is_finished(*at->second, wanted));
+    const auto step = states_.at(here)->core.step;
+    const bool left = at != states_.end() && at->second->core.step >= step &&
+                      (at->second->phase == stage_phase::idle || at->second->core.is_done(wanted));
     if (!left) return cause_of_task(from, wanted);
     return fmt::format("the {} for {} left {} and has not arrived at {} {}, {}",
                        t.kind == task_kind::forward ? "activation" : "gradient", to_string(t),
@@ -175,7 +163,7 @@ class tracer {
   }
 
   std::string cause_of_missing_slot(place here, const stage_state& s, const task& t) {
-    for (const auto mb : s.holders) {
+    for (const auto mb : s.core.holders) {
       const auto next = next_of(s, mb);
       if (!next) continue;
       const auto why = cause_of_task(here, *next);
@@ -207,19 +195,23 @@ std::vector<std::string> details_of(const job_dimensions& job, const stage_state
   const std::vector<stage_state> alone{s};
   const tracer trace{job, alone};
   std::vector<std::string> lines;
-  for (const auto& f : s.flights)
-    lines.push_back(fmt::format("launch {} {}, {:.3f} s ago, not finished on {}", f.seq.value(),
-                                to_string(f.launched_task), seconds(f.age), to_text(f.behind)));
+  for (std::size_t i = 0; i < s.core.running.size(); ++i) {
+    const auto& [launched, behind] = s.core.running[i];
+    lines.push_back(fmt::format("launch {} {}, {:.3f} s ago, not finished on {}",
+                                launched.seq.value(), to_string(launched.what), seconds(s.ages[i]),
+                                to_text(behind)));
+  }
   if (s.phase == stage_phase::ending && s.not_ended != 0)
     lines.push_back("step not ended on " + to_text(s.not_ended));
-  if (s.waits && s.waiting.why != wait_cause::complete)
-    if (const auto missing = trace.missing_input(s, s.waiting.head); missing != 0) {
-      const auto producer = job.shape.producer_of(s.stage, s.waiting.head);
+  if (const auto& head = s.core.waiting.head;
+      s.core.waits && s.core.waiting.why != wait_cause::complete)
+    if (const auto missing = trace.missing_input(s, head); missing != 0) {
+      const auto producer = job.shape.producer_of(s.stage, head);
       lines.push_back(fmt::format(
-          "input of {} from {} is missing on {}", to_string(s.waiting.head),
+          "input of {} from {} is missing on {}", to_string(head),
           producer ? trace.name_of({s.replica, producer->stage}) : "the data", to_text(missing)));
     }
-  for (const auto mb : s.holders) {
+  for (const auto mb : s.core.holders) {
     const auto next = trace.next_of(s, mb);
     const auto missing = next ? trace.missing_input(s, *next) : 0;
     auto line = fmt::format("slot held by microbatch {}", mb.value());

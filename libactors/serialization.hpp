@@ -5,8 +5,7 @@
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/compute/parameter_report.hpp>
 #include <rrfp/compute/stage_compute.hpp>
-#include <rrfp/schedule/event.hpp>
-#include <rrfp/schedule/memory.hpp>
+#include <rrfp/schedule/stage_snapshot.hpp>
 
 #include "caf_compat.hpp"
 
@@ -25,8 +24,17 @@ auto fields(auto f, task& x) { return f(x.kind, x.mb, x.chunk); }
 auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
 auto fields(auto f, fold_range& x) { return f(x.first, x.count); }
 auto fields(auto f, launch& x) { return f(x.seq, x.what, x.why, x.folds); }
+auto fields(auto f, wait& x) { return f(x.why, x.head); }
 auto fields(auto f, memory_use& x) {
   return f(x.slots, x.slots_peak, x.bytes, x.bytes_peak, x.activations, x.activations_peak);
+}
+auto fields(auto f, running_launch& x) { return f(x.launched, x.behind); }
+auto fields(auto f, chunk_progress& x) {
+  return f(x.activation, x.gradient, x.forward_done, x.backward_done, x.weight_done);
+}
+auto fields(auto f, stage_snapshot& x) {
+  return f(x.step, x.microbatches, x.running, x.waits, x.waiting, x.bound, x.memory, x.holders,
+           x.ready, x.remaining, x.progress);
 }
 RRFP_INSPECT_BY_FIELDS
 

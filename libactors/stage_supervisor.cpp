@@ -54,7 +54,8 @@ caf::behavior stage_supervisor::make_behavior() {
         post(job_, std::move(m));
       },
       [this](report_progress) {
-        post(job_, stage_progress{describe(), state()});
+        auto now = state();
+        post(job_, stage_progress{describe(now), std::move(now)});
       },
       [this](failed& m) { post(job_, std::move(m)); },
       [this](const stop& m) {
@@ -128,9 +129,8 @@ void stage_supervisor::on_launch_done(const launch_done& m) {
   notify_core(task_finished{m.launched.seq, m.rank});
   if (context_->trace != nullptr)
     context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.launched,
-                                     ledger_.decided_at(m.launched.seq), m.begin, m.end, m.delay,
-                                     core_.memory(), m.held_bytes, m.device_memory});
-  ledger_.finish(m.launched.seq, m.rank);
+                                     ledger_.decided_at(m.launched.seq).value(), m.begin, m.end,
+                                     m.delay, core_.memory(), m.held_bytes, m.device_memory});
   counters_.tasks[static_cast<std::size_t>(m.launched.what.kind)].observe(m.end - m.begin);
   request_decision();
 }
@@ -224,45 +224,43 @@ stage_state stage_supervisor::state() const {
   stage_state s;
   s.replica = replica_;
   s.stage = stage_;
-  s.step = step_;
   s.phase = phase_;
-  s.waits = waiting_.has_value();
-  if (waiting_) s.waiting = waiting_->waiting;
-  s.ready = core_.ready();
-  s.remaining = core_.remaining();
-  s.slots_limit = core_.config().limit.slots;
-  if (phase_ == stage_phase::ending)
-    s.not_ended = ~rank_set{0} >> (64 - core_.config().ranks) & ~ranks_ended_;
+  s.core = core_.snapshot();
+  const auto now = context_->now();
+  for (const auto& r : s.core.running)
+    s.ages.push_back(now - ledger_.decided_at(r.launched.seq).value_or(now));
+  if (phase_ == stage_phase::ending) s.not_ended = all_ranks(core_.config().ranks) & ~ranks_ended_;
   for (const auto& w : context_->watches)
     if (w.address.replica == replica_ && w.address.stage == stage_ && w.stage && w.stage->open())
       s.in_collective |= rank_set{1} << w.address.rank.value();
-  ledger_.describe(s, context_->now());
   return s;
 }
 
 std::string stage_supervisor::full_report() const {
   const job_dimensions job{core_.config().shape, core_.config().ranks, context_->replicas};
   const auto decisions = ledger_.decisions();
-  auto text = describe() + "\n";
-  for (const auto& line : details_of(job, state())) text += fmt::format("    {}\n", line);
+  const auto now = state();
+  auto text = describe(now) + "\n";
+  for (const auto& line : details_of(job, now)) text += fmt::format("    {}\n", line);
   return text +
          fmt::format("    the last {} decisions, with the time since the run began:\n      {}\n",
                      decisions.size(), fmt::join(decisions, "\n      "));
 }
 
-std::string stage_supervisor::describe() const {
+std::string stage_supervisor::describe(const stage_state& s) const {
   const auto prefix =
       context_->replicas == 1 ? std::string{} : fmt::format("replica {} ", replica_.value());
-  const auto head = fmt::format("{}stage {}: {}: ", prefix, stage_.value(), to_string(step_));
-  if (phase_ == stage_phase::idle) return head + "done, waits for the job";
-  if (phase_ == stage_phase::ending)
+  const auto head = fmt::format("{}stage {}: {}: ", prefix, stage_.value(), to_string(s.core.step));
+  if (s.phase == stage_phase::idle) return head + "done, waits for the job";
+  if (s.phase == stage_phase::ending)
     return head + "all tasks done, waits for its ranks to end the step";
-  const auto rest = fmt::format(", {} ready, {} of the step left, {} slots held", core_.ready(),
-                                core_.remaining(), core_.memory().slots);
-  if (core_.outstanding() > 0)
-    return head + fmt::format("{} launches not finished by its ranks", core_.outstanding()) + rest;
-  if (!waiting_) return head + "about to decide" + rest;
-  const auto& w = waiting_->waiting;
+  const auto rest = fmt::format(", {} ready, {} of the step left, {} slots held", s.core.ready,
+                                s.core.remaining, s.core.memory.slots);
+  if (!s.core.running.empty())
+    return head + fmt::format("{} launches not finished by its ranks", s.core.running.size()) +
+           rest;
+  if (!s.core.waits) return head + "about to decide" + rest;
+  const auto& w = s.core.waiting;
   const auto producer = core_.config().shape.producer_of(stage_, w.head);
   const auto from = producer ? fmt::format("stage {}", producer->stage.value()) : "itself";
   return head +

@@ -16,6 +16,7 @@
 #include "messages.hpp"
 #include "run_context.hpp"
 #include "stage_ledger.hpp"
+#include "stage_state.hpp"
 
 namespace rrfp::actors {
 
@@ -54,7 +55,7 @@ class stage_supervisor : public actor_base {
   void perform(const rrfp::wait& w);
   void end_wait(std::int64_t now);
   void count_gauges();
-  std::string describe() const;
+  std::string describe(const stage_state& s) const;
   stage_state state() const;
   /// The stage's part of the node's hang report.
   std::string full_report() const;

@@ -21,21 +21,24 @@ void memory_slots::reset(std::span<const std::uint64_t> slot_bytes) {
   use_ = {};
 }
 
-bool memory_slots::fits(microbatch_id mb) const {
-  if (limit_.slots != 0 && use_.slots >= limit_.slots) return false;
-  return limit_.bytes == 0 || use_.slots == 0 || use_.bytes + bytes_of(mb.value()) <= limit_.bytes;
+memory_bound memory_slots::bound_on_fitting(microbatch_id mb) const {
+  if (limit_.slots != 0 && use_.slots >= limit_.slots) return memory_bound::slots;
+  if (limit_.bytes == 0 || use_.slots == 0) return memory_bound::none;
+  return use_.bytes + bytes_of(mb.value()) <= limit_.bytes ? memory_bound::none
+                                                           : memory_bound::bytes;
 }
 
-bool memory_slots::may_take(microbatch_id mb) const {
+memory_bound memory_slots::bound_on_taking(microbatch_id mb) const {
   RRFP_CHECK(state_[mb.value()] == state::waiting, "a microbatch takes its slot once per step");
-  if (!fits(mb)) return false;
-  if (mb.value() == oldest_waiting_) return true;
-  if (limit_.slots != 0 && use_.slots + 2 > limit_.slots) return false;
-  if (limit_.bytes == 0) return true;
+  const auto now = bound_on_fitting(mb);
+  if (now != memory_bound::none || mb.value() == oldest_waiting_) return now;
+  if (limit_.slots != 0 && use_.slots + 2 > limit_.slots) return memory_bound::slots;
+  if (limit_.bytes == 0) return memory_bound::none;
   std::uint64_t reserved = 0;
   for (auto older = oldest_waiting_; older < mb.value(); ++older)
     if (state_[older] == state::waiting) reserved = std::max(reserved, bytes_of(older));
-  return use_.bytes + bytes_of(mb.value()) + reserved <= limit_.bytes;
+  return use_.bytes + bytes_of(mb.value()) + reserved <= limit_.bytes ? memory_bound::none
+                                                                      : memory_bound::bytes;
 }
 
 void memory_slots::take(microbatch_id mb) {

@@ -215,7 +215,7 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
     if (t.kind == task_kind::forward) {
       if (!admitted[t.mb.value()]) {
         if (!slots.fits(t.mb))
-          return refused(t, limit.slots != 0 && slots.use().slots >= limit.slots
+          return refused(t, slots.bound_on_fitting(t.mb) == memory_bound::slots
                                 ? std::to_string(limit.slots) + " slots"
                                 : std::to_string(limit.bytes) + " bytes");
         admitted[t.mb.value()] = true;

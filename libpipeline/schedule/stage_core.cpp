@@ -15,16 +15,11 @@ constexpr std::uint32_t none = priority_bitmap::none;
 
 /// The state of one (microbatch, chunk).
 struct progress {
-  std::uint64_t forward_ranks = 0;   ///< bit r: the input of F has arrived on rank r
-  std::uint64_t backward_ranks = 0;  ///< bit r: the gradient has arrived on rank r
+  rank_set forward_ranks = 0;   ///< the input of F has arrived there
+  rank_set backward_ranks = 0;  ///< the gradient has arrived there
   bool forward_launched = false;
   bool backward_launched = false;
   bool weight_due = false;  ///< a W or BW was launched, folded or not
-};
-
-struct running_launch {
-  launch what;
-  std::uint64_t ranks_left = 0;
 };
 
 /// A range of positions in the ranking.
@@ -54,7 +49,7 @@ class stage_core::impl {
     RRFP_CHECK(lanes >= 1 && lanes <= lanes_max, "lanes() must be 1 to lanes_max");
     RRFP_CHECK(config_.mode == dispatch_mode::ready || lanes == 1,
                "in-order dispatch needs a policy with one lane");
-    all_ranks_ = config_.ranks == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << config_.ranks) - 1;
+    all_ranks_ = all_ranks(config_.ranks);
     freeze_ranking();
     actions_.reserve(config_.lookahead + 2);
   }
@@ -63,6 +58,37 @@ class stage_core::impl {
     actions_.clear();
     std::visit([this](const auto& x) { handle(x); }, e);
     return actions_;
+  }
+
+  stage_snapshot snapshot() const {
+    const auto microbatches = config_.shape.microbatches;
+    stage_snapshot s{.step = step_,
+                     .microbatches = microbatches,
+                     .running = running_,
+                     .waits = waiting_.has_value(),
+                     .waiting = waiting_.value_or(wait{}),
+                     .bound = bound(),
+                     .memory = slots_.use(),
+                     .holders = {},
+                     .ready = ready_count_,
+                     .remaining = left_.count(),
+                     .progress = {}};
+    for (microbatch_id mb; mb.value() < microbatches; mb = microbatch_id{mb.value() + 1})
+      if (slots_.holds(mb)) s.holders.push_back(mb);
+    for (std::size_t i = 0; i < progress_.size(); ++i) {
+      const auto& p = progress_[i];
+      s.progress.push_back({p.forward_ranks, p.backward_ranks, p.forward_launched,
+                            p.backward_launched, i % microbatches < fold_next_[i / microbatches]});
+    }
+    for (const auto& r : running_) {
+      const auto& [seq, t, why, folds] = r.launched;
+      auto& done = s.progress[config_.shape.index(t.mb, t.chunk)];
+      if (t.kind == task_kind::forward) done.forward_done = false;
+      if (is_backward(t.kind)) done.backward_done = false;
+      for (auto mb = folds.first.value(); mb < folds.first.value() + folds.count; ++mb)
+        s.progress[config_.shape.index(microbatch_id{mb}, t.chunk)].weight_done = false;
+    }
+    return s;
   }
 
   const stage_config config_;
@@ -130,9 +156,7 @@ class stage_core::impl {
     return position_[index({kind, mb, chunk})];
   }
   progress& progress_of(microbatch_id mb, chunk_id chunk) {
-    RRFP_CHECK(mb.value() < config_.shape.microbatches && chunk.value() < config_.shape.chunks,
-               "the task must belong to the step");
-    return progress_[std::size_t{chunk.value()} * config_.shape.microbatches + mb.value()];
+    return progress_[config_.shape.index(mb, chunk)];
   }
   bool on_last_virtual_stage(chunk_id chunk) const {
     return config_.shape.is_last(config_.shape.virtual_stage(config_.stage, chunk));
@@ -144,6 +168,8 @@ class stage_core::impl {
     RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
                "a step begins only after the previous one has ended");
     aborted_ = false;
+    step_ = e.step;
+    waiting_.reset();
     slots_.reset(e.slot_bytes);
     std::fill(progress_.begin(), progress_.end(), progress{});
     std::fill(fold_next_.begin(), fold_next_.end(), 0);
@@ -165,7 +191,7 @@ class stage_core::impl {
     RRFP_CHECK(forward || !on_last_virtual_stage(e.chunk),
                "the last virtual stage produces its own gradient");
     auto& ranks = forward ? p.forward_ranks : p.backward_ranks;
-    const auto bit = std::uint64_t{1} << e.rank.value();
+    const auto bit = rank_set{1} << e.rank.value();
     RRFP_CHECK((ranks & bit) == 0, "an input arrives once per step and rank");
     RRFP_CHECK(left_.count() != 0, "an input must arrive during a step");
     ranks |= bit;
@@ -178,15 +204,15 @@ class stage_core::impl {
 
   void handle(const task_finished& e) {
     const auto found = std::find_if(running_.begin(), running_.end(),
-                                    [&](const auto& r) { return r.what.seq == e.seq; });
+                                    [&](const auto& r) { return r.launched.seq == e.seq; });
     RRFP_CHECK(found != running_.end(), "a finished task must have been launched");
-    const auto bit = std::uint64_t{1} << e.rank.value();
-    RRFP_CHECK(e.rank.value() < config_.ranks && (found->ranks_left & bit) != 0,
+    const auto bit = rank_set{1} << e.rank.value();
+    RRFP_CHECK(e.rank.value() < config_.ranks && (found->behind & bit) != 0,
                "each rank finishes a launch once");
-    found->ranks_left &= ~bit;
-    if (found->ranks_left != 0) return;
+    found->behind &= ~bit;
+    if (found->behind != 0) return;
     RRFP_CHECK(found == running_.begin(), "launches must finish in the order of their numbers");
-    const auto& folds = found->what.folds;
+    const auto& folds = found->launched.folds;
     for (std::uint32_t i = 0; i < folds.count; ++i)
       slots_.activation_ends(microbatch_id{folds.first.value() + i});
     running_.erase(found);
@@ -203,7 +229,8 @@ class stage_core::impl {
     }
     if (!running_.empty() || !actions_.empty()) return;
     hint_->waited();
-    actions_.push_back(explain_wait());
+    waiting_ = explain_wait();
+    actions_.push_back(*waiting_);
   }
 
   // ---- readiness
@@ -349,6 +376,7 @@ class stage_core::impl {
       offer_weight(t.mb, t.chunk);
     }
     hint_->launched(t);
+    waiting_.reset();
     running_.push_back({l, all_ranks_});
     actions_.emplace_back(l);
   }
@@ -411,6 +439,15 @@ class stage_core::impl {
     RRFP_CHECK(false, "every remaining task must be in a lane");
   }
 
+  /// The limit that stops the head of a wait for memory.
+  memory_bound bound() const {
+    if (!waiting_ || waiting_->why != wait_cause::memory) return memory_bound::none;
+    const auto mb = waiting_->head.mb;
+    if (config_.mode == dispatch_mode::in_order) return slots_.bound_on_fitting(mb);
+    if (run_ahead_bound() && mb.value() != oldest_unfinished_) return memory_bound::run_ahead;
+    return slots_.holds(mb) ? memory_bound::none : slots_.bound_on_taking(mb);
+  }
+
   /// The end of the chain of dependencies of `t` within this stage: the task whose input another
   /// stage has to send.
   task awaited_task(task t) const {
@@ -445,9 +482,12 @@ class stage_core::impl {
   std::vector<task> tasks_;              ///< by position
   std::vector<std::uint32_t> position_;  ///< by index()
   std::array<lane_range, lanes_max> lanes_{};
-  std::uint64_t all_ranks_ = 0;
+  rank_set all_ranks_ = 0;
 
   // ---- the step
+  step_id step_;
+  /// The last decision, if it was to wait.
+  std::optional<wait> waiting_;
   std::vector<progress> progress_;
   std::vector<std::uint32_t> fold_next_;     ///< by chunk: the next microbatch to fold
   std::vector<std::uint32_t> backwards_of_;  ///< by microbatch: backwards launched
@@ -482,5 +522,6 @@ std::uint32_t stage_core::outstanding() const {
 std::uint32_t stage_core::remaining() const { return impl_->left_.count(); }
 std::uint32_t stage_core::ready() const { return impl_->ready_count_; }
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
+stage_snapshot stage_core::snapshot() const { return impl_->snapshot(); }
 
 }  // namespace rrfp

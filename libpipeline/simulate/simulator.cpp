@@ -273,8 +273,8 @@ class simulation {
   }
 
   timed_event::input_index input_index_of(const task& t) const {
-    return 2 * (t.chunk.value() * plan_.shape.microbatches + t.mb.value()) +
-           (t.kind == task_kind::forward ? 0 : 1);
+    return static_cast<timed_event::input_index>(2 * plan_.shape.index(t.mb, t.chunk) +
+                                                 (t.kind == task_kind::forward ? 0 : 1));
   }
 
   // ---- idle time
@@ -307,19 +307,11 @@ class simulation {
       watcher_->on_idle({step_, stage_id{s}, stage.why, stage.idle_since, now_});
   }
 
-  bool has_run(std::uint32_t s, const task& t) const {
-    const auto& order = report_.stages[s].order;
-    return std::find(order.begin(), order.end(), t) != order.end();
-  }
-
   /// The missing input or resource of the task that a stage wants to run next.
-  std::string missing_for(std::uint32_t s, const wait& why) const {
-    if (why.why == wait_cause::memory) return "a memory slot";
-    const auto& t = why.head;
-    const task own_forward{task_kind::forward, t.mb, t.chunk};
-    if (t.kind == task_kind::weight)
-      return "its own " + to_string(task{task_kind::backward, t.mb, t.chunk});
-    if (is_backward(t.kind) && !has_run(s, own_forward)) return "its own " + to_string(own_forward);
+  std::string missing_for(std::uint32_t s, const stage_snapshot& state) const {
+    if (state.waiting.why == wait_cause::memory) return "a memory slot";
+    const auto& t = state.waiting.head;
+    if (const auto own = state.own_task_before(t)) return "its own " + to_string(*own);
     const auto from = plan_.shape.producer_of(stage_id{s}, t);
     if (!from) return "nothing";
     auto wanted = from->what;
@@ -338,10 +330,11 @@ class simulation {
       if (stage.core.step_complete() || ++stuck > named_max) continue;
       if (stuck > 1) text += "; ";
       text += "stage " + std::to_string(s) + " waits ";
+      const auto state = stage.core.snapshot();
       text += stage.sending
-                  ? "for the receiver of " + to_string(stage.queue.front().what)
-                  : "with " + to_string(stage.why.head) + " for " + missing_for(s, stage.why) +
-                        " (" + std::string(name(stage.why.why)) + ")";
+                  ? "for the receiver of " + to_string(state.running.front().launched.what)
+                  : "with " + to_string(state.waiting.head) + " for " + missing_for(s, state) +
+                        " (" + std::string(name(state.waiting.why)) + ")";
     }
     if (stuck > named_max) text += "; and " + std::to_string(stuck - named_max) + " more stages";
     return text;

@@ -794,6 +794,109 @@ TEST_CASE("Launch numbers continue across steps, and every step runs all tasks a
   }
 }
 
+TEST_CASE("A snapshot tells arrivals, running launches, slots and finished tasks") {
+  auto config = first_of_two(2);
+  config.ranks = 2;
+  config.lookahead = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto f0 = task_of("F0").value();
+  const auto bw0 = task_of("BW0").value();
+  const auto bw1 = task_of("BW1").value();
+
+  replayed(core, "step 4\narrived F0 rank 0\narrived F0 rank 1\narrived F1 rank 1\ndecide");
+  auto now = core.snapshot();
+  CHECK(now.step == step_id{4});
+  CHECK(now.microbatches == 2);
+  REQUIRE(now.running.size() == 1);
+  CHECK(now.running[0].launched.what == f0);
+  CHECK(now.running[0].behind == all_ranks(2));
+  CHECK_FALSE(now.waits);
+  CHECK(now.progress_of(microbatch_id{0}, chunk_id{0}) == chunk_progress{3, 0});
+  CHECK(now.progress_of(microbatch_id{1}, chunk_id{0}) == chunk_progress{2, 0});
+  CHECK(now.holders == std::vector{microbatch_id{0}});
+  CHECK(now.memory == core.memory());
+  CHECK(now.remaining == 3);
+  CHECK(now.own_task_before(bw0) == f0);
+
+  replayed(core, "finished 0 rank 1");
+  CHECK(core.snapshot().running[0].behind == 1);
+  replayed(core, "finished 0 rank 0");
+  now = core.snapshot();
+  CHECK(now.running.empty());
+  CHECK_FALSE(now.waits);
+  CHECK(now.is_done(f0));
+  CHECK_FALSE(now.own_task_before(bw0));
+  CHECK(now.own_task_before(bw1) == task_of("F1"));
+
+  replayed(core, "decide");
+  now = core.snapshot();
+  CHECK(now.waits);
+  CHECK(now.waiting == wait{wait_cause::input, bw0});
+  CHECK(now.bound == memory_bound::none);
+  replayed(core, "arrived B0 rank 1\narrived B0 rank 0\ndecide");
+  now = core.snapshot();
+  CHECK_FALSE(now.waits);
+  CHECK_FALSE(now.progress_of(microbatch_id{0}, chunk_id{0}).weight_done);
+  CHECK(now.holders.size() == 1);
+  replayed(core, "finished 1 rank 0\nfinished 1 rank 1");
+  now = core.snapshot();
+  CHECK(now.progress_of(microbatch_id{0}, chunk_id{0}) == chunk_progress{3, 3, true, true, true});
+  CHECK(now.is_done(bw0));
+  CHECK(now.holders.empty());
+
+  replayed(core, "abort\nstep 5");
+  now = core.snapshot();
+  CHECK(now.step == step_id{5});
+  CHECK_FALSE(now.is_done(f0));
+  CHECK(now.progress_of(microbatch_id{0}, chunk_id{0}) == chunk_progress{});
+}
+
+TEST_CASE("In a snapshot a weight gradient is done when the launch that folds it has ended") {
+  auto config = last_of_two(2);
+  config.mode = dispatch_mode::in_order;
+  stage_core core{config, obeying({"F0", "F1", "BW1", "BW0"})};
+  const auto is_done = [&](std::string_view text) {
+    return core.snapshot().is_done(task_of(text).value());
+  };
+  replayed(core,
+           "step 0\narrived F0 rank 0\narrived F1 rank 0\ndecide\nfinished 0 rank 0\ndecide\n"
+           "finished 1 rank 0\ndecide\nfinished 2 rank 0");
+  CHECK(is_done("BW1"));
+  CHECK_FALSE(is_done("W1"));
+  replayed(core, "decide");
+  CHECK_FALSE(is_done("W1"));
+  CHECK(core.snapshot().holders.size() == 2);
+  replayed(core, "finished 3 rank 0");
+  CHECK(is_done("W0"));
+  CHECK(is_done("W1"));
+  CHECK(core.snapshot().holders.empty());
+}
+
+TEST_CASE("A snapshot names the limit that a stage waits for") {
+  auto config = first_of_two(3);
+  std::string text = "step 0 6 3 9\narrived F2 rank 0\narrived F1 rank 0\ndecide";
+  auto expected = memory_bound::none;
+  SECTION("slots") {
+    config.limit.slots = 1;
+    expected = memory_bound::slots;
+  }
+  SECTION("bytes") {
+    config.limit.bytes = 10;
+    expected = memory_bound::bytes;
+  }
+  SECTION("forwards ahead of backwards") {
+    config.limit.run_ahead = 1;
+    text += "\nfinished 0 rank 0\ndecide";
+    expected = memory_bound::run_ahead;
+  }
+  stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
+  replayed(core, text);
+  const auto now = core.snapshot();
+  REQUIRE(now.waits);
+  CHECK(now.waiting.why == wait_cause::memory);
+  CHECK(now.bound == expected);
+}
+
 TEST_CASE("A stage without any event has nothing to do") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};

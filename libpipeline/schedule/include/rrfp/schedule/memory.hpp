@@ -32,6 +32,9 @@ struct memory_limit {
   bool operator==(const memory_limit&) const = default;
 };
 
+/// The limit that stops a microbatch.
+enum class memory_bound : std::uint8_t { none, slots, bytes, run_ahead };
+
 /// The memory that a stage holds now, and its peak in this step.
 struct memory_use {
   std::uint32_t slots = 0;
@@ -57,10 +60,14 @@ class memory_slots {
   bool holds(microbatch_id mb) const { return state_[mb.value()] == state::held; }
   /// The oldest microbatch that has not taken its slot yet; m if all have.
   std::uint32_t oldest_waiting() const { return oldest_waiting_; }
-  /// Whether `mb`, which has no slot yet, may take one and leave enough for every older microbatch.
-  bool may_take(microbatch_id mb) const;
-  /// Whether `mb` fits now; used by in-order mode, whose sequences are checked in advance.
-  bool fits(microbatch_id mb) const;
+  /// The limit that `mb`, which has no slot yet, would exceed if it took one and left enough for
+  /// every older microbatch.
+  memory_bound bound_on_taking(microbatch_id mb) const;
+  bool may_take(microbatch_id mb) const { return bound_on_taking(mb) == memory_bound::none; }
+  /// The limit that `mb` would exceed now; used by in-order mode, whose sequences are checked in
+  /// advance.
+  memory_bound bound_on_fitting(microbatch_id mb) const;
+  bool fits(microbatch_id mb) const { return bound_on_fitting(mb) == memory_bound::none; }
   void take(microbatch_id mb);
 
   /// Records the launch of an F: one more activation.

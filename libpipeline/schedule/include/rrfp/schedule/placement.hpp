@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/schedule/task.hpp>
@@ -49,6 +50,12 @@ struct pipeline_shape {
   std::uint32_t virtual_stages() const { return stages * chunks; }
   virtual_stage_id virtual_stage(stage_id stage, chunk_id chunk) const;
   chunk_position at(virtual_stage_id vs) const;
+  /// The dense index of a microbatch on a chunk: chunk * microbatches + microbatch.
+  std::size_t index(microbatch_id mb, chunk_id chunk) const {
+    RRFP_CHECK(mb.value() < microbatches && chunk.value() < chunks,
+               "the task must belong to the step");
+    return std::size_t{chunk.value()} * microbatches + mb.value();
+  }
   bool is_first(virtual_stage_id vs) const { return vs.value() == 0; }
   bool is_last(virtual_stage_id vs) const { return vs.value() + 1 == virtual_stages(); }
 

@@ -24,6 +24,7 @@
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
+#include <rrfp/schedule/stage_snapshot.hpp>
 
 namespace rrfp {
 
@@ -69,6 +70,8 @@ class stage_core {
   std::uint32_t ready() const;
   /// Whether every task of the step is finished on every rank.
   bool step_complete() const;
+  /// All of the step at once, for reports.
+  stage_snapshot snapshot() const;
 
  private:
   class impl;
