@@ -136,6 +136,8 @@ std::string tp_rank_setup::name() const {
 
 tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
     : actor_base(config), setup_(std::make_shared<const tp_rank_setup>(std::move(setup))) {
+  const auto& shape = setup_->context->shape;
+  inputs_.resize(std::size_t{2} * shape.chunks * shape.microbatches);
   setup_->device->post([] { compute::prepare_compute_thread(); });
 }
 
@@ -199,12 +201,16 @@ void tp_rank::on_tensor(message& m) {
     return;
   }
   const bool forward = h.kind == payload::activation;
-  const bool fresh =
-      inputs_.emplace(input_key{h.step, forward, h.mb, h.chunk}, std::move(m.tensor)).second;
-  RRFP_CHECK(fresh, "an input arrives once");
-  setup_->counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
+  auto& input = input_of(forward, h.mb, h.chunk);
+  RRFP_CHECK(!input.tensor.defined(), "an input arrives once");
+  input = {h.step, std::move(m.tensor)};
+  setup_->counters->inputs_waiting.set(++inputs_waiting_);
   post(setup_->supervisor, arrived{h.step, forward ? task_kind::forward : task_kind::backward, h.mb,
                                    h.chunk, setup_->address.rank});
+}
+
+tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_id chunk) {
+  return inputs_[2 * setup_->context->shape.index(mb, chunk) + (forward ? 1 : 0)];
 }
 
 void tp_rank::begin(const begin_step& m) {
@@ -230,10 +236,11 @@ void tp_rank::start(const run_launch& l) {
   const bool forward = t.kind == task_kind::forward;
   at::Tensor input;
   if (setup_->context->shape.producer_of(setup_->address.stage, t)) {
-    auto taken = inputs_.extract(input_key{l.step, forward, t.mb, t.chunk});
-    RRFP_CHECK(!taken.empty(), "a launched task's input is here");
-    input = std::move(taken.mapped());
-    setup_->counters->inputs_waiting.set(static_cast<std::uint32_t>(inputs_.size()));
+    auto& waiting = input_of(forward, t.mb, t.chunk);
+    RRFP_CHECK(waiting.tensor.defined() && waiting.step == l.step,
+               "a launched task's input is here");
+    input = std::exchange(waiting.tensor, {});
+    setup_->counters->inputs_waiting.set(--inputs_waiting_);
   }
   ++launched_;
   // Both halves run on the device, one after the other.

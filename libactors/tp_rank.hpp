@@ -2,11 +2,10 @@
 /// launches of the supervisor in order and then sends the results to the neighbours.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <vector>
 
 #include <rrfp/compute/rank_compute.hpp>
 #include <rrfp/schedule/policy.hpp>
@@ -52,9 +51,14 @@ class tp_rank : public actor_base {
   caf::behavior make_behavior() override;
 
  private:
-  /// Inputs that have arrived and are not launched yet.
-  using input_key = std::tuple<step_id, bool /*forward*/, microbatch_id, chunk_id>;
+  /// An input that has arrived; without a tensor before that and once it is launched.
+  struct waiting_input {
+    step_id step;
+    at::Tensor tensor;
+  };
 
+  /// The place of the input of an F (of a B or BW if not `forward`).
+  waiting_input& input_of(bool forward, microbatch_id mb, chunk_id chunk);
   void on_tensor(message& m);
   /// Copies the tensor to device memory and then posts the message to this actor again.
   void copy_to_device(message& m);
@@ -76,7 +80,8 @@ class tp_rank : public actor_base {
 
   /// Shared with running launches, which may outlive the actor.
   const std::shared_ptr<const tp_rank_setup> setup_;
-  std::map<input_key, at::Tensor> inputs_;
+  std::vector<waiting_input> inputs_;
+  std::uint32_t inputs_waiting_ = 0;
   tp_coord::launch_order order_;
   /// The purpose of this step.
   compute::step_purpose purpose_ = compute::step_purpose::training;
