@@ -3,7 +3,7 @@
 ///
 ///   build/release/bin/loss_bench [SECONDS STALLS REPEATS]
 ///
-/// Default: 60 6 3, about four minutes. Jobs of three nodes each, one job per limit, run at the
+/// Default: 30 3 1, about four minutes. Jobs of three nodes each, one job per limit, run at the
 /// same time; their nodes only watch each other, as in any job. Eight further processes spin all
 /// the time.
 ///
