@@ -272,9 +272,9 @@ int argument(int argc, char** argv, int index, int fallback) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int seconds = argument(argc, argv, 1, 60);
-  const int stall_count = argument(argc, argv, 2, 6);
-  const int repeats = argument(argc, argv, 3, 3);
+  const int seconds = argument(argc, argv, 1, 30);
+  const int stall_count = argument(argc, argv, 2, 3);
+  const int repeats = argument(argc, argv, 3, 1);
   std::vector<pid_t> spinning;
   for (int i = 0; i < busy_processes; ++i)
     spinning.push_back(spawn([] {
