@@ -33,6 +33,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
   static const std::map<std::string, layer, std::less<>> all{
       {"base", {"libpipeline/base", {}, {}}},
       {"schedule", {"libpipeline/schedule", {}, {}}},
+      {"job_core", {"libactors/job", {"schedule"}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
@@ -74,7 +75,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "checkpoint", "safetensors", "metrics", "accelerator", "files"},
+         "schedule", "job_core", "checkpoint", "safetensors", "metrics", "accelerator", "files"},
         with(torch, {"caf"})}},
       // The interface to devices, and the implementation for CUDA.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -140,7 +141,7 @@ constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "p
                                                 "libactors", "apps"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
-const names pure_layers{"base", "schedule"};
+const names pure_layers{"base", "schedule", "job_core"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{

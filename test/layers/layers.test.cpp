@@ -70,9 +70,10 @@ TEST_CASE("Every include of the tree is allowed between its layers") {
   CHECK(layer_violations(RRFP_SOURCE_DIR) == lines{});
 }
 
-TEST_CASE("The core's archive needs base and the C++ runtime and nothing else") {
-  auto undefined = symbols_of(RRFP_SCHEDULE_ARCHIVE, "-u");
-  auto defined = symbols_of(RRFP_SCHEDULE_ARCHIVE, "--defined-only");
+TEST_CASE("The archive of a core needs base and the C++ runtime and nothing else") {
+  const std::string archive = GENERATE(RRFP_SCHEDULE_ARCHIVE, RRFP_JOB_CORE_ARCHIVE);
+  auto undefined = symbols_of(archive, "-u");
+  auto defined = symbols_of(archive, "--defined-only");
   for (const auto& symbol : symbols_of(RRFP_BASE_ARCHIVE, "-u")) undefined.push_back(symbol);
   for (const auto& symbol : symbols_of(RRFP_BASE_ARCHIVE, "--defined-only"))
     defined.push_back(symbol);
@@ -81,7 +82,8 @@ TEST_CASE("The core's archive needs base and the C++ runtime and nothing else") 
   CHECK(foreign_symbols(undefined, defined) == lines{});
 }
 
-TEST_CASE("The core links base and the warning flags") {
+TEST_CASE("The cores link base or the stage's core, and the warning flags") {
+  CHECK(std::string{RRFP_JOB_CORE_LINKS} == "rrfp::schedule $<BUILD_INTERFACE:rrfp_options>");
   CHECK(std::string{RRFP_SCHEDULE_LINKS} == "rrfp::base $<BUILD_INTERFACE:rrfp_options>");
 }
 

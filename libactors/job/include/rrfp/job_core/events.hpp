@@ -1,0 +1,222 @@
+/// The events that a job core receives and the actions that it returns.
+///
+/// Losses, hashes, manifests, actor handles and reports stay with the driver, keyed by step, stage
+/// or rank; the core sees who has answered. docs/driving-the-core.md says what to do with each
+/// action.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <rrfp/base/ids.hpp>
+
+namespace rrfp {
+
+/// One stage of one replica.
+struct stage_key {
+  replica_id replica;
+  stage_id stage;
+
+  auto operator<=>(const stage_key&) const = default;
+};
+
+/// One rank of one stage of one replica.
+struct rank_key {
+  replica_id replica;
+  stage_id stage;
+  rank_id rank;
+
+  auto operator<=>(const rank_key&) const = default;
+};
+
+/// How a job ends.
+enum class job_end : std::uint8_t {
+  done,
+  interrupted,
+  bad_input,  ///< unreadable data, or a training that has diverged
+  failed,
+  node_lost,
+};
+
+enum class job_demand : std::uint8_t { train, evaluate, save, finish };
+
+enum class job_timer : std::uint8_t {
+  watch,    ///< the next tick is due
+  inquiry,  ///< the stages had time to answer
+  reports,  ///< the nodes had time to write the hang report
+  loss,     ///< the membership had time to report the cause of a loss
+};
+
+namespace job_event {
+
+struct start {};
+
+// Each of these is expected in one phase only.
+
+/// One node hosts these supervisors. Nodes are counted, since a node may host none.
+struct supervisors_hosted {
+  std::vector<stage_key> stages;
+};
+struct ranks_hosted {
+  std::vector<rank_key> ranks;
+};
+struct stage_ended {
+  step_id step;
+  stage_key stage;
+};
+/// The driver has added up the stages' results and can update or finish the step.
+struct added_up {
+  step_id step;
+};
+/// By one rank. Ranks are counted: the message carries no rank.
+struct update_applied {
+  step_id step;
+};
+/// The folder of the save exists.
+struct save_opened {
+  std::uint64_t step = 0;
+};
+struct weights_reported {
+  rank_key from;
+};
+/// All replicas have the same weights.
+struct weights_agree {};
+
+// These may come in every phase.
+
+/// The watch timer fired. `silence`: nanoseconds since a stage last made progress.
+struct tick {
+  std::int64_t silence = 0;
+};
+/// A timer other than the watch fired.
+struct timer_fired {
+  job_timer which = job_timer::inquiry;
+  std::uint64_t number = 0;  ///< of the set_timer
+};
+struct demanded {
+  job_demand wanted = job_demand::train;
+};
+/// `step` of the events of a save: complete steps. Ranks are counted here, too.
+struct snapshot_taken {
+  std::uint64_t step = 0;
+};
+struct snapshot_written {
+  std::uint64_t step = 0;
+  std::string failure;  ///< empty: the rank's file is on disk
+};
+struct save_ended {
+  std::uint64_t step = 0;
+  std::string failure;  ///< empty: the checkpoint is complete
+};
+/// `again`: the second interrupt, which ends the run without a save.
+struct interrupted {
+  bool again = false;
+};
+/// `how`: bad_input, failed or node_lost.
+struct failed {
+  job_end how = job_end::failed;
+  std::string message;
+};
+/// The same, unless the membership reports the cause within the loss time.
+struct suspected {
+  job_end how = job_end::failed;
+  std::string message;
+};
+struct report_requested {
+  std::string why;
+};
+struct progress_reported {
+  stage_key stage;
+};
+
+using any = std::variant<start, supervisors_hosted, ranks_hosted, stage_ended, added_up,
+                         update_applied, save_opened, weights_reported, weights_agree, tick,
+                         timer_fired, demanded, snapshot_taken, snapshot_written, save_ended,
+                         interrupted, failed, suspected, report_requested, progress_reported>;
+
+}  // namespace job_event
+
+namespace job_action {
+
+/// Ask each node to host its supervisors; answer with supervisors_hosted, one for each node.
+struct host_supervisors {};
+/// Ask each node to host its ranks; answer with ranks_hosted, one for each node.
+struct host_ranks {};
+/// Tell each stage its ranks.
+struct assign_ranks {};
+/// On all stages; answer with stage_ended, one for each stage. The id tells whether it trains.
+struct begin_step {
+  step_id step;
+};
+/// Add up the stages' results; answer at once with added_up or failed.
+struct add_up {
+  step_id step;
+};
+/// On all ranks; answer with update_applied, one for each rank.
+struct apply_update {
+  step_id step;
+};
+/// The step is over: pass its summary on.
+struct finish_step {
+  step_id step;
+};
+/// Create the folder of the save; answer at once with save_opened or save_ended.
+struct open_save {
+  std::uint64_t step = 0;
+};
+/// On the ranks of replica 0; answer with snapshot_taken and snapshot_written, one for each rank.
+struct take_snapshot {
+  std::uint64_t step = 0;
+};
+/// Commit the manifest in the background; answer with save_ended.
+struct commit_save {
+  std::uint64_t step = 0;
+};
+/// The save is over: report it. `overdue`: it took too long, and is the last one of the run.
+struct end_save {
+  std::uint64_t step = 0;
+  std::string failure;
+  bool overdue = false;
+};
+/// On all ranks; answer with weights_reported, one for each rank.
+struct report_weights {};
+/// Compare the replicas' weights; answer at once with weights_agree or failed.
+struct compare_weights {};
+/// Ask all hosted stages what they wait for; answer with progress_reported, one for each stage.
+struct ask_progress {
+  std::uint64_t number = 0;
+  std::int64_t silence = 0;  ///< of the hang, in nanoseconds; 0: a report was requested
+  std::string why;           ///< of the request
+};
+/// Derive the causes from what the stages have answered so far, and let the nodes write reports.
+struct write_reports {
+  std::uint64_t number = 0;
+  bool hang = false;  ///< the message of the end is this report
+};
+/// The silence of the stages begins anew.
+struct note_progress {};
+/// Answer with tick (watch) or timer_fired after `ms`.
+struct set_timer {
+  job_timer which = job_timer::watch;
+  std::uint32_t ms = 0;
+  std::uint64_t number = 0;
+};
+/// The job is over. Always the last action.
+struct end {
+  job_end how = job_end::done;
+  std::string message;
+  bool nothing_lost = false;  ///< interrupted, and all complete steps are saved
+  bool hung = false;          ///< the message is the hang report
+};
+
+using any =
+    std::variant<host_supervisors, host_ranks, assign_ranks, begin_step, add_up, apply_update,
+                 finish_step, open_save, take_snapshot, commit_save, end_save, report_weights,
+                 compare_weights, ask_progress, write_reports, note_progress, set_timer, end>;
+
+}  // namespace job_action
+
+}  // namespace rrfp

@@ -1,0 +1,387 @@
+#include <rrfp/job_core/job_core.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
+
+namespace rrfp {
+
+namespace {
+
+/// Whether the event is one of these.
+template <class... Events>
+bool is(const job_event::any& e) {
+  return (std::holds_alternative<Events>(e) || ...);
+}
+
+}  // namespace
+
+std::string_view name(job_phase p) {
+  switch (p) {
+    case job_phase::created: return "created";
+    case job_phase::hosting_stages: return "hosting_stages";
+    case job_phase::hosting_ranks: return "hosting_ranks";
+    case job_phase::idle: return "idle";
+    case job_phase::stepping: return "stepping";
+    case job_phase::updating: return "updating";
+    case job_phase::waiting_to_save: return "waiting_to_save";
+    case job_phase::copying: return "copying";
+    case job_phase::hashing_weights: return "hashing_weights";
+    case job_phase::finishing_save: return "finishing_save";
+    case job_phase::reporting_hang: return "reporting_hang";
+    case job_phase::ended: return "ended";
+  }
+  return "?";
+}
+
+std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t now) {
+  now_ = now;
+  if (expects(e)) phase_ = std::visit([this](const auto& x) { return after(x); }, e);
+  return std::exchange(actions_, {});
+}
+
+/// Stale events end here. What an expected event repeats is found by its handler.
+bool job_core::expects(const job_event::any& e) const {
+  using namespace job_event;
+  if (phase_ == job_phase::ended) return false;
+  if (is<demanded, snapshot_taken, snapshot_written, save_ended, interrupted, failed, suspected,
+         timer_fired, progress_reported>(e))
+    return true;
+  if (is<tick, report_requested>(e)) return phase_ != job_phase::reporting_hang;
+  switch (phase_) {
+    case job_phase::created: return is<start>(e);
+    case job_phase::hosting_stages: return is<supervisors_hosted>(e);
+    case job_phase::hosting_ranks: return is<ranks_hosted>(e);
+    case job_phase::stepping: return is<stage_ended, added_up>(e);
+    case job_phase::updating: return is<update_applied>(e);
+    case job_phase::copying: return is<save_opened>(e);
+    case job_phase::hashing_weights: return is<weights_reported, weights_agree>(e);
+    case job_phase::idle:
+    case job_phase::waiting_to_save:
+    case job_phase::finishing_save:
+    case job_phase::reporting_hang:
+    case job_phase::ended: return false;
+  }
+  return false;
+}
+
+// ---- bring-up
+
+job_phase job_core::after(const job_event::start&) {
+  actions_.push_back(job_action::host_supervisors{});
+  set_timer(job_timer::watch, watch_ms);
+  return job_phase::hosting_stages;
+}
+
+job_phase job_core::after(const job_event::supervisors_hosted& e) {
+  note_progress();
+  const bool is_news = std::all_of(e.stages.begin(), e.stages.end(), [&](const auto& s) {
+    return exists(s) && !stages_.contains(s);
+  });
+  if (!is_news) return phase_;
+  stages_.insert(e.stages.begin(), e.stages.end());
+  if (++nodes_answered_ < options_.nodes || stages_.size() < stage_count()) return phase_;
+  nodes_answered_ = 0;
+  actions_.push_back(job_action::host_ranks{});
+  return job_phase::hosting_ranks;
+}
+
+job_phase job_core::after(const job_event::ranks_hosted& e) {
+  note_progress();
+  const bool is_news = std::all_of(e.ranks.begin(), e.ranks.end(),
+                                   [&](const auto& r) { return exists(r) && !ranks_.contains(r); });
+  if (!is_news) return phase_;
+  ranks_.insert(e.ranks.begin(), e.ranks.end());
+  if (++nodes_answered_ < options_.nodes || ranks_.size() < rank_count()) return phase_;
+  actions_.push_back(job_action::assign_ranks{});
+  return begin_next_step();
+}
+
+// ---- steps
+
+job_phase job_core::begin_next_step() {
+  if (options_.on_request) return serve_next_demand();
+  if (steps_done() == options_.steps) return hash_weights();
+  return begin(step_id{steps_done()});
+}
+
+job_phase job_core::after(const job_event::demanded& e) {
+  demands_.push_back(e.wanted);
+  return phase_ == job_phase::idle ? serve_next_demand() : phase_;
+}
+
+job_phase job_core::serve_next_demand() {
+  for (;;) {
+    note_progress();
+    if (finishing_) return hash_weights();
+    if (demands_.empty()) return job_phase::idle;
+    const auto wanted = demands_.front();
+    demands_.pop_front();
+    switch (wanted) {
+      case job_demand::train: return begin(step_id{steps_done()});
+      case job_demand::evaluate: return begin(step_id{first_evaluation + evaluations_++});
+      case job_demand::finish: finishing_ = true; [[fallthrough]];
+      case job_demand::save:
+        if (!is_save_due(steps_done(), true)) break;
+        save_asked_ = true;
+        return begin_save();
+    }
+  }
+}
+
+job_phase job_core::begin(step_id step) {
+  step_ = step;
+  stages_ended_.clear();
+  actions_.push_back(job_action::begin_step{step});
+  return job_phase::stepping;
+}
+
+job_phase job_core::after(const job_event::stage_ended& e) {
+  if (e.step != step_ || !exists(e.stage) || !stages_ended_.insert(e.stage).second) return phase_;
+  if (stages_ended_.size() == stage_count()) actions_.push_back(job_action::add_up{step_});
+  return phase_;
+}
+
+job_phase job_core::after(const job_event::added_up& e) {
+  if (e.step != step_ || stages_ended_.size() < stage_count()) return phase_;
+  if (is_evaluation(step_)) return finish_step();
+  updates_ = 0;
+  actions_.push_back(job_action::apply_update{step_});
+  return job_phase::updating;
+}
+
+job_phase job_core::after(const job_event::update_applied& e) {
+  if (e.step != step_ || ++updates_ < rank_count()) return phase_;
+  return finish_step();
+}
+
+job_phase job_core::finish_step() {
+  note_progress();
+  if (!is_evaluation(step_)) ++steps_;
+  actions_.push_back(job_action::finish_step{step_});
+  return continue_run();
+}
+
+job_phase job_core::continue_run() {
+  const bool is_last = leaving_ || std::exchange(save_asked_, false) ||
+                       (!options_.on_request && steps_done() == options_.steps);
+  if (is_save_due(steps_done(), is_last)) return begin_save();
+  if (leaving_) return leave();
+  return begin_next_step();
+}
+
+// ---- saves
+
+bool job_core::is_save_due(std::uint64_t steps, bool last) const {
+  if (!options_.saves || no_more_saves_ || steps == last_save_) return false;
+  return last || (options_.saves->every > 0 && steps % options_.saves->every == 0);
+}
+
+job_phase job_core::begin_save() {
+  if (save_) return job_phase::waiting_to_save;
+  last_save_ = steps_done();
+  save_ = save{};
+  save_->step = steps_done();
+  save_->began = now_;
+  actions_.push_back(job_action::open_save{save_->step});
+  return job_phase::copying;
+}
+
+job_phase job_core::after(const job_event::save_opened& e) {
+  if (!is_save_running(e.step) || std::exchange(save_->opened, true)) return phase_;
+  actions_.push_back(job_action::take_snapshot{e.step});
+  return phase_;
+}
+
+job_phase job_core::after(const job_event::snapshot_taken& e) {
+  note_progress();
+  if (!is_save_running(e.step) || ++save_->copies != saving_ranks()) return phase_;
+  return phase_ == job_phase::copying ? continue_run() : phase_;
+}
+
+job_phase job_core::after(const job_event::snapshot_written& e) {
+  if (!is_save_running(e.step)) return phase_;
+  if (save_->failure.empty()) save_->failure = e.failure;
+  if (++save_->files != saving_ranks()) return phase_;
+  if (!save_->failure.empty()) return end_save(save_->failure);
+  actions_.push_back(job_action::commit_save{e.step});
+  return phase_;
+}
+
+job_phase job_core::after(const job_event::save_ended& e) {
+  return is_save_running(e.step) ? end_save(e.failure) : phase_;
+}
+
+job_phase job_core::end_save(std::string failure, bool overdue) {
+  actions_.push_back(job_action::end_save{save_->step, std::move(failure), overdue});
+  save_.reset();
+  switch (phase_) {
+    case job_phase::waiting_to_save:
+    case job_phase::copying:  // the save has failed, and the next step waits for it
+      return continue_run();
+    case job_phase::finishing_save: return end(conclusion_);
+    case job_phase::created:
+    case job_phase::hosting_stages:
+    case job_phase::hosting_ranks:
+    case job_phase::idle:
+    case job_phase::stepping:
+    case job_phase::updating:
+    case job_phase::hashing_weights:
+    case job_phase::reporting_hang:
+    case job_phase::ended: return phase_;
+  }
+  return phase_;
+}
+
+// ---- the end
+
+job_phase job_core::hash_weights() {
+  actions_.push_back(job_action::report_weights{});
+  return job_phase::hashing_weights;
+}
+
+job_phase job_core::after(const job_event::weights_reported& e) {
+  if (!exists(e.from) || !hashed_.insert(e.from).second) return phase_;
+  if (hashed_.size() == rank_count()) actions_.push_back(job_action::compare_weights{});
+  return phase_;
+}
+
+job_phase job_core::after(const job_event::weights_agree&) {
+  return hashed_.size() == rank_count() ? conclude(job_end::done) : phase_;
+}
+
+job_phase job_core::after(const job_event::interrupted& e) {
+  if (!options_.saves || e.again) {
+    nothing_lost_ = false;
+    return end(job_end::interrupted);
+  }
+  switch (phase_) {
+    case job_phase::created:
+    case job_phase::hosting_stages:
+    case job_phase::hosting_ranks:
+    case job_phase::reporting_hang:
+    case job_phase::ended: nothing_lost_ = false; return end(job_end::interrupted);
+    case job_phase::stepping:
+    case job_phase::updating: {
+      leaving_ = true;
+      // Complete the running step only if its end will be saved.
+      const auto steps = steps_done() + (is_evaluation(step_) ? 0 : 1);
+      return is_save_due(steps, true) ? phase_ : leave();
+    }
+    case job_phase::idle: leaving_ = true; return continue_run();
+    case job_phase::waiting_to_save:
+    case job_phase::copying:
+    case job_phase::hashing_weights:
+    case job_phase::finishing_save: leaving_ = true; return phase_;
+  }
+  return phase_;
+}
+
+job_phase job_core::leave() {
+  nothing_lost_ = true;
+  return conclude(job_end::interrupted);
+}
+
+job_phase job_core::conclude(job_end how) {
+  if (!save_) return end(how);
+  conclusion_ = how;
+  return job_phase::finishing_save;
+}
+
+job_phase job_core::after(const job_event::failed& e) { return end(e.how, e.message); }
+
+job_phase job_core::after(const job_event::suspected& e) {
+  if (suspicion_) return phase_;
+  suspicion_ = e;
+  set_timer(job_timer::loss, options_.loss_ms);
+  return phase_;
+}
+
+job_phase job_core::end(job_end how, std::string message, bool hung) {
+  actions_.push_back(job_action::end{how, std::move(message), nothing_lost_, hung});
+  return job_phase::ended;
+}
+
+// ---- hangs and reports
+
+job_phase job_core::after(const job_event::tick& e) {
+  silence_ = e.silence;
+  auto next = phase_;
+  if (save_ && now_ - save_->began > options_.saves->time_max) {
+    no_more_saves_ = true;
+    next = end_save({}, true);
+    if (next == job_phase::ended) return next;
+  }
+  // Not a hang: a slow disk has its own limit (saving::time_max), and demands may come late.
+  if (next == job_phase::waiting_to_save || next == job_phase::finishing_save ||
+      next == job_phase::idle)
+    note_progress();
+  if (options_.hang_timeout_s > 0 && seconds(silence_) > options_.hang_timeout_s) {
+    inquire(silence_, {}, true);
+    return job_phase::reporting_hang;
+  }
+  set_timer(job_timer::watch, watch_ms);
+  return next;
+}
+
+job_phase job_core::after(const job_event::report_requested& e) {
+  if (!inquiry_) inquire(0, e.why, false);
+  return phase_;
+}
+
+void job_core::inquire(std::int64_t silence, std::string why, bool hang) {
+  inquiry_ = inquiry{++inquiries_, hang, {}};
+  actions_.push_back(job_action::ask_progress{inquiries_, silence, std::move(why)});
+  if (stages_.empty()) return end_inquiry();
+  set_timer(job_timer::inquiry, inquiry_ms, inquiries_);
+}
+
+job_phase job_core::after(const job_event::progress_reported& e) {
+  if (!inquiry_ || !stages_.contains(e.stage)) return phase_;
+  inquiry_->answered.insert(e.stage);
+  if (inquiry_->answered.size() == stages_.size()) end_inquiry();
+  return phase_;
+}
+
+void job_core::end_inquiry() {
+  actions_.push_back(job_action::write_reports{inquiry_->number, inquiry_->hang});
+  if (inquiry_->hang) set_timer(job_timer::reports, reports_ms);
+  inquiry_.reset();
+}
+
+job_phase job_core::after(const job_event::timer_fired& e) {
+  switch (e.which) {
+    case job_timer::watch: return phase_;  // a tick
+    case job_timer::inquiry:
+      if (inquiry_ && inquiry_->number == e.number) end_inquiry();
+      return phase_;
+    case job_timer::reports:
+      if (phase_ != job_phase::reporting_hang || inquiry_) return phase_;
+      return end(job_end::failed, {}, true);
+    case job_timer::loss: return suspicion_ ? end(suspicion_->how, suspicion_->message) : phase_;
+  }
+  return phase_;
+}
+
+// ----
+
+void job_core::note_progress() {
+  silence_ = 0;
+  actions_.push_back(job_action::note_progress{});
+}
+
+void job_core::set_timer(job_timer which, std::uint32_t ms, std::uint64_t number) {
+  actions_.push_back(job_action::set_timer{which, ms, number});
+}
+
+bool job_core::exists(const stage_key& s) const {
+  return s.replica.value() < options_.replicas && s.stage.value() < options_.stages;
+}
+
+bool job_core::exists(const rank_key& r) const {
+  return exists(stage_key{r.replica, r.stage}) && r.rank.value() < options_.ranks;
+}
+
+}  // namespace rrfp

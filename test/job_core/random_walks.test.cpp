@@ -1,0 +1,282 @@
+/// Whatever a driver feeds, a job ends at most once. Whatever the order, the duplicates and the
+/// stale events among correct answers, a job ends as it should.
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/job_core/job_core.hpp>
+
+namespace rrfp {
+namespace {
+
+using random_source = std::mt19937_64;
+
+std::uint64_t below(random_source& random, std::uint64_t limit) { return random() % limit; }
+
+job_core_options any_options(random_source& random) {
+  job_core_options o;
+  o.nodes = 1 + static_cast<std::uint32_t>(below(random, 3));
+  o.stages = 1 + static_cast<std::uint32_t>(below(random, 3));
+  o.ranks = 1 + static_cast<std::uint32_t>(below(random, 2));
+  o.replicas = 1 + static_cast<std::uint32_t>(below(random, 2));
+  o.first_step = below(random, 3);
+  o.steps = o.first_step + below(random, 4);
+  o.on_request = below(random, 2) == 0;
+  if (below(random, 2) == 0) o.saves = {below(random, 3), 50};
+  o.hang_timeout_s = below(random, 2) == 0 ? 0 : 5e-8;
+  return o;
+}
+
+rank_key any_rank(random_source& random, const job_core_options& o) {
+  // One too many now and then: a rank that does not exist.
+  return {replica_id{static_cast<std::uint32_t>(below(random, o.replicas + below(random, 2)))},
+          stage_id{static_cast<std::uint32_t>(below(random, o.stages))},
+          rank_id{static_cast<std::uint32_t>(below(random, o.ranks))}};
+}
+
+stage_key any_stage(random_source& random, const job_core_options& o) {
+  const auto r = any_rank(random, o);
+  return {r.replica, r.stage};
+}
+
+step_id any_step(random_source& random, const job_core_options& o) {
+  const auto step = o.first_step + below(random, 4);
+  return step_id{below(random, 4) == 0 ? first_evaluation + below(random, 2) : step};
+}
+
+job_event::any any_event(random_source& random, const job_core_options& o) {
+  const auto step = o.first_step + below(random, 5);
+  const std::string failure = below(random, 4) == 0 ? "no room" : "";
+  switch (below(random, 24)) {
+    case 0: return job_event::start{};
+    case 1: return job_event::supervisors_hosted{{any_stage(random, o)}};
+    case 2: return job_event::ranks_hosted{{any_rank(random, o)}};
+    case 3: return job_event::added_up{any_step(random, o)};
+    case 4: return job_event::update_applied{any_step(random, o)};
+    case 5: return job_event::save_opened{step};
+    case 6: return job_event::weights_reported{any_rank(random, o)};
+    case 7: return job_event::weights_agree{};
+    case 8: return job_event::tick{static_cast<std::int64_t>(below(random, 70))};
+    case 9:
+      return job_event::timer_fired{static_cast<job_timer>(below(random, 4)), below(random, 3)};
+    case 10:
+    case 11: return job_event::demanded{static_cast<job_demand>(below(random, 4))};
+    case 12:
+    case 13: return job_event::snapshot_taken{step};
+    case 14: return job_event::snapshot_written{step, failure};
+    case 15: return job_event::save_ended{step, failure};
+    case 16:
+      if (below(random, 20) > 0) return job_event::save_ended{step, {}};
+      return job_event::interrupted{below(random, 4) == 0};
+    case 17:
+      if (below(random, 50) > 0) return job_event::report_requested{"test"};
+      return job_event::failed{job_end::failed, "x"};
+    case 18:
+      if (below(random, 50) > 0) return job_event::report_requested{"test"};
+      return job_event::suspected{job_end::node_lost, "x"};
+    case 19: return job_event::progress_reported{any_stage(random, o)};
+    default: return job_event::stage_ended{any_step(random, o), any_stage(random, o)};
+  }
+}
+
+/// Answers the actions of a core as a correct driver does.
+class driver {
+ public:
+  driver(job_core_options options, random_source& random)
+      : options_(options), random_(random), core_(options) {}
+
+  void feed(const job_event::any& e) {
+    const auto ended_before = ends_ > 0;
+    const auto actions = core_.on(e, now_++);
+    CHECK((!ended_before || actions.empty()));
+    for (const auto& a : actions) {
+      CHECK(ends_ == 0);
+      std::visit([this](const auto& x) { answer(x); }, a);
+    }
+    CHECK((core_.phase() == job_phase::ended) == (ends_ > 0));
+    // Answered at once: before any other event.
+    if (at_once_) feed(*std::exchange(at_once_, std::nullopt));
+  }
+  /// Feeds one of the events that are due, and at times one that came before again.
+  bool feed_one() {
+    if (due_.empty()) return false;
+    const auto which = below(random_, due_.size());
+    const auto e = due_[which];
+    due_.erase(due_.begin() + static_cast<std::ptrdiff_t>(which));
+    feed(e);
+    if (is_counted_by_identity(e)) past_.push_back(e);
+    if (!past_.empty() && below(random_, 3) == 0) feed(past_[below(random_, past_.size())]);
+    return true;
+  }
+
+  job_end how() const { return how_; }
+  int ends() const { return ends_; }
+  std::uint64_t steps() const { return steps_; }
+  std::uint64_t saved() const { return saved_; }
+  const job_core& core() const { return core_; }
+
+ private:
+  static bool is_counted_by_identity(const job_event::any& e) {
+    return std::holds_alternative<job_event::stage_ended>(e) ||
+           std::holds_alternative<job_event::weights_reported>(e) ||
+           std::holds_alternative<job_event::progress_reported>(e) ||
+           std::holds_alternative<job_event::ranks_hosted>(e);
+  }
+
+  template <class Each>
+  void for_each_stage(Each each) {
+    for (std::uint32_t r = 0; r < options_.replicas; ++r)
+      for (std::uint32_t s = 0; s < options_.stages; ++s)
+        each(stage_key{replica_id{r}, stage_id{s}});
+  }
+  template <class Each>
+  void for_each_rank(Each each) {
+    for_each_stage([&](stage_key s) {
+      for (std::uint32_t r = 0; r < options_.ranks; ++r)
+        each(rank_key{s.replica, s.stage, rank_id{r}});
+    });
+  }
+
+  void answer(const job_action::host_supervisors&) {
+    std::vector<job_event::supervisors_hosted> nodes(options_.nodes);
+    for_each_stage([&](auto s) { nodes[below(random_, nodes.size())].stages.push_back(s); });
+    due_.insert(due_.end(), nodes.begin(), nodes.end());
+  }
+  void answer(const job_action::host_ranks&) {
+    std::vector<job_event::ranks_hosted> nodes(options_.nodes);
+    // Each node hosts a rank, so that a repeated answer is known as such.
+    for_each_rank([&](auto r) { nodes[below(random_, nodes.size())].ranks.push_back(r); });
+    due_.insert(due_.end(), nodes.begin(), nodes.end());
+  }
+  void answer(const job_action::assign_ranks&) {}
+  void answer(const job_action::begin_step& a) {
+    for_each_stage([&](auto s) { due_.push_back(job_event::stage_ended{a.step, s}); });
+  }
+  void answer(const job_action::add_up& a) { at_once_ = job_event::added_up{a.step}; }
+  void answer(const job_action::apply_update& a) {
+    for_each_rank([&](auto) { due_.push_back(job_event::update_applied{a.step}); });
+  }
+  void answer(const job_action::finish_step& a) {
+    if (!is_evaluation(a.step)) ++steps_;
+  }
+  void answer(const job_action::open_save& a) {
+    if (below(random_, 5) == 0)
+      at_once_ = job_event::save_ended{a.step, "no folder"};
+    else
+      at_once_ = job_event::save_opened{a.step};
+  }
+  void answer(const job_action::take_snapshot& a) {
+    for (std::uint32_t r = 0; r < options_.stages * options_.ranks; ++r) {
+      due_.push_back(job_event::snapshot_taken{a.step});
+      due_.push_back(job_event::snapshot_written{a.step, below(random_, 9) == 0 ? "no room" : ""});
+    }
+  }
+  void answer(const job_action::commit_save& a) {
+    due_.push_back(job_event::save_ended{a.step, below(random_, 9) == 0 ? "no manifest" : ""});
+  }
+  void answer(const job_action::end_save& a) {
+    if (a.failure.empty() && !a.overdue) ++saved_;
+  }
+  void answer(const job_action::report_weights&) {
+    for_each_rank([&](auto r) { due_.push_back(job_event::weights_reported{r}); });
+  }
+  void answer(const job_action::compare_weights&) { at_once_ = job_event::weights_agree{}; }
+  void answer(const job_action::ask_progress&) {
+    for_each_stage([&](auto s) { due_.push_back(job_event::progress_reported{s}); });
+  }
+  void answer(const job_action::write_reports&) {}
+  void answer(const job_action::note_progress&) {}
+  void answer(const job_action::set_timer& a) {
+    if (a.which != job_timer::watch) due_.push_back(job_event::timer_fired{a.which, a.number});
+  }
+  void answer(const job_action::end& a) {
+    ++ends_;
+    how_ = a.how;
+  }
+
+  const job_core_options options_;
+  random_source& random_;
+  job_core core_;
+  std::int64_t now_ = 0;
+  std::vector<job_event::any> due_;
+  std::vector<job_event::any> past_;
+  std::optional<job_event::any> at_once_;
+  int ends_ = 0;
+  job_end how_ = job_end::failed;
+  std::uint64_t steps_ = 0;
+  std::uint64_t saved_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("Any sequence of events ends a job at most once, and nothing follows the end") {
+  int ended = 0;
+  int stepped = 0;
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    const auto options = any_options(random);
+    driver d{options, random};
+    for (int i = 0; i < 300; ++i)
+      if (below(random, 3) == 0)
+        d.feed(any_event(random, options));
+      else
+        d.feed_one();
+    REQUIRE(d.ends() <= 1);
+    ended += d.ends();
+    if (d.steps() > 0) ++stepped;
+  }
+  CHECK(ended > 1000);
+  CHECK(stepped > 300);
+}
+
+TEST_CASE("Events without any sense end a job at most once") {
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    const auto options = any_options(random);
+    job_core core{options};
+    int ends = 0;
+    for (int i = 0; i < 500; ++i)
+      for (const auto& a : core.on(any_event(random, options), i)) {
+        REQUIRE(ends == 0);
+        if (std::holds_alternative<job_action::end>(a)) ++ends;
+      }
+  }
+}
+
+TEST_CASE("A job ends done after its steps, in whatever order its answers come, even repeated") {
+  std::uint64_t saved = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    auto options = any_options(random);
+    options.nodes = 1 + static_cast<std::uint32_t>(below(random, 2));
+    options.hang_timeout_s = 0;
+    if (options.saves) options.saves->time_max = 1'000'000;
+    driver d{options, random};
+    const auto steps = options.steps - options.first_step;
+    d.feed(job_event::start{});
+    if (options.on_request) {
+      for (std::uint64_t i = 0; i < steps; ++i) {
+        d.feed(job_event::demanded{job_demand::evaluate});
+        d.feed(job_event::demanded{job_demand::train});
+        if (i % 2 == 0) d.feed(job_event::demanded{job_demand::save});
+      }
+      d.feed(job_event::demanded{job_demand::finish});
+    }
+    d.feed(job_event::report_requested{"test"});
+    while (d.feed_one()) {
+    }
+    REQUIRE(d.ends() == 1);
+    CHECK(d.how() == job_end::done);
+    CHECK(d.steps() == steps);
+    saved += d.saved();
+  }
+  CHECK(saved > 100);
+}
+
+}  // namespace rrfp
