@@ -1,21 +1,10 @@
-/// The job: asks nodes to host the stages, steps them through the training, and decides how it
-/// ends.
+/// The shell of the job core: turns messages into events of the core, and carries out its actions.
 ///
-///   hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ...
-///     -> hashing_weights -> (ended)
-///
-/// An evaluation has no update. In a session with on_request, the job waits for the next demand
-/// between two steps, in phase idle, without a limit.
-///
-/// Between two steps the job may save (job_saves.hpp): updating -> waiting_to_save, while an
-/// earlier save is still being written -> copying -> stepping; the rest of the save runs in the
-/// background. At the end the job waits for it: hashing_weights -> finishing_save -> (ended).
-///
-/// A failure or a hang ends the run from every phase. So does an interrupt without checkpoints, and
-/// a second interrupt; the first one lets the running step end and saves it.
+/// The core (rrfp/job_core/job_core.hpp) decides what the job does next. The actor holds what the
+/// core need not see: handles of actors, results of stages, files of saves, texts of reports. It
+/// makes no decision: a message is recorded, then fed to the core.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,11 +12,13 @@
 #include <vector>
 
 #include <rrfp/actors/session.hpp>
+#include <rrfp/job_core/job_core.hpp>
 
 #include "caf_compat.hpp"
 #include "job_saves.hpp"
 #include "messages.hpp"
 #include "run_context.hpp"
+#include "run_totals.hpp"
 
 namespace rrfp::actors {
 
@@ -57,101 +48,66 @@ class job_actor : public actor_base {
   void on_exit() override;
 
  private:
-  enum class phase : std::uint8_t {
-    hosting_stages,
-    hosting_ranks,
-    idle,
-    stepping,
-    updating,
-    waiting_to_save,
-    copying,
-    hashing_weights,
-    finishing_save,
-    reporting_hang
-  };
-
   void on_supervisors_hosted(supervisors_hosted& m);
   void on_ranks_hosted(ranks_hosted& m);
   void on_stage_step_ended(stage_step_ended& m);
-  void on_update_applied(const update_applied& m);
   void on_stage_weights(stage_weights& m);
   void on_stage_progress(stage_progress& m);
-  void on_snapshot_taken(const snapshot_taken& m);
-  void on_snapshot_written(const snapshot_written& m);
-  void on_save_ended(const save_ended& m);
-  void on_interrupted(const interrupted& m);
-  void on_demand(const demand& m);
-  void on_report_requested(const report_requested& m);
-  void on_inquiry_over(const inquiry_over& m);
-  void watch();
+  void on_timer_over(const timer_over& m);
 
-  /// Asks all stages what they wait for, and then lets the nodes write their reports.
-  void inquire(std::string why);
-  void end_inquiry();
-  void begin_next_step();
-  void begin(step_id step, compute::step_purpose purpose);
-  void finish_step();
-  void end_step();
-  void count_step();
-  void hash_weights();
-  /// Starts the oldest demand, or waits for one.
-  void serve_next_demand();
+  /// Feeds the core, and then what carrying out its actions answers at once.
+  void feed(job_event::any e);
+  /// Of the action being carried out; fed when all actions of its event are carried out.
+  void answer(job_event::any e) { answer_ = std::move(e); }
+
+  void carry_out(const job_action::host_supervisors&);
+  void carry_out(const job_action::host_ranks&);
+  void carry_out(const job_action::assign_ranks&);
+  void carry_out(const job_action::begin_step& a);
+  void carry_out(const job_action::add_up& a);
+  void carry_out(const job_action::apply_update&);
+  void carry_out(const job_action::finish_step&);
+  void carry_out(const job_action::open_save& a);
+  void carry_out(const job_action::take_snapshot& a);
+  void carry_out(const job_action::commit_save&);
+  void carry_out(const job_action::end_save& a);
+  void carry_out(const job_action::report_weights&);
+  void carry_out(const job_action::compare_weights&);
+  void carry_out(const job_action::ask_progress& a);
+  void carry_out(const job_action::write_reports& a);
+  void carry_out(const job_action::note_progress&);
+  void carry_out(const job_action::set_timer& a);
+  void carry_out(const job_action::end& a);
+
   void count(const step_summary& s);
-  /// Steps that are complete, those before the run included.
-  std::uint64_t steps_done() const { return setup_.first_step + result_.summary.steps; }
-  /// After a step: saves if a save is due, and continues.
-  void continue_run();
-  void save();
-  void end_save(std::string failure);
-  /// Ends an interrupted run whose complete steps are all saved or being saved.
-  void leave();
-  /// Ends the run as soon as no save is in progress.
-  void conclude(ending how);
-  void end(ending how, std::string message = {});
   template <class Message>
   void send_to_stages(const Message& m);
+  template <class Message>
+  void send_to_nodes(const Message& m);
 
   /// All ranks of the job.
   std::uint32_t rank_count() const;
 
   job_setup setup_;
-  phase phase_ = phase::hosting_stages;
+  job_core core_;
+  std::optional<job_event::any> answer_;
   bool ended_ = false;
   std::vector<stage_handle> stages_;
   std::vector<rank_handle> ranks_;
-  std::uint32_t answers_ = 0;
-  std::deque<demand> demands_;
-  std::uint64_t evaluations_ = 0;
+  run_totals totals_;
+  apply_update update_;  ///< of the running step
   std::optional<job_saves> saves_;
-  /// A save was demanded: the next state between two steps is saved, whatever its number.
-  bool save_asked_ = false;
-  /// The last demand was to finish.
-  bool finishing_ = false;
-  /// Interrupted; the run ends after the step and its save.
-  bool leaving_ = false;
-  /// How the run ends after phase finishing_save.
-  ending conclusion_ = ending::done;
-  step_id step_;
-  std::int64_t step_began_ = 0;
-  step_summary summary_;
-  std::vector<stage_step_ended> outcomes_;
   /// By replica.
   std::vector<std::vector<compute::parameter_hash>> hashes_;
-  /// A question to all stages that is not answered yet.
+  /// What the stages wait for; nothing: they have not been asked.
   struct inquiry {
-    std::uint64_t number = 0;
     std::string why;
     std::vector<std::string> texts;
     std::vector<stage_state> states;
   };
   std::optional<inquiry> inquiry_;
-  std::uint64_t inquiries_ = 0;
   /// The hang report, once the run has hung.
   std::string hang_;
-  std::vector<double> losses_;
-  std::vector<double> step_ms_;
-  double busy_ms_ = 0;
-  double span_ms_ = 0;
   run_result result_;
 };
 

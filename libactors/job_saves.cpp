@@ -8,47 +8,32 @@
 
 namespace rrfp::actors {
 
-namespace {}  // namespace
-
-job_saves::job_saves(checkpoint_setup setup, std::uint32_t ranks, std::uint64_t first_step)
-    : setup_(std::move(setup)), ranks_(ranks), last_step_(first_step) {
+job_saves::job_saves(checkpoint_setup setup, std::uint32_t ranks)
+    : setup_(std::move(setup)), ranks_(ranks) {
   RRFP_CHECK(setup_.ring != nullptr, "node 0 has opened the checkpoint folder");
-}
-
-bool job_saves::is_due(std::uint64_t steps, bool last) const {
-  if (given_up_ || steps == last_step_) return false;
-  return last || (setup_.every > 0 && steps % setup_.every == 0);
 }
 
 status job_saves::begin(std::uint64_t steps, std::int64_t now) {
   RRFP_CHECK(!current_, "one save at a time");
-  last_step_ = steps;
   current_ = save{};
   current_->step = steps;
   current_->began = now;
   return setup_.ring->begin(steps);
 }
 
-bool job_saves::on_snapshot_taken(const snapshot_taken& m, std::int64_t now) {
-  if (!current_ || current_->step != m.step) return false;
+void job_saves::record(const snapshot_taken& m, std::int64_t now) {
+  if (!current_ || current_->step != m.step) return;
   current_->copy_time = std::max(current_->copy_time, m.copy_time);
-  if (++current_->copies < ranks_) return false;
-  current_->copied = now;
-  return true;
+  if (++current_->copies == ranks_) current_->copied = now;
 }
 
-bool job_saves::on_snapshot_written(const snapshot_written& m) {
-  if (!current_ || current_->step != m.step) return false;
-  if (m.failure.empty())
-    current_->files.push_back({m.file, m.bytes, m.xxh64});
-  else if (current_->failure.empty())
-    current_->failure = m.failure;
-  return ++current_->answers == ranks_;
+void job_saves::record(const snapshot_written& m) {
+  if (!current_ || current_->step != m.step || !m.failure.empty()) return;
+  current_->files.push_back({m.file, m.bytes, m.xxh64});
 }
 
-result<checkpoint::manifest> job_saves::manifest() const {
-  RRFP_CHECK(current_ && current_->answers == ranks_, "all ranks have written");
-  if (!current_->failure.empty()) return error{current_->failure};
+checkpoint::manifest job_saves::manifest() const {
+  RRFP_CHECK(current_.has_value(), "all ranks have written");
   auto m = setup_.head;
   m.step = current_->step;
   m.written_at = checkpoint::utc_now();
@@ -73,11 +58,6 @@ checkpoint_report job_saves::end(std::string failure, std::int64_t now) {
   else
     ++saved_;
   return report;
-}
-
-bool job_saves::is_overdue(std::int64_t now) const {
-  const std::chrono::nanoseconds limit = setup_.save_time_max;
-  return current_ && now - current_->began > limit.count();
 }
 
 }  // namespace rrfp::actors

@@ -25,6 +25,7 @@
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/transport.hpp>
+#include <rrfp/job_core/events.hpp>
 
 #include "caf_compat.hpp"
 #include "serialization.hpp"
@@ -178,12 +179,6 @@ struct write_report {
   std::string why;
   std::vector<std::string> causes;
 };
-/// Local. The time limit for the stages' answers has expired.
-struct inquiry_over {
-  std::uint64_t number = 0;
-};
-/// Local. The time limit for the nodes to write the hang report has expired.
-struct hang_reported {};
 /// Local. A node to its supervisors, which answer even during a hang.
 struct report_state {
   caf::actor to;
@@ -218,8 +213,11 @@ struct node_unreachable {
 struct interrupted {
   bool again = false;
 };
-/// Local. Timer of the job actor's watchdog.
-struct tick {};
+/// Local. The job actor to itself: a timer of its core has fired.
+struct timer_over {
+  job_timer which = job_timer::watch;
+  std::uint64_t number = 0;
+};
 /// The run is over: stop all actors of the node.
 struct job_ended {
   ending how = ending::done;
@@ -283,8 +281,8 @@ auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x
   X(failed) X(node_lost) X(interrupted) X(job_ended)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
-  X(decide_now) X(node_unreachable) X(demand) X(save_ended) X(tick) X(message)             \
-  X(inquiry_over) X(hang_reported) X(report_state) X(state_reported) X(report_due)
+  X(decide_now) X(node_unreachable) X(demand) X(save_ended) X(timer_over) X(message)       \
+  X(report_state) X(state_reported) X(report_due)
 // clang-format on
 
 /// How long to wait for the membership to report the cause of a loss.

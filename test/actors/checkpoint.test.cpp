@@ -314,54 +314,45 @@ TEST_CASE("a second interrupt does not wait for the step") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
-TEST_CASE("job_saves allows one save at a time, each step once, within a time limit") {
+TEST_CASE("job_saves reports what the ranks have copied and written") {
   const scratch_folder folder;
   checkpoint_setup setup;
   setup.dir = folder / "ring";
-  setup.every = 10;
-  setup.save_time_max = std::chrono::milliseconds{100};
   auto ring = checkpoint::ring::open(setup.dir, 1);
   REQUIRE(ring.ok());
   setup.ring = std::move(*ring);
   constexpr std::int64_t ms = 1'000'000;
-  job_saves saves{setup, 2, 7};
-  CHECK_FALSE(saves.is_due(7, true));  // resumed from there
-  CHECK_FALSE(saves.is_due(8, false));
-  CHECK(saves.is_due(8, true));
-  CHECK(saves.is_due(10, false));
+  job_saves saves{setup, 2};
 
   REQUIRE(saves.begin(10, 0));
-  CHECK(saves.running());
-  CHECK_FALSE(saves.is_due(10, true));
-  CHECK_FALSE(saves.on_snapshot_taken(snapshot_taken{9, 99 * ms}, 1 * ms));  // of another save
-  CHECK_FALSE(saves.on_snapshot_taken(snapshot_taken{10, 3 * ms}, 4 * ms));
-  CHECK_FALSE(saves.on_snapshot_written(snapshot_written{10, "a", 5, 1, {}}));
-  CHECK(saves.on_snapshot_taken(snapshot_taken{10, 2 * ms}, 5 * ms));
-  CHECK_FALSE(saves.on_snapshot_written(snapshot_written{9, "x", 5, 1, {}}));
-  CHECK(saves.on_snapshot_written(snapshot_written{10, "b", 6, 2, {}}));
+  saves.record(snapshot_taken{9, 99 * ms}, 1 * ms);  // of another save
+  saves.record(snapshot_taken{10, 3 * ms}, 4 * ms);
+  saves.record(snapshot_written{10, "b", 5, 1, {}});
+  saves.record(snapshot_taken{10, 2 * ms}, 5 * ms);
+  saves.record(snapshot_written{9, "x", 5, 1, {}});
+  saves.record(snapshot_written{10, "a", 6, 2, {}});
   const auto m = saves.manifest();
-  REQUIRE(m.ok());
-  CHECK(m->step == 10);
-  CHECK(m->files.size() == 2);
+  CHECK(m.step == 10);
+  REQUIRE(m.files.size() == 2);
+  CHECK(m.files[0].name == "a");
   const auto report = saves.end({}, 25 * ms);
   CHECK(report.files == 2);
   CHECK(report.bytes == 11);
   CHECK(report.copy_ms == 3);
   CHECK(report.background_ms == 20);
   CHECK(saves.saved() == 1);
+  CHECK_FALSE(saves.last_failed());
 
-  REQUIRE(saves.begin(20, 0));
-  CHECK_FALSE(saves.on_snapshot_written(snapshot_written{20, {}, 0, 0, "no room"}));
-  CHECK(saves.on_snapshot_written(snapshot_written{20, "b", 6, 2, {}}));
-  REQUIRE_FALSE(saves.manifest().ok());
-  CHECK(saves.manifest().message() == "no room");
-  CHECK_FALSE(saves.is_overdue(100 * ms));
-  CHECK(saves.is_overdue(101 * ms));
-  CHECK(saves.end("no room", 1).failure == "no room");
+  REQUIRE(saves.begin(20, 2 * ms));
+  saves.record(snapshot_taken{20, 1 * ms}, 9 * ms);  // one rank alone
+  saves.record(snapshot_written{20, {}, 0, 0, "no room"});
+  saves.record(snapshot_written{20, "b", 6, 2, {}});
+  const auto failed = saves.end("no room", 10 * ms);
+  CHECK(failed.failure == "no room");
+  CHECK(failed.files == 1);
+  CHECK(failed.background_ms == 8);
+  CHECK(saves.saved() == 1);
   CHECK(saves.last_failed());
-  CHECK_FALSE(saves.is_overdue(1000 * ms));
-  saves.give_up();
-  CHECK_FALSE(saves.is_due(30, true));
 }
 
 TEST_CASE("tensors of every type, and their parts, are read back from a rank's file") {

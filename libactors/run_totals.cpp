@@ -1,0 +1,115 @@
+#include "run_totals.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/base/units.hpp>
+#include <rrfp/compute/lr_schedule.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step)
+    : train_(std::move(train)) {
+  run_.first_step = first_step;
+  run_.stages.resize(stages);
+}
+
+void run_totals::begin_step(step_id step, std::int64_t now) {
+  step_ = step;
+  step_began_ = now;
+  outcomes_.clear();
+  summary_ = {};
+  summary_.step = number_of(step);
+  summary_.purpose =
+      is_evaluation(step) ? compute::step_purpose::evaluation : compute::step_purpose::training;
+}
+
+void run_totals::record(stage_step_ended m) {
+  if (m.step != step_) return;
+  const stage_key from{m.replica, m.stage};
+  outcomes_.try_emplace(from, std::move(m));
+}
+
+result<apply_update> run_totals::add_up() {
+  auto& s = summary_;
+  std::vector<compute::parameter_norm> norms;
+  std::int64_t first = outcomes_.begin()->second.first_begin;
+  std::int64_t last = 0;
+  std::int64_t busy = 0;
+  double loss_sum = 0;
+  for (const auto& [from, o] : outcomes_) {
+    // The gradients are already summed over the replicas.
+    if (from.replica == replica_id{0}) norms.insert(norms.end(), o.norms.begin(), o.norms.end());
+    for (const auto& l : o.losses) {
+      loss_sum += l.mean * static_cast<double>(l.tokens);
+      s.tokens += l.tokens;
+      s.losses.push_back(l);
+    }
+    first = std::min(first, o.first_begin);
+    last = std::max(last, o.last_end);
+    busy += o.busy;
+    add_to_stage(o);
+  }
+  s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
+  const auto span = milliseconds(last - first) * static_cast<double>(outcomes_.size());
+  s.bubble_fraction = 1 - milliseconds(busy) / span;
+  if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
+  const auto clipped = compute::clip_gradients(std::move(norms), train_.clip_norm);
+  if (!clipped) return error{fmt::format("{}: {}", to_string(step_), clipped.message())};
+  s.gradient_norm = clipped->norm;
+  s.lr = compute::lr_of(train_, step_);
+  busy_ms_ += milliseconds(busy);
+  span_ms_ += span;
+  return apply_update{step_, clipped->scale, s.lr};
+}
+
+void run_totals::add_to_stage(const stage_step_ended& o) {
+  auto& stage = run_.stages[o.stage.value()];
+  stage.busy_ms += milliseconds(o.busy);
+  stage.blocked_ms += milliseconds(o.blocked);
+  stage.launch_gap_ms += milliseconds(o.launch_gap);
+  stage.peak_bytes = std::max(stage.peak_bytes, o.peak_bytes);
+  stage.device_memory = accelerator::most_of(stage.device_memory, o.device_memory);
+  stage.memory.slots_peak = std::max(stage.memory.slots_peak, o.memory.slots_peak);
+  stage.memory.bytes_peak = std::max(stage.memory.bytes_peak, o.memory.bytes_peak);
+  stage.memory.activations_peak =
+      std::max(stage.memory.activations_peak, o.memory.activations_peak);
+}
+
+const step_summary& run_totals::finish_step(std::int64_t now) {
+  summary_.step_ms = milliseconds(now - step_began_);
+  if (summary_.purpose == compute::step_purpose::evaluation) return summary_;
+  step_ms_.push_back(summary_.step_ms);
+  losses_.push_back(summary_.loss);
+  if (run_.steps++ == 0) run_.loss_first = summary_.loss;
+  run_.loss_last = summary_.loss;
+  run_.tokens += summary_.tokens;
+  return summary_;
+}
+
+run_summary run_totals::finish_run(std::int64_t now) const {
+  auto s = run_;
+  s.losses_xxh64 = XXH64(losses_.data(), losses_.size() * sizeof(double), 0);
+  s.step_ms_p50 = median(step_ms_);
+  s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
+  s.seconds = seconds(now);
+  return s;
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,49 @@
+/// What a run adds up: the stages' results to a step, and the steps to the run's summary. Sums run
+/// in the order of the replicas and stages, not in the order of arrival.
+///
+/// Used by the job actor alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <rrfp/actors/session.hpp>
+#include <rrfp/job_core/events.hpp>
+
+#include "messages.hpp"
+
+namespace rrfp::actors {
+
+class run_totals {
+ public:
+  run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step);
+
+  /// Times are nanoseconds since the run began.
+  void begin_step(step_id step, std::int64_t now);
+  /// The first result of each stage counts. Results of other steps are ignored.
+  void record(stage_step_ended m);
+  /// All stages have reported: the update of a training step. Evaluations have none; ignore it.
+  /// Error: the norm of the gradients is NaN or infinite.
+  result<apply_update> add_up();
+  /// Counts the step if it trains.
+  const step_summary& finish_step(std::int64_t now);
+  /// The losses, times and idle share of the whole run.
+  run_summary finish_run(std::int64_t now) const;
+
+ private:
+  void add_to_stage(const stage_step_ended& o);
+
+  const job::train_options train_;
+  step_id step_;
+  std::int64_t step_began_ = 0;
+  std::map<stage_key, stage_step_ended> outcomes_;
+  step_summary summary_;
+  std::vector<double> losses_;
+  std::vector<double> step_ms_;
+  double busy_ms_ = 0;
+  double span_ms_ = 0;
+  run_summary run_;
+};
+
+}  // namespace rrfp::actors
