@@ -109,9 +109,12 @@ class execution {
   at::Tensor output_;
 };
 
-/// Runs `work`. If it throws, reports the failure, which ends the job, and returns false.
+/// Runs `work`. If it throws, reports the failure, which ends the job, and returns false. What was
+/// launched before the job's end arrives here is then not run: it would compute with the state that
+/// the failure left.
 template <class Work>
 bool run_guarded(const tp_rank_setup& rank, Work&& work) {
+  if (*rank.has_failed) return false;
   try {
     work();
     return true;
@@ -125,6 +128,7 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
     post(rank.supervisor,
          failed{rank.name() + ": threw an object that is not a std::exception", false});
   }
+  *rank.has_failed = true;
   return false;
 }
 

@@ -2,6 +2,7 @@
 /// launches of the supervisor in order and then sends the results to the neighbours.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,8 @@ struct tp_rank_setup : rank_parts {
 
   caf::actor supervisor;
   std::shared_ptr<run_context> context;
+  /// A failure was reported; nothing more is run.
+  std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
 };
 
 class tp_rank : public actor_base {
