@@ -78,8 +78,8 @@ function(rrfp_add_program name)
 endfunction()
 
 # rrfp_add_test(NAME [TENSORS] SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
-# One Catch2 program is one ctest entry; tests with the label "unit" also run under the sanitizer presets. TENSORS:
-# most sources need tensors, and get them precompiled with Catch2.
+# One Catch2 program is one ctest entry; tests with the label "unit" also run under the sanitizer presets.
+# TENSORS: most sources need tensors, and get them precompiled with Catch2.
 function(rrfp_add_test name)
   cmake_parse_arguments(arg "TENSORS" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})

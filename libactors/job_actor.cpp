@@ -16,27 +16,6 @@ namespace rrfp::actors {
 
 namespace {
 
-ending ending_of(job_end how) {
-  switch (how) {
-    case job_end::done: return ending::done;
-    case job_end::interrupted: return ending::interrupted;
-    case job_end::bad_input: return ending::bad_input;
-    case job_end::failed: return ending::failed;
-    case job_end::node_lost: return ending::node_lost;
-  }
-  return ending::failed;
-}
-
-job_demand demand_of(demand::kind wanted) {
-  switch (wanted) {
-    case demand::kind::train: return job_demand::train;
-    case demand::kind::evaluate: return job_demand::evaluate;
-    case demand::kind::save: return job_demand::save;
-    case demand::kind::finish: return job_demand::finish;
-  }
-  return job_demand::finish;
-}
-
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
 job_core_options core_options(const job_setup& setup) {
@@ -117,7 +96,7 @@ caf::behavior job_actor::make_behavior() {
         feed(job_event::save_ended{m.step, m.failure});
       },
       [this](const interrupted& m) { feed(job_event::interrupted{m.again}); },
-      [this](const demand& m) { feed(job_event::demanded{demand_of(m.wanted)}); },
+      [this](const demand& m) { feed(job_event::demanded{m.wanted}); },
       [this](report_requested& m) { feed(job_event::report_requested{std::move(m.why)}); },
       [this](const timer_over& m) { on_timer_over(m); },
   };
@@ -344,7 +323,7 @@ void job_actor::carry_out(const job_action::end& a) {
     summary.last_checkpoint_failed = saves_->last_failed();
   }
   result_.summary = std::move(summary);
-  result_.how = ending_of(a.how);
+  result_.how = a.how;
   result_.message = a.hung ? std::move(hang_) : a.message;
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;

@@ -133,8 +133,7 @@ struct step_over {
 };
 /// Local. The next thing to do, in a session with on_request.
 struct demand {
-  enum class kind : std::uint8_t { train, evaluate, save, finish };
-  kind wanted = kind::train;
+  job_demand wanted = job_demand::train;
 };
 /// Between two steps: copy all tensors, and write them into the folder of the save.
 struct take_snapshot {
@@ -300,9 +299,7 @@ RRFP_LOCAL_MESSAGES(RRFP_ALLOW)
 namespace rrfp::actors {
 
 // CAF's code for sending a message takes long to compile: it is made once, in messages.cpp.
-#define RRFP_DECLARE(message)                            \
-  extern template void post(const caf::actor&, message); \
-  extern template void post_after(actor_base*, std::chrono::milliseconds, message);
+#define RRFP_DECLARE(message) extern template void post(const caf::actor&, message);
 RRFP_MESSAGES(RRFP_DECLARE)
 RRFP_LOCAL_MESSAGES(RRFP_DECLARE)
 #undef RRFP_DECLARE

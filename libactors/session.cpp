@@ -345,7 +345,7 @@ class session::impl {
     return result;
   }
 
-  void add_demand(demand::kind wanted) {
+  void add_demand(job_demand wanted) {
     RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and node 0");
     const std::lock_guard lock{mutex_};
     if (to_interrupt_)
@@ -618,10 +618,10 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
 status session::check_restored() const { return impl_->check_restored(); }
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
-void session::train() { impl_->add_demand(demand::kind::train); }
-void session::evaluate() { impl_->add_demand(demand::kind::evaluate); }
-void session::save() { impl_->add_demand(demand::kind::save); }
-void session::finish() { impl_->add_demand(demand::kind::finish); }
+void session::train() { impl_->add_demand(job_demand::train); }
+void session::evaluate() { impl_->add_demand(job_demand::evaluate); }
+void session::save() { impl_->add_demand(job_demand::save); }
+void session::finish() { impl_->add_demand(job_demand::finish); }
 void session::report(std::string why) { impl_->report(std::move(why)); }
 
 }  // namespace rrfp::actors

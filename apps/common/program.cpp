@@ -110,8 +110,8 @@ void set_signals() {
   ::sigaction(SIGBUS, &bus, nullptr);
 }
 
-/// Help that fits 80 columns: an option shows its value and whether it is required; what excludes
-/// it and the bounds of its value are told by errors.
+/// Help that fits 80 columns: an option shows its value and whether it is required. Errors name the
+/// bounds of its value and the options that it excludes.
 class narrow_help : public CLI::Formatter {
  public:
   narrow_help() { column_width(26); }

@@ -27,6 +27,7 @@
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
+#include <rrfp/job_core/events.hpp>
 #include <rrfp/metrics/board.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/memory.hpp>
@@ -83,13 +84,8 @@ struct run_summary {
   accelerator::memory_counts device_memory() const;
 };
 
-enum class ending : std::uint8_t {
-  done,
-  interrupted,
-  bad_input,  ///< unreadable data, or a training that has diverged
-  failed,
-  node_lost,
-};
+/// How a run ends.
+using ending = job_end;
 
 struct run_result {
   ending how = ending::done;
