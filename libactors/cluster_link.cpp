@@ -49,13 +49,13 @@ bool is_one_machine(const std::vector<member>& members) {
 
 /// Returns the information of all nodes, by node. The members were checked to be of the same
 /// version, so a parse error is an internal error and throws.
-std::variant<std::vector<json>, end_cause> exchange_node_info(membership& members,
-                                                              const result<json>& mine,
-                                                              std::chrono::milliseconds limit) {
-  auto all = agree(members, mine ? result<std::string>{to_bytes(*mine)} : mine.failure(), limit);
-  if (auto* cause = std::get_if<end_cause>(&all)) return std::move(*cause);
+result<std::vector<json>> exchange_node_info(membership& members, const result<json>& mine,
+                                             std::chrono::milliseconds limit) {
+  const auto all =
+      agree(members, mine ? result<std::string>{to_bytes(*mine)} : mine.failure(), limit);
+  if (!all) return all.failure();
   std::vector<json> infos;
-  for (const auto& bytes : std::get<0>(all)) infos.push_back(json::from_cbor(bytes));
+  for (const auto& bytes : *all) infos.push_back(json::from_cbor(bytes));
   return infos;
 }
 
@@ -71,10 +71,11 @@ cluster_link::cluster_link(const cluster& in_cluster, ucx_transport& wire,
                            std::chrono::milliseconds limit)
     : cluster_(in_cluster), wire_(wire), limit_(limit) {}
 
-std::variant<cluster_link::opened, end_cause> cluster_link::open(
-    const cluster& in_cluster, const session_setup& setup,
-    const std::map<stage_id, compute::tie>& sides, steady_clock::time_point start,
-    arrival_memory memory) {
+result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
+                                                const session_setup& setup,
+                                                const std::map<stage_id, compute::tie>& sides,
+                                                steady_clock::time_point start,
+                                                arrival_memory memory) {
   auto& members = *in_cluster.members;
   const std::chrono::milliseconds limit{
       static_cast<std::int64_t>(in_cluster.transport.join_timeout_s * 1e3)};
@@ -103,9 +104,9 @@ std::variant<cluster_link::opened, end_cause> cluster_link::open(
       info["ties"].push_back({stage.value(), static_cast<int>(side)});
     return info;
   };
-  auto exchanged = exchange_node_info(members, own_info(), limit);
-  if (auto* cause = std::get_if<end_cause>(&exchanged)) return std::move(*cause);
-  const auto& infos = std::get<0>(exchanged);
+  const auto exchanged = exchange_node_info(members, own_info(), limit);
+  if (!exchanged) return exchanged.failure();
+  const auto& infos = *exchanged;
 
   opened o;
   o.sides = sides;
@@ -124,8 +125,7 @@ std::variant<cluster_link::opened, end_cause> cluster_link::open(
     if (auto made = own.connect(node_id{n}, text_of(other.at("address"))); !made)
       connected = why_lost(members, made.failure());
   }
-  auto all_connected = agree(members, connected, limit);
-  if (auto* cause = std::get_if<end_cause>(&all_connected)) return std::move(*cause);
+  if (const auto all = agree(members, connected, limit); !all) return all.failure();
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
       for (std::uint32_t r = 0; r < setup.ranks; ++r) {
@@ -155,8 +155,8 @@ metrics::transport_numbers cluster_link::count() const {
 
 bool cluster_link::leads() const { return cluster_.members->node() == node_id{0}; }
 
-std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::actor_system& system,
-                                                                        const caf::actor& node) {
+result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system,
+                                                       const caf::actor& node) {
   auto& members = *cluster_.members;
   auto& middleman = system.middleman();
   const auto port = middleman.publish(node, 0, cluster_.transport.listen.c_str());
@@ -165,9 +165,9 @@ std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::act
     return error{fmt::format("cannot listen on {}: {}", cluster_.transport.listen,
                              system.render(port.error()))};
   };
-  auto exchanged = exchange_node_info(members, own_info(), limit_);
-  if (auto* cause = std::get_if<end_cause>(&exchanged)) return std::move(*cause);
-  const auto& infos = std::get<0>(exchanged);
+  const auto exchanged = exchange_node_info(members, own_info(), limit_);
+  if (!exchanged) return exchanged.failure();
+  const auto& infos = *exchanged;
   std::vector<caf::actor> nodes{node};
   result<std::string> reached = std::string{};
   for (std::uint32_t n = 1; leads() && reached && n < infos.size(); ++n) {
@@ -180,9 +180,8 @@ std::variant<std::vector<caf::actor>, end_cause> cluster_link::exchange(caf::act
                                                     system.render(other.error()))});
   }
   // All nodes continue or none does: if this node ended alone, the others would report it as lost.
-  auto all_reached = agree(members, reached, limit_);
-  if (auto* cause = std::get_if<end_cause>(&all_reached))
-    return end_cause{ending::node_lost, std::move(cause->message)};
+  if (const auto all = agree(members, reached, limit_); !all)
+    return error{all.message(), error_kind::node_lost};
   return nodes;
 }
 

@@ -10,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include <rrfp/actors/end_cause.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/ucx_transport.hpp>
 
@@ -39,12 +38,11 @@ class cluster_link {
   };
 
   /// Blocks until every node has opened its link. `sides`: of the stages hosted here. Messages
-  /// arrive in `memory`. The end_cause is the same on all nodes: a node cannot open its transport,
+  /// arrive in `memory`. The error is the same on all nodes: a node cannot open its transport,
   /// was lost, or did not answer in time.
-  static std::variant<opened, end_cause> open(const cluster& in_cluster, const session_setup& setup,
-                                              const std::map<stage_id, compute::tie>& sides,
-                                              std::chrono::steady_clock::time_point start,
-                                              arrival_memory memory);
+  static result<opened> open(const cluster& in_cluster, const session_setup& setup,
+                             const std::map<stage_id, compute::tie>& sides,
+                             std::chrono::steady_clock::time_point start, arrival_memory memory);
 
   /// Lets the actor systems of the nodes exchange messages.
   void configure(caf::actor_system_config& config) const;
@@ -62,8 +60,7 @@ class cluster_link {
   metrics::transport_numbers count() const;
   /// Publishes `node` to the other nodes. Node 0 gets the node actors of all nodes, by node; the
   /// others get only their own.
-  std::variant<std::vector<caf::actor>, end_cause> exchange(caf::actor_system& system,
-                                                            const caf::actor& node);
+  result<std::vector<caf::actor>> exchange(caf::actor_system& system, const caf::actor& node);
   /// From now on `watcher` receives node_lost and node_unreachable, also for nodes lost earlier.
   /// Null: no actor receives them.
   void watch(const caf::actor& watcher);

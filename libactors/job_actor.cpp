@@ -59,7 +59,7 @@ caf::behavior job_actor::make_behavior() {
   // A whole node may be lost. The membership knows the cause but may report it later, so wait.
   set_down_handler([this](const caf::down_msg& m) {
     feed(job_event::suspected{
-        job_end::failed, fmt::format("a stage supervisor ended: {}", caf::to_string(m.reason))});
+        {"a stage supervisor ended: " + caf::to_string(m.reason), error_kind::failed}});
   });
   const auto& context = *setup_.context;
   if (setup_.checkpoint)
@@ -74,15 +74,12 @@ caf::behavior job_actor::make_behavior() {
       [this](const update_applied& m) { feed(job_event::update_applied{m.step}); },
       [this](stage_weights& m) { on_stage_weights(m); },
       [this](stage_progress& m) { on_stage_progress(m); },
-      [this](failed& m) {
-        feed(job_event::failed{m.by_input ? job_end::bad_input : job_end::failed,
-                               std::move(m.message)});
-      },
+      [this](failed& m) { feed(job_event::failed{std::move(m.why)}); },
       [this](node_lost& m) {
-        feed(job_event::failed{job_end::node_lost, std::move(m.message)});
+        feed(job_event::failed{{std::move(m.message), error_kind::node_lost}});
       },
       [this](node_unreachable& m) {
-        feed(job_event::suspected{job_end::node_lost, std::move(m.message)});
+        feed(job_event::suspected{{std::move(m.message), error_kind::node_lost}});
       },
       [this](const snapshot_taken& m) {
         saves_->record(m, setup_.context->now());
@@ -204,7 +201,7 @@ void job_actor::carry_out(const job_action::begin_step& a) {
 
 void job_actor::carry_out(const job_action::add_up& a) {
   const auto update = totals_.add_up();
-  if (!update) return answer(job_event::failed{job_end::bad_input, update.message()});
+  if (!update) return answer(job_event::failed{update.failure()});
   update_ = *update;
   answer(job_event::added_up{a.step});
 }
@@ -310,7 +307,7 @@ void job_actor::carry_out(const job_action::compare_weights&) {
   result_.summary.weights_xxh64 = weights[0];
   for (const auto w : weights)
     if (w != weights[0])
-      return answer(job_event::failed{job_end::failed, "the replicas' weights differ"});
+      return answer(job_event::failed{{"the replicas' weights differ", error_kind::failed}});
   answer(job_event::weights_agree{});
 }
 

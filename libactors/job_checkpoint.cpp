@@ -158,22 +158,19 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
 
 }  // namespace
 
-std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkpoint_setup& setup,
-                                                       membership* members) {
+result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
+                                      membership* members) {
   const bool leads = members == nullptr || members->node() == node_id{0};
   result<resume_choice> mine = leads ? choose_and_hold(j, setup) : resume_choice{};
-  if (members == nullptr) {
-    if (!mine) return end_cause{ending::bad_input, mine.message()};
-    return *std::move(mine);
-  }
+  if (members == nullptr) return mine;
   const auto folder = [&]() -> result<std::string> {
     if (!mine) return mine.failure();
     return mine->from ? mine->from->folder : std::string{};
   };
   const auto chosen = agree(*members, folder());
-  if (const auto* refused = std::get_if<end_cause>(&chosen)) return *refused;
-  const auto& folder_chosen = std::get<0>(chosen)[0];
-  if (folder_chosen.empty()) return *std::move(mine);
+  if (!chosen) return chosen.failure();
+  const auto& folder_chosen = chosen->front();
+  if (folder_chosen.empty()) return mine;
   // Another node may see the folder differently, or not at all.
   status seen = success();
   if (!leads) {
@@ -183,10 +180,8 @@ std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkp
     else
       seen = found.failure();
   }
-  const auto all = agree(
-      *members, seen ? result<std::string>{std::string{}} : result<std::string>{seen.failure()});
-  if (const auto* refused = std::get_if<end_cause>(&all)) return *refused;
-  return *std::move(mine);
+  if (const auto all = agree_on(*members, seen); !all) return all.failure();
+  return mine;
 }
 
 }  // namespace rrfp::actors

@@ -23,7 +23,7 @@ result<std::uint64_t> draw_token(membership& members) {
   std::random_device random;
   const auto own = std::to_string((std::uint64_t{random()} << 32) ^ random());
   const auto all = members.all_gather(own, std::chrono::seconds{30});
-  if (!all) return all.failure();
+  if (!all) return error{all.message(), error_kind::node_lost};
   std::uint64_t token = 0;
   for (const auto& one : *all) token = XXH64(one.data(), one.size(), token);
   return token;
@@ -71,44 +71,43 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   bool may_join_later = false;
   m.may_join_later = &may_join_later;
   auto members = membership::join(std::move(m), {});
-  joined_job joined;
   if (!members) {
     if (!may_join_later) return members.failure();
-    joined.lost = members.message();
-    return joined;
+    return error{members.message(), error_kind::node_lost};
   }
-  joined.members = std::move(*members);
-  if (const auto token = draw_token(*joined.members); token)
-    joined.token = *token;
-  else
-    joined.lost = token.message();
-  return joined;
+  auto token = draw_token(**members);
+  return joined_job{*std::move(members), std::move(token)};
 }
 
-agreement agree(membership& members, const result<std::string>& mine,
-                std::chrono::milliseconds limit) {
-  constexpr char success_mark = '+', failure_mark = '-';
-  auto all = members.all_gather(mine ? success_mark + *mine : failure_mark + mine.message(), limit);
-  if (!all) return end_cause{ending::node_lost, all.message()};
+result<std::vector<std::string>> agree(membership& members, const result<std::string>& mine,
+                                       std::chrono::milliseconds limit) {
+  constexpr char success_mark = '+';
+  // The kind of a failure is its mark.
+  const auto mark_of = [](error_kind kind) {
+    return static_cast<char>('0' + static_cast<int>(kind));
+  };
+  auto all = members.all_gather(
+      mine ? success_mark + *mine : mark_of(mine.failure().kind) + mine.message(), limit);
+  if (!all) return error{all.message(), error_kind::node_lost};
   for (std::size_t n = 0; n < all->size(); ++n) {
     auto& answer = (*all)[n];
-    const bool succeeded = answer.starts_with(success_mark);
+    const char mark = answer.empty() ? '\0' : answer.front();
     answer.erase(0, 1);
-    if (succeeded) continue;
+    if (mark == success_mark) continue;
     // The cause may be the loss of another node.
     if (auto lost = members.loss(); !lost.empty())
-      return end_cause{ending::node_lost, std::move(lost)};
-    return end_cause{ending::bad_input, "node " + std::to_string(n) + " (" +
-                                            members.members()[n].description + "): " + answer};
+      return error{std::move(lost), error_kind::node_lost};
+    return error{
+        "node " + std::to_string(n) + " (" + members.members()[n].description + "): " + answer,
+        static_cast<error_kind>(mark - '0')};
   }
-  return *std::move(all);
+  return all;
 }
 
-status agree_to_start(membership& members, const status& mine) {
+status agree_on(membership& members, const status& mine) {
   const auto all = agree(
       members, mine ? result<std::string>{std::string{}} : result<std::string>{mine.failure()});
-  if (const auto* cause = std::get_if<end_cause>(&all)) return error{cause->message};
-  return success();
+  return all ? success() : status{all.failure()};
 }
 
 }  // namespace rrfp::actors

@@ -196,9 +196,7 @@ struct report_due {
 /// Drop all queued work; the running work is the last.
 struct stop {};
 struct failed {
-  std::string message;
-  /// The cause is the data or the training, not the runtime.
-  bool by_input = false;
+  error why;
 };
 struct node_lost {
   std::string message;
@@ -264,7 +262,7 @@ auto fields(auto f, stage_progress& x) { return f(x.text, x.state); }
 auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
 auto fields(auto f, stop&) { return f(); }
-auto fields(auto f, failed& x) { return f(x.message, x.by_input); }
+auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
 auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung); }

@@ -252,7 +252,7 @@ class session::impl {
     if (cluster_ && !taken.empty()) {
       constexpr std::chrono::minutes limit{5};
       const auto all = cluster_->members->all_gather(is_restored_, limit);
-      if (!all) return all.failure();
+      if (!all) return error{all.message(), error_kind::node_lost};
       for (const auto& of_node : *all) {
         if (of_node.size() != taken.size())
           return error{setup_.resume->folder + ": nodes see different tensors in it"};
@@ -269,7 +269,7 @@ class session::impl {
   run_result run() {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
     if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
-      return ended_early(ending::interrupted, {});
+      return ended_early({{}, error_kind::interrupted});
     auto context = std::make_shared<run_context>();
     context->shape = setup_.shape;
     context->counters = counters_;
@@ -298,13 +298,11 @@ class session::impl {
     if (cluster_) {
       auto opened =
           cluster_link::open(*cluster_, setup_, sides_, context->start, memory_of_arrivals());
-      if (const auto* cause = std::get_if<end_cause>(&opened))
-        return ended_early(cause->how, cause->message);
-      auto* const joined = &std::get<cluster_link::opened>(opened);
-      link = std::move(joined->link);
-      wire = std::move(joined->wire);
-      sides_ = std::move(joined->sides);
-      context->start = joined->start;
+      if (!opened) return ended_early(opened.failure());
+      link = std::move(opened->link);
+      wire = std::move(opened->wire);
+      sides_ = std::move(opened->sides);
+      context->start = opened->start;
       context->on_step_begun = [members = cluster_->members](step_id step) {
         members->set_status(to_string(step));
       };
@@ -318,7 +316,7 @@ class session::impl {
       wire = make_in_process_transport();
     }
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
-    if (wire == nullptr) return ended_early(ending::failed, "wrap_transport returned null");
+    if (wire == nullptr) return ended_early({"wrap_transport returned null", error_kind::failed});
     context->wire = with_delays(setup_, std::move(wire), counters_);
     if (setup_.board != nullptr) setup_.board->show(counters_);
     if (setup_.blocking_messages) {
@@ -437,10 +435,10 @@ class session::impl {
     return obeyed_order(*setup_.make_policy(stage), setup_.shape);
   }
 
-  run_result ended_early(ending how, std::string message) const {
+  run_result ended_early(const error& why) const {
     run_result nothing;
-    nothing.how = how;
-    nothing.message = std::move(message);
+    nothing.how = end_of(why.kind);
+    nothing.message = why.message;
     nothing.summary.stages.resize(setup_.shape.stages);
     return nothing;
   }
@@ -506,12 +504,12 @@ class session::impl {
     std::vector<caf::actor> nodes{node};
     if (link != nullptr) {
       auto all = link->exchange(system, node);
-      if (const auto* cause = std::get_if<end_cause>(&all)) {
-        post(node, job_ended{cause->how, cause->message});
+      if (!all) {
+        post(node, job_ended{end_of(all.failure().kind), all.message()});
         node_over.get_future().wait();
-        return ended_early(cause->how, cause->message);
+        return ended_early(all.failure());
       }
-      nodes = std::move(std::get<0>(all));
+      nodes = std::move(*all);
     }
     const bool leads = link == nullptr || link->leads();
     caf::actor job;
@@ -532,7 +530,9 @@ class session::impl {
     }
     const auto over = node_over.get_future().get();
     if (!leads) {
-      result = ended_early(over.how, over.message);
+      result.how = over.how;
+      result.message = over.message;
+      result.summary.stages.resize(setup_.shape.stages);
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       if (setup_.on_ending) setup_.on_ending(result);

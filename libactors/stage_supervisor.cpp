@@ -70,7 +70,7 @@ template <class Work>
 void stage_supervisor::guarded(Work work) {
   const auto fail = [this](const char* why) {
     is_broken_ = true;
-    post(job_, failed{fmt::format("stage {}: {}", stage_.value(), why), false});
+    post(job_, failed{{fmt::format("stage {}: {}", stage_.value(), why), error_kind::failed}});
   };
   try {
     work();

@@ -33,7 +33,7 @@ void send_out(const std::shared_ptr<const tp_rank_setup>& rank, message m) {
   if (m.tensor.is_cpu() || wire.takes_device_memory(m.header.to)) return wire.send(std::move(m));
   rank->device->copy_out(std::move(m.tensor), [header = m.header, rank](result<at::Tensor> t) {
     if (t) return rank->context->wire->send({header, std::move(*t)});
-    post(rank->supervisor, failed{rank->name() + ": " + t.message()});
+    post(rank->supervisor, failed{{rank->name() + ": " + t.message(), error_kind::failed}});
   });
 }
 
@@ -121,12 +121,13 @@ bool run_guarded(const tp_rank_setup& rank, Work&& work) {
   } catch (const compute::compute_error& e) {
     const bool by_input = e.fault() == compute::compute_fault::data ||
                           e.fault() == compute::compute_fault::non_finite_loss;
-    post(rank.supervisor, failed{e.what(), by_input});
-  } catch (const std::exception& e) {
-    post(rank.supervisor, failed{rank.name() + ": " + e.what(), false});
-  } catch (...) {
     post(rank.supervisor,
-         failed{rank.name() + ": threw an object that is not a std::exception", false});
+         failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
+  } catch (const std::exception& e) {
+    post(rank.supervisor, failed{{rank.name() + ": " + e.what(), error_kind::failed}});
+  } catch (...) {
+    post(rank.supervisor, failed{{rank.name() + ": threw an object that is not a std::exception",
+                                  error_kind::failed}});
   }
   *rank.has_failed = true;
   return false;
@@ -235,7 +236,8 @@ void tp_rank::begin(const begin_step& m) {
 
 void tp_rank::start(const run_launch& l) {
   if (auto taken = order_.accept(l.launched.seq, l.launched.what); !taken)
-    return post(setup_->supervisor, failed{setup_->name() + ": " + taken.message(), false});
+    return post(setup_->supervisor,
+                failed{{setup_->name() + ": " + taken.message(), error_kind::failed}});
   const auto& t = l.launched.what;
   const bool forward = t.kind == task_kind::forward;
   at::Tensor input;

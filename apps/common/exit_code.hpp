@@ -1,6 +1,8 @@
 /// Exit codes of all programs.
 #pragma once
 
+#include <rrfp/base/result.hpp>
+
 namespace rrfp::apps {
 
 enum exit_code : int {
@@ -13,5 +15,15 @@ enum exit_code : int {
   exit_node_lost = 3,  ///< a node or rank was lost
   exit_interrupted = 130,
 };
+
+constexpr exit_code exit_code_of(error_kind kind) {
+  switch (kind) {
+    case error_kind::bad_input: return exit_bad_input;
+    case error_kind::failed: return exit_failed;
+    case error_kind::node_lost: return exit_node_lost;
+    case error_kind::interrupted: return exit_interrupted;
+  }
+  return exit_failed;
+}
 
 }  // namespace rrfp::apps

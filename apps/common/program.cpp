@@ -142,21 +142,16 @@ int run_program(const char* name, int argc, char** argv, int (*work)(int, char**
   try {
     code = work(argc, argv);
   } catch (const std::exception& e) {
-    fail(e.what());
+    end_with({e.what(), error_kind::failed});
   }
   return code == exit_done && has_output_failed() ? exit_failed : code;
 }
 
 const char* program_name() { return name_of_program; }
 
-int refuse(const std::string& message) {
-  print_error("{}: {}\n", name_of_program, message);
-  return exit_bad_input;
-}
-
-int fail(const std::string& message) {
-  print_error("{}: {}\n", name_of_program, message);
-  return exit_failed;
+int end_with(const error& why) {
+  print_error("{}: {}\n", name_of_program, why.message);
+  return exit_code_of(why.kind);
 }
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {

@@ -25,10 +25,8 @@ int run_program(const char* name, int argc, char** argv, int (*work)(int argc, c
 /// Name given to run_program().
 const char* program_name();
 
-/// Reports bad input in one line; returns exit_bad_input.
-int refuse(const std::string& message);
-/// Reports a failure of the program, such as an output that it cannot write; returns exit_failed.
-int fail(const std::string& message);
+/// Reports the error in one line; returns the exit code of its kind.
+int end_with(const error& why);
 
 /// Parses the arguments. Returns an exit code if the program ends here: after --help, with wrong
 /// arguments, or without arguments where a command is required, which prints the help as well.

@@ -40,13 +40,13 @@ struct options {
 /// Runs one cell, whatever the results folder holds: prints one line per engine.
 int run_cell(const experiment::experiment& e, std::size_t number) {
   if (number >= e.cells())
-    return apps::refuse(
-        fmt::format("--cell: expected a number below {}, got {}", e.cells(), number));
+    return apps::end_with(
+        {fmt::format("--cell: expected a number below {}, got {}", e.cells(), number)});
   for (const auto engine : e.engines) {
     const auto c = experiment::cell_at(e, number, engine);
     const auto ran = apps::make_engine(engine)->run(c);
     if (!ran)
-      return apps::refuse(e.source + ": " + apps::title_of(c, number) + ": " + ran.message());
+      return apps::end_with(within(e.source + ": " + apps::title_of(c, number), ran.failure()));
     apps::print("{}\n", experiment::cell_json(c, *ran));
   }
   return apps::exit_done;
@@ -89,11 +89,11 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   handle_interrupts(watch);
   const auto begun = std::chrono::steady_clock::now();
   auto done = experiment::store::open(wanted.out);
-  if (!done) return apps::refuse("--out: " + done.message());
+  if (!done) return apps::end_with(within("--out", done.failure()));
   for (const auto& note : done->notes()) apps::print_error("rrfp-jitter: {}\n", note);
   const auto all =
       apps::run_cells(e, *done, {wanted.jobs, [&watch] { return watch.interrupted(); }});
-  if (!all) return done->has_failed() ? apps::fail(all.message()) : apps::refuse(all.message());
+  if (!all) return apps::end_with(all.failure());
   if (all->size() < e.engines.size() || all->back().outcomes.size() < e.cells()) {
     apps::print_error("rrfp-jitter: interrupted; run the same command to resume\n");
     return apps::exit_interrupted;
@@ -103,11 +103,11 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   apps::print("\nmachine: {}; took {:.0f} s\n", machine(), took.count());
   const std::filesystem::path path{wanted.out};
   if (auto w = files::write_atomically(path / "results.json", results_json(e, *all)); !w)
-    return apps::fail("--out: " + w.message());
+    return apps::end_with(within("--out", w.failure()));
   if (auto w = files::write_atomically(path / "results.csv", results_csv(e, *all)); !w)
-    return apps::fail("--out: " + w.message());
+    return apps::end_with(within("--out", w.failure()));
   if (auto w = files::write_atomically(path / "report.html", report_page(e, *all, machine())); !w)
-    return apps::fail("--out: " + w.message());
+    return apps::end_with(within("--out", w.failure()));
   return apps::exit_done;
 }
 
@@ -147,14 +147,15 @@ int run(int argc, char** argv) {
     apps::print("{}", experiment::experiment_reference());
     return apps::exit_done;
   }
-  if (wanted.experiment.empty()) return apps::refuse("expected an experiment file");
-  if (wanted.out.empty() && !wanted.cell) return apps::refuse("expected --out FOLDER or --cell N");
+  if (wanted.experiment.empty()) return apps::end_with({"expected an experiment file"});
+  if (wanted.out.empty() && !wanted.cell)
+    return apps::end_with({"expected --out FOLDER or --cell N"});
   auto e = experiment::load_experiment(wanted.experiment);
-  if (!e) return apps::refuse(e.message());
+  if (!e) return apps::end_with(e.failure());
   // The range check accepts NaN.
   if (wanted.time_scale && !std::isfinite(*wanted.time_scale))
-    return apps::refuse("--time-scale: expected a number, got " +
-                        std::to_string(*wanted.time_scale));
+    return apps::end_with(
+        {"--time-scale: expected a number, got " + std::to_string(*wanted.time_scale)});
   set_engines(*e, wanted);
   if (wanted.cell) return run_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;

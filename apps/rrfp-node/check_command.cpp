@@ -10,9 +10,9 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "../common/console.hpp"
+#include "../common/program.hpp"
 #include "checkpoints.hpp"
 #include "commands.hpp"
-#include "refuse.hpp"
 
 namespace rrfp::apps {
 
@@ -92,11 +92,11 @@ result<std::string> decode_images(const job::job& j, const data::source& data, d
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
   const auto dispatch = plan::make_dispatch_plan(j);
-  if (!dispatch) return refuse(j.source + ": " + dispatch.message());
+  if (!dispatch) return end_with(within(j.source, dispatch.failure()));
   const auto expected = plan::expected_costs(j);
-  if (!expected) return refuse(expected.message());
+  if (!expected) return end_with(expected.failure());
   const auto places = plan::node_places::make(j, nodes);
-  if (!places) return refuse(misplaced(j, places.message()).message);
+  if (!places) return end_with(places.failure());
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                                         dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
   constexpr std::uint64_t steps = 10;
@@ -105,9 +105,9 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
   const auto predicted = simulate::run(simulation, *expected);
-  if (!predicted) return refuse(j.source + ": " + predicted.message());
+  if (!predicted) return end_with(within(j.source, predicted.failure()));
   const auto checkpoints = describe_checkpoints(j, setup.checkpoint);
-  if (!checkpoints) return refuse(checkpoints.message());
+  if (!checkpoints) return end_with(checkpoints.failure());
   std::uint64_t parameters = 0;
   for (const auto& chunk :
        compute::estimate(j.model, compute::expected_layout(j.model, j.data), dispatch->shape))
@@ -138,17 +138,17 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 
 int check_command(const command_options& options) {
   const auto loaded = job::load_job(options.job, options.settings);
-  if (!loaded) return refuse(loaded.message());
+  if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const duration limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
   std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {
-    if (auto found = actors::check_device(j); !found) return refuse(found.message());
+    if (auto found = actors::check_device(j); !found) return end_with(found.failure());
     const auto data = actors::open_data(j);
-    if (!data) return refuse(data.message());
+    if (!data) return end_with(data.failure());
     const auto setup = actors::make_session_setup(j, *data);
-    if (!setup) return refuse(setup.message());
+    if (!setup) return end_with(setup.failure());
     // Runs of a comparison that train on the same data decode it once.
     const auto this_data =
         *data ? fmt::format("{} {} {} {}", data::fingerprint_text(**data), j.train.seed,
@@ -156,7 +156,7 @@ int check_command(const command_options& options) {
               : std::string{};
     if (*data && this_data != checked_data) {
       auto line = decode_images(j, **data, limit, end);
-      if (!line) return refuse(line.message());
+      if (!line) return end_with(line.failure());
       checked_data = this_data;
       image_line = *std::move(line);
     }

@@ -16,15 +16,14 @@ void print_note(const std::string& line) { print_error("rrfp-node: {}\n", line);
 
 }  // namespace
 
-std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_context& context,
-                                                     actors::session_setup& setup) {
-  if (!setup.checkpoint) return std::nullopt;
+status prepare_checkpoints(const job::job& j, const node_context& context,
+                           actors::session_setup& setup) {
+  if (!setup.checkpoint) return success();
   auto agreed = actors::agree_on_resume(j, *setup.checkpoint, context.members);
-  if (auto* cause = std::get_if<actors::end_cause>(&agreed)) return std::move(*cause);
-  auto& choice = std::get<actors::resume_choice>(agreed);
-  for (const auto& line : choice.notes()) print_note(line);
-  setup.resume = std::move(choice.from);
-  return std::nullopt;
+  if (!agreed) return agreed.failure();
+  for (const auto& line : agreed->notes()) print_note(line);
+  setup.resume = std::move(agreed->from);
+  return success();
 }
 
 std::string line_of(const actors::checkpoint_report& r) {

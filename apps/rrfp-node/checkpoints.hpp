@@ -15,8 +15,8 @@ namespace rrfp::apps {
 /// Opens the checkpoint folder on node 0, has all nodes agree on the checkpoint to resume from, and
 /// stores both in `setup`. Prints the notes. Does nothing without checkpoint.dir. Returns the cause
 /// if the run ends here; it is the same on all nodes.
-std::optional<actors::end_cause> prepare_checkpoints(const job::job& j, const node_context& context,
-                                                     actors::session_setup& setup);
+status prepare_checkpoints(const job::job& j, const node_context& context,
+                           actors::session_setup& setup);
 
 /// "checkpoint: step 42 saved, 3 files, 12.0 MiB, 0.8 ms copy, 35 ms in the background", or the
 /// reason of the failure.

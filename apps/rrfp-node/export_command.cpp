@@ -13,9 +13,9 @@
 
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
+#include "../common/program.hpp"
 #include "commands.hpp"
 #include "exported_model.hpp"
-#include "refuse.hpp"
 
 namespace rrfp::apps {
 
@@ -130,21 +130,21 @@ status copy_into(const std::vector<fs::path>& files, const std::string& folder) 
 
 int export_command(const export_options& options) {
   const auto from = find_checkpoint(options.checkpoint);
-  if (!from) return refuse(from.message());
+  if (!from) return end_with(from.failure());
   auto saved = actors::checkpoint_tensors::open(*from);
-  if (!saved) return refuse(saved.message());
+  if (!saved) return end_with(saved.failure());
   const auto base = open_base(options.base);
-  if (!base) return refuse(base.message());
-  if (auto same = check_base(*from, options, *base); !same) return refuse(same.message());
+  if (!base) return end_with(base.failure());
+  if (auto same = check_base(*from, options, *base); !same) return end_with(same.failure());
   const auto trained = model_of(*from);
-  if (!trained) return refuse(trained.message());
+  if (!trained) return end_with(trained.failure());
   const auto config = config_of(*trained, options);
-  if (!config) return refuse(config.message());
-  if (auto free = check_free(options, *base); !free) return refuse(free.message());
+  if (!config) return end_with(config.failure());
+  if (auto free = check_free(options, *base); !free) return end_with(free.failure());
   auto model = exported_model::create(*std::move(saved), base->weights,
                                       hugging_face::unused_parameters(*trained),
                                       from->contents.step, options);
-  if (!model) return refuse(model.message());
+  if (!model) return end_with(model.failure());
   // The weights are written last: a folder that has them is complete.
   auto written = copy_into(base->companions, options.out);
   if (written)
@@ -152,7 +152,7 @@ int export_command(const export_options& options) {
   if (written) written = model->write();
   if (!written) {
     remove_written(options, *base);
-    return fail(written.message());
+    return end_with({written.message(), error_kind::failed});
   }
   print("{}, written at {}: {} tensors, {} bytes in {} file{} of {}\n", from->folder,
         from->contents.written_at, model->tensors(), model->bytes(), model->files(),

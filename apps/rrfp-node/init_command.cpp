@@ -8,8 +8,8 @@
 #include <rrfp/job/job_template.hpp>
 
 #include "../common/console.hpp"
+#include "../common/program.hpp"
 #include "commands.hpp"
-#include "refuse.hpp"
 
 namespace rrfp::apps {
 
@@ -71,9 +71,9 @@ result<job::template_request> request_of(const init_options& options) {
 
 int init_command(const init_options& options) {
   const auto wanted = request_of(options);
-  if (!wanted) return refuse(wanted.message());
+  if (!wanted) return end_with(wanted.failure());
   if (auto written = write_new(options.file, job::job_template(*wanted)); !written)
-    return refuse(written.message());
+    return end_with(written.failure());
   print("wrote {}\n", options.file);
   if (wanted->kind == job::template_kind::pretrained) {
     if (wanted->model.empty()) print("set the folder of the model in it: pretrained = \"...\"\n");

@@ -10,9 +10,9 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "../common/console.hpp"
+#include "../common/program.hpp"
 #include "commands.hpp"
 #include "metrics_server.hpp"
-#include "refuse.hpp"
 #include "report_file.hpp"
 #include "training.hpp"
 
@@ -30,24 +30,24 @@ int join_command(const command_options& options, const join_options& join) {
   const auto place = actors::resolve_launch(
       {join.nodes, join.node_rank, join.rendezvous, join.master_host, join.master_port},
       [](const char* name) -> const char* { return std::getenv(name); });
-  if (!place) return refuse(place.message());
+  if (!place) return end_with(place.failure());
   const auto loaded = job::load_job(options.job, options.settings);
-  if (!loaded) return refuse(loaded.message());
+  if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);
   auto reports = reports_folder(options);
-  if (!reports) return refuse(reports.message());
+  if (!reports) return end_with(reports.failure());
   metrics::board board;
   const training_options outputs{options.json, options.trace, *reports, &board};
   if (auto can = check_training(runs, place->node == node_id{0} ? outputs : training_options{},
                                 place->nodes);
       !can)
-    return refuse(can.message());
+    return end_with(can.failure());
   std::unique_ptr<metrics_server> server;
   if (!options.metrics.empty()) {
     const auto at = parse_http_address(options.metrics);
-    if (!at) return refuse(at.message());
+    if (!at) return end_with(at.failure());
     auto opened = metrics_server::open(*at, place->node, board);
-    if (!opened) return refuse(opened.message());
+    if (!opened) return end_with(opened.failure());
     server = std::move(*opened);
   }
   const auto places = plan::node_places::make(runs[0], place->nodes);
@@ -71,13 +71,13 @@ int join_command(const command_options& options, const join_options& join) {
       print_error("rrfp-node: interrupted before the training began\n");
     return exit_interrupted;
   }
-  // Training has not begun: a wrong node number, key or job.
-  if (!joined) return refuse(joined.message());
+  if (!joined) return end_with(joined.failure());
   const auto& members = joined->members;
-  const node_context context{members.get(), joined->token, join.launched};
-  if (!joined->lost.empty()) {
-    if (context.reports(actors::ending::node_lost, joined->lost))
-      print_error("rrfp-node: {}\n", joined->lost);
+  const auto& token = joined->token;
+  const node_context context{members.get(), token ? *token : 0, join.launched};
+  if (!token) {
+    if (context.reports(actors::ending::node_lost, token.message()))
+      print_error("rrfp-node: {}\n", token.message());
     return exit_node_lost;
   }
   if (context.leads())

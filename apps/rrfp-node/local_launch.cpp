@@ -23,7 +23,7 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "../common/console.hpp"
-#include "refuse.hpp"
+#include "../common/program.hpp"
 
 namespace rrfp::apps {
 
@@ -160,7 +160,7 @@ std::string how_it_ended(const child& n) {
 int launch_nodes(const command_options& options, const job::job& j,
                  const std::optional<http_address>& metrics, const std::string& reports,
                  interrupt_watch& interrupts) {
-  if (auto can = check_metrics(metrics, options.local_nodes); !can) return refuse(can.message());
+  if (auto can = check_metrics(metrics, options.local_nodes); !can) return end_with(can.failure());
   const auto rendezvous = actors::listen_on_loopback();
   if (!rendezvous) {
     print_error("rrfp-node: {}\n", rendezvous.message());

@@ -15,7 +15,6 @@
 #include "checkpoints.hpp"
 #include "endings.hpp"
 #include "progress.hpp"
-#include "refuse.hpp"
 #include "report_file.hpp"
 #include "results.hpp"
 
@@ -33,9 +32,6 @@ struct prepared_run {
   std::unique_ptr<actors::trace_recorder> trace;
   std::vector<std::string> notes;  ///< printed before the run starts
 };
-
-using actors::end_cause;
-using prepared = std::variant<prepared_run, end_cause>;
 
 /// The part of a run's setup that depends on files of this machine.
 struct opened_input {
@@ -59,34 +55,27 @@ result<opened_input> open_input(const job::job& j) {
 }
 
 /// Nodes that read different files would train on a mixture of them.
-std::optional<end_cause> agree_on_input(const job::job& j, const result<opened_input>& own,
-                                        const node_context& context) {
-  if (context.members == nullptr) {
-    if (own) return std::nullopt;
-    return end_cause{actors::ending::bad_input, own.message()};
-  }
-  const auto all = actors::agree(*context.members,
-                                 own ? result<std::string>{own->data_fingerprint} : own.failure());
-  if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
-  const auto& fingerprints = std::get<0>(all);
-  if (fingerprints[0].empty()) return std::nullopt;  // the job has no data
-  if (auto same = data::check_same_data(fingerprints); !same)
-    return end_cause{actors::ending::bad_input,
-                     job::blame(j, data::key_of(j.data), same.message()).message};
-  return std::nullopt;
+status agree_on_input(const job::job& j, const result<opened_input>& own,
+                      const node_context& context) {
+  if (context.members == nullptr) return own ? success() : status{own.failure()};
+  const auto fingerprints = actors::agree(
+      *context.members, own ? result<std::string>{own->data_fingerprint} : own.failure());
+  if (!fingerprints) return fingerprints.failure();
+  if (fingerprints->front().empty()) return success();  // the job has no data
+  const auto same = data::check_same_data(*fingerprints);
+  return same ? same : job::blame(j, data::key_of(j.data), same.message());
 }
 
-/// Sets up the run without starting it. Returns a cause if the job ends here; it is the same on all
-/// nodes.
-prepared prepare(const job::job& j, std::uint32_t number,
-                 const result<std::unique_ptr<json_log>>& opened_log,
-                 const training_options& options, const node_context& context) {
+/// Sets up the run without starting it. An error is the same on all nodes.
+result<prepared_run> prepare(const job::job& j, std::uint32_t number,
+                             const result<std::unique_ptr<json_log>>& opened_log,
+                             const training_options& options, const node_context& context) {
   auto input = opened_log ? open_input(j) : opened_log.failure();
-  if (auto cause = agree_on_input(j, input, context)) return *std::move(cause);
+  if (auto agreed = agree_on_input(j, input, context); !agreed) return agreed.failure();
   auto& log = **opened_log;
   prepared_run run{j, std::move(input->data_report), nullptr, nullptr, nullptr, {}};
   auto& setup = input->setup;
-  if (auto cause = prepare_checkpoints(j, context, setup)) return *std::move(cause);
+  if (auto agreed = prepare_checkpoints(j, context, setup); !agreed) return agreed.failure();
   const auto first = setup.resume ? setup.resume->contents.step : 0;
   run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
@@ -113,8 +102,7 @@ prepared prepare(const job::job& j, std::uint32_t number,
   if (context.members != nullptr) {
     auto places =
         plan::node_places::make(j, static_cast<std::uint32_t>(context.members->members().size()));
-    if (!places)
-      return end_cause{actors::ending::bad_input, misplaced(j, places.message()).message};
+    if (!places) return places.failure();
     cluster = actors::cluster{context.members, std::move(*places), j.transport, context.job_token,
                               number};
     if (context.leads()) setup.on_connected = [](const std::string& line) { print("{}\n", line); };
@@ -125,16 +113,12 @@ prepared prepare(const job::job& j, std::uint32_t number,
   }
   auto session = actors::session::open(std::move(setup), std::move(cluster));
   if (context.members != nullptr) {
-    const auto all = actors::agree(
-        *context.members, session ? result<std::string>{std::string{}} : session.failure());
-    if (const auto* cause = std::get_if<end_cause>(&all)) return *cause;
-    if (auto restored = (*session)->check_restored(); !restored)
-      return end_cause{
-          context.members->loss().empty() ? actors::ending::bad_input : actors::ending::node_lost,
-          restored.message()};
-  } else if (!session) {
-    return end_cause{actors::ending::bad_input, session.message()};
+    const auto all =
+        actors::agree_on(*context.members, session ? success() : status{session.failure()});
+    if (!all) return all.failure();
+    if (auto restored = (*session)->check_restored(); !restored) return restored.failure();
   }
+  if (!session) return session.failure();
   run.session = std::move(*session);
   return run;
 }
@@ -197,8 +181,7 @@ status check_training(const std::vector<job::job>& runs, const training_options&
       if (auto may = actors::choose_resume(j, *setup->checkpoint, checkpoint::verification::sizes);
           !may)
         return may.failure();
-    if (auto places = plan::node_places::make(j, nodes); !places)
-      return misplaced(j, places.message());
+    if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
   }
   return success();
 }
@@ -214,14 +197,13 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   bool trace_complete = true;
   std::string printed_report;
   for (const auto& j : runs) {
-    auto outcome = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, context);
-    if (const auto* cause = std::get_if<end_cause>(&outcome)) {
+    auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, context);
+    if (!run) {
       actors::run_result ended;
-      ended.how = cause->how;
-      ended.message = cause->message;
+      ended.how = end_of(run.failure().kind);
+      ended.message = run.message();
       return report_end("", ended, context);
     }
-    auto* const run = &std::get<prepared_run>(outcome);
     if (context.leads() && run->data_report != printed_report) {
       printed_report = run->data_report;
       print("data: {}\n", printed_report);

@@ -242,47 +242,50 @@ result<std::vector<output>> make_profiles(const options& wanted,
 }
 
 int make_report(const options& wanted) {
-  if (auto can = check_options(wanted); !can) return apps::refuse(can.message());
+  if (auto can = check_options(wanted); !can) return apps::end_with(can.failure());
   std::optional<step_range> range;
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
     if (!range)
-      return apps::refuse(
-          fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps));
+      return apps::end_with(
+          {fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps)});
   }
-  if (auto can = apps::check_output("--out", wanted.out); !can) return apps::refuse(can.message());
-  if (auto can = apps::check_output("--svg", wanted.svg); !can) return apps::refuse(can.message());
+  if (auto can = apps::check_output("--out", wanted.out); !can)
+    return apps::end_with(can.failure());
+  if (auto can = apps::check_output("--svg", wanted.svg); !can)
+    return apps::end_with(can.failure());
   for (const auto& file : wanted.profiles)
-    if (auto can = apps::check_output("--profile", file); !can) return apps::refuse(can.message());
+    if (auto can = apps::check_output("--profile", file); !can)
+      return apps::end_with(can.failure());
   std::vector<std::string> notes;
   auto read = read_runs(wanted, notes);
-  if (!read) return apps::refuse(read.message());
+  if (!read) return apps::end_with(read.failure());
   const auto runs = choose(std::move(*read), wanted.runs);
-  if (!runs) return apps::refuse(runs.message());
+  if (!runs) return apps::end_with(runs.failure());
 
   std::vector<output> outputs;
   if (!wanted.profiles.empty()) {
     auto profiles = make_profiles(wanted, *runs, range);
-    if (!profiles) return apps::refuse(profiles.message());
+    if (!profiles) return apps::end_with(profiles.failure());
     outputs = std::move(*profiles);
   }
   if (!wanted.out.empty() || !wanted.svg.empty()) {
     const auto step = shown_step(wanted, *runs, range);
-    if (!step) return apps::refuse(step.message());
+    if (!step) return apps::end_with(step.failure());
     if (!wanted.out.empty()) {
       auto page = make_page(wanted, *runs, range, *step, std::move(notes));
-      if (!page) return apps::refuse(page.message());
+      if (!page) return apps::end_with(page.failure());
       outputs.push_back(std::move(*page));
     }
     if (!wanted.svg.empty()) {
       auto picture = make_picture(wanted, *runs, *step);
-      if (!picture) return apps::refuse(picture.message());
+      if (!picture) return apps::end_with(picture.failure());
       outputs.push_back(std::move(*picture));
     }
   }
   for (const auto& p : outputs)
     if (auto written = files::write_atomically(p.file, p.text); !written)
-      return apps::fail(p.option + " " + written.message());
+      return apps::end_with({p.option + " " + written.message(), error_kind::failed});
   for (const auto& p : outputs) apps::print("{}", p.message);
   return apps::exit_done;
 }

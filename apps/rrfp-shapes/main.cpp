@@ -49,10 +49,10 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (auto made = data::make_shapes_folder(wanted.folder); !made)
-    return apps::refuse(made.message());
+    return apps::end_with(made.failure());
   if (auto written = data::write_shapes(wanted.folder, wanted.seed, wanted.samples, wanted.patch);
       !written)
-    return apps::fail(written.message());
+    return apps::end_with({written.message(), error_kind::failed});
   apps::print("{} samples: {}/train.jsonl\n", wanted.samples, wanted.folder);
   return apps::exit_done;
 }

@@ -83,20 +83,20 @@ class observers final : public simulate::observer {
 
 int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   const auto dispatch = plan::make_dispatch_plan(j);
-  if (!dispatch) return apps::refuse(j.source + ": " + dispatch.message());
+  if (!dispatch) return apps::end_with(within(j.source, dispatch.failure()));
   const auto simulation = plan::simulation_of(*dispatch, wanted.steps);
 
   const auto expected = plan::expected_costs(j);
-  if (!expected) return apps::refuse(expected.message());
+  if (!expected) return apps::end_with(expected.failure());
   const simulate::cost_model* costs = &*expected;
   auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
   if (!wanted.durations.empty()) {
     table = simulate::duration_table::read(wanted.durations, dispatch->shape);
-    if (!table) return apps::refuse(table.message());
+    if (!table) return apps::end_with(table.failure());
     costs = &*table;
   }
   if (auto covered = costs->covers(simulation); !covered)
-    return apps::refuse(wanted.durations + ": " + covered.message());
+    return apps::end_with(within(wanted.durations, covered.failure()));
   const admitted_costs admitted{*costs, dispatch->shape, j.dispatch.admit, wanted.steps};
 
   observers watchers;
@@ -105,21 +105,21 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
   const auto ran = simulate::run(simulation, admitted, &watchers);
-  if (!ran) return apps::refuse(j.source + ": " + ran.message());
+  if (!ran) return apps::end_with(within(j.source, ran.failure()));
 
   apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
   json += apps::json_of(*ran, *dispatch, j.name) + "\n";
   if (!wanted.write_durations.empty())
     if (auto written = files::write_atomically(wanted.write_durations, durations.table().text());
         !written)
-      return apps::fail("--write-durations " + written.message());
+      return apps::end_with({"--write-durations " + written.message(), error_kind::failed});
   if (!wanted.write_schedule.empty()) {
     std::vector<sequence> order;
     for (const auto& stage : ran->stages) order.push_back(stage.order);
     if (auto written = files::write_atomically(wanted.write_schedule,
                                                policies::write_csv(order, dispatch->shape));
         !written)
-      return apps::fail("--write-schedule " + written.message());
+      return apps::end_with({"--write-schedule " + written.message(), error_kind::failed});
   }
   return apps::exit_done;
 }
@@ -154,19 +154,20 @@ int run(int argc, char** argv) {
   for (const auto& [option, file] :
        {std::pair{"--write-durations", &wanted.write_durations},
         std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json}})
-    if (auto can = apps::check_output(option, *file); !can) return apps::refuse(can.message());
+    if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
   const auto loaded = job::load_job(wanted.job, wanted.settings, job::job_use::simulate);
-  if (!loaded) return apps::refuse(loaded.message());
+  if (!loaded) return apps::end_with(loaded.failure());
   for (const auto& note : loaded->notes) apps::print_error("rrfp-sim: {}\n", note);
   const auto jobs = job::variants(*loaded);
   if (jobs.size() > 1 && !(wanted.write_durations.empty() && wanted.write_schedule.empty()))
-    return apps::refuse("--write-durations and --write-schedule need a job without [[compare]]");
+    return apps::end_with(
+        {"--write-durations and --write-schedule need a job without [[compare]]"});
   std::string json;
   for (const auto& j : jobs)
     if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;
   if (!wanted.json.empty())
     if (auto written = files::write_atomically(wanted.json, json); !written)
-      return apps::fail("--json " + written.message());
+      return apps::end_with({"--json " + written.message(), error_kind::failed});
   return apps::exit_done;
 }
 

@@ -290,11 +290,13 @@ job_phase job_core::conclude(job_end how) {
   return job_phase::finishing_save;
 }
 
-job_phase job_core::after(const job_event::failed& e) { return end(e.how, e.message); }
+job_phase job_core::after(const job_event::failed& e) {
+  return end(end_of(e.why.kind), e.why.message);
+}
 
 job_phase job_core::after(const job_event::suspected& e) {
   if (suspicion_) return phase_;
-  suspicion_ = e;
+  suspicion_ = e.why;
   set_timer(job_timer::loss, options_.loss_ms);
   return phase_;
 }
@@ -360,7 +362,8 @@ job_phase job_core::after(const job_event::timer_fired& e) {
     case job_timer::reports:
       if (phase_ != job_phase::reporting_hang || inquiry_) return phase_;
       return end(job_end::failed, {}, true);
-    case job_timer::loss: return suspicion_ ? end(suspicion_->how, suspicion_->message) : phase_;
+    case job_timer::loss:
+      return suspicion_ ? end(end_of(suspicion_->kind), suspicion_->message) : phase_;
   }
   return phase_;
 }

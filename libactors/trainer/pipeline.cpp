@@ -187,7 +187,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
         caught([&] { return actors::session::open(std::move(*setup), std::move(cluster)); });
     if (members_) {
       const auto mine = session ? success() : status{session.failure()};
-      if (auto all = actors::agree_to_start(*members_, mine); !all) return all;
+      if (auto all = actors::agree_on(*members_, mine); !all) return all;
       if (auto all = compare_parameters(); !all) return all;
       if (auto all = (*session)->check_restored(); !all) return all;
     }
@@ -347,9 +347,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     hooks.on_refused = print_to_stderr;
     auto joined = actors::join_job(job_, *place, std::move(hooks));
     if (!joined) return joined.failure();
-    if (!joined->lost.empty()) return error{joined->lost};
+    if (!joined->token) return joined->token.failure();
     members_ = std::move(joined->members);
-    token_ = joined->token;
+    token_ = *joined->token;
     return success();
   }
 
@@ -405,10 +405,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     auto endless = job_;
     endless.train.steps = std::numeric_limits<std::uint64_t>::max();
     auto agreed = actors::agree_on_resume(endless, *setup.checkpoint, members_.get());
-    if (const auto* cause = std::get_if<actors::end_cause>(&agreed)) return error{cause->message};
-    auto* const choice = &std::get<actors::resume_choice>(agreed);
-    for (const auto& line : choice->notes()) options_.on_note(line);
-    setup.resume = std::move(choice->from);
+    if (!agreed) return agreed.failure();
+    for (const auto& line : agreed->notes()) options_.on_note(line);
+    setup.resume = std::move(agreed->from);
     if (setup.resume) {
       steps_ = setup.resume->contents.step;
       options_.on_note(fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));
@@ -537,13 +536,13 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   /// Why there is no result.
   error failure() const {
     switch (ended_.how) {
-      case actors::ending::done: return error{"the training is over"};
-      case actors::ending::interrupted: return error{"interrupted"};
-      case actors::ending::bad_input:
-      case actors::ending::failed:
-      case actors::ending::node_lost: return error{ended_.message};
+      case actors::ending::done: return error{"the training is over", error_kind::failed};
+      case actors::ending::interrupted: return error{"interrupted", error_kind::interrupted};
+      case actors::ending::bad_input: return error{ended_.message, error_kind::bad_input};
+      case actors::ending::failed: return error{ended_.message, error_kind::failed};
+      case actors::ending::node_lost: return error{ended_.message, error_kind::node_lost};
     }
-    return error{ended_.message};
+    return error{ended_.message, error_kind::failed};
   }
 
   static step_result result_of(const actors::step_summary& s, std::vector<at::Tensor> outputs) {

@@ -134,8 +134,7 @@ status store::add(const std::string& description, const outcome& o) {
   const auto line = line_of(description, o);
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
       std::fflush(file_.get()) != 0 || ::fsync(::fileno(file_.get())) != 0) {
-    has_failed_ = true;
-    return failed("be written", path_);
+    return error{failed("be written", path_).message, error_kind::failed};
   }
   done_[description] = o;
   return success();

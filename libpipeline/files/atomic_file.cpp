@@ -43,12 +43,12 @@ atomic_file::~atomic_file() {
 }
 
 error atomic_file::failed(const std::string& why) const {
-  return error{path_ + ": cannot write: " + why};
+  return error{path_ + ": cannot write: " + why, error_kind::failed};
 }
 
 result<std::unique_ptr<atomic_file>> atomic_file::create(const std::string& path) {
   const auto refused = [&](const std::string& why) {
-    return error{path + ": cannot write: " + why};
+    return error{path + ": cannot write: " + why, error_kind::failed};
   };
   // The rename would replace a device by a regular file.
   std::error_code unknown;
@@ -101,7 +101,7 @@ status write_atomically(const std::string& path, std::string_view text) {
 
 status check_writable(const std::string& path) {
   const auto made = atomic_file::create(path);
-  return made ? success() : status{made.failure()};
+  return made ? success() : error{made.message()};
 }
 
 status sync_folder(const std::string& folder) {
@@ -111,7 +111,7 @@ status sync_folder(const std::string& folder) {
   if (opened >= 0) ::close(opened);
   // Some file systems do not support syncing a folder and do not need it.
   if (synced || (opened >= 0 && (why == EINVAL || why == ENOTSUP))) return success();
-  return error{folder + ": cannot sync the folder: " + std::strerror(why)};
+  return error{folder + ": cannot sync the folder: " + std::strerror(why), error_kind::failed};
 }
 
 }  // namespace rrfp::files

@@ -25,27 +25,30 @@ result<node_places> node_places::make(const job::job& j, std::uint32_t nodes) {
   const auto groups = std::size_t{p.replicas_} * p.stages_;
   const auto all = groups * p.ranks_;
   const auto& given = j.pipeline.nodes;
+  const auto refused = [&](const std::string& message) {
+    return given.empty() ? error{j.source + ": " + message}
+                         : job::blame(j, "pipeline.nodes", message);
+  };
   RRFP_CHECK(nodes > 0, "nodes must be at least 1");
   if (nodes > all)
-    return error{"expected at most as many nodes as ranks, " + std::to_string(all) + ", got " +
-                 std::to_string(nodes)};
+    return refused("expected at most as many nodes as ranks, " + std::to_string(all) + ", got " +
+                   std::to_string(nodes));
   if (!given.empty() && given.size() != groups && given.size() != all)
-    return error{"pipeline.nodes: expected " + std::to_string(groups) +
-                 " entries (one per stage and replica)" +
-                 (all == groups ? "" : " or " + std::to_string(all) + " (one per rank)") +
-                 ", got " + std::to_string(given.size())};
+    return refused("expected " + std::to_string(groups) + " entries (one per stage and replica)" +
+                   (all == groups ? "" : " or " + std::to_string(all) + " (one per rank)") +
+                   ", got " + std::to_string(given.size()));
   for (std::size_t i = 0; i < all; ++i) {
     const auto node = given.empty()            ? static_cast<std::uint32_t>(i * nodes / all)
                       : given.size() == groups ? given[i / p.ranks_]
                                                : given[i];
     if (node >= nodes)
-      return error{"pipeline.nodes: expected node numbers below " + std::to_string(nodes) +
-                   ", got " + std::to_string(node)};
+      return refused("expected node numbers below " + std::to_string(nodes) + ", got " +
+                     std::to_string(node));
     p.places_.emplace_back(node);
   }
   for (std::uint32_t n = 0; n < nodes; ++n)
     if (std::find(p.places_.begin(), p.places_.end(), node_id{n}) == p.places_.end())
-      return error{"pipeline.nodes: node " + std::to_string(n) + " hosts no rank"};
+      return refused("node " + std::to_string(n) + " hosts no rank");
   return p;
 }
 

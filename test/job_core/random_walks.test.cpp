@@ -73,10 +73,10 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
       return job_event::interrupted{below(random, 4) == 0};
     case 17:
       if (below(random, 50) > 0) return job_event::report_requested{"test"};
-      return job_event::failed{job_end::failed, "x"};
+      return job_event::failed{{"x", error_kind::failed}};
     case 18:
       if (below(random, 50) > 0) return job_event::report_requested{"test"};
-      return job_event::suspected{job_end::node_lost, "x"};
+      return job_event::suspected{{"x", error_kind::node_lost}};
     case 19: return job_event::progress_reported{any_stage(random, o)};
     default: return job_event::stage_ended{any_step(random, o), any_stage(random, o)};
   }

@@ -15,6 +15,7 @@ constexpr std::int64_t ms = 1'000'000;
 constexpr const char* timers[] = {"watch", "inquiry", "reports", "loss"};
 constexpr const char* demands[] = {"train", "evaluate", "save", "finish"};
 constexpr const char* ends[] = {"done", "interrupted", "bad_input", "failed", "node_lost"};
+constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost", "interrupted"};
 
 /// The words of one line; what is not expected throws.
 class words {
@@ -141,9 +142,10 @@ job_event::any event_of(words& w) {
   }
   if (kind == "interrupted") return interrupted{w.more() && w.next() == "again"};
   if (kind == "failed" || kind == "suspected") {
-    const auto how = w.one_of<job_end>(ends);
-    if (kind == "failed") return failed{how, w.rest()};
-    return suspected{how, w.rest()};
+    const auto what = w.one_of<error_kind>(error_kinds);
+    const error why{w.rest(), what};
+    if (kind == "failed") return failed{why};
+    return suspected{why};
   }
   if (kind == "report_requested") return report_requested{w.rest()};
   if (kind == "progress_reported") return progress_reported{w.stage()};

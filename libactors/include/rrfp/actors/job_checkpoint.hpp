@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <rrfp/actors/checkpointing.hpp>
-#include <rrfp/actors/end_cause.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/data/source.hpp>
@@ -53,9 +52,9 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
 
 /// To be called before a run on all its nodes. Node 0 opens the folder as `setup.ring`, verifies
 /// all checksums and chooses; the other nodes use its choice, because nodes may see a shared folder
-/// differently. `members` is null if there is one node. The end_cause is the same on all nodes: the
+/// differently. `members` is null if there is one node. The error is the same on all nodes: the
 /// errors of choose_resume(), a node that does not see the chosen checkpoint, or a lost node.
-std::variant<resume_choice, end_cause> agree_on_resume(const job::job& j, checkpoint_setup& setup,
-                                                       membership* members);
+result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
+                                      membership* members);
 
 }  // namespace rrfp::actors

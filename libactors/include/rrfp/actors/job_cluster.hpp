@@ -6,10 +6,8 @@
 #include <memory>
 #include <stop_token>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include <rrfp/actors/end_cause.hpp>
 #include <rrfp/actors/launch_environment.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/job/job.hpp>
@@ -32,31 +30,26 @@ struct join_hooks {
 };
 
 struct joined_job {
-  std::unique_ptr<membership> members;  ///< null if other nodes did not join
-  /// The same random number on all nodes of the job.
-  std::uint64_t token = 0;
-  /// Why there is no token: other nodes did not join in time, or a node was lost before the start.
-  /// Empty otherwise.
-  std::string lost;
+  std::unique_ptr<membership> members;
+  /// The same random number on all nodes of the job. Error: a node was lost before all had it.
+  result<std::uint64_t> token;
 };
 
-/// Blocks until all nodes have joined with the same job; [transport] may differ. Error: a wrong
-/// place, key or job, or check_descriptors(): trying again would not help.
+/// Blocks until all nodes have joined with the same job; [transport] may differ. An error is
+/// node_lost if other nodes did not join in time, interrupted, or bad_input: a wrong place, key or
+/// job, or check_descriptors().
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks);
 
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};
 
-/// The contribution of each node, by node; or why all nodes end.
-using agreement = std::variant<std::vector<std::string>, end_cause>;
+/// Exchanges whether each node succeeded (`mine`): all nodes continue or none does. Returns the
+/// contribution of each node, by node. The error is the same on all nodes: that of the first node
+/// that failed, with its name, or a node lost meanwhile.
+result<std::vector<std::string>> agree(membership& members, const result<std::string>& mine,
+                                       std::chrono::milliseconds limit = reading_time_max);
 
-/// Exchanges whether each node succeeded (`mine`): all nodes continue or none does. The end_cause
-/// is the same on all nodes: bad_input, naming the first node that failed, or a node lost
-/// meanwhile.
-agreement agree(membership& members, const result<std::string>& mine,
-                std::chrono::milliseconds limit = reading_time_max);
-
-/// agree() without contributions; returns the cause as an error.
-status agree_to_start(membership& members, const status& mine);
+/// agree() without contributions.
+status agree_on(membership& members, const status& mine);
 
 }  // namespace rrfp::actors

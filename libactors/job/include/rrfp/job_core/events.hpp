@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 
 namespace rrfp {
 
@@ -32,14 +33,18 @@ struct rank_key {
   auto operator<=>(const rank_key&) const = default;
 };
 
-/// How a job ends.
-enum class job_end : std::uint8_t {
-  done,
-  interrupted,
-  bad_input,  ///< unreadable data, or a training that has diverged
-  failed,
-  node_lost,
-};
+/// How a job ends: done, or with an error of this kind.
+enum class job_end : std::uint8_t { done, interrupted, bad_input, failed, node_lost };
+
+constexpr job_end end_of(error_kind kind) {
+  switch (kind) {
+    case error_kind::bad_input: return job_end::bad_input;
+    case error_kind::failed: return job_end::failed;
+    case error_kind::node_lost: return job_end::node_lost;
+    case error_kind::interrupted: return job_end::interrupted;
+  }
+  return job_end::failed;
+}
 
 enum class job_demand : std::uint8_t { train, evaluate, save, finish };
 
@@ -115,15 +120,12 @@ struct save_ended {
 struct interrupted {
   bool again = false;
 };
-/// `how`: bad_input, failed or node_lost.
 struct failed {
-  job_end how = job_end::failed;
-  std::string message;
+  error why;
 };
 /// The same, unless the membership reports the cause within the loss time.
 struct suspected {
-  job_end how = job_end::failed;
-  std::string message;
+  error why;
 };
 struct report_requested {
   std::string why;

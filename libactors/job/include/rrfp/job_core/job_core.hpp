@@ -189,7 +189,7 @@ class job_core {
 
   std::optional<inquiry> inquiry_;
   std::uint64_t inquiries_ = 0;
-  std::optional<job_event::suspected> suspicion_;  ///< the first one
+  std::optional<error> suspicion_;  ///< the first one
 };
 
 }  // namespace rrfp

@@ -1,6 +1,7 @@
 /// Operating errors are returned as values: what was expected, what came, where.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <variant>
@@ -9,10 +10,25 @@
 
 namespace rrfp {
 
-/// An error message that a user can act on.
-struct error {
-  std::string message;
+/// What must happen before another attempt can succeed. A program that an error ends has the exit
+/// code of its kind.
+enum class error_kind : std::uint8_t {
+  bad_input,    ///< a job, argument or file must change, or a training that has diverged
+  failed,       ///< an internal error, or an output that cannot be written
+  node_lost,    ///< a node was lost or did not join: the same job may run again
+  interrupted,  ///< by the user
 };
+
+struct error {
+  std::string message;  ///< for the user: what was expected, what came, where
+  error_kind kind = error_kind::bad_input;
+};
+
+/// The error of a part, as that of the whole: "WHERE: message".
+inline error within(const std::string& where, error e) {
+  e.message.insert(0, where + ": ");
+  return e;
+}
 
 /// A value or an error. `value()` on an error (and the reverse) is a programmer's error.
 template <class T>
@@ -42,11 +58,11 @@ class [[nodiscard]] result {
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
 
-  const std::string& message() const {
-    RRFP_CHECK(!ok(), "message() of a value");
-    return std::get<1>(state_).message;
+  const std::string& message() const { return failure().message; }
+  const error& failure() const {
+    RRFP_CHECK(!ok(), "failure() of a value");
+    return std::get<1>(state_);
   }
-  error failure() const { return error{message()}; }
 
  private:
   std::variant<T, error> state_;

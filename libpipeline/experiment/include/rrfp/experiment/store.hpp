@@ -27,10 +27,8 @@ class store {
 
   /// Null if the cell has no outcome yet.
   const outcome* find(const std::string& description) const;
-  /// The outcome is on disk before this returns.
+  /// The outcome is on disk before this returns. Errors are error_kind::failed.
   status add(const std::string& description, const outcome& o);
-  /// Whether add() has failed: further outcomes are lost.
-  bool has_failed() const { return has_failed_; }
   /// One line per dropped line: "DIR/cells.jsonl:7: incomplete line, its cell runs again".
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -43,7 +41,6 @@ class store {
   std::map<std::string, outcome> done_;
   std::vector<std::string> notes_;
   file file_;
-  bool has_failed_ = false;
 };
 
 /// One entry per engine and cell.

@@ -18,7 +18,7 @@ namespace rrfp::files {
 class atomic_file {
  public:
   /// Error: the path is a folder or device, or the folder is not writable. All errors of this class
-  /// read "PATH: cannot write: WHY".
+  /// are error_kind::failed and read "PATH: cannot write: WHY".
   static result<std::unique_ptr<atomic_file>> create(const std::string& path);
   atomic_file(const atomic_file&) = delete;
   atomic_file& operator=(const atomic_file&) = delete;
@@ -46,7 +46,7 @@ class atomic_file {
 status write_atomically(const std::string& path, std::string_view text);
 
 /// Whether an atomic file can be created at `path`: for a check before long work. Leaves no file
-/// behind. Error: as atomic_file::create().
+/// behind. Error: bad input, with the text of atomic_file::create().
 status check_writable(const std::string& path);
 
 /// Makes renames, creations and removals in the folder durable.
