@@ -74,13 +74,13 @@ void add_dispatch(std::vector<key>& table) {
                "Maximum number of forwards by which a stage may be ahead of its backwards; at the "
                "limit only the oldest unfinished microbatch runs further forwards. Postponed W do "
                "not count. 0: no limit.");
-  keys.choice(
-      "admission", &o::admit,
-      {name(admission::loaded), name(admission::small_large_small), name(admission::large_first),
-       name(admission::small_first)},
-      "Order in which the first stage admits the microbatches of a step. `loaded`: that of the "
-      "data; `small_large_small`: the cheapest first and last, the most expensive in the "
-      "middle; `large_first`, `small_first`: sorted by cost.");
+  keys.choice("admission", &o::admit,
+              {name(admission::loaded), name(admission::small_large_small),
+               name(admission::large_first), name(admission::small_first)},
+              "Order in which the first stage admits the microbatches of a step. `loaded`: the "
+              "order of the "
+              "data; `small_large_small`: the cheapest first and last, the most expensive in the "
+              "middle; `large_first`, `small_first`: sorted by cost.");
 }
 
 const words activations{"gelu", "gelu_tanh", "silu", "relu"};
@@ -107,7 +107,7 @@ void add_model(std::vector<key>& table) {
                "Width of the feed-forward layers; 0: 4 * `hidden`.");
   keys.integer(
       "vocabulary", &o::vocabulary, {1, 1 << 24}, "",
-      "Number of token ids. The default is enough for `data.text`; other data of bytes takes "
+      "Number of token ids. The default is enough for `data.text`; other data of bytes needs "
       "258: the bytes, 256 for an image and 257 for the end of a document.");
   keys.integer("context", &o::context, {1, 1 << 20}, "tokens", "Maximum sequence length.");
   keys.choice("activation", &o::activation, activations,
@@ -172,8 +172,8 @@ void add_data(std::vector<key>& table) {
   keys.texts("jsonl", &o::jsonl, path_rule::files, "text or an array of them",
              "Files with one JSON object per line, each a document whose bytes are the tokens.");
   keys.texts("tokens", &o::tokens, path_rule::files, "text or an array of them",
-             "Files NAME.bin with token ids, each with NAME.json beside it, as scripts/tokenize "
-             "writes them.");
+             "Files NAME.bin with token ids, each with NAME.json in the same folder, as "
+             "scripts/tokenize writes them.");
   keys.texts(
       "images", &o::images, path_rule::files, "text or an array of them",
       "Files with one JSON object per line, each a text with PNG or JPEG images: \"images\" lists "
@@ -206,8 +206,8 @@ void add_data(std::vector<key>& table) {
   keys.integer("image_side_max", &o::image_side_max, {1, 16384}, "pixels",
                "Maximum length of an image's longer side; larger images are scaled down to it.");
   keys.numbers("image_mean", &o::image_mean, {0, 1}, "",
-               "Subtracted from the colour values of images, which are in [0, 1]; one value, or "
-               "one per colour.");
+               "Value subtracted from the colour values of images, which are in [0, 1]; one value, "
+               "or one per colour.");
   keys.numbers("image_std", &o::image_std, {0, 1, true, false}, "",
                "Divisor of the colour values after subtraction; one value, or one per colour.");
   keys.boolean(
@@ -224,8 +224,8 @@ void add_train(std::vector<key>& table) {
   keys.number("lr", &o::lr, {0, 1e3}, "", "Learning rate after the warm-up.");
   keys.number(
       "lr_min", &o::lr_min, {0, 1e3}, "",
-      "Learning rate to which half a cosine over the steps after the warm-up leads down from "
-      "`lr`; at most `lr`.");
+      "Learning rate of the last step: after the warm-up the rate falls from `lr` to this value "
+      "along half a cosine; at most `lr`.");
   keys.integer("warmup_steps", &o::warmup_steps, {0, count_max}, "",
                "Number of steps of linear warm-up from 0 to `lr`.");
   keys.number("beta1", &o::beta1, {0, 1, false, true}, "", "adamw: decay of the first moment.");
@@ -260,11 +260,13 @@ void add_jitter(std::vector<key>& table) {
       apply_level);
   add_jitter_keys(keys);
   section_keys<delay_options> given{table, "jitter", &job::delays};
-  given.optional_text("delays", &delay_options::file, path_rule::files, "a file, or nothing",
-                      "CSV file with columns step,stage,chunk,mb,kind,ms: extra time per task and "
-                      "message, added to all other times; what is not listed gets none. Kinds: "
-                      "tasks F, B, W and BW (default: B + W), and messages act and grad to the "
-                      "given stage and chunk. Steps count from 1; past the end the file repeats.");
+  given.optional_text(
+      "delays", &delay_options::file, path_rule::files, "a file, or nothing",
+      "CSV file with columns step,stage,chunk,mb,kind,ms: extra time per task and "
+      "message, added to all other times; a task or message that is not listed gets "
+      "none. Kinds: tasks F, B, W and BW (default: B + W), and messages act and "
+      "grad to the given stage and chunk. Steps count from 1; after the last one "
+      "the file repeats.");
 }
 
 void add_cost(std::vector<key>& table) {
@@ -382,7 +384,7 @@ const key_table<job>& job_keys() {
           {"model", "The decoder."},
           {"vision", "The vision transformer in front of the decoder."},
           {"data", "The training data: text, tokens, or text with images."},
-          {"train", "The optimizer and its schedule."},
+          {"train", "The optimizer and the learning rate."},
           {"jitter", "Artificial delays, the same in every mode."},
           {"cost", "Expected task durations, used by simulations and as the scale of jitter."},
           {"device", "The device of a rank."},

@@ -18,9 +18,9 @@ void add_jitter_keys(Keys& keys) {
       "compute", &o::compute,
       {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
       "Distribution of the delay of a task. `lognormal`: the task takes its expected time "
-      "multiplied by a log-normal factor of mean 1. `paper`: with `probability`, F, B and BW take "
-      "`alpha` * max(`floor_ms`, average task time of the stage) * U longer, U uniform in [0.5, "
-      "1.5).");
+      "multiplied by a log-normal factor of mean 1. `paper`: with `probability`, a task F, B or BW "
+      "takes `alpha` * max(`floor_ms`, average task time of the stage) * U longer, with U uniform "
+      "in [0.5, 1.5).");
   keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
               "lognormal: standard deviation of the logarithm.");
   keys.number("probability", &o::probability, {0, 1}, "",
