@@ -44,7 +44,7 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/policies/registry.hpp>
 
-#include "caf_compat.hpp"
+#include "control/caf_compat.hpp"
 
 namespace rrfp::actors {
 

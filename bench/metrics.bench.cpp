@@ -22,7 +22,7 @@
 #include <rrfp/metrics/run_counters.hpp>
 
 #include "http.hpp"
-#include "stage_ledger.hpp"
+#include "stage/stage_ledger.hpp"
 
 namespace rrfp::actors {
 namespace {

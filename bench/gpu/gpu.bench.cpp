@@ -22,7 +22,7 @@
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
-#include "accelerated_device.hpp"
+#include "device/accelerated_device.hpp"
 
 namespace {
 

@@ -6,8 +6,8 @@
 
 #include <rrfp/accelerator/event_poller.hpp>
 
-#include "accelerated_device.hpp"
-#include "accelerated_ranks.hpp"
+#include "device/accelerated_device.hpp"
+#include "device/accelerated_ranks.hpp"
 #include "fake_platform.hpp"
 #include "small_session.hpp"
 

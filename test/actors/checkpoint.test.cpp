@@ -13,7 +13,7 @@
 #include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 
-#include "job_saves.hpp"
+#include "job/job_saves.hpp"
 #include "program.hpp"
 #include "small_session.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <future>
 
-#include "compute_thread.hpp"
+#include "device/compute_thread.hpp"
 
 using rrfp::actors::compute_thread;
 

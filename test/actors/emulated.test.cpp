@@ -6,8 +6,8 @@
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
+#include "device/virtual_device.hpp"
 #include "small_session.hpp"
-#include "virtual_device.hpp"
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

@@ -4,7 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "small_session.hpp"
-#include "synchronous_transport.hpp"
+#include "transport/synchronous_transport.hpp"
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

@@ -7,9 +7,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "ucx/byte_exchange.hpp"
-#include "ucx/sequence_window.hpp"
-#include "ucx/slab_pool.hpp"
+#include "transport/ucx/byte_exchange.hpp"
+#include "transport/ucx/sequence_window.hpp"
+#include "transport/ucx/slab_pool.hpp"
 
 namespace rrfp::actors::ucx {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <random>
 
-#include "ucx/wire_format.hpp"
+#include "transport/ucx/wire_format.hpp"
 
 // Last: libtorch has a CHECK of its own.
 #include <catch2/catch.hpp>

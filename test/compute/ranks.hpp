@@ -13,7 +13,7 @@
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
-#include "collective_group.hpp"
+#include "device/collective_group.hpp"
 
 namespace rrfp::compute::test {
 

@@ -15,7 +15,7 @@
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
-#include "accelerated_device.hpp"
+#include "device/accelerated_device.hpp"
 #include "small_session.hpp"
 
 namespace rrfp::actors {

@@ -33,7 +33,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
   static const std::map<std::string, layer, std::less<>> all{
       {"base", {"libpipeline/base", {}, {}}},
       {"schedule", {"libpipeline/schedule", {}, {}}},
-      {"job_core", {"libactors/job", {"schedule"}, {}}},
+      {"job_core", {"libactors/job/core", {"schedule"}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
@@ -108,6 +108,22 @@ const std::map<std::string, layer, std::less<>>& layers() {
   };
   return all;
 }
+
+/// The rooms of the actors' layer: which other rooms each may include, and whether it uses actors.
+struct room {
+  names may_include;
+  bool uses_caf = true;
+};
+const std::map<std::string, room, std::less<>> rooms{
+    {"transport", {{}, false}},
+    {"device", {{"transport"}, false}},
+    {"control", {{"device", "transport"}}},
+    {"stage", {{"control", "device"}}},
+    {"node", {{"control", "stage"}}},
+    {"job", {{"control"}}},
+    {"bring_up", {{"control", "device", "job", "node", "transport"}}},
+};
+constexpr std::string_view rooms_folder = "libactors/";
 
 /// Third parties that only some layers may include, by the folder of their headers.
 const names watched{"torch",         "ATen",    "c10",   "caf",         "CLI",
@@ -185,6 +201,13 @@ std::string owner_of(const std::string& file) {
 
 std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
 
+/// The room of a file of the actors' layer; null elsewhere.
+const std::pair<const std::string, room>* room_of(const std::string& file) {
+  if (!file.starts_with(rooms_folder) || owner_of(file) != "actors") return nullptr;
+  const auto found = rooms.find(first_part(file.substr(rooms_folder.size())));
+  return found == rooms.end() ? nullptr : &*found;
+}
+
 struct inclusion {
   std::string target;
   bool quoted = false;
@@ -236,10 +259,20 @@ class reader {
     for (const auto& base : {path.parent_path(), home}) {
       const auto file = (base / target).lexically_normal();
       const auto inside = file.lexically_relative(home).generic_string();
-      const bool own = owner_of(file.lexically_relative(root_).generic_string()) == owner_;
-      if (fs::exists(file) && !inside.starts_with("..") && own) return;
+      const auto included = file.lexically_relative(root_).generic_string();
+      if (fs::exists(file) && !inside.starts_with("..") && owner_of(included) == owner_)
+        return check_room(included);
     }
     report("includes \"" + target + "\", which is not a file of its own layer");
+  }
+
+  void check_room(const std::string& included) {
+    const auto* const from = room_of(file_);
+    const auto* const to = room_of(included);
+    if (from != nullptr && to != nullptr && from != to &&
+        !from->second.may_include.contains(to->first))
+      report("includes " + included + ": room " + from->first + " may not include room " +
+             to->first);
   }
 
   void check_angled(const std::string& target) {
@@ -248,6 +281,8 @@ class reader {
     const auto party = watched_name(target);
     if (watched.contains(party) && !own.third_parties.contains(party))
       return report("includes <" + target + ">: layer " + owner_ + " may not include " + party);
+    if (const auto* in = room_of(file_); party == "caf" && in != nullptr && !in->second.uses_caf)
+      report("includes <" + target + ">: room " + in->first + " may not include caf");
     if (!pure_layers.contains(owner_) && !is_in_pure_folder(file_)) return;
     const bool is_check = file_ == "libpipeline/base/check.cpp";
     if (!pure_headers.contains(target) && !(is_check && check_headers.contains(target)))

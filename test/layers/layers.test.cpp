@@ -274,6 +274,23 @@ TEST_CASE("A quoted include that leaves its layer, an unknown layer and a stray 
         });
 }
 
+TEST_CASE("A room of the actors includes only the rooms below it") {
+  temporary_tree tree;
+  tree.add("libactors/stage/tp_rank.hpp", "#include \"control/messages.hpp\"\n")
+      .add("libactors/control/messages.hpp", "#include <caf/all.hpp>\n")
+      .add("libactors/control/a.cpp", "#include \"messages.hpp\"\n#include \"stage/tp_rank.hpp\"\n")
+      .add("libactors/device/a.cpp",
+           "#include <caf/all.hpp>\n#include \"../control/messages.hpp\"\n");
+  CHECK(tree.violations() ==
+        lines{
+            "libactors/control/a.cpp:2: includes libactors/stage/tp_rank.hpp: room control may "
+            "not include room stage",
+            "libactors/device/a.cpp:1: includes <caf/all.hpp>: room device may not include caf",
+            "libactors/device/a.cpp:2: includes libactors/control/messages.hpp: room device may "
+            "not include room control",
+        });
+}
+
 TEST_CASE("Only the CUDA layer includes CUDA") {
   temporary_tree tree;
   tree.add("libactors/cuda/a.cpp",

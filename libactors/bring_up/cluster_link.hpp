@@ -13,8 +13,8 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/ucx_transport.hpp>
 
-#include "caf_compat.hpp"
-#include "rank_groups.hpp"
+#include "control/caf_compat.hpp"
+#include "device/rank_groups.hpp"
 
 namespace rrfp::actors {
 

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "caf_compat.hpp"
-#include "messages.hpp"
-#include "run_context.hpp"
-#include "stage_supervisor.hpp"
-#include "tp_rank.hpp"
+#include "control/caf_compat.hpp"
+#include "control/messages.hpp"
+#include "control/run_context.hpp"
+#include "stage/stage_supervisor.hpp"
+#include "stage/tp_rank.hpp"
 
 namespace rrfp::actors {
 

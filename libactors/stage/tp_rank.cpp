@@ -8,7 +8,7 @@
 #include <rrfp/base/check.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 
-#include "collective_group.hpp"
+#include "device/collective_group.hpp"
 
 namespace rrfp::actors {
 

@@ -12,11 +12,11 @@
 
 #include <rrfp/schedule/stage_core.hpp>
 
-#include "caf_compat.hpp"
-#include "messages.hpp"
-#include "run_context.hpp"
+#include "control/caf_compat.hpp"
+#include "control/messages.hpp"
+#include "control/run_context.hpp"
+#include "control/stage_state.hpp"
 #include "stage_ledger.hpp"
-#include "stage_state.hpp"
 
 namespace rrfp::actors {
 

@@ -15,7 +15,7 @@
 
 #include "compute_thread.hpp"
 #include "device.hpp"
-#include "ucx/slab_pool.hpp"
+#include "transport/ucx/slab_pool.hpp"
 
 namespace rrfp::actors {
 

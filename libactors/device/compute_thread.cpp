@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include "pause.hpp"
+#include "transport/pause.hpp"
 
 namespace rrfp::actors {
 

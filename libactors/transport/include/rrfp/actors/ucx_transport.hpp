@@ -11,7 +11,7 @@
 /// agree to end, then each closes. Each run of a job opens a new transport with an epoch of its
 /// own.
 ///
-/// The wire format is described in libactors/ucx/wire_format.md.
+/// The wire format is described in libactors/transport/ucx/wire_format.md.
 #pragma once
 
 #include <chrono>

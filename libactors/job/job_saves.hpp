@@ -11,7 +11,7 @@
 
 #include <rrfp/actors/checkpointing.hpp>
 
-#include "messages.hpp"
+#include "control/messages.hpp"
 
 namespace rrfp::actors {
 

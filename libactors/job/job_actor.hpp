@@ -14,10 +14,10 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job_core/job_core.hpp>
 
-#include "caf_compat.hpp"
+#include "control/caf_compat.hpp"
+#include "control/messages.hpp"
+#include "control/run_context.hpp"
 #include "job_saves.hpp"
-#include "messages.hpp"
-#include "run_context.hpp"
 #include "run_totals.hpp"
 
 namespace rrfp::actors {

@@ -12,12 +12,12 @@
 #include <rrfp/schedule/policy.hpp>
 #include <rrfp/tp_coord/order/launch_order.hpp>
 
-#include "caf_compat.hpp"
+#include "control/caf_compat.hpp"
 
-#include "device.hpp"
-#include "messages.hpp"
-#include "rank_groups.hpp"
-#include "run_context.hpp"
+#include "control/messages.hpp"
+#include "control/run_context.hpp"
+#include "device/device.hpp"
+#include "device/rank_groups.hpp"
 
 namespace rrfp::actors {
 

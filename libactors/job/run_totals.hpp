@@ -11,7 +11,7 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job_core/events.hpp>
 
-#include "messages.hpp"
+#include "control/messages.hpp"
 
 namespace rrfp::actors {
 

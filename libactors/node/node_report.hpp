@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "messages.hpp"
-#include "run_context.hpp"
+#include "control/messages.hpp"
+#include "control/run_context.hpp"
 
 namespace rrfp::actors {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "device.hpp"
-#include "timer_thread.hpp"
+#include "transport/timer_thread.hpp"
 
 namespace rrfp::actors {
 

@@ -10,7 +10,7 @@
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/base/units.hpp>
 
-#include "hang_cause.hpp"
+#include "control/hang_cause.hpp"
 
 namespace rrfp::actors {
 

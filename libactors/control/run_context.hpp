@@ -15,9 +15,9 @@
 #include <rrfp/metrics/run_counters.hpp>
 #include <rrfp/schedule/placement.hpp>
 
-#include "collective_watch.hpp"
-#include "synchronous_transport.hpp"
-#include "work_queue.hpp"
+#include "device/collective_watch.hpp"
+#include "device/work_queue.hpp"
+#include "transport/synchronous_transport.hpp"
 
 namespace rrfp::actors {
 

@@ -9,8 +9,8 @@
 
 #include <rrfp/actors/job_cluster.hpp>
 
-#include "messages.hpp"
-#include "ucx/shared_memory.hpp"
+#include "control/messages.hpp"
+#include "transport/ucx/shared_memory.hpp"
 
 namespace rrfp::actors {
 

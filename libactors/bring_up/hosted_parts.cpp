@@ -1,0 +1,328 @@
+#include "hosted_parts.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <rrfp/actors/checkpoint_tensors.hpp>
+#include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/schedule/check_policy.hpp>
+#include <rrfp/schedule/sequence.hpp>
+
+#include "device/collective_group.hpp"
+#include "device/compute_thread.hpp"
+#include "device/emulated_compute.hpp"
+#include "device/virtual_device.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+/// In is_restored_: whether a rank has the parameter.
+constexpr char has_place = '1', has_none = '0';
+
+/// The stage that holds the other side of a tied parameter of `stage`, or `stage` itself.
+stage_id partner_of(stage_id stage, const std::map<stage_id, compute::tie>& sides) {
+  const auto mine = sides.find(stage);
+  if (mine == sides.end() || mine->second == compute::tie::none) return stage;
+  for (const auto& [other, side] : sides)
+    if (other != stage && side != compute::tie::none) return other;
+  return stage;
+}
+
+/// The microbatches of one replica, from the batch of all replicas.
+class replica_source final : public compute::batch_source {
+ public:
+  replica_source(std::shared_ptr<const compute::batch_source> all, std::uint32_t first)
+      : all_(std::move(all)), first_(first) {}
+
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    return all_->load(step, microbatch_id{first_ + mb.value()});
+  }
+  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
+    return all_->load_text(step, microbatch_id{first_ + mb.value()});
+  }
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
+    return all_->layout(step, microbatch_id{first_ + mb.value()});
+  }
+  std::int64_t step_tokens(step_id step) const override { return all_->step_tokens(step); }
+
+ private:
+  const std::shared_ptr<const compute::batch_source> all_;
+  const std::uint32_t first_;
+};
+
+/// Microbatches are numbered over all replicas.
+std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session_setup& setup,
+                                                                   replica_id replica,
+                                                                   stage_id stage) {
+  if (!setup.slot_bytes) return {};
+  return [slot_bytes = setup.slot_bytes, stage, first = replica.value() * setup.shape.microbatches](
+             step_id step, microbatch_id mb) {
+    return slot_bytes(step, stage, microbatch_id{first + mb.value()});
+  };
+}
+
+result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
+                                                            rank_address address,
+                                                            const rank_collectives& groups,
+                                                            const rank_watch& watch,
+                                                            at::Device device) {
+  const auto& shape = setup.shape;
+  if (setup.emulated) {
+    return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
+        shape, address.stage,
+        emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
+                       slot_bytes_of(setup, address.replica, address.stage)})};
+  }
+  if (setup.make_compute) {
+    auto made = setup.make_compute(address);
+    if (made && *made == nullptr)
+      return error{fmt::format("stage {}: make_compute returned null", address.stage.value())};
+    return made;
+  }
+  const auto group = groups.stage ? make_collective_group(groups.stage, watch.stage) : nullptr;
+  const auto first = address.replica.value() * shape.microbatches;
+  std::vector<std::unique_ptr<compute::stage_module>> chunks;
+  for (std::uint32_t c = 0; c < shape.chunks; ++c) {
+    auto chunk = setup.make_chunk(shape.virtual_stage(address.stage, chunk_id{c}), group);
+    if (!chunk)
+      return error{fmt::format("stage {} chunk {}: {}", address.stage.value(), c, chunk.message())};
+    chunks.push_back(std::move(*chunk));
+  }
+  compute::stage_compute_config config{shape, address.stage, setup.train, group};
+  config.first_microbatch = first;
+  config.recompute = setup.recompute;
+  config.make_optimizer = setup.make_optimizer;
+  config.device = device;
+  auto compute = compute::stage_compute::make(config, std::move(chunks),
+                                              std::make_shared<replica_source>(setup.data, first));
+  if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
+  return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
+}
+
+/// The time limit of collectives: longer than hang_timeout_s, so that a hang ends with a report of
+/// who waits for whom.
+std::chrono::milliseconds limit_of(const session_setup& setup) {
+  constexpr std::int64_t forever_ms = 7LL * 24 * 3600 * 1000;
+  constexpr std::int64_t reporting_ms = 5000;
+  const auto ms = static_cast<std::int64_t>(setup.hang_timeout_s * 1e3);
+  return std::chrono::milliseconds{ms > 0 ? ms + reporting_ms : forever_ms};
+}
+
+}  // namespace
+
+hosted_parts::hosted_parts(const session_setup& setup, const cluster* in_cluster)
+    : setup_(setup), cluster_(in_cluster), groups_(limit_of(setup)) {}
+
+status hosted_parts::make() {
+  if (setup_.resume) {
+    auto opened = checkpoint_tensors::open(*setup_.resume);
+    if (!opened) return opened.failure();
+    saved_ = std::move(*opened);
+    if (!setup_.make_compute) note_saved_parameters();
+  }
+  if (setup_.accelerated) {
+    auto ready = accelerated_ranks::open(setup_, hosted(), share_of_machine(), limit_of(setup_));
+    if (!ready) return ready.failure();
+    accelerated_ = std::move(*ready);
+  }
+  std::map<std::pair<std::uint32_t, std::uint32_t>, members> of_replicas;  // by stage and rank
+  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
+      const replica_id replica{d};
+      const stage_id stage{s};
+      if (hosts({stage, rank_id{0}, replica}))
+        if (auto made = make_stage(replica, stage); !made) return made;
+      const auto of_stage =
+          group_of(d * setup_.shape.stages + s, setup_.ranks, [&](std::uint32_t r) {
+            return rank_address{stage, rank_id{r}, replica};
+          });
+      for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
+        if (d == 0)
+          of_replicas[{s, r}] =
+              group_of((setup_.replicas + r) * setup_.shape.stages + s, setup_.replicas,
+                       [&](std::uint32_t other) {
+                         return rank_address{stage, rank_id{r}, replica_id{other}};
+                       });
+        const rank_address address{stage, rank_id{r}, replica};
+        if (!hosts(address)) continue;
+        if (auto made = make_rank(address, {of_stage[r], of_replicas[{s, r}][d]}); !made)
+          return made;
+      }
+    }
+  ranks_ = parts_.ranks.size();
+  saved_.reset();
+  return success();
+}
+
+status hosted_parts::make_stage(replica_id replica, stage_id stage) {
+  auto hint = setup_.make_policy(stage);
+  if (hint == nullptr)
+    return error{fmt::format("stage {}: make_policy returned null", stage.value())};
+  try {
+    if (auto fits = check_policy(*hint, setup_.shape, setup_.mode); !fits)
+      return error{fmt::format("stage {}: {}", stage.value(), fits.message())};
+  } catch (const std::exception& e) {
+    return error{
+        fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
+  }
+  auto& counters = counters_->stages.emplace_back();
+  counters.replica = replica;
+  counters.stage = stage;
+  stage_parts parts;
+  parts.replica = replica;
+  parts.config = {setup_.shape,     stage,       setup_.ranks,
+                  setup_.lookahead, setup_.mode, setup_.limits[stage.value()]};
+  parts.hint = std::move(hint);
+  parts.slot_bytes = slot_bytes_of(setup_, replica, stage);
+  parts.counters = &counters;
+  parts_.stages.push_back(std::move(parts));
+  return success();
+}
+
+status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
+  const auto stage = address.stage;
+  if (accelerated_) groups = accelerated_->join(address, groups);
+  auto& counters = count_rank(address, groups);
+  const auto& watch = watches_.back();
+  auto compute = make_compute(setup_, address, groups, watch,
+                              accelerated_ ? accelerated_->device_of(address) : at::kCPU);
+  if (!compute) return compute.failure();
+  if (auto restored = restore(**compute, stage); !restored) return restored;
+  sides_[stage] = (*compute)->tied_side();
+  devices_.push_back(
+      make_device(fmt::format("compute {}.{}", stage.value(), address.rank.value()), address));
+  // The sequence that the stage follows, if its ranks need it.
+  auto order = setup_.blocking_messages ? obeyed_order(*setup_.make_policy(stage), setup_.shape)
+                                        : sequence{};
+  parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
+                          devices_.back().get(), std::move(order), &counters, watch.replicas});
+  return success();
+}
+
+metrics::rank_counters& hosted_parts::count_rank(rank_address a, const rank_collectives& groups) {
+  auto& counters = counters_->ranks.emplace_back();
+  counters.replica = a.replica;
+  counters.stage = a.stage;
+  counters.rank = a.rank;
+  const auto watch = [&](const auto& group) {
+    return group ? std::make_shared<collective_watch>(counters) : nullptr;
+  };
+  watches_.push_back({a, watch(groups.stage), watch(groups.replicas)});
+  return counters;
+}
+
+hosted_parts::members hosted_parts::group_of(
+    std::uint32_t id, std::uint32_t size,
+    const std::function<rank_address(std::uint32_t)>& address_of) {
+  std::vector<rank_address> all;
+  std::vector<bool> here;
+  for (std::uint32_t i = 0; i < size; ++i) {
+    all.push_back(address_of(i));
+    here.push_back(hosts(all.back()));
+  }
+  return groups_.make(id, all, here);
+}
+
+status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
+  if (saved_ == nullptr) return success();
+  if (auto restored = compute.restore(saved_->all()); !restored)
+    return error{
+        fmt::format("{}: stage {}: {}", setup_.resume->folder, stage.value(), restored.message())};
+  if (saved_parameters_.empty()) return success();
+  for (const auto& t : compute.snapshot()) {
+    const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), t.name);
+    if (at != saved_parameters_.end() && *at == t.name)
+      is_restored_[static_cast<std::size_t>(at - saved_parameters_.begin())] = has_place;
+  }
+  return success();
+}
+
+void hosted_parts::note_saved_parameters() {
+  std::set<std::string> names;
+  for (const auto& t : saved_->all())
+    if (!t.name.starts_with(compute::optimizer_prefix)) names.insert(t.name);
+  saved_parameters_.assign(names.begin(), names.end());
+  is_restored_.assign(saved_parameters_.size(), has_none);
+}
+
+status hosted_parts::check_restored() const {
+  auto taken = is_restored_;
+  if (cluster_ && !taken.empty()) {
+    constexpr std::chrono::minutes limit{5};
+    const auto all = cluster_->members->all_gather(is_restored_, limit);
+    if (!all) return error{all.message(), error_kind::node_lost};
+    for (const auto& of_node : *all) {
+      if (of_node.size() != taken.size())
+        return error{setup_.resume->folder + ": nodes see different tensors in it"};
+      for (std::size_t i = 0; i < taken.size(); ++i)
+        if (of_node[i] == has_place) taken[i] = has_place;
+    }
+  }
+  const auto left = taken.find(has_none);
+  if (left == std::string::npos) return success();
+  return error{fmt::format("{}: tensor '{}': expected in the model, which has no such parameter",
+                           setup_.resume->folder, saved_parameters_[left])};
+}
+
+node_parts hosted_parts::take(const std::map<stage_id, compute::tie>& sides) {
+  for (auto& rank : parts_.ranks) rank.tied_with = partner_of(rank.address.stage, sides);
+  return std::move(parts_);
+}
+
+void hosted_parts::release_devices() {
+  timer_.reset();
+  devices_.clear();
+  accelerated_.reset();
+}
+
+bool hosted_parts::hosts(rank_address a) const {
+  return !cluster_ ||
+         cluster_->places.node_of(a.replica, a.stage, a.rank) == cluster_->members->node();
+}
+
+std::vector<rank_address> hosted_parts::hosted() const {
+  std::vector<rank_address> all;
+  for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+    for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
+      for (std::uint32_t r = 0; r < setup_.ranks; ++r)
+        if (const rank_address a{stage_id{s}, rank_id{r}, replica_id{d}}; hosts(a))
+          all.push_back(a);
+  return all;
+}
+
+/// Nodes of the job that run on the same machine share its devices.
+accelerator::machine_share hosted_parts::share_of_machine() const {
+  accelerator::machine_share share;
+  if (!cluster_) return share;
+  const auto& all = cluster_->members->members();
+  const auto own = cluster_->members->node();
+  share.processes = 0;
+  for (const auto& other : all) {
+    if (other.host != all[own.value()].host) continue;
+    if (other.node < own) ++share.place;
+    ++share.processes;
+  }
+  return share;
+}
+
+arrival_memory hosted_parts::memory_of_arrivals() const {
+  if (!accelerated_) return {};
+  return {
+      accelerated_->pinned_memory(),
+      [ranks = accelerated_](const rank_address& to, at::IntArrayRef shape, at::ScalarType type) {
+        return ranks->make_receive_buffer(to, shape, type);
+      },
+      [ranks = accelerated_] { ranks->enter_thread(); }};
+}
+
+std::unique_ptr<device> hosted_parts::make_device(std::string name, rank_address address) {
+  if (accelerated_) return accelerated_->make_device(std::move(name), address);
+  if (!setup_.emulated) return std::make_unique<compute_thread>(std::move(name), setup_.spin);
+  if (!timer_) timer_ = std::make_unique<timer_thread>("virtual devices");
+  return std::make_unique<virtual_device>(*timer_);
+}
+
+}  // namespace rrfp::actors

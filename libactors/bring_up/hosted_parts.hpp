@@ -1,0 +1,86 @@
+/// What this process hosts of a run: the stages and ranks placed here, with their devices,
+/// collectives and counters.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/actors/session.hpp>
+
+#include "cluster_link.hpp"
+#include "control/run_context.hpp"
+#include "device/accelerated_ranks.hpp"
+#include "device/rank_groups.hpp"
+#include "node/node_actor.hpp"
+#include "transport/timer_thread.hpp"
+
+namespace rrfp::actors {
+
+class checkpoint_tensors;
+
+class hosted_parts {
+ public:
+  /// `in_cluster`: null if this process hosts everything. Both must outlive this.
+  hosted_parts(const session_setup& setup, const cluster* in_cluster);
+
+  /// Makes the stages and ranks. Call once, before the rest.
+  status make();
+  /// Every parameter of the checkpoint has a place in the model. In a cluster, all nodes must call
+  /// this, and get the same result.
+  status check_restored() const;
+
+  /// Tied sides of the stages hosted here.
+  const std::map<stage_id, compute::tie>& sides() const { return sides_; }
+  /// Moves the stages and ranks out. `sides`: of all stages.
+  node_parts take(const std::map<stage_id, compute::tie>& sides);
+  std::size_t ranks() const { return ranks_; }
+
+  rank_groups& groups() { return groups_; }
+  const std::shared_ptr<metrics::run_counters>& counters() const { return counters_; }
+  const std::vector<rank_watch>& watches() const { return watches_; }
+  arrival_memory memory_of_arrivals() const;
+  bool has_accelerators() const { return accelerated_ != nullptr; }
+  /// Waits for running work, which refers to actors, and destroys the devices.
+  void release_devices();
+
+ private:
+  using members = std::vector<std::shared_ptr<tp_coord::collective>>;
+
+  void note_saved_parameters();
+  status make_stage(replica_id replica, stage_id stage);
+  status make_rank(rank_address address, rank_collectives groups);
+  /// Group `id` of `size` ranks; null for members on other nodes.
+  members group_of(std::uint32_t id, std::uint32_t size,
+                   const std::function<rank_address(std::uint32_t)>& address_of);
+  metrics::rank_counters& count_rank(rank_address a, const rank_collectives& groups);
+  std::unique_ptr<device> make_device(std::string name, rank_address address);
+  status restore(compute::rank_compute& compute, stage_id stage);
+  bool hosts(rank_address a) const;
+  std::vector<rank_address> hosted() const;
+  accelerator::machine_share share_of_machine() const;
+
+  const session_setup& setup_;
+  const cluster* const cluster_;
+  rank_groups groups_;
+  const std::shared_ptr<metrics::run_counters> counters_ =
+      std::make_shared<metrics::run_counters>();
+  std::vector<rank_watch> watches_;
+  /// Set if ranks compute on devices with their own memory.
+  std::shared_ptr<accelerated_ranks> accelerated_;
+  /// The timer of emulated devices.
+  std::unique_ptr<timer_thread> timer_;
+  std::vector<std::unique_ptr<device>> devices_;
+  node_parts parts_;
+  std::size_t ranks_ = 0;
+  std::map<stage_id, compute::tie> sides_;
+  /// The checkpoint to resume from, while ranks are made.
+  std::shared_ptr<const checkpoint_tensors> saved_;
+  /// Names of its parameters, sorted, and, as one character each to be exchanged between nodes,
+  /// whether ranks here have them.
+  std::vector<std::string> saved_parameters_;
+  std::string is_restored_;
+};
+
+}  // namespace rrfp::actors

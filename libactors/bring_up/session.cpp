@@ -1,0 +1,313 @@
+#include <rrfp/actors/session.hpp>
+
+#include <algorithm>
+#include <future>
+#include <thread>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/step_name.hpp>
+
+#include "cluster_link.hpp"
+#include "device/compute_thread.hpp"
+#include "hosted_parts.hpp"
+#include "job/job_actor.hpp"
+#include "node/node_actor.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+/// The task whose input a message carries, and its virtual stage; nothing for messages without
+/// injected delays or losses.
+std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_shape& shape,
+                                                               const message_header& h) {
+  if (h.kind == payload::tied_gradient || h.from.stage == h.to.stage) return std::nullopt;
+  const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
+  return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
+}
+
+std::unique_ptr<transport> with_delays(const session_setup& setup, std::unique_ptr<transport> wire,
+                                       const std::shared_ptr<metrics::run_counters>& counters) {
+  const auto& shape = setup.shape;
+  if (setup.delays.link)
+    wire = make_delaying_transport(std::move(wire),
+                                   [shape, link = setup.delays.link](const message_header& h) {
+                                     const auto t = input_task_of(shape, h);
+                                     return t ? link(h.step, t->first, t->second) : 0.0;
+                                   });
+  if (!setup.delays.fate) return wire;
+  wire = make_lossy_transport(std::move(wire), [shape, fate = setup.delays.fate](
+                                                   const message_header& h, std::uint32_t attempt) {
+    const auto t = input_task_of(shape, h);
+    return t ? fate(h.step, t->first, t->second, attempt) : attempt_fate{};
+  });
+  const std::chrono::duration<double, std::milli> after{setup.delays.resend_ms};
+  return make_resending_transport(std::move(wire),
+                                  std::chrono::duration_cast<std::chrono::nanoseconds>(after),
+                                  [counters] { counters->resent.add(); });
+}
+
+}  // namespace
+
+std::uint32_t run_summary::peak_slots() const {
+  std::uint32_t peak = 0;
+  for (const auto& s : stages) peak = std::max(peak, s.memory.slots_peak);
+  return peak;
+}
+
+std::int64_t run_summary::peak_bytes() const {
+  std::int64_t peak = 0;
+  for (const auto& s : stages) peak = std::max(peak, s.peak_bytes);
+  return peak;
+}
+
+accelerator::memory_counts run_summary::device_memory() const {
+  accelerator::memory_counts most;
+  for (const auto& s : stages) most = accelerator::most_of(most, s.device_memory);
+  return most;
+}
+
+class session::impl {
+ public:
+  impl(session_setup setup, std::optional<cluster> in_cluster)
+      : setup_(std::move(setup)),
+        cluster_(std::move(in_cluster)),
+        hosted_(setup_, cluster_ ? &*cluster_ : nullptr),
+        counters_(hosted_.counters()) {}
+
+  status build() {
+    if (auto made = hosted_.make(); !made) return made;
+    return cluster_ ? success() : check_restored();
+  }
+
+  status check_restored() const { return hosted_.check_restored(); }
+
+  run_result run() {
+    RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
+    if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
+      return ended_early({{}, error_kind::interrupted});
+    auto context = std::make_shared<run_context>();
+    context->shape = setup_.shape;
+    context->counters = counters_;
+    context->watches = hosted_.watches();
+    context->on_report = setup_.on_report;
+    counters_->run = setup_.name;
+    counters_->hang_timeout_s = setup_.hang_timeout_s;
+    counters_->job.first_step.set(setup_.resume ? setup_.resume->contents.step : 0);
+    counters_->note_progress();
+    context->ranks = setup_.ranks;
+    context->replicas = setup_.replicas;
+    context->delay = setup_.delays.compute;
+    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
+    context->trace = setup_.trace;
+    context->record_transcripts = setup_.record_transcripts;
+    context->on_step = setup_.on_step;
+    std::unique_ptr<work_queue> saver;
+    if (setup_.checkpoint) {
+      saver = std::make_unique<compute_thread>("checkpoint");
+      context->saver = saver.get();
+      context->checkpoint_dir = setup_.checkpoint->dir;
+    }
+
+    std::unique_ptr<cluster_link> link;
+    std::unique_ptr<transport> wire;
+    auto sides = hosted_.sides();
+    if (cluster_) {
+      auto opened = cluster_link::open(*cluster_, setup_, sides, context->start,
+                                       hosted_.memory_of_arrivals());
+      if (!opened) return ended_early(opened.failure());
+      link = std::move(opened->link);
+      wire = std::move(opened->wire);
+      sides = std::move(opened->sides);
+      context->start = opened->start;
+      context->on_step_begun = [members = cluster_->members](step_id step) {
+        members->set_status(to_string(step));
+      };
+      link->attach(hosted_.groups());
+      counters_->leads = link->leads();
+      counters_->transport.set([&counted = *link] { return counted.count(); });
+      if (setup_.on_connected)
+        setup_.on_connected(link->transports() +
+                            (hosted_.has_accelerators() ? link->device_transfer_note() : ""));
+    } else {
+      wire = make_in_process_transport();
+    }
+    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
+    if (wire == nullptr) return ended_early({"wrap_transport returned null", error_kind::failed});
+    context->wire = with_delays(setup_, std::move(wire), counters_);
+    if (setup_.board != nullptr) setup_.board->show(counters_);
+    if (setup_.blocking_messages) {
+      auto synchronous = std::make_unique<synchronous_transport>(std::move(context->wire));
+      context->synchronous = synchronous.get();
+      context->wire = std::move(synchronous);
+    }
+
+    caf::actor_system_config config;
+    add_messages(config);
+    set_scheduler(config, actor_threads(), setup_.spin);
+    if (link) link->configure(config);
+    caf::actor_system system{config};
+    auto result = drive(system, link.get(), context, hosted_.take(sides));
+    counters_->over.set(true);
+    counters_->transport.set(nullptr);
+    context->wire->close();
+    system.await_all_actors_done();
+    // Both wait for running work, which refers to actors.
+    hosted_.release_devices();
+    saver.reset();
+    return result;
+  }
+
+  void add_demand(job_demand wanted) {
+    RRFP_CHECK(setup_.on_request && leads(), "demands need on_request, and node 0");
+    const std::lock_guard lock{mutex_};
+    if (to_interrupt_)
+      post(to_interrupt_, demand{wanted});
+    else
+      early_demands_.push_back({wanted});
+  }
+
+  void interrupt() {
+    const std::lock_guard lock{mutex_};
+    ++interrupts_;
+    if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
+  }
+
+  void report(std::string why) {
+    const std::lock_guard lock{mutex_};
+    if (to_report_) post(to_report_, report_requested{std::move(why)});
+  }
+
+ private:
+  bool leads() const { return !cluster_ || cluster_->members->node() == node_id{0}; }
+
+  run_result ended_early(const error& why) const {
+    run_result nothing;
+    nothing.how = end_of(why.kind);
+    nothing.message = why.message;
+    nothing.summary.stages.resize(setup_.shape.stages);
+    return nothing;
+  }
+
+  /// Handlers only record and decide, so one thread serves many ranks.
+  std::size_t actor_threads() const {
+    // With emulated devices, handlers run back to back, and more threads would not help.
+    const std::size_t ranks_a_thread = setup_.emulated ? 64 : 16;
+    if (hosted_.ranks() <= ranks_a_thread && setup_.emulated) return 1;
+    const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+    return std::min(cores, 1 + (hosted_.ranks() + ranks_a_thread - 1) / ranks_a_thread);
+  }
+
+  /// Spawns the actors and waits until the job has ended.
+  run_result drive(caf::actor_system& system, cluster_link* link,
+                   const std::shared_ptr<run_context>& context, node_parts parts) {
+    std::promise<run_result> job_over;
+    std::promise<job_ended> node_over;
+    const auto node = system.spawn<node_actor>(std::move(parts), context,
+                                               [&](const job_ended& m) { node_over.set_value(m); });
+    std::vector<caf::actor> nodes{node};
+    if (link != nullptr) {
+      auto all = link->exchange(system, node);
+      if (!all) {
+        post(node, job_ended{end_of(all.failure().kind), all.message()});
+        node_over.get_future().wait();
+        return ended_early(all.failure());
+      }
+      nodes = std::move(*all);
+    }
+    const bool leads = link == nullptr || link->leads();
+    caf::actor job;
+    if (leads)
+      job = spawn_detached<job_actor>(
+          system, job_setup{nodes, setup_.train, setup_.on_request,
+                            setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint,
+                            context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
+                            [&](run_result r) { job_over.set_value(std::move(r)); }});
+    set_receivers(leads ? job : node, node);
+    if (link != nullptr) link->watch(leads ? job : node);
+    // The job ends when it is done, interrupted, failed, or has lost a node, and notifies its
+    // nodes.
+    run_result result;
+    if (leads) {
+      result = job_over.get_future().get();
+      if (setup_.on_ending) setup_.on_ending(result);
+    }
+    const auto over = node_over.get_future().get();
+    if (!leads) {
+      result.how = over.how;
+      result.message = over.message;
+      result.summary.stages.resize(setup_.shape.stages);
+      result.nothing_lost = over.nothing_lost;
+      result.hung = over.hung;
+      if (setup_.on_ending) setup_.on_ending(result);
+    }
+    set_receivers(nullptr, nullptr);
+    if (link != nullptr) {
+      link->watch(nullptr);
+      if (over.how != ending::node_lost) result.trace_gaps = link->finish(setup_.trace);
+      // A node lost before all nodes have finished may not have completed its part, so all nodes
+      // report the loss. A failure together with a loss is its consequence: a collective of the
+      // lost node fails before the loss is known.
+      const bool can_be_loss = over.how == ending::done || over.how == ending::failed;
+      if (auto lost = cluster_->members->loss(); can_be_loss && !lost.empty()) {
+        result.how = ending::node_lost;
+        result.message = std::move(lost);
+      }
+      if (over.how == ending::node_lost && leads && setup_.trace != nullptr)
+        result.trace_gaps = "only the tasks of node 0: " + over.message;
+    }
+    return result;
+  }
+
+  /// Sets the actors that receive interrupts and demands, and report requests.
+  void set_receivers(const caf::actor& for_job, const caf::actor& for_reports) {
+    const std::lock_guard lock{mutex_};
+    to_interrupt_ = for_job;
+    to_report_ = for_reports;
+    if (!for_job) return;
+    if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
+    for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
+  }
+
+  const session_setup setup_;
+  const std::optional<cluster> cluster_;
+  hosted_parts hosted_;
+  const std::shared_ptr<metrics::run_counters> counters_;
+  bool has_run_ = false;
+  std::mutex mutex_;
+  caf::actor to_interrupt_;
+  caf::actor to_report_;
+  int interrupts_ = 0;
+  std::vector<demand> early_demands_;  ///< received before the job actor existed
+};
+
+session::session(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+session::~session() = default;
+
+result<std::unique_ptr<session>> session::open(session_setup setup,
+                                               std::optional<cluster> in_cluster) {
+  if (auto valid = setup.shape.validate(); !valid) return valid.failure();
+  RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
+  RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated || setup.make_compute),
+             "make_policy is set, and so is make_chunk, emulated or make_compute");
+  RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
+                                          setup.lookahead == 0 && !in_cluster.has_value()),
+             "blocking_messages needs mode in_order, no lookahead, and one process");
+  RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
+  RRFP_CHECK(!setup.accelerated || !setup.emulated, "ranks compute on devices of one kind");
+  RRFP_CHECK(!setup.delays.fate || !in_cluster.has_value(), "delays.fate needs one process");
+  auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
+  if (auto built = state->build(); !built) return built.failure();
+  return std::unique_ptr<session>{new session{std::move(state)}};
+}
+
+status session::check_restored() const { return impl_->check_restored(); }
+run_result session::run() { return impl_->run(); }
+void session::interrupt() { impl_->interrupt(); }
+void session::train() { impl_->add_demand(job_demand::train); }
+void session::evaluate() { impl_->add_demand(job_demand::evaluate); }
+void session::save() { impl_->add_demand(job_demand::save); }
+void session::finish() { impl_->add_demand(job_demand::finish); }
+void session::report(std::string why) { impl_->report(std::move(why)); }
+
+}  // namespace rrfp::actors
