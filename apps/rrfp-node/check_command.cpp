@@ -142,10 +142,11 @@ int check_command(const command_options& options) {
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const duration limit{options.decode_s};
   const auto end = clock::now() + std::chrono::duration_cast<clock::duration>(limit);
+  actors::data_opener opener;
   std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {
     if (auto found = actors::check_device(j); !found) return end_with(found.failure());
-    const auto data = actors::open_data(j);
+    const auto data = opener.open(j);
     if (!data) return end_with(data.failure());
     const auto setup = actors::make_session_setup(j, *data);
     if (!setup) return end_with(setup.failure());

@@ -2,29 +2,9 @@
 
 #include <rrfp/base/units.hpp>
 
-#include "../common/console.hpp"
-
-#include <cstdio>
-
 #include <fmt/format.h>
 
 namespace rrfp::apps {
-
-namespace {
-
-void print_note(const std::string& line) { print_error("rrfp-node: {}\n", line); }
-
-}  // namespace
-
-status prepare_checkpoints(const job::job& j, const node_context& context,
-                           actors::session_setup& setup) {
-  if (!setup.checkpoint) return success();
-  auto agreed = actors::agree_on_resume(j, *setup.checkpoint, context.members);
-  if (!agreed) return agreed.failure();
-  for (const auto& line : agreed->notes()) print_note(line);
-  setup.resume = std::move(agreed->from);
-  return success();
-}
 
 std::string line_of(const actors::checkpoint_report& r) {
   if (!r.failure.empty())

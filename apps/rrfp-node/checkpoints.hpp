@@ -8,21 +8,13 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job/job.hpp>
 
-#include "training.hpp"
-
 namespace rrfp::apps {
-
-/// Opens the checkpoint folder on node 0, has all nodes agree on the checkpoint to resume from, and
-/// stores both in `setup`. Prints the notes. Does nothing without checkpoint.dir. Returns the cause
-/// if the run ends here; it is the same on all nodes.
-status prepare_checkpoints(const job::job& j, const node_context& context,
-                           actors::session_setup& setup);
 
 /// "checkpoint: step 42 saved, 3 files, 12.0 MiB, 0.8 ms copy, 35 ms in the background", or the
 /// reason of the failure.
 std::string line_of(const actors::checkpoint_report& r);
 
-/// For `check`: describes what prepare_checkpoints() would do, and changes nothing. Empty without
+/// For `check`: describes what agree_on_resume() would do, and changes nothing. Empty without
 /// checkpoint.dir.
 result<std::string> describe_checkpoints(const job::job& j,
                                          const std::optional<actors::checkpoint_setup>& setup);

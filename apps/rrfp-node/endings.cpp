@@ -18,14 +18,8 @@ std::string_view name(actors::ending how) {
 }
 
 int exit_code_of(actors::ending how) {
-  switch (how) {
-    case actors::ending::done: return exit_done;
-    case actors::ending::interrupted: return exit_interrupted;
-    case actors::ending::bad_input: return exit_bad_input;
-    case actors::ending::failed: return exit_failed;
-    case actors::ending::node_lost: return exit_node_lost;
-  }
-  return exit_failed;
+  const auto kind = kind_of(how);
+  return kind ? apps::exit_code_of(*kind) : exit_done;
 }
 
 std::string cause_of(const actors::run_result& r, bool knows_steps) {

@@ -38,10 +38,9 @@ int join_command(const command_options& options, const join_options& join) {
   if (!reports) return end_with(reports.failure());
   metrics::board board;
   const training_options outputs{options.json, options.trace, *reports, &board};
-  if (auto can = check_training(runs, place->node == node_id{0} ? outputs : training_options{},
-                                place->nodes);
-      !can)
-    return end_with(can.failure());
+  auto checked =
+      check_training(runs, place->node == node_id{0} ? outputs : training_options{}, place->nodes);
+  if (!checked) return end_with(checked.failure());
   std::unique_ptr<metrics_server> server;
   if (!options.metrics.empty()) {
     const auto at = parse_http_address(options.metrics);
@@ -74,7 +73,7 @@ int join_command(const command_options& options, const join_options& join) {
   if (!joined) return end_with(joined.failure());
   const auto& members = joined->members;
   const auto& token = joined->token;
-  const node_context context{members.get(), token ? *token : 0, join.launched};
+  const node_context context{{members.get(), token ? *token : 0}, join.launched};
   if (!token) {
     if (context.reports(actors::ending::node_lost, token.message()))
       print_error("rrfp-node: {}\n", token.message());
@@ -83,7 +82,7 @@ int join_command(const command_options& options, const join_options& join) {
   if (context.leads())
     for (const auto& node : members->members())
       print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
-  const int code = train(runs, outputs, interrupts, context);
+  const int code = train(*std::move(checked), outputs, interrupts, context);
   if (code == exit_done) {
     // Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
     interrupts.on_interrupt([&] { members->interrupt(); });

@@ -26,8 +26,8 @@ int run_command(const command_options& options) {
   if (!reports) return end_with(reports.failure());
   metrics::board board;
   const training_options outputs{options.json, options.trace, *reports, &board};
-  if (auto can = check_training(runs, outputs, options.local_nodes); !can)
-    return end_with(can.failure());
+  auto checked = check_training(runs, outputs, options.local_nodes);
+  if (!checked) return end_with(checked.failure());
   std::optional<http_address> at;
   if (!options.metrics.empty()) {
     auto parsed = parse_http_address(options.metrics);
@@ -37,14 +37,17 @@ int run_command(const command_options& options) {
   if (options.local_nodes > 1)
     if (auto enough = actors::check_descriptors(options.local_nodes); !enough)
       return end_with(enough.failure());
-  if (options.local_nodes > 1) return launch_nodes(options, *loaded, at, *reports, interrupts);
+  if (options.local_nodes > 1) {
+    checked->clear();  // each node opens its own
+    return launch_nodes(options, *loaded, at, *reports, interrupts);
+  }
   std::unique_ptr<metrics_server> server;
   if (at) {
     auto opened = metrics_server::open(*at, node_id{0}, board);
     if (!opened) return end_with(opened.failure());
     server = std::move(*opened);
   }
-  return train(runs, outputs, interrupts, {});
+  return train(*std::move(checked), outputs, interrupts, {});
 }
 
 }  // namespace rrfp::apps

@@ -2,10 +2,10 @@
 
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/plan/node_places.hpp>
@@ -24,58 +24,32 @@ namespace {
 
 /// A run that is ready to start, with its outputs.
 struct prepared_run {
-  job::job options;
-  /// What the data source has read and skipped; may be empty.
-  std::string data_report;
   std::unique_ptr<actors::session> session;
   std::unique_ptr<progress> display;
   std::unique_ptr<actors::trace_recorder> trace;
   std::vector<std::string> notes;  ///< printed before the run starts
 };
 
-/// The part of a run's setup that depends on files of this machine.
-struct opened_input {
-  actors::session_setup setup;
-  std::string data_report;
-  std::string data_fingerprint;
-};
-
-result<opened_input> open_input(const job::job& j) {
-  auto data = actors::open_data(j);
-  if (!data) return data.failure();
-  opened_input input;
-  if (*data) {
-    input.data_report = (*data)->report();
-    input.data_fingerprint = data::fingerprint_text(**data);
-  }
-  auto setup = actors::make_session_setup(j, std::move(*data));
-  if (!setup) return setup.failure();
-  input.setup = std::move(*setup);
-  return input;
-}
-
 /// Nodes that read different files would train on a mixture of them.
-status agree_on_input(const job::job& j, const result<opened_input>& own,
-                      const node_context& context) {
-  if (context.members == nullptr) return own ? success() : status{own.failure()};
-  const auto fingerprints = actors::agree(
-      *context.members, own ? result<std::string>{own->data_fingerprint} : own.failure());
+status agree_on_data(const checked_run& run, const status& mine, const node_context& context) {
+  if (context.members == nullptr) return mine;
+  const auto own = run.data ? data::fingerprint_text(*run.data) : std::string{};
+  const auto fingerprints =
+      actors::agree(*context.members, mine ? result<std::string>{own} : mine.failure());
   if (!fingerprints) return fingerprints.failure();
   if (fingerprints->front().empty()) return success();  // the job has no data
   const auto same = data::check_same_data(*fingerprints);
-  return same ? same : job::blame(j, data::key_of(j.data), same.message());
+  return same ? same : job::blame(run.options, data::key_of(run.options.data), same.message());
 }
 
 /// Sets up the run without starting it. An error is the same on all nodes.
-result<prepared_run> prepare(const job::job& j, std::uint32_t number,
-                             const result<std::unique_ptr<json_log>>& opened_log,
-                             const training_options& options, const node_context& context) {
-  auto input = opened_log ? open_input(j) : opened_log.failure();
-  if (auto agreed = agree_on_input(j, input, context); !agreed) return agreed.failure();
-  auto& log = **opened_log;
-  prepared_run run{j, std::move(input->data_report), nullptr, nullptr, nullptr, {}};
-  auto& setup = input->setup;
-  if (auto agreed = prepare_checkpoints(j, context, setup); !agreed) return agreed.failure();
+result<prepared_run> prepare(const job::job& j, actors::session_setup setup, std::uint32_t number,
+                             json_log& log, const training_options& options,
+                             const node_context& context) {
+  const auto notes = actors::agree_on_resume(j, setup, context.members);
+  if (!notes) return notes.failure();
+  for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
+  prepared_run run;
   const auto first = setup.resume ? setup.resume->contents.step : 0;
   run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
@@ -98,26 +72,13 @@ result<prepared_run> prepare(const job::job& j, std::uint32_t number,
   setup.on_report = [folder = options.reports, node](const std::string& report) {
     write_hang_report(folder, node, report);
   };
-  std::optional<actors::cluster> cluster;
-  if (context.members != nullptr) {
-    auto places =
-        plan::node_places::make(j, static_cast<std::uint32_t>(context.members->members().size()));
-    if (!places) return places.failure();
-    cluster = actors::cluster{context.members, std::move(*places), j.transport, context.job_token,
-                              number};
-    if (context.leads()) setup.on_connected = [](const std::string& line) { print("{}\n", line); };
-  }
+  if (context.members != nullptr && context.leads())
+    setup.on_connected = [](const std::string& line) { print("{}\n", line); };
   if (setup.resume && context.leads()) {
     run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
     log.resume(j, *setup.resume);
   }
-  auto session = actors::session::open(std::move(setup), std::move(cluster));
-  if (context.members != nullptr) {
-    const auto all =
-        actors::agree_on(*context.members, session ? success() : status{session.failure()});
-    if (!all) return all.failure();
-    if (auto restored = (*session)->check_restored(); !restored) return restored.failure();
-  }
+  auto session = actors::open_session(j, std::move(setup), context, number);
   if (!session) return session.failure();
   run.session = std::move(*session);
   return run;
@@ -166,15 +127,18 @@ int compare_runs(const std::vector<finished_run>& runs) {
 
 }  // namespace
 
-status check_training(const std::vector<job::job>& runs, const training_options& options,
-                      std::uint32_t nodes) {
-  if (auto can = check_output("--trace", options.trace); !can) return can;
+result<std::vector<checked_run>> check_training(const std::vector<job::job>& runs,
+                                                const training_options& options,
+                                                std::uint32_t nodes) {
+  if (auto can = check_output("--trace", options.trace); !can) return can.failure();
   for (const auto& j : runs)
-    if (auto found = actors::check_device(j); !found) return found;
+    if (auto found = actors::check_device(j); !found) return found.failure();
+  std::vector<checked_run> checked;
+  actors::data_opener opener;
   for (const auto& j : runs) {
-    auto data = actors::open_data(j);
+    auto data = opener.open(j);
     if (!data) return data.failure();
-    auto setup = actors::make_session_setup(j, std::move(*data));
+    auto setup = actors::make_session_setup(j, *data);
     if (!setup) return setup.failure();
     // Checksums take long; they are verified when the run starts.
     if (setup->checkpoint)
@@ -182,13 +146,14 @@ status check_training(const std::vector<job::job>& runs, const training_options&
           !may)
         return may.failure();
     if (auto places = plan::node_places::make(j, nodes); !places) return places.failure();
+    checked.push_back({j, std::move(*data), std::move(*setup)});
   }
-  return success();
+  return checked;
 }
 
-int train(const std::vector<job::job>& runs, const training_options& options,
+int train(std::vector<checked_run> runs, const training_options& options,
           interrupt_watch& interrupts, const node_context& context) {
-  auto log = json_log::open(context.leads() ? options.json : std::string{});
+  const auto log = json_log::open(context.leads() ? options.json : std::string{});
   std::vector<finished_run> finished;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces;
   std::vector<actors::titled_trace> titled;
@@ -196,16 +161,22 @@ int train(const std::vector<job::job>& runs, const training_options& options,
   bool unsaved = false;
   bool trace_complete = true;
   std::string printed_report;
-  for (const auto& j : runs) {
-    auto run = prepare(j, static_cast<std::uint32_t>(titled.size()), log, options, context);
+  for (auto& checked : runs) {
+    const auto& j = checked.options;
+    const auto same = agree_on_data(checked, log ? success() : status{log.failure()}, context);
+    auto run = same ? prepare(j, std::move(checked.setup),
+                              static_cast<std::uint32_t>(titled.size()), **log, options, context)
+                    : result<prepared_run>{same.failure()};
     if (!run) {
       actors::run_result ended;
       ended.how = end_of(run.failure().kind);
       ended.message = run.message();
       return report_end("", ended, context);
     }
-    if (context.leads() && run->data_report != printed_report) {
-      printed_report = run->data_report;
+    const auto data = std::exchange(checked.data, nullptr);
+    if (const auto report = data ? data->report() : std::string{};
+        context.leads() && report != printed_report) {
+      printed_report = report;
       print("data: {}\n", printed_report);
     }
     if (context.leads()) print("{}\n", headline(j));

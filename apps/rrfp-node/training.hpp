@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <rrfp/actors/membership.hpp>
-#include <rrfp/actors/session.hpp>
+#include <rrfp/actors/job_session.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/metrics/board.hpp>
 
@@ -21,10 +20,7 @@ struct training_options {
   metrics::board* board = nullptr;  ///< where the runs publish their counters; may be null
 };
 
-/// This process as a node of the job.
-struct node_context {
-  actors::membership* members = nullptr;  ///< null: the only node
-  std::uint64_t job_token = 0;
+struct node_context : actors::job_node {
   /// The launcher started all nodes; then one node reports the end for all.
   bool launched = false;
 
@@ -34,17 +30,24 @@ struct node_context {
     return how == actors::ending::node_lost && members->node() == node_id{1} &&
            message.starts_with("node 0 ");
   }
-  bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };
 
-/// Checks everything that can be checked before training: devices, data, plan, checkpoints,
-/// outputs, and the placement on `nodes` nodes. Error: bad input.
-status check_training(const std::vector<job::job>& runs, const training_options& options,
-                      std::uint32_t nodes);
+/// A run with what it reads from this machine, opened and checked.
+struct checked_run {
+  job::job options;
+  std::shared_ptr<const data::source> data;  ///< null on an emulated device
+  actors::session_setup setup;
+};
+
+/// Opens and checks everything that can be checked before training: devices, data, plan,
+/// checkpoints, outputs, and the placement on `nodes` nodes.
+result<std::vector<checked_run>> check_training(const std::vector<job::job>& runs,
+                                                const training_options& options,
+                                                std::uint32_t nodes);
 
 /// Trains `runs` one after another and prints the result table. Returns the exit code of the
 /// program.
-int train(const std::vector<job::job>& runs, const training_options& options,
+int train(std::vector<checked_run> runs, const training_options& options,
           interrupt_watch& interrupts, const node_context& context);
 
 }  // namespace rrfp::apps

@@ -156,9 +156,7 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
   return choice;
 }
 
-}  // namespace
-
-result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
+result<resume_choice> agree_on_choice(const job::job& j, checkpoint_setup& setup,
                                       membership* members) {
   const bool leads = members == nullptr || members->node() == node_id{0};
   result<resume_choice> mine = leads ? choose_and_hold(j, setup) : resume_choice{};
@@ -182,6 +180,17 @@ result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup
   }
   if (const auto all = agree_on(*members, seen); !all) return all.failure();
   return mine;
+}
+
+}  // namespace
+
+result<std::vector<std::string>> agree_on_resume(const job::job& j, session_setup& setup,
+                                                 membership* members) {
+  if (!setup.checkpoint) return std::vector<std::string>{};
+  auto choice = agree_on_choice(j, *setup.checkpoint, members);
+  if (!choice) return choice.failure();
+  setup.resume = std::move(choice->from);
+  return choice->notes();
 }
 
 }  // namespace rrfp::actors

@@ -5,8 +5,10 @@
 #include <rrfp/accelerator/assignment.hpp>
 #include <rrfp/accelerator/load.hpp>
 #include <rrfp/actors/job_checkpoint.hpp>
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
+#include <rrfp/compute/first_line.hpp>
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>
 #include <rrfp/data/source.hpp>
@@ -99,7 +101,7 @@ status check_device(const job::job& j) {
   return success();
 }
 
-result<std::shared_ptr<const data::source>> open_data(const job::job& j) {
+result<std::shared_ptr<const data::source>> data_opener::open(const job::job& j) {
   if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const data::source>{};
   data::source_config config;
   config.data = j.data;
@@ -108,9 +110,12 @@ result<std::shared_ptr<const data::source>> open_data(const job::job& j) {
   config.vocabulary = j.model.vocabulary;
   config.patch = j.model.vision.patch;
   config.image_token = j.model.vision.image_token;
+  if (last_ != nullptr && config == of_last_) return last_;
   auto opened = data::open_source(config);
   if (!opened) return job::blame(j, data::key_of(j.data), opened.message());
-  return opened;
+  of_last_ = std::move(config);
+  last_ = std::move(*opened);
+  return last_;
 }
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
@@ -181,6 +186,30 @@ result<session_setup> make_session_setup(const job::job& j,
     setup.accelerated = std::move(*found);
   }
   return made;
+}
+
+result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
+                                              const job_node& node, std::uint32_t number) {
+  std::optional<cluster> in_cluster;
+  if (node.members != nullptr) {
+    const auto nodes = static_cast<std::uint32_t>(node.members->members().size());
+    auto places = plan::node_places::make(j, nodes);
+    if (!places) return places.failure();
+    in_cluster = cluster{node.members, std::move(*places), j.transport, node.token, number};
+  }
+  auto opened = [&]() -> result<std::unique_ptr<session>> {
+    try {
+      return session::open(std::move(setup), std::move(in_cluster));
+    } catch (const std::exception& e) {
+      return error{compute::first_line_of(e), error_kind::failed};
+    }
+  }();
+  if (node.members != nullptr) {
+    const auto all = agree_on(*node.members, opened ? success() : status{opened.failure()});
+    if (!all) return all.failure();
+    if (auto restored = (*opened)->check_restored(); !restored) return restored.failure();
+  }
+  return opened;
 }
 
 }  // namespace rrfp::actors

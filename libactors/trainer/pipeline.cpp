@@ -4,15 +4,12 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <limits>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
@@ -25,9 +22,11 @@
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/version.hpp>
 
+#include "batches.hpp"
 #include "fed_source.hpp"
 #include "hook_thread.hpp"
-#include "stage_chunk.hpp"
+#include "model_parts.hpp"
+#include "user_functions.hpp"
 
 namespace rrfp {
 
@@ -45,92 +44,6 @@ std::chrono::milliseconds patience(const job::job& j) {
 
 void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
-/// Seeds libtorch's generator for its lifetime, and then restores its state.
-class seeded_generator {
- public:
-  explicit seeded_generator(std::uint64_t seed) {
-    const std::lock_guard lock{generator_.mutex()};
-    before_ = generator_.get_state();
-    generator_.set_current_seed(seed);
-  }
-  seeded_generator(const seeded_generator&) = delete;
-  seeded_generator& operator=(const seeded_generator&) = delete;
-  ~seeded_generator() {
-    const std::lock_guard lock{generator_.mutex()};
-    generator_.set_state(before_);
-  }
-
- private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  at::Tensor before_;
-};
-
-std::uint64_t seed_of(std::uint64_t seed, std::uint32_t index) {
-  // The increment of Weyl sequences; it is odd, so all parts of a model have different seeds.
-  return seed + 0x9e3779b97f4a7c15U * (index + 1);
-}
-
-stage_place place_of(const pipeline_shape& shape, virtual_stage_id vs,
-                     std::shared_ptr<compute::rank_group> group) {
-  const auto at = shape.at(vs);
-  return {at.stage.value(), at.chunk.value(), vs.value(), shape.virtual_stages(), std::move(group)};
-}
-
-/// Wraps a user function: its exceptions get its name, and all become std::exceptions.
-template <class Result, class... Arguments>
-std::function<Result(Arguments...)> named(std::string name, std::function<Result(Arguments...)> f) {
-  if (!f) return f;
-  return [name = std::move(name), f = std::move(f)](Arguments... arguments) -> Result {
-    try {
-      return f(std::forward<Arguments>(arguments)...);
-    } catch (const std::exception& e) {
-      throw std::runtime_error(name + " threw: " + compute::first_line_of(e));
-    } catch (...) {
-      throw std::runtime_error(name + " threw an object that is not a std::exception");
-    }
-  };
-}
-
-/// Runs `work`; an exception becomes an error.
-template <class Work>
-auto caught(Work work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::exception& e) {
-    return error{compute::first_line_of(e)};
-  }
-}
-
-/// The part of the model that each parameter belongs to. Checkpoints identify it by name only.
-class parameter_owners {
- public:
-  status add(std::uint32_t part, const std::string& name) {
-    const auto [at, is_new] = part_of_.emplace(name, part);
-    if (is_new || at->second == part) return success();
-    return error{
-        fmt::format("parameter '{}' is in part {} of the model and in part {}: names must "
-                    "differ, as with stage_of(module, prefix)",
-                    name, at->second, part)};
-  }
-
-  /// One line per parameter, for other processes.
-  std::string text() const {
-    std::string lines;
-    for (const auto& [name, part] : part_of_) lines += fmt::format("{} {}\n", part, name);
-    return lines;
-  }
-  status add_lines(const std::string& lines) {
-    std::istringstream in{lines};
-    std::uint32_t part = 0;
-    for (std::string name; in >> part && std::getline(in.ignore(), name);)
-      if (auto added = add(part, name); !added) return added;
-    return success();
-  }
-
- private:
-  std::map<std::string, std::uint32_t> part_of_;
-};
-
 status check_options(const job::job& j, const pipeline_options& o) {
   if (auto valid = job::check_job(j, job::job_use::embed); !valid) return valid;
   if (j.device.kind != job::device_kind::cpu)
@@ -147,7 +60,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   impl(job::job j, pipeline_options options)
       : job_(std::move(j)),
         options_(std::move(options)),
-        data_(std::make_shared<fed_source>(patience(job_))) {
+        data_(std::make_shared<fed_source>(patience(job_))),
+        model_(options_, job_.train.seed, data_) {
     if (!options_.on_note) options_.on_note = print_to_stderr;
     if (!options_.on_report) options_.on_report = print_to_stderr;
     if (!options_.count) options_.count = [](const at::Tensor& target) { return target.size(0); };
@@ -176,22 +90,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (auto joined = join(); !joined) return joined;
     auto setup = make_setup();
     if (!setup) return setup.failure();
-    std::optional<actors::cluster> cluster;
-    if (members_) {
-      auto places =
-          plan::node_places::make(job_, static_cast<std::uint32_t>(members_->members().size()));
-      if (!places) return places.failure();
-      cluster = actors::cluster{members_.get(), std::move(*places), job_.transport, token_, 0};
-    }
-    auto session =
-        caught([&] { return actors::session::open(std::move(*setup), std::move(cluster)); });
-    if (members_) {
-      const auto mine = session ? success() : status{session.failure()};
-      if (auto all = actors::agree_on(*members_, mine); !all) return all;
-      if (auto all = compare_parameters(); !all) return all;
-      if (auto all = (*session)->check_restored(); !all) return all;
-    }
+    auto session = actors::open_session(job_, *std::move(setup), {members_.get(), token_});
     if (!session) return session.failure();
+    if (auto all = model_.compare_names(members_.get()); !all) return all;
     session_ = std::move(*session);
     hooks_ = std::make_unique<hook_thread>();
     runner_ = std::thread{[self = shared_from_this()] { self->run(); }};
@@ -203,7 +104,11 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     const auto expected = job_.pipeline.microbatches * job_.pipeline.replicas;
     if (microbatches.size() != expected)
       return error{fmt::format("expected {} microbatches, got {}", expected, microbatches.size())};
-    if (auto good = check(microbatches, how); !good) return good.failure();
+    if (options_.make_compute && how.return_outputs)
+      return error{"return_outputs: expected make_stage or make_chunk, got make_compute"};
+    const needed_parts needed{has_first_ && !options_.make_chunk, has_last_};
+    if (!options_.make_compute)
+      if (auto good = check_microbatches(microbatches, needed); !good) return good.failure();
     for (auto& mb : microbatches)
       for (auto* rows : {&mb.inputs, &mb.targets})
         if (rows->defined()) *rows = rows->detach();
@@ -231,13 +136,16 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
     auto done = result_of(summary, data_->finish_step(id));
-    if (options_.on_step) call_hook("on_step", [&] { options_.on_step(summary); });
+    if (options_.on_step) hooks_->call("on_step", [&] { options_.on_step(summary); });
     done.hook_failure = report_hook_failures();
     return done;
   }
 
   result<step_result> pass(step_purpose purpose, const batch& rows, step_options how) {
-    auto microbatches = caught([&] { return cut(rows); });
+    auto microbatches = caught([&] {
+      const auto count = std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;
+      return cut(rows, count, options_.count);
+    });
     if (!microbatches) return microbatches.failure();
     return pass(purpose, std::move(*microbatches), how);
   }
@@ -276,59 +184,6 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     constexpr std::chrono::milliseconds moment{1000};
     const auto limit = over_ && ended_.hung ? moment : patience(job_);
     return changed_.wait_for(lock, limit, [&] { return is_at_rest_; });
-  }
-
-  /// Error: microbatches that would end the training.
-  status check(const std::vector<compute::microbatch>& all, step_options how) const {
-    if (options_.make_compute && how.return_outputs)
-      return error{"return_outputs: expected make_stage or make_chunk, got make_compute"};
-    if (options_.make_compute) return success();
-    std::int64_t counted = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto& mb = all[i];
-      if (has_first_ && !options_.make_chunk && !mb.inputs.defined())
-        return error{fmt::format(
-            "microbatch {}: expected inputs in the process of the first stage, got none", i)};
-      if (has_last_ && !mb.targets.defined())
-        return error{fmt::format(
-            "microbatch {}: expected targets in the process of the last stage, got none", i)};
-      if (mb.tokens < 0)
-        return error{
-            fmt::format("microbatch {}: expected a count of 0 or more, got {}", i, mb.tokens)};
-      counted += mb.tokens;
-    }
-    if (has_last_ && counted == 0)
-      return error{"batch: expected targets that count, got a count of 0 in all microbatches"};
-    return success();
-  }
-
-  result<std::vector<compute::microbatch>> cut(const batch& rows) const {
-    const auto count = std::int64_t{job_.pipeline.microbatches} * job_.pipeline.replicas;
-    std::vector<compute::microbatch> all(static_cast<std::size_t>(count));
-    const auto share = [&](const char* name, const at::Tensor& whole, auto assign) -> status {
-      if (!whole.defined()) return success();
-      if (whole.dim() == 0 || whole.size(0) < count)
-        return error{fmt::format("batch.{}: expected at least {} rows, one a microbatch, got {}",
-                                 name, count, whole.dim() == 0 ? 0 : whole.size(0))};
-      const auto parts = at::tensor_split(whole, count, 0);
-      // Copies, so that each part has the alignment of libtorch's allocator.
-      for (std::size_t i = 0; i < all.size(); ++i)
-        assign(all[i], parts[i].detach().clone(at::MemoryFormat::Contiguous));
-      return success();
-    };
-    if (rows.inputs.defined() && rows.targets.defined() && rows.inputs.dim() > 0 &&
-        rows.targets.dim() > 0 && rows.inputs.size(0) != rows.targets.size(0))
-      return error{fmt::format("batch: expected as many targets as inputs, got {} and {} rows",
-                               rows.targets.size(0), rows.inputs.size(0))};
-    auto inputs = share("inputs", rows.inputs,
-                        [](auto& mb, at::Tensor part) { mb.inputs = std::move(part); });
-    if (!inputs) return inputs.failure();
-    auto targets = share("targets", rows.targets, [&](auto& mb, at::Tensor part) {
-      mb.tokens = options_.count(part);
-      mb.targets = std::move(part);
-    });
-    if (!targets) return targets.failure();
-    return all;
   }
 
   status join() {
@@ -375,7 +230,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     setup.data = data_;
     setup.make_chunk = [this, shape = setup.shape](virtual_stage_id vs,
                                                    std::shared_ptr<compute::rank_group> group) {
-      return make_chunk(shape, place_of(shape, vs, std::move(group)));
+      return model_.make(shape, vs, std::move(group));
     };
     setup.make_compute = named("make_compute", options_.make_compute);
     setup.make_optimizer = named("make_optimizer", options_.make_optimizer);
@@ -392,22 +247,20 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     // On their own thread, because a hook that blocks must not block the job.
     if (options_.on_checkpoint)
       setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
-        hooks_->post([this, r] { call_hook("on_checkpoint", [&] { options_.on_checkpoint(r); }); });
+        hooks_->post("on_checkpoint", [this, r] { options_.on_checkpoint(r); });
       };
     setup.on_report = [this](const std::string& text) {
-      hooks_->post([this, text] { call_hook("on_report", [&] { options_.on_report(text); }); });
+      hooks_->post("on_report", [this, text] { options_.on_report(text); });
     };
     setup.on_step = [this](const actors::step_summary& s) { on_step(s); };
     setup.on_ending = [this](const actors::run_result& r) { end(r); };
     setup.checkpoint = actors::checkpoint_setup_of(job_, actors::identity_without_model(job_));
-    if (!setup.checkpoint) return made;
     // The program decides the number of steps.
     auto endless = job_;
     endless.train.steps = std::numeric_limits<std::uint64_t>::max();
-    auto agreed = actors::agree_on_resume(endless, *setup.checkpoint, members_.get());
-    if (!agreed) return agreed.failure();
-    for (const auto& line : agreed->notes()) options_.on_note(line);
-    setup.resume = std::move(agreed->from);
+    const auto notes = actors::agree_on_resume(endless, setup, members_.get());
+    if (!notes) return notes.failure();
+    for (const auto& line : *notes) options_.on_note(line);
     if (setup.resume) {
       steps_ = setup.resume->contents.step;
       options_.on_note(fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));
@@ -415,70 +268,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     return made;
   }
 
-  using chunk = result<std::unique_ptr<compute::stage_module>>;
-
-  chunk make_chunk(const pipeline_shape& shape, const stage_place& place) {
-    const seeded_generator drawing{seed_of(job_.train.seed, place.index)};
-    auto made = make_by_user(shape, place);
-    if (!made) return made;
-    if (place.is_last()) *made = keep_outputs(*std::move(made), place, data_);
-    for (const auto& p : (*made)->parameters())
-      if (p.tied == compute::tie::none)
-        if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
-    return made;
-  }
-
-  chunk make_by_user(const pipeline_shape& shape, const stage_place& place) {
-    const std::function<chunk()> make = [&]() -> chunk {
-      if (options_.make_chunk) {
-        auto made = options_.make_chunk(place);
-        if (made && *made == nullptr) return error{"the factory returned no module"};
-        return made;
-      }
-      auto s = options_.make_stage(place);
-      if (!s) return s.failure();
-      const auto here = shape.at(virtual_stage_id{place.index});
-      const auto from = shape.producer_of(here.stage, {task_kind::forward, {}, here.chunk});
-      const auto input_name =
-          from ? fmt::format("stage {}", from->stage.value()) : std::string{"the batch"};
-      return make_stage_chunk(place, *std::move(s), input_name, {options_.loss});
-    };
-    return caught(named("its factory", make));
-  }
-
-  /// Checks the names against those of other processes; all processes get the same result.
-  status compare_parameters() {
-    constexpr std::chrono::seconds limit{30};
-    const auto all = members_->all_gather(owners_.text(), limit);
-    if (!all) return all.failure();
-    parameter_owners together;
-    for (const auto& lines : *all)
-      if (auto added = together.add_lines(lines); !added) return added;
-    return success();
-  }
-
-  /// Calls a hook; an exception is kept for hook_failure and does not affect the run.
-  template <class Call>
-  void call_hook(const char* name, Call call) {
-    std::string why;
-    try {
-      return call();
-    } catch (const std::exception& e) {
-      why = fmt::format("{} threw: {}", name, compute::first_line_of(e));
-    } catch (...) {
-      why = fmt::format("{} threw an object that is not a std::exception", name);
-    }
-    const std::lock_guard lock{mutex_};
-    hook_failure_ += (hook_failure_.empty() ? "" : "; ") + why;
-  }
-
   /// Notes and returns what hooks threw since the last call.
   std::string report_hook_failures() {
-    std::string failures;
-    {
-      const std::lock_guard lock{mutex_};
-      failures = std::exchange(hook_failure_, {});
-    }
+    auto failures = hooks_->take_failures();
     if (!failures.empty()) note(failures);
     return failures;
   }
@@ -506,9 +298,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       failed.message = e.what();
       end(std::move(failed));
     }
-    std::promise<void> hooks_done;
-    hooks_->post([&] { hooks_done.set_value(); });
-    hooks_done.get_future().wait();
+    hooks_->drain();
     const std::lock_guard lock{mutex_};
     is_at_rest_ = true;
     changed_.notify_all();
@@ -535,14 +325,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
 
   /// Why there is no result.
   error failure() const {
-    switch (ended_.how) {
-      case actors::ending::done: return error{"the training is over", error_kind::failed};
-      case actors::ending::interrupted: return error{"interrupted", error_kind::interrupted};
-      case actors::ending::bad_input: return error{ended_.message, error_kind::bad_input};
-      case actors::ending::failed: return error{ended_.message, error_kind::failed};
-      case actors::ending::node_lost: return error{ended_.message, error_kind::node_lost};
-    }
-    return error{ended_.message, error_kind::failed};
+    const auto kind = kind_of(ended_.how);
+    if (!kind) return error{"the training is over", error_kind::failed};
+    return error{*kind == error_kind::interrupted ? "interrupted" : ended_.message, *kind};
   }
 
   static step_result result_of(const actors::step_summary& s, std::vector<at::Tensor> outputs) {
@@ -565,7 +350,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   const job::job job_;
   pipeline_options options_;
   const std::shared_ptr<fed_source> data_;
-  parameter_owners owners_;  ///< of the parts hosted here
+  model_parts model_;
   std::unique_ptr<actors::membership> members_;
   std::uint64_t token_ = 0;
   std::unique_ptr<actors::session> session_;
@@ -582,7 +367,6 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   bool over_ = false;
   actors::run_result ended_;  ///< once over_
   bool is_at_rest_ = false;   ///< over_, and nothing runs any more
-  std::string hook_failure_;  ///< since the last report
   std::unique_ptr<hook_thread> hooks_;
 };
 

@@ -50,11 +50,12 @@ struct resume_choice {
 result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& setup,
                                     checkpoint::verification how);
 
-/// To be called before a run on all its nodes. Node 0 opens the folder as `setup.ring`, verifies
-/// all checksums and chooses; the other nodes use its choice, because nodes may see a shared folder
-/// differently. `members` is null if there is one node. The error is the same on all nodes: the
-/// errors of choose_resume(), a node that does not see the chosen checkpoint, or a lost node.
-result<resume_choice> agree_on_resume(const job::job& j, checkpoint_setup& setup,
-                                      membership* members);
+/// Sets `setup.resume`; to be called before a run on all its nodes. Node 0 opens the folder as the
+/// ring of `setup.checkpoint`, verifies all checksums and chooses; the other nodes use its choice,
+/// because nodes may see a shared folder differently. `members` is null if there is one node.
+/// Returns notes for the user. The error is the same on all nodes: the errors of choose_resume(), a
+/// node that does not see the chosen checkpoint, or a lost node.
+result<std::vector<std::string>> agree_on_resume(const job::job& j, session_setup& setup,
+                                                 membership* members);
 
 }  // namespace rrfp::actors

@@ -1,8 +1,10 @@
-/// Makes a session from a job file.
+/// From a job file to a session, on one node or on several.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
+#include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/data/source.hpp>
 #include <rrfp/job/job.hpp>
@@ -10,9 +12,17 @@
 
 namespace rrfp::actors {
 
-/// The data of the job; null for an emulated device, which reads none. Error: names the path and
-/// what is wrong with it or its contents.
-result<std::shared_ptr<const data::source>> open_data(const job::job& j);
+/// Opens the data of jobs; those that follow each other with the same data share one source.
+class data_opener {
+ public:
+  /// Null for an emulated device, which reads no data. Error: names the path and what is wrong with
+  /// it or its contents.
+  result<std::shared_ptr<const data::source>> open(const job::job& j);
+
+ private:
+  data::source_config of_last_;
+  std::shared_ptr<const data::source> last_;
+};
 
 /// Error: names what this machine lacks for device.kind. To be called before data is read and
 /// before this process computes anything: the libraries that it loads serve all runs.
@@ -30,5 +40,19 @@ result<session_setup> make_setup_without_model(const job::job& j);
 /// and, on node 0, the checkpoint ring (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j,
                                          std::shared_ptr<const data::source> data);
+
+/// This process as a node of a job.
+struct job_node {
+  membership* members = nullptr;  ///< null: the only node
+  std::uint64_t token = 0;        ///< see joined_job
+
+  bool leads() const { return members == nullptr || members->node() == node_id{0}; }
+};
+
+/// Places the ranks on the nodes and opens the session of run `number` of the job, with the resume
+/// of `setup` checked. All nodes succeed or get the same error. What user functions throw is an
+/// error, too.
+result<std::unique_ptr<session>> open_session(const job::job& j, session_setup setup,
+                                              const job_node& node, std::uint32_t number = 0);
 
 }  // namespace rrfp::actors

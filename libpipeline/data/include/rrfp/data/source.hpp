@@ -33,6 +33,8 @@ struct source_config {
   std::uint32_t image_token = job::byte_level::image_token;
   /// Ends each document and each text with images.
   std::uint32_t end_token = job::byte_level::end_token;
+
+  bool operator==(const source_config&) const = default;
 };
 
 class source : public compute::batch_source {

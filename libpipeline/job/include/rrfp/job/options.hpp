@@ -174,6 +174,8 @@ struct data_options {
   bool blind = false;
   /// Empty: bytes. A pretrained model is trained on bytes only if this is set.
   std::optional<tokenizer_kind> tokenizer;
+
+  bool operator==(const data_options&) const = default;
 };
 
 enum class optimizer_kind : std::uint8_t { adamw, sgd };

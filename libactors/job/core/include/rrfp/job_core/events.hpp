@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -35,6 +36,18 @@ struct rank_key {
 
 /// How a job ends: done, or with an error of this kind.
 enum class job_end : std::uint8_t { done, interrupted, bad_input, failed, node_lost };
+
+/// Nothing: done.
+constexpr std::optional<error_kind> kind_of(job_end how) {
+  switch (how) {
+    case job_end::done: return std::nullopt;
+    case job_end::interrupted: return error_kind::interrupted;
+    case job_end::bad_input: return error_kind::bad_input;
+    case job_end::failed: return error_kind::failed;
+    case job_end::node_lost: return error_kind::node_lost;
+  }
+  return error_kind::failed;
+}
 
 constexpr job_end end_of(error_kind kind) {
   switch (kind) {

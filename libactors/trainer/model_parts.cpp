@@ -1,0 +1,115 @@
+#include "model_parts.hpp"
+
+#include <sstream>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include "stage_chunk.hpp"
+#include "user_functions.hpp"
+
+namespace rrfp {
+
+namespace {
+
+/// Seeds libtorch's generator for its lifetime, and then restores its state.
+class seeded_generator {
+ public:
+  explicit seeded_generator(std::uint64_t seed) {
+    const std::lock_guard lock{generator_.mutex()};
+    before_ = generator_.get_state();
+    generator_.set_current_seed(seed);
+  }
+  seeded_generator(const seeded_generator&) = delete;
+  seeded_generator& operator=(const seeded_generator&) = delete;
+  ~seeded_generator() {
+    const std::lock_guard lock{generator_.mutex()};
+    generator_.set_state(before_);
+  }
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor before_;
+};
+
+std::uint64_t seed_of(std::uint64_t seed, std::uint32_t index) {
+  // The increment of Weyl sequences; it is odd, so all parts of a model have different seeds.
+  return seed + 0x9e3779b97f4a7c15U * (index + 1);
+}
+
+}  // namespace
+
+status parameter_owners::add(std::uint32_t part, const std::string& name) {
+  const auto [at, is_new] = part_of_.emplace(name, part);
+  if (is_new || at->second == part) return success();
+  return error{
+      fmt::format("parameter '{}' is in part {} of the model and in part {}: names must "
+                  "differ, as with stage_of(module, prefix)",
+                  name, at->second, part)};
+}
+
+std::string parameter_owners::text() const {
+  std::string lines;
+  for (const auto& [name, part] : part_of_) lines += fmt::format("{} {}\n", part, name);
+  return lines;
+}
+
+status parameter_owners::add_lines(const std::string& lines) {
+  std::istringstream in{lines};
+  std::uint32_t part = 0;
+  for (std::string name; in >> part && std::getline(in.ignore(), name);)
+    if (auto added = add(part, name); !added) return added;
+  return success();
+}
+
+model_parts::model_parts(const pipeline_options& options, std::uint64_t seed,
+                         std::shared_ptr<fed_source> data)
+    : options_(options), seed_(seed), data_(std::move(data)) {}
+
+model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_id vs,
+                                     std::shared_ptr<compute::rank_group> group) {
+  const auto at = shape.at(vs);
+  const stage_place place{at.stage.value(), at.chunk.value(), vs.value(), shape.virtual_stages(),
+                          std::move(group)};
+  const seeded_generator drawing{seed_of(seed_, place.index)};
+  auto made = make_by_user(shape, place);
+  if (!made) return made;
+  if (place.is_last()) *made = keep_outputs(*std::move(made), place, data_);
+  for (const auto& p : (*made)->parameters())
+    if (p.tied == compute::tie::none)
+      if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
+  return made;
+}
+
+model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
+                                             const stage_place& place) const {
+  const std::function<chunk()> make = [&]() -> chunk {
+    if (options_.make_chunk) {
+      auto made = options_.make_chunk(place);
+      if (made && *made == nullptr) return error{"the factory returned no module"};
+      return made;
+    }
+    auto s = options_.make_stage(place);
+    if (!s) return s.failure();
+    const auto here = shape.at(virtual_stage_id{place.index});
+    const auto from = shape.producer_of(here.stage, {task_kind::forward, {}, here.chunk});
+    const auto input_name =
+        from ? fmt::format("stage {}", from->stage.value()) : std::string{"the batch"};
+    return make_stage_chunk(place, *std::move(s), input_name, {options_.loss});
+  };
+  return caught(named("its factory", make));
+}
+
+status model_parts::compare_names(actors::membership* members) const {
+  if (members == nullptr) return success();
+  constexpr std::chrono::seconds limit{30};
+  const auto all = members->all_gather(owners_.text(), limit);
+  if (!all) return all.failure();
+  parameter_owners together;
+  for (const auto& lines : *all)
+    if (auto added = together.add_lines(lines); !added) return added;
+  return success();
+}
+
+}  // namespace rrfp
