@@ -11,6 +11,7 @@
 #include <rrfp/plan/node_places.hpp>
 
 #include "../common/console.hpp"
+#include "../common/exit_code.hpp"
 #include "../common/output_file.hpp"
 #include "checkpoints.hpp"
 #include "endings.hpp"
