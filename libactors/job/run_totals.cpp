@@ -25,7 +25,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step)
-    : train_(std::move(train)) {
+    : train_(train) {
   run_.first_step = first_step;
   run_.stages.resize(stages);
 }

@@ -254,8 +254,9 @@ TEST_CASE("the code on the pages is part of the embedding example") {
   const auto without_spaces = [](const std::string& text) {
     return std::regex_replace(text, std::regex{R"(\s+)"}, "");
   };
-  const auto program = without_spaces(text_of(RRFP_SOURCE "/apps/embed_trainer/embed_trainer.cpp") +
-                                      text_of(RRFP_SOURCE "/apps/embed_trainer/CMakeLists.txt"));
+  const auto program =
+      without_spaces(text_of(RRFP_SOURCE "/examples/embed_trainer/embed_trainer.cpp") +
+                     text_of(RRFP_SOURCE "/examples/embed_trainer/CMakeLists.txt"));
   int blocks = 0;
   for (const auto& file : pages())
     for (const std::string language : {"cpp", "cmake"})

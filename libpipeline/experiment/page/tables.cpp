@@ -15,8 +15,6 @@ namespace rrfp::experiment {
 
 namespace {
 
-using html::escaped;
-
 /// Milliseconds with a precision that suits their size.
 std::string time_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 3 : 1); }
 
