@@ -1,10 +1,10 @@
 #include "transcript.hpp"
 
 #include <optional>
-#include <sstream>
-#include <stdexcept>
 
 #include <rrfp/base/step_name.hpp>
+
+#include "core_transcripts.hpp"
 
 namespace rrfp::testing {
 
@@ -17,56 +17,20 @@ constexpr const char* demands[] = {"train", "evaluate", "save", "finish"};
 constexpr const char* ends[] = {"done", "interrupted", "bad_input", "failed", "node_lost"};
 constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost", "interrupted"};
 
-/// The words of one line; what is not expected throws.
-class words {
- public:
-  explicit words(const std::string& line) : in_(line) {}
-
-  std::string next() {
-    std::string word;
-    if (!(in_ >> word)) throw std::invalid_argument("expected another word");
-    return word;
-  }
-  bool more() { return !(in_ >> std::ws).eof(); }
-  std::string rest() {
-    std::string text;
-    if (more()) std::getline(in_, text);
-    return text;
-  }
-  std::uint64_t number() { return std::stoull(next()); }
-  step_id step() {
-    const auto word = next();
-    const bool evaluates = word[0] == 'e';
-    return step_id{std::stoull(word.substr(evaluates ? 1 : 0)) - 1 +
-                   (evaluates ? first_evaluation : 0)};
-  }
-  template <class Enum, std::size_t N>
-  Enum one_of(const char* const (&names)[N]) {
-    const auto word = next();
-    for (std::size_t i = 0; i < N; ++i)
-      if (word == names[i]) return static_cast<Enum>(i);
-    throw std::invalid_argument("unknown word '" + word + "'");
-  }
-  /// "0.1.2"
-  std::vector<std::uint32_t> parts() {
-    std::istringstream in{next()};
-    std::vector<std::uint32_t> all;
-    for (std::string part; std::getline(in, part, '.');)
-      all.push_back(static_cast<std::uint32_t>(std::stoul(part)));
-    return all;
-  }
-  stage_key stage() {
-    const auto p = parts();
-    return {replica_id{p.at(0)}, stage_id{p.at(1)}};
-  }
-  rank_key rank() {
-    const auto p = parts();
-    return {replica_id{p.at(0)}, stage_id{p.at(1)}, rank_id{p.at(2)}};
-  }
-
- private:
-  std::istringstream in_;
-};
+step_id step_of(words& w) {
+  const auto word = w.next();
+  const bool evaluates = word[0] == 'e';
+  return step_id{std::stoull(word.substr(evaluates ? 1 : 0)) - 1 +
+                 (evaluates ? first_evaluation : 0)};
+}
+stage_key stage_of(words& w) {
+  const auto p = w.parts();
+  return {replica_id{p.at(0)}, stage_id{p.at(1)}};
+}
+rank_key rank_of(words& w) {
+  const auto p = w.parts();
+  return {replica_id{p.at(0)}, stage_id{p.at(1)}, rank_id{p.at(2)}};
+}
 
 job_core_options options_of(words& w) {
   job_core_options o;
@@ -102,28 +66,27 @@ job_core_options options_of(words& w) {
   return o;
 }
 
-job_event::any event_of(words& w) {
+job_event::any event_of(const std::string& kind, words& w) {
   using namespace job_event;
-  const auto kind = w.next();
   if (kind == "start") return start{};
   if (kind == "supervisors_hosted") {
     supervisors_hosted e;
-    while (w.more()) e.stages.push_back(w.stage());
+    while (w.more()) e.stages.push_back(stage_of(w));
     return e;
   }
   if (kind == "ranks_hosted") {
     ranks_hosted e;
-    while (w.more()) e.ranks.push_back(w.rank());
+    while (w.more()) e.ranks.push_back(rank_of(w));
     return e;
   }
   if (kind == "stage_ended") {
-    const auto step = w.step();
-    return stage_ended{step, w.stage()};
+    const auto step = step_of(w);
+    return stage_ended{step, stage_of(w)};
   }
-  if (kind == "added_up") return added_up{w.step()};
-  if (kind == "update_applied") return update_applied{w.step()};
+  if (kind == "added_up") return added_up{step_of(w)};
+  if (kind == "update_applied") return update_applied{step_of(w)};
   if (kind == "save_opened") return save_opened{w.number()};
-  if (kind == "weights_reported") return weights_reported{w.rank()};
+  if (kind == "weights_reported") return weights_reported{rank_of(w)};
   if (kind == "weights_agree") return weights_agree{};
   if (kind == "tick") return tick{static_cast<std::int64_t>(w.number()) * ms};
   if (kind == "timer_fired") {
@@ -148,7 +111,7 @@ job_event::any event_of(words& w) {
     return suspected{why};
   }
   if (kind == "report_requested") return report_requested{w.rest()};
-  if (kind == "progress_reported") return progress_reported{w.stage()};
+  if (kind == "progress_reported") return progress_reported{stage_of(w)};
   throw std::invalid_argument("unknown event '" + kind + "'");
 }
 
@@ -211,31 +174,21 @@ std::string to_line(const job_action::any& a) {
 }
 
 std::string replayed(const std::string& text) {
-  std::istringstream lines{text};
-  std::string out;
   std::optional<job_core> core;
   std::int64_t now = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(' ')) continue;
-    out += line + "\n";
-    if (line.empty() || line[0] == '#') continue;
-    words w{line};
-    try {
-      if (line.starts_with("job ")) {
-        w.next();
-        core.emplace(options_of(w));
-        now = 0;
-      } else if (line.starts_with("at ")) {
-        w.next();
-        now = static_cast<std::int64_t>(w.number()) * ms;
-      } else {
-        out += actions_of(core.value(), event_of(w), now);
-      }
-    } catch (const std::exception& problem) {
-      out += std::string{"  error: "} + problem.what() + "\n";
+  return replay(text, [&](words& w) -> std::string {
+    const auto kind = w.next();
+    if (kind == "job") {
+      core.emplace(options_of(w));
+      now = 0;
+      return {};
     }
-  }
-  return out;
+    if (kind == "at") {
+      now = static_cast<std::int64_t>(w.number()) * ms;
+      return {};
+    }
+    return actions_of(core.value(), event_of(kind, w), now);
+  });
 }
 
 }  // namespace rrfp::testing
