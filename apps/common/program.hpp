@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "exit_code.hpp"
+#include <rrfp/base/exit_code.hpp>
 
 namespace CLI {
 class App;

@@ -49,7 +49,7 @@ int run_cell(const experiment::experiment& e, std::size_t number) {
       return apps::end_with(within(e.source + ": " + apps::title_of(c, number), ran.failure()));
     apps::print("{}\n", experiment::cell_json(c, *ran));
   }
-  return apps::exit_done;
+  return exit_done;
 }
 
 std::string machine() {
@@ -79,7 +79,7 @@ void print_tables(const experiment::experiment& e,
 /// The first interrupt lets running cells finish; the second one ends the program at once.
 void handle_interrupts(apps::interrupt_watch& watch) {
   watch.on_interrupt([interrupted = false]() mutable {
-    if (std::exchange(interrupted, true)) std::_Exit(apps::exit_interrupted);
+    if (std::exchange(interrupted, true)) std::_Exit(exit_interrupted);
     apps::print_error(
         "\nrrfp-jitter: finishing the running cells; interrupt again to stop at once\n");
   });
@@ -96,7 +96,7 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   if (!all) return apps::end_with(all.failure());
   if (all->size() < e.engines.size() || all->back().outcomes.size() < e.cells()) {
     apps::print_error("rrfp-jitter: interrupted; run the same command to resume\n");
-    return apps::exit_interrupted;
+    return exit_interrupted;
   }
   print_tables(e, *all);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
@@ -108,7 +108,7 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
     return apps::end_with(within("--out", w.failure()));
   if (auto w = files::write_atomically(path / "report.html", report_page(e, *all, machine())); !w)
     return apps::end_with(within("--out", w.failure()));
-  return apps::exit_done;
+  return exit_done;
 }
 
 /// Applies the options that override the file.
@@ -145,7 +145,7 @@ int run(int argc, char** argv) {
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (wanted.keys) {
     apps::print("{}", experiment::experiment_reference());
-    return apps::exit_done;
+    return exit_done;
   }
   if (wanted.experiment.empty()) return apps::end_with({"expected an experiment file"});
   if (wanted.out.empty() && !wanted.cell)

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "../common/exit_code.hpp"
+#include <rrfp/base/exit_code.hpp>
 
 namespace rrfp::apps {
 
@@ -19,7 +19,7 @@ std::string_view name(actors::ending how) {
 
 int exit_code_of(actors::ending how) {
   const auto kind = kind_of(how);
-  return kind ? apps::exit_code_of(*kind) : exit_done;
+  return kind ? rrfp::exit_code_of(*kind) : exit_done;
 }
 
 std::string cause_of(const actors::run_result& r, bool knows_steps) {

@@ -16,7 +16,7 @@ int print_policies() {
     apps::print("{:<18} {}{}\n", p.name, p.fixed ? "[fixed] " : "[rounds] ", p.summary);
   apps::print("{:<18} {}\n", "table:FILE.csv",
               "[fixed] a schedule in the CSV format of torch.distributed.pipelining");
-  return apps::exit_done;
+  return exit_done;
 }
 
 int run(int argc, char** argv) {
@@ -155,7 +155,7 @@ int run(int argc, char** argv) {
   if (list->parsed()) return print_policies();
   if (keys->parsed())
     apps::write_out(as_markdown ? job::job_reference_markdown() : job::job_reference_text());
-  return apps::exit_done;
+  return exit_done;
 }
 
 }  // namespace

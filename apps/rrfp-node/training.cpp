@@ -5,13 +5,14 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/exit_code.hpp>
+
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/plan/node_places.hpp>
 
 #include "../common/console.hpp"
-#include "../common/exit_code.hpp"
 #include "../common/output_file.hpp"
 #include "checkpoints.hpp"
 #include "endings.hpp"

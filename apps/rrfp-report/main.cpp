@@ -287,7 +287,7 @@ int make_report(const options& wanted) {
     if (auto written = files::write_atomically(p.file, p.text); !written)
       return apps::end_with({p.option + " " + written.message(), error_kind::failed});
   for (const auto& p : outputs) apps::print("{}", p.message);
-  return apps::exit_done;
+  return exit_done;
 }
 
 int run(int argc, char** argv) {

@@ -54,7 +54,7 @@ int run(int argc, char** argv) {
       !written)
     return apps::end_with({written.message(), error_kind::failed});
   apps::print("{} samples: {}/train.jsonl\n", wanted.samples, wanted.folder);
-  return apps::exit_done;
+  return exit_done;
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
         !written)
       return apps::end_with({"--write-schedule " + written.message(), error_kind::failed});
   }
-  return apps::exit_done;
+  return exit_done;
 }
 
 int run(int argc, char** argv) {
@@ -164,11 +164,11 @@ int run(int argc, char** argv) {
         {"--write-durations and --write-schedule need a job without [[compare]]"});
   std::string json;
   for (const auto& j : jobs)
-    if (const int code = simulate_one(wanted, j, json); code != apps::exit_done) return code;
+    if (const int code = simulate_one(wanted, j, json); code != exit_done) return code;
   if (!wanted.json.empty())
     if (auto written = files::write_atomically(wanted.json, json); !written)
       return apps::end_with({"--json " + written.message(), error_kind::failed});
-  return apps::exit_done;
+  return exit_done;
 }
 
 }  // namespace

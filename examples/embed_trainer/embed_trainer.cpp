@@ -14,6 +14,7 @@
 
 #include <torch/torch.h>
 
+#include <rrfp/base/exit_code.hpp>
 #include <rrfp/pipeline.hpp>
 
 namespace {
@@ -59,9 +60,9 @@ torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
   return torch::mse_loss(output, target, torch::Reduction::Sum);
 }
 
-int fail(const std::string& why) {
-  std::fprintf(stderr, "embed_trainer: %s\n", why.c_str());
-  return 2;
+int fail(const rrfp::error& why) {
+  std::fprintf(stderr, "embed_trainer: %s\n", why.message.c_str());
+  return rrfp::exit_code_of(why.kind);
 }
 
 int train(const rrfp::job::job& job) {
@@ -71,18 +72,18 @@ int train(const rrfp::job::job& job) {
   };
   options.loss = loss;
   auto opened = rrfp::pipeline::open(job, options);
-  if (!opened) return fail(opened.message());
+  if (!opened) return fail(opened.failure());
   auto& pipeline = **opened;
 
   while (pipeline.steps() < job.train.steps) {
     const auto step = pipeline.step(batch_of(pipeline.steps()));
-    if (!step) return fail(step.message());
+    if (!step) return fail(step.failure());
     if (pipeline.leads()) std::printf("step %" PRIu64 " loss %.17g\n", step->step, step->loss);
   }
   const auto held_out = pipeline.eval(batch_of(1u << 20), {.return_outputs = true});
-  if (!held_out) return fail(held_out.message());
+  if (!held_out) return fail(held_out.failure());
   const auto summary = pipeline.finish();
-  if (!summary) return fail(summary.message());
+  if (!summary) return fail(summary.failure());
   if (pipeline.leads())
     std::printf("held out loss %.17g\nweights %016" PRIx64 "\n", held_out->loss,
                 summary->weights_xxh64);
@@ -124,8 +125,8 @@ int train_plainly(const rrfp::job::job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return fail("usage: embed_trainer JOB.toml [--plain]");
+  if (argc < 2) return fail({"usage: embed_trainer JOB.toml [--plain]"});
   const auto job = rrfp::job::load_job(argv[1], {}, rrfp::job::job_use::embed);
-  if (!job) return fail(job.message());
+  if (!job) return fail(job.failure());
   return argc > 2 && std::strcmp(argv[2], "--plain") == 0 ? train_plainly(*job) : train(*job);
 }

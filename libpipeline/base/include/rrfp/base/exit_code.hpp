@@ -3,7 +3,7 @@
 
 #include <rrfp/base/result.hpp>
 
-namespace rrfp::apps {
+namespace rrfp {
 
 enum exit_code : int {
   exit_done = 0,
@@ -26,4 +26,4 @@ constexpr exit_code exit_code_of(error_kind kind) {
   return exit_failed;
 }
 
-}  // namespace rrfp::apps
+}  // namespace rrfp
