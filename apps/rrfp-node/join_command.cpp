@@ -23,6 +23,34 @@ namespace {
 /// How long node 0 may take to write traces and tables after training.
 constexpr std::chrono::minutes outputs_limit{10};
 
+actors::join_hooks hooks_of(const join_options& join, std::string description,
+                            std::stop_token stop) {
+  actors::join_hooks hooks;
+  hooks.listen_fd = join.rendezvous_fd;
+  hooks.version = RRFP_VERSION;
+  hooks.description = std::move(description);
+  hooks.stop = std::move(stop);
+  hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
+  // A launcher restarts no node: it names the lost node and ends the others.
+  if (!join.launched) hooks.on_gone_early = hooks.on_refused;
+  return hooks;
+}
+
+int end_with_loss(const node_context& context, const std::string& message) {
+  if (context.reports(actors::ending::node_lost, message)) print_error("rrfp-node: {}\n", message);
+  return exit_node_lost;
+}
+
+/// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
+int wait_for_outputs(const node_context& context, interrupt_watch& interrupts) {
+  auto& members = *context.members;
+  interrupts.on_interrupt([&] { members.interrupt(); });
+  (void)members.gather({}, outputs_limit);
+  interrupts.on_interrupt(nullptr);
+  const auto lost = members.loss();
+  return lost.empty() ? exit_done : end_with_loss(context, lost);
+}
+
 }  // namespace
 
 int join_command(const command_options& options, const join_options& join) {
@@ -52,16 +80,9 @@ int join_command(const command_options& options, const join_options& join) {
   const auto places = plan::node_places::make(runs[0], place->nodes);
 
   std::stop_source stop;
-  actors::join_hooks hooks;
-  hooks.listen_fd = join.rendezvous_fd;
-  hooks.version = RRFP_VERSION;
-  hooks.description = places->describe(place->node);
-  hooks.stop = stop.get_token();
-  hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
-  // A launcher restarts no node: it names the lost node and ends the others.
-  if (!join.launched) hooks.on_gone_early = hooks.on_refused;
   interrupts.on_interrupt([&] { stop.request_stop(); });
-  const auto joined = actors::join_job(*loaded, *place, std::move(hooks));
+  const auto joined = actors::join_job(
+      *loaded, *place, hooks_of(join, places->describe(place->node), stop.get_token()));
   interrupts.on_interrupt(nullptr);
   if (interrupts.interrupted()) {
     // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
@@ -74,25 +95,12 @@ int join_command(const command_options& options, const join_options& join) {
   const auto& members = joined->members;
   const auto& token = joined->token;
   const node_context context{{members.get(), token ? *token : 0}, join.launched};
-  if (!token) {
-    if (context.reports(actors::ending::node_lost, token.message()))
-      print_error("rrfp-node: {}\n", token.message());
-    return exit_node_lost;
-  }
+  if (!token) return end_with_loss(context, token.message());
   if (context.leads())
     for (const auto& node : members->members())
       print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
-  const int code = train(*std::move(checked), outputs, interrupts, context);
-  if (code == exit_done) {
-    // Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
-    interrupts.on_interrupt([&] { members->interrupt(); });
-    (void)members->gather({}, outputs_limit);
-    interrupts.on_interrupt(nullptr);
-    if (const auto lost = members->loss(); !lost.empty()) {
-      if (context.reports(actors::ending::node_lost, lost)) print_error("rrfp-node: {}\n", lost);
-      return exit_node_lost;
-    }
-  }
+  int code = train(*std::move(checked), outputs, interrupts, context);
+  if (code == exit_done) code = wait_for_outputs(context, interrupts);
   // All nodes have agreed on every other end.
   if (code != exit_node_lost) members->leave();
   return code;

@@ -19,6 +19,102 @@ int print_policies() {
   return exit_done;
 }
 
+void add_job(CLI::App& command, apps::command_options& options) {
+  command.add_option("job", options.job, "The job, a TOML file")->required();
+  command
+      .add_option("--set", options.settings, "Override a key: section.key=value; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+void add_outputs(CLI::App& command, apps::command_options& options) {
+  command.add_option("--json", options.json, "Write a JSON line per step and a summary per run");
+  command.add_option("--trace", options.trace,
+                     "Write every task with the reason of its choice, for\n"
+                     "rrfp-report and ui.perfetto.dev");
+  command.add_option("--metrics", options.metrics,
+                     "Serve /metrics (Prometheus) and /healthz on HOST:PORT;\n"
+                     ":PORT is 127.0.0.1:PORT, [HOST]:PORT is IPv6, which\n"
+                     "Debian's HTTP server does not support. With\n"
+                     "--local-nodes, node N serves on PORT+N");
+  command.add_option("--reports", options.reports,
+                     "The folder for hang reports (default: the folder of\n"
+                     "--json; without it, stderr only). Every node writes\n"
+                     "one when no stage makes progress, and on SIGUSR1");
+}
+
+void add_nodes(CLI::App& command, apps::command_options& options) {
+  command
+      .add_option("--local-nodes", options.local_nodes,
+                  "Number of node processes on this machine; they share\n"
+                  "the job's stages")
+      ->check(CLI::Range(1, 1024));
+}
+
+void add_place(CLI::App& command, apps::join_options& place) {
+  command.add_option("--nnodes", place.nodes, "Number of nodes (default: NNODES, SLURM_NNODES)")
+      ->check(CLI::Range(1, 4096));
+  command
+      .add_option("--node-rank,--node_rank", place.node_rank,
+                  "Number of this node, from 0 (default: NODE_RANK,\n"
+                  "SLURM_NODEID)")
+      ->check(CLI::Range(0, 4095));
+  auto* const rendezvous =
+      command.add_option("--rendezvous,--rdzv-endpoint,--rdzv_endpoint", place.rendezvous,
+                         "HOST:PORT where node 0 listens (default: MASTER_ADDR,\n"
+                         "MASTER_PORT)");
+  command
+      .add_option("--master-addr,--master_addr", place.master_host, "Only its HOST, as in torchrun")
+      ->excludes(rendezvous);
+  command
+      .add_option("--master-port,--master_port", place.master_port, "Only its PORT, as in torchrun")
+      ->check(CLI::Range(1, 65535))
+      ->excludes(rendezvous);
+  command.add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
+  command.add_flag("--launched", place.launched)->group("");
+}
+
+void add_export(CLI::App& command, apps::export_options& options) {
+  command
+      .add_option("checkpoint", options.checkpoint,
+                  "The folder of a checkpoint, or of checkpoints: the\n"
+                  "newest one")
+      ->required();
+  command.add_option("--out", options.out, "The folder of the model; it must not hold a model yet")
+      ->required();
+  command.add_option("--base", options.base,
+                     "The folder of model.pretrained: its tokenizer and its\n"
+                     "untrained weights are copied");
+  command.add_option("--dtype", options.dtype, "Type of the weights: float32, bfloat16, float16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->capture_default_str();
+  command
+      .add_option("--max-shard-bytes", options.shard_bytes_max,
+                  "Maximum size of a file; a larger model is written as\n"
+                  "several files with an index")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62))
+      ->type_name("BYTES");
+}
+
+void add_init(CLI::App& command, apps::init_options& options) {
+  command.add_option("file", options.file, "The job file to write; it must not exist yet")
+      ->required();
+  command
+      .add_option("--data", options.data,
+                  "Kind of data: text, images (with text), or pretrained\n"
+                  "(tokens for a pretrained model)")
+      ->capture_default_str();
+  command
+      .add_option("--from", options.from,
+                  "The data: text files or folders, or FILE.jsonl of\n"
+                  "documents; FILE.jsonl of texts with images; NAME.bin\n"
+                  "of tokens. May be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--model", options.model, "The folder of the pretrained model");
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Readiness-driven pipeline-parallel training: the runtime of one node"};
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
@@ -31,113 +127,36 @@ int run(int argc, char** argv) {
       "later output is discarded.");
 
   apps::command_options options;
-  const auto add_job = [&](CLI::App* command) {
-    command->add_option("job", options.job, "The job, a TOML file")->required();
-    command
-        ->add_option("--set", options.settings,
-                     "Override a key: section.key=value; may be repeated")
-        ->take_all()
-        ->allow_extra_args(false);
-  };
   auto* const run_job = app.add_subcommand("run", "Train the job on this machine");
-  add_job(run_job);
-  const auto add_outputs = [&](CLI::App* command) {
-    command->add_option("--json", options.json, "Write a JSON line per step and a summary per run");
-    command->add_option("--trace", options.trace,
-                        "Write every task with the reason of its choice, for\n"
-                        "rrfp-report and ui.perfetto.dev");
-    command->add_option("--metrics", options.metrics,
-                        "Serve /metrics (Prometheus) and /healthz on HOST:PORT;\n"
-                        ":PORT is 127.0.0.1:PORT, [HOST]:PORT is IPv6, which\n"
-                        "Debian's HTTP server does not support. With\n"
-                        "--local-nodes, node N serves on PORT+N");
-    command->add_option("--reports", options.reports,
-                        "The folder for hang reports (default: the folder of\n"
-                        "--json; without it, stderr only). Every node writes\n"
-                        "one when no stage makes progress, and on SIGUSR1");
-  };
-  add_outputs(run_job);
-  const auto add_nodes = [&](CLI::App* command) {
-    command
-        ->add_option("--local-nodes", options.local_nodes,
-                     "Number of node processes on this machine; they share\n"
-                     "the job's stages")
-        ->check(CLI::Range(1, 1024));
-  };
-  add_nodes(run_job);
+  add_job(*run_job, options);
+  add_outputs(*run_job, options);
+  add_nodes(*run_job, options);
 
   apps::join_options place;
   auto* const join = app.add_subcommand("join", "Train the job as one of several nodes");
-  add_job(join);
-  add_outputs(join);
-  join->add_option("--nnodes", place.nodes, "Number of nodes (default: NNODES, SLURM_NNODES)")
-      ->check(CLI::Range(1, 4096));
-  join->add_option("--node-rank,--node_rank", place.node_rank,
-                   "Number of this node, from 0 (default: NODE_RANK,\n"
-                   "SLURM_NODEID)")
-      ->check(CLI::Range(0, 4095));
-  auto* const rendezvous =
-      join->add_option("--rendezvous,--rdzv-endpoint,--rdzv_endpoint", place.rendezvous,
-                       "HOST:PORT where node 0 listens (default: MASTER_ADDR,\n"
-                       "MASTER_PORT)");
-  join->add_option("--master-addr,--master_addr", place.master_host,
-                   "Only its HOST, as in torchrun")
-      ->excludes(rendezvous);
-  join->add_option("--master-port,--master_port", place.master_port,
-                   "Only its PORT, as in torchrun")
-      ->check(CLI::Range(1, 65535))
-      ->excludes(rendezvous);
-  join->add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
-  join->add_flag("--launched", place.launched)->group("");
+  add_job(*join, options);
+  add_outputs(*join, options);
+  add_place(*join, place);
 
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
-  add_job(check);
-  add_nodes(check);
+  add_job(*check, options);
+  add_nodes(*check, options);
   check
       ->add_option("--seconds", options.decode_s,
                    "Time limit for decoding images, in the order of the\n"
                    "run; check reports how many it decoded")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+
   apps::export_options exported;
   auto* const export_model =
       app.add_subcommand("export", "Write a checkpoint as a transformers model");
-  export_model
-      ->add_option("checkpoint", exported.checkpoint,
-                   "The folder of a checkpoint, or of checkpoints: the\n"
-                   "newest one")
-      ->required();
-  export_model
-      ->add_option("--out", exported.out, "The folder of the model; it must not hold a model yet")
-      ->required();
-  export_model->add_option("--base", exported.base,
-                           "The folder of model.pretrained: its tokenizer and its\n"
-                           "untrained weights are copied");
-  export_model
-      ->add_option("--dtype", exported.dtype, "Type of the weights: float32, bfloat16, float16")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
-      ->capture_default_str();
-  export_model
-      ->add_option("--max-shard-bytes", exported.shard_bytes_max,
-                   "Maximum size of a file; a larger model is written as\n"
-                   "several files with an index")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62))
-      ->type_name("BYTES");
+  add_export(*export_model, exported);
+
   apps::init_options begun;
   auto* const init = app.add_subcommand("init", "Write a commented job file as a starting point");
-  init->add_option("file", begun.file, "The job file to write; it must not exist yet")->required();
-  init->add_option("--data", begun.data,
-                   "Kind of data: text, images (with text), or pretrained\n"
-                   "(tokens for a pretrained model)")
-      ->capture_default_str();
-  init->add_option("--from", begun.from,
-                   "The data: text files or folders, or FILE.jsonl of\n"
-                   "documents; FILE.jsonl of texts with images; NAME.bin\n"
-                   "of tokens. May be repeated")
-      ->take_all()
-      ->allow_extra_args(false);
-  init->add_option("--model", begun.model, "The folder of the pretrained model");
+  add_init(*init, begun);
+
   auto* const keys = app.add_subcommand("keys", "Print every key of a job file");
   bool as_markdown = false;
   keys->add_flag("--markdown", as_markdown, "Print as Markdown");

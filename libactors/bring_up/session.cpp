@@ -86,22 +86,7 @@ class session::impl {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
     if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
       return ended_early({{}, error_kind::interrupted});
-    auto context = std::make_shared<run_context>();
-    context->shape = setup_.shape;
-    context->counters = counters_;
-    context->watches = hosted_.watches();
-    context->on_report = setup_.on_report;
-    counters_->run = setup_.name;
-    counters_->hang_timeout_s = setup_.hang_timeout_s;
-    counters_->job.first_step.set(setup_.resume ? setup_.resume->contents.step : 0);
-    counters_->note_progress();
-    context->ranks = setup_.ranks;
-    context->replicas = setup_.replicas;
-    context->delay = setup_.delays.compute;
-    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
-    context->trace = setup_.trace;
-    context->record_transcripts = setup_.record_transcripts;
-    context->on_step = setup_.on_step;
+    const auto context = make_context();
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
@@ -180,6 +165,26 @@ class session::impl {
 
  private:
   bool leads() const { return !cluster_ || cluster_->members->node() == node_id{0}; }
+
+  std::shared_ptr<run_context> make_context() const {
+    auto context = std::make_shared<run_context>();
+    context->shape = setup_.shape;
+    context->counters = counters_;
+    context->watches = hosted_.watches();
+    context->on_report = setup_.on_report;
+    counters_->run = setup_.name;
+    counters_->hang_timeout_s = setup_.hang_timeout_s;
+    counters_->job.first_step.set(setup_.resume ? setup_.resume->contents.step : 0);
+    counters_->note_progress();
+    context->ranks = setup_.ranks;
+    context->replicas = setup_.replicas;
+    context->delay = setup_.delays.compute;
+    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
+    context->trace = setup_.trace;
+    context->record_transcripts = setup_.record_transcripts;
+    context->on_step = setup_.on_step;
+    return context;
+  }
 
   run_result ended_early(const error& why) const {
     run_result nothing;

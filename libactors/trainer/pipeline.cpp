@@ -15,9 +15,6 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
-#include <rrfp/base/check.hpp>
-#include <rrfp/base/step_name.hpp>
-#include <rrfp/compute/first_line.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/version.hpp>

@@ -9,6 +9,12 @@
 
 namespace rrfp::hugging_face {
 
+std::string config_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  return fs::is_directory(path, unknown) ? (fs::path(path) / "config.json").string() : path;
+}
+
 result<std::string> read_text_file(const std::string& file) {
   std::error_code failure;
   const auto size = std::filesystem::file_size(file, failure);

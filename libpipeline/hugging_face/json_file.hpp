@@ -9,6 +9,9 @@
 
 namespace rrfp::hugging_face {
 
+/// config.json of a folder; any other path is that of the file itself.
+std::string config_file(const std::string& path);
+
 /// Error: the file cannot be read, or has more than config_bytes_max bytes.
 result<std::string> read_text_file(const std::string& file);
 
