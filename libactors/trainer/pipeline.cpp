@@ -15,6 +15,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/job/check_job.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/version.hpp>
@@ -153,7 +154,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   status save() {
     if (job_.checkpoint.dir.empty())
       return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
-    if (auto over = check_running(); !over) return over;
+    if (is_over()) return failure();
     if (leads()) session_->save();
     return success();
   }
@@ -313,11 +314,6 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   bool is_over() {
     const std::lock_guard lock{mutex_};
     return over_;
-  }
-
-  status check_running() {
-    if (!is_over()) return success();
-    return failure();
   }
 
   /// Why there is no result.
