@@ -40,7 +40,7 @@ TEST_CASE(
              Catch::Contains("broken invariant: value() of an error (ok()) at ") &&
                  Catch::Contains("result.hpp:"));
   CHECK_THAT(testing::abort_message([] { (void)word(true).message(); }),
-             Catch::Contains("message() of a value"));
+             Catch::Contains("failure() of a value"));
 }
 
 }  // namespace rrfp
