@@ -1,21 +1,16 @@
-/// The bounded structures under the transport: slabs, sequence windows, mailboxes.
-#include <algorithm>
+/// The bounded structures under the transport: slabs and mailboxes.
 #include <cstring>
-#include <numeric>
-#include <random>
 #include <thread>
 
 #include <catch2/catch.hpp>
 
 #include "transport/ucx/byte_exchange.hpp"
-#include "transport/ucx/sequence_window.hpp"
 #include "transport/ucx/slab_pool.hpp"
 
 namespace rrfp::actors::ucx {
 namespace {
 
 using std::chrono::milliseconds;
-using verdict = sequence_window::verdict;
 
 std::span<const std::byte> bytes_of(const char* text) {
   return std::as_bytes(std::span{text, std::strlen(text)});
@@ -77,30 +72,6 @@ TEST_CASE("A slab outlives its pool's owner and may be returned by any thread") 
     });
   for (auto& t : threads) t.join();
   CHECK(watch.expired());
-}
-
-TEST_CASE("A sequence window accepts each number once, in any order") {
-  std::vector<std::uint64_t> numbers(50'000);
-  std::iota(numbers.begin(), numbers.end(), 0U);
-  std::mt19937 random{GENERATE(1U, 2U, 3U)};
-  std::shuffle(numbers.begin(), numbers.end(), random);
-  sequence_window window;
-  std::size_t wrong = 0;
-  for (const auto n : numbers) wrong += window.take(n) != verdict::fresh;
-  for (const auto n : numbers) wrong += window.take(n) != verdict::duplicate;
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("A missing number fills the window, whose memory is bounded") {
-  sequence_window window;
-  std::uint64_t n = 1;  // 0 is lost
-  while (window.take(n) == verdict::fresh) ++n;
-  CHECK(n == sequence_window::window_max);
-  CHECK(window.take(n) == verdict::too_far);
-  CHECK(window.take(UINT64_MAX) == verdict::too_far);
-  CHECK(window.take(5) == verdict::duplicate);
-  CHECK(window.take(0) == verdict::fresh);
-  CHECK(window.take(n) == verdict::fresh);
 }
 
 TEST_CASE("A mailbox keeps unexpected bytes by sender and tag, in order, up to a limit") {

@@ -34,6 +34,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"base", {"libpipeline/base", {}, {}}},
       {"schedule", {"libpipeline/schedule", {}, {}}},
       {"job_core", {"libactors/job/core", {"schedule"}, {}}},
+      {"transport_core", {"libactors/transport/ucx/core", {"schedule"}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
@@ -75,7 +76,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "job_core", "checkpoint", "safetensors", "metrics", "accelerator", "files"},
+         "schedule", "job_core", "transport_core", "checkpoint", "safetensors", "metrics",
+         "accelerator", "files"},
         with(torch, {"caf"})}},
       // The interface to devices, and the implementation for CUDA.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -157,7 +159,7 @@ constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "p
                                                 "libactors", "apps"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
-const names pure_layers{"base", "schedule", "job_core"};
+const names pure_layers{"base", "schedule", "job_core", "transport_core"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{

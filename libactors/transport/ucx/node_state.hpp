@@ -1,9 +1,12 @@
-/// The state that the parts of the transport share: options, memory, counters and sinks.
+/// The state that the parts of the transport share: options, memory, sinks, decisions and counters.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bit>
 
 #include <rrfp/actors/ucx_transport.hpp>
+#include <rrfp/transport_core/transport_core.hpp>
 
 #include "../sink_table.hpp"
 #include "byte_exchange.hpp"
@@ -12,41 +15,42 @@
 namespace rrfp::actors::ucx {
 
 /// Written by the progress thread, read by any thread.
-struct live_counters {
-  using number = std::atomic<std::uint64_t>;
-
-  number sent = 0;
-  number sent_bytes = 0;
-  number received = 0;
-  number received_bytes = 0;
-  number dropped_duplicate = 0;
-  number dropped_stale = 0;
-  number dropped_invalid = 0;
-  number dropped_unreachable = 0;
-  number announced = 0;
-  number inflight_bytes = 0;
-  number inflight_bytes_peak = 0;
-
-  /// Each counter has one writer; readers need no order between counters.
-  static void add(number& n, std::uint64_t amount = 1) {
-    n.store(n.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+class live_counts {
+ public:
+  /// Readers need no order between counters.
+  void publish(const transport_counts& now) {
+    const auto values = std::bit_cast<numbers>(now);
+    for (std::size_t i = 0; i < count; ++i) live_[i].store(values[i], std::memory_order_relaxed);
   }
-  static void subtract(number& n, std::uint64_t amount = 1) {
-    n.store(n.load(std::memory_order_relaxed) - amount, std::memory_order_relaxed);
+  transport_counts read() const {
+    numbers values;
+    for (std::size_t i = 0; i < count; ++i) values[i] = live_[i].load(std::memory_order_relaxed);
+    return std::bit_cast<transport_counts>(values);
   }
+
+ private:
+  static constexpr std::size_t count = sizeof(transport_counts) / sizeof(std::uint64_t);
+  using numbers = std::array<std::uint64_t, count>;
+
+  std::array<std::atomic<std::uint64_t>, count> live_{};
 };
 
 struct node_state {
   explicit node_state(ucx_options o)
       : options(std::move(o)),
         pool(slab_pool::make(options.cached_bytes_max, options.memory)),
-        exchange(pool, options.unexpected_bytes_max) {}
+        exchange(pool, options.unexpected_bytes_max),
+        core({options.node, options.job_token, options.epoch, options.eager_bytes_max,
+              options.message_bytes_max, options.inflight_bytes_max}) {}
+
+  void publish() { counts.publish(core.counts()); }
 
   const ucx_options options;
   const std::shared_ptr<slab_pool> pool;
   sink_table sinks;
   byte_exchange exchange;
-  live_counters counters;
+  transport_core core;  ///< used only by the progress thread
+  live_counts counts;
 };
 
 }  // namespace rrfp::actors::ucx

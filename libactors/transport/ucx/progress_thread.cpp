@@ -31,13 +31,13 @@ void watch(int epoll, int descriptor) {
 progress_thread::progress_thread(node_state& node, worker w)
     : node_(node),
       worker_(std::move(w)),
-      peers_(*worker_,
+      peers_(node, *worker_,
              [this](node_id who, const std::string& why, bool has_failed) {
                node_.exchange.end(who, why);
                if (has_failed && failed_ && !stopping_) failed_(who, why);
              }),
-      sender_(node, peers_),
-      receiver_(node, *worker_, peers_, sender_),
+      sender_(node),
+      receiver_(node, *worker_, sender_),
       wake_descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       epoll_descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
   RRFP_CHECK(wake_descriptor_ >= 0 && epoll_descriptor_ >= 0,
@@ -161,19 +161,15 @@ void progress_thread::send_farewells(clock::time_point limit) {
   }
   sender_.drop_held();
   receiver_.close();
-  for (const auto node : peers_.connected()) sender_.send_farewell(node, false);
-  const auto all_answered = [&] {
-    const auto nodes = peers_.connected();
-    return std::all_of(nodes.begin(), nodes.end(),
-                       [&](node_id n) { return receiver_.has_answered(n); });
-  };
-  while (!all_answered() && clock::now() < limit)
+  auto& core = node_.core;
+  for (const auto to : core.connected()) sender_.send_farewell(to, false, core.depart_farewell(to));
+  while (!core.all_answered() && clock::now() < limit)
     if (!work_once()) sleep();
 }
 
 void progress_thread::close_endpoints(clock::time_point limit) {
   peers_.close_all();
-  while (peers_.closing() + sender_.pending() + receiver_.fetching() > 0 && clock::now() < limit)
+  while (peers_.closing() + sender_.pending() + node_.core.fetching() > 0 && clock::now() < limit)
     ucp_worker_progress(worker_->handle());
   worker_.reset();
 }

@@ -1,25 +1,17 @@
-/// Receives messages: checks headers, drops duplicates, copies small data at once and fetches large
-/// data in order of arrival within `inflight_bytes_max`. Used only by the progress thread;
-/// on_tensor, on_bytes and on_farewell run inside ucp_worker_progress and must not make progress
-/// themselves.
+/// Receives messages as the core decides: copies small data at once and fetches large data when it
+/// is due. Used only by the progress thread; on_tensor, on_bytes and on_farewell run inside
+/// ucp_worker_progress and must not make progress themselves.
 #pragma once
 
-#include <deque>
-#include <map>
-#include <set>
-#include <variant>
-
-#include "node_state.hpp"
 #include "peer_table.hpp"
 #include "sender.hpp"
-#include "sequence_window.hpp"
 #include "wire_format.hpp"
 
 namespace rrfp::actors::ucx {
 
 class receiver {
  public:
-  receiver(node_state& node, worker& w, peer_table& peers, sender& out);
+  receiver(node_state& node, worker& w, sender& out);
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
 
@@ -29,22 +21,11 @@ class receiver {
   }
   /// Begins the fetches that the limit allows. True if it began one.
   bool begin_fetches();
-  std::size_t fetching() const { return fetching_; }
 
   /// From now on drops every message except farewells.
   void close();
-  /// Whether the node has answered the farewell of this node.
-  bool has_answered(node_id node) const { return answered_.contains(node); }
 
  private:
-  using edge = std::pair<rank_address, rank_address>;
-  using any_header = std::variant<tensor_header, bytes_header>;
-
-  /// Data that stays at its sender until the limit allows the fetch.
-  struct announcement {
-    any_header header;
-    void* descriptor;
-  };
   struct fetch {
     receiver* owner;
     any_header header;
@@ -61,32 +42,25 @@ class receiver {
   static void on_fetched(void* request, ucs_status_t how, std::size_t bytes, void* arg);
 
   template <class Header>
-  bool is_acceptable(const Header& h, std::size_t bytes);
-  bool is_fresh(const tensor_header& h);
-  ucs_status_t announce(any_header h, void* descriptor);
+  ucs_status_t on_message(const result<Header>& h, void* data, std::size_t bytes,
+                          const ucp_am_recv_param_t* how);
   /// Undefined: fetch to host memory.
   at::Tensor allocate_on_device(const any_header& h) const;
-  void begin_fetch(announcement a);
+  void begin_fetch(fetch_order order);
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
-  void deliver(const tensor_header& h, slab data);
-  void deliver(const tensor_header& h, at::Tensor t);
-  void deliver(const bytes_header& h, slab data);
+  delivery deliver_small(const tensor_header& h, std::span<const std::byte> data);
+  delivery deliver_small(const bytes_header& h, std::span<const std::byte> data);
+  delivery deliver(const tensor_header& h, slab data);
+  delivery deliver(const tensor_header& h, at::Tensor t);
+  delivery deliver(const bytes_header& h, slab data);
   /// Passes intact data to its mailbox: with `arrive`, or as the reason to close it.
   template <class Arrive>
-  void put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive);
-  void deliver_small(const bytes_header& h, std::span<const std::byte> data);
-  void count_delivered(std::uint64_t bytes);
+  delivery put(const bytes_header& h, std::span<const std::byte> data, Arrive arrive);
 
   node_state& node_;
   worker& worker_;
-  peer_table& peers_;
   sender& out_;
-  std::map<edge, sequence_window> windows_;
   ucx_transport::device_allocator allocator_;
-  std::deque<announcement> announced_;
-  std::size_t fetching_ = 0;
-  std::set<node_id> answered_;
-  bool closed_ = false;
 };
 
 }  // namespace rrfp::actors::ucx

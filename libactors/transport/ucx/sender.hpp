@@ -1,9 +1,8 @@
-/// Sends messages: numbers them, writes their headers, passes them to UCX and keeps their memory
-/// until UCX has released it. Used only by the progress thread.
+/// Sends messages as the core decides: writes their headers, passes them to UCX and keeps their
+/// memory until UCX has released it. Used only by the progress thread.
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <queue>
 #include <vector>
 
@@ -33,13 +32,13 @@ class sender {
  public:
   using clock = std::chrono::steady_clock;
 
-  sender(node_state& node, peer_table& peers) : node_(node), peers_(peers) {}
+  explicit sender(node_state& node) : node_(node) {}
   sender(const sender&) = delete;
   sender& operator=(const sender&) = delete;
 
   void send(tensor_send s);
   void send(bytes_send s);
-  void send_farewell(node_id to, bool is_answer);
+  void send_farewell(node_id to, bool is_answer, departure by);
 
   /// Sends the messages that a fault has delayed until now. True if there was one.
   bool send_due();
@@ -51,8 +50,6 @@ class sender {
   std::size_t pending() const { return pending_; }
 
  private:
-  using edge = std::pair<rank_address, rank_address>;
-
   /// The memory that UCX reads while it sends one message.
   struct outgoing {
     sender* owner = nullptr;
@@ -78,16 +75,14 @@ class sender {
     }
   };
 
-  tensor_header header_of(const tensor_send& s);
+  tensor_header header_of(const tensor_send& s) const;
   void send_tensor(node_id to, const tensor_header& header, at::Tensor tensor);
   std::unique_ptr<outgoing> take(am kind, node_id to);
-  void hand_over(std::unique_ptr<outgoing> o);
+  void hand_over(std::unique_ptr<outgoing> o, departure by);
   void done(std::unique_ptr<outgoing> o, ucs_status_t how);
   static void on_sent(void* request, ucs_status_t how, void* arg);
 
   node_state& node_;
-  peer_table& peers_;
-  std::map<edge, std::uint64_t> sequences_;
   std::priority_queue<held> held_;
   std::uint64_t held_count_ = 0;
   std::size_t pending_ = 0;

@@ -217,19 +217,19 @@ bool ucx_transport::takes_device_memory(const rank_address& to) const {
 void ucx_transport::close() { core_->close(); }
 
 ucx_counters ucx_transport::counters() const {
-  const auto& live = core_->node.counters;
+  const auto c = core_->node.counts.read();
   const auto memory = core_->node.pool->count();
-  return {live.sent,
-          live.sent_bytes,
-          live.received,
-          live.received_bytes,
-          live.dropped_duplicate,
-          live.dropped_stale,
-          live.dropped_invalid,
-          live.dropped_unreachable,
-          live.announced,
-          live.inflight_bytes,
-          live.inflight_bytes_peak,
+  return {c.sent,
+          c.sent_bytes,
+          c.received,
+          c.received_bytes,
+          c.dropped_duplicate,
+          c.dropped_stale,
+          c.dropped_invalid,
+          c.dropped_unreachable,
+          c.announced,
+          c.inflight_bytes,
+          c.inflight_bytes_peak,
           memory.slabs_in_use,
           memory.bytes_in_use,
           memory.bytes_cached};

@@ -66,9 +66,11 @@ void configure(ucp_config_t* config, const worker_options& options) {
 
 }  // namespace
 
-error ucx_error(const std::string& what, ucs_status_t code) {
-  return {what + ": UCX says \"" + ucs_status_string(code) + "\""};
+std::string said(ucs_status_t code) {
+  return std::string{"UCX says \""} + ucs_status_string(code) + "\"";
 }
+
+error ucx_error(const std::string& what, ucs_status_t code) { return {what + ": " + said(code)}; }
 
 result<worker> worker::open(const worker_options& options) {
   ucp_config_t* config = nullptr;

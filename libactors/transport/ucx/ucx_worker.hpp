@@ -13,6 +13,8 @@
 
 namespace rrfp::actors::ucx {
 
+/// Reads "UCX says "..."".
+std::string said(ucs_status_t code);
 /// Reads "WHAT: UCX says "..."".
 error ucx_error(const std::string& what, ucs_status_t code);
 

@@ -5,6 +5,7 @@
 /// can no longer be trusted.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 
@@ -32,6 +33,9 @@ class sequence_window {
     }
     return verdict::fresh;
   }
+
+  /// Its memory, at most window_max / 64.
+  std::size_t words() const { return seen_.size(); }
 
  private:
   std::uint64_t first_ = 0;  ///< all smaller numbers have arrived

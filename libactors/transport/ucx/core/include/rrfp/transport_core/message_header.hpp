@@ -1,0 +1,38 @@
+/// Between which ranks a message goes, and the input of which task it is.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include <rrfp/base/ids.hpp>
+
+namespace rrfp::actors {
+
+/// One rank of one stage of one replica.
+struct rank_address {
+  stage_id stage;
+  rank_id rank;
+  replica_id replica{};
+
+  auto operator<=>(const rank_address&) const = default;
+};
+
+enum class payload : std::uint8_t {
+  activation,     ///< the input of an F
+  gradient,       ///< the input of a B or BW
+  tied_gradient,  ///< one side's gradient of a parameter that two stages hold
+};
+
+struct message_header {
+  payload kind = payload::activation;
+  step_id step;
+  /// The task whose input the tensor is; unused for tied gradients.
+  microbatch_id mb;
+  chunk_id chunk;
+  rank_address from;
+  rank_address to;
+
+  bool operator==(const message_header&) const = default;
+};
+
+}  // namespace rrfp::actors
