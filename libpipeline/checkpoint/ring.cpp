@@ -37,87 +37,81 @@ result<std::unique_ptr<ring>> ring::open(const std::string& dir, std::uint32_t k
   return std::unique_ptr<ring>{new ring{dir, keep, lock}};
 }
 
-result<std::optional<std::string>> ring::set_aside() {
-  const auto steps = steps_in(dir_);
-  if (!steps) return steps.failure();
-  if (steps->empty()) return std::optional<std::string>{};
-  // Two runs within a second need different names.
-  std::error_code failed;
-  auto aside = path_in(dir_, "earlier-" + utc_now());
-  for (int n = 2; fs::exists(aside, failed); ++n)
-    aside = path_in(dir_, "earlier-" + utc_now() + "-" + std::to_string(n));
-  fs::create_directory(aside, failed);
-  for (const auto step : *steps)
-    if (!failed)
-      fs::rename(path_in(dir_, folder_name(step)), path_in(aside, folder_name(step)), failed);
-  if (failed) return error{aside + ": cannot move earlier checkpoints here: " + failed.message()};
-  if (auto synced = files::sync_folder(dir_); !synced) return synced.failure();
-  return std::optional{aside};
-}
-
-status ring::begin(std::uint64_t step) {
-  remove_leftovers();
-  const auto folder = folder_of_save(dir_, step);
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) return error{folder + ": cannot create the folder: " + failed.message()};
+status ring::carry_out(const plan& operations) const {
+  for (const auto& any : operations)
+    if (auto done = std::visit([this](const auto& o) { return carry_out(o); }, any); !done)
+      return done;
   return success();
 }
+
+status ring::carry_out(const file_operation::check_size& o) const {
+  std::error_code unknown;
+  const auto bytes = fs::file_size(path(o.path), unknown);
+  if (!unknown && bytes == o.bytes) return success();
+  return error{path(o.path) + ": expected the " + std::to_string(o.bytes) +
+               " bytes that its rank wrote: do all nodes share this folder?"};
+}
+
+status ring::carry_out(const file_operation::make_folder& o) const {
+  std::error_code failed;
+  fs::create_directories(path(o.path), failed);
+  return failed ? error{path(o.failure) + ": " + failed.message()} : success();
+}
+
+status ring::carry_out(const file_operation::write_manifest& o) const {
+  return files::write_unsynced(path(o.path), manifest_);
+}
+
+status ring::carry_out(const file_operation::sync_file& o) const {
+  return files::sync_file(path(o.path));
+}
+
+status ring::carry_out(const file_operation::sync_folder& o) const {
+  return files::sync_folder(path(o.path));
+}
+
+status ring::carry_out(const file_operation::rename& o) const {
+  std::error_code failed;
+  fs::rename(path(o.from), path(o.to), failed);
+  if (!failed || o.failure.empty()) return success();
+  return error{path(o.failure) + ": " + failed.message()};
+}
+
+status ring::carry_out(const file_operation::remove& o) const {
+  std::error_code ignored;
+  fs::remove_all(path(o.path), ignored);
+  return success();
+}
+
+std::string ring::path(const std::string& name) const {
+  return name.empty() ? dir_ : path_in(dir_, name);
+}
+
+listing ring::known_names() const {
+  auto names = names_in(dir_);
+  return names ? std::move(*names) : listing{};
+}
+
+result<std::optional<std::string>> ring::set_aside() {
+  const auto names = names_in(dir_);
+  if (!names) return names.failure();
+  const auto aside = plan_setting_aside(*names, utc_now());
+  if (aside.folder.empty()) return std::optional<std::string>{};
+  if (auto moved = carry_out(aside.operations); !moved) return moved.failure();
+  return std::optional{path(aside.folder)};
+}
+
+status ring::begin(std::uint64_t step) { return carry_out(plan_begin(known_names(), step)); }
 
 status ring::commit(const manifest& m) {
-  const auto folder = folder_of_save(dir_, m.step);
-  for (const auto& f : m.files) {
-    const auto path = path_in(folder, f.name);
-    std::error_code unknown;
-    const auto bytes = fs::file_size(path, unknown);
-    if (unknown || bytes != f.bytes)
-      return error{path + ": expected the " + std::to_string(f.bytes) +
-                   " bytes that its rank wrote: do all nodes share this folder?"};
-  }
-  if (auto written =
-          files::write_atomically(path_in(folder, std::string{manifest_name}), to_json(m));
-      !written)
-    return written;
-  const auto place = path_in(dir_, folder_name(m.step));
-  std::error_code failed;
-  // This step may already have a checkpoint: one that was not usable, or one of an earlier run.
-  if (fs::exists(fs::symlink_status(place, failed))) remove(place);
-  fs::rename(folder, place, failed);
-  if (failed) return error{place + ": cannot rename the new checkpoint: " + failed.message()};
-  if (auto synced = files::sync_folder(dir_); !synced) return synced;
-  remove_older(m.step);
-  return success();
+  manifest_ = to_json(m);
+  return carry_out(plan_commit(known_names(), m.step, m.files, keep_));
 }
 
 void ring::remove_older(std::uint64_t good) {
-  // Newer checkpoints that were not usable stay, so that users can inspect them.
-  const auto steps = steps_in(dir_);
-  if (!steps) return;
-  std::uint32_t kept = 0;
-  for (const auto step : *steps)
-    if (step <= good && ++kept > keep_) remove(path_in(dir_, folder_name(step)));
+  static_cast<void>(carry_out(plan_removal(known_names(), good, keep_)));
 }
 
-void ring::abandon(std::uint64_t step) {
-  std::error_code ignored;
-  fs::remove_all(folder_of_save(dir_, step), ignored);
-}
-
-void ring::remove_leftovers() {
-  std::error_code failed;
-  std::vector<fs::path> leftovers;
-  for (fs::directory_iterator at{dir_, failed}; !failed && at != fs::directory_iterator{};
-       at.increment(failed))
-    if (is_leftover(at->path().filename().string())) leftovers.push_back(at->path());
-  for (const auto& path : leftovers) fs::remove_all(path, failed);
-}
-
-void ring::remove(const std::string& folder) {
-  const auto away = path_in(dir_, "." + fs::path{folder}.filename().string() + ".old.tmp");
-  std::error_code failed;
-  fs::remove_all(away, failed);
-  fs::rename(folder, away, failed);
-  if (!failed) fs::remove_all(away, failed);
-}
+void ring::abandon(std::uint64_t step) { static_cast<void>(carry_out(plan_abandon(step))); }
 
 }  // namespace rrfp::checkpoint

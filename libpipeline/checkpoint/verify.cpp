@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -15,8 +13,6 @@ namespace rrfp::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::string_view step_prefix = "step-";
 
 result<std::string> text_of(const std::string& path) {
   std::error_code unknown;
@@ -35,28 +31,30 @@ result<std::string> text_of(const std::string& path) {
 status verify_file(const std::string& folder, const file_entry& f, verification level) {
   const auto path = path_in(folder, f.name);
   std::error_code unknown;
-  const auto bytes = fs::file_size(path, unknown);
+  auto bytes = fs::file_size(path, unknown);
   if (unknown) return error{path + ": " + unknown.message()};
-  if (bytes != f.bytes)
-    return error{path + ": expected " + std::to_string(f.bytes) + " bytes, got " +
-                 std::to_string(bytes)};
-  if (level == verification::sizes) return success();
-  const auto sum = sum_of_file(path);
-  if (!sum) return sum.failure();
-  if (sum->bytes == f.bytes && sum->xxh64 == f.xxh64) return success();
-  return error{path + ": altered: expected xxh64 " + hex(f.xxh64) + ", got " + hex(sum->xxh64)};
+  std::optional<std::uint64_t> xxh64;
+  if (level == verification::checksums && bytes == f.bytes) {
+    const auto sum = sum_of_file(path);
+    if (!sum) return sum.failure();
+    bytes = sum->bytes;
+    xxh64 = sum->xxh64;
+  }
+  switch (judge(f, bytes, xxh64)) {
+    case file_verdict::intact: return success();
+    case file_verdict::other_size:
+      return error{path + ": expected " + std::to_string(f.bytes) + " bytes, got " +
+                   std::to_string(bytes)};
+    case file_verdict::altered: break;
+  }
+  return error{path + ": altered: expected xxh64 " + hex(f.xxh64) + ", got " +
+               hex(xxh64.value_or(0))};
 }
 
 }  // namespace
 
 std::string path_in(const std::string& dir, const std::string& name) {
   return (fs::path{dir} / name).string();
-}
-
-std::string folder_name(std::uint64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08llu", static_cast<unsigned long long>(step));
-  return name;
 }
 
 std::string file_name(stage_id stage, rank_id rank) {
@@ -66,32 +64,18 @@ std::string file_name(stage_id stage, rank_id rank) {
 }
 
 std::string folder_of_save(const std::string& dir, std::uint64_t step) {
-  return path_in(dir, "." + folder_name(step) + ".tmp");
+  return path_in(dir, temporary_name(step));
 }
 
-std::optional<std::uint64_t> step_of(const std::string& name) {
-  if (!name.starts_with(step_prefix)) return std::nullopt;
-  std::uint64_t step = 0;
-  const auto* const end = name.data() + name.size();
-  const auto read = std::from_chars(name.data() + step_prefix.size(), end, step);
-  if (read.ec != std::errc{} || read.ptr != end || folder_name(step) != name) return std::nullopt;
-  return step;
-}
-
-bool is_leftover(const std::string& name) {
-  return name.starts_with("." + std::string{step_prefix}) && name.ends_with(".tmp");
-}
-
-result<std::vector<std::uint64_t>> steps_in(const std::string& dir) {
+result<listing> names_in(const std::string& dir) {
   std::error_code failed;
-  std::vector<std::uint64_t> steps;
-  if (!fs::exists(dir, failed) && !failed) return steps;
+  listing names;
+  if (!fs::exists(dir, failed) && !failed) return names;
   fs::directory_iterator at{dir, failed};
   for (; !failed && at != fs::directory_iterator{}; at.increment(failed))
-    if (const auto step = step_of(at->path().filename().string())) steps.push_back(*step);
+    names.push_back(at->path().filename().string());
   if (failed) return error{dir + ": cannot read the folder: " + failed.message()};
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
+  return names;
 }
 
 result<found_checkpoint> verify(const std::string& folder, verification level) {
@@ -113,10 +97,10 @@ result<found_checkpoint> verify(const std::string& folder, verification level) {
 }
 
 result<search> find_newest(const std::string& dir, verification level) {
-  const auto steps = steps_in(dir);
-  if (!steps) return steps.failure();
+  const auto names = names_in(dir);
+  if (!names) return names.failure();
   search s;
-  for (const auto step : *steps) {
+  for (const auto step : steps_of(*names)) {
     auto one = verify(path_in(dir, folder_name(step)), level);
     if (one) {
       s.newest = std::move(*one);

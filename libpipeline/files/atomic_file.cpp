@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include <rrfp/base/check.hpp>
@@ -30,6 +31,15 @@ constexpr int names_max = 100;
 std::string new_temporary_path(const std::string& path) {
   static std::atomic<std::uint64_t> created = 0;
   return path + "." + std::to_string(::getpid()) + "-" + std::to_string(++created) + ".tmp";
+}
+
+/// The errno of the failure, or 0.
+int sync(const std::string& path, int how) {
+  const int opened = ::open(path.c_str(), how | O_CLOEXEC);
+  if (opened < 0) return errno;
+  const int why = ::fsync(opened) == 0 ? 0 : errno;
+  ::close(opened);
+  return why;
 }
 
 }  // namespace
@@ -104,13 +114,25 @@ status check_writable(const std::string& path) {
   return made ? success() : error{made.message()};
 }
 
+status write_unsynced(const std::string& path, std::string_view text) {
+  errno = 0;
+  std::ofstream out{path, std::ios::binary};
+  out << text;
+  out.close();
+  if (out) return success();
+  return error{path + ": cannot write: " + std::strerror(errno), error_kind::failed};
+}
+
+status sync_file(const std::string& path) {
+  const int why = sync(path, O_RDONLY);
+  if (why == 0) return success();
+  return error{path + ": cannot write: " + std::strerror(why), error_kind::failed};
+}
+
 status sync_folder(const std::string& folder) {
-  const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = opened >= 0 && ::fsync(opened) == 0;
-  const int why = errno;
-  if (opened >= 0) ::close(opened);
+  const int why = sync(folder, O_RDONLY | O_DIRECTORY);
   // Some file systems do not support syncing a folder and do not need it.
-  if (synced || (opened >= 0 && (why == EINVAL || why == ENOTSUP))) return success();
+  if (why == 0 || why == EINVAL || why == ENOTSUP) return success();
   return error{folder + ": cannot sync the folder: " + std::strerror(why), error_kind::failed};
 }
 

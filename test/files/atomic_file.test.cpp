@@ -52,6 +52,24 @@ TEST_CASE("an existing file with the temporary name is not touched") {
   CHECK(text_of(path) == "mine");
 }
 
+TEST_CASE(
+    "an unsynced write replaces the text in place, and its error and that of a sync name the "
+    "file") {
+  const scratch_folder folder;
+  const auto path = folder / "x";
+  REQUIRE(write_unsynced(path, "a long text"));
+  REQUIRE(write_unsynced(path, "short"));
+  REQUIRE(sync_file(path));
+  CHECK(text_of(path) == "short");
+  CHECK(files_in(folder / "") == 1);
+  const auto lost = folder / "none/x";
+  CHECK(write_unsynced(lost, "text").message() ==
+        lost + ": cannot write: No such file or directory");
+  CHECK(sync_file(lost).message() == lost + ": cannot write: No such file or directory");
+  CHECK(write_unsynced("/dev/full", "text").message() ==
+        "/dev/full: cannot write: No space left on device");
+}
+
 TEST_CASE("check_writable() leaves no file behind") {
   const scratch_folder folder;
   CHECK(check_writable(folder / "x"));

@@ -35,6 +35,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"schedule", {"libpipeline/schedule", {}, {}}},
       {"job_core", {"libactors/job/core", {"schedule"}, {}}},
       {"transport_core", {"libactors/transport/ucx/core", {"schedule"}, {}}},
+      {"checkpoint_core", {"libpipeline/checkpoint/core", {"schedule"}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
@@ -50,7 +51,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"files", {"libpipeline/files", {"schedule"}, {}}},
       // A file format, independent of models and of the tensor library.
       {"safetensors", {"libpipeline/safetensors", {"files", "schedule", "json"}, {}}},
-      {"checkpoint", {"libpipeline/checkpoint", {"files", "schedule", "safetensors", "json"}, {}}},
+      {"checkpoint",
+       {"libpipeline/checkpoint",
+        {"checkpoint_core", "files", "schedule", "safetensors", "json"},
+        {}}},
       // Writes recorded durations in the simulator's format, but does not run the simulator.
       {"report",
        {"libpipeline/report",
@@ -159,7 +163,7 @@ constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "p
                                                 "libactors", "apps"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
-const names pure_layers{"base", "schedule", "job_core", "transport_core"};
+const names pure_layers{"base", "schedule", "job_core", "transport_core", "checkpoint_core"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{

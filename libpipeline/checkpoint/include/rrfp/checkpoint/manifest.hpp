@@ -16,13 +16,13 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/checkpoint_core/ring_plan.hpp>
 #include <rrfp/schedule/placement.hpp>
 
 namespace rrfp::checkpoint {
 
 /// Manifests of another format are refused.
 inline constexpr std::uint32_t format_version = 1;
-inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::uint64_t manifest_bytes_max = std::uint64_t{64} << 20;
 
 /// A key of the job and its value as text.
@@ -31,14 +31,6 @@ struct setting {
   std::string value;
 
   bool operator==(const setting&) const = default;
-};
-
-struct file_entry {
-  std::string name;  ///< in the checkpoint's folder
-  std::uint64_t bytes = 0;
-  std::uint64_t xxh64 = 0;
-
-  bool operator==(const file_entry&) const = default;
 };
 
 struct manifest {

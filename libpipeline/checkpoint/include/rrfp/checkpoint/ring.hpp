@@ -5,9 +5,9 @@
 ///   DIR/.step-00000050.tmp/                            being written, or left by a run that died
 ///   DIR/.lock                                          locked by the run that writes here
 ///
-/// A checkpoint is written to a temporary folder, synced, and renamed as a whole. Older checkpoints
-/// are removed only after the rename. So a crash at any time leaves only complete checkpoints, and
-/// checksums detect one that is torn or altered later.
+/// A checkpoint is written to a temporary folder, synced, and renamed as a whole; the core
+/// (checkpoint_core/ring_plan.hpp) decides the order. So a crash at any time leaves only complete
+/// checkpoints, and checksums detect one that is torn or altered later.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,10 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/checkpoint/manifest.hpp>
+#include <rrfp/checkpoint_core/ring_plan.hpp>
 
 namespace rrfp::checkpoint {
 
-/// "step-00000042"
-std::string folder_name(std::uint64_t step);
 /// "stage-003-rank-01.safetensors"
 std::string file_name(stage_id stage, rank_id rank);
 /// The temporary folder of a checkpoint until it is complete; the same path on every node.
@@ -83,13 +82,23 @@ class ring {
 
  private:
   ring(std::string dir, std::uint32_t keep, int lock);
-  void remove_leftovers();
-  /// Renames before deleting, so a partly deleted checkpoint never has a valid name.
-  void remove(const std::string& folder);
+
+  status carry_out(const plan& operations) const;
+  status carry_out(const file_operation::check_size& o) const;
+  status carry_out(const file_operation::make_folder& o) const;
+  status carry_out(const file_operation::write_manifest& o) const;
+  status carry_out(const file_operation::sync_file& o) const;
+  status carry_out(const file_operation::sync_folder& o) const;
+  status carry_out(const file_operation::rename& o) const;
+  status carry_out(const file_operation::remove& o) const;
+  std::string path(const std::string& name) const;
+  /// None if the folder cannot be read.
+  listing known_names() const;
 
   const std::string dir_;
   const std::uint32_t keep_;
   const int lock_;
+  std::string manifest_;  ///< as text, of the checkpoint being committed
 };
 
 }  // namespace rrfp::checkpoint

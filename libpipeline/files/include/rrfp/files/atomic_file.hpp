@@ -49,6 +49,13 @@ status write_atomically(const std::string& path, std::string_view text);
 /// behind. Error: bad input, with the text of atomic_file::create().
 status check_writable(const std::string& path);
 
+/// Writes a whole text over what is at `path`: neither atomic nor durable. The error reads
+/// "PATH: cannot write: WHY", as that of sync_file().
+status write_unsynced(const std::string& path, std::string_view text);
+
+/// Makes the contents of a file durable.
+status sync_file(const std::string& path);
+
 /// Makes renames, creations and removals in the folder durable.
 status sync_folder(const std::string& folder);
 

@@ -1,0 +1,297 @@
+/// The plans for the checkpoint folder on a disk that crashes: between any two operations, with any
+/// part of what was not synced lost, files torn and removals half done.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include <catch2/catch.hpp>
+
+#include <rrfp/checkpoint_core/ring_plan.hpp>
+
+namespace rrfp::checkpoint {
+namespace {
+
+using random_source = std::mt19937_64;
+using steps = std::set<std::uint64_t>;
+
+std::uint64_t below(random_source& random, std::uint64_t limit) { return random() % limit; }
+bool coin(random_source& random) { return below(random, 2) == 0; }
+
+bool is_inside(const std::string& path, const std::string& folder) {
+  return path.starts_with(folder + "/");
+}
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+enum class content : std::uint8_t { intact, torn };
+
+/// Paths and contents; a folder exists if something is in it, or if it is a path itself.
+class tree {
+ public:
+  void put(const std::string& path, content c) { entries_[path] = c; }
+  bool has(const std::string& path) const {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [&](const auto& e) { return e.first == path || is_inside(e.first, path); });
+  }
+  bool is_intact(const std::string& path) const {
+    const auto found = entries_.find(path);
+    return found != entries_.end() && found->second == content::intact;
+  }
+  /// Does nothing where the system call would fail.
+  void rename(const std::string& from, const std::string& to) {
+    if (!has(from) || has(to)) return;
+    std::map<std::string, content> moved;
+    for (const auto& [path, c] : entries_)
+      moved[path == from || is_inside(path, from) ? to + path.substr(from.size()) : path] = c;
+    entries_ = std::move(moved);
+  }
+  template <class Which>
+  void remove(const std::string& folder, Which which) {
+    std::erase_if(entries_, [&](const auto& e) {
+      return (e.first == folder || is_inside(e.first, folder)) && which();
+    });
+  }
+  listing names() const {
+    std::set<std::string> all;
+    for (const auto& [path, _] : entries_) all.insert(path.substr(0, path.find('/')));
+    return {all.begin(), all.end()};
+  }
+
+ private:
+  std::map<std::string, content> entries_;
+};
+
+const std::vector<file_entry> files{{"rank-00", 5, 1}, {"rank-01", 5, 2}};
+
+void write_ranks(tree& t, const std::string& folder) {
+  for (const auto& f : files) t.put(folder + "/" + f.name, content::intact);
+}
+
+bool is_complete(const tree& t, const std::string& folder) {
+  return t.is_intact(folder + "/" + std::string{manifest_name}) &&
+         std::all_of(files.begin(), files.end(),
+                     [&](const auto& f) { return t.is_intact(folder + "/" + f.name); });
+}
+
+steps complete_in(const tree& t) {
+  steps all;
+  for (const auto step : steps_of(t.names()))
+    if (is_complete(t, folder_name(step))) all.insert(step);
+  return all;
+}
+
+class disk {
+ public:
+  disk(tree start, random_source& random)
+      : live_(start), durable_(std::move(start)), random_(random) {}
+
+  void carry_out(const file_operation::any& any) {
+    std::visit([this](const auto& o) { run(o); }, any);
+  }
+  const tree& live() const { return live_; }
+  /// What is there after a crash: any part of what is pending.
+  tree after_crash() const {
+    auto t = durable_;
+    for (const auto& p : pending_)
+      if (coin(random_)) apply(t, p, true);
+    return t;
+  }
+
+ private:
+  struct pending {
+    file_operation::any operation;
+    bool is_synced = false;  ///< the contents of a file
+  };
+
+  void run(const file_operation::check_size& o) { REQUIRE(live_.has(o.path)); }
+  void run(const file_operation::sync_file& o) {
+    for (auto& p : pending_)
+      if (const auto* w = std::get_if<file_operation::write_manifest>(&p.operation))
+        p.is_synced |= w->path == o.path;
+  }
+  void run(const file_operation::sync_folder& o) {
+    std::erase_if(pending_, [&](const pending& p) {
+      const bool is_here = touches(p.operation, o.path);
+      if (is_here) apply(durable_, p, false);
+      return is_here;
+    });
+  }
+  template <class Operation>
+  void run(const Operation& o) {
+    pending_.push_back({o});
+    apply(live_, {o, true}, false);
+  }
+
+  static bool touches(const file_operation::any& any, const std::string& folder) {
+    if (const auto* r = std::get_if<file_operation::rename>(&any))
+      return folder_of(r->from) == folder || folder_of(r->to) == folder;
+    return std::visit(
+        [&](const auto& o) {
+          if constexpr (requires { o.path; }) return folder_of(o.path) == folder;
+          return false;
+        },
+        any);
+  }
+  void apply(tree& t, const pending& p, bool crashes) const {
+    const auto& any = p.operation;
+    if (const auto* m = std::get_if<file_operation::make_folder>(&any))
+      t.put(m->path, content::intact);
+    else if (const auto* w = std::get_if<file_operation::write_manifest>(&any))
+      t.put(w->path, p.is_synced ? content::intact : content::torn);
+    else if (const auto* r = std::get_if<file_operation::rename>(&any))
+      t.rename(r->from, r->to);
+    else if (const auto* gone = std::get_if<file_operation::remove>(&any))
+      t.remove(gone->path, [&] { return !crashes || coin(random_); });
+  }
+
+  tree live_;
+  tree durable_;
+  std::vector<pending> pending_;
+  random_source& random_;
+};
+
+tree any_folder(random_source& random) {
+  tree t;
+  for (const auto* const name : {"notes", "step-7", "earlier-then/step-00000003/manifest.json"})
+    if (coin(random)) t.put(name, content::intact);
+  for (std::uint64_t step = 1; step < 9; ++step) {
+    const auto what = below(random, 6);
+    if (what < 2) continue;
+    const auto folder = folder_name(step);
+    write_ranks(t, folder);
+    if (what > 2) t.put(folder + "/" + std::string{manifest_name}, content::intact);
+    if (what == 3) t.put(folder + "/" + files[1].name, content::torn);
+  }
+  if (coin(random)) write_ranks(t, temporary_name(4));
+  if (coin(random)) t.put("." + folder_name(below(random, 9)) + ".old.tmp/rank-00", content::torn);
+  return t;
+}
+
+/// The steps whose folders a plan may remove: of `good` and earlier, beyond the newest `keep`.
+steps beyond(const tree& t, std::uint64_t good, std::uint32_t keep) {
+  steps all;
+  std::uint32_t kept = 0;
+  for (const auto step : steps_of(t.names()))
+    if (step <= good && ++kept > keep) all.insert(step);
+  return all;
+}
+
+/// Carries out some or all operations and returns what is there after a crash.
+tree crashed(disk& d, const plan& operations, random_source& random) {
+  const auto count = below(random, operations.size() + 1);
+  for (std::size_t i = 0; i < count; ++i) d.carry_out(operations[i]);
+  return d.after_crash();
+}
+
+void check_the_rest(const tree& before, const tree& after) {
+  for (const auto* const path : {"notes", "step-7", "earlier-then/step-00000003/manifest.json"})
+    CHECK(before.is_intact(path) == after.is_intact(path));
+}
+
+}  // namespace
+
+TEST_CASE("After a crash in a save the newest complete checkpoint is there, and all to be kept") {
+  std::uint64_t saved = 0;
+  std::uint64_t unsaved = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    const auto start = any_folder(random);
+    const auto before = complete_in(start);
+    // A run saves no step that it could have resumed from.
+    std::uint64_t step = 1 + below(random, 9);
+    while (before.contains(step)) ++step;
+    const auto keep = static_cast<std::uint32_t>(1 + below(random, 3));
+
+    disk d{start, random};
+    const auto in_begin = crashed(d, plan_begin(start.names(), step), random);
+    CHECK(complete_in(in_begin) == before);
+    check_the_rest(start, in_begin);
+
+    auto begun = start;
+    for (const auto& name : start.names())
+      if (name.ends_with(".tmp")) begun.remove(name, [] { return true; });
+    write_ranks(begun, temporary_name(step));
+    disk e{begun, random};
+    const auto in_commit = crashed(e, plan_commit(begun.names(), step, files, keep), random);
+    check_the_rest(start, in_commit);
+    const auto after = complete_in(in_commit);
+    if (after.contains(step)) {
+      ++saved;
+      auto with_new = begun;
+      with_new.put(folder_name(step), content::intact);
+      auto kept = before;
+      kept.insert(step);
+      for (const auto old : beyond(with_new, step, keep)) kept.erase(old);
+      CHECK(std::includes(after.begin(), after.end(), kept.begin(), kept.end()));
+      CHECK(*after.rbegin() == *kept.rbegin());
+    } else {
+      ++unsaved;
+      CHECK(after == before);
+    }
+    // No checkpoint that was complete is there in parts.
+    for (const auto there : steps_of(in_commit.names()))
+      CHECK((after.contains(there) || !before.contains(there)));
+
+    disk f{begun, random};
+    CHECK(complete_in(crashed(f, plan_abandon(step), random)) == before);
+  }
+  CHECK(saved > 300);
+  CHECK(unsaved > 300);
+}
+
+TEST_CASE("A save that is not interrupted leaves the new checkpoint and the newest others alone") {
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    auto t = any_folder(random);
+    const std::uint64_t step = 1 + below(random, 9);
+    const auto keep = static_cast<std::uint32_t>(1 + below(random, 3));
+    disk d{t, random};
+    for (const auto& o : plan_begin(t.names(), step)) d.carry_out(o);
+    auto begun = d.live();
+    write_ranks(begun, temporary_name(step));
+    disk e{begun, random};
+    for (const auto& o : plan_commit(begun.names(), step, files, keep)) e.carry_out(o);
+    CHECK(complete_in(e.live()).contains(step));
+    CHECK(beyond(e.live(), step, keep).empty());
+    for (const auto& name : e.live().names()) CHECK_FALSE(name.ends_with(".tmp"));
+    t.put(folder_name(step), content::intact);
+    auto kept = steps_of(t.names());
+    std::erase_if(kept, [gone = beyond(t, step, keep)](auto s) { return gone.contains(s); });
+    CHECK(steps_of(e.live().names()) == kept);
+  }
+}
+
+TEST_CASE("After a crash in a removal or while checkpoints are set aside, none is lost") {
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    const auto start = any_folder(random);
+    const auto before = complete_in(start);
+    const std::uint64_t good = 1 + below(random, 9);
+    const auto keep = static_cast<std::uint32_t>(1 + below(random, 3));
+    disk d{start, random};
+    const auto removed = crashed(d, plan_removal(start.names(), good, keep), random);
+    check_the_rest(start, removed);
+    auto kept = before;
+    for (const auto old : beyond(start, good, keep)) kept.erase(old);
+    const auto after = complete_in(removed);
+    CHECK(std::includes(after.begin(), after.end(), kept.begin(), kept.end()));
+    for (const auto there : steps_of(removed.names()))
+      CHECK((after.contains(there) || !before.contains(there)));
+
+    const auto aside = plan_setting_aside(start.names(), "now");
+    disk e{start, random};
+    const auto moved = crashed(e, aside.operations, random);
+    check_the_rest(start, moved);
+    for (const auto step : before)
+      CHECK((is_complete(moved, folder_name(step)) ||
+             is_complete(moved, aside.folder + "/" + folder_name(step))));
+  }
+}
+
+}  // namespace rrfp::checkpoint
