@@ -24,23 +24,24 @@ error connection_error(int number) {
 
 }  // namespace
 
-channel::channel(file_descriptor fd)
-    : fd_(std::move(fd)), other_side_(peer_address(fd_.get())), last_received_(clock::now()) {}
+channel::channel(file_descriptor fd) : fd_(std::move(fd)), other_side_(peer_address(fd_.get())) {}
 
-status channel::receive() {
+result<bool> channel::receive() {
   std::array<char, read_bytes> bytes;
+  bool any = false;
   for (int turn = 0; turn < reads_per_turn; ++turn) {
     const auto got = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
     if (got == 0) return connection_error(0);
     if (got < 0) {
       if (errno == EINTR) continue;
-      return errno == EAGAIN || errno == EWOULDBLOCK ? success() : status{connection_error(errno)};
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      return connection_error(errno);
     }
     in_.append({bytes.data(), static_cast<std::size_t>(got)});
-    last_received_ = clock::now();
+    any = true;
     if (static_cast<std::size_t>(got) < bytes.size()) break;
   }
-  return success();
+  return any;
 }
 
 status channel::flush() {

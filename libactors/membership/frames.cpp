@@ -14,7 +14,7 @@ std::string packed(const frame& f, seal* with) {
   const std::size_t size = 1 + f.payload.size() + (with != nullptr ? sizeof(digest) : 0);
   byte_writer writer;
   writer(static_cast<std::uint32_t>(size));
-  writer(static_cast<std::uint8_t>(f.type));
+  writer(f.type);
   auto bytes = writer.take();
   bytes.reserve(length_bytes + size);
   bytes += f.payload;
@@ -54,7 +54,7 @@ result<std::optional<frame>> frame_reader::next() {
     byte_reader{rest.substr(bytes.size(), seal_bytes)}(received);
     if (!equal(received, seal_->next(bytes))) return fail("got a frame with a wrong seal");
   }
-  frame f{static_cast<frame_type>(bytes[length_bytes]),
+  frame f{static_cast<std::uint8_t>(bytes[length_bytes]),
           std::string{bytes.substr(length_bytes + 1)}};
   read_ += length_bytes + size;
   // Moves the rest only now and then, because each move copies it.
@@ -65,7 +65,7 @@ result<std::optional<frame>> frame_reader::next() {
   return std::optional<frame>{std::move(f)};
 }
 
-void outbox::add_bulk(frame_type type, std::uint64_t round, std::uint32_t node,
+void outbox::add_bulk(std::uint8_t type, std::uint64_t round, std::uint32_t node,
                       std::shared_ptr<const std::string> bytes) {
   ordered_.push_back({{type, {}}, std::move(bytes), round, node, 0});
 }
@@ -107,6 +107,22 @@ void outbox::taken(std::size_t bytes) {
   if (written_ < current_.size()) return;
   current_.clear();
   written_ = 0;
+}
+
+frame to_frame(const any_message& m) {
+  return std::visit([](const auto& x) { return to_frame(x); }, m);
+}
+
+any_message to_message(const frame& f) {
+  any_message found = malformed{};
+  const auto read = [&]<class Message>(Message*) {
+    if (f.type != Message::type) return;
+    if (auto m = decode<Message>(f.payload)) found = *std::move(m);
+  };
+  [&]<class... Messages>(std::variant<Messages...>*) {
+    (read(static_cast<Messages*>(nullptr)), ...);
+  }(static_cast<any_message*>(nullptr));
+  return found;
 }
 
 std::string open_bytes(const frame& f) { return packed(f, nullptr); }

@@ -17,7 +17,7 @@
 namespace rrfp::actors::control {
 
 struct frame {
-  frame_type type{};
+  std::uint8_t type = 0;
   std::string payload;
 };
 
@@ -63,7 +63,7 @@ class outbox {
   /// Sent after all bulk data added before.
   void add(frame f) { ordered_.push_back({std::move(f), nullptr, 0, 0, 0}); }
   /// Sent as frames of `type`: piece or deposit.
-  void add_bulk(frame_type type, std::uint64_t round, std::uint32_t node,
+  void add_bulk(std::uint8_t type, std::uint64_t round, std::uint32_t node,
                 std::shared_ptr<const std::string> bytes);
 
   /// Bytes to write now; empty if there are none. They stay valid until taken().
@@ -94,6 +94,11 @@ template <class Message>
 frame to_frame(const Message& message) {
   return {Message::type, encode(message)};
 }
+
+/// Of whatever message it holds.
+frame to_frame(const any_message& m);
+/// The message of a frame, or malformed.
+any_message to_message(const frame& f);
 
 /// The bytes of a frame that has no seal.
 std::string open_bytes(const frame& f);

@@ -51,24 +51,15 @@ std::string difference(const job_identity& expected, const job_identity& receive
   return {};
 }
 
+verdict refused(const std::string& reason, bool for_now = false) {
+  return {verdict::step::refused, {}, printable(reason), for_now};
+}
+
 }  // namespace
 
-std::string printable(const std::string& text, std::size_t bytes_max) {
-  auto line = text.substr(0, bytes_max);
-  for (auto& c : line)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return line;
-}
-
-server_handshake::verdict server_handshake::refused(std::string reason, bool for_now) {
-  reason = printable(reason);
-  return {verdict::step::refused, to_frame(refuse{reason, for_now}), reason};
-}
-
-result<server_handshake::verdict> server_handshake::handle(const frame& f,
-                                                           const availability_check& check) {
+result<verdict> server_handshake::handle(const frame& f) {
   if (!hello_) {
-    const auto received = f.type == frame_type::hello ? decode<hello>(f.payload) : std::nullopt;
+    const auto received = f.type == hello::type ? decode<hello>(f.payload) : std::nullopt;
     if (!received || received->mark != magic) return refused("not an rrfp node: expected a hello");
     if (received->wire != wire_version)
       return refused(
@@ -77,54 +68,56 @@ result<server_handshake::verdict> server_handshake::handle(const frame& f,
     if (!random) return random.failure();
     hello_ = *received;
     challenge_ = challenge{*random};
-    return verdict{verdict::step::more, to_frame(*challenge_), {}};
+    return verdict{verdict::step::more, to_frame(*challenge_)};
   }
-  const auto received = f.type == frame_type::claim ? decode<claim>(f.payload) : std::nullopt;
+  const auto received = f.type == claim::type ? decode<claim>(f.payload) : std::nullopt;
   if (!received) return refused("expected a claim after the hello");
-  return check_claim(*received, check);
+  return check_claim(*received);
 }
 
-server_handshake::verdict server_handshake::check_claim(const claim& c,
-                                                        const availability_check& check) {
+verdict server_handshake::check_claim(const claim& c) {
   node_ = node_id{c.node};
   // The proof comes first, so that a node without the key learns nothing about the job.
   if (!equal(c.proof,
              prove(key_, purpose::node_proves, c.job, c.node, hello_->random, challenge_->random)))
     return refused("key refused");
-  if (auto reason = difference(job_, c.job); !reason.empty()) return refused(std::move(reason));
+  if (const auto reason = difference(job_, c.job); !reason.empty()) return refused(reason);
   if (c.node >= job_.nodes)
     return refused(fmt::format("node: expected 0 to {}, got {}", job_.nodes - 1, c.node));
-  if (auto why = check(*node_); !why.empty()) return refused(std::move(why), true);
-  const accept yes{
-      prove(key_, purpose::node_0_proves, job_, c.node, hello_->random, challenge_->random)};
-  return {verdict::step::admitted, to_frame(yes), {}};
+  return {verdict::step::proven};
+}
+
+frame server_handshake::acceptance() const {
+  return to_frame(accept{prove(key_, purpose::node_0_proves, job_, node_->value(), hello_->random,
+                               challenge_->random)});
 }
 
 session_keys server_handshake::keys() const {
   return derive(key_, job_, node_->value(), hello_->random, challenge_->random);
 }
 
-result<std::optional<frame>> client_handshake::handle(const frame& f) {
-  if (f.type == frame_type::refuse) {
+result<verdict> client_handshake::handle(const frame& f) {
+  if (f.type == refuse::type) {
     const auto no = decode<refuse>(f.payload);
-    refused_for_now_ = no && no->for_now != 0;
-    return error{"refused by node 0: " + (no ? printable(no->reason) : "(no reason)")};
+    return verdict{verdict::step::refused,
+                   {},
+                   "refused by node 0: " + (no ? printable(no->reason) : "(no reason)"),
+                   no && no->for_now != 0};
   }
   if (!challenge_) {
-    const auto received =
-        f.type == frame_type::challenge ? decode<challenge>(f.payload) : std::nullopt;
-    if (!received) return error{"the listener is not node 0 of an rrfp job"};
+    const auto received = f.type == challenge::type ? decode<challenge>(f.payload) : std::nullopt;
+    if (!received) return refused("the listener is not node 0 of an rrfp job");
     challenge_ = *received;
     claim c{job_, node_.value(), {}};
     c.proof = prove(key_, purpose::node_proves, job_, c.node, hello_.random, challenge_->random);
-    return std::optional<frame>{to_frame(c)};
+    return verdict{verdict::step::more, to_frame(c)};
   }
-  const auto received = f.type == frame_type::accept ? decode<accept>(f.payload) : std::nullopt;
+  const auto received = f.type == accept::type ? decode<accept>(f.payload) : std::nullopt;
   const auto expected =
       prove(key_, purpose::node_0_proves, job_, node_.value(), hello_.random, challenge_->random);
   if (!received || !equal(received->proof, expected))
-    return error{"the listener did not prove that it has the key"};
-  return std::optional<frame>{};
+    return refused("the listener did not prove that it has the key");
+  return verdict{verdict::step::proven};
 }
 
 session_keys client_handshake::keys() const {

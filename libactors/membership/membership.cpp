@@ -7,9 +7,8 @@
 
 #include <rrfp/actors/membership.hpp>
 
-#include "coordinator.hpp"
-#include "follower.hpp"
 #include "sockets.hpp"
+#include "watcher.hpp"
 
 #include <unistd.h>
 
@@ -55,13 +54,8 @@ result<std::unique_ptr<membership>> membership::join(membership_options options,
   auto key = options.key_file.empty() ? result<control::secret>{control::secret::without_key_file()}
                                       : control::read_key_file(options.key_file);
   if (!key) return key.failure();
-  std::unique_ptr<control::watcher> watcher;
-  if (options.node.value() == 0)
-    watcher = std::make_unique<control::coordinator>(std::move(options), *std::move(key),
-                                                     std::move(card), std::move(inherited));
-  else
-    watcher =
-        std::make_unique<control::follower>(std::move(options), *std::move(key), std::move(card));
+  auto watcher = std::make_unique<control::watcher>(std::move(options), *std::move(key),
+                                                    std::move(card), std::move(inherited));
   if (const auto joined = watcher->join(); !joined) return joined.failure();
   return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
 }
@@ -83,16 +77,16 @@ std::string membership::loss(std::chrono::milliseconds limit) {
   return impl_->watcher->loss_message(limit);
 }
 
-void membership::set_status(std::string text) { impl_->watcher->set_status(std::move(text)); }
+void membership::set_status(std::string text) { impl_->watcher->set_status(text); }
 
 result<std::vector<std::string>> membership::all_gather(std::string bytes,
                                                         std::chrono::milliseconds limit) {
-  return impl_->watcher->all_gather(std::move(bytes), limit);
+  return impl_->watcher->exchange(std::move(bytes), limit, false);
 }
 
 result<std::vector<std::string>> membership::gather(std::string bytes,
                                                     std::chrono::milliseconds limit) {
-  return impl_->watcher->gather(std::move(bytes), limit);
+  return impl_->watcher->exchange(std::move(bytes), limit, true);
 }
 
 void membership::leave(std::chrono::milliseconds limit) { impl_->watcher->leave(limit); }

@@ -71,8 +71,9 @@ TEST_CASE("Every include of the tree is allowed between its layers") {
 }
 
 TEST_CASE("The archive of a core needs base and the C++ runtime and nothing else") {
-  const std::string archive = GENERATE(RRFP_SCHEDULE_ARCHIVE, RRFP_JOB_CORE_ARCHIVE,
-                                       RRFP_TRANSPORT_CORE_ARCHIVE, RRFP_CHECKPOINT_CORE_ARCHIVE);
+  const std::string archive =
+      GENERATE(RRFP_SCHEDULE_ARCHIVE, RRFP_JOB_CORE_ARCHIVE, RRFP_MEMBERSHIP_CORE_ARCHIVE,
+               RRFP_TRANSPORT_CORE_ARCHIVE, RRFP_CHECKPOINT_CORE_ARCHIVE);
   auto undefined = symbols_of(archive, "-u");
   auto defined = symbols_of(archive, "--defined-only");
   for (const auto& symbol : symbols_of(RRFP_BASE_ARCHIVE, "-u")) undefined.push_back(symbol);
@@ -85,8 +86,8 @@ TEST_CASE("The archive of a core needs base and the C++ runtime and nothing else
 
 TEST_CASE("The cores link base or the stage's core, and the warning flags") {
   CHECK(std::string{RRFP_JOB_CORE_LINKS} == "rrfp::schedule $<BUILD_INTERFACE:rrfp_options>");
-  const std::string links =
-      GENERATE(RRFP_SCHEDULE_LINKS, RRFP_TRANSPORT_CORE_LINKS, RRFP_CHECKPOINT_CORE_LINKS);
+  const std::string links = GENERATE(RRFP_SCHEDULE_LINKS, RRFP_MEMBERSHIP_CORE_LINKS,
+                                     RRFP_TRANSPORT_CORE_LINKS, RRFP_CHECKPOINT_CORE_LINKS);
   CHECK(links == "rrfp::base $<BUILD_INTERFACE:rrfp_options>");
 }
 

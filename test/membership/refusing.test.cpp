@@ -33,10 +33,6 @@ class waiting_job {
   std::future<joined> zero_;
 };
 
-control::frame_type type_of(const std::optional<control::frame>& f) {
-  return f ? f->type : control::frame_type{};
-}
-
 }  // namespace
 
 TEST_CASE("A node whose claim differs from that of node 0 is refused with the reason") {
@@ -179,9 +175,7 @@ TEST_CASE("A node number that is taken or out of range is refused") {
     raw.send(control::open_bytes(me.greeting()));
     const auto challenge = raw.next();
     REQUIRE(challenge.has_value());
-    auto claim = me.handle(*challenge);
-    REQUIRE(claim.ok());
-    raw.send(control::open_bytes(**claim));
+    raw.send(control::open_bytes(me.handle(*challenge)->answer));
     return raw.refusal();
   };
   CHECK(refusal(3) == "node: expected 0 to 2, got 3");
@@ -269,19 +263,6 @@ TEST_CASE("Connections that send little or nothing do not block a join") {
   CHECK(clock::now() - begun < 2s);
   // At most 64 connections are kept.
   CHECK(waiting.all.refusals().any_with("closed for a newer connection"));
-}
-
-TEST_CASE("A handshake ends after 5 s") {
-  waiting_job waiting;
-  raw_connection slow{waiting.all.port()};
-  slow.send(control::open_bytes(control::to_frame(control::hello{})));
-  CHECK(type_of(slow.next()) == control::frame_type::challenge);
-  const auto begun = clock::now();
-  CHECK(eventually(
-      [&] { return waiting.all.refusals().any_with("did not finish its handshake within 5 s"); }));
-  CHECK(clock::now() - begun < 6s);
-  CHECK(clock::now() - begun > 4500ms);
-  waiting.completes();
 }
 
 TEST_CASE("Random and truncated bytes do not affect the job") {

@@ -178,7 +178,7 @@ class raw_connection {
   /// The reason of a refusal; empty if there is none.
   std::string refusal() {
     for (auto f = next(); f; f = next())
-      if (f->type == control::frame_type::refuse)
+      if (f->type == control::refuse::type)
         return control::decode<control::refuse>(f->payload).value_or(control::refuse{"?"}).reason;
     return {};
   }

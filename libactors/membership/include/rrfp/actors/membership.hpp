@@ -28,16 +28,15 @@
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
+#include <rrfp/membership_core/messages.hpp>
 
 namespace rrfp::actors {
 
-/// Limits of a job's control plane.
-inline constexpr std::uint32_t nodes_max = 4096;
-inline constexpr std::size_t card_bytes_max = 64 * 1024;
-inline constexpr std::size_t description_bytes_max = 1024;
-inline constexpr std::size_t status_bytes_max = 256;
-/// Size limit of the contribution of one node to one exchange.
-inline constexpr std::size_t gather_bytes_max = 64 * 1024 * 1024;
+using membership_core::card_bytes_max;
+using membership_core::description_bytes_max;
+using membership_core::gather_bytes_max;
+using membership_core::nodes_max;
+using membership_core::status_bytes_max;
 
 struct membership_options {
   std::uint32_t nodes = 1;

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
-namespace rrfp::actors::control {
+namespace rrfp::membership_core {
 
 class clock_filter {
  public:
@@ -21,14 +20,14 @@ class clock_filter {
 
   std::size_t count() const { return count_; }
 
-  /// Add it to this clock to get the other one; 0 without a sample.
-  std::chrono::nanoseconds offset() const {
-    if (count_ == 0) return std::chrono::nanoseconds{0};
+  /// Nanoseconds to add to this clock to get the other one; 0 without a sample.
+  std::int64_t offset() const {
+    if (count_ == 0) return 0;
     const auto end = samples_.begin() + std::min(count_, samples_.size());
     const auto quickest = std::min_element(
         samples_.begin(), end,
         [](const sample& a, const sample& b) { return a.round_trip < b.round_trip; });
-    return std::chrono::nanoseconds{quickest->offset};
+    return quickest->offset;
   }
 
  private:
@@ -40,4 +39,4 @@ class clock_filter {
   std::size_t count_ = 0;
 };
 
-}  // namespace rrfp::actors::control
+}  // namespace rrfp::membership_core

@@ -1,0 +1,231 @@
+#include <rrfp/membership_core/follower_core.hpp>
+
+#include <algorithm>
+
+namespace rrfp::membership_core {
+
+std::string_view name(follower_phase p) {
+  switch (p) {
+    case follower_phase::connecting: return "connecting";
+    case follower_phase::handshaking: return "handshaking";
+    case follower_phase::introduced: return "introduced";
+    case follower_phase::measuring: return "measuring";
+    case follower_phase::joined: return "joined";
+    case follower_phase::ended: return "ended";
+    case follower_phase::closed: return "closed";
+  }
+  return "?";
+}
+
+std::vector<action::any> follower_core::on(const event::any& e, std::int64_t now) {
+  now_ = now;
+  if (expects(e)) {
+    std::visit([this](const auto& x) { after(x); }, e);
+    common_.settle_exchange(now);
+  }
+  return common_.take_actions();
+}
+
+/// Events that come too late or too early end here.
+bool follower_core::expects(const event::any& e) const {
+  using namespace event;
+  if (phase_ == follower_phase::closed) return false;
+  if (is<interrupted, status_set, closing, woke, turn>(e)) return true;
+  const auto connection = connection_of(e);
+  const bool is_current = connection == connection_;
+  switch (phase_) {
+    case follower_phase::connecting: return is<unreachable, opened>(e);
+    case follower_phase::handshaking:
+      return is_current && is<proven, refused, heard, garbled, event::closed>(e);
+    case follower_phase::introduced:
+    case follower_phase::measuring:
+      return is_current && is<heard, received, garbled, event::closed>(e);
+    case follower_phase::joined:
+      if (is<contributed, leave>(e)) return true;
+      return is_current && is<heard, received, garbled, event::closed>(e);
+    case follower_phase::ended: return is<contributed, leave>(e);
+    case follower_phase::closed: return false;
+  }
+  return false;
+}
+
+// ---- joining
+
+void follower_core::after(const event::unreachable& e) {
+  if (!e.for_good) return retry(e.why);
+  phase_ = follower_phase::ended;
+  common_.act(action::join_failed{e.why, false});
+}
+
+void follower_core::after(const event::opened& e) {
+  connection_ = e.connection;
+  address_ = e.address;
+  host_ = e.host;
+  since_ = heard_ = now_;
+  phase_ = follower_phase::handshaking;
+}
+
+void follower_core::after(const event::proven&) {
+  roster_.clear();
+  phase_ = follower_phase::introduced;
+  common_.act(action::admit{connection_});
+  send(introduce{common_.options.description, common_.options.card});
+}
+
+void follower_core::after(const event::garbled& e) {
+  if (phase_ != follower_phase::handshaking) return end_connection(e.why);
+  refuse(e.why, false);
+}
+
+void follower_core::refuse(const std::string& reason, bool for_now) {
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  common_.act(action::join_failed{"rendezvous " + address_ + ": " + reason, for_now});
+}
+
+void follower_core::retry(std::string waiting) {
+  phase_ = follower_phase::connecting;
+  common_.act(action::waiting{std::move(waiting)});
+  common_.act(action::connect{now_ + retry_after});
+}
+
+void follower_core::become_member() {
+  phase_ = follower_phase::joined;
+  common_.act(action::clock_offset{filter_.offset()});
+  common_.join(roster_);
+}
+
+// ---- messages
+
+void follower_core::after(const event::received& e) {
+  if (!std::visit([this](const auto& m) { return take(m); }, e.content))
+    end_connection("it sent a malformed message");
+}
+
+bool follower_core::take(const roster_entry& m) {
+  if (has_started() || m.node != roster_.size() || m.node >= common_.options.nodes) return false;
+  roster_.push_back({m.node, m.node == 0 ? host_ : m.host, printable(m.description), m.card});
+  return true;
+}
+
+bool follower_core::take(const start&) {
+  if (has_started() || roster_.size() != common_.options.nodes) return false;
+  node_0_status_.clear();  // until now it named the missing nodes
+  phase_ = follower_phase::measuring;
+  if (filter_.count() >= round_trips_first) become_member();
+  return true;
+}
+
+bool follower_core::take(const give_up& m) {
+  if (has_started()) return false;
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  common_.act(action::join_failed{printable(m.reason), true});
+  return true;
+}
+
+bool follower_core::take(const ping& m) {
+  node_0_status_ = printable(m.status);
+  if (!has_started() && !node_0_status_.empty())
+    common_.act(action::waiting{"node 0 is " + node_0_status_});
+  send(pong{m.sent_ns, now_});
+  return true;
+}
+
+bool follower_core::take(const pong& m) {
+  filter_.add(m.ping_sent_ns, m.here_ns, now_);
+  common_.act(action::clock_offset{filter_.offset()});
+  if (filter_.count() < round_trips_first)
+    heartbeat_due_ = now_;
+  else if (phase_ == follower_phase::measuring)
+    become_member();
+  return true;
+}
+
+bool follower_core::take(const lost& m) {
+  if (m.node >= common_.options.nodes) return false;
+  common_.lose(node_id{m.node}, printable(m.why));
+  return true;
+}
+
+bool follower_core::take(const departed& m) {
+  if (m.node >= common_.options.nodes) return false;
+  common_.depart(node_id{m.node});
+  return true;
+}
+
+bool follower_core::take(const goodbye&) {
+  node_0_left_ = true;
+  common_.depart(node_id{0});
+  if (common_.is_leaving()) common_.report_left();
+  say_goodbye();  // node 0 waits for it before it closes
+  return true;
+}
+
+/// Node 0 may begin an exchange while this node still measures its clock.
+bool follower_core::take(const piece& m) { return has_started() && common_.add_piece(m); }
+
+// ---- losses and time
+
+void follower_core::end_connection(const std::string& why, bool silent) {
+  if (phase_ == follower_phase::handshaking) {
+    common_.act(action::close{connection_});
+    return retry("no handshake with node 0 at " + address_);
+  }
+  if (phase_ == follower_phase::introduced) {
+    common_.act(action::close{connection_});
+    common_.act(gone_early(name_of(node_id{0}, {}), why));
+    return retry("the connection to node 0 ended: " + why);
+  }
+  // The job has begun for the others: report a loss instead of joining again.
+  if (phase_ == follower_phase::measuring) become_member();
+  if (common_.is_leaving())
+    common_.report_left();
+  else if (!node_0_left_)
+    common_.lose(node_id{0}, name_of(node_id{0}, roster_.front().description, node_0_status_) +
+                                 " was lost: " + why);
+  // If node 0 only stalled, it reads the notice when it resumes.
+  if (silent && common_.loss()) send(lost{0, common_.loss()->message});
+  common_.act(action::close{connection_});
+  phase_ = follower_phase::ended;
+}
+
+void follower_core::after(const event::turn&) {
+  const auto& o = common_.options;
+  common_.note_turn(now_);
+  heard_ = std::min(heard_ + common_.take_stall(), now_);
+  if (phase_ == follower_phase::handshaking && now_ - since_ >= handshake_max)
+    return end_connection({});
+  if (!is_connected()) return;
+  if (now_ - heard_ > o.node_timeout)
+    return end_connection("it sent no heartbeat for " + seconds_text(o.node_timeout), true);
+  if (now_ < heartbeat_due_) return;
+  heartbeat_due_ = now_ + o.heartbeat;
+  send(ping{now_, common_.status});
+}
+
+// ---- what this process asks for
+
+void follower_core::after(const event::leave&) {
+  if (common_.is_leaving()) return;
+  common_.begin_leaving();
+  if (phase_ == follower_phase::joined) say_goodbye();
+  if (phase_ == follower_phase::ended || node_0_left_) common_.report_left();
+}
+
+void follower_core::after(const event::closing&) {
+  common_.begin_leaving();
+  phase_ = follower_phase::closed;
+}
+
+void follower_core::say_goodbye() {
+  if (!std::exchange(said_goodbye_, true)) send(goodbye{});
+}
+
+void follower_core::contribute(std::optional<action::contribute> c) {
+  if (!c || phase_ != follower_phase::joined) return;
+  c->to = {connection_};
+  common_.act(*std::move(c));
+}
+
+}  // namespace rrfp::membership_core

@@ -1,0 +1,200 @@
+/// The events that a membership core receives and the actions that it returns, the same for node 0
+/// (leader_core) and for the others (follower_core). docs/driving-the-core.md says what to do with
+/// each action. Times are nanoseconds of a clock that never goes back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <rrfp/base/ids.hpp>
+#include <rrfp/membership_core/messages.hpp>
+
+namespace rrfp::membership_core {
+
+/// Given by the driver, in the order in which connections open; never used twice.
+using connection_id = id<struct connection_tag, std::uint32_t>;
+using shared_bytes = std::shared_ptr<const std::string>;
+
+namespace event {
+
+/// Node 0 listens.
+struct listening {
+  std::string address;
+  std::string host;
+};
+/// Another node cannot reach node 0. `for_good`: do not try again.
+struct unreachable {
+  std::string why;
+  bool for_good = false;
+};
+/// A connection was accepted or made; its handshake begins.
+struct opened {
+  connection_id connection;
+  std::string address;  ///< of the other side, for messages
+  std::string host;
+};
+/// The handshake proved which node is at the other end.
+struct proven {
+  connection_id connection;
+  node_id node;
+};
+/// The handshake failed; `for_now`: a later one may succeed.
+struct refused {
+  connection_id connection;
+  std::optional<node_id> node;  ///< as claimed
+  std::string reason;
+  bool for_now = false;
+};
+/// Bytes arrived, if only a part of a message.
+struct heard {
+  connection_id connection;
+};
+struct received {
+  connection_id connection;
+  any_message content;
+};
+/// The bytes of the other side make no frames.
+struct garbled {
+  connection_id connection;
+  std::string why;
+};
+struct closed {
+  connection_id connection;
+  std::string why;
+};
+
+// What this process asks for.
+
+/// The bytes of this node for the next exchange, for all nodes or for node 0 only.
+struct contributed {
+  bool to_node_0 = false;
+  shared_bytes bytes;
+  std::int64_t limit = 0;     ///< for the message
+  std::int64_t deadline = 0;  ///< the time at which the exchange has failed
+};
+/// Exchanges end, the running one and all later ones.
+struct interrupted {};
+struct status_set {
+  std::string text;
+};
+struct leave {};
+/// The process ends its membership; `reason`: why, if it gives up joining.
+struct closing {
+  std::string reason;
+};
+
+/// The driver has slept and is awake: the first event of each turn.
+struct woke {};
+/// All that had arrived is fed. Comes every `core_options::turn()` at least.
+struct turn {};
+
+using any = std::variant<listening, unreachable, opened, proven, refused, heard, received, garbled,
+                         closed, contributed, interrupted, status_set, leave, closing, woke, turn>;
+
+/// Whether the event is one of these.
+template <class... Events>
+bool is(const any& e) {
+  return (std::holds_alternative<Events>(e) || ...);
+}
+
+/// The connection of the event, if it has one.
+inline std::optional<connection_id> connection_of(const any& e) {
+  return std::visit(
+      [](const auto& x) -> std::optional<connection_id> {
+        if constexpr (requires { x.connection; }) return x.connection;
+        return std::nullopt;
+      },
+      e);
+}
+
+}  // namespace event
+
+namespace action {
+
+/// Connect to node 0 at this time; answer with opened or unreachable.
+struct connect {
+  std::int64_t at = 0;
+};
+/// Complete the handshake; all that follows is for a member.
+struct admit {
+  connection_id connection;
+};
+/// Send the reason as the last message, and discard what comes until the core closes the
+/// connection.
+struct refuse {
+  connection_id connection;
+  std::string reason;
+  bool for_now = false;
+};
+struct send {
+  std::vector<connection_id> to;
+  any_message content;
+};
+/// Send the bytes of `node` in pieces (deposit: as deposits), after all that was sent before.
+struct contribute {
+  std::vector<connection_id> to;
+  bool deposit = false;
+  std::uint64_t round = 0;
+  node_id node;
+  shared_bytes bytes;
+};
+/// Write the messages of this event before its next action, which may end the process.
+struct write_notices {
+  std::vector<connection_id> to;
+};
+/// Write what the connection takes at once, and close it.
+struct close {
+  connection_id connection;
+};
+struct stop_listening {};
+
+// Reports to the process.
+
+/// What the join waits for now.
+struct waiting {
+  std::string text;
+};
+struct refused_join {
+  std::string line;
+};
+struct gone_early {
+  std::string line;
+};
+/// `for_now`: a later join may succeed.
+struct join_failed {
+  std::string why;
+  bool for_now = false;
+};
+/// To be added to this clock to get that of node 0.
+struct clock_offset {
+  std::int64_t ns = 0;
+};
+struct joined {
+  std::vector<roster_entry> members;
+};
+/// At most once. Not after leave.
+struct lost {
+  node_id node;
+  std::string message;
+};
+/// The process may end once all messages are written.
+struct left {};
+/// The answers to contributed. `all`: by node; empty if they were for node 0.
+struct exchanged {
+  std::vector<shared_bytes> all;
+};
+struct exchange_failed {
+  std::string why;
+};
+
+using any = std::variant<connect, admit, refuse, send, contribute, write_notices, close,
+                         stop_listening, waiting, refused_join, gone_early, join_failed,
+                         clock_offset, joined, lost, left, exchanged, exchange_failed>;
+
+}  // namespace action
+
+}  // namespace rrfp::membership_core

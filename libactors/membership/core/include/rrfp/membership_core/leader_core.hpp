@@ -1,0 +1,142 @@
+/// The membership of node 0: who may join, when the job begins, who is silent, lost or gone.
+///
+///   opening -> joining -> running -> lost
+///                            |         |
+///                            +-> leaving -> closed
+///
+/// Each connection: handshaking -> introducing -> joined, or handshaking -> refused. A connection
+/// that ends before the job begins frees its node number; from then on it is a loss unless the node
+/// said goodbye. The first loss is announced to all nodes, which report it in the same words.
+///
+/// Pure: equal events and times give equal actions. An event that the phase does not expect, or of
+/// a connection that is closed, changes nothing.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/membership_core/common.hpp>
+
+namespace rrfp::membership_core {
+
+enum class leader_phase : std::uint8_t {
+  opening,  ///< the listener is not open yet
+  joining,
+  running,
+  lost,  ///< a node was lost; others may still be connected
+  leaving,
+  closed,
+};
+
+std::string_view name(leader_phase p);
+
+class leader_core {
+ public:
+  /// Limit of connections that have not joined; a further one closes the oldest.
+  static constexpr std::size_t pending_max = 64;
+  /// How long a refused node has to read the reason.
+  static constexpr std::int64_t refused_max = 1'000'000'000;
+  static constexpr int refusals_reported_max = 100;
+
+  explicit leader_core(core_options options)
+      : common_(std::move(options)), by_node_(common_.options.nodes) {}
+  leader_core(leader_core&&) = default;  // a copy's nodes would be those of the original
+
+  /// The actions, to be carried out in this order.
+  std::vector<action::any> on(const event::any& e, std::int64_t now);
+  leader_phase phase() const { return phase_; }
+
+ private:
+  enum class stage : std::uint8_t {
+    handshaking,
+    introducing,  ///< admitted; its introduction is missing
+    joined,
+    refused,  ///< the reason is being sent
+  };
+  struct peer {
+    connection_id id;
+    std::string address;
+    std::string host;
+    std::int64_t since = 0;  ///< start of the handshake, or of the refusal
+    std::int64_t heard = 0;
+    stage at = stage::handshaking;
+    std::int64_t heartbeat_due = 0;
+    node_id node{};
+    std::string description{};
+    std::string card{};
+    std::string status{};
+    bool said_goodbye = false;
+  };
+
+  bool expects(const event::any& e) const;
+  static bool is_admitted(const peer& p) {
+    return p.at == stage::introducing || p.at == stage::joined;
+  }
+
+  void after(const event::listening& e);
+  void after(const event::unreachable&) {}
+  void after(const event::opened& e);
+  void after(const event::proven& e);
+  void after(const event::refused& e);
+  void after(const event::heard& e) { peers_.at(e.connection).heard = now_; }
+  void after(const event::received& e);
+  void after(const event::garbled& e);
+  void after(const event::closed& e) { drop(e.connection, e.why); }
+  void after(const event::contributed& e) { contribute(common_.begin_exchange(e)); }
+  void after(const event::interrupted&) { common_.interrupt(); }
+  void after(const event::status_set& e) { common_.status = e.text; }
+  void after(const event::leave&);
+  void after(const event::closing& e);
+  void after(const event::woke&) { common_.note_turn(now_); }
+  void after(const event::turn&);
+
+  // Each takes a message of a node that has joined. Returns why its connection must end, if so.
+  std::string take(peer& p, const ping& m);
+  std::string take(peer&, const pong&) { return {}; }
+  std::string take(peer& p, const goodbye&);
+  std::string take(peer& p, const piece& m) { return take_piece(p, m, true); }
+  std::string take(peer& p, const deposit& m) { return take_piece(p, m, false); }
+  std::string take(peer&, const lost& m);
+  /// All that a node may not say.
+  template <class Message>
+  std::string take(peer&, const Message&) {
+    return "it sent a malformed message";
+  }
+  std::string take_piece(peer& p, const piece& m, bool passed_on);
+
+  void check(peer& p);
+  std::string why_unavailable(node_id node) const;
+  void introduce_node(peer& p, const any_message& m);
+  void start_if_complete();
+  void report_missing_nodes();
+  /// Closes the connection; a member of a started job is lost.
+  void drop(connection_id c, const std::string& why);
+  void refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
+              const std::string& answer, bool for_now = false);
+  void report_refusal(const peer& p, std::optional<node_id> claimed, const std::string& reason);
+  void declare_lost(const peer& p, const std::string& why);
+  /// Node 0 itself is lost.
+  void declare_self_lost(const std::string& message);
+  /// Whether all other nodes have been silent for about the node timeout.
+  bool all_nodes_silent() const;
+  bool all_said_goodbye() const;
+  /// The connections of the nodes that have joined, by node.
+  std::vector<connection_id> members(const peer* except = nullptr) const;
+  void send(std::vector<connection_id> to, any_message m);
+  void contribute(std::optional<action::contribute> c, const peer* except = nullptr);
+
+  common_part common_;
+  leader_phase phase_ = leader_phase::opening;
+  std::int64_t now_ = 0;
+  std::string listening_;
+  std::string host_;
+  std::map<connection_id, peer> peers_;
+  std::vector<peer*> by_node_;  ///< admitted; the entry of node 0 stays null
+  int refusals_ = 0;
+};
+
+}  // namespace rrfp::membership_core

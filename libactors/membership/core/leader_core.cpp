@@ -1,0 +1,328 @@
+#include <rrfp/membership_core/leader_core.hpp>
+
+#include <algorithm>
+
+namespace rrfp::membership_core {
+
+std::string_view name(leader_phase p) {
+  switch (p) {
+    case leader_phase::opening: return "opening";
+    case leader_phase::joining: return "joining";
+    case leader_phase::running: return "running";
+    case leader_phase::lost: return "lost";
+    case leader_phase::leaving: return "leaving";
+    case leader_phase::closed: return "closed";
+  }
+  return "?";
+}
+
+std::vector<action::any> leader_core::on(const event::any& e, std::int64_t now) {
+  now_ = now;
+  if (expects(e)) {
+    std::visit([this](const auto& x) { after(x); }, e);
+    contribute(common_.settle_exchange(now));
+    if (phase_ == leader_phase::leaving && all_said_goodbye()) common_.report_left();
+  }
+  return common_.take_actions();
+}
+
+/// Events that come too late or too early end here.
+bool leader_core::expects(const event::any& e) const {
+  using namespace event;
+  const auto connection = connection_of(e);
+  const auto found = connection ? peers_.find(*connection) : peers_.end();
+  const auto* p = found != peers_.end() ? &found->second : nullptr;
+  switch (phase_) {
+    case leader_phase::opening:
+      return is<listening, interrupted, status_set, closing, woke, turn>(e);
+    case leader_phase::joining:
+      if (is<contributed, leave>(e)) return false;
+      break;
+    case leader_phase::running:
+    case leader_phase::lost:
+    case leader_phase::leaving: break;
+    case leader_phase::closed: return false;
+  }
+  if (is<opened>(e)) return p == nullptr;
+  if (is<proven>(e) && std::get<proven>(e).node.value() >= common_.options.nodes) return false;
+  if (is<proven, event::refused>(e)) return p != nullptr && p->at == stage::handshaking;
+  if (is<received>(e)) return p != nullptr && is_admitted(*p);
+  if (is<heard, garbled, event::closed>(e)) return p != nullptr;
+  return !is<listening, unreachable>(e);
+}
+
+// ---- joining
+
+void leader_core::after(const event::listening& e) {
+  listening_ = e.address;
+  host_ = e.host;
+  phase_ = leader_phase::joining;
+  report_missing_nodes();
+  start_if_complete();
+}
+
+void leader_core::after(const event::opened& e) {
+  const auto is_pending = [](const auto& p) { return p.second.at != stage::joined; };
+  if (static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), is_pending)) >=
+      pending_max)
+    // A node needs one round trip and retries, so silent connections cannot block it.
+    drop(std::find_if(peers_.begin(), peers_.end(), is_pending)->first,
+         "closed for a newer connection");
+  peers_.emplace(e.connection, peer{e.connection, e.address, e.host, now_, now_});
+}
+
+void leader_core::after(const event::proven& e) {
+  auto& p = peers_.at(e.connection);
+  if (const auto why = why_unavailable(e.node); !why.empty()) {
+    return refuse(p, e.node, why, why, true);
+  }
+  p.node = e.node;
+  p.at = stage::introducing;
+  by_node_[p.node.value()] = &p;
+  common_.act(action::admit{p.id});
+}
+
+std::string leader_core::why_unavailable(node_id node) const {
+  if (node == node_id{0}) return "node 0 is the node that listens";
+  const auto name = name_of(node, {});
+  if (phase_ != leader_phase::joining)
+    return name + " is too late: all " + std::to_string(common_.options.nodes) +
+           " nodes have joined";
+  const auto* by = by_node_[node.value()];
+  return by != nullptr ? name + " has already joined from " + by->address : "";
+}
+
+void leader_core::after(const event::refused& e) {
+  refuse(peers_.at(e.connection), e.node, e.reason, e.reason, e.for_now);
+}
+
+void leader_core::refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
+                         const std::string& answer, bool for_now) {
+  report_refusal(p, claimed, reason);
+  common_.act(action::refuse{p.id, answer, for_now});
+  p.since = now_;
+  p.at = stage::refused;
+}
+
+void leader_core::report_refusal(const peer& p, std::optional<node_id> claimed,
+                                 const std::string& reason) {
+  if (refusals_ > refusals_reported_max) return;
+  if (++refusals_ > refusals_reported_max)
+    return common_.act(action::refused_join{"further refused joins are not reported"});
+  const auto as = claimed ? " as " + name_of(*claimed, {}) : "";
+  common_.act(action::refused_join{"refused a join from " + p.address + as + ": " + reason});
+}
+
+void leader_core::introduce_node(peer& p, const any_message& m) {
+  const auto* said = std::get_if<introduce>(&m);
+  if (said == nullptr) return drop(p.id, "expected an introduction");
+  p.description = printable(said->description);
+  p.card = said->card;
+  p.at = stage::joined;
+  report_missing_nodes();
+  start_if_complete();
+}
+
+void leader_core::start_if_complete() {
+  const auto& o = common_.options;
+  const auto to = members();
+  if (phase_ != leader_phase::joining || to.size() + 1 < o.nodes) return;
+  std::vector<roster_entry> roster{{0, host_, o.description, o.card}};
+  for (const auto* p : by_node_)
+    if (p != nullptr) roster.push_back({p->node.value(), p->host, p->description, p->card});
+  if (!to.empty()) {
+    for (const auto& entry : roster) send(to, entry);
+    send(to, start{});
+  }
+  common_.join(std::move(roster));
+  phase_ = leader_phase::running;
+}
+
+void leader_core::report_missing_nodes() {
+  if (phase_ != leader_phase::joining) return;
+  std::vector<std::uint32_t> missing;
+  for (std::uint32_t i = 1; i < by_node_.size(); ++i)
+    if (by_node_[i] == nullptr || by_node_[i]->at != stage::joined) missing.push_back(i);
+  // The heartbeats carry it to the nodes that wait, for their own messages.
+  common_.status = missing.empty() ? "" : "waiting for " + names_of(missing);
+  common_.act(action::waiting{common_.status + " (listening on " + listening_ + ")"});
+}
+
+// ---- messages
+
+void leader_core::after(const event::received& e) {
+  auto& p = peers_.at(e.connection);
+  if (p.at == stage::introducing) {
+    return introduce_node(p, e.content);
+  }
+  const auto why = std::visit([&](const auto& m) { return take(p, m); }, e.content);
+  if (!why.empty()) drop(e.connection, why);
+}
+
+std::string leader_core::take(peer& p, const ping& m) {
+  p.status = printable(m.status);
+  send({p.id}, pong{m.sent_ns, now_});
+  return {};
+}
+
+std::string leader_core::take(peer&, const lost& m) {
+  if (phase_ == leader_phase::joining || m.node != 0) return "it sent a malformed message";
+  if (common_.was_stalled(now_)) declare_self_lost(printable(m.why));
+  return "it received no heartbeat from node 0 for " + seconds_text(common_.options.node_timeout);
+}
+
+std::string leader_core::take_piece(peer& p, const piece& m, bool passed_on) {
+  if (phase_ == leader_phase::joining) return "it sent a malformed message";
+  if (m.node != p.node.value()) return "it sent another node's piece of an exchange";
+  auto whole = common_.add_piece(m);
+  if (!whole) return "it sent a malformed piece of an exchange";
+  if (*whole != nullptr && passed_on)
+    contribute(action::contribute{{}, false, m.round, p.node, *std::move(whole)}, &p);
+  return {};
+}
+
+std::string leader_core::take(peer& p, const goodbye&) {
+  if (std::exchange(p.said_goodbye, true)) return {};
+  if (phase_ == leader_phase::joining) return "left before the job began";
+  if (phase_ != leader_phase::leaving) send({p.id}, goodbye{});
+  common_.depart(p.node);
+  // After this node's contributions, which others may not have received yet.
+  send(members(&p), departed{p.node.value()});
+  return {};
+}
+
+void leader_core::after(const event::garbled& e) {
+  auto& p = peers_.at(e.connection);
+  if (p.at == stage::handshaking)
+    refuse(p, {}, e.why, "not an rrfp node: " + e.why);
+  else
+    drop(p.id, e.why);
+}
+
+// ---- losses
+
+void leader_core::drop(connection_id c, const std::string& why) {
+  const auto found = peers_.find(c);
+  const auto& p = found->second;
+  const bool admitted = is_admitted(p);
+  const bool is_loss = admitted && phase_ == leader_phase::running && !p.said_goodbye;
+  if (p.at == stage::handshaking || p.at == stage::introducing)
+    report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
+  if (admitted) by_node_[p.node.value()] = nullptr;
+  if (is_loss) declare_lost(p, why);
+  common_.act(action::close{c});
+  if (admitted && phase_ == leader_phase::joining) {
+    report_missing_nodes();  // it may join again
+    if (p.at == stage::joined) common_.act(gone_early(name_of(p.node, p.description), why));
+  }
+  peers_.erase(found);
+}
+
+void leader_core::declare_lost(const peer& p, const std::string& why) {
+  // A restarted node must wait for the next job, not be refused by the rest of this one.
+  common_.act(action::stop_listening{});
+  const auto message = name_of(p.node, p.description, p.status) + " was lost: " + why;
+  const lost notice{p.node.value(), message};
+  send(members(), notice);
+  common_.act(action::write_notices{members()});
+  // If it only stalled, it reads the notice when it resumes.
+  send({p.id}, notice);
+  common_.lose(p.node, message);
+  phase_ = leader_phase::lost;
+}
+
+void leader_core::declare_self_lost(const std::string& message) {
+  if (phase_ != leader_phase::running) return;
+  common_.act(action::stop_listening{});
+  send(members(), lost{0, message});
+  common_.lose(node_id{0}, message);
+  phase_ = leader_phase::lost;
+}
+
+bool leader_core::all_nodes_silent() const {
+  if (phase_ != leader_phase::running) return false;
+  const auto limit = common_.options.node_timeout - 3 * common_.options.heartbeat;
+  std::size_t silent = 0;
+  for (const auto* p : by_node_) {
+    if (p == nullptr || p->at != stage::joined || p->said_goodbye) continue;
+    if (now_ - p->heard < limit) return false;
+    ++silent;
+  }
+  return silent > 1;
+}
+
+// ---- time
+
+void leader_core::after(const event::turn&) {
+  common_.note_turn(now_);
+  const auto stall = common_.take_stall();
+  for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
+  for (auto next = peers_.begin(); next != peers_.end();) check((next++)->second);
+}
+
+void leader_core::check(peer& p) {
+  const auto& o = common_.options;
+  switch (p.at) {
+    case stage::handshaking:
+    case stage::introducing:
+      if (now_ - p.since > handshake_max)
+        drop(p.id, "it did not finish its handshake within " + seconds_text(handshake_max));
+      return;
+    case stage::joined: {
+      if (now_ - p.heard > o.node_timeout) {
+        const auto limit = seconds_text(o.node_timeout);
+        if (!all_nodes_silent()) return drop(p.id, "it sent no heartbeat for " + limit);
+        return declare_self_lost(name_of(o.node, o.description, common_.status) +
+                                 " was lost: no other node sent it a heartbeat for " + limit);
+      }
+      if (now_ < p.heartbeat_due) return;
+      p.heartbeat_due = now_ + o.heartbeat;
+      return send({p.id}, ping{now_, common_.status});
+    }
+    case stage::refused:
+      if (now_ - p.since > refused_max) drop(p.id, {});
+      return;
+  }
+}
+
+// ---- what this process asks for
+
+void leader_core::after(const event::leave&) {
+  if (common_.is_leaving()) return;
+  common_.begin_leaving();
+  common_.act(action::stop_listening{});
+  send(members(), goodbye{});
+  phase_ = leader_phase::leaving;
+}
+
+void leader_core::after(const event::closing& e) {
+  if (phase_ == leader_phase::joining)
+    send(members(), give_up{printable(e.reason, reason_bytes_max)});
+  common_.begin_leaving();
+  phase_ = leader_phase::closed;
+}
+
+bool leader_core::all_said_goodbye() const {
+  return std::all_of(by_node_.begin(), by_node_.end(), [](const peer* p) {
+    return p == nullptr || p->at != stage::joined || p->said_goodbye;
+  });
+}
+
+std::vector<connection_id> leader_core::members(const peer* except) const {
+  std::vector<connection_id> all;
+  for (const auto* p : by_node_)
+    if (p != nullptr && p != except && p->at == stage::joined) all.push_back(p->id);
+  return all;
+}
+
+void leader_core::send(std::vector<connection_id> to, any_message m) {
+  if (!to.empty()) common_.act(action::send{std::move(to), std::move(m)});
+}
+
+void leader_core::contribute(std::optional<action::contribute> c, const peer* except) {
+  if (!c) return;
+  c->to = members(except);
+  if (!c->to.empty()) common_.act(*std::move(c));
+}
+
+}  // namespace rrfp::membership_core
