@@ -89,7 +89,7 @@ void run_node(std::uint32_t number, std::chrono::milliseconds limit, std::uint16
     ::_exit(1);
   }
   report(false);
-  if (!(*joined)->loss(24h).empty()) report(true);
+  if ((*joined)->loss(24h)) report(true);
   // If it ended, the others would notice its closed connection instead of the loss.
   for (;;) ::pause();
 }

@@ -37,7 +37,7 @@ actors::join_hooks hooks_of(const join_options& join, std::string description,
 }
 
 int end_with_loss(const node_context& context, const std::string& message) {
-  if (context.reports(actors::ending::node_lost, message)) print_error("rrfp-node: {}\n", message);
+  if (context.reports(actors::ending::node_lost)) print_error("rrfp-node: {}\n", message);
   return exit_node_lost;
 }
 
@@ -48,7 +48,7 @@ int wait_for_outputs(const node_context& context, interrupt_watch& interrupts) {
   (void)members.gather({}, outputs_limit);
   interrupts.on_interrupt(nullptr);
   const auto lost = members.loss();
-  return lost.empty() ? exit_done : end_with_loss(context, lost);
+  return lost ? end_with_loss(context, lost->why) : exit_done;
 }
 
 }  // namespace

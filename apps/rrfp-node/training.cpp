@@ -89,7 +89,7 @@ result<prepared_run> prepare(const job::job& j, actors::session_setup setup, std
 /// Reports why a run failed, on one of the nodes of a launcher. Returns the run's exit code.
 int report_end(const std::string& prefix, const actors::run_result& r,
                const node_context& context) {
-  if (r.how != actors::ending::done && context.reports(r.how, r.message))
+  if (r.how != actors::ending::done && context.reports(r.how))
     print_error("rrfp-node: {}{}\n", prefix, cause_of(r, context.leads()));
   return exit_code_of(r.how);
 }

@@ -25,10 +25,11 @@ struct node_context : actors::job_node {
   bool launched = false;
 
   /// Whether this node reports how the job ended: node 0 does, or node 1 after the loss of node 0.
-  bool reports(actors::ending how, const std::string& message) const {
+  bool reports(actors::ending how) const {
     if (!launched || leads()) return true;
-    return how == actors::ending::node_lost && members->node() == node_id{1} &&
-           message.starts_with("node 0 ");
+    if (how != actors::ending::node_lost || members->node() != node_id{1}) return false;
+    const auto lost = members->loss();
+    return lost && lost->node == node_id{0};
   }
 };
 

@@ -61,8 +61,8 @@ result<std::vector<json>> exchange_node_info(membership& members, const result<j
 
 /// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
-  auto known = members.loss(unexplained_loss_time);
-  return known.empty() ? hint : error{std::move(known)};
+  const auto known = members.loss(unexplained_loss_time);
+  return known ? error{known->why, error_kind::node_lost} : hint;
 }
 
 }  // namespace

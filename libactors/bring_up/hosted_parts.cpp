@@ -253,7 +253,7 @@ status hosted_parts::check_restored() const {
   if (cluster_ && !taken.empty()) {
     constexpr std::chrono::minutes limit{5};
     const auto all = cluster_->members->all_gather(is_restored_, limit);
-    if (!all) return error{all.message(), error_kind::node_lost};
+    if (!all) return all.failure();
     for (const auto& of_node : *all) {
       if (of_node.size() != taken.size())
         return error{setup_.resume->folder + ": nodes see different tensors in it"};

@@ -23,7 +23,7 @@ result<std::uint64_t> draw_token(membership& members) {
   std::random_device random;
   const auto own = std::to_string((std::uint64_t{random()} << 32) ^ random());
   const auto all = members.all_gather(own, std::chrono::seconds{30});
-  if (!all) return error{all.message(), error_kind::node_lost};
+  if (!all) return all.failure();
   std::uint64_t token = 0;
   for (const auto& one : *all) token = XXH64(one.data(), one.size(), token);
   return token;
@@ -68,13 +68,8 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);
   m.on_gone_early = std::move(hooks.on_gone_early);
-  bool may_join_later = false;
-  m.may_join_later = &may_join_later;
   auto members = membership::join(std::move(m), {});
-  if (!members) {
-    if (!may_join_later) return members.failure();
-    return error{members.message(), error_kind::node_lost};
-  }
+  if (!members) return members.failure();
   auto token = draw_token(**members);
   return joined_job{*std::move(members), std::move(token)};
 }
@@ -88,15 +83,14 @@ result<std::vector<std::string>> agree(membership& members, const result<std::st
   };
   auto all = members.all_gather(
       mine ? success_mark + *mine : mark_of(mine.failure().kind) + mine.message(), limit);
-  if (!all) return error{all.message(), error_kind::node_lost};
+  if (!all) return all.failure();
   for (std::size_t n = 0; n < all->size(); ++n) {
     auto& answer = (*all)[n];
     const char mark = answer.empty() ? '\0' : answer.front();
     answer.erase(0, 1);
     if (mark == success_mark) continue;
     // The cause may be the loss of another node.
-    if (auto lost = members.loss(); !lost.empty())
-      return error{std::move(lost), error_kind::node_lost};
+    if (auto lost = members.loss()) return error{std::move(lost->why), error_kind::node_lost};
     return error{
         "node " + std::to_string(n) + " (" + members.members()[n].description + "): " + answer,
         static_cast<error_kind>(mark - '0')};

@@ -254,9 +254,9 @@ class session::impl {
       // report the loss. A failure together with a loss is its consequence: a collective of the
       // lost node fails before the loss is known.
       const bool can_be_loss = over.how == ending::done || over.how == ending::failed;
-      if (auto lost = cluster_->members->loss(); can_be_loss && !lost.empty()) {
+      if (const auto lost = cluster_->members->loss(); can_be_loss && lost) {
         result.how = ending::node_lost;
-        result.message = std::move(lost);
+        result.message = lost->why;
       }
       if (over.how == ending::node_lost && leads && setup_.trace != nullptr)
         result.trace_gaps = "only the tasks of node 0: " + over.message;

@@ -73,8 +73,8 @@ void membership::on_lost(std::function<void(node_id, std::string)> callback) {
   impl_->watcher->on_lost(std::move(callback));
 }
 
-std::string membership::loss(std::chrono::milliseconds limit) {
-  return impl_->watcher->loss_message(limit);
+std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {
+  return impl_->watcher->loss(limit);
 }
 
 void membership::set_status(std::string text) { impl_->watcher->set_status(text); }

@@ -381,7 +381,7 @@ void watcher::carry_out(const action::exchanged& a) {
 }
 
 void watcher::carry_out(const action::exchange_failed& a) {
-  report([&] { exchanged_ = error{a.why}; });
+  report([&] { exchanged_ = a.why; });
 }
 
 }  // namespace rrfp::actors::control

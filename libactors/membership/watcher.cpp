@@ -52,26 +52,27 @@ status watcher::join() {
   const auto deadline = clock::now() + options_.join_timeout;
   on_stop_.emplace(options_.stop, [this] { interrupt(); });
   thread_ = std::thread{[this] { watch(); }};
-  std::string why;
+  const auto name = fmt::format("node {}", options_.node.value());
+  error why;
   {
     std::unique_lock lock{mutex_};
     changed_.wait_until(lock, deadline, [&] { return joined_ || join_failure_ || interrupted_; });
     if (joined_) return success();
     const auto waiting = waiting_.empty() ? "" : ": " + waiting_;
     if (join_failure_)
-      why = join_failure_->why;
+      why = {join_failure_->why,
+             join_failure_->for_now ? error_kind::node_lost : error_kind::bad_input};
     else if (interrupted_)
-      why = "interrupted while joining" + waiting;
+      why = {"interrupted while joining" + waiting, error_kind::interrupted};
     else
-      why = fmt::format("the {} nodes of the job did not join within {}{}", options_.nodes,
-                        seconds_text(std::chrono::nanoseconds{options_.join_timeout}.count()),
-                        waiting);
-    if (options_.may_join_later != nullptr)
-      *options_.may_join_later = (!join_failure_ || join_failure_->for_now) && !interrupted_;
-    give_up_reason_ = fmt::format("node {} gave up: {}", options_.node.value(), why);
+      why = {fmt::format("the {} nodes of the job did not join within {}{}", options_.nodes,
+                         seconds_text(std::chrono::nanoseconds{options_.join_timeout}.count()),
+                         waiting),
+             error_kind::node_lost};
+    give_up_reason_ = name + " gave up: " + why.message;
   }
   end();
-  return error{fmt::format("node {}: {}", options_.node.value(), why)};
+  return within(name, std::move(why));
 }
 
 void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
@@ -83,10 +84,11 @@ void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
   wake_.set();
 }
 
-std::string watcher::loss_message(std::chrono::milliseconds limit) {
+std::optional<node_loss> watcher::loss(std::chrono::milliseconds limit) {
   std::unique_lock lock{mutex_};
   changed_.wait_for(lock, limit, [&] { return lost_ || interrupted_ || leaving_; });
-  return lost_ ? lost_->message : std::string{};
+  if (!lost_) return std::nullopt;
+  return node_loss{lost_->node, lost_->message};
 }
 
 void watcher::set_status(const std::string& text) {
@@ -126,7 +128,8 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
   std::unique_lock lock{mutex_};
   RRFP_CHECK(!exchanging_, "only one exchange may run at a time");
   if (closing_)
-    return error{lost_ ? lost_->message : "this node leaves the job during an exchange"};
+    return lost_ ? error{lost_->message, error_kind::node_lost}
+                 : error{"this node leaves the job during an exchange", error_kind::failed};
   exchanging_ = true;
   post(event::contributed{to_node_0, std::make_shared<const std::string>(std::move(bytes)),
                           std::chrono::nanoseconds{limit}.count(),

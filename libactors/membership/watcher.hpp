@@ -46,7 +46,7 @@ class watcher {
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
   void set_status(const std::string& text);
-  std::string loss_message(std::chrono::milliseconds limit);
+  std::optional<node_loss> loss(std::chrono::milliseconds limit);
   result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit,
                                             bool to_node_0);
   void leave(std::chrono::milliseconds limit);

@@ -118,14 +118,17 @@ TEST_CASE("A node 0 that is cut off from all nodes names itself, and the others 
 TEST_CASE("loss() returns the loss, and waits for it no longer than its limit") {
   job all{3};
   auto nodes = join_all(all, 3);
-  CHECK(nodes[0]->loss().empty());
+  CHECK_FALSE(nodes[0]->loss());
   const auto begun = clock::now();
-  CHECK(nodes[1]->loss(50ms).empty());
+  CHECK_FALSE(nodes[1]->loss(50ms));
   CHECK(clock::now() - begun >= 50ms);
   nodes[2].reset();
   for (const auto i : {0, 1})
-    CHECK(nodes[i]->loss(10s) == "node 2 (stage 2) was lost: connection closed");
-  CHECK(nodes[0]->all_gather("0", 1s).message() == nodes[0]->loss());
+    CHECK(nodes[i]->loss(10s)->why == "node 2 (stage 2) was lost: connection closed");
+  CHECK(nodes[0]->loss()->node == node_id{2});
+  const auto gathered = nodes[0]->all_gather("0", 1s);
+  CHECK(gathered.message() == nodes[0]->loss()->why);
+  CHECK(gathered.failure().kind == error_kind::node_lost);
 }
 
 TEST_CASE("The message of a loss contains the status of the node, the same everywhere") {

@@ -199,7 +199,7 @@ class cluster {
     CHECK(a.all.size() == nodes_.size());
     ++nodes_[i].exchanges;
   }
-  void carry_out(std::size_t, const action::exchange_failed& a) { FAIL_CHECK(a.why); }
+  void carry_out(std::size_t, const action::exchange_failed& a) { FAIL_CHECK(a.why.message); }
 
   random_source random_;
   std::int64_t now_ = 0;

@@ -158,7 +158,11 @@ std::string line_of(const action::exchanged& a) {
   for (const auto& bytes : a.all) all += " '" + *bytes + "'";
   return all;
 }
-std::string line_of(const action::exchange_failed& a) { return "exchange_failed" + told(a.why); }
+std::string line_of(const action::exchange_failed& a) {
+  constexpr const char* kinds[] = {"bad_input", "failed", "node_lost", "interrupted"};
+  return std::string{"exchange_failed "} + kinds[static_cast<int>(a.why.kind)] +
+         told(a.why.message);
+}
 
 bool is_ping(const action::any& a) {
   const auto* sent = std::get_if<action::send>(&a);

@@ -62,8 +62,9 @@ void common_part::report_left() {
 
 std::optional<action::contribute> common_part::begin_exchange(const event::contributed& e) {
   if (exchange_failed_) {
-    act(action::exchange_failed{loss_ ? loss_->message
-                                      : "an earlier exchange failed: no further one is possible"});
+    act(action::exchange_failed{
+        {loss_ ? loss_->message : "an earlier exchange failed: no further one is possible",
+         error_kind::node_lost}});
     return std::nullopt;
   }
   exchange_ = e;
@@ -110,11 +111,11 @@ std::optional<action::contribute> common_part::settle_exchange(std::int64_t now)
     if (!collects) return std::nullopt;
     return action::contribute{{}, false, round, node_id{0}, std::make_shared<const std::string>()};
   }
-  if (auto why = exchange_failure(now); !why.empty()) {
+  if (auto why = exchange_failure(now)) {
     exchange_failed_ = true;
     exchange_.reset();
     rounds_.clear();
-    act(action::exchange_failed{std::move(why)});
+    act(action::exchange_failed{*std::move(why)});
   }
   return std::nullopt;
 }
@@ -129,11 +130,11 @@ bool common_part::is_complete() const {
   return std::find(all.begin(), all.end(), nullptr) == all.end();
 }
 
-std::string common_part::exchange_failure(std::int64_t now) const {
-  if (loss_) return loss_->message;
-  if (interrupted_) return "interrupted during an exchange";
-  if (leaving_) return "this node leaves the job during an exchange";
-  if (departed_.empty() && now < exchange_->deadline) return {};
+std::optional<error> common_part::exchange_failure(std::int64_t now) const {
+  if (loss_) return error{loss_->message, error_kind::node_lost};
+  if (interrupted_) return error{"interrupted during an exchange", error_kind::interrupted};
+  if (leaving_) return error{"this node leaves the job during an exchange", error_kind::failed};
+  if (departed_.empty() && now < exchange_->deadline) return std::nullopt;
   std::vector<std::uint32_t> missing;
   for (std::uint32_t node = 0; const auto& bytes : expected()) {
     if (bytes == nullptr) missing.push_back(node);
@@ -141,11 +142,13 @@ std::string common_part::exchange_failure(std::int64_t now) const {
   }
   for (const auto node : missing)
     if (departed_.contains(node_id{node}))
-      return name_of(node_id{node}, descriptions_.at(node)) +
-             " has left the job: no exchange with it";
-  if (now < exchange_->deadline) return {};
-  return "an exchange exceeded " + seconds_text(exchange_->limit) + ": no contribution from " +
-         names_of(missing);
+      return error{
+          name_of(node_id{node}, descriptions_.at(node)) + " has left the job: no exchange with it",
+          error_kind::node_lost};
+  if (now < exchange_->deadline) return std::nullopt;
+  return error{"an exchange exceeded " + seconds_text(exchange_->limit) +
+                   ": no contribution from " + names_of(missing),
+               error_kind::node_lost};
 }
 
 }  // namespace rrfp::membership_core

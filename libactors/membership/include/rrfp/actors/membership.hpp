@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -65,9 +66,6 @@ struct membership_options {
 
   /// Releases a blocked join or exchange, like interrupt().
   std::stop_token stop;
-  /// May be null. A failed join() sets it to whether a later one may succeed: because nodes did not
-  /// join in time, node 0 was unreachable, or the previous job or process of this node still runs.
-  bool* may_join_later = nullptr;
   /// Node 0: called on the watch thread with one line for each refused join, at most 100.
   std::function<void(std::string)> on_refused;
   /// Called on the watch thread with one line when a joined node disconnects before the job begins:
@@ -84,12 +82,19 @@ struct member {
   std::string description;
 };
 
+struct node_loss {
+  node_id node;
+  std::string why;  ///< for the user
+};
+
 /// The membership of this process in a job. Thread-safe; but the on_lost callback must not call the
 /// functions that block (all_gather, gather, leave, the destructor).
 class membership {
  public:
   /// Blocks until all nodes have joined. Node 0 listens; the others retry until node 0 is up. An
-  /// error says what was expected, what was found, and which nodes are missing.
+  /// error says what was expected, what was found, and which nodes are missing. It is node_lost if
+  /// a later join may succeed: nodes did not join in time, node 0 was unreachable, or the previous
+  /// job or process of this node still runs.
   static result<std::unique_ptr<membership>> join(membership_options options, std::string card);
 
   /// The other nodes report this node as lost unless leave() was called before.
@@ -110,15 +115,16 @@ class membership {
   /// be null.
   void on_lost(std::function<void(node_id, std::string why)> callback);
 
-  /// The message of the loss, for which it waits at most `limit`. Empty: no loss.
-  std::string loss(std::chrono::milliseconds limit = {});
+  /// The loss, for which it waits at most `limit`; nothing if there is none.
+  std::optional<node_loss> loss(std::chrono::milliseconds limit = {});
 
   /// The progress of this node ("step 12"), sent with heartbeats and named if the node is lost.
   void set_status(std::string text);
 
   /// Every node contributes bytes and gets those of all nodes, by number. All nodes must call
   /// all_gather() and gather() in the same order, from one thread at a time. Error: a node was lost
-  /// or left, `limit` has passed, or interrupt(). After an error no further exchange is possible.
+  /// or left, or `limit` has passed (node_lost), or interrupt(). After an error no further exchange
+  /// is possible.
   result<std::vector<std::string>> all_gather(std::string bytes, std::chrono::milliseconds limit);
 
   /// The same, but only node 0 gets the bytes: the others get an empty result once node 0 has the

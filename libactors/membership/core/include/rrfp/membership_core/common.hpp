@@ -80,7 +80,7 @@ class common_part {
   std::span<const shared_bytes> expected() const;
   bool is_complete() const;
   /// Why the exchange cannot complete; empty if it still can.
-  std::string exchange_failure(std::int64_t now) const;
+  std::optional<error> exchange_failure(std::int64_t now) const;
 
   std::vector<action::any> actions_;
   std::optional<std::int64_t> last_turn_;

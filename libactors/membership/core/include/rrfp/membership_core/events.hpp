@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
+#include <rrfp/base/result.hpp>
 #include <rrfp/membership_core/messages.hpp>
 
 namespace rrfp::membership_core {
@@ -188,7 +189,7 @@ struct exchanged {
   std::vector<shared_bytes> all;
 };
 struct exchange_failed {
-  std::string why;
+  error why;
 };
 
 using any = std::variant<connect, admit, refuse, send, contribute, write_notices, close,
