@@ -37,7 +37,7 @@ constexpr std::uint64_t microbatch_bytes = 100;
 
 std::unique_ptr<policy> make_hint(hint h, const pipeline_shape& shape) {
   if (h == hint::bfw) {
-    const auto set = policies::make_policy_set("bfw", shape);
+    const auto set = policies::registry().make("bfw", shape);
     return (*set)->make(stage_id{shape.stages - 1});
   }
   sequence order;

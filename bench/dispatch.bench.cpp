@@ -288,7 +288,7 @@ launches run(const scenario& wanted, std::uint32_t ranks, std::chrono::microseco
   s.lookahead = wanted.lookahead;
   s.spin = spin;
   s.limits.assign(wanted.stages, memory_limit{});
-  const auto set = policies::make_policy_set("bf", s.shape);
+  const auto set = policies::registry().make("bf", s.shape);
   if (!set) throw std::runtime_error(set.message());
   s.make_policy = [set = *set](stage_id stage) { return set->make(stage); };
   s.train.steps = steps + 1;

@@ -52,7 +52,7 @@ simulate::stage_costs costs_of(const pipeline_shape& shape, bool jitter) {
 }
 
 void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {
-  const auto set = value_or_exit(policies::make_policy_set(c.policy, shape));
+  const auto set = value_or_exit(policies::registry().make(c.policy, shape));
   const auto costs = costs_of(shape, c.jitter);
   simulate::plan plan;
   plan.shape = shape;

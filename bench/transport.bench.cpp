@@ -32,6 +32,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <rrfp/base/statistics.hpp>
+
 #include "ucx_nodes.hpp"
 
 namespace {
@@ -56,12 +58,6 @@ struct settings {
 
 double microseconds_since(clock_type::time_point begun) {
   return std::chrono::duration<double, std::micro>(clock_type::now() - begun).count();
-}
-
-double median(std::vector<double> all) {
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::nth_element(all.begin(), middle, all.end());
-  return *middle;
 }
 
 int round_trips(std::size_t bytes) {

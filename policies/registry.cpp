@@ -2,7 +2,6 @@
 #include <utility>
 #include <variant>
 
-#include <rrfp/base/check.hpp>
 #include <rrfp/policies/registry.hpp>
 
 #include "catalog.hpp"
@@ -55,23 +54,6 @@ class round_set final : public policy_set {
   const pipeline_shape shape_;
 };
 
-class fixed_set final : public policy_set {
- public:
-  fixed_set(std::string_view name, std::vector<sequence> sequences)
-      : name_(name), sequences_(std::move(sequences)) {}
-
-  std::string_view name() const override { return name_; }
-  std::unique_ptr<policy> make(stage_id stage) const override {
-    RRFP_CHECK(stage.value() < sequences_.size(), "the stage must belong to the schedule");
-    return make_sequence_policy(name_, sequences_[stage.value()]);
-  }
-  const std::vector<sequence>* sequences() const override { return &sequences_; }
-
- private:
-  const std::string name_;
-  const std::vector<sequence> sequences_;
-};
-
 result<std::shared_ptr<const policy_set>> fixed(std::string_view name,
                                                 result<std::vector<sequence>> sequences) {
   if (!sequences) return sequences.failure();
@@ -85,36 +67,39 @@ error unknown(std::string_view name) {
                "\""};
 }
 
+class built_in final : public policy_registry {
+ public:
+  const std::vector<policy_info>& known() const override {
+    static const auto infos = [] {
+      std::vector<policy_info> list;
+      for (const auto& e : entries)
+        list.push_back({e.name, e.summary, std::holds_alternative<schedule_maker>(e.make)});
+      return list;
+    }();
+    return infos;
+  }
+
+  result<std::shared_ptr<const policy_set>> make(std::string_view name,
+                                                 const pipeline_shape& shape) const override {
+    if (const auto valid = shape.validate(); !valid) return valid.failure();
+    if (name.starts_with(table_prefix))
+      return fixed(name, table(name.substr(table_prefix.size()), shape));
+    for (const auto& e : entries) {
+      if (e.name != name) continue;
+      if (const auto* schedule = std::get_if<schedule_maker>(&e.make))
+        return fixed(e.name, (*schedule)(shape));
+      return std::shared_ptr<const policy_set>{
+          std::make_shared<round_set>(e.name, std::get<round_maker>(e.make), shape)};
+    }
+    return unknown(name);
+  }
+};
+
 }  // namespace
 
-const std::vector<policy_info>& known_policies() {
-  static const auto infos = [] {
-    std::vector<policy_info> list;
-    for (const auto& e : entries)
-      list.push_back({e.name, e.summary, std::holds_alternative<schedule_maker>(e.make)});
-    return list;
-  }();
-  return infos;
-}
-
-result<std::shared_ptr<const policy_set>> make_policy_set(std::string_view name,
-                                                          const pipeline_shape& shape) {
-  if (const auto valid = shape.validate(); !valid) return valid.failure();
-  if (name.starts_with(table_prefix))
-    return fixed(name, table(name.substr(table_prefix.size()), shape));
-  for (const auto& e : entries) {
-    if (e.name != name) continue;
-    if (const auto* schedule = std::get_if<schedule_maker>(&e.make))
-      return fixed(e.name, (*schedule)(shape));
-    return std::shared_ptr<const policy_set>{
-        std::make_shared<round_set>(e.name, std::get<round_maker>(e.make), shape)};
-  }
-  return unknown(name);
-}
-
-std::shared_ptr<const policy_set> make_fixed_policy_set(std::string_view name,
-                                                        std::vector<sequence> sequences) {
-  return std::make_shared<const fixed_set>(name, std::move(sequences));
+const policy_registry& registry() {
+  static const built_in all;
+  return all;
 }
 
 }  // namespace rrfp::policies

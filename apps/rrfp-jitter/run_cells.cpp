@@ -69,7 +69,7 @@ class work {
       const auto ran = engine_->run(c);
       const std::lock_guard lock{mutex_};
       if (!ran)
-        refused_[*number] = fmt::format("{}: run {}: {}: {}", experiment_.source, c.run.name,
+        refused_[*number] = fmt::format("{}: run {}: {}: {}", experiment_.source, c.run,
                                         title_of(c, *number), ran.message());
       else if (const auto kept = done_.add(description_of(c), *ran); !kept)
         failed_ = kept.message();
@@ -99,8 +99,8 @@ double cost_of(const experiment::experiment& e, std::size_t number, const experi
 }  // namespace
 
 std::string title_of(const experiment::cell& c, std::size_t number) {
-  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload.options.name,
-                     c.weather.name, c.run.name, c.seed);
+  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload, c.weather, c.run,
+                     c.job.jitter.seed);
 }
 
 result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::experiment& e,

@@ -8,6 +8,7 @@
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/plan/node_places.hpp>
+#include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -91,7 +92,7 @@ result<std::string> decode_images(const job::job& j, const data::source& data, d
 }
 
 int print_plan(const job::job& j, const actors::session_setup& setup, std::uint32_t nodes) {
-  const auto dispatch = plan::make_dispatch_plan(j);
+  const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
   if (!dispatch) return end_with(within(j.source, dispatch.failure()));
   const auto expected = plan::expected_costs(j);
   if (!expected) return end_with(expected.failure());
@@ -101,7 +102,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
                                         dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
   constexpr std::uint64_t steps = 10;
   auto simulation = plan::simulation_of(*dispatch, steps);
-  simulation.slot_bytes = [&](stage_id s, microbatch_id) {
+  simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
   const auto predicted = simulate::run(simulation, *expected);
@@ -137,7 +138,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
 }  // namespace
 
 int check_command(const command_options& options) {
-  const auto loaded = job::load_job(options.job, options.settings);
+  const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const duration limit{options.decode_s};
@@ -148,7 +149,7 @@ int check_command(const command_options& options) {
     if (auto found = actors::check_device(j); !found) return end_with(found.failure());
     const auto data = opener.open(j);
     if (!data) return end_with(data.failure());
-    const auto setup = actors::make_session_setup(j, *data);
+    const auto setup = actors::make_session_setup(j, policies::registry(), *data);
     if (!setup) return end_with(setup.failure());
     // Runs of a comparison that train on the same data decode it once.
     const auto this_data =

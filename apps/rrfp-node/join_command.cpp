@@ -8,6 +8,7 @@
 
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/plan/node_places.hpp>
+#include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -59,7 +60,7 @@ int join_command(const command_options& options, const join_options& join) {
       {join.nodes, join.node_rank, join.rendezvous, join.master_host, join.master_port},
       [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return end_with(place.failure());
-  const auto loaded = job::load_job(options.job, options.settings);
+  const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
   if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);
   auto reports = reports_folder(options);

@@ -12,7 +12,7 @@ namespace {
 using namespace rrfp;
 
 int print_policies() {
-  for (const auto& p : policies::known_policies())
+  for (const auto& p : policies::registry().known())
     apps::print("{:<18} {}{}\n", p.name, p.fixed ? "[fixed] " : "[rounds] ", p.summary);
   apps::print("{:<18} {}\n", "table:FILE.csv",
               "[fixed] a schedule in the CSV format of torch.distributed.pipelining");

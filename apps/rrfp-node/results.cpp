@@ -138,6 +138,8 @@ bool must_agree(const job::job& a, const job::job& b) {
   same.jitter = a.jitter;
   same.delays = a.delays;
   same.cost = a.cost;
+  same.machine = a.machine;
+  same.images = a.images;
   same.run = a.run;
   same.checkpoint = a.checkpoint;
   same.compare = a.compare;

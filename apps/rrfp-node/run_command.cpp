@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_cluster.hpp>
+#include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -18,7 +19,7 @@ namespace rrfp::apps {
 
 int run_command(const command_options& options) {
   interrupt_watch interrupts;
-  const auto loaded = job::load_job(options.job, options.settings);
+  const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const auto runs = job::variants(*loaded);

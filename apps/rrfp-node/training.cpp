@@ -11,6 +11,7 @@
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/plan/node_places.hpp>
+#include <rrfp/policies/registry.hpp>
 
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
@@ -140,7 +141,7 @@ result<std::vector<checked_run>> check_training(const std::vector<job::job>& run
   for (const auto& j : runs) {
     auto data = opener.open(j);
     if (!data) return data.failure();
-    auto setup = actors::make_session_setup(j, *data);
+    auto setup = actors::make_session_setup(j, policies::registry(), *data);
     if (!setup) return setup.failure();
     // Checksums take long; they are verified when the run starts.
     if (setup->checkpoint)

@@ -1,9 +1,10 @@
 #include <CLI/CLI.hpp>
 
-#include <numeric>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include <rrfp/policies/registry.hpp>
 #include <rrfp/policies/table_csv.hpp>
 #include <rrfp/simulate/duration_table.hpp>
 
@@ -27,7 +28,8 @@ struct options {
   bool gaps = false;
 };
 
-/// The given costs, with the microbatches of every step renumbered in the order of admission.
+/// The durations of a table, with the microbatches of every step renumbered in the order of
+/// admission.
 class admitted_costs final : public simulate::cost_model {
  public:
   admitted_costs(const simulate::cost_model& loaded, const pipeline_shape& shape, admission order,
@@ -82,29 +84,28 @@ class observers final : public simulate::observer {
 };
 
 int simulate_one(const options& wanted, const job::job& j, std::string& json) {
-  const auto dispatch = plan::make_dispatch_plan(j);
+  const auto dispatch = plan::make_dispatch_plan(j, policies::registry());
   if (!dispatch) return apps::end_with(within(j.source, dispatch.failure()));
-  const auto simulation = plan::simulation_of(*dispatch, wanted.steps);
-
   const auto expected = plan::expected_costs(j);
   if (!expected) return apps::end_with(expected.failure());
   const simulate::cost_model* costs = &*expected;
+  const auto simulation = plan::simulation_of(*dispatch, *expected, wanted.steps);
   auto table = result<simulate::duration_table>{simulate::duration_table{dispatch->shape}};
+  std::optional<admitted_costs> admitted;
   if (!wanted.durations.empty()) {
     table = simulate::duration_table::read(wanted.durations, dispatch->shape);
     if (!table) return apps::end_with(table.failure());
-    costs = &*table;
+    if (auto covered = table->covers(simulation); !covered)
+      return apps::end_with(within(wanted.durations, covered.failure()));
+    costs = &admitted.emplace(*table, dispatch->shape, j.dispatch.admit, wanted.steps);
   }
-  if (auto covered = costs->covers(simulation); !covered)
-    return apps::end_with(within(wanted.durations, covered.failure()));
-  const admitted_costs admitted{*costs, dispatch->shape, j.dispatch.admit, wanted.steps};
 
   observers watchers;
   apps::gap_list gaps;
   simulate::duration_recorder durations{dispatch->shape};
   if (wanted.gaps) watchers.add(&gaps);
   if (!wanted.write_durations.empty()) watchers.add(&durations);
-  const auto ran = simulate::run(simulation, admitted, &watchers);
+  const auto ran = simulate::run(simulation, *costs, &watchers);
   if (!ran) return apps::end_with(within(j.source, ran.failure()));
 
   apps::print("{}: {}{}", j.name, apps::table_of(*ran, *dispatch), apps::text_of(gaps));
@@ -133,7 +134,7 @@ int run(int argc, char** argv) {
   options wanted;
   app.add_option("job", wanted.job,
                  "The job, a TOML file; only [pipeline], [dispatch],\n"
-                 "[cost] and [jitter] are used")
+                 "[cost], [machine], [images] and [jitter] are used")
       ->required();
   app.add_option("--set", wanted.settings, "Override a key: section.key=value; may be repeated")
       ->take_all()
@@ -155,7 +156,8 @@ int run(int argc, char** argv) {
        {std::pair{"--write-durations", &wanted.write_durations},
         std::pair{"--write-schedule", &wanted.write_schedule}, std::pair{"--json", &wanted.json}})
     if (auto can = apps::check_output(option, *file); !can) return apps::end_with(can.failure());
-  const auto loaded = job::load_job(wanted.job, wanted.settings, job::job_use::simulate);
+  const auto loaded =
+      job::load_job(wanted.job, policies::registry(), wanted.settings, job::job_use::simulate);
   if (!loaded) return apps::end_with(loaded.failure());
   for (const auto& note : loaded->notes) apps::print_error("rrfp-sim: {}\n", note);
   const auto jobs = job::variants(*loaded);

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/accelerator/load.hpp>
+#include <rrfp/base/statistics.hpp>
 #include <rrfp/tp_coord/in_process_collective.hpp>
 
 #include "device/accelerated_device.hpp"
@@ -34,11 +35,6 @@ using microseconds = std::chrono::duration<double, std::micro>;
 
 constexpr auto task_time = 500us;
 constexpr auto result_timeout = 30s;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 template <class T>
 T get(std::future<T> awaited) {

@@ -126,7 +126,8 @@ int train_plainly(const rrfp::job::job& job) {
 
 int main(int argc, char** argv) {
   if (argc < 2) return fail({"usage: embed_trainer JOB.toml [--plain]"});
-  const auto job = rrfp::job::load_job(argv[1], {}, rrfp::job::job_use::embed);
+  const auto job =
+      rrfp::job::load_job(argv[1], rrfp::policies::registry(), {}, rrfp::job::job_use::embed);
   if (!job) return fail(job.failure());
   return argc > 2 && std::strcmp(argv[2], "--plain") == 0 ? train_plainly(*job) : train(*job);
 }

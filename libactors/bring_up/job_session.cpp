@@ -18,30 +18,38 @@ namespace rrfp::actors {
 
 namespace {
 
+using shared_costs = std::shared_ptr<const simulate::stage_costs>;
+
 /// The same random and given delays as in the simulator: the time that a task or a message takes
 /// beyond its nominal cost, times `scale`.
-result<injected_delays> delays_of(const job::job& j, double scale) {
-  auto expected = plan::expected_costs(j);
-  if (!expected) return expected.failure();
+injected_delays delays_of(const job::job& j, const shared_costs& costs, double scale) {
   injected_delays delays;
   const bool given = !j.delays.file.empty();
-  const auto costs = std::make_shared<const simulate::stage_costs>(std::move(*expected));
-  const auto nominal = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
-  if (given || j.jitter.compute != weather::compute_jitter::none)
+  if (given || weather::disturbs_tasks(j.jitter)) {
+    const auto nominal = std::make_shared<const simulate::stage_costs>(costs->undisturbed());
     delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id, const task& t) {
       return scale *
              milliseconds(costs->compute(step, stage, t) - nominal->compute(step, stage, t));
     };
-  if (given || j.jitter.link != weather::link_jitter::none || j.cost.link_ms > 0)
+  }
+  if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 || costs->has_bytes())
     delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
-      return scale * milliseconds(costs->link(step, to, t));
+      return scale * milliseconds(costs->travel(step, to, t));
     };
+  if (j.jitter.loss_probability > 0 || j.jitter.double_probability > 0) {
+    delays.fate = [costs](step_id step, virtual_stage_id to, const task& t, std::uint32_t attempt) {
+      const auto delivery = costs->delivery_of(step, to, t);
+      return attempt_fate{attempt < delivery.losses,
+                          attempt == delivery.losses && delivery.duplicated};
+    };
+    delays.resend_ms = scale * j.jitter.resend_ms;
+  }
   return delays;
 }
 
-emulated_device emulation_of(const job::job& j, double scale) {
+emulated_device emulation_of(const job::job& j, const simulate::stage_costs& costs, double scale) {
   emulated_device device;
-  const auto nominal = std::make_shared<const simulate::stage_costs>(plan::nominal_costs(j));
+  const auto nominal = std::make_shared<const simulate::stage_costs>(costs.undisturbed());
   device.task_ms = [nominal, scale](step_id step, stage_id stage, rank_id, const task& t) {
     return scale * milliseconds(nominal->compute(step, stage, t));
   };
@@ -64,18 +72,23 @@ result<accelerated_devices> accelerated_devices_of(const job::job& j) {
                              j.cuda.collectives};
 }
 
-result<plan::dispatch_plan> dispatch_of(const job::job& j) {
-  auto made = plan::make_dispatch_plan(j);
+result<plan::dispatch_plan> dispatch_of(const job::job& j, const policy_registry& policies) {
+  auto made = plan::make_dispatch_plan(j, policies);
   if (!made) return job::blame(j, "dispatch.policy", made.message());
   return made;
 }
 
-result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
+result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch,
+                                replica_id replica) {
+  auto expected = plan::expected_costs(j, replica);
+  if (!expected) return expected.failure();
+  const auto costs = std::make_shared<const simulate::stage_costs>(std::move(*expected));
   session_setup setup;
   setup.shape = dispatch.shape;
   setup.ranks = j.pipeline.tp;
   setup.replicas = j.pipeline.replicas;
   setup.mode = dispatch.mode;
+  setup.blocking_messages = dispatch.blocking_messages;
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch.limits;
@@ -85,10 +98,14 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.hang_timeout_s = j.run.hang_timeout_s;
   const bool emulated = j.device.kind == job::device_kind::emulated;
   const auto scale = emulated ? j.device.time_scale : 1.0;
-  auto delays = delays_of(j, scale);
-  if (!delays) return delays.failure();
-  setup.delays = std::move(*delays);
-  if (emulated) setup.emulated = emulation_of(j, scale);
+  setup.delays = delays_of(j, costs, scale);
+  if (!emulated) return setup;
+  setup.emulated = emulation_of(j, *costs, scale);
+  if (costs->has_bytes())
+    setup.slot_bytes = [costs, m = setup.shape.microbatches](step_id step, stage_id s,
+                                                             microbatch_id mb) {
+      return costs->activation_bytes(step, s, microbatch_id{mb.value() % m});
+    };
   return setup;
 }
 
@@ -122,36 +139,34 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
   if (dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                                         dispatch.shape, j.pipeline.tp, j.pipeline.recompute);
-  auto simulation = plan::simulation_of(dispatch, 1);
-  simulation.slot_bytes = [&](stage_id s, microbatch_id) {
-    return compute::slot_bytes(chunks, dispatch.shape, s);
-  };
-  const auto completed = simulate::run(simulation, plan::nominal_costs(j));
+  const auto costs = plan::nominal_costs(j);
+  auto simulation = plan::simulation_of(dispatch, costs, 1);
+  if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
+    simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
+      return compute::slot_bytes(chunks, dispatch.shape, s);
+    };
+  const auto completed = simulate::run(simulation, costs);
   if (completed) return success();
   return job::blame(j, "dispatch.slot_bytes",
                     fmt::format("too small for the sequence of policy {}: {}",
                                 dispatch.policies->name(), completed.message()));
 }
 
-result<session_setup> make_setup_without_model(const job::job& j) {
-  const auto dispatch = dispatch_of(j);
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies,
+                                               replica_id replica) {
+  const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
-  return setup_for(j, *dispatch);
+  return setup_for(j, *dispatch, replica);
 }
 
-result<session_setup> make_session_setup(const job::job& j,
+result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
                                          std::shared_ptr<const data::source> data) {
-  const auto dispatch = dispatch_of(j);
+  const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
-  auto made = setup_for(j, *dispatch);
+  auto made = setup_for(j, *dispatch, replica_id{0});
   if (!made) return made;
   auto& setup = *made;
-  const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
-                                        dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
-  setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
-    return compute::slot_bytes(chunks, shape, s);
-  };
   // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
   if (data != nullptr && j.dispatch.slot_bytes != 0) {
     setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape, data](
@@ -159,6 +174,12 @@ result<session_setup> make_session_setup(const job::job& j,
       const auto sizes =
           compute::estimate(model, data->layout(step, mb), shape, pipeline.tp, pipeline.recompute);
       return compute::slot_bytes(sizes, shape, s);
+    };
+  } else if (!setup.slot_bytes) {
+    const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
+                                          dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
+    setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
+      return compute::slot_bytes(chunks, shape, s);
     };
   }
   std::shared_ptr<const safetensors::collection> weights;

@@ -295,12 +295,15 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
   RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated || setup.make_compute),
              "make_policy is set, and so is make_chunk, emulated or make_compute");
-  RRFP_CHECK(!setup.blocking_messages || (setup.mode == dispatch_mode::in_order &&
-                                          setup.lookahead == 0 && !in_cluster.has_value()),
-             "blocking_messages needs mode in_order, no lookahead, and one process");
+  RRFP_CHECK(
+      !setup.blocking_messages || (setup.mode == dispatch_mode::in_order && setup.lookahead == 0),
+      "blocking_messages needs mode in_order and no lookahead");
+  if (in_cluster && setup.blocking_messages)
+    return error{"dispatch.messages: expected \"asynchronous\" on several nodes, got \"blocking\""};
+  if (in_cluster && setup.delays.fate)
+    return error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");
   RRFP_CHECK(!setup.accelerated || !setup.emulated, "ranks compute on devices of one kind");
-  RRFP_CHECK(!setup.delays.fate || !in_cluster.has_value(), "delays.fate needs one process");
   auto state = std::make_unique<impl>(std::move(setup), std::move(in_cluster));
   if (auto built = state->build(); !built) return built.failure();
   return std::unique_ptr<session>{new session{std::move(state)}};

@@ -7,22 +7,12 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/statistics.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/lr_schedule.hpp>
 
 namespace rrfp::actors {
-
-namespace {
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-}  // namespace
 
 run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step)
     : train_(train) {

@@ -43,7 +43,8 @@ std::chrono::milliseconds patience(const job::job& j) {
 void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 status check_options(const job::job& j, const pipeline_options& o) {
-  if (auto valid = job::check_job(j, job::job_use::embed); !valid) return valid;
+  if (auto valid = job::check_job(j, policies::registry(), job::job_use::embed); !valid)
+    return valid;
   if (j.device.kind != job::device_kind::cpu)
     return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined model");
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();
@@ -220,7 +221,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   }
 
   result<actors::session_setup> make_setup() {
-    auto made = actors::make_setup_without_model(job_);
+    auto made = actors::make_setup_without_model(job_, policies::registry());
     if (!made) return made;
     auto& setup = *made;
     setup.name = job_.name;

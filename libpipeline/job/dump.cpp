@@ -22,6 +22,17 @@ std::string to_toml(const job& j) {
   return text;
 }
 
+std::vector<setting> changes(const job& j) {
+  static const job defaults;
+  std::vector<setting> all;
+  for (const auto& k : keys()) {
+    if (!k.get || k.path == "name") continue;
+    auto value = to_toml(k.get(j));
+    if (value != to_toml(k.get(defaults))) all.push_back({k.path, std::move(value)});
+  }
+  return all;
+}
+
 bool operator==(const job& a, const job& b) { return to_toml(a) == to_toml(b); }
 
 }  // namespace rrfp::job

@@ -20,6 +20,10 @@ memory_limit effective_limit(const job& j, stage_id stage) {
     limit.slots = *j.dispatch.slots;
   else if (j.dispatch.mode == dispatch_mode::ready)
     limit.slots = std::min(2 * j.pipeline.stages, j.pipeline.microbatches);
+  if (limit.slots == slots_of_stages)
+    limit.slots = std::min(j.pipeline.stages, j.pipeline.microbatches);
+  if (limit.slots == slots_of_1f1b)
+    limit.slots = std::min(j.pipeline.stages - stage.value(), j.pipeline.microbatches);
   return limit;
 }
 

@@ -6,10 +6,12 @@
 #include <rrfp/job/job.hpp>
 
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/job/overrides.hpp>
 #include <rrfp/job/provenance.hpp>
 #include <rrfp/job/text_file.hpp>
 #include <rrfp/job/toml_reader.hpp>
 #include <rrfp/job/utf8.hpp>
+#include "profile.hpp"
 #include "schema.hpp"
 #include "validate.hpp"
 
@@ -27,20 +29,6 @@ struct draft {
   provenance from;
 };
 
-void resolve_path(path_rule rule, const fs::path& folder, std::string& text) {
-  constexpr std::string_view table = "table:";
-  if (rule == path_rule::files && !text.empty()) text = absolute_path(folder, text);
-  if (rule == path_rule::policy_table && text.starts_with(table) && text.size() > table.size())
-    text = std::string{table} + absolute_path(folder, text.substr(table.size()));
-}
-
-void resolve_paths(path_rule rule, const fs::path& folder, value& v) {
-  if (rule == path_rule::none) return;
-  if (auto* text = std::get_if<std::string>(&v.data)) resolve_path(rule, folder, *text);
-  if (auto* list = std::get_if<value_list>(&v.data))
-    for (auto& item : *list) resolve_paths(rule, folder, item);
-}
-
 /// The key of an entry; null for an entry that sets nothing: a section itself, an empty compare.
 result<const key*> key_of(const entry& e, const origin& from) {
   const auto name = e.name();
@@ -52,10 +40,11 @@ result<const key*> key_of(const entry& e, const origin& from) {
   return job_keys().key_of(e, from);
 }
 
-status assign(draft& d, const key& k, value v, const fs::path& folder, const origin& from) {
-  resolve_paths(k.paths, folder, v);
-  if (const auto good = check_utf8(v); !good) return from.blame(k.path, good.message());
-  if (const auto set = k.set(d.made, v); !set) return from.blame(k.path, set.message());
+status assign(draft& d, const key& k, const value& given, const fs::path& folder,
+              const origin& from) {
+  const auto v = resolved(k, given, folder, from);
+  if (!v) return v.failure();
+  if (const auto set = k.set(d.made, *v); !set) return from.blame(k.path, set.message());
   d.from.record(k.path, from);
   return success();
 }
@@ -113,24 +102,28 @@ status assign_override(draft& d, const std::string& text) {
   }
   const bool bare = k->is_text && word.find_first_of("\"'[") != 0;
   auto read = bare ? std::nullopt : read_value(word);
-  if (auto done = assign(d, *k, read ? std::move(*read) : value{word}, fs::path{}, from); !done)
-    return done;
+  if (auto done = assign(d, *k, read ? *read : value{word}, fs::path{}, from); !done) return done;
   skip_comparison(d, *k, text);
   return success();
 }
 
 /// `key = value` with the value in the form in which the job holds it: absolute paths, canonical
-/// numbers.
-result<setting> read_setting(const entry& e, const fs::path& folder, const origin& from) {
+/// numbers. A profile becomes the times that it sets, so that it is read once.
+status read_settings(const entry& e, const fs::path& folder, const origin& from,
+                     std::vector<setting>& to) {
   const auto k = key_of(e, from);
   if (!k) return k.failure();
-  if (*k == nullptr) return setting{};
-  auto v = e.content;
-  resolve_paths((*k)->paths, folder, v);
-  if (const auto good = check_utf8(v); !good) return from.blame((*k)->path, good.message());
-  job scratch;
-  if (const auto set = (*k)->set(scratch, v); !set) return from.blame((*k)->path, set.message());
-  return setting{(*k)->path, to_toml((*k)->get ? (*k)->get(scratch) : v)};
+  if (*k == nullptr) return success();
+  const auto read = read_value_of(**k, e.content, folder, from);
+  if (!read) return read.failure();
+  if ((*k)->path == "cost.profile") {
+    auto times = read_profile(std::get<std::string>(read->data));
+    if (!times) return from.blame((*k)->path, times.message());
+    to.insert(to.begin(), times->begin(), times->end());
+  } else {
+    to.push_back({(*k)->path, to_toml(*read)});
+  }
+  return success();
 }
 
 result<variant> read_variant(const table_entries& table, const std::string& source,
@@ -138,12 +131,10 @@ result<variant> read_variant(const table_entries& table, const std::string& sour
   variant made;
   for (const auto& e : table.entries) {
     const auto from = at_line(source, e.line);
-    auto s = read_setting(e, folder, from);
-    if (!s) return s.failure();
-    if (s->key == "name")
-      made.name = std::get<std::string>(e.content.data);
-    else if (!s->key.empty())
-      made.settings.push_back(std::move(s).value());
+    if (auto read = read_settings(e, folder, from, made.settings); !read) return read.failure();
+    if (e.name() != "name") continue;
+    made.name = std::get<std::string>(e.content.data);
+    made.settings.pop_back();
   }
   if (made.name.empty()) return at_line(source, table.line).blame("compare", "expected a name");
   return made;
@@ -240,14 +231,16 @@ status adopt_pretrained(draft& d) {
   return success();
 }
 
-status validate_all(const draft& d, const document& doc, job_use use) {
-  if (auto valid = validate(d.made, d.from, use); !valid) return valid;
+status validate_all(const draft& d, const document& doc, const policy_registry& policies,
+                    job_use use) {
+  if (auto valid = validate(d.made, d.from, policies, use); !valid) return valid;
   for (std::size_t i = 0; i < d.made.compare.size(); ++i) {
     auto from = d.from;
     from.enter_variant(d.made.compare[i].name);
     for (const auto& e : doc.lists.front()[i].entries)
       from.record(e.name(), at_line(d.made.source, e.line));
-    if (auto valid = validate(apply(d.made, d.made.compare[i]), from, use); !valid) return valid;
+    if (auto valid = validate(apply(d.made, d.made.compare[i]), from, policies, use); !valid)
+      return valid;
   }
   return success();
 }
@@ -255,7 +248,8 @@ status validate_all(const draft& d, const document& doc, job_use use) {
 }  // namespace
 
 result<job> parse_job(std::string_view text, const std::string& source_name,
-                      std::span<const std::string> overrides, job_use use) {
+                      const policy_registry& policies, std::span<const std::string> settings,
+                      job_use use) {
   constexpr std::string_view lists[] = {"compare"};
   const auto doc = read_toml(text, source_name, lists);
   if (!doc) return doc.failure();
@@ -266,24 +260,25 @@ result<job> parse_job(std::string_view text, const std::string& source_name,
   d.made.name = file.has_stem() ? file.stem().string() : "job";
   if (auto done = assign_all(d, doc->entries, folder); !done) return done.failure();
   if (auto done = read_compare(d, *doc, folder); !done) return done.failure();
-  for (const auto& o : overrides)
+  for (const auto& o : settings)
     if (auto done = assign_override(d, o); !done) return done.failure();
   if (const auto good = check_utf8(std::string_view{d.made.name}); !good)
     return error{source_name + ": name: " + good.message() +
                  ", in the file name, which is the default name of the job"};
   if (auto adopted = adopt_pretrained(d); !adopted) return adopted.failure();
-  if (auto valid = validate_all(d, *doc, use); !valid) return valid.failure();
+  if (auto valid = validate_all(d, *doc, policies, use); !valid) return valid.failure();
   d.made.set_by = d.from.places();
   return std::move(d.made);
 }
 
-result<job> load_job(const std::string& path, std::span<const std::string> overrides, job_use use) {
+result<job> load_job(const std::string& path, const policy_registry& policies,
+                     std::span<const std::string> settings, job_use use) {
   const auto text = read_text_file(path, "a job file");
   if (!text) return text.failure();
-  return parse_job(*text, path, overrides, use);
+  return parse_job(*text, path, policies, settings, use);
 }
 
-status check_job(const job& j, job_use use) {
+status check_job(const job& j, const policy_registry& policies, job_use use) {
   provenance from{source_of(j)};
   for (const auto& [path, place] : j.set_by) {
     const auto where = place.substr(0, place.rfind(": " + path));
@@ -293,7 +288,7 @@ status check_job(const job& j, job_use use) {
     if (k.path == "name" && j.name.empty()) continue;
     if (auto fits = check_range(j, k); !fits) return from.blame(k.path, fits.message());
   }
-  return validate(j, from, use);
+  return validate(j, from, policies, use);
 }
 
 std::vector<job> variants(const job& j) {

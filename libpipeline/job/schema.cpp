@@ -2,8 +2,11 @@
 
 #include <rrfp/base/check.hpp>
 
-#include <rrfp/job/jitter_keys.hpp>
 #include <rrfp/job/key_types.hpp>
+#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/workload/presets.hpp>
+
+#include "profile.hpp"
 
 namespace rrfp::job {
 
@@ -63,11 +66,18 @@ void add_dispatch(std::vector<key>& table) {
               "and wait for each task.");
   keys.text("policy", &o::policy, path_rule::policy_table, "a policy or `table:FILE.csv`",
             "The hint: it ranks the ready tasks.");
+  keys.choice(
+      "messages", &o::messages, {"asynchronous", "blocking"},
+      "`blocking`: a stage posts its send together with its next receive and waits until its "
+      "result was received, as frameworks with fixed schedules do. Requires mode `in-order` "
+      "without `lookahead`, and one process.");
   keys.integer("lookahead", &o::lookahead, {0, 64}, "launches",
                "Maximum number of launches queued behind the running one.");
-  keys.limit("slots", &o::slots, {1, 65536},
+  keys.limit("slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
+             {std::nullopt, 0U, slots_of_1f1b, slots_of_stages},
              "Maximum number of microbatches that may hold activations on a stage; `auto`: min(2 * "
-             "stages, microbatches) in mode `ready`, `none` in mode `in-order`.");
+             "stages, microbatches) in mode `ready`, `none` in mode `in-order`; `1f1b`: p - s on "
+             "stage s of p, as 1F1B holds; `p`: p on every stage.");
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
   keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
@@ -238,27 +248,98 @@ void add_train(std::vector<key>& table) {
               "Maximum norm of the whole gradient; 0: no clipping.");
 }
 
-void apply_level(weather::jitter_options& jitter, std::string_view name) {
-  const auto level = weather::jitter_level(name, jitter.seed);
+void add_conditions(std::vector<key>& table) {
+  using weather::link_spread;
+  section_keys<weather::conditions> keys{table, "jitter", &job::jitter};
+  using o = weather::conditions;
+  keys.choice("spread", &o::spread,
+              {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
+              "Distribution of the factor on a message's own time.");
+  keys.number("spread_sigma", &o::spread_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm; the median is 1.");
+  keys.number("stall_probability", &o::stall_probability, {0, 1}, "",
+              "stalls: share of messages that stall.");
+  keys.number("stall_factor", &o::stall_factor, {0, 1e6}, "",
+              "stalls: minimum extra time, in multiples of the message's own time.");
+  keys.number("stall_alpha", &o::stall_alpha, {1, 1e6}, "",
+              "stalls: tail index of the extra time.");
+  keys.number("stall_unit_ms", &o::stall_unit_ms, {0, ms_max}, "ms",
+              "stalls: unit of the extra time, in place of the message's own time; 0: the "
+              "message's own time.");
+  keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "",
+               "Stage whose tasks are slow.");
+  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
+              "Factor on the durations of that stage's tasks; 1: no straggler.");
+  keys.integer("pause_stage", &o::pause_stage, {0, 1023}, "",
+               "Stage of which one rank pauses once per step.");
+  keys.number("pause_ms", &o::pause_ms, {0, ms_max}, "ms", "Length of the pause; 0: no pause.");
+  keys.integer("slow_link_stage", &o::slow_link_stage, {0, 1023}, "",
+               "Stage whose messages to and from the next stage are slow.");
+  keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "",
+              "Factor on the time of those messages; 1: no slow link.");
+  keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
+              "Probability that an attempt to send a message is lost; within one process.");
+  keys.number("resend_ms", &o::resend_ms, {1e-3, ms_max}, "ms",
+              "Time after which a lost message is sent again.");
+  keys.number("double_probability", &o::double_probability, {0, 1}, "",
+              "Probability that a message arrives twice; within one process.");
+}
+
+void apply_level(weather::conditions& jitter, std::string_view name) {
+  const auto level = weather::conditions_of(name);
   RRFP_CHECK(level, "the schema must allow only known jitter levels");
   jitter.compute = level->compute;
+  if (name.starts_with("measured")) {
+    jitter.compute_sigma = level->compute_sigma;
+    jitter.spread = level->spread;
+    return;
+  }
   jitter.probability = level->probability;
   jitter.floor_ms = level->floor_ms;
   jitter.alpha = level->alpha;
 }
 
 void add_jitter(std::vector<key>& table) {
-  section_keys<weather::jitter_options> keys{table, "jitter", &job::jitter};
+  section_keys<weather::jitter_options> keys{
+      table, "jitter", [](job& j) -> weather::jitter_options& { return j.jitter; }};
+  section_keys<weather::conditions> levels{table, "jitter", &job::jitter};
   using o = weather::jitter_options;
+  using weather::compute_jitter;
+  using weather::link_jitter;
   keys.integer("seed", &o::seed, {}, "",
-               "Seed of all delays. Equal seeds give equal delays in every mode.");
-  keys.preset(
-      "level", {"J0", "J1", "J2", "J3"},
+               "Seed of all delays and of the images of `cost.preset`. Equal seeds give equal "
+               "delays in every mode.");
+  levels.preset(
+      "level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
       "The paper's levels set `compute`, `probability`, `floor_ms` and `alpha` unless the job "
       "sets them. `J0`: no delays; `J1`: `paper`, 0.1, 5, 0.5; `J2`: `paper`, 0.2, 10, 1.0; "
-      "`J3`: `paper`, 0.3, 15, 1.5.",
+      "`J3`: `paper`, 0.3, 15, 1.5. Its measured spread sets `compute`, `compute_sigma` and "
+      "`spread`: `lognormal`, 0.237 and `stalls` or `lognormal`.",
       apply_level);
-  add_jitter_keys(keys);
+  keys.choice(
+      "compute", &o::compute,
+      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
+      "Distribution of the delay of a task. `lognormal`: the task takes its expected time "
+      "multiplied by a log-normal factor of mean 1. `paper`: with `probability`, a task F, B or BW "
+      "takes `alpha` * max(`floor_ms`, average task time of the stage) * U longer, with U uniform "
+      "in [0.5, 1.5).");
+  keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("probability", &o::probability, {0, 1}, "",
+              "paper: share of tasks that are delayed.");
+  keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
+              "paper: minimum of the task time that scales the delay.");
+  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: factor on the delay.");
+  keys.choice("link", &o::link,
+              {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
+               name(link_jitter::lognormal), name(link_jitter::pareto)},
+              "Distribution of the extra time of a message.");
+  keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
+  keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
+              "pareto: tail index; smaller values have heavier tails.");
+  add_conditions(table);
   section_keys<delay_options> given{table, "jitter", &job::delays};
   given.optional_text(
       "delays", &delay_options::file, path_rule::files, "a file, or nothing",
@@ -272,6 +353,33 @@ void add_jitter(std::vector<key>& table) {
 void add_cost(std::vector<key>& table) {
   section_keys<cost_options> keys{table, "cost", &job::cost};
   using o = cost_options;
+  words presets{"none"};
+  const auto known = workload::preset_names();
+  presets.insert(presets.end(), known.begin(), known.end());
+  keys.name_of("preset", &o::preset, presets,
+               "A model whose times and bytes on [machine] replace the times below. It describes "
+               "simulations and emulated devices, whatever [model] trains; stages have one chunk.");
+  keys.integer("samples", &o::samples, {1, 64}, "", "Preset: number of samples in a microbatch.");
+  keys.integer("sequence_tokens", &o::sequence_tokens, {0, 1 << 20}, "tokens",
+               "Preset: decoder tokens per sample; 0: the preset's value.");
+  table.push_back({"cost.profile",
+                   "a file",
+                   "",
+                   "File with the times of [cost], as `rrfp-report --profile FILE.toml` writes it; "
+                   "the keys below override it.",
+                   true,
+                   path_rule::files,
+                   [](job& j, const value& v) -> status {
+                     const auto path = read_text(v);
+                     if (!path) return path.failure();
+                     const auto times = read_profile(*path);
+                     if (!times) return times.failure();
+                     for (const auto& t : *times)
+                       if (auto set = find_key(t.key)->set(j, *read_value(t.value)); !set)
+                         return set;
+                     return success();
+                   },
+                   {}});
   keys.numbers("forward_ms", &o::forward_ms, {0, ms_max}, "ms",
                "Duration of the forward of a microbatch; one value, one per stage, or one per "
                "virtual stage.");
@@ -281,6 +389,37 @@ void add_cost(std::vector<key>& table) {
                "Duration of the weight gradient alone; values as for `forward_ms`.");
   keys.number("link_ms", &o::link_ms, {0, ms_max}, "ms",
               "Time from the end of a task to the arrival of its result.");
+}
+
+void add_machine(std::vector<key>& table) {
+  section_keys<machine_options> keys{table, "machine", &job::machine};
+  using o = machine_options;
+  const number_range rate{0, 1e9, true, false};
+  keys.number("tflops", &o::tflops, rate, "TFLOP/s", "Peak throughput of a device.");
+  keys.number("memory_gb_s", &o::memory_gb_s, rate, "GB/s", "Memory bandwidth of a device.");
+  keys.number("memory_gib", &o::memory_gib, {0, 1e6}, "GiB", "Memory of a device.");
+  keys.integer("group", &o::group, {1, 4096}, "devices", "Number of devices on a node.");
+  keys.number("within_gb_s", &o::within_gb_s, rate, "GB/s", "Bandwidth between devices of a node.");
+  keys.number("within_us", &o::within_us, {0, ms_max}, "us", "Latency between devices of a node.");
+  keys.number("between_gb_s", &o::between_gb_s, rate, "GB/s",
+              "Bandwidth of a node's network adapter.");
+  keys.number("between_us", &o::between_us, {0, ms_max}, "us", "Latency between nodes.");
+  keys.number("efficiency", &o::efficiency, {0, 1, true, false}, "",
+              "Share of the peaks that kernels reach.");
+}
+
+void add_images(std::vector<key>& table) {
+  using workload::image_spread;
+  section_keys<workload::image_counts> keys{table, "images", &job::images};
+  using o = workload::image_counts;
+  keys.choice(
+      "spread", &o::spread,
+      {name(image_spread::fixed), name(image_spread::uniform), name(image_spread::geometric)},
+      "Distribution of the number of images in a sample.");
+  keys.number("mean", &o::mean, {0, workload::pipeline_cost::images_max / 2.0}, "images",
+              "Mean number of images in a sample, before the cut at `most`.");
+  keys.integer("most", &o::most, {0, workload::pipeline_cost::images_max}, "images",
+               "Maximum number of images in a sample.");
 }
 
 void add_device(std::vector<key>& table) {
@@ -366,6 +505,8 @@ std::vector<key> make_keys() {
   add_train(table);
   add_jitter(table);
   add_cost(table);
+  add_machine(table);
+  add_images(table);
   add_device(table);
   add_transport(table);
   add_checkpoint(table);
@@ -387,6 +528,8 @@ const key_table<job>& job_keys() {
           {"train", "The optimizer and the learning rate."},
           {"jitter", "Artificial delays, the same in every mode."},
           {"cost", "Expected task durations, used by simulations and as the scale of jitter."},
+          {"machine", "The machine of `cost.preset`, by default a cluster of RTX 4090."},
+          {"images", "The images in a sample of a multimodal `cost.preset`."},
           {"device", "The device of a rank."},
           {"transport", "Communication between the nodes of a job."},
           {"checkpoint", "Saving and resuming."},

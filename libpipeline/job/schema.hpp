@@ -2,6 +2,7 @@
 /// it; no other code lists keys.
 #pragma once
 
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,13 @@ const std::vector<section_info>& sections();
 const std::vector<key>& keys();
 
 const key_table<job>& job_keys();
+
+/// The value with absolute paths. Error: not UTF-8.
+result<value> resolved(const key& k, value v, const std::filesystem::path& folder,
+                       const origin& from);
+/// The same in the form in which the job holds it. Error: of the wrong type or out of range.
+result<value> read_value_of(const key& k, const value& v, const std::filesystem::path& folder,
+                            const origin& from);
 
 /// Null if there is no such key.
 const key* find_key(std::string_view path);

@@ -7,12 +7,15 @@
 #include <fstream>
 
 #include <rrfp/hugging_face/image_processor.hpp>
-#include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/sequence.hpp>
 
 #include <rrfp/job/byte_level.hpp>
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/value.hpp>
+#include <rrfp/job/workload.hpp>
+#include <rrfp/workload/presets.hpp>
+
+#include "schema.hpp"
 
 namespace rrfp::job {
 
@@ -221,7 +224,30 @@ status check_checkpoint(const job& j, const provenance& from) {
   return success();
 }
 
+/// A disturbance of one stage or link needs that stage or link.
+status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
+                   const provenance& from) {
+  if (stage < end) return success();
+  const auto path = "jitter." + std::string{key};
+  return from.blame(
+      path, "expected a stage below " + text_of(end) + ", got " + text_of(stage) + from.note(path),
+      "pipeline.stages");
+}
+
 status check_jitter(const job& j, const provenance& from) {
+  const auto& c = j.jitter;
+  const auto stages = j.pipeline.stages;
+  if (c.straggler_factor != 1)
+    if (auto ok = check_stage("straggler_stage", c.straggler_stage, stages, from); !ok) return ok;
+  if (c.pause_ms != 0)
+    if (auto ok = check_stage("pause_stage", c.pause_stage, stages, from); !ok) return ok;
+  if (c.slow_link_factor != 1) {
+    if (stages == 1)
+      return from.blame("jitter.slow_link_factor", "expected at least two stages, got 1",
+                        "pipeline.stages");
+    if (auto ok = check_stage("slow_link_stage", c.slow_link_stage, stages - 1, from); !ok)
+      return ok;
+  }
   if (j.jitter.link != weather::link_jitter::none && j.jitter.link_mean_ms == 0)
     return from.blame(
         "jitter.link_mean_ms",
@@ -239,6 +265,71 @@ status check_delays(const job& j, const provenance& from) {
   return from.blame("jitter.delays", "cannot read " + file + ": " + why);
 }
 
+/// The tokens of the images must fit into a sample.
+status check_preset_images(const job& j, const workload::model& model, const provenance& from) {
+  if (!model.images) return success();
+  const auto tokens = j.cost.sequence_tokens != 0 ? j.cost.sequence_tokens : model.sequence_tokens;
+  const auto of_image = model.images->tokens_per_image();
+  if (j.images.most <= tokens / of_image) return success();
+  return from.blame("images.most",
+                    "expected at most " + text_of(tokens / of_image) + ", because a sample has " +
+                        text_of(tokens) + " tokens and an image " + text_of(of_image) + ", got " +
+                        text_of(j.images.most) + from.note("images.most"),
+                    "cost.sequence_tokens");
+}
+
+/// Rejects keys that would have no effect: they are mistakes.
+status check_unused_costs(const job& j, const provenance& from) {
+  static const job defaults;
+  const bool has_preset = !j.cost.preset.empty();
+  for (const auto& k : keys()) {
+    const bool is_time = k.section() == "cost" && k.path.ends_with("_ms");
+    const bool of_preset = k.section() == "machine" || k.section() == "images" ||
+                           k.path == "cost.samples" || k.path == "cost.sequence_tokens";
+    if (!(has_preset ? is_time : of_preset) || to_toml(k.get(j)) == to_toml(k.get(defaults)))
+      continue;
+    if (!has_preset) return from.blame(k.path, "needs cost.preset, which it modifies");
+    return from.blame(k.path, "cannot be set together with cost.preset, which gives the times",
+                      "cost.profile");
+  }
+  return success();
+}
+
+status check_preset(const job& j, const provenance& from) {
+  if (auto used = check_unused_costs(j, from); !used) return used;
+  const auto model = workload::preset(j.cost.preset);
+  if (!model) return success();
+  if (j.pipeline.chunks != 1)
+    return from.blame("pipeline.chunks",
+                      "expected 1 with cost.preset, got " + text_of(j.pipeline.chunks),
+                      "cost.preset");
+  // The encoder's heads count as divisible: frameworks pad them (InternViT has 25).
+  const auto& layer = model->text.layer;
+  if (layer.heads % j.pipeline.tp != 0 || layer.feed_forward % j.pipeline.tp != 0)
+    return from.blame("pipeline.tp",
+                      "expected a divisor of the " + text_of(layer.heads) + " heads of " +
+                          in_quotes(j.cost.preset) + ", got " + text_of(j.pipeline.tp),
+                      "cost.preset");
+  if (auto images = check_preset_images(j, *model, from); !images) return images;
+  if (const auto made = workload_of(j); !made)
+    return from.blame("pipeline.stages", made.message(), "cost.preset");
+  return success();
+}
+
+status check_messages(const job& j, const provenance& from) {
+  const auto& d = j.dispatch;
+  if (d.messages == messages_kind::asynchronous) return success();
+  if (d.mode != dispatch_mode::in_order)
+    return from.blame("dispatch.messages",
+                      "\"blocking\" expects dispatch.mode = \"in-order\", got " +
+                          in_quotes(name(d.mode)) + from.note("dispatch.mode"));
+  if (d.lookahead != 0)
+    return from.blame(
+        "dispatch.lookahead",
+        "expected 0 with dispatch.messages = \"blocking\", got " + text_of(d.lookahead));
+  return success();
+}
+
 status check_cost(const job& j, const provenance& from) {
   const auto shape = effective_shape(j);
   const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
@@ -247,7 +338,7 @@ status check_cost(const job& j, const provenance& from) {
     auto expected = "expected one value or " + text_of(shape.stages) + " (one per stage)";
     if (shape.chunks > 1)
       expected += " or " + text_of(shape.virtual_stages()) + " (one per virtual stage)";
-    return from.blame(key, expected + ", got " + text_of(list.size()));
+    return from.blame(key, expected + ", got " + text_of(list.size()), "cost.profile");
   };
   if (auto f = fits("cost.forward_ms", j.cost.forward_ms); !f) return f;
   if (auto b = fits("cost.backward_ms", j.cost.backward_ms); !b) return b;
@@ -269,25 +360,16 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
   return success();
 }
 
-bool is_known_policy(std::string_view name) {
-  const auto& known = policies::known_policies();
-  return name.starts_with("table:") ||
-         std::any_of(known.begin(), known.end(), [&](const auto& p) { return p.name == name; });
-}
-
-std::string all_policies() {
-  std::string text;
-  for (const auto& p : policies::known_policies()) text += std::string{p.name} + ", ";
-  return text + "table:FILE.csv";
-}
-
-status check_policy(const job& j, const provenance& from) {
-  const auto shape = effective_shape(j);
-  const auto& name = j.dispatch.policy;
-  if (!is_known_policy(name))
+status check_policy(const job& j, const provenance& from, const policy_registry& registry) {
+  const auto& policy = j.dispatch.policy;
+  const auto& known = registry.known();
+  std::string names;
+  for (const auto& p : known) names += std::string{p.name} + ", ";
+  if (!policy.starts_with("table:") &&
+      std::none_of(known.begin(), known.end(), [&](const auto& p) { return p.name == policy; }))
     return from.blame("dispatch.policy",
-                      "expected one of " + all_policies() + ", got " + in_quotes(name));
-  const auto policies = policies::make_policy_set(name, shape);
+                      "expected one of " + names + "table:FILE.csv, got " + in_quotes(policy));
+  const auto policies = registry.make(policy, effective_shape(j));
   if (!policies) return from.blame("dispatch.policy", policies.message());
   const auto* sequences = (*policies)->sequences();
   if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
@@ -296,11 +378,13 @@ status check_policy(const job& j, const provenance& from) {
 
 }  // namespace
 
-status validate(const job& j, const provenance& from, job_use use) {
+status validate(const job& j, const provenance& from, const policy_registry& policies,
+                job_use use) {
   using check = status (*)(const job&, const provenance&);
   for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
-                            check_delays, check_cost, check_policy})
+                            check_delays, check_messages, check_preset, check_cost})
     if (auto held = holds(j, from); !held) return held;
+  if (auto policy = check_policy(j, from, policies); !policy) return policy;
   if (use == job_use::simulate) return success();
   if (use == job_use::embed) return check_checkpoint(j, from);
   if (auto model = check_model(j, from); !model) return model;

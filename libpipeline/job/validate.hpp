@@ -15,6 +15,6 @@ std::string source_of(const job& j);
 
 /// The error names the place of the invalid key. Each value must already be in the range of its
 /// key.
-status validate(const job& j, const provenance& from, job_use use);
+status validate(const job& j, const provenance& from, const policy_registry& policies, job_use use);
 
 }  // namespace rrfp::job

@@ -2,13 +2,64 @@
 
 #include <utility>
 
+#include <rrfp/base/check.hpp>
+#include <rrfp/job/workload.hpp>
+
 namespace rrfp::plan {
 
 namespace {
 
+/// The costs of cost.preset; images are numbered over all replicas.
+class preset_costs final : public simulate::microbatch_costs {
+ public:
+  preset_costs(const job::job& j, std::shared_ptr<const workload::pipeline_cost> model,
+               replica_id replica)
+      : model_(std::move(model)),
+        images_(j.images),
+        seed_(j.jitter.seed),
+        samples_(j.cost.samples),
+        first_(std::uint64_t{replica.value()} * j.pipeline.microbatches) {}
+
+  double task_ms(step_id step, stage_id stage, task_kind kind, microbatch_id mb) const override {
+    const auto& cost = at(step, stage, mb);
+    return kind == task_kind::forward    ? cost.forward_ms
+           : kind == task_kind::backward ? cost.backward_ms
+                                         : cost.weight_ms;
+  }
+  double message_ms(step_id step, stage_id lower, microbatch_id mb) const override {
+    return model_->message_ms(lower, images(step, mb));
+  }
+  std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const override {
+    return static_cast<std::uint64_t>(at(step, stage, mb).activation_bytes);
+  }
+
+ private:
+  std::uint32_t images(step_id step, microbatch_id mb) const {
+    return workload::images_of(images_, seed_, step, first_ + mb.value(), samples_);
+  }
+  const workload::part_cost& at(step_id step, stage_id stage, microbatch_id mb) const {
+    return model_->stage(stage, images(step, mb));
+  }
+
+  const std::shared_ptr<const workload::pipeline_cost> model_;
+  const workload::image_counts images_;
+  const std::uint64_t seed_;
+  const std::uint32_t samples_;
+  const std::uint64_t first_;
+};
+
 /// The costs of [cost] alone.
-simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& shape) {
+simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& shape,
+                                       replica_id replica) {
   simulate::stage_costs_options options;
+  options.ranks = j.pipeline.tp;
+  options.admit = j.dispatch.admit;
+  if (!j.cost.preset.empty()) {
+    auto model = job::workload_of(j);
+    RRFP_CHECK(model.ok(), "the preset of a loaded job fits its stages");
+    options.by_microbatch = std::make_shared<const preset_costs>(j, std::move(*model), replica);
+    return options;
+  }
   options.durations.clear();
   for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
     const virtual_stage_id vs{v};
@@ -29,10 +80,11 @@ simulate::stage_costs made(const pipeline_shape& shape, simulate::stage_costs_op
 
 }  // namespace
 
-result<simulate::stage_costs> expected_costs(const job::job& j) {
+result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica) {
   const auto shape = job::effective_shape(j);
-  auto options = costs_of(j, shape);
+  auto options = costs_of(j, shape, replica);
   options.jitter = j.jitter;
+  options.jitter.seed += std::uint64_t{replica.value()} << 32;
   if (!j.delays.file.empty()) {
     auto delays = simulate::given_delays::read(j.delays.file, shape);
     if (!delays) return job::blame(j, "jitter.delays", delays.message());
@@ -43,26 +95,29 @@ result<simulate::stage_costs> expected_costs(const job::job& j) {
 
 simulate::stage_costs nominal_costs(const job::job& j) {
   const auto shape = job::effective_shape(j);
-  return made(shape, costs_of(j, shape));
+  return made(shape, costs_of(j, shape, replica_id{0}));
 }
 
-result<dispatch_plan> make_dispatch_plan(const job::job& j) {
+result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {
   dispatch_plan p;
   p.shape = job::effective_shape(j);
   p.mode = j.dispatch.mode;
+  p.blocking_messages = j.dispatch.messages == job::messages_kind::blocking;
   p.lookahead = j.dispatch.lookahead;
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
-  auto policies = policies::make_policy_set(j.dispatch.policy, p.shape);
+  auto policies = registry.make(j.dispatch.policy, p.shape);
   if (!policies) return policies.failure();
   p.policies = std::move(*policies);
   if (p.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
 
-  auto rounds = simulation_of(p, 1);
+  const auto costs = nominal_costs(j);
+  auto rounds = simulation_of(p, costs, 1);
   rounds.mode = dispatch_mode::ready;
-  auto order = simulate::nominal_sequences(rounds, nominal_costs(j));
+  rounds.messages = simulate::transport::asynchronous;
+  auto order = simulate::nominal_sequences(rounds, costs);
   if (!order) return order.failure();
-  p.policies = policies::make_fixed_policy_set(j.dispatch.policy, std::move(*order));
+  p.policies = make_fixed_policy_set(j.dispatch.policy, std::move(*order));
   return p;
 }
 
@@ -70,10 +125,21 @@ simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
   simulate::plan simulation;
   simulation.shape = p.shape;
   simulation.mode = p.mode;
+  if (p.blocking_messages) simulation.messages = simulate::transport::blocking;
   simulation.lookahead = p.lookahead;
   simulation.limits = p.limits;
   simulation.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
   simulation.steps = steps;
+  return simulation;
+}
+
+simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
+                             std::uint64_t steps) {
+  auto simulation = simulation_of(p, steps);
+  if (costs.has_bytes())
+    simulation.slot_bytes = [costs](step_id step, stage_id s, microbatch_id mb) {
+      return costs.activation_bytes(step, s, mb);
+    };
   return simulation;
 }
 

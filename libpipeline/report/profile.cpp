@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <rrfp/base/statistics.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/report/timeline.hpp>
 #include <rrfp/simulate/duration_table.hpp>
@@ -135,21 +136,6 @@ using samples = std::vector<double>;
 
 void add(samples& to, nanoseconds t) { to.push_back(milliseconds(t)); }
 
-samples sorted(samples s) {
-  std::sort(s.begin(), s.end());
-  return s;
-}
-
-/// Quantile of sorted samples, with linear interpolation.
-double quantile(const samples& s, double part) {
-  const auto at = part * static_cast<double>(s.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const auto above = std::min(below + 1, s.size() - 1);
-  return s[below] + (s[above] - s[below]) * (at - static_cast<double>(below));
-}
-
-double median(const samples& s) { return quantile(sorted(s), 0.5); }
-
 /// The text in quotes, safe for a TOML comment.
 std::string quoted(const std::string& text) {
   auto safe = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -163,10 +149,9 @@ std::string list_of(const std::vector<double>& values) {
   return "[" + text + "]";
 }
 
-std::string row_of(std::string_view what, const samples& unsorted) {
-  const auto s = sorted(unsorted);
+std::string row_of(std::string_view what, const samples& s) {
   return fmt::format("#   {:<8}{:>8}{:>14.6f}{:>14.6f}{:>14.6f}\n", what, s.size(),
-                     quantile(s, 0.05), quantile(s, 0.5), quantile(s, 0.95));
+                     quantile(s, 0.05), median(s), quantile(s, 0.95));
 }
 
 /// Undelayed durations by kind, of one virtual stage or of all.

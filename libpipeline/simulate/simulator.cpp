@@ -74,7 +74,7 @@ class simulation {
       step_began begun{step, {}};
       if (plan_.slot_bytes)
         for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-          begun.slot_bytes.push_back(plan_.slot_bytes(stage_id{s}, microbatch_id{mb}));
+          begun.slot_bytes.push_back(plan_.slot_bytes(step, stage_id{s}, microbatch_id{mb}));
       stages_[s].ran_in_step = false;
       report_.stages[s].order.clear();
       notify(s, std::move(begun));

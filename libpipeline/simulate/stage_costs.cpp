@@ -1,7 +1,12 @@
 #include <rrfp/simulate/stage_costs.hpp>
 
+#include <array>
 #include <cmath>
+#include <mutex>
+#include <numeric>
 #include <string>
+
+#include <rrfp/base/check.hpp>
 
 #include "milliseconds.hpp"
 
@@ -33,6 +38,25 @@ status check_durations(const std::string& key, const task_durations& d) {
 
 }  // namespace
 
+class stage_costs::view_cache {
+ public:
+  template <class Make>
+  std::shared_ptr<const step_view> at(step_id step, Make make) {
+    const std::lock_guard lock{mutex_};
+    auto& [held, view] = views_[step.value() % views_.size()];
+    if (view == nullptr || held != step) {
+      held = step;
+      view = std::make_shared<const step_view>(make(step));
+    }
+    return view;
+  }
+
+ private:
+  std::mutex mutex_;
+  /// Stages are at most a step apart.
+  std::array<std::pair<step_id, std::shared_ptr<const step_view>>, 2> views_;
+};
+
 result<stage_costs> stage_costs::make(const pipeline_shape& shape, stage_costs_options options) {
   if (auto valid = shape.validate(); !valid) return valid.failure();
   const auto entries = options.durations.size();
@@ -47,11 +71,16 @@ result<stage_costs> stage_costs::make(const pipeline_shape& shape, stage_costs_o
   if (auto ok = check_duration("activation_ms", options.activation_ms); !ok) return ok.failure();
   if (auto ok = check_duration("gradient_ms", options.gradient_ms); !ok) return ok.failure();
   if (auto ok = weather::validate(options.jitter); !ok) return ok.failure();
+  RRFP_CHECK(options.by_microbatch == nullptr || shape.chunks == 1,
+             "costs by microbatch are those of stages with one chunk");
   return stage_costs{shape, std::move(options)};
 }
 
 stage_costs::stage_costs(const pipeline_shape& shape, stage_costs_options options)
-    : shape_(shape), options_(std::move(options)), jitter_(options_.jitter) {
+    : shape_(shape),
+      options_(std::move(options)),
+      jitter_(options_.jitter, shape),
+      views_(std::make_shared<view_cache>()) {
   const auto& given = options_.durations;
   const auto kept_share = std::pow(past, 3.0 * shape.chunks);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
@@ -71,7 +100,7 @@ const task_durations& stage_costs::durations_of(stage_id stage, chunk_id chunk) 
 }
 
 /// In closed form: e approaches its fixed point geometrically with each microbatch.
-double stage_costs::average_ms(stage_id stage, const task& t) const {
+double stage_costs::closed_form_ms(stage_id stage, const task& t) const {
   const auto fixed_point = fixed_point_ms_[stage.value()];
   const auto first = durations_of(stage, chunk_id{0}).forward_ms;
   const auto tasks_before = 3.0 * shape_.chunks * t.mb.value();
@@ -85,41 +114,129 @@ double stage_costs::average_ms(stage_id stage, const task& t) const {
   return t.kind == task_kind::weight ? follow(e, d.weight_ms) : e;
 }
 
-nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& t) const {
-  const auto duration = disturbed(step, stage, t);
+std::shared_ptr<const stage_costs::step_view> stage_costs::view_of(step_id step) const {
+  const bool needs_averages = options_.by_microbatch != nullptr &&
+                              options_.jitter.compute == weather::compute_jitter::paper;
+  if (options_.admit == admission::loaded && !needs_averages) return nullptr;
+  return views_->at(step, [this](step_id s) { return make_view(s); });
+}
+
+stage_costs::step_view stage_costs::make_view(step_id step) const {
+  const auto at = [&](stage_id stage, chunk_id chunk, task_kind kind, std::uint32_t mb) {
+    return own_ms(step, stage, {kind, microbatch_id{mb}, chunk});
+  };
+  constexpr task_kind kinds[] = {task_kind::forward, task_kind::backward, task_kind::weight};
+  step_view view;
+  std::vector<double> cost(shape_.microbatches);
+  for (std::uint32_t mb = 0; mb < shape_.microbatches; ++mb)
+    for (std::uint32_t s = 0; s < shape_.stages; ++s)
+      for (std::uint32_t c = 0; c < shape_.chunks; ++c)
+        for (const auto kind : kinds) cost[mb] += at(stage_id{s}, chunk_id{c}, kind, mb);
+  view.order = admission_order(options_.admit, cost);
+  if (options_.by_microbatch == nullptr) return view;
+  for (std::uint32_t s = 0; s < shape_.stages; ++s) {
+    const auto own = [&](task_kind kind, std::uint32_t mb) {
+      return at(stage_id{s}, chunk_id{0}, kind, mb);
+    };
+    auto e = own(task_kind::forward, 0);
+    for (std::uint32_t mb = 0; mb < shape_.microbatches; ++mb) {
+      const auto after_forward = e = follow(e, own(task_kind::forward, mb));
+      e = follow(e, own(task_kind::backward, mb));
+      view.average.push_back({after_forward, e});
+      e = follow(e, own(task_kind::weight, mb));
+    }
+  }
+  return view;
+}
+
+std::vector<std::uint32_t> stage_costs::order_of(step_id step) const {
+  if (const auto view = view_of(step)) return view->order;
+  std::vector<std::uint32_t> loaded(shape_.microbatches);
+  std::iota(loaded.begin(), loaded.end(), 0U);
+  return loaded;
+}
+
+task stage_costs::as_loaded(step_id step, task t) const {
+  if (options_.admit == admission::loaded) return t;
+  t.mb = microbatch_id{view_of(step)->order[t.mb.value()]};
+  return t;
+}
+
+double stage_costs::own_ms(step_id step, stage_id stage, const task& t) const {
+  if (options_.by_microbatch) return options_.by_microbatch->task_ms(step, stage, t.kind, t.mb);
+  const auto& d = durations_of(stage, t.chunk);
+  return t.kind == task_kind::forward    ? d.forward_ms
+         : t.kind == task_kind::backward ? d.backward_ms
+                                         : d.weight_ms;
+}
+
+double stage_costs::average_ms(const step_view* view, stage_id stage, const task& t) const {
+  if (options_.jitter.compute != weather::compute_jitter::paper) return 0;
+  if (options_.by_microbatch == nullptr) return closed_form_ms(stage, t);
+  const auto& a = view->average[std::size_t{stage.value()} * shape_.microbatches + t.mb.value()];
+  return t.kind == task_kind::forward ? a.forward_ms : a.backward_ms;
+}
+
+nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& admitted) const {
+  const auto view = view_of(step);
+  auto t = admitted;
+  if (view) t.mb = microbatch_id{view->order[t.mb.value()]};
+  const auto duration =
+      nanoseconds_of(disturbed_ms(step, stage, t, average_ms(view.get(), stage, t)));
   return options_.delays ? duration + options_.delays->compute(step, stage, t) : duration;
 }
 
-nanoseconds stage_costs::disturbed(step_id step, stage_id stage, const task& t) const {
-  const auto& d = durations_of(stage, t.chunk);
-  const bool needs_average = options_.jitter.compute == weather::compute_jitter::paper;
-  const auto average = needs_average ? average_ms(stage, t) : 0.0;
-  const auto jittered = [&](double ms) {
-    return nanoseconds_of(ms + jitter_.compute_extra_ms(step, stage, rank_id{0}, t, ms, average));
-  };
-  switch (t.kind) {
-    case task_kind::forward: return jittered(d.forward_ms);
-    case task_kind::backward: return jittered(d.backward_ms);
-    case task_kind::weight: return jittered(d.weight_ms);
-    case task_kind::backward_weight: break;
-  }
-  const auto parts = d.backward_ms + d.weight_ms;
-  const auto whole = d.backward_weight_ms.value_or(parts);
+double stage_costs::disturbed_ms(step_id step, stage_id stage, const task& t,
+                                 double average) const {
+  const auto ranks = options_.ranks;
+  if (t.kind != task_kind::backward_weight)
+    return jitter_.compute_ms(step, stage, ranks, t, own_ms(step, stage, t), average);
+  const auto part = [&](task_kind kind) { return own_ms(step, stage, {kind, t.mb, t.chunk}); };
+  const auto backward = part(task_kind::backward);
+  const auto weight = part(task_kind::weight);
+  const auto parts = backward + weight;
+  const auto& given = durations_of(stage, t.chunk).backward_weight_ms;
+  if (options_.by_microbatch || !given)
+    return jitter_.fused_ms(step, stage, ranks, t, backward, weight, average);
   // A fused kernel may be faster than its parts; the saving is then split in proportion.
-  const auto share = parts == 0 ? 0.5 : d.backward_ms / parts;
-  return nanoseconds_of(whole + jitter_.fused_extra_ms(step, stage, rank_id{0}, t, whole * share,
-                                                       whole * (1 - share), average));
+  const auto share = parts == 0 ? 0.5 : backward / parts;
+  return jitter_.fused_ms(step, stage, ranks, t, *given * share, *given * (1 - share), average);
 }
 
-nanoseconds stage_costs::link(step_id step, virtual_stage_id to, const task& t) const {
-  const auto ms = t.kind == task_kind::forward ? options_.activation_ms : options_.gradient_ms;
-  const auto duration = nanoseconds_of(ms + jitter_.link_extra_ms(step, to, t));
+double stage_costs::own_link_ms(step_id step, virtual_stage_id to, const task& t) const {
+  if (!options_.by_microbatch)
+    return t.kind == task_kind::forward ? options_.activation_ms : options_.gradient_ms;
+  // A gradient arrives at the lower stage of its link.
+  const auto lower = is_backward(t.kind) ? to.value() : to.value() - 1;
+  return options_.by_microbatch->message_ms(step, stage_id{lower}, t.mb);
+}
+
+nanoseconds stage_costs::link(step_id step, virtual_stage_id to, const task& admitted) const {
+  const auto t = as_loaded(step, admitted);
+  const auto duration = nanoseconds_of(jitter_.link_ms(step, to, t, own_link_ms(step, to, t)));
   return options_.delays ? duration + options_.delays->link(step, to, t) : duration;
+}
+
+nanoseconds stage_costs::travel(step_id step, virtual_stage_id to, const task& admitted) const {
+  const auto t = as_loaded(step, admitted);
+  const auto duration = nanoseconds_of(jitter_.travel_ms(step, to, t, own_link_ms(step, to, t)));
+  return options_.delays ? duration + options_.delays->link(step, to, t) : duration;
+}
+
+weather::message_delivery stage_costs::delivery_of(step_id step, virtual_stage_id to,
+                                                   const task& admitted) const {
+  return jitter_.delivery_of(step, to, as_loaded(step, admitted));
+}
+
+std::uint64_t stage_costs::activation_bytes(step_id step, stage_id stage, microbatch_id mb) const {
+  RRFP_CHECK(has_bytes(), "only costs by microbatch count bytes");
+  const auto loaded = as_loaded(step, {task_kind::forward, mb, chunk_id{0}});
+  return options_.by_microbatch->activation_bytes(step, stage, loaded.mb);
 }
 
 stage_costs stage_costs::undisturbed() const {
   auto undisturbed_options = options_;
-  undisturbed_options.jitter = weather::jitter_options{};
+  undisturbed_options.jitter = {};
   undisturbed_options.delays = nullptr;
   return {shape_, std::move(undisturbed_options)};
 }

@@ -23,19 +23,16 @@ std::string_view name(link_spread s) {
 std::optional<conditions> conditions_of(std::string_view name) {
   conditions c;
   if (name == "none") return c;
-  if (const auto level = jitter_level(name, c.jitter.seed)) {
-    c.jitter = *level;
-    return c;
-  }
+  if (const auto level = jitter_level(name, c.seed)) return conditions{*level};
   if (name != "measured" && name != "measured-lognormal") return std::nullopt;
-  c.jitter.compute = compute_jitter::lognormal;
-  c.jitter.compute_sigma = measured_compute_sigma;
+  c.compute = compute_jitter::lognormal;
+  c.compute_sigma = measured_compute_sigma;
   c.spread = name == "measured" ? link_spread::stalls : link_spread::lognormal;
   return c;
 }
 
 status validate(const conditions& c) {
-  if (auto ok = validate(c.jitter); !ok) return ok;
+  if (auto ok = validate(static_cast<const jitter_options&>(c)); !ok) return ok;
   const auto within = [](const char* key, double x, double low, double high) -> status {
     if (x >= low && x <= high) return success();
     return error{std::string(key) + ": expected a number from " + std::to_string(low) + " to " +
@@ -53,6 +50,15 @@ status validate(const conditions& c) {
     return ok;
   if (auto ok = within("resend_ms", c.resend_ms, 1e-3, 1e6); !ok) return ok;
   return within("double_probability", c.double_probability, 0, 1);
+}
+
+bool disturbs_tasks(const conditions& c) {
+  return c.compute != compute_jitter::none || c.straggler_factor != 1 || c.pause_ms != 0;
+}
+
+bool disturbs_messages(const conditions& c) {
+  return c.link != link_jitter::none || c.spread != link_spread::none || c.slow_link_factor != 1 ||
+         c.loss_probability > 0 || c.double_probability > 0;
 }
 
 double disturbed_times::compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
@@ -77,17 +83,19 @@ double disturbed_times::fused_ms(step_id step, stage_id stage, std::uint32_t ran
 double disturbed_times::place_ms(step_id step, stage_id stage, const task& t, double ms) const {
   const auto& c = conditions_;
   if (stage.value() == c.straggler_stage) ms *= c.straggler_factor;
-  if (c.pause_ms == 0 || stage.value() != c.pause_stage || t.kind != task_kind::forward) return ms;
-  keyed_random random{c.jitter.seed, static_cast<std::uint64_t>(salt::pause), step.value(),
-                      stage.value()};
-  const auto chosen = static_cast<std::uint32_t>(random.uniform() * microbatches_);
+  if (c.pause_ms == 0 || stage.value() != c.pause_stage || t.kind != task_kind::forward ||
+      t.chunk.value() != 0)
+    return ms;
+  keyed_random random{c.seed, static_cast<std::uint64_t>(salt::pause), step.value(), stage.value()};
+  const auto chosen = static_cast<std::uint32_t>(random.uniform() * shape_.microbatches);
   return t.mb.value() == chosen ? ms + c.pause_ms : ms;
 }
 
-double disturbed_times::spread_ms(step_id step, stage_id to, const task& t, double own_ms) const {
+double disturbed_times::spread_ms(step_id step, virtual_stage_id to, const task& t,
+                                  double own_ms) const {
   const auto& c = conditions_;
   if (c.spread == link_spread::none) return own_ms;
-  keyed_random random{c.jitter.seed, static_cast<std::uint64_t>(salt::spread), step.value(),
+  keyed_random random{c.seed, static_cast<std::uint64_t>(salt::spread), step.value(),
                       pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
   if (c.spread == link_spread::lognormal)
     return own_ms * std::exp(c.spread_sigma * random.normal());
@@ -96,16 +104,18 @@ double disturbed_times::spread_ms(step_id step, stage_id to, const task& t, doub
   return own_ms + unit_ms * c.stall_factor * std::pow(1 - random.uniform(), -1 / c.stall_alpha);
 }
 
-double disturbed_times::link_ms(step_id step, stage_id to, const task& t, double own_ms) const {
+double disturbed_times::link_ms(step_id step, virtual_stage_id to, const task& t,
+                                double own_ms) const {
   return delivery_of(step, to, t).losses * conditions_.resend_ms + travel_ms(step, to, t, own_ms);
 }
 
-message_delivery disturbed_times::delivery_of(step_id step, stage_id to, const task& t) const {
+message_delivery disturbed_times::delivery_of(step_id step, virtual_stage_id to,
+                                              const task& t) const {
   const auto& c = conditions_;
   message_delivery delivery;
   if (c.loss_probability == 0 && c.double_probability == 0) return delivery;
   const auto draw = [&](salt purpose) {
-    return keyed_random{c.jitter.seed, static_cast<std::uint64_t>(purpose), step.value(),
+    return keyed_random{c.seed, static_cast<std::uint64_t>(purpose), step.value(),
                         pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
   };
   auto losses = draw(salt::loss);
@@ -115,14 +125,18 @@ message_delivery disturbed_times::delivery_of(step_id step, stage_id to, const t
   return delivery;
 }
 
-double disturbed_times::travel_ms(step_id step, stage_id to, const task& t, double own_ms) const {
+bool disturbed_times::is_slow_link(virtual_stage_id to, const task& t) const {
+  const virtual_stage_id from{is_backward(t.kind) ? to.value() + 1 : to.value() - 1};
+  const auto [lower, upper] =
+      std::minmax({shape_.at(from).stage.value(), shape_.at(to).stage.value()});
+  return lower == conditions_.slow_link_stage && upper == lower + 1;
+}
+
+double disturbed_times::travel_ms(step_id step, virtual_stage_id to, const task& t,
+                                  double own_ms) const {
   const auto& c = conditions_;
-  auto ms =
-      spread_ms(step, to, t, own_ms) + jitter_.link_extra_ms(step, virtual_stage_id{to.value()}, t);
-  // A gradient arrives at the lower stage of its link.
-  const auto lower = is_backward(t.kind) ? to.value() : to.value() - 1;
-  if (lower == c.slow_link_stage) ms *= c.slow_link_factor;
-  return ms;
+  const auto ms = spread_ms(step, to, t, own_ms) + jitter_.link_extra_ms(step, to, t);
+  return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
 }
 
 }  // namespace rrfp::weather

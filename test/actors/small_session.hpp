@@ -44,7 +44,7 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
   s.lookahead = c.lookahead;
   s.spin = std::chrono::microseconds{c.spin_us};
   s.limits.assign(c.shape.stages, memory_limit{c.slots});
-  auto set = policies::make_policy_set(c.policy, c.shape);
+  auto set = policies::registry().make(c.policy, c.shape);
   RRFP_CHECK(set.ok(), "a policy for the shape");
   auto policies = *set;
   if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
@@ -54,7 +54,7 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
     auto costs = simulate::stage_costs::make(c.shape, {});
     auto order = simulate::nominal_sequences(rounds, *costs);
     RRFP_CHECK(order.ok(), "rounds become a sequence");
-    policies = policies::make_fixed_policy_set(c.policy, std::move(*order));
+    policies = make_fixed_policy_set(c.policy, std::move(*order));
   }
   s.make_policy = [policies](stage_id stage) { return policies->make(stage); };
   s.train = train;

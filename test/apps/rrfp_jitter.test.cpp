@@ -17,17 +17,19 @@ constexpr int cells = 2 * 3 * 2;  ///< weathers, runs, seeds
 
 std::string small_experiment(const scratch_folder& folder, const std::string& more = "") {
   const auto file = folder / "small.toml";
-  std::ofstream{file} << "name = \"small\"\nseeds = [1, 2]\nsteps = 2\n"
-                         "ablation = [\"blocking\", \"in order\", \"ready\"]\n"
-                         "[[workload]]\nname = \"four stages\"\npreset = \"qwen3-1.7b-vit-h\"\n"
-                         "stages = 4\nmicrobatches = 12\npaper.in_order_s = 1\npaper.bfw = 1.5\n"
-                         "[[run]]\nname = \"blocking\"\nmode = \"blocking\"\n"
-                         "policy = \"one_f_one_b\"\n"
-                         "[[run]]\nname = \"in order\"\nmode = \"in-order\"\n"
-                         "policy = \"one_f_one_b\"\n"
-                         "[[run]]\nname = \"ready\"\npolicy = \"bfw\"\npaper = \"bfw\"\n"
-                         "[[weather]]\npreset = \"measured\"\n[[weather]]\npreset = \"J2\"\n"
-                      << more;
+  std::ofstream{file}
+      << "name = \"small\"\nseeds = [1, 2]\ntrain.steps = 2\n"
+         "ablation = [\"blocking\", \"in order\", \"ready\"]\n"
+         "[[workload]]\nname = \"four stages\"\ncost.preset = \"qwen3-1.7b-vit-h\"\n"
+         "pipeline.stages = 4\npipeline.microbatches = 12\npaper.in_order_s = 1\npaper.bfw = 1.5\n"
+         "[[run]]\nname = \"blocking\"\ndispatch.mode = \"in-order\"\ndispatch.messages = "
+         "\"blocking\"\n"
+         "dispatch.policy = \"one_f_one_b\"\n"
+         "[[run]]\nname = \"in order\"\ndispatch.mode = \"in-order\"\n"
+         "dispatch.policy = \"one_f_one_b\"\n"
+         "[[run]]\nname = \"ready\"\ndispatch.policy = \"bfw\"\npaper = \"bfw\"\n"
+         "[[weather]]\njitter.level = \"measured\"\n[[weather]]\njitter.level = \"J2\"\n"
+      << more;
   return file;
 }
 
@@ -89,8 +91,8 @@ TEST_CASE("cells that are done are not run again, and results stay the same") {
 
   // With another run, only the cells of that run are new.
   const auto more =
-      run_jitter({small_experiment(folder, "[[run]]\nname = \"bf\"\npolicy = \"bf\"\n"), "--out",
-                  folder / "out"});
+      run_jitter({small_experiment(folder, "[[run]]\nname = \"bf\"\ndispatch.policy = \"bf\"\n"),
+                  "--out", folder / "out"});
   CHECK(more.code == 0);
   CHECK_THAT(more.err, Contains("12 of 16 cells were already done"));
   CHECK(lines_of(folder / "out/cells.jsonl") == 16);
@@ -173,9 +175,11 @@ TEST_CASE("an interrupted experiment keeps its finished cells and resumes from t
 TEST_CASE("bad experiments and arguments are refused in one line, and nothing is left behind") {
   const scratch_folder folder;
   const auto out = folder / "out";
-  const auto bad = small_experiment(folder, "[[run]]\nname = \"x\"\nmode = \"blocking\"\n");
-  require_refused(run_jitter({bad, "--out", out}),
-                  {"small.toml:30: policy: expected a fixed schedule", "\"bfw\""});
+  const auto bad =
+      small_experiment(folder, "[[run]]\nname = \"x\"\ndispatch.messages = \"blocking\"\n");
+  require_refused(
+      run_jitter({bad, "--out", out}),
+      {"small.toml:31: dispatch.messages: \"blocking\" expects dispatch.mode", "run \"x\""});
   CHECK_FALSE(std::filesystem::exists(out));
   const auto file = small_experiment(folder);
   require_refused(run_jitter({folder / "absent.toml", "--out", out}),
@@ -190,5 +194,5 @@ TEST_CASE("bad experiments and arguments are refused in one line, and nothing is
 TEST_CASE("--keys prints all keys") {
   const auto o = run_jitter({"--keys"});
   CHECK(o.code == 0);
-  CHECK_THAT(o.out, Contains("[[weather]]") && Contains("stall_factor = 48.97"));
+  CHECK_THAT(o.out, Contains("[[weather]]") && Contains("jitter.stall_factor = 48.97"));
 }

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include <rrfp/base/statistics.hpp>
 #include <rrfp/experiment/agreement.hpp>
 
 #include "support.hpp"
@@ -20,11 +21,14 @@ outcome took(double ms, double launch_gap_ms = 0) {
 
 }  // namespace
 
-TEST_CASE("a quantile is one of the values, the nearest") {
+TEST_CASE("a quantile interpolates between the two nearest values") {
   CHECK(quantile({3, 1, 2}, 0.5) == 2);
   CHECK(quantile({3, 1, 2}, 0) == 1);
   CHECK(quantile({3, 1, 2}, 1) == 3);
+  CHECK(quantile({3, 1, 2}, 0.75) == 2.5);
   CHECK(quantile({7}, 0.95) == 7);
+  CHECK(median({4, 1, 3, 2}) == 2.5);
+  CHECK(median({}) == 0);
 }
 
 TEST_CASE(

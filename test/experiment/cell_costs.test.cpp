@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include <rrfp/experiment/cell_costs.hpp>
+#include <rrfp/plan/plan.hpp>
 
 #include "support.hpp"
 
@@ -14,20 +14,27 @@ using namespace testing;
 
 namespace {
 
-cell_model model_of(const cell& c) {
-  const auto made = cell_model::make(c);
+simulate::stage_costs costs_of(const cell& c, replica_id replica = replica_id{0}) {
+  auto made = plan::expected_costs(c.job, replica);
   REQUIRE(made.ok());
   return *made;
+}
+
+/// The weather with this name, and the seed of the cell.
+void set_weather(cell& c, const char* name) {
+  const auto seed = c.job.jitter.seed;
+  c.job.jitter = *weather::conditions_of(name);
+  c.job.jitter.seed = seed;
 }
 
 /// The duration of every task and message by loaded microbatch, in a run of this cell.
 std::vector<simulate::nanoseconds> durations_of(const cell& c, step_id step = step_id{0},
                                                 replica_id replica = replica_id{0}) {
-  const auto model = model_of(c);
-  const step_costs costs{model, step, replica};
-  const auto shape = model.shape();
+  const auto costs = costs_of(c, replica);
+  const auto shape = job::effective_shape(c.job);
+  const auto order = costs.order_of(step);
   std::vector<std::uint32_t> admitted(shape.microbatches);
-  for (std::uint32_t at = 0; at < shape.microbatches; ++at) admitted[costs.order()[at]] = at;
+  for (std::uint32_t at = 0; at < shape.microbatches; ++at) admitted[order[at]] = at;
   std::vector<simulate::nanoseconds> all;
   for (std::uint32_t loaded = 0; loaded < shape.microbatches; ++loaded)
     for (std::uint32_t s = 0; s < shape.stages; ++s) {
@@ -49,16 +56,23 @@ std::vector<simulate::nanoseconds> durations_of(const cell& c, step_id step = st
 TEST_CASE("every mode, policy, limit and admission gets the same tasks, messages and images") {
   for (const auto* preset : {"measured", "measured-lognormal", "J3"}) {
     auto c = jittered_cell();
-    c.weather.conditions = *weather::conditions_of(preset);
-    c.weather.conditions.pause_ms = 100;
-    c.weather.conditions.slow_link_factor = 3;
+    set_weather(c, preset);
+    c.job.jitter.pause_ms = 100;
+    c.job.jitter.slow_link_factor = 3;
     const auto base = durations_of(c);
-    for (const auto mode : {run_mode::blocking, run_mode::in_order, run_mode::ready})
+    for (const auto mode : {dispatch_mode::in_order, dispatch_mode::ready})
       for (const auto admit : {admission::loaded, admission::small_large_small,
                                admission::large_first, admission::small_first}) {
         auto other = c;
-        other.run = {"other", mode, "bfw", hint_quality::stale, 0, 3,
-                     1000,    5,    admit, paper_column::bf};
+        other.hint = hint_quality::stale;
+        auto& d = other.job.dispatch;
+        d.mode = mode;
+        d.policy = "bfw";
+        d.messages = job::messages_kind::blocking;
+        d.slots = 3;
+        d.slot_bytes = 1000;
+        d.run_ahead = 5;
+        d.admit = admit;
         CHECK(durations_of(other) == base);
       }
   }
@@ -68,7 +82,7 @@ TEST_CASE("another seed, step or replica gets other disturbances") {
   const auto c = jittered_cell();
   const auto base = durations_of(c);
   auto other = c;
-  other.seed = 8;
+  other.job.jitter.seed = 8;
   CHECK(durations_of(other) != base);
   CHECK(durations_of(c, step_id{1}) != base);
   CHECK(durations_of(c, step_id{0}, replica_id{1}) != base);
@@ -77,9 +91,8 @@ TEST_CASE("another seed, step or replica gets other disturbances") {
 TEST_CASE("splitting backward changes no work under any weather") {
   for (const auto* preset : {"none", "measured", "J3"}) {
     auto c = jittered_cell();
-    c.weather.conditions = *weather::conditions_of(preset);
-    const auto model = model_of(c);
-    const step_costs costs{model, step_id{0}, replica_id{0}};
+    set_weather(c, preset);
+    const auto costs = costs_of(c);
     const auto at = [&](task_kind kind, std::uint32_t mb) {
       return costs.compute(step_id{0}, stage_id{1}, {kind, microbatch_id{mb}, chunk_id{0}});
     };
@@ -91,23 +104,23 @@ TEST_CASE("splitting backward changes no work under any weather") {
 
 TEST_CASE("admission sorts by undisturbed times") {
   auto c = jittered_cell();
-  c.run.admit = admission::small_first;
-  c.workload.options.microbatches = 32;
-  const auto model = model_of(c);
-  const auto images = model.images(step_id{0}, replica_id{0});
-  const auto order = step_costs{model, step_id{0}, replica_id{0}}.order();
-  for (std::size_t i = 1; i < order.size(); ++i) CHECK(images[order[i - 1]] <= images[order[i]]);
-  CHECK(images[order.front()] < images[order.back()]);
+  c.job.dispatch.admit = admission::small_first;
+  c.job.pipeline.microbatches = 32;
+  const auto images = [&](std::uint32_t mb) {
+    return workload::images_of(c.job.images, c.job.jitter.seed, step_id{0}, mb, 1);
+  };
+  const auto order = costs_of(c).order_of(step_id{0});
+  for (std::size_t i = 1; i < order.size(); ++i) CHECK(images(order[i - 1]) <= images(order[i]));
+  CHECK(images(order.front()) < images(order.back()));
 }
 
 TEST_CASE("the paper's e follows the durations of the stage") {
   // Equal tasks of 20 ms: e is 20, above the floor of 5, and each delay alpha * 20 * (0.5 + U).
   auto c = plain_cell();
-  c.workload.cost.forward_ms = c.workload.cost.backward_ms = c.workload.cost.weight_ms = {20};
-  c.weather.conditions = *weather::conditions_of("J1");
-  c.weather.conditions.jitter.probability = 1;
-  const auto model = model_of(c);
-  const step_costs costs{model, step_id{0}, replica_id{0}};
+  c.job.cost.forward_ms = c.job.cost.backward_ms = c.job.cost.weight_ms = {20};
+  set_weather(c, "J1");
+  c.job.jitter.probability = 1;
+  const auto costs = costs_of(c);
   for (std::uint32_t mb = 0; mb < 8; ++mb) {
     const auto ms = double(costs.compute(step_id{0}, stage_id{2},
                                          {task_kind::forward, microbatch_id{mb}, chunk_id{0}})) /
@@ -119,14 +132,18 @@ TEST_CASE("the paper's e follows the durations of the stage") {
 
 TEST_CASE("[cost] gives times by stage, and no bytes") {
   auto c = plain_cell();
-  c.workload.cost.forward_ms = {1, 2, 3, 4};
-  c.workload.cost.link_ms = 0.5;
-  const auto model = model_of(c);
-  CHECK(model.own_ms(stage_id{2}, task_kind::forward, 0) == 3);
-  CHECK(model.own_ms(stage_id{2}, task_kind::weight, 0) == 1);
-  CHECK(model.message_ms(stage_id{1}, 0) == 0.5);
-  CHECK(model.activation_bytes(stage_id{0}, 0) == 0);
-  CHECK(model.gradient_exchange_ms() == 0);
+  c.job.cost.forward_ms = {1, 2, 3, 4};
+  c.job.cost.link_ms = 0.5;
+  const auto costs = costs_of(c);
+  const auto ns = [&](task_kind kind) {
+    return costs.compute(step_id{0}, stage_id{2}, {kind, microbatch_id{0}, chunk_id{0}});
+  };
+  CHECK(ns(task_kind::forward) == 3'000'000);
+  CHECK(ns(task_kind::weight) == 1'000'000);
+  CHECK(costs.link(step_id{0}, virtual_stage_id{1},
+                   {task_kind::backward, microbatch_id{0}, chunk_id{0}}) == 500'000);
+  CHECK_FALSE(costs.has_bytes());
+  CHECK(job::workload_of(c.job).value() == nullptr);
 }
 
 }  // namespace rrfp::experiment

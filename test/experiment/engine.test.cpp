@@ -18,9 +18,9 @@ TEST_CASE("1F1B on equal stages takes (m + p - 1) T and idles (p - 1) / (m + p -
 
 TEST_CASE("a blocking transport is never faster, and the blocked time is reported") {
   auto c = plain_cell();
-  c.workload.cost.link_ms = 0.5;
+  c.job.cost.link_ms = 0.5;
   const auto asynchronous = run_well(c);
-  c.run.mode = run_mode::blocking;
+  block(c);
   const auto blocking = run_well(c);
   CHECK(blocking.mean_ms() > asynchronous.mean_ms());
   CHECK(blocking.blocked > 0);
@@ -29,19 +29,18 @@ TEST_CASE("a blocking transport is never faster, and the blocked time is reporte
 
 TEST_CASE("limits hold: slots, the slots of 1F1B, the paper's run-ahead") {
   auto c = jittered_cell();
-  c.workload.options.microbatches = 32;
-  c.run.mode = run_mode::ready;
-  c.run.policy = "bfw";
+  c.job.pipeline.microbatches = 32;
+  make_ready(c, "bfw");
   CHECK(run_well(c).slots_peak <= 8);
-  c.run.slots = 3;
+  c.job.dispatch.slots = 3;
   CHECK(run_well(c).slots_peak == 3);
-  c.run.slots = slots_of_1f1b;
+  c.job.dispatch.slots = job::slots_of_1f1b;
   CHECK(run_well(c).slots_peak == 4);
-  c.run.slots = slots_of_stages;
+  c.job.dispatch.slots = job::slots_of_stages;
   CHECK(run_well(c).slots_peak == 4);
-  c.run.slots = 0;
+  c.job.dispatch.slots = 0;
   const auto open = run_well(c).slots_peak;
-  c.run.run_ahead = 4;
+  c.job.dispatch.run_ahead = 4;
   const auto ahead = run_well(c).slots_peak;
   CHECK(ahead < open);
   // D does not count pending W.
@@ -50,55 +49,53 @@ TEST_CASE("limits hold: slots, the slots of 1F1B, the paper's run-ahead") {
 
 TEST_CASE("a byte limit holds, and the memory held includes more than the activations") {
   auto c = jittered_cell();
-  c.run.mode = run_mode::ready;
-  c.run.policy = "bf";
-  c.run.slots = 0;
+  make_ready(c, "bf");
+  c.job.dispatch.slots = 0;
   const auto open = run_well(c);
   CHECK(open.held_bytes_peak > open.activation_bytes_peak);
-  c.run.slot_bytes = open.activation_bytes_peak / 2;
+  c.job.dispatch.slot_bytes = open.activation_bytes_peak / 2;
   CHECK(run_well(c).activation_bytes_peak <= open.activation_bytes_peak / 2);
 }
 
 TEST_CASE("equal cells give equal outcomes, and another seed another outcome") {
   auto c = jittered_cell();
-  c.steps = 2;
+  c.job.train.steps = 2;
   const auto a = run_well(c);
   CHECK(run_well(c).step_ms == a.step_ms);
   CHECK(a.step_ms[0] != a.step_ms[1]);
-  c.seed = 8;
+  c.job.jitter.seed = 8;
   CHECK(run_well(c).step_ms != a.step_ms);
 }
 
 TEST_CASE("a step ends with its slowest replica and the gradient exchange") {
   auto c = jittered_cell();
   const auto one = run_well(c);
-  c.workload.options.replicas = 2;
+  c.job.pipeline.replicas = 2;
   CHECK(run_well(c).mean_ms() > one.mean_ms());
 }
 
 TEST_CASE("a straggler, a pause and a slow link cost time") {
   const auto calm = run_well(plain_cell()).mean_ms();
   auto c = plain_cell();
-  c.weather.conditions.straggler_factor = 1.5;
+  c.job.jitter.straggler_factor = 1.5;
   CHECK(run_well(c).mean_ms() > calm * 1.2);
   c = plain_cell();
-  c.weather.conditions.pause_ms = 40;
+  c.job.jitter.pause_ms = 40;
   CHECK(run_well(c).mean_ms() > calm + 20);
   c = plain_cell();
-  c.workload.cost.link_ms = 0.1;
+  c.job.cost.link_ms = 0.1;
   const auto linked = run_well(c).mean_ms();
-  c.weather.conditions.slow_link_factor = 20;
+  c.job.jitter.slow_link_factor = 20;
   CHECK(run_well(c).mean_ms() > linked);
 }
 
 TEST_CASE("readiness gains most where the transport of the baseline blocks") {
   auto c = jittered_cell();
-  c.workload.options.microbatches = 32;
+  c.job.pipeline.microbatches = 32;
   const auto asynchronous = run_well(c).mean_ms();
-  c.run.mode = run_mode::blocking;
+  block(c);
   const auto blocking = run_well(c).mean_ms();
-  c.run.mode = run_mode::ready;
-  c.run.policy = "bfw";
+  make_ready(c, "bfw");
   const auto ready = run_well(c).mean_ms();
   CHECK(blocking > asynchronous);
   CHECK(asynchronous > ready);
@@ -106,11 +103,10 @@ TEST_CASE("readiness gains most where the transport of the baseline blocks") {
 
 TEST_CASE("without disturbances and images, readiness matches 1F1B at its memory") {
   auto c = plain_cell();
-  c.workload.options.microbatches = 16;
+  c.job.pipeline.microbatches = 16;
   const auto in_order = run_well(c).mean_ms();
-  c.run.mode = run_mode::ready;
-  c.run.policy = "bf";
-  c.run.slots = slots_of_1f1b;
+  make_ready(c, "bf");
+  c.job.dispatch.slots = job::slots_of_1f1b;
   CHECK(in_order / run_well(c).mean_ms() >= 0.99);
 }
 

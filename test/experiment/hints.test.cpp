@@ -14,17 +14,15 @@ namespace {
 /// 16 microbatches by readiness with a hint of this quality.
 cell hinted(hint_quality quality) {
   auto c = jittered_cell();
-  c.workload.options.microbatches = 16;
-  c.run.mode = run_mode::ready;
-  c.run.policy = "bfw";
-  c.run.hint = quality;
+  c.job.pipeline.microbatches = 16;
+  make_ready(c, "bfw");
+  c.hint = quality;
   return c;
 }
 
 std::vector<sequence> orders_of(const cell& c) {
-  const auto model = cell_model::make(c);
-  REQUIRE(model.ok());
-  const auto hints = hints_of(*model);
+  const cell_policies policies{c};
+  const auto hints = policies.make(c.job.dispatch.policy, job::effective_shape(c.job));
   REQUIRE(hints.ok());
   return (*hints)->sequences() != nullptr ? *(*hints)->sequences() : std::vector<sequence>{};
 }
@@ -35,7 +33,8 @@ TEST_CASE("a calm order is fixed and does not depend on the weather of the run")
   const auto calm = orders_of(hinted(hint_quality::calm));
   REQUIRE(calm.size() == 4);
   auto c = hinted(hint_quality::calm);
-  c.weather.conditions = {};
+  c.job.jitter = {};
+  c.job.jitter.seed = 7;
   CHECK(orders_of(c) == calm);
   CHECK(orders_of(hinted(hint_quality::own)).empty());
 }
@@ -45,7 +44,7 @@ TEST_CASE("a stale order is reproducible and differs from the calm order") {
   CHECK(orders_of(hinted(hint_quality::stale)) == stale);
   CHECK(stale != orders_of(hinted(hint_quality::calm)));
   auto c = hinted(hint_quality::stale);
-  c.seed = 8;
+  c.job.jitter.seed = 8;
   CHECK(orders_of(c) != stale);
 }
 
@@ -65,18 +64,19 @@ TEST_CASE("every hint lets a run end in ready mode, and the policy itself is not
 TEST_CASE("a recorded order can be executed in order, within the slots of its recording") {
   for (const auto quality : {hint_quality::calm, hint_quality::stale}) {
     auto c = hinted(quality);
-    c.run.mode = run_mode::in_order;
-    c.run.slots = 6;
+    c.job.dispatch.mode = dispatch_mode::in_order;
+    c.job.dispatch.slots = 6;
     const auto o = run_well(c);
     CHECK(o.slots_peak <= 6);
     CHECK(o.mean_ms() > run_well(hinted(hint_quality::own)).mean_ms());
   }
 }
 
-TEST_CASE("late notices cost time, but change no work") {
+TEST_CASE("late messages cost time, but change no work") {
   auto c = hinted(hint_quality::own);
   const auto prompt = run_well(c);
-  c.run.notice_ms = 5;
+  c.job.jitter.link = weather::link_jitter::constant;
+  c.job.jitter.link_mean_ms = 5;
   CHECK(run_well(c).mean_ms() > prompt.mean_ms());
 }
 

@@ -41,10 +41,11 @@ std::string plain(const std::string& html) {
 }
 
 const std::string two_runs =
-    "name = \"two\"\nseeds = [1, 2]\nsteps = 2\nablation = [\"slow\", \"quick\"]\n"
-    "[[workload]]\nname = \"w\"\npreset = \"gpt3-large\"\npaper.in_order_s = 3\n"
+    "name = \"two\"\nseeds = [1, 2]\ntrain.steps = 2\nablation = [\"slow\", \"quick\"]\n"
+    "[[workload]]\nname = \"w\"\ncost.preset = \"gpt3-large\"\npaper.in_order_s = 3\n"
     "paper.bfw = 1.5\n"
-    "[[run]]\nname = \"slow\"\nmode = \"blocking\"\npolicy = \"one_f_one_b\"\n"
+    "[[run]]\nname = \"slow\"\ndispatch.mode = \"in-order\"\ndispatch.messages = "
+    "\"blocking\"\ndispatch.policy = \"one_f_one_b\"\n"
     "[[run]]\nname = \"quick\"\npaper = \"bfw\"\n";
 
 const std::vector<outcome> outcomes{

@@ -48,20 +48,34 @@ class scratch_file {
 /// Four equal stages, eight microbatches, one run, no disturbances.
 inline cell plain_cell() {
   cell c;
-  c.workload.options.stages = 4;
-  c.workload.options.microbatches = 8;
-  c.run.mode = run_mode::in_order;
-  c.run.policy = "one_f_one_b";
+  c.job.train.steps = 1;
+  c.job.pipeline.stages = 4;
+  c.job.pipeline.microbatches = 8;
+  c.job.dispatch.mode = dispatch_mode::in_order;
+  c.job.dispatch.policy = "one_f_one_b";
   return c;
 }
 
 /// A multimodal workload in the measured weather.
 inline cell jittered_cell() {
   auto c = plain_cell();
-  c.workload.options.preset = "qwen3-1.7b-vit-h";
-  c.weather.conditions = *weather::conditions_of("measured");
-  c.seed = 7;
+  c.job.cost.preset = "qwen3-1.7b-vit-h";
+  c.job.jitter = *weather::conditions_of("measured");
+  c.job.jitter.seed = 7;
   return c;
+}
+
+/// Blocking messages in order.
+inline void block(cell& c) {
+  c.job.dispatch.mode = dispatch_mode::in_order;
+  c.job.dispatch.messages = job::messages_kind::blocking;
+}
+
+/// By readiness, with this policy.
+inline void make_ready(cell& c, const char* policy) {
+  c.job.dispatch.mode = dispatch_mode::ready;
+  c.job.dispatch.messages = job::messages_kind::asynchronous;
+  c.job.dispatch.policy = policy;
 }
 
 inline outcome run_well(const cell& c) {

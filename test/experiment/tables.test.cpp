@@ -17,9 +17,9 @@ namespace {
 experiment two_runs() {
   return good(
       "seeds = [1, 2]\nablation = [\"slow\", \"quick\"]\n"
-      "[[workload]]\nname = \"w\"\npreset = \"gpt3-large\"\npaper.in_order_s = 3\n"
+      "[[workload]]\nname = \"w\"\ncost.preset = \"gpt3-large\"\npaper.in_order_s = 3\n"
       "paper.bfw = 1.5\n"
-      "[[run]]\nname = \"slow\"\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n"
+      "[[run]]\nname = \"slow\"\ndispatch.mode = \"in-order\"\ndispatch.policy = \"one_f_one_b\"\n"
       "[[run]]\nname = \"quick\"\npaper = \"bfw\"\n");
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("tables that were not requested are not printed") {
 TEST_CASE("weathers are compared with the first one") {
   const auto e = good(
       "seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n"
-      "[[weather]]\npreset = \"J0\"\n[[weather]]\npreset = \"J1\"\n");
+      "[[weather]]\njitter.level = \"J0\"\n[[weather]]\njitter.level = \"J1\"\n");
   CHECK_THAT(weather_table(e, {of(200, 0), of(250, 0)}),
              Contains("slow-down relative to J0 weather") && Contains("25.00 %"));
   CHECK(weather_table(two_runs(), outcomes).empty());
@@ -70,7 +70,7 @@ TEST_CASE("weathers are compared with the first one") {
 
 TEST_CASE("the spread is printed for many steps, but not for few") {
   const auto e =
-      good("seeds = [1]\nsteps = 21\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+      good("seeds = [1]\ntrain.steps = 21\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
   outcome o;
   for (int i = 0; i <= 20; ++i) o.step_ms.push_back(100 + i);
   CHECK_THAT(spread_table(e, {o}), Contains("spread of 21 steps") && Contains("101.0") &&

@@ -254,38 +254,38 @@ data.blind = true
 
 const std::string experiment = R"(name = "small"
 seeds = [1, 2]
-steps = 2
+train.steps = 2
 [[run]]
 name = "1F1B"
-mode = "in-order"
-policy = "one_f_one_b"
+dispatch.mode = "in-order"
+dispatch.policy = "one_f_one_b"
 [[run]]
 name = "BFW"
-policy = "bfw"
-slots = "p"
-run_ahead = 2
+dispatch.policy = "bfw"
+dispatch.slots = "p"
+dispatch.run_ahead = 2
 [[weather]]
-preset = "measured"
+jitter.level = "measured"
 [[weather]]
 name = "storm"
-compute = "lognormal"
-pause_stage = 1
-pause_ms = 2.0
-loss_probability = 0.01
-resend_ms = 1.0
+jitter.compute = "lognormal"
+jitter.pause_stage = 1
+jitter.pause_ms = 2.0
+jitter.loss_probability = 0.01
+jitter.resend_ms = 1.0
 [[workload]]
 name = "flat"
-stages = 4
-microbatches = 8
+pipeline.stages = 4
+pipeline.microbatches = 8
 cost.forward_ms = [1.0, 1.0, 2.0, 1.0]
 cost.backward_ms = 1.0
 cost.weight_ms = 1.0
 cost.link_ms = 0.1
 [[workload]]
 name = "a model"
-preset = "gpt3-large"
-stages = 2
-microbatches = 4
+cost.preset = "gpt3-large"
+pipeline.stages = 2
+pipeline.microbatches = 4
 )";
 
 const std::string documents =

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/policies/registry.hpp>
 
 #include "job_texts.hpp"
 
@@ -13,7 +14,7 @@ using job::job_use;
 using job::load_job;
 
 std::string load_refusal(const std::string& path, job_use use = job_use::simulate) {
-  const auto made = load_job(path, {}, use);
+  const auto made = load_job(path, policies::registry(), {}, use);
   return made ? "accepted" : made.message();
 }
 
@@ -93,7 +94,7 @@ TEST_CASE("A job that a program made is checked like a job from a file") {
   const auto refusal_of = [](auto change) {
     job::job j;
     change(j);
-    const auto checked = job::check_job(j, job_use::embed);
+    const auto checked = job::check_job(j, policies::registry(), job_use::embed);
     return checked ? "accepted" : checked.message();
   };
   CHECK(refusal_of([](job::job&) {}) == "accepted");
@@ -110,11 +111,11 @@ TEST_CASE("A job that a program made is checked like a job from a file") {
   // A value that was changed after reading keeps the place of its key.
   auto read = good("[train]\nlr = 1e-3\n", {"train.steps=3"});
   read.train.lr = -1;
-  CHECK(job::check_job(read, job_use::embed).message() ==
+  CHECK(job::check_job(read, policies::registry(), job_use::embed).message() ==
         "x.toml:2: train.lr: expected a number >= 0, got -1.0");
   read.train.lr = 1;
   read.train.steps = 0;
-  CHECK(job::check_job(read, job_use::embed).message() ==
+  CHECK(job::check_job(read, policies::registry(), job_use::embed).message() ==
         "--set train.steps=3: expected an integer >= 1, got 0");
 }
 
@@ -134,12 +135,12 @@ TEST_CASE("Names and paths that are not UTF-8 are refused with the position of t
                                                              {"\xf4\x90\x80\x80", "0xF4 at 0"}};
   for (const auto& [text, at] : bad) {
     const std::vector<std::string> settings{"name=" + text};
-    const auto made = load_job(plain, settings, job_use::simulate);
+    const auto made = load_job(plain, policies::registry(), settings, job_use::simulate);
     REQUIRE_FALSE(made);
     CHECK_THAT(made.message(), Catch::Matchers::Contains("expected UTF-8, got the byte " + at));
   }
   const std::vector<std::string> good{"name=\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"};
-  CHECK(load_job(plain, good, job_use::simulate).ok());
+  CHECK(load_job(plain, policies::registry(), good, job_use::simulate).ok());
 }
 
 TEST_CASE("Text paths are relative to the job file, and a missing file is named") {
@@ -155,7 +156,7 @@ TEST_CASE("Text paths are relative to the job file, and a missing file is named"
   CHECK(load_refusal(path, job_use::train) == path + ":2: data.text: cannot read " +
                                                   folder.at("a.txt") +
                                                   ": neither a file nor a folder");
-  const auto made = load_job(path, {}, job_use::simulate);
+  const auto made = load_job(path, policies::registry(), {}, job_use::simulate);
   REQUIRE(made);
   CHECK(made->data.text == texts{folder.at("a.txt"), folder.at("sub")});
   CHECK(made->name == "job");
@@ -243,7 +244,7 @@ TEST_CASE("An override's path is relative to the current folder") {
   const scratch_folder folder;
   const auto path = folder.write("job.toml", "[data]\ntext = \"a.txt\"\n");
   const std::vector<std::string> overrides = {"data.text=here.txt"};
-  const auto made = load_job(path, overrides, job_use::simulate);
+  const auto made = load_job(path, policies::registry(), overrides, job_use::simulate);
   REQUIRE(made);
   CHECK(made->data.text == texts{(std::filesystem::current_path() / "here.txt").string()});
 }
@@ -257,7 +258,7 @@ TEST_CASE("The path of delays is relative to the job file, and a missing file is
   CHECK(load_refusal(path) == refused + "a folder");
   std::filesystem::remove(folder.at("d.csv"));
   folder.write("d.csv", "step,stage,chunk,mb,kind,ms\n");
-  const auto made = load_job(path, {}, job_use::simulate);
+  const auto made = load_job(path, policies::registry(), {}, job_use::simulate);
   REQUIRE(made);
   CHECK(made->delays.file == folder.at("d.csv"));
   CHECK(good("jitter.delays = \"\"").delays.file.empty());
@@ -279,7 +280,8 @@ TEST_CASE("A table of a schedule is read relative to the job file and checked") 
   CHECK(load_refusal(path).starts_with(head + "the order can never complete; cycle of waits: "));
   folder.write("order.csv", "0F0,0B0\n1F0,1B0\n");
   CHECK(load_refusal(path) == "accepted");
-  CHECK(load_job(path, {}, job_use::simulate)->dispatch.policy == "table:" + table);
+  CHECK(load_job(path, policies::registry(), {}, job_use::simulate)->dispatch.policy ==
+        "table:" + table);
 }
 
 }  // namespace

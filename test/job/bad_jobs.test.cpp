@@ -84,7 +84,9 @@ TEST_CASE("A value of another type is refused with both types") {
       {"[dispatch]\npolicy = true",
        "x.toml:2: dispatch.policy: expected a string, got a boolean true"},
       {"[dispatch]\nslots = \"many\"",
-       "x.toml:2: dispatch.slots: expected \"auto\", \"none\" or an integer >= 1, got a string "
+       "x.toml:2: dispatch.slots: expected \"auto\", \"none\", \"1f1b\", \"p\" or an integer >= 1, "
+       "got a "
+       "string "
        "\"many\""},
       {"[dispatch]\nslot_bytes = 1.5",
        "x.toml:2: dispatch.slot_bytes: expected bytes as an integer or a string like \"64MiB\", "
@@ -112,7 +114,8 @@ TEST_CASE("An unknown word is refused with the allowed words") {
       {"[jitter]\ncompute = 1",
        "x.toml:2: jitter.compute: expected \"none\", \"lognormal\" or \"paper\", got an integer 1"},
       {"[jitter]\nlevel = \"J4\"",
-       "x.toml:2: jitter.level: expected \"J0\", \"J1\", \"J2\" or \"J3\", got \"J4\""},
+       "x.toml:2: jitter.level: expected \"J0\", \"J1\", \"J2\", \"J3\", \"measured\" or "
+       "\"measured-lognormal\", got \"J4\""},
       {"[train]\noptimizer = \"adam\"",
        "x.toml:2: train.optimizer: expected \"adamw\" or \"sgd\", got \"adam\""},
   });
@@ -137,7 +140,7 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"[quota]",
        "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
        "train, "
-       "jitter, cost, device, transport, checkpoint, run"},
+       "jitter, cost, machine, images, device, transport, checkpoint, run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
       {"\"pipeline.stages\" = 4",
@@ -254,13 +257,37 @@ TEST_CASE("A model that does not fit the pipeline is refused only for training")
   }
 }
 
+TEST_CASE("Blocking messages need a sequence, and nothing queued") {
+  const std::string job = "[dispatch]\nmessages = \"blocking\"\n";
+  CHECK(refusal(job) ==
+        "x.toml:2: dispatch.messages: \"blocking\" expects dispatch.mode = \"in-order\", got "
+        "\"ready\" (the default)");
+  CHECK(refusal(job + "mode = \"in-order\"\nlookahead = 1\n") ==
+        "x.toml:4: dispatch.lookahead: expected 0 with dispatch.messages = \"blocking\", got 1");
+  CHECK(refusal(job + "mode = \"in-order\"\n") == "accepted");
+}
+
+TEST_CASE("A preset excludes times, and what modifies it needs one") {
+  const std::string preset = "[cost]\npreset = \"gpt3-large\"\n";
+  CHECK(refusal(preset) == "accepted");
+  CHECK(refusal(preset + "forward_ms = 1.0\n") == "accepted");  // the default
+  CHECK(refusal(preset + "weight_ms = 2\n") ==
+        "x.toml:3: cost.weight_ms: cannot be set together with cost.preset, which gives the times");
+  CHECK(refusal("[machine]\ngroup = 4\n") ==
+        "x.toml:2: machine.group: needs cost.preset, which it modifies");
+  CHECK(
+      refusal(preset, {"pipeline.stages=27"}) ==
+      "--set pipeline.stages=27: expected at most as many stages as gpt3-large has parts, 26, got "
+      "27");
+}
+
 TEST_CASE("A policy that is unknown or does not support the shape is refused") {
   std::string known;
-  for (const auto& p : policies::known_policies()) known += std::string{p.name} + ", ";
+  for (const auto& p : policies::registry().known()) known += std::string{p.name} + ", ";
   CHECK(refusal("[dispatch]\npolicy = \"fastest\"") ==
         "x.toml:2: dispatch.policy: expected one of " + known + "table:FILE.csv, got \"fastest\"");
   const pipeline_shape two_chunks{2, 2, 8, placement::interleaved};
-  const auto unfit = policies::make_policy_set("one_f_one_b", two_chunks);
+  const auto unfit = policies::registry().make("one_f_one_b", two_chunks);
   REQUIRE_FALSE(unfit);
   CHECK(refusal("[pipeline]\nstages = 2\nchunks = 2\n[dispatch]\npolicy = \"one_f_one_b\"") ==
         "x.toml:5: dispatch.policy: " + unfit.message());

@@ -155,5 +155,63 @@ TEST_CASE("A list of costs holds one value for all, one per stage or one per vir
   CHECK(costs({1, 2, 3, 4}) == std::vector<double>{1, 2, 3, 4});
 }
 
+TEST_CASE("Slots may be those of 1F1B, or the number of stages") {
+  const auto limits = [](const std::string& slots, const std::string& microbatches) {
+    const auto j = good("[pipeline]\nstages = 4\nmicrobatches = " + microbatches +
+                        "\n[dispatch]\nslots = \"" + slots + "\"\n");
+    std::vector<std::uint32_t> all;
+    for (std::uint32_t s = 0; s < 4; ++s) all.push_back(effective_limit(j, stage_id{s}).slots);
+    return all;
+  };
+  CHECK(limits("1f1b", "8") == std::vector<std::uint32_t>{4, 3, 2, 1});
+  CHECK(limits("1f1b", "3") == std::vector<std::uint32_t>{3, 3, 2, 1});
+  CHECK(limits("p", "8") == std::vector<std::uint32_t>{4, 4, 4, 4});
+  CHECK(limits("p", "3") == std::vector<std::uint32_t>{3, 3, 3, 3});
+}
+
+TEST_CASE("The measured levels set the jitter of tasks and the spread of messages") {
+  const auto j = good("[jitter]\nlevel = \"measured\"\nseed = 3\nstall_unit_ms = 0.4\n");
+  CHECK(j.jitter.compute == weather::compute_jitter::lognormal);
+  CHECK(j.jitter.compute_sigma == weather::measured_compute_sigma);
+  CHECK(j.jitter.spread == weather::link_spread::stalls);
+  CHECK(j.jitter.stall_unit_ms == 0.4);
+  CHECK(j.jitter.seed == 3);
+  CHECK(good("[jitter]\nlevel = \"measured-lognormal\"\n").jitter.spread ==
+        weather::link_spread::lognormal);
+}
+
+TEST_CASE("A profile sets the times of [cost]; keys of the job override it") {
+  const scratch_folder folder;
+  folder.write("p.toml", "[cost]\nforward_ms = 2\nlink_ms = 0.5\n");
+  const auto path =
+      folder.write("x.toml",
+                   "[cost]\nlink_ms = 0.25\nprofile = \"p.toml\"\n[[compare]]\nname = \"a\"\n"
+                   "[[compare]]\nname = \"b\"\ncost.profile = \"p.toml\"\ncost.forward_ms = 3\n");
+  const auto j = job::load_job(path, policies::registry(), {}, job::job_use::simulate);
+  if (!j) FAIL(j.message());
+  CHECK(j->cost.forward_ms == std::vector{2.0});
+  CHECK(j->cost.link_ms == 0.25);
+  // A variant holds the times, not the path.
+  std::filesystem::remove(folder.at("p.toml"));
+  const auto b = job::variants(*j).at(1);
+  CHECK(b.cost.forward_ms == std::vector{3.0});
+  CHECK(b.cost.link_ms == 0.5);
+}
+
+TEST_CASE("A preset, its machine and its images are read, and change the job") {
+  const auto j = good(
+      "[pipeline]\nstages = 4\n[cost]\npreset = \"qwen3-1.7b-vit-h\"\nsamples = 2\n"
+      "[machine]\ntflops = 300\n[images]\nspread = \"fixed\"\nmean = 1\n");
+  CHECK(j.cost.preset == "qwen3-1.7b-vit-h");
+  CHECK(j.machine.tflops == 300);
+  CHECK(j.images.spread == workload::image_spread::fixed);
+  std::vector<std::string> keys;
+  for (const auto& s : job::changes(j)) keys.push_back(s.key);
+  CHECK(keys == texts{"pipeline.stages", "cost.preset", "cost.samples", "machine.tflops",
+                      "images.spread", "images.mean"});
+  CHECK(good(job::to_toml(j)) == j);
+  CHECK(good("[cost]\npreset = \"none\"\n").cost.preset.empty());
+}
+
 }  // namespace
 }  // namespace rrfp::testing

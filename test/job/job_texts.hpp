@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <rrfp/job/job.hpp>
+#include <rrfp/policies/registry.hpp>
 
 namespace rrfp::testing {
 
@@ -15,14 +16,14 @@ using texts = std::vector<std::string>;
 /// The error line of a job, or "accepted".
 inline std::string refusal(const std::string& text, const texts& overrides = {},
                            job::job_use use = job::job_use::simulate) {
-  const auto made = job::parse_job(text, "x.toml", overrides, use);
+  const auto made = job::parse_job(text, "x.toml", policies::registry(), overrides, use);
   return made ? "accepted" : made.message();
 }
 
 /// A job that must be valid.
 inline job::job good(const std::string& text, const texts& overrides = {},
                      job::job_use use = job::job_use::simulate) {
-  const auto made = job::parse_job(text, "x.toml", overrides, use);
+  const auto made = job::parse_job(text, "x.toml", policies::registry(), overrides, use);
   if (!made) throw std::runtime_error(made.message());
   return *made;
 }

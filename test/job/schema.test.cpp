@@ -42,6 +42,10 @@ value other_value(const key& k) {
                                  value{std::string{"file"}},
                                  value{std::string{"never"}},
                                  value{std::string{"bytes"}},
+                                 value{std::string{"blocking"}},
+                                 value{std::string{"stalls"}},
+                                 value{std::string{"fixed"}},
+                                 value{std::string{"gpt3-large"}},
                                  value{std::int64_t{5}}}) {
     job::job scratch;
     if (k.set(scratch, candidate) && to_toml(k.get(scratch)) != to_toml(now)) return candidate;

@@ -43,8 +43,9 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libpipeline/hugging_face",
         {"schedule", "json", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
         {}}},
-      {"job", {"libpipeline/job", {"schedule", "weather", "policies", "hugging_face"}, {"toml++"}}},
-      {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "policies", "job"}, {}}},
+      // Jobs are read and planned with the policies that the caller passes in.
+      {"job", {"libpipeline/job", {"schedule", "weather", "workload", "hugging_face"}, {"toml++"}}},
+      {"plan", {"libpipeline/plan", {"schedule", "weather", "simulate", "workload", "job"}, {}}},
       {"html", {"libpipeline/html", {}, {}}},
       // The only layer that calls the JSON library's parser.
       {"json", {"libpipeline/json", {}, {}}},
@@ -60,10 +61,6 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libpipeline/report",
         {"schedule", "html", "json", "rrfp/simulate/duration_table.hpp"},
         {}}},
-      {"experiment",
-       {"libpipeline/experiment",
-        {"files", "schedule", "weather", "simulate", "policies", "job", "workload", "html", "json"},
-        {}}},
       {"compute",
        {"libpipeline/compute",
         {"schedule", "safetensors", "rrfp/job/options.hpp", "rrfp/job/model_rules.hpp"},
@@ -74,14 +71,20 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "rrfp/compute/microbatch_layout.hpp", "rrfp/job/byte_level.hpp", "rrfp/job/options.hpp"},
         {"ATen", "c10", "png.h", "turbojpeg.h"}}},
       {"policies", {"policies", {"schedule"}, {}}},
+      // Above libpipeline and policies.
+      {"experiment",
+       {"libexperiment",
+        {"files", "schedule", "weather", "simulate", "policies", "job", "plan", "workload", "html",
+         "json"},
+        {}}},
       // Part of a library that programs load at run time.
       {"nccl", {"libtp_coord/nccl", {"schedule", "tp_coord"}, cuda}},
       {"tp_coord", {"libtp_coord", {"schedule"}, {}}},
       {"actors",
        {"libactors",
-        {"plan", "compute", "data", "tp_coord", "job", "policies", "weather", "simulate",
-         "schedule", "job_core", "transport_core", "checkpoint", "safetensors", "metrics",
-         "accelerator", "files"},
+        {"plan", "compute", "data", "tp_coord", "job", "weather", "simulate", "schedule",
+         "job_core", "transport_core", "checkpoint", "safetensors", "metrics", "accelerator",
+         "files"},
         with(torch, {"caf"})}},
       // The interface to devices, and the implementation for CUDA.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -91,11 +94,11 @@ const std::map<std::string, layer, std::less<>>& layers() {
         with({"ATen", "c10"}, cuda)}},
       {"trainer",
        {"libactors/trainer",
-        {"actors", "plan", "compute", "job", "tp_coord", "schedule", "checkpoint"},
+        {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint"},
         torch}},
       {"wall_clock",
        {"libactors/wall_clock",
-        {"actors", "experiment", "simulate", "policies", "job", "workload", "weather", "schedule"},
+        {"actors", "experiment", "plan", "simulate", "job", "schedule"},
         {}}},
       // Counters and their readers; serving them is up to the apps.
       {"metrics", {"libactors/metrics", {"schedule"}, {}}},
@@ -160,8 +163,8 @@ constexpr guarded_parser guarded_parsers[] = {
 };
 
 /// Folders whose sources must all belong to a layer.
-constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
-                                                "libactors", "apps"};
+constexpr std::string_view product_folders[] = {"libpipeline",   "libtp_coord", "policies",
+                                                "libexperiment", "libactors",   "apps"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
 const names pure_layers{"base",           "schedule",       "job_core", "membership_core",

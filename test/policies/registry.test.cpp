@@ -21,7 +21,7 @@ pipeline_shape shape_for(std::string_view name) {
 }
 
 std::string refusal(std::string_view name, const pipeline_shape& shape) {
-  const auto made = make_policy_set(name, shape);
+  const auto made = registry().make(name, shape);
   return made ? "" : made.message();
 }
 
@@ -35,7 +35,7 @@ std::string write_file(const std::string& name, const std::string& text) {
 
 TEST_CASE("every policy is listed by name with a summary") {
   std::vector<std::string_view> names;
-  for (const auto& info : known_policies()) {
+  for (const auto& info : registry().known()) {
     names.push_back(info.name);
     CHECK_FALSE(info.summary.empty());
     CHECK(info.summary.find('\n') == info.summary.npos);
@@ -46,7 +46,7 @@ TEST_CASE("every policy is listed by name with a summary") {
 }
 
 TEST_CASE("every known policy can be made under its own name, one object per stage") {
-  for (const auto& info : known_policies()) {
+  for (const auto& info : registry().known()) {
     const auto shape = shape_for(info.name);
     const auto set = policies_of(info.name, shape);
     CHECK(set->name() == info.name);

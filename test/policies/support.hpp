@@ -26,7 +26,7 @@ inline pipeline_shape folded(std::uint32_t stages, std::uint32_t microbatches) {
 /// The policies of this name, which must support the shape.
 inline std::shared_ptr<const policy_set> policies_of(std::string_view name,
                                                      const pipeline_shape& shape) {
-  auto made = make_policy_set(name, shape);
+  auto made = registry().make(name, shape);
   INFO(name << " for p = " << shape.stages << ", v = " << shape.chunks
             << ", m = " << shape.microbatches << ": " << (made ? "" : made.message()));
   REQUIRE(made.ok());

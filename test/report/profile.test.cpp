@@ -28,8 +28,8 @@ std::string refusal(const hand_made& t, std::uint64_t first = 0, std::uint64_t l
 
 /// A job with this [pipeline] and [cost].
 job::job job_with(const std::string& cost, const std::string& pipeline) {
-  const auto made =
-      job::parse_job("[pipeline]\n" + pipeline + cost, "x.toml", {}, job::job_use::simulate);
+  const auto made = job::parse_job("[pipeline]\n" + pipeline + cost, "x.toml", policies::registry(),
+                                   {}, job::job_use::simulate);
   if (!made) FAIL(made.message() << "\n" << cost);
   return *made;
 }
@@ -37,7 +37,7 @@ job::job job_with(const std::string& cost, const std::string& pipeline) {
 nanoseconds replayed(const profile& p, const std::string& policy, std::uint64_t steps) {
   const auto table = simulate::duration_table::parse(durations_csv(p), "x.csv", p.shape);
   if (!table) FAIL(table.message());
-  const auto policies = policies::make_policy_set(policy, p.shape);
+  const auto policies = policies::registry().make(policy, p.shape);
   REQUIRE(policies.ok());
   simulate::plan plan;
   plan.shape = p.shape;

@@ -21,7 +21,7 @@ plan blocking(plan p) {
 }
 
 plan scheduled(std::string_view policy, const pipeline_shape& shape) {
-  const auto set = policies::make_policy_set(policy, shape);
+  const auto set = policies::registry().make(policy, shape);
   REQUIRE(set.ok());
   return in_order_plan(shape, *(*set)->sequences());
 }

@@ -25,7 +25,7 @@ plan jittered_plan() {
   p.limit.slots = 6;
   p.lookahead = 1;
   p.steps = 2;
-  p.slot_bytes = [](stage_id s, microbatch_id mb) -> std::uint64_t {
+  p.slot_bytes = [](step_id, stage_id s, microbatch_id mb) -> std::uint64_t {
     return s.value() + mb.value();
   };
   return p;

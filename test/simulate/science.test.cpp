@@ -25,7 +25,7 @@ struct gains {
   double bfw_1f1b_memory = 0;  ///< BFW, the same
 };
 
-double total_ms(const plan& p, const weather::jitter_options& jitter) {
+double total_ms(const plan& p, const weather::conditions& jitter) {
   double total = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     stage_costs_options options;
@@ -37,7 +37,7 @@ double total_ms(const plan& p, const weather::jitter_options& jitter) {
 }
 
 plan plan_of(std::string_view name, dispatch_mode mode) {
-  const auto set = policies::make_policy_set(name, shape);
+  const auto set = policies::registry().make(name, shape);
   REQUIRE(set.ok());
   plan p;
   p.shape = shape;
@@ -47,7 +47,7 @@ plan plan_of(std::string_view name, dispatch_mode mode) {
 }
 
 gains gains_with(weather::link_jitter link, double sigma) {
-  weather::jitter_options jitter;
+  weather::conditions jitter;
   jitter.compute = weather::compute_jitter::lognormal;
   jitter.compute_sigma = 0.3;
   jitter.link = link;

@@ -106,7 +106,7 @@ TEST_CASE("a memory limit holds, and its idle time is attributed to memory") {
 
 TEST_CASE("bytes are counted by microbatch and stage") {
   auto p = ready_plan(bf_hint(linear(2, 4), true));
-  p.slot_bytes = [](stage_id s, microbatch_id mb) -> std::uint64_t {
+  p.slot_bytes = [](step_id, stage_id s, microbatch_id mb) -> std::uint64_t {
     return (s.value() + 1) * 100 + mb.value();
   };
   const auto unlimited = run_well(p, function_costs{});

@@ -66,7 +66,7 @@ inline job::job job_of(const std::string& text = {}) {
              "lr_min = 0.01\nmomentum = 0.9\noptimizer = \"sgd\"\nweight_decay = 0\n"
              "clip_norm = 0\n[run]\nhang_timeout_s = 20\n" +
                  text,
-             "test", {}, job::job_use::embed)
+             "test", policies::registry(), {}, job::job_use::embed)
       .value();
 }
 

@@ -2,6 +2,9 @@
 /// wide because machines are shared; bench/paper compares closely.
 #include <rrfp/wall_clock/engine.hpp>
 
+#include <rrfp/actors/job_session.hpp>
+#include <rrfp/policies/registry.hpp>
+
 #include "../experiment/support.hpp"
 
 #include <catch2/catch.hpp>
@@ -13,8 +16,15 @@ using namespace experiment::testing;
 
 namespace {
 
-outcome measured(cell c) {
+/// As cell_at() does for this engine.
+void emulate(cell& c) {
   c.engine = engine_kind::wall_clock;
+  c.job.device.kind = job::device_kind::emulated;
+  c.job.device.message_bytes = 1;
+}
+
+outcome measured(cell c) {
+  emulate(c);
   const auto ran = make_engine()->run(c);
   INFO((ran ? "" : ran.message()));
   REQUIRE(ran.ok());
@@ -38,31 +48,30 @@ void check_in_order(const cell& c) {
 }  // namespace
 
 TEST_CASE("a fixed order takes the simulator's time and a little more, blocking or not") {
-  for (const auto mode : {run_mode::in_order, run_mode::blocking}) {
-    INFO(name(mode));
+  for (const bool blocking : {false, true}) {
+    INFO(blocking);
     auto c = jittered_cell();
-    c.steps = 2;
-    c.run.mode = mode;
-    c.time_scale = 0.5;
+    c.job.train.steps = 2;
+    if (blocking) block(c);
+    c.job.device.time_scale = 0.5;
     check_in_order(c);
-    if (mode == run_mode::blocking) CHECK(measured(c).blocked > 0);
+    if (blocking) CHECK(measured(c).blocked > 0);
   }
 }
 
 TEST_CASE("ranks and replicas run, and memory follows each step's images") {
   auto c = jittered_cell();
-  c.workload.options.tp = 2;
-  c.workload.options.replicas = 2;
-  c.steps = 2;
+  c.job.pipeline.tp = 2;
+  c.job.pipeline.replicas = 2;
+  c.job.train.steps = 2;
   check_in_order(c);
 }
 
 TEST_CASE("readiness keeps its limits on the wall clock") {
   auto c = jittered_cell();
-  c.workload.options.microbatches = 16;
-  c.run.mode = run_mode::ready;
-  c.run.policy = "bfw";
-  c.run.slots = 5;
+  c.job.pipeline.microbatches = 16;
+  make_ready(c, "bfw");
+  c.job.dispatch.slots = 5;
   const auto o = measured(c);
   CHECK(o.slots_peak <= 5);
   CHECK(o.mean_ms() > 0);
@@ -73,32 +82,51 @@ TEST_CASE("readiness keeps its limits on the wall clock") {
 
 TEST_CASE("lost and duplicate messages are received once, as late as the simulator says") {
   auto c = plain_cell();
-  c.weather.conditions.loss_probability = 0.1;
-  c.weather.conditions.resend_ms = 15;
-  c.weather.conditions.double_probability = 0.3;
-  c.workload.cost.link_ms = 0.5;
+  c.job.jitter.loss_probability = 0.1;
+  c.job.jitter.resend_ms = 15;
+  c.job.jitter.double_probability = 0.3;
+  c.job.cost.link_ms = 0.5;
   check_in_order(c);
-  c.run.mode = run_mode::blocking;
+  block(c);
   check_in_order(c);
-  c.run.mode = run_mode::ready;
+  make_ready(c, "one_f_one_b");
   CHECK(measured(c).mean_ms() > run_well(plain_cell()).mean_ms());
 }
 
 TEST_CASE("times are in modelled units, whatever the scale") {
   auto c = plain_cell();
   const auto calm = run_well(c).mean_ms();
-  c.time_scale = 8;
+  c.job.device.time_scale = 8;
   const auto o = measured(c);
   CHECK(o.mean_ms() >= calm);
   CHECK(o.mean_ms() < 3 * calm);
 }
 
+TEST_CASE("blocking, lost and duplicate messages are refused on several nodes") {
+  const auto refusal = [](cell c) {
+    emulate(c);
+    auto setup = actors::make_setup_without_model(c.job, policies::registry());
+    REQUIRE(setup.ok());
+    const auto opened = actors::session::open(std::move(*setup), actors::cluster{});
+    REQUIRE_FALSE(opened.ok());
+    return opened.message();
+  };
+  auto c = plain_cell();
+  block(c);
+  CHECK(refusal(c) ==
+        "dispatch.messages: expected \"asynchronous\" on several nodes, got \"blocking\"");
+  c = plain_cell();
+  c.job.jitter.loss_probability = 0.1;
+  CHECK(refusal(c) ==
+        "jitter.loss_probability, jitter.double_probability: expected 0 on several nodes");
+}
+
 TEST_CASE("an order that stalls is refused before it runs") {
   auto c = jittered_cell();
-  c.run.mode = run_mode::in_order;
-  c.run.policy = "gpipe";
-  c.run.slots = 2;
-  c.engine = engine_kind::wall_clock;
+  c.job.dispatch.mode = dispatch_mode::in_order;
+  c.job.dispatch.policy = "gpipe";
+  c.job.dispatch.slot_bytes = 1;
+  emulate(c);
   const auto ran = make_engine()->run(c);
   REQUIRE_FALSE(ran.ok());
   CHECK_THAT(ran.message(), Catch::Matchers::Contains("stalled"));

@@ -13,8 +13,13 @@ constexpr std::uint32_t draws = 200'000;
 
 task of(task_kind kind, std::uint32_t mb = 0) { return {kind, microbatch_id{mb}, chunk_id{0}}; }
 
+/// Four stages of one chunk.
+pipeline_shape shape_of(std::uint32_t microbatches) {
+  return {4, 1, microbatches, placement::linear};
+}
+
 double link(const disturbed_times& w, std::uint32_t mb, double own_ms = 1) {
-  return w.link_ms(step_id{0}, stage_id{1}, of(task_kind::forward, mb), own_ms);
+  return w.link_ms(step_id{0}, virtual_stage_id{1}, of(task_kind::forward, mb), own_ms);
 }
 
 double compute(const disturbed_times& w, std::uint32_t stage, const task& what,
@@ -43,7 +48,7 @@ spreads spreads_of(Draw draw) {
 }  // namespace
 
 TEST_CASE("measured communication has both spreads of the paper") {
-  const disturbed_times w{*conditions_of("measured"), draws};
+  const disturbed_times w{*conditions_of("measured"), shape_of(draws)};
   const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
   CHECK(s.outer == Approx(58.74).epsilon(0.01));
   CHECK(s.inner == Approx(50.80).epsilon(0.01));
@@ -52,7 +57,7 @@ TEST_CASE("measured communication has both spreads of the paper") {
 TEST_CASE("stalls may have a length independent of the message") {
   auto c = *conditions_of("measured");
   c.stall_unit_ms = 0.4;
-  const disturbed_times w{c, draws};
+  const disturbed_times w{c, shape_of(draws)};
   const auto same = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.4); });
   CHECK(same.outer == Approx(58.74).epsilon(0.01));
   for (std::uint32_t mb = 0; mb < 1000; ++mb)
@@ -60,14 +65,14 @@ TEST_CASE("stalls may have a length independent of the message") {
 }
 
 TEST_CASE("measured log-normal communication has only the outer spread of the paper") {
-  const disturbed_times w{*conditions_of("measured-lognormal"), draws};
+  const disturbed_times w{*conditions_of("measured-lognormal"), shape_of(draws)};
   const auto s = spreads_of([&](std::uint32_t mb) { return link(w, mb, 0.3); });
   CHECK(s.outer == Approx(58.74).epsilon(0.03));
   CHECK(s.inner == Approx(5.13).epsilon(0.03));
 }
 
 TEST_CASE("measured compute has both spreads of the paper within 10 %") {
-  const disturbed_times w{*conditions_of("measured"), draws};
+  const disturbed_times w{*conditions_of("measured"), shape_of(draws)};
   const auto s =
       spreads_of([&](std::uint32_t mb) { return compute(w, 0, of(task_kind::forward, mb)); });
   CHECK(s.outer == Approx(0.73).epsilon(0.10));
@@ -76,11 +81,11 @@ TEST_CASE("measured compute has both spreads of the paper within 10 %") {
 
 TEST_CASE("every name of conditions is known, and J0 and none disturb nothing") {
   for (const auto* name : {"none", "J0"}) {
-    const disturbed_times w{*conditions_of(name), 8};
+    const disturbed_times w{*conditions_of(name), shape_of(8)};
     CHECK(compute(w, 0, of(task_kind::forward)) == 10);
     CHECK(link(w, 3, 0.5) == 0.5);
   }
-  CHECK(conditions_of("J3")->jitter.alpha == 1.5);
+  CHECK(conditions_of("J3")->alpha == 1.5);
   CHECK_FALSE(conditions_of("J4"));
   CHECK_FALSE(conditions_of("sunny"));
 }
@@ -89,7 +94,7 @@ TEST_CASE("all tasks of a straggler are slow, and no tasks of other stages") {
   conditions c;
   c.straggler_stage = 2;
   c.straggler_factor = 3;
-  const disturbed_times w{c, 8};
+  const disturbed_times w{c, shape_of(8)};
   CHECK(compute(w, 2, of(task_kind::forward)) == 30);
   CHECK(compute(w, 2, of(task_kind::weight, 5)) == 30);
   CHECK(compute(w, 1, of(task_kind::forward)) == 10);
@@ -99,7 +104,7 @@ TEST_CASE("a rank pauses once per step, before an F, in any order of execution")
   conditions c;
   c.pause_stage = 1;
   c.pause_ms = 500;
-  const disturbed_times w{c, 8};
+  const disturbed_times w{c, shape_of(8)};
   int paused = 0;
   for (std::uint32_t mb = 0; mb < 8; ++mb) {
     paused += compute(w, 1, of(task_kind::forward, mb)) == 510;
@@ -113,15 +118,29 @@ TEST_CASE("a slow link is slow in both directions, and no other link is") {
   conditions c;
   c.slow_link_stage = 1;
   c.slow_link_factor = 4;
-  const disturbed_times w{c, 8};
+  const disturbed_times w{c, shape_of(8)};
   const auto ms = [&](std::uint32_t to, task_kind kind) {
-    return w.link_ms(step_id{0}, stage_id{to}, of(kind), 2);
+    return w.link_ms(step_id{0}, virtual_stage_id{to}, of(kind), 2);
   };
   CHECK(ms(2, task_kind::forward) == 8);
   CHECK(ms(1, task_kind::backward) == 8);
   CHECK(ms(1, task_kind::forward) == 2);
   CHECK(ms(2, task_kind::backward) == 2);
   CHECK(ms(0, task_kind::backward) == 2);
+}
+
+TEST_CASE("with chunks, a slow link connects two stages, whichever of their chunks use it") {
+  conditions c;
+  c.slow_link_stage = 1;
+  c.slow_link_factor = 4;
+  const disturbed_times w{c, {3, 2, 8, placement::interleaved}};
+  const auto ms = [&](std::uint32_t to, task_kind kind) {
+    return w.link_ms(step_id{0}, virtual_stage_id{to}, of(kind), 2);
+  };
+  CHECK(ms(5, task_kind::forward) == 8);   // chunk 1 of stage 1 to stage 2
+  CHECK(ms(4, task_kind::backward) == 8);  // and back
+  CHECK(ms(3, task_kind::forward) == 2);   // stage 2 to stage 0
+  CHECK(ms(4, task_kind::forward) == 2);
 }
 
 TEST_CASE(
@@ -131,26 +150,26 @@ TEST_CASE(
   c.loss_probability = 0.25;
   c.resend_ms = 30;
   c.double_probability = 0.1;
-  const disturbed_times w{c, draws};
+  const disturbed_times w{c, shape_of(draws)};
   double losses = 0;
   double doubled = 0;
   for (std::uint32_t mb = 0; mb < 20'000; ++mb) {
     const auto t = of(task_kind::forward, mb);
-    const auto delivery = w.delivery_of(step_id{0}, stage_id{1}, t);
+    const auto delivery = w.delivery_of(step_id{0}, virtual_stage_id{1}, t);
     losses += delivery.losses / 20'000.0;
     doubled += delivery.duplicated / 20'000.0;
-    CHECK(w.travel_ms(step_id{0}, stage_id{1}, t, 2) == 2);
-    CHECK(w.link_ms(step_id{0}, stage_id{1}, t, 2) == 2 + 30 * delivery.losses);
+    CHECK(w.travel_ms(step_id{0}, virtual_stage_id{1}, t, 2) == 2);
+    CHECK(w.link_ms(step_id{0}, virtual_stage_id{1}, t, 2) == 2 + 30 * delivery.losses);
   }
   CHECK(losses == Approx(0.25 / 0.75).epsilon(0.05));
   CHECK(doubled == Approx(0.1).epsilon(0.1));
-  const disturbed_times calm{conditions{}, 8};
-  CHECK(calm.delivery_of(step_id{0}, stage_id{1}, of(task_kind::forward)).losses == 0);
-  CHECK_FALSE(calm.delivery_of(step_id{0}, stage_id{1}, of(task_kind::forward)).duplicated);
+  const disturbed_times calm{conditions{}, shape_of(8)};
+  CHECK(calm.delivery_of(step_id{0}, virtual_stage_id{1}, of(task_kind::forward)).losses == 0);
+  CHECK_FALSE(calm.delivery_of(step_id{0}, virtual_stage_id{1}, of(task_kind::forward)).duplicated);
 }
 
 TEST_CASE("the slowest rank ends a task") {
-  const disturbed_times w{*conditions_of("measured"), draws};
+  const disturbed_times w{*conditions_of("measured"), shape_of(draws)};
   double one = 0;
   double four = 0;
   for (std::uint32_t mb = 0; mb < 1000; ++mb) {
@@ -165,7 +184,7 @@ TEST_CASE("the slowest rank ends a task") {
 
 TEST_CASE("splitting backward changes no disturbance") {
   for (const auto* name : {"measured", "J3"}) {
-    const disturbed_times w{*conditions_of(name), 8};
+    const disturbed_times w{*conditions_of(name), shape_of(8)};
     for (std::uint32_t mb = 0; mb < 50; ++mb) {
       const auto at = [&](task_kind kind) {
         return w.compute_ms(step_id{0}, stage_id{0}, 2, of(kind, mb), 5, 5);
@@ -173,8 +192,8 @@ TEST_CASE("splitting backward changes no disturbance") {
       const auto fused =
           w.fused_ms(step_id{0}, stage_id{0}, 2, of(task_kind::backward_weight, mb), 5, 5, 5);
       CHECK(fused == Approx(at(task_kind::backward) + at(task_kind::weight)));
-      CHECK(w.link_ms(step_id{0}, stage_id{0}, of(task_kind::backward_weight, mb), 1) ==
-            w.link_ms(step_id{0}, stage_id{0}, of(task_kind::backward, mb), 1));
+      CHECK(w.link_ms(step_id{0}, virtual_stage_id{0}, of(task_kind::backward_weight, mb), 1) ==
+            w.link_ms(step_id{0}, virtual_stage_id{0}, of(task_kind::backward, mb), 1));
     }
   }
 }
@@ -189,7 +208,7 @@ TEST_CASE("an invalid condition is named with its valid range") {
   c.pause_ms = -1;
   CHECK(validate(c).message().starts_with("pause_ms: "));
   c = {};
-  c.jitter.link_alpha = 0;
+  c.link_alpha = 0;
   CHECK(validate(c).message().starts_with("link_alpha: "));
 }
 

@@ -7,7 +7,8 @@
 ///   options.loss = [](const torch::Tensor& output, const torch::Tensor& target) {
 ///     return torch::mse_loss(output, target, torch::Reduction::Sum);
 ///   };
-///   auto job = rrfp::job::load_job("job.toml", {}, rrfp::job::job_use::embed).value();
+///   auto job = rrfp::job::load_job("job.toml", rrfp::policies::registry(), {},
+///                                  rrfp::job::job_use::embed).value();
 ///   auto pipeline = rrfp::pipeline::open(job, options).value();
 ///   while (...) {
 ///     const auto r = pipeline->step({inputs, targets}).value();
@@ -77,6 +78,7 @@
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
+#include <rrfp/policies/registry.hpp>
 #include <rrfp/schedule/policy.hpp>
 #include <rrfp/stage.hpp>
 

@@ -1,49 +1,10 @@
-/// Policies by name.
+/// The policies of rrfp.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <rrfp/base/result.hpp>
-#include <rrfp/schedule/placement.hpp>
-#include <rrfp/schedule/policy.hpp>
+#include <rrfp/schedule/policy_set.hpp>
 
 namespace rrfp::policies {
 
-/// The description of a policy for help texts and checks.
-struct policy_info {
-  std::string_view name;
-  std::string_view summary;
-  /// A fixed schedule (one sequence per stage), usable as a hint. Otherwise the policy works in
-  /// rounds over the ready tasks.
-  bool fixed = false;
-};
-
-/// All policies except `table:FILE.csv`, in the order of the documentation.
-const std::vector<policy_info>& known_policies();
-
-/// A policy for one shape; makes one policy object for each stage. Immutable and thread-safe; each
-/// object that it makes belongs to one thread.
-class policy_set {
- public:
-  virtual ~policy_set() = default;
-  virtual std::string_view name() const = 0;
-  virtual std::unique_ptr<policy> make(stage_id stage) const = 0;
-  /// The sequences of a fixed schedule, one per stage; null for policies that work in rounds.
-  virtual const std::vector<sequence>* sequences() const = 0;
-};
-
-/// `name` is one of known_policies() or `table:FILE.csv`. Errors: an unknown name (with the list of
-/// known names), a shape for which the schedule is not defined, an unreadable or malformed table
-/// (with file and line).
-result<std::shared_ptr<const policy_set>> make_policy_set(std::string_view name,
-                                                          const pipeline_shape& shape);
-
-/// Makes a fixed schedule from `sequences`, which must pass check_sequences().
-std::shared_ptr<const policy_set> make_fixed_policy_set(std::string_view name,
-                                                        std::vector<sequence> sequences);
+const policy_registry& registry();
 
 }  // namespace rrfp::policies

@@ -20,7 +20,9 @@
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/job/options.hpp>
-#include <rrfp/weather/options.hpp>
+#include <rrfp/schedule/policy_set.hpp>
+#include <rrfp/weather/conditions.hpp>
+#include <rrfp/workload/images.hpp>
 
 namespace rrfp::job {
 
@@ -58,10 +60,13 @@ struct job {
   /// Paths are absolute.
   data_options data;
   train_options train;
-  weather::jitter_options jitter;
+  weather::conditions jitter;
   /// The path is absolute.
   delay_options delays;
   cost_options cost;
+  machine_options machine;
+  /// The images of the samples of cost.preset; drawn with jitter.seed.
+  workload::image_counts images;
   device_options device;
   cuda_options cuda;
   transport_options transport;
@@ -90,16 +95,18 @@ enum class job_use : std::uint8_t { train, simulate, embed };
 /// Maximum size of a job file, in bytes.
 inline constexpr std::size_t job_bytes_max = std::size_t{1} << 20;
 
-/// Reads and checks the job and each of its variants. `overrides` are "section.key=value", applied
+/// Reads and checks the job and each of its variants. `policies`: those that dispatch.policy may
+/// name. `overrides` are "section.key=value", applied
 /// in order; the value is TOML, but a string needs no quotes. If an override sets a key that a
 /// variant also sets, the variants are dropped and a note says so. Relative paths are relative to
 /// the folder of the job file; in overrides, to the current folder.
-result<job> load_job(const std::string& path, std::span<const std::string> overrides = {},
-                     job_use use = job_use::train);
+result<job> load_job(const std::string& path, const policy_registry& policies,
+                     std::span<const std::string> overrides = {}, job_use use = job_use::train);
 
 /// The same for a text in memory; `source_name` replaces the path in errors.
 result<job> parse_job(std::string_view text, const std::string& source_name,
-                      std::span<const std::string> overrides = {}, job_use use = job_use::train);
+                      const policy_registry& policies, std::span<const std::string> overrides = {},
+                      job_use use = job_use::train);
 
 /// One job for each variant, with its name; the job itself if it has no variants. Each variant gets
 /// a subfolder of checkpoint.dir with its name. `j` must come from load_job(): an invalid setting
@@ -127,6 +134,9 @@ result<model_options> model_of(std::span<const setting> identity);
 /// The settings that may change when a run resumes but that change its results: the rest of
 /// [train], and the number of ranks over which sums are taken.
 std::vector<setting> course(const job& j);
+
+/// The settings that differ from the defaults, except the name, in the order of the reference.
+std::vector<setting> changes(const job& j);
 
 /// Every key with its value, in the order of the reference; parse_job() restores the same job.
 std::string to_toml(const job& j);

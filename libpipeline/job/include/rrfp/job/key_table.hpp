@@ -91,7 +91,7 @@ struct key_table {
       if (k.section() == section) names.push_back(k.leaf());
     if (section.empty())
       for (const auto& s : sections) names.push_back(s.name);
-    if (!closest(leaf, names))
+    if (section.empty() || !closest(leaf, names))
       for (const auto& k : keys)
         if (k.leaf() == leaf) return "unknown key, did you mean " + k.path + "?";
     return "unknown key" + suggestion(leaf, names, section.empty() ? has : "the section has ");

@@ -145,6 +145,22 @@ class basic_section_keys {
     text_key(made).paths = paths;
   }
 
+  /// One of `allowed`; the first one stands for no text.
+  void name_of(const char* leaf, std::string Section::*field, const words& allowed,
+               const char* meaning) {
+    text_key(add(
+        leaf, field, type_name(allowed), "", meaning,
+        [allowed](std::string& to, const value& v) -> status {
+          const auto at = read_word(v, allowed);
+          if (!at) return at.failure();
+          to = *at == 0 ? std::string_view{} : allowed[*at];
+          return success();
+        },
+        [allowed](const std::string& x) {
+          return value{x.empty() ? std::string{allowed[0]} : x};
+        }));
+  }
+
   /// A text that may be empty, which means that there is none.
   void optional_text(const char* leaf, std::string Section::*field, path_rule paths,
                      const char* type, const char* meaning) {
@@ -179,21 +195,24 @@ class basic_section_keys {
         [](std::uint64_t x) { return value{static_cast<std::int64_t>(x)}; });
   }
 
-  /// A number of microbatches; "auto" stands for an empty value, "none" for 0.
-  void limit(const char* leaf, std::optional<std::uint32_t> Section::*field, integer_range range,
-             const char* meaning) {
-    using maybe = std::optional<std::uint32_t>;
+  using maybe_limit = std::optional<std::uint32_t>;
+
+  /// A number of microbatches, or the value of one of `allowed`.
+  void limit(const char* leaf, maybe_limit Section::*field, integer_range range,
+             const words& allowed, const std::vector<maybe_limit>& values, const char* meaning) {
     add(
-        leaf, field, "`auto`, `none` or " + type_name(range), "microbatches", meaning,
-        [range](maybe& to, const value& v) -> status {
-          const auto n = read_integer_or_word(v, range, {"auto", "none"});
+        leaf, field, type_name(allowed) + " or " + type_name(range), "microbatches", meaning,
+        [=](maybe_limit& to, const value& v) -> status {
+          const auto n = read_integer_or_word(v, range, allowed);
           if (!n) return n.failure();
-          to = *n == -2 ? maybe{} : maybe{*n == -1 ? 0U : static_cast<std::uint32_t>(*n)};
+          const auto word = *n + static_cast<std::int64_t>(allowed.size());
+          to = *n < 0 ? values[static_cast<std::size_t>(word)] : static_cast<std::uint32_t>(*n);
           return success();
         },
-        [](const maybe& x) {
-          if (!x) return value{std::string{"auto"}};
-          return *x == 0 ? value{std::string{"none"}} : value{std::int64_t{*x}};
+        [=](const maybe_limit& x) {
+          for (std::size_t i = 0; i < values.size(); ++i)
+            if (x == values[i]) return value{std::string{allowed[i]}};
+          return value{std::int64_t{*x}};
         });
   }
 

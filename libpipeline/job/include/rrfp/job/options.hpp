@@ -34,11 +34,22 @@ struct pipeline_options {
   std::vector<std::uint32_t> nodes;
 };
 
+/// Special values of dispatch_options::slots on stage s of p with m microbatches. slots_of_1f1b:
+/// what 1F1B holds, min(p - s, m). slots_of_stages: what 1F1B holds on the first stage and ZB-H1 on
+/// all of them, min(p, m).
+inline constexpr std::uint32_t slots_of_1f1b = ~0U;
+inline constexpr std::uint32_t slots_of_stages = ~0U - 1;
+
+/// blocking: send and receive are paired, as in frameworks with fixed schedules
+/// (rrfp/simulate/simulator.hpp).
+enum class messages_kind : std::uint8_t { asynchronous, blocking };
+
 /// [dispatch]: the choice of the next task, and the memory limits.
 struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
   /// A known policy or "table:FILE.csv".
   std::string policy = "bfw";
+  messages_kind messages = messages_kind::asynchronous;
   /// Maximum number of launches queued behind the running one.
   std::uint32_t lookahead = 0;
   /// Maximum number of microbatches that may hold memory on a stage; 0: no limit; empty:
@@ -199,7 +210,7 @@ struct train_options {
   double clip_norm = 1.0;
 };
 
-/// [jitter]: delays read from a file. The rest of the section is weather::jitter_options.
+/// [jitter]: delays read from a file. The rest of the section is weather::conditions.
 struct delay_options {
   /// File with extra time per task and message (simulate/given_delays.hpp); empty: none.
   std::string file;
@@ -208,12 +219,33 @@ struct delay_options {
 /// [cost]: expected durations, for simulations and as the scale of jitter. A list holds one value
 /// for all, one per stage, or one per virtual stage (cost_at() in job.hpp).
 struct cost_options {
+  /// Name of a workload::preset(), a model whose times and bytes on [machine] replace the durations
+  /// below; empty: none.
+  std::string preset;
+  /// Preset only: samples per microbatch.
+  std::uint32_t samples = 1;
+  /// Preset only: decoder tokens per sample; 0: the preset's value.
+  std::uint32_t sequence_tokens = 0;
   std::vector<double> forward_ms{1.0};
   /// The input gradient alone; a fused backward takes backward_ms + weight_ms.
   std::vector<double> backward_ms{1.0};
   std::vector<double> weight_ms{1.0};
   /// Time from the end of a task to the arrival of its result at the next stage.
   double link_ms = 0.0;
+};
+
+/// [machine]: the machine of cost.preset, in the units of the job file. The defaults are
+/// workload::rtx_4090_cluster().
+struct machine_options {
+  double tflops = 165.2;
+  double memory_gb_s = 1008;
+  double memory_gib = 24;
+  std::uint32_t group = 8;
+  double within_gb_s = 16;
+  double within_us = 10;
+  double between_gb_s = 25;
+  double between_us = 5;
+  double efficiency = 0.5;
 };
 
 enum class device_kind : std::uint8_t { cpu, cuda, emulated };

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <rrfp/job/job.hpp>
-#include <rrfp/policies/registry.hpp>
+#include <rrfp/schedule/policy_set.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/simulate/stage_costs.hpp>
 
@@ -15,24 +15,29 @@ namespace rrfp::plan {
 struct dispatch_plan {
   pipeline_shape shape;
   dispatch_mode mode = dispatch_mode::ready;
+  bool blocking_messages = false;
   std::uint32_t lookahead = 0;
   /// Indexed by stage.
   std::vector<memory_limit> limits;
-  std::shared_ptr<const policies::policy_set> policies;
+  std::shared_ptr<const policy_set> policies;
 };
 
 /// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with
-/// the job's expected costs and no disturbance. Errors: those of make_policy_set() and
+/// the job's expected costs and no disturbance. Errors: those of policy_registry::make() and
 /// check_sequences().
-result<dispatch_plan> make_dispatch_plan(const job::job& j);
+result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& policies);
 
-/// The expected times of the job ([cost]) with its jitter ([jitter]) and delays (jitter.delays).
-/// The error describes what is wrong with the file of delays.
-result<simulate::stage_costs> expected_costs(const job::job& j);
+/// The expected times of a replica of the job ([cost]) with its jitter ([jitter]) and delays
+/// (jitter.delays). Replica r draws its jitter with the seed + r * 2^32. The error describes what
+/// is wrong with the file of delays.
+result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica = replica_id{0});
 /// The same without jitter and delays.
 simulate::stage_costs nominal_costs(const job::job& j);
 
 /// Converts the plan for the simulator. The result holds no reference to `p`.
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps);
+/// The same with the bytes that the costs count, if they do.
+simulate::plan simulation_of(const dispatch_plan& p, const simulate::stage_costs& costs,
+                             std::uint64_t steps);
 
 }  // namespace rrfp::plan

@@ -57,7 +57,7 @@ struct plan {
   /// In-order mode needs policies with one lane (a sequence).
   policy_factory make_policy;
   /// Bytes that a microbatch holds on a stage; empty: bytes are not counted.
-  std::function<std::uint64_t(stage_id, microbatch_id)> slot_bytes;
+  std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
   std::uint64_t steps = 1;
   /// One limit per stage; empty: `limit` for all stages.
   std::vector<memory_limit> limits;

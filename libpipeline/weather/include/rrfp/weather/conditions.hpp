@@ -1,6 +1,6 @@
-/// The conditions of an experiment: jitter of tasks and messages, and single stages or links that
-/// are slower than the rest. Every disturbance is keyed like the jitter: a task or message gets the
-/// same one whatever the order of execution and however backward is split.
+/// [jitter] All disturbances of a run: jitter of tasks and messages, and single stages or links
+/// that are slower than the rest. Every disturbance is keyed like the jitter: a task or message
+/// gets the same one whatever the order of execution and however backward is split.
 ///
 /// The paper measured over 300 identical runs (PAPER.md, setup), in multiples of the median:
 ///
@@ -23,6 +23,7 @@
 #include <optional>
 #include <string_view>
 
+#include <rrfp/schedule/placement.hpp>
 #include <rrfp/weather/weather.hpp>
 
 namespace rrfp::weather {
@@ -40,9 +41,7 @@ enum class link_spread : std::uint8_t { none, lognormal, stalls };
 
 std::string_view name(link_spread s);
 
-struct conditions {
-  jitter_options jitter;
-
+struct conditions : jitter_options {
   link_spread spread = link_spread::none;
   double spread_sigma = measured_link_sigma;
   double stall_probability = 0.375;
@@ -87,13 +86,17 @@ std::optional<conditions> conditions_of(std::string_view name);
 /// The error names the key, the allowed values and the value given.
 status validate(const conditions& c);
 
+/// Whether any task, or any message, may take other than its own time.
+bool disturbs_tasks(const conditions& c);
+bool disturbs_messages(const conditions& c);
+
 /// Task and message times under given conditions. Thread-safe. The conditions must satisfy
-/// validate(). Times are in milliseconds. `stage` has one chunk; `ranks` is the number of its
-/// tensor-parallel ranks, and the slowest rank ends the task.
+/// validate(). Times are in milliseconds. `ranks` is the number of tensor-parallel ranks of the
+/// stage, and the slowest rank ends the task.
 class disturbed_times {
  public:
-  disturbed_times(const conditions& c, std::uint32_t microbatches)
-      : conditions_(c), jitter_(c.jitter), microbatches_(microbatches) {}
+  disturbed_times(const conditions& c, const pipeline_shape& shape)
+      : conditions_(c), jitter_(c), shape_(shape) {}
 
   /// Duration of a task with undisturbed duration `own_ms`. `average_ms`: the e of the paper's
   /// formula.
@@ -102,19 +105,21 @@ class disturbed_times {
   /// The same for a BW with two parts.
   double fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
                   double backward_ms, double weight_ms, double average_ms) const;
-  /// Time of the message that carries the input of `t` to stage `to`, including lost attempts.
-  double link_ms(step_id step, stage_id to, const task& t, double own_ms) const;
+  /// Time of the message that carries the input of `t` to virtual stage `to`, including lost
+  /// attempts.
+  double link_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
   /// The same for the successful attempt only.
-  double travel_ms(step_id step, stage_id to, const task& t, double own_ms) const;
-  message_delivery delivery_of(step_id step, stage_id to, const task& t) const;
+  double travel_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
+  message_delivery delivery_of(step_id step, virtual_stage_id to, const task& t) const;
 
  private:
   double place_ms(step_id step, stage_id stage, const task& t, double ms) const;
-  double spread_ms(step_id step, stage_id to, const task& t, double own_ms) const;
+  bool is_slow_link(virtual_stage_id to, const task& t) const;
+  double spread_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
 
   conditions conditions_;
   jitter_model jitter_;
-  std::uint32_t microbatches_;
+  pipeline_shape shape_;
 };
 
 }  // namespace rrfp::weather

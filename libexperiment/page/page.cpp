@@ -24,7 +24,7 @@ std::string soft(const std::string& text) {
   return fmt::format("<p class=\"soft\">{}</p>\n", escaped(text));
 }
 
-std::string machine_text(const machine_options& m) {
+std::string machine_text(const job::machine_options& m) {
   return fmt::format(
       "{} TFLOP/s, {} GiB at {} GB/s; {} on a node; {} GB/s and {} us within it, {} GB/s and {} us "
       "between nodes; kernels reach {:.0f} % of peak",
@@ -36,10 +36,10 @@ std::string machine_text(const machine_options& m) {
 std::string machines_of(const experiment& e) {
   std::map<std::string, std::vector<std::string>> by_machine;
   for (const auto& w : e.workloads)
-    by_machine[w.options.preset.empty()
+    by_machine[w.job.cost.preset.empty()
                    ? "task times from the experiment file; bytes are not counted"
-                   : machine_text(w.machine)]
-        .push_back(w.options.name);
+                   : machine_text(w.job.machine)]
+        .push_back(w.name);
   std::string out;
   for (const auto& [text, workloads] : by_machine)
     out += soft("Devices" +
@@ -127,8 +127,8 @@ std::string tools_of(const experiment& e) {
 
 std::string chart_legend() {
   std::string out = "<div class=\"legend\">";
-  for (const auto mode : {run_mode::blocking, run_mode::in_order, run_mode::ready})
-    out += html::swatch(fmt::format("var(--{});border-radius:50%", name(mode)), name(mode));
+  for (const auto* mode : {"blocking", "in-order", "ready"})
+    out += html::swatch(fmt::format("var(--{});border-radius:50%", mode), mode);
   return out +
          "<span><svg class=\"swatch\" style=\"width:11px;height:11px;border:0\"><path "
          "class=\"paper\" d=\"M5.5 1l4.5 4.5l-4.5 4.5l-4.5 -4.5z\"/></svg>the paper's figure</span>"

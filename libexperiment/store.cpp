@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <rrfp/files/atomic_file.hpp>
-#include <rrfp/job/value.hpp>
 #include <rrfp/json/parse_json.hpp>
 
 #include "checksum.hpp"
@@ -34,6 +33,12 @@ json json_of(const outcome& o) {
           {"slots_peak", o.slots_peak},
           {"activation_bytes_peak", o.activation_bytes_peak},
           {"held_bytes_peak", o.held_bytes_peak}};
+}
+
+json json_of(const cell& c, const outcome& o) {
+  return {{"workload", c.workload},    {"weather", c.weather},     {"run", c.run},
+          {"seed", c.job.jitter.seed}, {"engine", name(c.engine)}, {"mean_ms", o.mean_ms()},
+          {"outcome", json_of(o)},     {"cell", description_of(c)}};
 }
 
 outcome outcome_of(const json& j) {
@@ -140,25 +145,16 @@ status store::add(const std::string& description, const outcome& o) {
   return success();
 }
 
-std::string cell_json(const cell& c, const outcome& o) {
-  return json{{"workload", c.workload.options.name},
-              {"weather", c.weather.name},
-              {"run", c.run.name},
-              {"seed", c.seed},
-              {"engine", name(c.engine)},
-              {"mean_ms", o.mean_ms()},
-              {"outcome", json_of(o)},
-              {"cell", description_of(c)}}
-      .dump();
-}
+std::string cell_json(const cell& c, const outcome& o) { return json_of(c, o).dump(); }
 
 std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all) {
-  std::string cells;
+  auto cells = json::array();
   for (const auto& of : all)
     for (std::size_t i = 0; i < of.outcomes.size(); ++i)
-      cells += (cells.empty() ? "" : ",\n") + cell_json(cell_at(e, i, of.engine), of.outcomes[i]);
-  return "{\"experiment\":" + json(e.name).dump() + ",\"baseline\":" + json(e.baseline).dump() +
-         ",\"cells\":[\n" + cells + "\n]}\n";
+      cells.push_back(json_of(cell_at(e, i, of.engine), of.outcomes[i]));
+  return json{{"experiment", e.name}, {"baseline", e.baseline}, {"cells", std::move(cells)}}
+             .dump() +
+         "\n";
 }
 
 std::string results_csv(const experiment& e, const std::vector<engine_outcomes>& all) {
@@ -175,9 +171,9 @@ std::string results_csv(const experiment& e, const std::vector<engine_outcomes>&
       const auto c = cell_at(e, i, of.engine);
       const auto& o = of.outcomes[i];
       text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
-                          name(of.engine), quoted(c.workload.options.name), quoted(c.weather.name),
-                          quoted(c.run.name), name(c.run.mode), quoted(c.run.policy),
-                          name(c.run.hint), c.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms,
+                          name(of.engine), quoted(c.workload), quoted(c.weather), quoted(c.run),
+                          mode_of(c.job), quoted(c.job.dispatch.policy), name(c.hint),
+                          c.job.jitter.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms,
                           o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);
     }
   return text;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/statistics.hpp>
 
 namespace rrfp::experiment {
 
@@ -23,14 +24,6 @@ std::vector<difference> differences_of(const experiment& e, const std::vector<ou
   return all;
 }
 
-double quantile(std::vector<double> values, double share) {
-  RRFP_CHECK(!values.empty(), "a quantile needs at least one value");
-  const auto at =
-      static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)));
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
-  return values[at];
-}
-
 agreement agreement_of(const std::vector<difference>& differences) {
   std::vector<double> of_time;
   std::vector<double> sizes;
@@ -46,11 +39,11 @@ agreement agreement_of(const std::vector<difference>& differences) {
     if (std::abs(d.time - d.launch_gap - d.late_tasks) <= agreed) ++a.explained;
   }
   a.cells = differences.size();
-  a.median = quantile(of_time, 0.5);
-  a.median_size = quantile(sizes, 0.5);
+  a.median = median(of_time);
+  a.median_size = median(sizes);
   a.p95_size = quantile(sizes, 0.95);
-  a.launch_gap = quantile(gaps, 0.5);
-  a.late_tasks = quantile(late, 0.5);
+  a.launch_gap = median(gaps);
+  a.late_tasks = median(late);
   return a;
 }
 

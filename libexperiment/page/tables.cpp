@@ -21,7 +21,7 @@ std::string time_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 10 ? 3
 std::string percent(double part) { return fmt::format("{:.1f} %", 100 * part); }
 
 bool is_above(const workload_entry& w, std::uint64_t held) {
-  return static_cast<double>(held) / gibibyte > w.machine.memory_gib;
+  return static_cast<double>(held) / gibibyte > w.job.machine.memory_gib;
 }
 
 std::string held_text(const workload_entry& w, std::uint64_t held) {
@@ -50,8 +50,8 @@ std::string_view verdict(const measured& m) {
 std::string workload_table(const page_data& x, std::size_t workload, std::size_t weather) {
   const auto& e = x.source();
   const auto& w = e.workloads[workload];
-  const bool has_bytes = !w.options.preset.empty();
-  html::table t{w.options.name,
+  const bool has_bytes = !w.job.cost.preset.empty();
+  html::table t{w.name,
                 {"run", "step ms", "least", "most", "speed-up", "paper", "device time", "computing",
                  "blocked", "other idle", "slots"}};
   const bool has_gaps = x.engine() == engine_kind::wall_clock;
@@ -123,13 +123,13 @@ std::string paper_rows(const page_data& x, std::size_t weather) {
   std::vector<score> scores(runs.size());
   for (std::size_t w = 0; w < x.workloads(); ++w) {
     const auto& of = e.workloads[w];
-    t.row(of.options.name);
+    t.row(of.name);
     t.cell(beside(figure_text(of.paper.in_order_s),
                   fmt::format("{:.2f}", x.at(w, weather, x.baseline()).aggregate.step_ms / 1e3)));
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const auto& m = x.at(w, weather, runs[i]);
       t.cell(beside(figure_text(m.paper), fmt::format("{:.2f}", m.aggregate.speed_up)), verdict(m));
-      t.cell(of.options.preset.empty() ? "" : held_text(of, m.aggregate.held_bytes_peak),
+      t.cell(of.job.cost.preset.empty() ? "" : held_text(of, m.aggregate.held_bytes_peak),
              is_above(of, m.aggregate.held_bytes_peak) ? "above" : "");
       scores[i].add(m);
     }

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/statistics.hpp>
 #include <rrfp/base/units.hpp>
-#include <rrfp/experiment/agreement.hpp>
 
 #include "figure_text.hpp"
 
@@ -30,9 +30,9 @@ double total_ms(const experiment& e, const outcome* cells) {
 }
 
 std::string memory_text(const workload_entry& w, std::uint64_t held) {
-  if (w.options.preset.empty()) return "";
+  if (w.job.cost.preset.empty()) return "";
   const auto size = static_cast<double>(held) / gibibyte;
-  return fmt::format("{:.1f}{}", size, size > w.machine.memory_gib ? "!" : "");
+  return fmt::format("{:.1f}{}", size, size > w.job.machine.memory_gib ? "!" : "");
 }
 
 std::size_t width_of_names(const std::vector<std::string_view>& names) {
@@ -76,12 +76,12 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
       const auto& of = e.workloads[w];
       text += fmt::format(
           "\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>6}  {:>7}  {:>8}  {:>6}  {:>9}  {:>9}\n",
-          of.options.name, e.weathers[k].name, "run", width, "step ms", "speed-up", "paper", "idle",
+          of.name, e.weathers[k].name, "run", width, "step ms", "speed-up", "paper", "idle",
           "blocked", "slots", "act. GiB", "held GiB");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         const auto s = summary_of(e, outcomes, w, k, r);
         const auto activations =
-            of.options.preset.empty()
+            of.job.cost.preset.empty()
                 ? std::string{}
                 : fmt::format("{:.1f}", static_cast<double>(s.activation_bytes_peak) / gibibyte);
         text += fmt::format(
@@ -102,8 +102,8 @@ std::string ablation_table(const experiment& e, const std::vector<outcome>& outc
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>8}  {:>6}  {:>9}\n",
-                          e.workloads[w].options.name, e.weathers[k].name, "run", width, "step ms",
-                          "gain", "total", "slots", "held GiB");
+                          e.workloads[w].name, e.weathers[k].name, "run", width, "step ms", "gain",
+                          "total", "slots", "held GiB");
       double first = 0;
       double before = 0;
       for (const auto& name : e.ablation) {
@@ -123,7 +123,7 @@ std::string weather_table(const experiment& e, const std::vector<outcome>& outco
   std::string text = fmt::format("\nslow-down relative to {} weather\n", e.weathers[0].name);
   const auto width = width_of_names(names_of_runs(e));
   for (std::size_t w = 0; w < e.workloads.size(); ++w) {
-    text += fmt::format("\n{}\n{:<{}}", e.workloads[w].options.name, "run", width);
+    text += fmt::format("\n{}\n{:<{}}", e.workloads[w].name, "run", width);
     for (std::size_t k = 1; k < e.weathers.size(); ++k)
       text += fmt::format("  {:>9}", e.weathers[k].name);
     text += "\n";
@@ -149,8 +149,8 @@ std::string spread_table(const experiment& e, const std::vector<outcome>& outcom
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format(
           "\nspread of {} steps: {} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>14}  {:>15}\n",
-          e.seeds.size() * e.steps, e.workloads[w].options.name, e.weathers[k].name, "run", width,
-          "p5 ms", "p50 ms", "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50");
+          e.seeds.size() * e.steps, e.workloads[w].name, e.weathers[k].name, "run", width, "p5 ms",
+          "p50 ms", "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         std::vector<double> steps;
         const auto* const cells = cells_of(e, outcomes, w, k, r);
@@ -171,8 +171,8 @@ std::string breakdown_table(const experiment& e, const std::vector<outcome>& out
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>12}\n",
-                          e.workloads[w].options.name, e.weathers[k].name, "run", width, "step",
-                          "tasks", "waiting", "launch gap");
+                          e.workloads[w].name, e.weathers[k].name, "run", width, "step", "tasks",
+                          "waiting", "launch gap");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
         const auto s = summary_of(e, outcomes, w, k, r);
         const auto tasks = (1 - s.idle) * s.step_ms;
@@ -192,7 +192,7 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
                                  [](const auto& w) { return w.paper.in_order_s > 0; });
   if (runs.empty() || !given) return "";
   std::vector<std::string_view> names;
-  for (const auto& w : e.workloads) names.push_back(w.options.name);
+  for (const auto& w : e.workloads) names.push_back(w.name);
   const auto width = width_of_names(names);
   std::string text;
   for (std::size_t k = 0; k < e.weathers.size(); ++k) {
@@ -213,8 +213,8 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
     for (std::size_t w = 0; w < e.workloads.size(); ++w) {
       const auto& of = e.workloads[w];
       const auto base = summary_of(e, outcomes, w, k, e.run_index(e.baseline));
-      text += fmt::format("{:<{}}  {:>5.2f} / {:>5.2f}", of.options.name, width,
-                          of.paper.in_order_s, base.step_ms / 1e3);
+      text += fmt::format("{:<{}}  {:>5.2f} / {:>5.2f}", of.name, width, of.paper.in_order_s,
+                          base.step_ms / 1e3);
       for (std::size_t i = 0; i < runs.size(); ++i) {
         const auto s = summary_of(e, outcomes, w, k, runs[i]);
         const auto figure = figure_of(of.paper, e.runs[runs[i]].paper);

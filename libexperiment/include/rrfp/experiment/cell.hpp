@@ -1,8 +1,9 @@
 /// A cell: one measurement of an experiment with everything that it depends on, and its outcome.
 ///
 /// A cell is self-contained: two cells with equal descriptions have the same outcome in the
-/// simulator, whatever experiment they belong to. The seed determines weather and images. Runs of
-/// the same workload, weather and seed are paired: they get the same images, task times and delays.
+/// simulator, whatever experiment they belong to. jitter.seed determines weather and images. Runs
+/// of the same workload, weather and seed are paired: they get the same images, task times and
+/// delays.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +12,34 @@
 #include <vector>
 
 #include <rrfp/experiment/experiment.hpp>
+#include <rrfp/job/workload.hpp>
 
 namespace rrfp::experiment {
 
 struct cell {
-  workload_entry workload;
-  run_options run;
-  weather_entry weather;
-  std::uint64_t seed = 1;
-  std::uint64_t steps = 1;
+  /// Names, for reports.
+  std::string workload;
+  std::string weather;
+  std::string run;
+  /// Runs train.steps steps. Wall clock: on emulated devices.
+  job::job job;
+  hint_quality hint = hint_quality::own;
   engine_kind engine = engine_kind::simulator;
-  /// Wall clock only.
-  double time_scale = 1;
 };
 
 /// Cell `number`, which must be below e.cells().
 cell cell_at(const experiment& e, std::size_t number, engine_kind engine);
 
-/// One line of key=value with everything that the outcome depends on; names and the paper's figures
-/// are left out.
+/// What can be known before the cell runs; the error is that of job::check_job(), or names a key in
+/// the same way.
+status check_cell(const cell& c);
+
+/// One line of key=value with everything that the outcome depends on: the keys of the job that
+/// differ from their defaults, without names and the paper's figures.
 std::string description_of(const cell& c);
 
 /// Times are in modelled milliseconds, independent of the wall clock's time scale. Memory is that
-/// of the fullest device; bytes are 0 for workloads that give only [cost].
+/// of the fullest device; bytes are 0 for workloads that give only the times of [cost].
 struct outcome {
   /// Duration of each step: the slowest replica plus the gradient exchange.
   std::vector<double> step_ms;
@@ -53,12 +59,37 @@ struct outcome {
   double mean_ms() const;
 };
 
+/// What the stages of one replica of a cell did, from which engines make the outcome.
+struct stage_time {
+  double busy_ms = 0;
+  double blocked_ms = 0;
+  memory_use memory;
+};
+
+/// Adds up the replicas of a cell. Times are in modelled milliseconds.
+class outcome_sum {
+ public:
+  /// The cell must pass check_cell().
+  explicit outcome_sum(const cell& c);
+
+  void add(const std::vector<double>& step_ms, const std::vector<stage_time>& stages);
+  outcome finish();
+
+ private:
+  std::shared_ptr<const workload::pipeline_cost> model_;
+  double devices_;
+  outcome made_;
+  double busy_ms_ = 0;
+  double blocked_ms_ = 0;
+};
+
 /// Runs cells. Thread-safe.
 class engine {
  public:
   virtual ~engine() = default;
   virtual engine_kind kind() const = 0;
-  /// Errors: what cannot be known in advance, such as a schedule that stalls.
+  /// Errors: those of check_cell(), and what cannot be known in advance, such as a schedule that
+  /// stalls.
   virtual result<outcome> run(const cell& c) const = 0;
 };
 

@@ -134,7 +134,7 @@ std::string speed_up_row(const page_data& x, const measured& m, std::size_t run,
       fmt::format("{}: {:.2f}x, {:.2f} to {:.2f} over all steps; {:.1f} ms a step", r.name,
                   m.aggregate.speed_up, m.speed_up.least, m.speed_up.most, m.aggregate.step_ms);
   if (m.paper > 0) tooltip += fmt::format("; paper {:.2f}x", m.paper);
-  auto out = row_begin(run, name(r.mode), run, tooltip, r.name);
+  auto out = row_begin(run, r.mode, run, tooltip, r.name);
   out += fmt::format(R"(<line class="stem" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>)", s.x(1),
                      s.x(m.aggregate.speed_up), y, y);
   out +=
@@ -195,7 +195,7 @@ std::string speed_up_charts(const page_data& x, std::size_t weather) {
     std::string rows;
     for (std::size_t r = 0; r < e.runs.size(); ++r)
       rows += speed_up_row(x, x.at(w, weather, r), r, s);
-    out += panel(e.workloads[w].options.name, s, e.runs.size(), rows);
+    out += panel(e.workloads[w].name, s, e.runs.size(), rows);
   }
   return out + "</div>\n";
 }
@@ -218,7 +218,7 @@ std::string ablation_charts(const page_data& x, std::size_t weather) {
     for (std::size_t i = 0; i < e.ablation.size(); ++i)
       rows += ablation_row(e.ablation[i], e.run_index(e.ablation[i]), i,
                            i == 0 ? 1 : x.gained(w, weather, i - 1), x.gained(w, weather, i), s);
-    out += panel(e.workloads[w].options.name, s, e.ablation.size(), rows);
+    out += panel(e.workloads[w].name, s, e.ablation.size(), rows);
   }
   return out + "</div>\n";
 }

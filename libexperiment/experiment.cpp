@@ -3,17 +3,11 @@
 #include <algorithm>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/base/units.hpp>
 
 namespace rrfp::experiment {
 
-std::string_view name(run_mode mode) {
-  switch (mode) {
-    case run_mode::blocking: return "blocking";
-    case run_mode::in_order: return "in-order";
-    case run_mode::ready: return "ready";
-  }
-  return "?";
+std::string_view mode_of(const job::job& j) {
+  return j.dispatch.messages == job::messages_kind::blocking ? "blocking" : name(j.dispatch.mode);
 }
 
 std::string_view name(engine_kind kind) {
@@ -45,15 +39,10 @@ double figure_of(const paper_figures& p, paper_column column) {
   return 0;
 }
 
-workload::machine machine_of(const machine_options& o) {
-  workload::machine m;
-  m.each = {"", o.tflops * 1e12, o.memory_gb_s * 1e9,
-            static_cast<std::uint64_t>(o.memory_gib * gibibyte)};
-  m.group = o.group;
-  m.within = {o.within_gb_s * 1e9, o.within_us * 1e-6};
-  m.between = {o.between_gb_s * 1e9, o.between_us * 1e-6};
-  m.efficiency = o.efficiency;
-  return m;
+bool is_cell_key(std::string_view key) {
+  for (const auto* section : {"pipeline.", "dispatch.", "jitter.", "cost.", "machine.", "images."})
+    if (key.starts_with(section)) return true;
+  return key == "train.steps" || key == "device.time_scale";
 }
 
 std::size_t experiment::run_index(std::string_view wanted) const {

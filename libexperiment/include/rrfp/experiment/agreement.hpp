@@ -27,10 +27,6 @@ struct difference {
 std::vector<difference> differences_of(const experiment& e, const std::vector<outcome>& simulated,
                                        const std::vector<outcome>& measured);
 
-/// The smallest value such that at least `share` of the values are not larger. No values: a
-/// programmer's error.
-double quantile(std::vector<double> values, double share);
-
 /// Two times agree if they differ by no more than this share.
 inline constexpr double agreed = 0.03;
 

@@ -1,0 +1,101 @@
+#include <rrfp/experiment/cell.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/job/text_file.hpp>
+
+#include "checksum.hpp"
+
+namespace rrfp::experiment {
+
+namespace {
+
+/// Raise this whenever an unchanged description leads to a different outcome.
+constexpr int description_version = 3;
+
+/// The contents of a file on which the outcome depends; its name says nothing about it.
+std::string content_of(std::string_view key, const std::string& path) {
+  const auto text = job::read_text_file(path, "a file");
+  return " " + std::string{key} + "=" + (text ? checksum(*text) : text.message());
+}
+
+}  // namespace
+
+cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
+  RRFP_CHECK(number < e.cells(), "the number must be below e.cells()");
+  const auto next = [&](std::size_t size) {
+    const auto at = number % size;
+    number /= size;
+    return at;
+  };
+  const auto seed = e.seeds[next(e.seeds.size())];
+  const auto& run = e.runs[next(e.runs.size())];
+  const auto& weather = e.weathers[next(e.weathers.size())];
+  const auto& workload = e.workloads[number];
+  cell c{workload.name, weather.name, run.name, workload.job, run.hint, engine};
+  weather.settings.apply_to(c.job);
+  run.settings.apply_to(c.job);
+  c.job.name = run.name;
+  c.job.jitter.seed = seed;
+  c.job.device = {};
+  if (engine == engine_kind::wall_clock) {
+    // Messages within a process are handed over, not copied; their size has no effect.
+    c.job.device = {job::device_kind::emulated, e.time_scale, 1};
+  }
+  return c;
+}
+
+std::string description_of(const cell& c) {
+  constexpr std::string_view table = "table:";
+  auto text = "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
+              " hint=" + std::string{name(c.hint)};
+  for (const auto& s : job::changes(c.job))
+    if (is_cell_key(s.key)) text += " " + s.key + "=" + s.value;
+  const auto& policy = c.job.dispatch.policy;
+  if (policy.starts_with(table)) text += content_of("table", policy.substr(table.size()));
+  if (!c.job.delays.file.empty()) text += content_of("delays", c.job.delays.file);
+  return text;
+}
+
+double outcome::mean_ms() const {
+  return std::accumulate(step_ms.begin(), step_ms.end(), 0.0) / static_cast<double>(step_ms.size());
+}
+
+outcome_sum::outcome_sum(const cell& c)
+    : model_(job::workload_of(c.job).value()),
+      devices_(double{1} * c.job.pipeline.stages * c.job.pipeline.replicas) {
+  made_.step_ms.assign(c.job.train.steps, 0);
+}
+
+void outcome_sum::add(const std::vector<double>& step_ms, const std::vector<stage_time>& stages) {
+  RRFP_CHECK(step_ms.size() == made_.step_ms.size(), "every replica runs every step");
+  for (std::size_t i = 0; i < step_ms.size(); ++i)
+    made_.step_ms[i] = std::max(made_.step_ms[i], step_ms[i]);
+  for (std::uint32_t s = 0; s < stages.size(); ++s) {
+    const auto& [busy_ms, blocked_ms, memory] = stages[s];
+    busy_ms_ += busy_ms;
+    blocked_ms_ += blocked_ms;
+    made_.slots_peak = std::max(made_.slots_peak, memory.slots_peak);
+    if (model_ == nullptr) continue;
+    const auto weights = static_cast<std::uint64_t>(model_->static_bytes(stage_id{s}));
+    made_.activation_bytes_peak = std::max(made_.activation_bytes_peak, memory.bytes_peak);
+    made_.held_bytes_peak = std::max(made_.held_bytes_peak, memory.bytes_peak + weights);
+  }
+}
+
+outcome outcome_sum::finish() {
+  double all_ms = 0;
+  for (auto& ms : made_.step_ms) {
+    if (model_) ms += model_->gradient_exchange_ms();
+    all_ms += ms * devices_;
+  }
+  if (all_ms > 0) {
+    made_.idle = 1 - busy_ms_ / all_ms;
+    made_.blocked = blocked_ms_ / all_ms;
+  }
+  return made_;
+}
+
+}  // namespace rrfp::experiment

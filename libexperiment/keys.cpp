@@ -1,0 +1,123 @@
+#include "keys.hpp"
+
+#include <array>
+
+#include <rrfp/job/key_types.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+template <class Root, class Section>
+using keys_of = job::basic_section_keys<Root, Section>;
+
+std::vector<job::basic_key<head_draft>> make_head() {
+  std::vector<job::basic_key<head_draft>> table;
+  keys_of<head_draft, head_options> keys{table, "", &head_draft::options};
+  using o = head_options;
+  keys.text("name", &o::name, job::path_rule::none, "text",
+            "Name of the experiment; default: the name of the file.");
+  keys.text("job", &o::job, job::path_rule::files, "a job file",
+            "The job that the cells change; default: a job without any key.");
+  keys.choice(
+      "engine", &o::engine, {"simulator", "wall-clock", "both"},
+      "Engine of the cells: the simulator, the actor runtime on emulated devices, or both.");
+  keys.integers("seeds", &o::seeds, {0, 0xffffffff},
+                "Values of `jitter.seed`; every run uses the same ones.");
+  keys.text("baseline", &o::baseline, job::path_rule::none, "a run",
+            "Run that speed-ups are relative to; default: the first run.");
+  keys.texts("ablation", &o::ablation, job::path_rule::none, "an array of runs",
+             "Runs of the ablation table, which shows the gain of each run over the previous one.");
+  return table;
+}
+
+void add_name(std::vector<job::basic_key<entry_draft>>& table) {
+  keys_of<entry_draft, entry_options> keys{table, "", &entry_draft::options};
+  keys.text("name", &entry_options::name, job::path_rule::none, "text",
+            "Name in reports; default: the words among the values. If lists expand the entry, the "
+            "differing values are appended.");
+}
+
+job::key_table<entry_draft> make_workload() {
+  job::key_table<entry_draft> table{"a workload", {{"paper", "The paper's measurements."}}, {}};
+  add_name(table.keys);
+  keys_of<entry_draft, paper_figures> keys{table.keys, "paper", &entry_draft::paper};
+  using p = paper_figures;
+  keys.number("in_order_s", &p::in_order_s, {0, 1e6}, "s", "The paper's iteration time with 1F1B.");
+  keys.number("zb", &p::zb, {0, 1e3}, "", "The paper's speed-up of ZB over 1F1B.");
+  keys.number("bf", &p::bf, {0, 1e3}, "", "The paper's speed-up of RRFP with BF over 1F1B.");
+  keys.number("bfw", &p::bfw, {0, 1e3}, "", "The paper's speed-up of RRFP with BFW over 1F1B.");
+  return table;
+}
+
+job::key_table<entry_draft> make_run() {
+  job::key_table<entry_draft> table{"a run", {}, {}};
+  add_name(table.keys);
+  keys_of<entry_draft, entry_options> keys{table.keys, "", &entry_draft::options};
+  keys.choice(
+      "hint", &entry_options::hint,
+      {name(hint_quality::own), name(hint_quality::reversed), name(hint_quality::shuffled),
+       name(hint_quality::calm), name(hint_quality::stale)},
+      "The hint: the policy itself, a bad hint derived from it (mode `ready` only), or the fixed "
+      "order that it gives without disturbances (`calm`) or under another seed (`stale`).");
+  keys.choice("paper", &entry_options::paper, {"none", "zb", "bf", "bfw"},
+              "The paper's figure that the run is compared with.");
+  return table;
+}
+
+job::key_table<entry_draft> make_weather() {
+  job::key_table<entry_draft> table{"a weather", {}, {}};
+  add_name(table.keys);
+  return table;
+}
+
+template <class Root>
+std::string reference_of(std::string_view title, const job::key_table<Root>& table) {
+  const Root defaults{};
+  std::string text{title};
+  for (const auto& k : table.keys) {
+    const auto preset = k.get ? job::to_toml(k.get(defaults)) : "";
+    const bool shown = !preset.empty() && preset != "\"\"" && preset != "[]";
+    text += k.path + (shown ? " = " + preset : "") + "\n    " + k.type +
+            (k.unit.empty() ? "" : "; " + k.unit) + "\n    " + k.meaning + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+const job::key_table<head_draft>& head_keys() {
+  static const job::key_table<head_draft> all{"an experiment",
+                                              {{kinds[0], "The model and its machine."},
+                                               {kinds[1], "The schedule."},
+                                               {kinds[2], "The disturbances."},
+                                               {"pipeline", {}},
+                                               {"dispatch", {}},
+                                               {"jitter", {}},
+                                               {"cost", {}},
+                                               {"machine", {}},
+                                               {"images", {}},
+                                               {"train", {}},
+                                               {"device", {}}},
+                                              make_head()};
+  return all;
+}
+
+const job::key_table<entry_draft>& entry_keys(std::size_t kind) {
+  static const std::array<job::key_table<entry_draft>, 3> all{make_workload(), make_run(),
+                                                              make_weather()};
+  return all[kind];
+}
+
+std::string experiment_reference() {
+  auto text = reference_of("", head_keys());
+  for (std::size_t i = 0; i < std::size(kinds); ++i)
+    text += reference_of("\n[[" + std::string{kinds[i]} + "]]\n", entry_keys(i));
+  return text +
+         "\nBefore the first table, and in each table with their section: keys of a job, of "
+         "[pipeline],\n[dispatch], [jitter], [cost], [machine] and [images]. Before the first "
+         "table also train.steps and\ndevice.time_scale.\n\n" +
+         job::job_reference_text();
+}
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,43 @@
+/// The keys that an experiment adds to those of a job, and the structs that they fill.
+#pragma once
+
+#include <rrfp/experiment/experiment.hpp>
+#include <rrfp/job/key_table.hpp>
+
+namespace rrfp::experiment {
+
+enum class engine_choice : std::uint8_t { simulator, wall_clock, both };
+
+/// The keys before the first table.
+struct head_options {
+  std::string name;
+  std::string job;
+  engine_choice engine = engine_choice::simulator;
+  std::vector<std::uint32_t> seeds{1, 2, 3};
+  std::string baseline;
+  std::vector<std::string> ablation;
+};
+
+struct head_draft {
+  head_options options;
+};
+
+/// What an entry of any kind sets besides keys of a job.
+struct entry_options {
+  std::string name;
+  hint_quality hint = hint_quality::own;
+  paper_column paper = paper_column::none;
+};
+
+struct entry_draft {
+  entry_options options;
+  paper_figures paper;
+};
+
+const job::key_table<head_draft>& head_keys();
+/// The keys of [[workload]], [[run]] and [[weather]], in this order.
+const job::key_table<entry_draft>& entry_keys(std::size_t kind);
+
+inline constexpr std::string_view kinds[] = {"workload", "run", "weather"};
+
+}  // namespace rrfp::experiment

@@ -1,0 +1,39 @@
+#include <rrfp/base/units.hpp>
+#include <rrfp/experiment/hints.hpp>
+#include <rrfp/plan/plan.hpp>
+
+namespace rrfp::experiment {
+
+namespace {
+
+class simulator_engine final : public engine {
+ public:
+  engine_kind kind() const override { return engine_kind::simulator; }
+
+  result<outcome> run(const cell& c) const override {
+    if (auto good = check_cell(c); !good) return good.failure();
+    const auto dispatch = plan::make_dispatch_plan(c.job, cell_policies{c});
+    if (!dispatch) return dispatch.failure();
+    outcome_sum sum{c};
+    for (std::uint32_t r = 0; r < c.job.pipeline.replicas; ++r) {
+      const auto costs = plan::expected_costs(c.job, replica_id{r});
+      if (!costs) return costs.failure();
+      const auto ran =
+          simulate::run(plan::simulation_of(*dispatch, *costs, c.job.train.steps), *costs);
+      if (!ran) return ran.failure();
+      std::vector<double> step_ms;
+      for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));
+      std::vector<stage_time> stages;
+      for (const auto& s : ran->stages)
+        stages.push_back({milliseconds(s.busy), milliseconds(s.blocked), s.memory});
+      sum.add(step_ms, stages);
+    }
+    return sum.finish();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<engine> make_simulator_engine() { return std::make_unique<simulator_engine>(); }
+
+}  // namespace rrfp::experiment

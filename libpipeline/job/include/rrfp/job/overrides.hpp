@@ -1,0 +1,46 @@
+/// Settings of a job with their places, to be applied to other jobs: an entry of an experiment.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/job/job.hpp>
+#include <rrfp/job/key_table.hpp>
+
+namespace rrfp::job {
+
+class overrides {
+ public:
+  /// Reads `section.key = value`. Relative paths are relative to the folder of `source`. A section
+  /// itself sets nothing. Error: "SOURCE:LINE: KEY: ...", as for a job file.
+  status add(const entry& e, const std::string& source);
+
+  /// Short forms first, so that the keys that they set take precedence. The places become those of
+  /// the job, so check_job() names them.
+  void apply_to(job& j) const;
+
+  /// Whether any setting sets this key itself, not by a short form.
+  bool sets(std::string_view key) const;
+  /// The values of the keys that take a text, as written, in the order of the file.
+  std::vector<std::string> texts() const;
+  bool empty() const { return all_.empty(); }
+
+ private:
+  struct one {
+    const basic_key<job>* key = nullptr;
+    value content;
+    origin from;
+  };
+  std::vector<one> all_;
+};
+
+/// Whether a job has this section.
+bool is_section(std::string_view name);
+/// The first key with this name in its section, for suggestions; empty: none.
+std::string_view key_with_leaf(std::string_view leaf);
+/// Whether the key takes a text, which needs no explanation beside it.
+bool is_text_key(std::string_view key);
+
+}  // namespace rrfp::job

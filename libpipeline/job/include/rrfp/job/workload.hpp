@@ -1,0 +1,14 @@
+/// The model of cost.preset on the machine of a job.
+#pragma once
+
+#include <memory>
+
+#include <rrfp/job/job.hpp>
+#include <rrfp/workload/pipeline_cost.hpp>
+
+namespace rrfp::job {
+
+/// Null without a preset. Error: more stages than the model has parts. The preset must exist.
+result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job& j);
+
+}  // namespace rrfp::job

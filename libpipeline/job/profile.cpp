@@ -1,0 +1,32 @@
+#include "profile.hpp"
+
+#include <rrfp/job/text_file.hpp>
+
+#include "schema.hpp"
+
+namespace rrfp::job {
+
+result<std::vector<setting>> read_profile(const std::string& path) {
+  const auto text = read_text_file(path, "a profile");
+  if (!text) return text.failure();
+  const auto doc = read_toml(*text, path, {});
+  if (!doc) return doc.failure();
+  std::vector<setting> all;
+  job scratch;
+  for (const auto& e : doc->entries) {
+    const auto from = at_line(path, e.line);
+    const auto k = job_keys().key_of(e, from);
+    const bool is_time = e.path[0] == "cost" && (e.path.size() == 1 || e.name().ends_with("_ms"));
+    if (!is_time && (k || e.path[0] != "cost"))
+      return from.blame(e.name(), "expected only the times of [cost] in a profile");
+    if (!k) return k.failure();
+    if (*k == nullptr) continue;
+    if (const auto set = (*k)->set(scratch, e.content); !set)
+      return from.blame((*k)->path, set.message());
+    all.push_back({(*k)->path, to_toml((*k)->get(scratch))});
+  }
+  if (all.empty()) return error{path + ": expected at least one key of [cost], got none"};
+  return all;
+}
+
+}  // namespace rrfp::job

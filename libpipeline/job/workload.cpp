@@ -1,0 +1,43 @@
+#include <rrfp/job/workload.hpp>
+
+#include <cmath>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/units.hpp>
+#include <rrfp/workload/presets.hpp>
+
+namespace rrfp::job {
+
+namespace {
+
+workload::machine machine_of(const machine_options& o) {
+  workload::machine m;
+  m.each = {"", o.tflops * 1e12, o.memory_gb_s * 1e9,
+            static_cast<std::uint64_t>(o.memory_gib * gibibyte)};
+  m.group = o.group;
+  m.within = {o.within_gb_s * 1e9, o.within_us * 1e-6};
+  m.between = {o.between_gb_s * 1e9, o.between_us * 1e-6};
+  m.efficiency = o.efficiency;
+  return m;
+}
+
+}  // namespace
+
+result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job& j) {
+  using made = std::shared_ptr<const workload::pipeline_cost>;
+  if (j.cost.preset.empty()) return made{};
+  auto model = workload::preset(j.cost.preset);
+  RRFP_CHECK(model, "a checked job has a known preset");
+  if (j.cost.sequence_tokens != 0) model->sequence_tokens = j.cost.sequence_tokens;
+  workload::layout l;
+  l.stages = j.pipeline.stages;
+  l.tp = j.pipeline.tp;
+  l.replicas = j.pipeline.replicas;
+  l.samples = j.cost.samples;
+  l.mean_images = static_cast<std::uint32_t>(std::lround(j.images.mean * j.cost.samples));
+  auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(j.machine), l);
+  if (!cost) return cost.failure();
+  return made{std::make_shared<const workload::pipeline_cost>(std::move(*cost))};
+}
+
+}  // namespace rrfp::job
