@@ -42,9 +42,9 @@ result<job::model_options> model_of(const checkpoint::found_checkpoint& from) {
   std::vector<job::setting> identity;
   for (const auto& s : from.contents.identity) identity.push_back({s.key, s.value});
   auto model = job::model_of(identity);
-  if (!model) return error{from.folder + ": " + model.message()};
+  if (!model) return within(from.folder, model.failure());
   if (auto can = hugging_face::check_expressible(*model); !can)
-    return error{from.folder + ": " + can.message()};
+    return within(from.folder, can.failure());
   return model;
 }
 

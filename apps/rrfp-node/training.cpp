@@ -174,7 +174,9 @@ int train(std::vector<checked_run> runs, const training_options& options,
       actors::run_result ended;
       ended.how = end_of(run.failure().kind);
       ended.message = run.message();
-      return report_end("", ended, context);
+      code = report_end("", ended, context);
+      if (!log) return code;
+      break;
     }
     const auto data = std::exchange(checked.data, nullptr);
     if (const auto report = data ? data->report() : std::string{};

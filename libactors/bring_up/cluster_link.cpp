@@ -62,7 +62,7 @@ result<std::vector<json>> exchange_node_info(membership& members, const result<j
 /// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
   const auto known = members.loss(unexplained_loss_time);
-  return known ? error{known->why, error_kind::node_lost} : hint;
+  return error{known ? known->why : hint.message, error_kind::node_lost};
 }
 
 }  // namespace

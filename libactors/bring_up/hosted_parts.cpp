@@ -88,7 +88,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   for (std::uint32_t c = 0; c < shape.chunks; ++c) {
     auto chunk = setup.make_chunk(shape.virtual_stage(address.stage, chunk_id{c}), group);
     if (!chunk)
-      return error{fmt::format("stage {} chunk {}: {}", address.stage.value(), c, chunk.message())};
+      return within(fmt::format("stage {} chunk {}", address.stage.value(), c), chunk.failure());
     chunks.push_back(std::move(*chunk));
   }
   compute::stage_compute_config config{shape, address.stage, setup.train, group};
@@ -98,7 +98,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   config.device = device;
   auto compute = compute::stage_compute::make(config, std::move(chunks),
                                               std::make_shared<replica_source>(setup.data, first));
-  if (!compute) return error{fmt::format("stage {}: {}", address.stage.value(), compute.message())};
+  if (!compute) return within(fmt::format("stage {}", address.stage.value()), compute.failure());
   return std::shared_ptr<compute::rank_compute>{std::move(*compute)};
 }
 
@@ -163,7 +163,7 @@ status hosted_parts::make_stage(replica_id replica, stage_id stage) {
     return error{fmt::format("stage {}: make_policy returned null", stage.value())};
   try {
     if (auto fits = check_policy(*hint, setup_.shape, setup_.mode); !fits)
-      return error{fmt::format("stage {}: {}", stage.value(), fits.message())};
+      return within(fmt::format("stage {}", stage.value()), fits.failure());
   } catch (const std::exception& e) {
     return error{
         fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
@@ -229,8 +229,8 @@ hosted_parts::members hosted_parts::group_of(
 status hosted_parts::restore(compute::rank_compute& compute, stage_id stage) {
   if (saved_ == nullptr) return success();
   if (auto restored = compute.restore(saved_->all()); !restored)
-    return error{
-        fmt::format("{}: stage {}: {}", setup_.resume->folder, stage.value(), restored.message())};
+    return within(fmt::format("{}: stage {}", setup_.resume->folder, stage.value()),
+                  restored.failure());
   if (saved_parameters_.empty()) return success();
   for (const auto& t : compute.snapshot()) {
     const auto at = std::lower_bound(saved_parameters_.begin(), saved_parameters_.end(), t.name);

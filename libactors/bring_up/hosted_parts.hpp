@@ -2,6 +2,7 @@
 /// collectives and counters.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>

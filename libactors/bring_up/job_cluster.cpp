@@ -89,6 +89,9 @@ result<std::vector<std::string>> agree(membership& members, const result<std::st
     const char mark = answer.empty() ? '\0' : answer.front();
     answer.erase(0, 1);
     if (mark == success_mark) continue;
+    if (mark < mark_of(error_kind::bad_input) || mark > mark_of(error_kind::interrupted))
+      return error{"node " + std::to_string(n) + " contributed to another agreement",
+                   error_kind::failed};
     // The cause may be the loss of another node.
     if (auto lost = members.loss()) return error{std::move(lost->why), error_kind::node_lost};
     return error{

@@ -86,6 +86,7 @@ class session::impl {
     RRFP_CHECK(!std::exchange(has_run_, true), "a session runs once");
     if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
       return ended_early({{}, error_kind::interrupted});
+    std::unique_ptr<cluster_link> link;  // outlives the transport, which reports failures to it
     const auto context = make_context();
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
@@ -94,7 +95,6 @@ class session::impl {
       context->checkpoint_dir = setup_.checkpoint->dir;
     }
 
-    std::unique_ptr<cluster_link> link;
     std::unique_ptr<transport> wire;
     auto sides = hosted_.sides();
     if (cluster_) {
@@ -110,7 +110,6 @@ class session::impl {
       };
       link->attach(hosted_.groups());
       counters_->leads = link->leads();
-      counters_->transport.set([&counted = *link] { return counted.count(); });
       if (setup_.on_connected)
         setup_.on_connected(link->transports() +
                             (hosted_.has_accelerators() ? link->device_transfer_note() : ""));
@@ -120,6 +119,7 @@ class session::impl {
     if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
     if (wire == nullptr) return ended_early({"wrap_transport returned null", error_kind::failed});
     context->wire = with_delays(setup_, std::move(wire), counters_);
+    if (link) counters_->transport.set([&counted = *link] { return counted.count(); });
     if (setup_.board != nullptr) setup_.board->show(counters_);
     if (setup_.blocking_messages) {
       auto synchronous = std::make_unique<synchronous_transport>(std::move(context->wire));

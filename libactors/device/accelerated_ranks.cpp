@@ -62,7 +62,7 @@ status accelerated_ranks::assign(const session_setup& setup,
   // device on one thread, where a rank that waits for another rank would wait for ever.
   const bool alone = setup.ranks > 1;
   const auto assigned = accelerator::assign_devices(hosted.size(), own, alone);
-  if (!assigned) return error{"device.gpus: " + assigned.message()};
+  if (!assigned) return within("device.gpus", assigned.failure());
   for (std::size_t i = 0; i < hosted.size(); ++i) {
     auto lane = devices_.platform->open_lane((*assigned)[i]);
     if (!lane) return lane.failure();

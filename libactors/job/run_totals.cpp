@@ -61,7 +61,7 @@ result<apply_update> run_totals::add_up() {
   s.bubble_fraction = 1 - milliseconds(busy) / span;
   if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
   const auto clipped = compute::clip_gradients(std::move(norms), train_.clip_norm);
-  if (!clipped) return error{fmt::format("{}: {}", to_string(step_), clipped.message())};
+  if (!clipped) return within(to_string(step_), clipped.failure());
   s.gradient_norm = clipped->norm;
   s.lr = compute::lr_of(train_, step_);
   busy_ms_ += milliseconds(busy);

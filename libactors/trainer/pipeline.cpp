@@ -86,9 +86,11 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
 
   status open() {
     if (auto valid = check_options(job_, options_); !valid) return valid;
-    if (auto joined = join(); !joined) return joined;
+    // What one process alone can refuse, it refuses before it joins.
     auto setup = make_setup();
     if (!setup) return setup.failure();
+    if (auto joined = join(); !joined) return joined;
+    if (auto chosen = choose_resume(*setup); !chosen) return chosen;
     auto session = actors::open_session(job_, *std::move(setup), {members_.get(), token_});
     if (!session) return session.failure();
     if (auto all = model_.compare_names(members_.get()); !all) return all;
@@ -254,6 +256,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     setup.on_step = [this](const actors::step_summary& s) { on_step(s); };
     setup.on_ending = [this](const actors::run_result& r) { end(r); };
     setup.checkpoint = actors::checkpoint_setup_of(job_, actors::identity_without_model(job_));
+    return made;
+  }
+
+  status choose_resume(actors::session_setup& setup) {
     // The program decides the number of steps.
     auto endless = job_;
     endless.train.steps = std::numeric_limits<std::uint64_t>::max();
@@ -264,7 +270,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       steps_ = setup.resume->contents.step;
       options_.on_note(fmt::format("resumes after step {} from {}", steps_, setup.resume->folder));
     }
-    return made;
+    return success();
   }
 
   /// Notes and returns what hooks threw since the last call.

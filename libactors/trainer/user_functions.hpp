@@ -32,7 +32,7 @@ auto caught(Work work) -> decltype(work()) {
   try {
     return work();
   } catch (const std::exception& e) {
-    return error{compute::first_line_of(e)};
+    return error{compute::first_line_of(e), error_kind::failed};
   }
 }
 

@@ -48,7 +48,7 @@ std::vector<std::string> pages() {
   };
   for (const auto& entry : fs::directory_iterator{RRFP_SOURCE}) add(entry);
   for (const std::string folder : {"apps", "bench", "deploy", "docs", "libactors", "libpipeline",
-                                   "libexperiment", "libtp_coord", "policies", "test"})
+                                   "libtp_coord", "policies", "test"})
     for (const auto& entry : fs::recursive_directory_iterator{RRFP_SOURCE "/" + folder}) add(entry);
   std::sort(all.begin(), all.end());
   return all;
@@ -164,7 +164,7 @@ TEST_CASE("every file and every heading that the pages link to exists") {
 TEST_CASE("every path of the repository that the pages name exists") {
   int paths = 0;
   const std::regex path{
-      R"((\.ci|apps|bench|cmake|deploy|docs|libactors|libexperiment|libpipeline|libtp_coord|policies|scripts|test)/[a-z0-9_./@-]+)"};
+      R"((\.ci|apps|bench|cmake|deploy|docs|libactors|libpipeline|libtp_coord|policies|scripts|test)/[a-z0-9_./@-]+)"};
   for (const auto& file : pages())
     for (const auto& code : all_of(without_blocks(text_of(file)), R"(`([^`\n]+)`)")) {
       std::istringstream words{code};
@@ -180,8 +180,8 @@ TEST_CASE("every path of the repository that the pages name exists") {
 
 TEST_CASE("every target that the pages build exists") {
   std::string lists;
-  for (const std::string folder : {"apps", "bench", "libactors", "libexperiment", "libpipeline",
-                                   "libtp_coord", "policies", "test"})
+  for (const std::string folder :
+       {"apps", "bench", "libactors", "libpipeline", "libtp_coord", "policies", "test"})
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator{RRFP_SOURCE "/" + folder})
       if (entry.path().filename() == "CMakeLists.txt") lists += text_of(entry.path());

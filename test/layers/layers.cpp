@@ -73,7 +73,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"policies", {"policies", {"schedule"}, {}}},
       // Above libpipeline and policies.
       {"experiment",
-       {"libexperiment",
+       {"libactors/experiment",
         {"files", "schedule", "weather", "simulate", "policies", "job", "plan", "workload", "html",
          "json"},
         {}}},
@@ -163,8 +163,8 @@ constexpr guarded_parser guarded_parsers[] = {
 };
 
 /// Folders whose sources must all belong to a layer.
-constexpr std::string_view product_folders[] = {"libpipeline",   "libtp_coord", "policies",
-                                                "libexperiment", "libactors",   "apps"};
+constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
+                                                "libactors", "apps"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
 const names pure_layers{"base",           "schedule",       "job_core", "membership_core",

@@ -183,7 +183,7 @@ TEST_CASE(
     tree.add("libpipeline/" + layer + "/a.cpp", "#include <rrfp/policies/registry.hpp>\n");
   tree.add("libpipeline/plan/b.cpp", "#include <rrfp/experiment/cell.hpp>\n")
       .add("policies/a.cpp", "#include <rrfp/experiment/cell.hpp>\n")
-      .add("libexperiment/a.cpp",
+      .add("libactors/experiment/a.cpp",
            "#include <rrfp/policies/registry.hpp>\n#include <rrfp/plan/plan.hpp>\n"
            "#include <rrfp/actors/session.hpp>\n");
   const auto refused = [](const std::string& layer) {
@@ -192,7 +192,8 @@ TEST_CASE(
   };
   CHECK(tree.violations() ==
         lines{
-            "libexperiment/a.cpp:3: includes <rrfp/actors/session.hpp>: experiment may not depend "
+            "libactors/experiment/a.cpp:3: includes <rrfp/actors/session.hpp>: experiment may not "
+            "depend "
             "on actors",
             refused("job"),
             refused("plan"),

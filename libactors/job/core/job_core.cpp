@@ -215,6 +215,7 @@ job_phase job_core::after(const job_event::save_ended& e) {
 }
 
 job_phase job_core::end_save(std::string failure, bool overdue) {
+  if (failure.empty()) last_saved_ = save_->step;
   actions_.push_back(job_action::end_save{save_->step, std::move(failure), overdue});
   save_.reset();
   switch (phase_) {
@@ -254,7 +255,7 @@ job_phase job_core::after(const job_event::weights_agree&) {
 
 job_phase job_core::after(const job_event::interrupted& e) {
   if (!options_.saves || e.again) {
-    nothing_lost_ = false;
+    in_order_ = false;
     return end(job_end::interrupted);
   }
   switch (phase_) {
@@ -262,7 +263,7 @@ job_phase job_core::after(const job_event::interrupted& e) {
     case job_phase::hosting_stages:
     case job_phase::hosting_ranks:
     case job_phase::reporting_hang:
-    case job_phase::ended: nothing_lost_ = false; return end(job_end::interrupted);
+    case job_phase::ended: in_order_ = false; return end(job_end::interrupted);
     case job_phase::stepping:
     case job_phase::updating: {
       leaving_ = true;
@@ -280,7 +281,7 @@ job_phase job_core::after(const job_event::interrupted& e) {
 }
 
 job_phase job_core::leave() {
-  nothing_lost_ = true;
+  in_order_ = true;
   return conclude(job_end::interrupted);
 }
 
@@ -302,7 +303,7 @@ job_phase job_core::after(const job_event::suspected& e) {
 }
 
 job_phase job_core::end(job_end how, std::string message, bool hung) {
-  actions_.push_back(job_action::end{how, std::move(message), nothing_lost_, hung});
+  actions_.push_back(job_action::end{how, std::move(message), nothing_lost(), hung});
   return job_phase::ended;
 }
 

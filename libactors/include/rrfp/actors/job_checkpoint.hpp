@@ -4,11 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/membership.hpp>
+#include <rrfp/actors/session.hpp>
 #include <rrfp/checkpoint/ring.hpp>
 #include <rrfp/data/source.hpp>
 #include <rrfp/job/job.hpp>

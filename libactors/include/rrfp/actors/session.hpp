@@ -91,7 +91,7 @@ struct run_result {
   ending how = ending::done;
   /// What failed and where; empty otherwise.
   std::string message;
-  /// Interrupted between two steps, with all complete steps saved or being saved.
+  /// Interrupted between two steps, and all complete steps are saved.
   bool nothing_lost = false;
   /// No task finished for hang_timeout_s: running tasks may never return.
   bool hung = false;

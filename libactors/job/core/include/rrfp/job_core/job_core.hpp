@@ -81,8 +81,8 @@ class job_core {
   std::vector<job_action::any> on(const job_event::any& e, std::int64_t now);
 
   job_phase phase() const { return phase_; }
-  /// The run is being ended by an interrupt, and all complete steps are saved or being saved.
-  bool nothing_lost() const { return nothing_lost_; }
+  /// An interrupt ends the run after its last step, and all complete steps are saved.
+  bool nothing_lost() const { return in_order_ && last_saved_ == steps_done(); }
 
  private:
   struct save {
@@ -179,13 +179,14 @@ class job_core {
   bool leaving_ = false;    ///< interrupted; the run ends after the step and its save
 
   std::optional<save> save_;
-  std::uint64_t last_save_ = options_.first_step;  ///< last step tried, or resumed from
+  std::uint64_t last_save_ = options_.first_step;   ///< last step tried, or resumed from
+  std::uint64_t last_saved_ = options_.first_step;  ///< last step saved, or resumed from
   bool no_more_saves_ = false;
   /// A save was demanded: the next state between two steps is saved, whatever its number.
   bool save_asked_ = false;
   /// How the run ends after phase finishing_save.
   job_end conclusion_ = job_end::done;
-  bool nothing_lost_ = false;
+  bool in_order_ = false;  ///< interrupted once, between two steps
 
   std::optional<inquiry> inquiry_;
   std::uint64_t inquiries_ = 0;
