@@ -78,7 +78,8 @@ function(rrfp_add_program name)
 endfunction()
 
 # rrfp_add_test(NAME [TENSORS] SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
-# One Catch2 program is one ctest entry; tests with the label "unit" also run under the sanitizer presets.
+# One Catch2 program is one ctest entry. The preset asan runs all but those with the label soak, gpu or
+# no_sanitizer; the preset tsan runs those with the label unit.
 # TENSORS: most sources need tensors, and get them precompiled with Catch2.
 function(rrfp_add_test name)
   cmake_parse_arguments(arg "TENSORS" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
@@ -100,11 +101,18 @@ function(rrfp_add_test name)
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
+  if(RRFP_SANITIZE)
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")  # as slowdown in test/support/slowdown.hpp
+  endif()
   # Tests with a long limit start first, so that none is left alone at the end of a parallel run.
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
     COST ${arg_TIMEOUT})
+  # A code that no program of rrfp ends with, so that no test takes a report for a failure that it expects.
   if(RRFP_SANITIZE STREQUAL "thread")
-    set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT
+      "TSAN_OPTIONS=exitcode=99:halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
+  elseif(RRFP_SANITIZE)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT
+      "ASAN_OPTIONS=exitcode=99;UBSAN_OPTIONS=exitcode=99:print_stacktrace=1")
   endif()
 endfunction()

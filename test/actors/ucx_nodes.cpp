@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "../support/slowdown.hpp"
+
 namespace rrfp::testing {
 
 namespace {
@@ -96,7 +98,7 @@ class supervisor {
   }
 
   std::string run(std::chrono::seconds limit) {
-    const auto end = clock::now() + limit;
+    const auto end = clock::now() + limit * test::slowdown;
     while (reap() < children_.size()) {
       if (clock::now() > end && problem_.empty()) problem_ = "ran past the limit";
       if (!problem_.empty()) kill_all();
@@ -183,7 +185,7 @@ void expect(bool condition, const std::function<std::string()>& what) {
 }
 
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
-  const auto end = clock::now() + limit;
+  const auto end = clock::now() + limit * test::slowdown;
   while (!condition()) {
     if (clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds{1});

@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "slowdown.hpp"
+
 namespace rrfp::test {
 
 /// A temporary folder, deleted after the test.
@@ -94,7 +96,7 @@ class program {
     const auto begun = std::chrono::steady_clock::now();
     int state = 0;
     while (::waitpid(pid_, &state, WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() - begun > limit) {
+      if (std::chrono::steady_clock::now() - begun > limit * slowdown) {
         ::kill(pid_, SIGKILL);
         ::waitpid(pid_, &state, 0);
         break;
