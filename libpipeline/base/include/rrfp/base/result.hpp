@@ -10,10 +10,9 @@
 
 namespace rrfp {
 
-/// What must happen before another attempt can succeed. A program that an error ends has the exit
-/// code of its kind.
+/// What caused an error. A program that an error ends has the exit code of its kind.
 enum class error_kind : std::uint8_t {
-  bad_input,    ///< a job, argument or file must change, or a training that has diverged
+  bad_input,    ///< a job, an argument, a file or its data; also a training that diverged
   failed,       ///< an internal error, or an output that cannot be written
   node_lost,    ///< a node was lost or did not join: the same job may run again
   interrupted,  ///< by the user
