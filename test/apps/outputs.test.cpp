@@ -89,9 +89,10 @@ TEST_CASE("a full standard output ends every program with code 1 and one line") 
   const auto saved = job.at("saved");
   REQUIRE(run_program(job.run(1, {"checkpoint.dir=" + saved}, {"--trace", trace})).code == 0);
   const auto experiment = job.at("experiment.toml");
-  std::ofstream{experiment} << "seeds = [1]\nsteps = 1\n[[workload]]\nname = \"w\"\n"
-                               "preset = \"qwen3-1.7b-vit-h\"\nstages = 4\nmicrobatches = 8\n"
-                               "[[run]]\nname = \"ready\"\npolicy = \"bfw\"\n";
+  std::ofstream{experiment} << "seeds = [1]\ntrain.steps = 1\n[[workload]]\nname = \"w\"\n"
+                               "cost.preset = \"qwen3-1.7b-vit-h\"\npipeline.stages = 4\n"
+                               "pipeline.microbatches = 8\n"
+                               "[[run]]\nname = \"ready\"\ndispatch.policy = \"bfw\"\n";
   const std::vector<std::vector<std::string>> all{
       job.run(1),
       job.run(2),

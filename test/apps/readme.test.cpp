@@ -129,19 +129,24 @@ TEST_CASE("every command of the pages runs") {
   CHECK(ran >= 12);
 }
 
-TEST_CASE("every job that the pages show trains") {
+TEST_CASE("every job that the pages show trains, and every experiment runs") {
   int trained = 0;
+  int simulated = 0;
   for (const auto& page : pages())
     for (const auto& job : blocks_of(text_of(page), "toml")) {
       const scratch_folder folder;
       const auto file = folder / "job.toml";
       std::ofstream{file} << job;
-      const auto o = run_program({RRFP_NODE, "run", file, "--set", "train.steps=2"});
+      const bool is_experiment = job.find("[[workload]]") != std::string::npos;
+      const auto o = is_experiment
+                         ? run_program({RRFP_JITTER, file, "--cell", "0"})
+                         : run_program({RRFP_NODE, "run", file, "--set", "train.steps=2"});
       INFO(page << ": " << o.out << o.err);
       CHECK(o.code == 0);
-      ++trained;
+      ++(is_experiment ? simulated : trained);
     }
   CHECK(trained >= 1);
+  CHECK(simulated >= 1);
 }
 
 TEST_CASE("every file and every heading that the pages link to exists") {

@@ -206,8 +206,9 @@ TEST_CASE("a recorded run gives [cost] for a job and for an experiment") {
   INFO(sim.err);
   CHECK(sim.code == 0);
   const auto experiment = folder / "experiment.toml";
-  std::ofstream{experiment} << "seeds = [1]\n[[workload]]\nname = \"w\"\nstages = 4\n"
-                               "profile = \"cost.toml\"\n[[run]]\nname = \"r\"\n";
+  std::ofstream{experiment} << "seeds = [1]\n[[workload]]\nname = \"w\"\n"
+                               "pipeline.stages = 4\ncost.profile = \"cost.toml\"\n"
+                               "[[run]]\nname = \"r\"\n";
   const auto jitter = run_program({RRFP_JITTER, experiment, "--cell", "0"});
   INFO(jitter.err);
   CHECK(jitter.code == 0);
