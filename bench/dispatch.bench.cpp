@@ -52,7 +52,7 @@ struct echo_request {};
 
 }  // namespace rrfp::actors
 
-RRFP_LOCAL_MESSAGE(rrfp::actors::echo_request)
+RRFP_ALLOW_MESSAGE(rrfp::actors::echo_request)
 
 namespace rrfp::actors {
 namespace {

@@ -1,21 +1,16 @@
 # Finds the C++ Actor Framework 0.17.  Debian's libcaf-dev (0.17.6) ships neither a CMake package nor
 # pkg-config files; if a CMake package is installed, it is preferred.
 #
-#   find_package(CAF REQUIRED COMPONENTS core [io] [openssl])
+#   find_package(CAF REQUIRED COMPONENTS core)
 #
-# defines the requested ones of CAF::core, CAF::io, CAF::openssl, and CAF_VERSION.
-find_package(CAF CONFIG QUIET COMPONENTS ${CAF_FIND_COMPONENTS})
+# defines CAF::core and CAF_VERSION.
+find_package(CAF CONFIG QUIET COMPONENTS core)
 if(TARGET CAF::core)
   return()
 endif()
 
 find_path(CAF_INCLUDE_DIR caf/config.hpp)
-set(_caf_required CAF_INCLUDE_DIR)
-foreach(_component IN LISTS CAF_FIND_COMPONENTS)
-  find_library(CAF_${_component}_LIBRARY caf_${_component})
-  list(APPEND _caf_required CAF_${_component}_LIBRARY)
-endforeach()
-
+find_library(CAF_core_LIBRARY caf_core)
 if(CAF_INCLUDE_DIR)
   file(STRINGS ${CAF_INCLUDE_DIR}/caf/config.hpp _caf_version REGEX "#define CAF_VERSION ")
   if(_caf_version MATCHES "CAF_VERSION ([0-9]+)")
@@ -27,19 +22,14 @@ if(CAF_INCLUDE_DIR)
 endif()
 
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(CAF REQUIRED_VARS ${_caf_required} VERSION_VAR CAF_VERSION)
+find_package_handle_standard_args(CAF REQUIRED_VARS CAF_core_LIBRARY CAF_INCLUDE_DIR
+  VERSION_VAR CAF_VERSION)
 find_package(Threads REQUIRED)
-foreach(_component IN LISTS CAF_FIND_COMPONENTS)
-  if(NOT TARGET CAF::${_component})
-    add_library(CAF::${_component} UNKNOWN IMPORTED)
-    set_target_properties(CAF::${_component} PROPERTIES
-      IMPORTED_LOCATION ${CAF_${_component}_LIBRARY}
-      INTERFACE_INCLUDE_DIRECTORIES ${CAF_INCLUDE_DIR})
-    if(_component STREQUAL core)
-      target_link_libraries(CAF::core INTERFACE Threads::Threads)
-    else()
-      target_link_libraries(CAF::${_component} INTERFACE CAF::core)
-    endif()
-  endif()
-endforeach()
-mark_as_advanced(CAF_INCLUDE_DIR)
+if(NOT TARGET CAF::core)
+  add_library(CAF::core UNKNOWN IMPORTED)
+  set_target_properties(CAF::core PROPERTIES
+    IMPORTED_LOCATION ${CAF_core_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${CAF_INCLUDE_DIR})
+  target_link_libraries(CAF::core INTERFACE Threads::Threads)
+endif()
+mark_as_advanced(CAF_INCLUDE_DIR CAF_core_LIBRARY)

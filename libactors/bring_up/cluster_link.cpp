@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <caf/io/all.hpp>
 #include <nlohmann/json.hpp>
 
 #include <rrfp/actors/job_cluster.hpp>
@@ -116,7 +115,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   own.on_failure([link = o.link.get()](node_id n, std::string why) {
     link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
   });
-  result<std::string> connected = std::string{};
+  auto& connected = o.link->connected_;
   for (std::uint32_t n = 0; n < infos.size(); ++n) {
     const auto& other = infos[n];
     for (const auto& tie : other.value("ties", json::array()))
@@ -125,7 +124,6 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
     if (auto made = own.connect(node_id{n}, text_of(other.at("address"))); !made)
       connected = why_lost(members, made.failure());
   }
-  if (const auto all = agree(members, connected, limit); !all) return all.failure();
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
       for (std::uint32_t r = 0; r < setup.ranks; ++r) {
@@ -135,10 +133,6 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   const std::chrono::nanoseconds began{infos[0].at("start").get<std::int64_t>()};
   o.start = steady_clock::time_point{began - members.clock_offset()};
   return o;
-}
-
-void cluster_link::configure(caf::actor_system_config& config) const {
-  config.load<caf::io::middleman>();
 }
 
 metrics::transport_numbers cluster_link::count() const {
@@ -155,34 +149,10 @@ metrics::transport_numbers cluster_link::count() const {
 
 bool cluster_link::leads() const { return cluster_.members->node() == node_id{0}; }
 
-result<std::vector<caf::actor>> cluster_link::exchange(caf::actor_system& system,
-                                                       const caf::actor& node) {
-  auto& members = *cluster_.members;
-  auto& middleman = system.middleman();
-  const auto port = middleman.publish(node, 0, cluster_.transport.listen.c_str());
-  const auto own_info = [&]() -> result<json> {
-    if (port) return json{{"port", *port}};
-    return error{fmt::format("cannot listen on {}: {}", cluster_.transport.listen,
-                             system.render(port.error()))};
-  };
-  const auto exchanged = exchange_node_info(members, own_info(), limit_);
-  if (!exchanged) return exchanged.failure();
-  const auto& infos = *exchanged;
-  std::vector<caf::actor> nodes{node};
-  result<std::string> reached = std::string{};
-  for (std::uint32_t n = 1; leads() && reached && n < infos.size(); ++n) {
-    const auto& host = members.members()[n].host;
-    const auto other = middleman.remote_actor(host, infos[n].at("port").get<std::uint16_t>());
-    if (other)
-      nodes.push_back(*other);
-    else
-      reached = why_lost(members, error{fmt::format("node {} at {}: cannot be reached: {}", n, host,
-                                                    system.render(other.error()))});
-  }
-  // All nodes continue or none does: if this node ended alone, the others would report it as lost.
-  if (const auto all = agree(members, reached, limit_); !all)
-    return error{all.message(), error_kind::node_lost};
-  return nodes;
+status cluster_link::meet(const directory& actors) {
+  wire_.on_mail([&actors](node_id, std::string_view mail) { return actors.deliver(mail); });
+  const auto all = agree(*cluster_.members, connected_, limit_);
+  return all ? success() : status{all.failure()};
 }
 
 void cluster_link::watch(const caf::actor& watcher) {

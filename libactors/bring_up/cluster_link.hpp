@@ -1,5 +1,5 @@
-/// What connects the nodes of one run: the transport, and the handles of the node actors. The nodes
-/// exchange what they need to connect over their control connections.
+/// What connects the nodes of one run: the transport. The nodes exchange what they need to connect
+/// over their control connections.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/ucx_transport.hpp>
 
-#include "control/caf_compat.hpp"
+#include "control/directory.hpp"
 #include "device/rank_groups.hpp"
 
 namespace rrfp::actors {
@@ -36,15 +36,13 @@ class cluster_link {
     std::chrono::steady_clock::time_point start;
   };
 
-  /// Blocks until every node has opened its link. `sides`: of the stages hosted here. Messages
+  /// Blocks until every node has opened its transport. `sides`: of the stages hosted here. Messages
   /// arrive in `memory`. The error is the same on all nodes: a node cannot open its transport,
   /// was lost, or did not answer in time.
   static result<opened> open(const cluster& in_cluster, const session_setup& setup,
                              const std::map<stage_id, compute::tie>& sides,
                              std::chrono::steady_clock::time_point start, arrival_memory memory);
 
-  /// Lets the actor systems of the nodes exchange messages.
-  void configure(caf::actor_system_config& config) const;
   /// Whether the job actor runs here.
   bool leads() const;
   /// Connects the groups of ranks that span nodes.
@@ -57,9 +55,14 @@ class cluster_link {
   }
   /// Only while the transport exists.
   metrics::transport_numbers count() const;
-  /// Publishes `node` to the other nodes. Node 0 gets the node actors of all nodes, by node; the
-  /// others get only their own.
-  result<std::vector<caf::actor>> exchange(caf::actor_system& system, const caf::actor& node);
+  /// Sends mail of the directory's actors; see directory.hpp.
+  directory::send_function mail_sender() const {
+    return [&wire = wire_](node_id to, std::string mail) { wire.send_mail(to, std::move(mail)); };
+  }
+  /// From now on `actors`, which must outlive the transport, gets the mail of other nodes. Waits
+  /// until every node has called this: then all actors of all nodes are bound. The error is the
+  /// same on all nodes: a node cannot reach another one, was lost, or did not answer in time.
+  status meet(const directory& actors);
   /// From now on `watcher` receives node_lost and node_unreachable, also for nodes lost earlier.
   /// Null: no actor receives them.
   void watch(const caf::actor& watcher);
@@ -74,6 +77,8 @@ class cluster_link {
   const cluster& cluster_;
   ucx_transport& wire_;
   const std::chrono::milliseconds limit_;
+  /// Whether this node could connect to all others.
+  result<std::string> connected_ = std::string{};
   std::mutex mutex_;
   caf::actor watcher_;
 };

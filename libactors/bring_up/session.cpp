@@ -87,24 +87,26 @@ class session::impl {
     if (const std::lock_guard lock{mutex_}; interrupts_ > 0 && !cluster_)
       return ended_early({{}, error_kind::interrupted});
     std::unique_ptr<cluster_link> link;  // outlives the transport, which reports failures to it
-    const auto context = make_context();
+    std::unique_ptr<transport> wire;
+    auto sides = hosted_.sides();
+    auto start = std::chrono::steady_clock::now();
+    if (cluster_) {
+      auto opened =
+          cluster_link::open(*cluster_, setup_, sides, start, hosted_.memory_of_arrivals());
+      if (!opened) return ended_early(opened.failure());
+      link = std::move(opened->link);
+      wire = std::move(opened->wire);
+      sides = std::move(opened->sides);
+      start = opened->start;
+    }
+    const auto context = make_context(link.get(), start);
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
       context->saver = saver.get();
       context->checkpoint_dir = setup_.checkpoint->dir;
     }
-
-    std::unique_ptr<transport> wire;
-    auto sides = hosted_.sides();
-    if (cluster_) {
-      auto opened = cluster_link::open(*cluster_, setup_, sides, context->start,
-                                       hosted_.memory_of_arrivals());
-      if (!opened) return ended_early(opened.failure());
-      link = std::move(opened->link);
-      wire = std::move(opened->wire);
-      sides = std::move(opened->sides);
-      context->start = opened->start;
+    if (link) {
       context->on_step_begun = [members = cluster_->members](step_id step) {
         members->set_status(to_string(step));
       };
@@ -128,14 +130,13 @@ class session::impl {
     }
 
     caf::actor_system_config config;
-    add_messages(config);
     set_scheduler(config, actor_threads(), setup_.spin);
-    if (link) link->configure(config);
     caf::actor_system system{config};
     auto result = drive(system, link.get(), context, hosted_.take(sides));
     counters_->over.set(true);
     counters_->transport.set(nullptr);
     context->wire->close();
+    context->actors.close();
     system.await_all_actors_done();
     // Both wait for running work, which refers to actors.
     hosted_.release_devices();
@@ -166,8 +167,21 @@ class session::impl {
  private:
   bool leads() const { return !cluster_ || cluster_->members->node() == node_id{0}; }
 
-  std::shared_ptr<run_context> make_context() const {
-    auto context = std::make_shared<run_context>();
+  std::shared_ptr<run_context> make_context(const cluster_link* link,
+                                            std::chrono::steady_clock::time_point start) const {
+    std::shared_ptr<run_context> context;
+    if (link != nullptr) {
+      context = std::make_shared<run_context>(
+          cluster_->members->node(),
+          [this](const rank_address& a) {
+            return cluster_->places.node_of(a.replica, a.stage, a.rank);
+          },
+          link->mail_sender());
+      context->nodes = cluster_->places.nodes();
+    } else {
+      context = std::make_shared<run_context>();
+    }
+    context->start = start;
     context->shape = setup_.shape;
     context->counters = counters_;
     context->watches = hosted_.watches();
@@ -208,26 +222,30 @@ class session::impl {
                    const std::shared_ptr<run_context>& context, node_parts parts) {
     std::promise<run_result> job_over;
     std::promise<job_ended> node_over;
-    const auto node = system.spawn<node_actor>(std::move(parts), context,
-                                               [&](const job_ended& m) { node_over.set_value(m); });
-    std::vector<caf::actor> nodes{node};
-    if (link != nullptr) {
-      auto all = link->exchange(system, node);
-      if (!all) {
-        post(node, job_ended{end_of(all.failure().kind), all.message()});
-        node_over.get_future().wait();
-        return ended_early(all.failure());
-      }
-      nodes = std::move(*all);
-    }
-    const bool leads = link == nullptr || link->leads();
+    const bool leads = this->leads();
     caf::actor job;
-    if (leads)
+    if (leads) {
       job = spawn_detached<job_actor>(
-          system, job_setup{nodes, setup_.train, setup_.on_request,
+          system, job_setup{setup_.train, setup_.on_request,
                             setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint,
                             context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
                             [&](run_result r) { job_over.set_value(std::move(r)); }});
+      context->actors.bind({actor_kind::job}, job);
+    }
+    const auto node = actors::spawn<node_actor>(
+        system, host(system, std::move(parts), context), context->actors.find({actor_kind::job}),
+        context, [&](const job_ended& m) { node_over.set_value(m); });
+    context->actors.bind({actor_kind::node}, node);
+    if (const auto met = link != nullptr ? link->meet(context->actors) : success(); !met) {
+      if (leads)
+        post(job, failed{met.failure()});
+      else
+        post(node, job_ended{end_of(met.failure().kind), met.message()});
+      node_over.get_future().wait();
+      if (leads) job_over.get_future().wait();
+      return ended_early(met.failure());
+    }
+    if (leads) post(job, actors::start{});
     set_receivers(leads ? job : node, node);
     if (link != nullptr) link->watch(leads ? job : node);
     // The job ends when it is done, interrupted, failed, or has lost a node, and notifies its

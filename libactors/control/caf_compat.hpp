@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -11,19 +12,8 @@
 #error "rrfp is written for CAF 0.17"
 #endif
 
-/// At global scope: allows messages of a type within one process, without serialization.
-#define RRFP_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(type)
-
-/// In the namespace of types with a function `fields(f, x)` that calls f with all members: allows
-/// messages of these types between processes, too.
-#define RRFP_INSPECT_BY_FIELDS                                          \
-  template <class Inspector, class T>                                   \
-  requires requires(T & x) {                                            \
-    fields([](auto&...) {}, x);                                         \
-  }                                                                     \
-  typename Inspector::result_type inspect(Inspector& f, T& x) {         \
-    return fields([&f](auto&... members) { return f(members...); }, x); \
-  }
+/// At global scope: allows messages of a type. CAF never serializes them.
+#define RRFP_ALLOW_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(type)
 
 namespace rrfp::actors {
 
@@ -41,10 +31,19 @@ void post_after(actor_base* self, std::chrono::milliseconds delay, Message m) {
   self->delayed_send(self, delay, std::move(m));
 }
 
-/// Registers the name of a message type, which is sent between processes.
-template <class Message>
-void add_message(caf::actor_system_config& config, const char* name) {
-  config.add_message_type<Message>(name);
+/// If a handler of `self` throws, `report` gets the message, and the actor ends.
+template <class Report>
+void on_exception(actor_base* self, Report report) {
+  self->set_exception_handler([report](std::exception_ptr& problem) -> caf::error {
+    try {
+      std::rethrow_exception(problem);
+    } catch (const std::exception& e) {
+      report(e.what());
+    } catch (...) {
+      report("threw an object that is not a std::exception");
+    }
+    return caf::exit_reason::user_shutdown;
+  });
 }
 
 /// Sets the threads that run all actors except detached ones. Without `spin`, a chain of messages

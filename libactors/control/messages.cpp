@@ -9,10 +9,8 @@ RRFP_MESSAGES(RRFP_DEFINE)
 RRFP_LOCAL_MESSAGES(RRFP_DEFINE)
 #undef RRFP_DEFINE
 
-void add_messages(caf::actor_system_config& config) {
-#define RRFP_ADD(message) add_message<message>(config, "rrfp." #message);
-  RRFP_MESSAGES(RRFP_ADD)
-#undef RRFP_ADD
-}
+#define RRFP_DEFINE(message) template void post(const actor_ref&, message);
+RRFP_MESSAGES(RRFP_DEFINE)
+#undef RRFP_DEFINE
 
 }  // namespace rrfp::actors

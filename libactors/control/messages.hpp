@@ -1,18 +1,18 @@
 /// The messages between actors. Each message is a struct type.
 ///
-///   job -> node -> job          host_supervisors, supervisors_hosted, host_ranks, ranks_hosted
 ///   job -> node                 step_over, write_report, job_ended
 ///   node -> stage -> node       report_state, state_reported
-///   job -> stage                stage_ranks, begin_step, apply_update, take_snapshot,
-///                               report_weights, report_progress, stop
-///   stage -> rank               the same except stage_ranks, and run_launch, end_step
+///   job -> stage                begin_step, apply_update, take_snapshot, report_weights,
+///                               report_progress
+///   stage -> rank               the same except report_progress, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
 ///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written
 ///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
 ///                               snapshot_written, stage_weights, stage_progress
-///   any actor -> job            failed, node_lost, interrupted, report_requested
-///   process -> job or node      node_lost, node_unreachable, interrupted, demand, report_requested
+///   any actor -> job            failed, interrupted, report_requested
+///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, interrupted,
+///                               demand, report_requested, stop
 ///
 /// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the
 /// run began, on the clock of node 0.
@@ -28,38 +28,17 @@
 #include <rrfp/job_core/events.hpp>
 
 #include "caf_compat.hpp"
-#include "serialization.hpp"
+#include "directory.hpp"
+#include "fields.hpp"
 #include "stage_state.hpp"
 
 namespace rrfp::actors {
 
-struct stage_handle {
-  replica_id replica;
-  stage_id stage;
-  caf::actor supervisor;
-};
-struct rank_handle {
-  rank_address address;
-  caf::actor rank;
-};
-
-/// Asks a node to spawn the supervisors of the stages whose rank 0 it hosts.
-struct host_supervisors {
-  caf::actor job;
-};
-struct supervisors_hosted {
-  std::vector<stage_handle> stages;
-};
-/// Asks a node to spawn its ranks; `stages` are the supervisors of all nodes.
-struct host_ranks {
-  std::vector<stage_handle> stages;
-};
-struct ranks_hosted {
-  std::vector<rank_handle> ranks;
-};
-/// The ranks of a stage, in rank order.
+/// Local. To the job: all actors of all nodes can be reached.
+struct start {};
+/// Local. The ranks of a stage, in rank order.
 struct stage_ranks {
-  std::vector<caf::actor> ranks;
+  std::vector<actor_ref> ranks;
 };
 
 struct begin_step {
@@ -193,11 +172,12 @@ struct report_due {
   std::uint64_t number = 0;
   bool job_was_asked = false;  ///< the limit is the job's; else that of the node's stages
 };
-/// Drop all queued work; the running work is the last.
+/// Local. Drop all queued work; the running work is the last.
 struct stop {};
 struct failed {
   error why;
 };
+/// Local.
 struct node_lost {
   std::string message;
 };
@@ -223,13 +203,6 @@ struct job_ended {
   bool hung = false;
 };
 
-auto fields(auto f, stage_handle& x) { return f(x.replica, x.stage, x.supervisor); }
-auto fields(auto f, rank_handle& x) { return f(x.address, x.rank); }
-auto fields(auto f, host_supervisors& x) { return f(x.job); }
-auto fields(auto f, supervisors_hosted& x) { return f(x.stages); }
-auto fields(auto f, host_ranks& x) { return f(x.stages); }
-auto fields(auto f, ranks_hosted& x) { return f(x.ranks); }
-auto fields(auto f, stage_ranks& x) { return f(x.ranks); }
 auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
@@ -261,36 +234,52 @@ auto fields(auto f, report_progress&) { return f(); }
 auto fields(auto f, stage_progress& x) { return f(x.text, x.state); }
 auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
-auto fields(auto f, stop&) { return f(); }
 auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
-auto fields(auto f, node_lost& x) { return f(x.message); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
 auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung); }
 
 // clang-format off
-/// The messages that travel between nodes, where their names begin with "rrfp.".
+/// The messages that travel between nodes; their order gives the codes in mail.
 #define RRFP_MESSAGES(X)                                                                   \
-  X(host_supervisors) X(supervisors_hosted) X(host_ranks) X(ranks_hosted) X(stage_ranks)   \
   X(begin_step) X(arrived) X(run_launch) X(launch_done) X(end_step) X(rank_step_ended)     \
   X(stage_step_ended) X(apply_update) X(update_applied) X(step_over) X(take_snapshot)      \
   X(snapshot_taken) X(snapshot_written) X(report_weights) X(stage_weights)                 \
-  X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(stop)         \
-  X(failed) X(node_lost) X(interrupted) X(job_ended)
+  X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
+  X(interrupted) X(job_ended)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
-  X(decide_now) X(node_unreachable) X(demand) X(save_ended) X(timer_over) X(message)       \
-  X(report_state) X(state_reported) X(report_due)
+  X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_unreachable) X(demand)         \
+  X(save_ended) X(timer_over) X(message) X(report_state) X(state_reported) X(report_due)   \
+  X(stop)
 // clang-format on
+
+enum class message_code : std::uint8_t {
+#define RRFP_CODE(message) message,
+  RRFP_MESSAGES(RRFP_CODE)
+#undef RRFP_CODE
+};
+#define RRFP_CODE(type) \
+  constexpr message_code code_of(const type&) { return message_code::type; }
+RRFP_MESSAGES(RRFP_CODE)
+#undef RRFP_CODE
 
 /// How long to wait for the membership to report the cause of a loss.
 inline constexpr std::chrono::milliseconds unexplained_loss_time{3000};
 
-/// Registers the messages that travel between nodes.
-void add_messages(caf::actor_system_config& config);
+/// Posts `m` to an actor of any node, from any thread.
+template <class Message>
+void post(const actor_ref& to, Message m) {
+  if (to.here()) return post(to.here(), std::move(m));
+  auto mail = to.begin_mail();
+  auto code = code_of(m);
+  mail(code, m);
+  to.send(std::move(mail));
+}
 
 }  // namespace rrfp::actors
 
-#define RRFP_ALLOW(message) RRFP_LOCAL_MESSAGE(rrfp::actors::message)
+#define RRFP_ALLOW(message) RRFP_ALLOW_MESSAGE(rrfp::actors::message)
+RRFP_MESSAGES(RRFP_ALLOW)
 RRFP_LOCAL_MESSAGES(RRFP_ALLOW)
 #undef RRFP_ALLOW
 
@@ -300,6 +289,9 @@ namespace rrfp::actors {
 #define RRFP_DECLARE(message) extern template void post(const caf::actor&, message);
 RRFP_MESSAGES(RRFP_DECLARE)
 RRFP_LOCAL_MESSAGES(RRFP_DECLARE)
+#undef RRFP_DECLARE
+#define RRFP_DECLARE(message) extern template void post(const actor_ref&, message);
+RRFP_MESSAGES(RRFP_DECLARE)
 #undef RRFP_DECLARE
 
 }  // namespace rrfp::actors

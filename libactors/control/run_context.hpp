@@ -17,6 +17,7 @@
 
 #include "device/collective_watch.hpp"
 #include "device/work_queue.hpp"
+#include "directory.hpp"
 #include "transport/synchronous_transport.hpp"
 
 namespace rrfp::actors {
@@ -32,6 +33,11 @@ struct rank_watch {
 };
 
 struct run_context {
+  explicit run_context(auto&&... of_directory)
+      : actors(std::forward<decltype(of_directory)>(of_directory)...) {}
+
+  directory actors;
+  std::uint32_t nodes = 1;
   pipeline_shape shape;
   std::uint32_t ranks = 1;
   std::uint32_t replicas = 1;

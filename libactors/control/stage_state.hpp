@@ -8,7 +8,7 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/schedule/stage_snapshot.hpp>
 
-#include "serialization.hpp"
+#include "fields.hpp"
 
 namespace rrfp::actors {
 

@@ -21,7 +21,6 @@ rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 job_core_options core_options(const job_setup& setup) {
   const auto& context = *setup.context;
   job_core_options o;
-  o.nodes = static_cast<std::uint32_t>(setup.nodes.size());
   o.stages = context.shape.stages;
   o.ranks = context.ranks;
   o.replicas = context.replicas;
@@ -56,20 +55,13 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
 }
 
 caf::behavior job_actor::make_behavior() {
-  // A whole node may be lost. The membership knows the cause but may report it later, so wait.
-  set_down_handler([this](const caf::down_msg& m) {
-    feed(job_event::suspected{
-        {"a stage supervisor ended: " + caf::to_string(m.reason), error_kind::failed}});
-  });
   const auto& context = *setup_.context;
   if (setup_.checkpoint)
     saves_.emplace(*std::move(setup_.checkpoint), context.shape.stages * context.ranks);
   result_.transcripts.resize(context.shape.stages);
   hashes_.resize(context.replicas);
-  feed(job_event::start{});
   return {
-      [this](supervisors_hosted& m) { on_supervisors_hosted(m); },
-      [this](ranks_hosted& m) { on_ranks_hosted(m); },
+      [this](start) { feed(job_event::start{}); },
       [this](stage_step_ended& m) { on_stage_step_ended(m); },
       [this](const update_applied& m) { feed(job_event::update_applied{m.step}); },
       [this](stage_weights& m) { on_stage_weights(m); },
@@ -101,35 +93,26 @@ caf::behavior job_actor::make_behavior() {
 
 void job_actor::on_exit() {
   stages_.clear();
-  ranks_.clear();
-  setup_.nodes.clear();
+  nodes_.clear();
 }
 
 // ---- events
 
+void job_actor::find_actors() {
+  const auto& context = *setup_.context;
+  for (std::uint32_t n = 0; n < context.nodes; ++n)
+    nodes_.push_back(context.actors.node(node_id{n}));
+  for (std::uint32_t d = 0; d < context.replicas; ++d)
+    for (std::uint32_t s = 0; s < context.shape.stages; ++s)
+      stages_.push_back({replica_id{d}, stage_id{s},
+                         context.actors.find(supervisor_of(replica_id{d}, stage_id{s}))});
+}
+
 void job_actor::feed(job_event::any e) {
+  if (nodes_.empty()) find_actors();
   for (std::optional next{std::move(e)}; next; next = std::exchange(answer_, std::nullopt))
     for (const auto& action : core_.on(*next, setup_.context->now()))
       std::visit([this](const auto& a) { carry_out(a); }, action);
-}
-
-void job_actor::on_supervisors_hosted(supervisors_hosted& m) {
-  job_event::supervisors_hosted e;
-  for (auto& stage : m.stages) {
-    monitor(stage.supervisor);
-    e.stages.push_back({stage.replica, stage.stage});
-    stages_.push_back(std::move(stage));
-  }
-  feed(std::move(e));
-}
-
-void job_actor::on_ranks_hosted(ranks_hosted& m) {
-  job_event::ranks_hosted e;
-  for (auto& r : m.ranks) {
-    e.ranks.push_back(key_of(r.address));
-    ranks_.push_back(std::move(r));
-  }
-  feed(std::move(e));
 }
 
 void job_actor::on_stage_step_ended(stage_step_ended& m) {
@@ -162,35 +145,6 @@ void job_actor::on_timer_over(const timer_over& m) {
   feed(job_event::timer_fired{m.which, m.number});
 }
 
-// ---- actions: bring-up
-
-std::uint32_t job_actor::rank_count() const {
-  const auto& context = *setup_.context;
-  return context.replicas * context.shape.stages * context.ranks;
-}
-
-void job_actor::carry_out(const job_action::host_supervisors&) {
-  send_to_nodes(host_supervisors{caf::actor_cast<caf::actor>(this)});
-}
-
-void job_actor::carry_out(const job_action::host_ranks&) {
-  RRFP_CHECK(stages_.size() == rank_count() / setup_.context->ranks, "every stage is hosted once");
-  send_to_nodes(host_ranks{stages_});
-}
-
-void job_actor::carry_out(const job_action::assign_ranks&) {
-  RRFP_CHECK(ranks_.size() == rank_count(), "every rank is hosted once");
-  std::sort(ranks_.begin(), ranks_.end(),
-            [](const auto& a, const auto& b) { return a.address.rank < b.address.rank; });
-  for (const auto& stage : stages_) {
-    stage_ranks members;
-    for (const auto& r : ranks_)
-      if (r.address.replica == stage.replica && r.address.stage == stage.stage)
-        members.ranks.push_back(r.rank);
-    post(stage.supervisor, std::move(members));
-  }
-}
-
 // ---- actions: steps
 
 void job_actor::carry_out(const job_action::begin_step& a) {
@@ -213,7 +167,7 @@ void job_actor::carry_out(const job_action::finish_step&) {
   if (summary.purpose == compute::step_purpose::training) count(summary);
   if (setup_.on_step) setup_.on_step(summary);
   // The first node runs the job and has called on_step.
-  for (std::size_t n = 1; n < setup_.nodes.size(); ++n) post(setup_.nodes[n], step_over{summary});
+  for (std::size_t n = 1; n < nodes_.size(); ++n) post(nodes_[n], step_over{summary});
 }
 
 void job_actor::count(const step_summary& s) {
@@ -280,9 +234,7 @@ void job_actor::carry_out(const job_action::ask_progress& a) {
 void job_actor::carry_out(const job_action::write_reports& a) {
   auto asked = *std::exchange(inquiry_, std::nullopt);
   const auto& context = *setup_.context;
-  const auto causes =
-      stages_.empty() ? std::vector<std::string>{"the stages are not hosted yet"}
-                      : causes_of({context.shape, context.ranks, context.replicas}, asked.states);
+  const auto causes = causes_of({context.shape, context.ranks, context.replicas}, asked.states);
   send_to_nodes(write_report{asked.why, causes});
   if (!a.hang) return;
   std::sort(asked.texts.begin(), asked.texts.end());
@@ -324,7 +276,6 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.message = a.hung ? std::move(hang_) : a.message;
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
-  for (const auto& stage : stages_) demonitor(stage.supervisor->address());
   const job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung};
   setup_.on_end(std::move(result_));
   send_to_nodes(over);
@@ -338,7 +289,7 @@ void job_actor::send_to_stages(const Message& m) {
 
 template <class Message>
 void job_actor::send_to_nodes(const Message& m) {
-  for (const auto& node : setup_.nodes) post(node, m);
+  for (const auto& node : nodes_) post(node, m);
 }
 
 }  // namespace rrfp::actors

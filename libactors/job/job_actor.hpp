@@ -23,7 +23,6 @@
 namespace rrfp::actors {
 
 struct job_setup {
-  std::vector<caf::actor> nodes;
   job::train_options train;
   /// Steps begin on demand only.
   bool on_request = false;
@@ -44,12 +43,12 @@ class job_actor : public actor_base {
   job_actor(caf::actor_config& config, job_setup setup);
 
   caf::behavior make_behavior() override;
-  /// Job, nodes and stages refer to each other; this breaks the reference cycle.
+  /// Job and stages refer to each other; this breaks the reference cycle.
   void on_exit() override;
 
  private:
-  void on_supervisors_hosted(supervisors_hosted& m);
-  void on_ranks_hosted(ranks_hosted& m);
+  /// All actors are bound before the first message arrives.
+  void find_actors();
   void on_stage_step_ended(stage_step_ended& m);
   void on_stage_weights(stage_weights& m);
   void on_stage_progress(stage_progress& m);
@@ -60,9 +59,6 @@ class job_actor : public actor_base {
   /// Of the action being carried out; fed when all actions of its event are carried out.
   void answer(job_event::any e) { answer_ = std::move(e); }
 
-  void carry_out(const job_action::host_supervisors&);
-  void carry_out(const job_action::host_ranks&);
-  void carry_out(const job_action::assign_ranks&);
   void carry_out(const job_action::begin_step& a);
   void carry_out(const job_action::add_up& a);
   void carry_out(const job_action::apply_update&);
@@ -85,15 +81,17 @@ class job_actor : public actor_base {
   template <class Message>
   void send_to_nodes(const Message& m);
 
-  /// All ranks of the job.
-  std::uint32_t rank_count() const;
-
   job_setup setup_;
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;
-  std::vector<stage_handle> stages_;
-  std::vector<rank_handle> ranks_;
+  struct stage {
+    replica_id replica;
+    stage_id number;
+    actor_ref supervisor;
+  };
+  std::vector<stage> stages_;
+  std::vector<actor_ref> nodes_;
   run_totals totals_;
   apply_update update_;  ///< of the running step
   std::optional<job_saves> saves_;

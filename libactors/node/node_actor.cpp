@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/base/check.hpp>
-
 #include "node_report.hpp"
 
 namespace rrfp::actors {
@@ -17,19 +15,48 @@ constexpr std::chrono::milliseconds stage_answer_time{500};
 
 }  // namespace
 
-node_actor::node_actor(caf::actor_config& config, node_parts parts,
+hosted_actors host(caf::actor_system& system, node_parts parts,
+                   const std::shared_ptr<run_context>& context) {
+  auto& all = context->actors;
+  hosted_actors hosted;
+  for (auto& p : parts.stages) {
+    const auto replica = p.replica;
+    const auto stage = p.config.stage;
+    const auto supervisor =
+        spawn<stage_supervisor>(system, std::move(p), all.find({actor_kind::job}), context);
+    all.bind(supervisor_of(replica, stage), supervisor);
+    hosted.stages.push_back({replica, stage, supervisor});
+  }
+  for (auto& p : parts.ranks) {
+    const auto address = p.address;
+    const auto supervisor = all.find(supervisor_of(address.replica, address.stage));
+    const auto rank = spawn<tp_rank>(system, tp_rank_setup{std::move(p), supervisor, context});
+    all.bind({actor_kind::rank, address}, rank);
+    context->wire->bind(address, [rank](message received) { post(rank, std::move(received)); });
+    hosted.ranks.push_back(rank);
+  }
+  for (const auto& s : hosted.stages) {
+    stage_ranks members;
+    for (std::uint32_t r = 0; r < context->ranks; ++r)
+      members.ranks.push_back(all.find({actor_kind::rank, {s.number, rank_id{r}, s.replica}}));
+    post(s.supervisor, std::move(members));
+  }
+  return hosted;
+}
+
+node_actor::node_actor(caf::actor_config& config, hosted_actors hosted, actor_ref job,
                        std::shared_ptr<run_context> context,
                        std::function<void(const job_ended&)> on_end)
     : actor_base(config),
-      parts_(std::move(parts)),
+      hosted_(std::move(hosted)),
+      job_(std::move(job)),
       context_(std::move(context)),
       on_end_(std::move(on_end)) {}
 
 caf::behavior node_actor::make_behavior() {
   return {
-      [this](const host_supervisors& m) { on_host_supervisors(m); },
-      [this](const host_ranks& m) { on_host_ranks(m); },
-      [this](const interrupted& m) { interrupt(m); },
+      // The job decides how it ends.
+      [this](const interrupted& m) { post(job_, m); },
       [this](const node_lost& m) {
         end({ending::node_lost, m.message});
       },
@@ -48,51 +75,11 @@ caf::behavior node_actor::make_behavior() {
 }
 
 void node_actor::on_exit() {
-  hosted_.clear();
-  supervisors_.clear();
-  job_ = nullptr;
-}
-
-void node_actor::on_host_supervisors(const host_supervisors& m) {
-  job_ = m.job;
-  supervisors_hosted answer;
-  for (auto& parts : std::exchange(parts_.stages, {})) {
-    const auto replica = parts.replica;
-    const auto stage = parts.config.stage;
-    hosted_.push_back(actors::spawn<stage_supervisor>(system(), std::move(parts), m.job, context_));
-    answer.stages.push_back({replica, stage, hosted_.back()});
-  }
-  supervisors_ = answer.stages;
-  post(job_, std::move(answer));
-  if (interrupted_) post(job_, interrupted{});
-}
-
-/// The job decides how it ends.
-void node_actor::interrupt(interrupted m) {
-  interrupted_ = true;
-  if (job_) post(job_, m);
-}
-
-void node_actor::on_host_ranks(const host_ranks& m) {
-  std::map<std::pair<replica_id, stage_id>, caf::actor> supervisors;
-  for (const auto& s : m.stages) supervisors[{s.replica, s.stage}] = s.supervisor;
-  ranks_hosted answer;
-  for (auto& parts : std::exchange(parts_.ranks, {})) {
-    const auto address = parts.address;
-    const auto supervisor = supervisors.find({address.replica, address.stage});
-    RRFP_CHECK(supervisor != supervisors.end(), "every stage has a supervisor");
-    const auto rank = actors::spawn<tp_rank>(
-        system(), tp_rank_setup{std::move(parts), supervisor->second, context_});
-    // Bound here, not in the rank, whose actor may start after the first message arrives.
-    context_->wire->bind(address, [rank](message received) { post(rank, std::move(received)); });
-    hosted_.push_back(rank);
-    answer.ranks.push_back({address, rank});
-  }
-  post(job_, std::move(answer));
+  hosted_ = {};
+  job_ = {};
 }
 
 void node_actor::request_report(const report_requested& m) {
-  if (!job_) return begin_report({m.why, {"the job has not started here yet"}});
   post(job_, m);
   post_after(this, job_answer_time, report_due{reports_, true});
 }
@@ -100,8 +87,8 @@ void node_actor::request_report(const report_requested& m) {
 void node_actor::begin_report(const write_report& m) {
   if (report_) finish_report();
   report_ = report{++reports_, m, {}};
-  if (supervisors_.empty()) return finish_report();
-  for (const auto& s : supervisors_)
+  if (hosted_.stages.empty()) return finish_report();
+  for (const auto& s : hosted_.stages)
     post(s.supervisor, report_state{caf::actor_cast<caf::actor>(this)});
   post_after(this, stage_answer_time, report_due{reports_, false});
 }
@@ -109,7 +96,7 @@ void node_actor::begin_report(const write_report& m) {
 void node_actor::on_state_reported(state_reported& m) {
   if (!report_) return;
   report_->stages[{m.replica, m.stage}] = std::move(m.text);
-  if (report_->stages.size() == supervisors_.size()) finish_report();
+  if (report_->stages.size() == hosted_.stages.size()) finish_report();
 }
 
 void node_actor::on_report_due(const report_due& m) {
@@ -120,16 +107,17 @@ void node_actor::on_report_due(const report_due& m) {
 
 void node_actor::finish_report() {
   auto finished = *std::exchange(report_, std::nullopt);
-  for (const auto& s : supervisors_)
-    finished.stages.try_emplace({s.replica, s.stage},
-                                fmt::format("stage {}: does not answer\n", s.stage.value()));
+  for (const auto& s : hosted_.stages)
+    finished.stages.try_emplace({s.replica, s.number},
+                                fmt::format("stage {}: does not answer\n", s.number.value()));
   if (context_->on_report)
     context_->on_report(node_report(*context_, finished.request, finished.stages));
 }
 
 void node_actor::end(const job_ended& m) {
   if (report_) finish_report();
-  for (const auto& actor : hosted_) post(actor, stop{});
+  for (const auto& s : hosted_.stages) post(s.supervisor, stop{});
+  for (const auto& rank : hosted_.ranks) post(rank, stop{});
   std::exchange(on_end_, [](const job_ended&) {})(m);
   quit();
 }

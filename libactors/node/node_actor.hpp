@@ -1,5 +1,5 @@
-/// The actor of a node: spawns the stages and ranks that this node hosts, and stops them at the
-/// end.
+/// The actor of a node: stops the stages and ranks that the node hosts at the end, and writes the
+/// node's hang reports.
 #pragma once
 
 #include <functional>
@@ -23,20 +23,32 @@ struct node_parts {
   std::vector<rank_parts> ranks;
 };
 
+/// The actors that a node hosts.
+struct hosted_actors {
+  struct stage {
+    replica_id replica;
+    stage_id number;
+    caf::actor supervisor;
+  };
+  std::vector<stage> stages;
+  std::vector<caf::actor> ranks;
+};
+
+/// Spawns them and binds them in the directory of the context.
+hosted_actors host(caf::actor_system& system, node_parts parts,
+                   const std::shared_ptr<run_context>& context);
+
 class node_actor : public actor_base {
  public:
   /// `on_end` is called once, when the job has ended or its node is lost.
-  node_actor(caf::actor_config& config, node_parts parts, std::shared_ptr<run_context> context,
-             std::function<void(const job_ended&)> on_end);
+  node_actor(caf::actor_config& config, hosted_actors hosted, actor_ref job,
+             std::shared_ptr<run_context> context, std::function<void(const job_ended&)> on_end);
 
   caf::behavior make_behavior() override;
-  /// Node, stages, ranks and job refer to each other; this breaks the reference cycle.
+  /// Node and job refer to each other; this breaks the reference cycle.
   void on_exit() override;
 
  private:
-  void on_host_supervisors(const host_supervisors& m);
-  void on_host_ranks(const host_ranks& m);
-  void interrupt(interrupted m);
   void end(const job_ended& m);
   void request_report(const report_requested& m);
   /// Asks the stages hosted here and writes the report when all have answered.
@@ -45,13 +57,10 @@ class node_actor : public actor_base {
   void on_report_due(const report_due& m);
   void finish_report();
 
-  node_parts parts_;
+  hosted_actors hosted_;
+  actor_ref job_;
   const std::shared_ptr<run_context> context_;
   std::function<void(const job_ended&)> on_end_;
-  caf::actor job_;
-  bool interrupted_ = false;
-  std::vector<caf::actor> hosted_;
-  std::vector<stage_handle> supervisors_;
   /// A report that waits for the stages' answers.
   struct report {
     std::uint64_t number = 0;

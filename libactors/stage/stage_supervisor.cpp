@@ -14,7 +14,7 @@
 
 namespace rrfp::actors {
 
-stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts, caf::actor job,
+stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts, actor_ref job,
                                    std::shared_ptr<run_context> context)
     : actor_base(config),
       replica_(parts.replica),
@@ -27,6 +27,7 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
       ledger_(parts.config) {
   counters_.slots_limit.set(parts.config.limit.slots);
   counters_.slot_bytes_limit.set(parts.config.limit.bytes);
+  on_exception(this, [this](const std::string& why) { fail(why); });
 }
 
 caf::behavior stage_supervisor::make_behavior() {
@@ -58,20 +59,20 @@ caf::behavior stage_supervisor::make_behavior() {
         post(job_, stage_progress{describe(now), std::move(now)});
       },
       [this](failed& m) { post(job_, std::move(m)); },
-      [this](const stop& m) {
+      [this](const stop&) {
         notify_core(abort{});
-        send_to_ranks(m);
         quit();
       },
   };
 }
 
+void stage_supervisor::fail(const std::string& why) {
+  is_broken_ = true;
+  post(job_, failed{{fmt::format("stage {}: {}", stage_.value(), why), error_kind::failed}});
+}
+
 template <class Work>
 void stage_supervisor::guarded(Work work) {
-  const auto fail = [this](const char* why) {
-    is_broken_ = true;
-    post(job_, failed{{fmt::format("stage {}: {}", stage_.value(), why), error_kind::failed}});
-  };
   try {
     work();
   } catch (const std::exception& e) {
@@ -84,7 +85,6 @@ void stage_supervisor::guarded(Work work) {
 void stage_supervisor::on_stage_ranks(stage_ranks& m) {
   RRFP_CHECK(m.ranks.size() == core_.config().ranks, "every rank of the stage is hosted");
   ranks_ = std::move(m.ranks);
-  for (const auto& rank : ranks_) link_to(rank);
 }
 
 void stage_supervisor::begin(const begin_step& m) {

@@ -33,7 +33,7 @@ struct stage_parts {
 
 class stage_supervisor : public actor_base {
  public:
-  stage_supervisor(caf::actor_config& config, stage_parts parts, caf::actor job,
+  stage_supervisor(caf::actor_config& config, stage_parts parts, actor_ref job,
                    std::shared_ptr<run_context> context);
 
   caf::behavior make_behavior() override;
@@ -48,6 +48,7 @@ class stage_supervisor : public actor_base {
   void count_time(const launch_done& m);
   void on_rank_step_ended(rank_step_ended& m);
   void choose();
+  void fail(const std::string& why);
   /// Runs work that calls user functions; an exception ends the job.
   template <class Work>
   void guarded(Work work);
@@ -68,10 +69,10 @@ class stage_supervisor : public actor_base {
   const replica_id replica_;
   const stage_id stage_;
   const std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_;
-  const caf::actor job_;
+  const actor_ref job_;
   const std::shared_ptr<run_context> context_;
   stage_core core_;
-  std::vector<caf::actor> ranks_;
+  std::vector<actor_ref> ranks_;
   metrics::stage_counters& counters_;
   stage_ledger ledger_;
   stage_phase phase_ = stage_phase::idle;

@@ -144,6 +144,9 @@ tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
   const auto& shape = setup_->context->shape;
   inputs_.resize(std::size_t{2} * shape.chunks * shape.microbatches);
   setup_->device->post([] { compute::prepare_compute_thread(); });
+  on_exception(this, [rank = setup_](const std::string& why) {
+    post(rank->supervisor, failed{{rank->name() + ": " + why, error_kind::failed}});
+  });
 }
 
 template <class Work>

@@ -41,7 +41,7 @@ struct tp_rank_setup : rank_parts {
   /// "stage 1 rank 0"
   std::string name() const;
 
-  caf::actor supervisor;
+  actor_ref supervisor;
   std::shared_ptr<run_context> context;
   /// A failure was reported; nothing more is run.
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);

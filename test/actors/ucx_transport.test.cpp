@@ -414,6 +414,56 @@ TEST_CASE("Closing under traffic is prompt, leaks nothing, and the other node re
   CHECK(entries_of("/dev/shm") <= segments);
 }
 
+TEST_CASE("Mail of any size is read in the order in which its node sent it") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  constexpr std::uint32_t count = 3000;
+  // Long mail takes many fragments, and the short mail after it must not overtake it.
+  const auto mail_of = [](std::uint32_t from, std::uint32_t i) {
+    const std::size_t size = i % 50 == 0 ? 200'000 : i % 7 == 0 ? 20'000 : 1 + i % 90;
+    return std::string(size, static_cast<char>('a' + (from + i) % 26));
+  };
+  const node_body body = [&](test_node& node) {
+    std::map<node_id, std::uint32_t> read;
+    std::atomic<std::uint32_t> wrong = 0, total = 0;
+    failures failed;
+    auto wire = node.connected(node.options(), failed.note());
+    wire->on_mail([&](node_id from, std::string_view mail) {
+      if (mail != mail_of(from.value(), read[from]++)) ++wrong;
+      ++total;
+      return true;
+    });
+    node.barrier();
+    for (std::uint32_t i = 0; i < count; ++i)
+      for (std::uint32_t to = 0; to < 3; ++to)
+        if (node_id{to} != node.id()) wire->send_mail(node_id{to}, mail_of(node.id().value(), i));
+    expect(eventually([&] { return total == 2 * count; }), "mail is missing");
+    expect(wrong == 0, "mail came in another order");
+    node.barrier();
+    wire->close();
+    expect(failed.all().empty(), failed.text());
+  };
+  CHECK(run_nodes(tls, {body, body, body}) == "");
+}
+
+TEST_CASE("A node whose mail is not understood has failed") {
+  const node_body sender = [](test_node& node) {
+    auto wire = node.connected(node.options());
+    node.barrier();
+    wire->send_mail(node_id{1}, "hello");
+    node.barrier();
+  };
+  const node_body reader = [](test_node& node) {
+    failures failed;
+    auto wire = node.connected(node.options(), failed.note());
+    wire->on_mail([](node_id, std::string_view) { return false; });
+    node.barrier();
+    expect(eventually([&] { return !failed.all().empty(); }), "no failure was reported");
+    expect(failed.text() == "node 0: cannot be understood: mail 0 (5 bytes)\n", failed.text());
+    node.barrier();
+  };
+  CHECK(run_nodes("posix", {sender, reader}) == "");
+}
+
 TEST_CASE("A tensor to an address bound here is handed over; others are sent to their node") {
   const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
   const auto body = [&](test_node& node) {

@@ -36,6 +36,10 @@ bytes_header some_bytes() {
           12'345'678,         true, 0xfedcba9876543210, true};
 }
 
+mail_header some_mail() {
+  return {0x1122334455667788, 3, node_id{4}, 0x99aabbccddeeff00, 12'345, true, 0xfedcba9876543210};
+}
+
 template <class Header>
 std::vector<std::byte> encoded(const Header& h) {
   header_buffer buffer{};
@@ -103,7 +107,10 @@ TEST_CASE("A tensor header survives encoding and decoding") {
   CHECK(*got == h);
 }
 
-TEST_CASE("Headers of bytes and of farewells survive encoding and decoding") {
+TEST_CASE("Headers of bytes, of mail and of farewells survive encoding and decoding") {
+  const auto mail = decode_mail_header(encoded(some_mail()));
+  REQUIRE(mail.ok());
+  CHECK(*mail == some_mail());
   const auto bytes = decode_bytes_header(encoded(some_bytes()));
   REQUIRE(bytes.ok());
   CHECK(*bytes == some_bytes());
@@ -123,7 +130,7 @@ TEST_CASE("The fields have the offsets that wire_format.md documents") {
     return value;
   };
   CHECK(std::memcmp(bytes.data(), "RFPT", 4) == 0);
-  CHECK(at(4, 2) == 1);
+  CHECK(at(4, 2) == wire_version);
   CHECK(at(6, 2) == 1);
   CHECK(at(8, 8) == 0x1122334455667788);
   CHECK(at(16, 4) == 3);
@@ -143,22 +150,30 @@ TEST_CASE("The fields have the offsets that wire_format.md documents") {
   const auto channel = encoded(some_bytes());
   CHECK(channel.size() == 72);
   CHECK(std::memcmp(channel.data(), "RFPB", 4) == 0);
+  const auto mail = encoded(some_mail());
+  CHECK(mail.size() == 56);
+  CHECK(std::memcmp(mail.data(), "RFPM", 4) == 0);
+  CHECK(mail[24] == std::byte{0x00});
+  CHECK(mail[25] == std::byte{0xff});
+  CHECK(mail[32] == std::byte{12'345 & 0xff});
   CHECK(std::memcmp(encoded(farewell_header{}).data(), "RFPF", 4) == 0);
 }
 
 TEST_CASE("Truncated, damaged and random headers are refused") {
   survives_damage(encoded(some_tensor()), decode_tensor_header);
   survives_damage(encoded(some_bytes()), decode_bytes_header);
+  survives_damage(encoded(some_mail()), decode_mail_header);
   survives_damage(encoded(farewell_header{1, 2, node_id{3}, true}), decode_farewell_header);
   CHECK_FALSE(decode_tensor_header(encoded(some_bytes())).ok());
   CHECK_FALSE(decode_bytes_header(encoded(farewell_header{})).ok());
+  CHECK_FALSE(decode_mail_header(encoded(some_bytes())).ok());
 }
 
 TEST_CASE("An invalid field is refused and named, even with a correct checksum") {
   const auto good = encoded(some_tensor());
   CHECK(decode_error(good) == "none");
-  CHECK(decode_error(with(good, 4, std::uint16_t{2})) ==
-        "the sender uses another version of the wire format: expected 1, got 2");
+  CHECK(decode_error(with(good, 4, std::uint16_t{1})) ==
+        "the sender uses another version of the wire format: expected 2, got 1");
   CHECK(decode_error(with(good, 6, std::uint16_t{8})) == "unknown flags: expected 1, got 8");
   CHECK(decode_error(with(good, 56, std::uint8_t{3})) ==
         "unknown payload kind (highest known): expected 2, got 3");

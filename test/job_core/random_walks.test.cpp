@@ -18,7 +18,6 @@ std::uint64_t below(random_source& random, std::uint64_t limit) { return random(
 
 job_core_options any_options(random_source& random) {
   job_core_options o;
-  o.nodes = 1 + static_cast<std::uint32_t>(below(random, 3));
   o.stages = 1 + static_cast<std::uint32_t>(below(random, 3));
   o.ranks = 1 + static_cast<std::uint32_t>(below(random, 2));
   o.replicas = 1 + static_cast<std::uint32_t>(below(random, 2));
@@ -51,9 +50,9 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
   const auto step = o.first_step + below(random, 5);
   const std::string failure = below(random, 4) == 0 ? "no room" : "";
   switch (below(random, 24)) {
-    case 0: return job_event::start{};
-    case 1: return job_event::supervisors_hosted{{any_stage(random, o)}};
-    case 2: return job_event::ranks_hosted{{any_rank(random, o)}};
+    case 0:
+    case 1:
+    case 2: return job_event::start{};
     case 3: return job_event::added_up{any_step(random, o)};
     case 4: return job_event::update_applied{any_step(random, o)};
     case 5: return job_event::save_opened{step};
@@ -122,8 +121,7 @@ class driver {
   static bool is_counted_by_identity(const job_event::any& e) {
     return std::holds_alternative<job_event::stage_ended>(e) ||
            std::holds_alternative<job_event::weights_reported>(e) ||
-           std::holds_alternative<job_event::progress_reported>(e) ||
-           std::holds_alternative<job_event::ranks_hosted>(e);
+           std::holds_alternative<job_event::progress_reported>(e);
   }
 
   template <class Each>
@@ -140,18 +138,6 @@ class driver {
     });
   }
 
-  void answer(const job_action::host_supervisors&) {
-    std::vector<job_event::supervisors_hosted> nodes(options_.nodes);
-    for_each_stage([&](auto s) { nodes[below(random_, nodes.size())].stages.push_back(s); });
-    due_.insert(due_.end(), nodes.begin(), nodes.end());
-  }
-  void answer(const job_action::host_ranks&) {
-    std::vector<job_event::ranks_hosted> nodes(options_.nodes);
-    // Each node hosts a rank, so that a repeated answer is known as such.
-    for_each_rank([&](auto r) { nodes[below(random_, nodes.size())].ranks.push_back(r); });
-    due_.insert(due_.end(), nodes.begin(), nodes.end());
-  }
-  void answer(const job_action::assign_ranks&) {}
   void answer(const job_action::begin_step& a) {
     for_each_stage([&](auto s) { due_.push_back(job_event::stage_ended{a.step, s}); });
   }
@@ -254,7 +240,6 @@ TEST_CASE("A job ends done after its steps, in whatever order its answers come, 
     INFO("seed " << seed);
     random_source random{seed};
     auto options = any_options(random);
-    options.nodes = 1 + static_cast<std::uint32_t>(below(random, 2));
     options.hang_timeout_s = 0;
     if (options.saves) options.saves->time_max = 1'000'000;
     driver d{options, random};

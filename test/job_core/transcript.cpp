@@ -42,9 +42,7 @@ job_core_options options_of(words& w) {
     }
     const auto value = w.number();
     const auto small = static_cast<std::uint32_t>(value);
-    if (key == "nodes")
-      o.nodes = small;
-    else if (key == "stages")
+    if (key == "stages")
       o.stages = small;
     else if (key == "ranks")
       o.ranks = small;
@@ -69,16 +67,6 @@ job_core_options options_of(words& w) {
 job_event::any event_of(const std::string& kind, words& w) {
   using namespace job_event;
   if (kind == "start") return start{};
-  if (kind == "supervisors_hosted") {
-    supervisors_hosted e;
-    while (w.more()) e.stages.push_back(stage_of(w));
-    return e;
-  }
-  if (kind == "ranks_hosted") {
-    ranks_hosted e;
-    while (w.more()) e.ranks.push_back(rank_of(w));
-    return e;
-  }
   if (kind == "stage_ended") {
     const auto step = step_of(w);
     return stage_ended{step, stage_of(w)};
@@ -120,9 +108,6 @@ std::string text_of(step_id s) {
 }
 std::string told(const std::string& text) { return text.empty() ? "" : ": " + text; }
 
-std::string line_of(const job_action::host_supervisors&) { return "host_supervisors"; }
-std::string line_of(const job_action::host_ranks&) { return "host_ranks"; }
-std::string line_of(const job_action::assign_ranks&) { return "assign_ranks"; }
 std::string line_of(const job_action::begin_step& a) { return "begin_step " + text_of(a.step); }
 std::string line_of(const job_action::add_up& a) { return "add_up " + text_of(a.step); }
 std::string line_of(const job_action::apply_update& a) { return "apply_update " + text_of(a.step); }

@@ -1,11 +1,11 @@
 /// Transcripts of the job core as text: a line for each event, then the actions, indented, and the
 /// phase if it changed.
 ///
-///   job nodes 1 stages 2 steps 2 save_every 1 save_ms 1000     a new core; see options_of()
+///   job stages 2 steps 2 save_every 1 save_ms 1000     a new core; see options_of()
 ///   at 1200                                                    milliseconds since the run began
 ///   start
-///     host_supervisors
-///     -> hosting_stages
+///     begin_step 1
+///     -> stepping
 ///   stage_ended 1 0.0          step 1, replica 0, stage 0
 ///   stage_ended e1 0.0         evaluation 1
 ///   # a comment

@@ -6,8 +6,12 @@
 ///   send 0 20                  a tensor of 20 bytes to node 0
 ///   tensor 0 5 20              number 5 from node 0, of 20 bytes; then, if they differ: sent 21,
 ///                              announced 3 (descriptor 3), job 8, epoch 1
+///   send_mail 0 20             mail of 20 bytes to node 0
+///   mail 0 5 20                number 5 from node 0, as a tensor; then what is now in order
 ///   delivered done             what became of the last message that was to be delivered
 ///   fetched 3 [WHY]            the fetch of descriptor 3 has ended, or failed
+#include <functional>
+
 #include <rrfp/transport_core/transport_core.hpp>
 
 #include "core_transcripts.hpp"
@@ -18,8 +22,8 @@ namespace {
 using rrfp::testing::words;
 
 constexpr const char* fates[] = {"drop", "deliver", "keep"};
-constexpr const char* deliveries[] = {"done",      "closed",    "damaged",
-                                      "no_memory", "not_bound", "full"};
+constexpr const char* deliveries[] = {"done",      "closed", "damaged", "no_memory",
+                                      "not_bound", "full",   "garbled"};
 
 /// Links and descriptors are numbers; null is none.
 void* to_pointer(std::uint64_t number) { return reinterpret_cast<void*>(number + 1); }
@@ -90,6 +94,14 @@ class player {
       return "  number " + std::to_string(h.sequence) + "\n" +
              to_text(core.depart(to, h.data_bytes));
     }
+    if (kind == "send_mail") {
+      const auto to = node(w);
+      mail_header h;
+      h.data_bytes = w.number();
+      if (!core.number(to, h)) return "  drop\n";
+      return "  number " + std::to_string(h.sequence) + "\n" +
+             to_text(core.depart_mail(to, h.data_bytes));
+    }
     if (kind == "send_bytes") {
       const auto to = node(w);
       return to_text(core.depart(to, w.number()));
@@ -102,6 +114,16 @@ class player {
       h.message.from.stage = stage_id{h.from_node.value()};
       h.message.to.stage = stage_id{1};
       return arrive(h, w);
+    }
+    if (kind == "mail") {
+      mail_header h;
+      h.from_node = node(w);
+      h.sequence = w.number();
+      auto out = arrive(h, w);
+      if (out.starts_with("  deliver"))
+        for (const auto& number : core.in_order(h, std::to_string(h.sequence)))
+          out += "  read " + number + "\n";
+      return out;
     }
     if (kind == "bytes") {
       bytes_header h;
@@ -128,12 +150,15 @@ class player {
     }
     if (kind == "fetch") return fetch();
     if (kind == "fetched") {
-      last_ = kept_.at(w.number());
-      return to_text(core.fetched(last_, w.rest()));
+      const auto& header = kept_.at(w.number());
+      deliver_ = [header](transport_core& c, delivery how) {
+        std::visit([&](const auto& h) { c.delivered(h, how); }, header);
+      };
+      return to_text(core.fetched(header, w.rest()));
     }
     if (kind == "delivered") {
       const auto how = w.one_of<delivery>(deliveries);
-      std::visit([&](const auto& h) { core.delivered(h, how); }, last_);
+      deliver_(core, how);
       return {};
     }
     if (kind == "close") {
@@ -187,7 +212,8 @@ class player {
         identify(h, key, w);
     }
     const auto what = core_->arrived(h, bytes, descriptor ? to_pointer(*descriptor) : nullptr);
-    if (what == fate::deliver) last_ = h;
+    if (what == fate::deliver)
+      deliver_ = [h](transport_core& core, delivery how) { core.delivered(h, how); };
     return to_text(what);
   }
 
@@ -231,7 +257,8 @@ class player {
 
   std::optional<transport_core> core_;
   std::map<std::uint64_t, any_header> kept_;  ///< by descriptor
-  any_header last_;
+  /// The last message that was to be delivered has become this.
+  std::function<void(transport_core&, delivery)> deliver_;
 };
 
 std::string replayed(const std::string& text) {

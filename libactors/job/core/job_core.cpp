@@ -1,6 +1,5 @@
 #include <rrfp/job_core/job_core.hpp>
 
-#include <algorithm>
 #include <utility>
 
 #include <rrfp/base/step_name.hpp>
@@ -21,8 +20,6 @@ bool is(const job_event::any& e) {
 std::string_view name(job_phase p) {
   switch (p) {
     case job_phase::created: return "created";
-    case job_phase::hosting_stages: return "hosting_stages";
-    case job_phase::hosting_ranks: return "hosting_ranks";
     case job_phase::idle: return "idle";
     case job_phase::stepping: return "stepping";
     case job_phase::updating: return "updating";
@@ -49,11 +46,10 @@ bool job_core::expects(const job_event::any& e) const {
   if (is<demanded, snapshot_taken, snapshot_written, save_ended, interrupted, failed, suspected,
          timer_fired, progress_reported>(e))
     return true;
-  if (is<tick, report_requested>(e)) return phase_ != job_phase::reporting_hang;
+  if (is<tick, report_requested>(e))
+    return phase_ != job_phase::created && phase_ != job_phase::reporting_hang;
   switch (phase_) {
     case job_phase::created: return is<start>(e);
-    case job_phase::hosting_stages: return is<supervisors_hosted>(e);
-    case job_phase::hosting_ranks: return is<ranks_hosted>(e);
     case job_phase::stepping: return is<stage_ended, added_up>(e);
     case job_phase::updating: return is<update_applied>(e);
     case job_phase::copying: return is<save_opened>(e);
@@ -67,39 +63,13 @@ bool job_core::expects(const job_event::any& e) const {
   return false;
 }
 
-// ---- bring-up
+// ---- steps
 
 job_phase job_core::after(const job_event::start&) {
-  actions_.push_back(job_action::host_supervisors{});
+  note_progress();
   set_timer(job_timer::watch, watch_ms);
-  return job_phase::hosting_stages;
-}
-
-job_phase job_core::after(const job_event::supervisors_hosted& e) {
-  note_progress();
-  const bool is_news = std::all_of(e.stages.begin(), e.stages.end(), [&](const auto& s) {
-    return exists(s) && !stages_.contains(s);
-  });
-  if (!is_news) return phase_;
-  stages_.insert(e.stages.begin(), e.stages.end());
-  if (++nodes_answered_ < options_.nodes || stages_.size() < stage_count()) return phase_;
-  nodes_answered_ = 0;
-  actions_.push_back(job_action::host_ranks{});
-  return job_phase::hosting_ranks;
-}
-
-job_phase job_core::after(const job_event::ranks_hosted& e) {
-  note_progress();
-  const bool is_news = std::all_of(e.ranks.begin(), e.ranks.end(),
-                                   [&](const auto& r) { return exists(r) && !ranks_.contains(r); });
-  if (!is_news) return phase_;
-  ranks_.insert(e.ranks.begin(), e.ranks.end());
-  if (++nodes_answered_ < options_.nodes || ranks_.size() < rank_count()) return phase_;
-  actions_.push_back(job_action::assign_ranks{});
   return begin_next_step();
 }
-
-// ---- steps
 
 job_phase job_core::begin_next_step() {
   if (options_.on_request) return serve_next_demand();
@@ -224,8 +194,6 @@ job_phase job_core::end_save(std::string failure, bool overdue) {
       return continue_run();
     case job_phase::finishing_save: return end(conclusion_);
     case job_phase::created:
-    case job_phase::hosting_stages:
-    case job_phase::hosting_ranks:
     case job_phase::idle:
     case job_phase::stepping:
     case job_phase::updating:
@@ -260,8 +228,6 @@ job_phase job_core::after(const job_event::interrupted& e) {
   }
   switch (phase_) {
     case job_phase::created:
-    case job_phase::hosting_stages:
-    case job_phase::hosting_ranks:
     case job_phase::reporting_hang:
     case job_phase::ended: in_order_ = false; return end(job_end::interrupted);
     case job_phase::stepping:
@@ -337,14 +303,13 @@ job_phase job_core::after(const job_event::report_requested& e) {
 void job_core::inquire(std::int64_t silence, std::string why, bool hang) {
   inquiry_ = inquiry{++inquiries_, hang, {}};
   actions_.push_back(job_action::ask_progress{inquiries_, silence, std::move(why)});
-  if (stages_.empty()) return end_inquiry();
   set_timer(job_timer::inquiry, inquiry_ms, inquiries_);
 }
 
 job_phase job_core::after(const job_event::progress_reported& e) {
-  if (!inquiry_ || !stages_.contains(e.stage)) return phase_;
+  if (!inquiry_ || !exists(e.stage)) return phase_;
   inquiry_->answered.insert(e.stage);
-  if (inquiry_->answered.size() == stages_.size()) end_inquiry();
+  if (inquiry_->answered.size() == stage_count()) end_inquiry();
   return phase_;
 }
 

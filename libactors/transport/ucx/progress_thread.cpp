@@ -67,6 +67,13 @@ void progress_thread::fetch_to_devices(ucx_transport::device_allocator allocate)
   });
 }
 
+void progress_thread::on_mail(ucx_transport::mail_reader read) {
+  ask([this, read = std::move(read)](peer_table&) {
+    receiver_.on_mail(read);
+    return true;
+  });
+}
+
 void progress_thread::post(work w) {
   {
     const std::lock_guard lock{mutex_};
@@ -122,14 +129,15 @@ bool progress_thread::drain() {
     draining_.swap(queue_);
     has_work_.store(false, std::memory_order_relaxed);
   }
-  for (auto& w : draining_) {
-    if (auto* const c = std::get_if<call>(&w))
-      (*c)(peers_);
-    else if (auto* const t = std::get_if<tensor_send>(&w))
-      sender_.send(std::move(*t));
-    else
-      sender_.send(std::move(std::get<bytes_send>(w)));
-  }
+  for (auto& w : draining_)
+    std::visit(
+        [this](auto& x) {
+          if constexpr (std::is_same_v<decltype(x), call&>)
+            x(peers_);
+          else
+            sender_.send(std::move(x));
+        },
+        w);
   draining_.clear();
   return true;
 }

@@ -23,7 +23,7 @@ class progress_thread {
  public:
   using failure_handler = std::function<void(node_id, std::string)>;
   using call = std::function<void(peer_table&)>;
-  using work = std::variant<tensor_send, bytes_send, call>;
+  using work = std::variant<tensor_send, bytes_send, mail_send, call>;
 
   progress_thread(node_state& node, worker w);
   progress_thread(const progress_thread&) = delete;
@@ -41,6 +41,7 @@ class progress_thread {
 
   void on_failure(failure_handler failed);
   void fetch_to_devices(ucx_transport::device_allocator allocate);
+  void on_mail(ucx_transport::mail_reader read);
   /// Sends farewells, closes the endpoints and ends the thread, within about close_max.
   void stop();
 

@@ -37,6 +37,7 @@ receiver::receiver(node_state& node, worker& w, sender& out) : node_(node), work
   };
   set_handler(am::tensor, &on_tensor);
   set_handler(am::bytes, &on_bytes);
+  set_handler(am::mail, &on_mail);
   set_handler(am::farewell, &on_farewell);
 }
 
@@ -64,6 +65,12 @@ ucs_status_t receiver::on_tensor(void* arg, const void* header, std::size_t head
 ucs_status_t receiver::on_bytes(void* arg, const void* header, std::size_t header_bytes, void* data,
                                 std::size_t bytes, const ucp_am_recv_param_t* how) {
   return static_cast<receiver*>(arg)->on_message(decode_bytes_header(as_span(header, header_bytes)),
+                                                 data, bytes, how);
+}
+
+ucs_status_t receiver::on_mail(void* arg, const void* header, std::size_t header_bytes, void* data,
+                               std::size_t bytes, const ucp_am_recv_param_t* how) {
+  return static_cast<receiver*>(arg)->on_message(decode_mail_header(as_span(header, header_bytes)),
                                                  data, bytes, how);
 }
 
@@ -154,6 +161,15 @@ delivery receiver::deliver_small(const tensor_header& h, std::span<const std::by
   if (copy.data() == nullptr) return delivery::no_memory;
   if (!data.empty()) std::memcpy(copy.data(), data.data(), data.size());
   return deliver(h, std::move(copy));
+}
+
+/// Counted as delivered even if it still waits for an earlier one.
+delivery receiver::deliver_small(const mail_header& h, std::span<const std::byte> data) {
+  if (!matches(h, data)) return delivery::damaged;
+  for (const auto& mail :
+       node_.core.in_order(h, {reinterpret_cast<const char*>(data.data()), data.size()}))
+    if (!read_mail_ || !read_mail_(h.from_node, mail)) return delivery::garbled;
+  return delivery::done;
 }
 
 delivery receiver::deliver(const tensor_header& h, slab data) {

@@ -1,5 +1,5 @@
 /// Receives messages as the core decides: copies small data at once and fetches large data when it
-/// is due. Used only by the progress thread; on_tensor, on_bytes and on_farewell run inside
+/// is due. Used only by the progress thread; on_tensor and its siblings run inside
 /// ucp_worker_progress and must not make progress themselves.
 #pragma once
 
@@ -19,6 +19,8 @@ class receiver {
   void fetch_to_devices(ucx_transport::device_allocator allocate) {
     allocator_ = std::move(allocate);
   }
+  /// From now on `read` gets the mail of other nodes.
+  void on_mail(ucx_transport::mail_reader read) { read_mail_ = std::move(read); }
   /// Begins the fetches that the limit allows. True if it began one.
   bool begin_fetches();
 
@@ -37,6 +39,8 @@ class receiver {
                                 std::size_t bytes, const ucp_am_recv_param_t* how);
   static ucs_status_t on_bytes(void* arg, const void* header, std::size_t header_bytes, void* data,
                                std::size_t bytes, const ucp_am_recv_param_t* how);
+  static ucs_status_t on_mail(void* arg, const void* header, std::size_t header_bytes, void* data,
+                              std::size_t bytes, const ucp_am_recv_param_t* how);
   static ucs_status_t on_farewell(void* arg, const void* header, std::size_t header_bytes,
                                   void* data, std::size_t bytes, const ucp_am_recv_param_t* how);
   static void on_fetched(void* request, ucs_status_t how, std::size_t bytes, void* arg);
@@ -50,6 +54,7 @@ class receiver {
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   delivery deliver_small(const tensor_header& h, std::span<const std::byte> data);
   delivery deliver_small(const bytes_header& h, std::span<const std::byte> data);
+  delivery deliver_small(const mail_header& h, std::span<const std::byte> data);
   delivery deliver(const tensor_header& h, slab data);
   delivery deliver(const tensor_header& h, at::Tensor t);
   delivery deliver(const bytes_header& h, slab data);
@@ -61,6 +66,7 @@ class receiver {
   worker& worker_;
   sender& out_;
   ucx_transport::device_allocator allocator_;
+  ucx_transport::mail_reader read_mail_;
 };
 
 }  // namespace rrfp::actors::ucx

@@ -42,6 +42,20 @@ void sender::send(bytes_send s) {
   hand_over(std::move(o), node_.core.depart(s.to, o->data_bytes));
 }
 
+void sender::send(mail_send s) {
+  mail_header h;
+  h.data_bytes = s.data.size();
+  h.has_data_hash = node_.options.checksum_data;
+  if (h.has_data_hash) h.data_hash = hash_of(std::as_bytes(std::span{s.data}));
+  if (!node_.core.number(s.to, h)) return;
+  auto o = take(am::mail, s.to);
+  o->header_bytes = encode(h, o->header);
+  o->mail = std::move(s.data);
+  o->data = o->mail.data();
+  o->data_bytes = h.data_bytes;
+  hand_over(std::move(o), node_.core.depart_mail(s.to, h.data_bytes));
+}
+
 void sender::send_farewell(node_id to, bool is_answer, departure by) {
   auto o = take(am::farewell, to);
   farewell_header h;
@@ -108,6 +122,7 @@ void sender::done(std::unique_ptr<outgoing> o, ucs_status_t how) {
   if (how != UCS_OK) node_.core.fail(o->to, ucx_error("sending to it failed", how).message);
   o->tensor.reset();
   o->bytes = {};
+  o->mail.clear();
   o->data = nullptr;
   o->data_bytes = 0;
   spare_ = std::move(o);

@@ -13,7 +13,7 @@
 namespace rrfp::actors::ucx {
 
 /// Active message numbers.
-enum class am : unsigned { tensor = 1, bytes = 2, farewell = 3 };
+enum class am : unsigned { tensor = 1, bytes = 2, farewell = 3, mail = 4 };
 
 /// A tensor queued for the progress thread; contiguous, in memory that UCX can read.
 struct tensor_send {
@@ -28,6 +28,11 @@ struct bytes_send {
   slab data;
 };
 
+struct mail_send {
+  node_id to;
+  std::string data;
+};
+
 class sender {
  public:
   using clock = std::chrono::steady_clock;
@@ -38,6 +43,7 @@ class sender {
 
   void send(tensor_send s);
   void send(bytes_send s);
+  void send(mail_send s);
   void send_farewell(node_id to, bool is_answer, departure by);
 
   /// Sends the messages that a fault has delayed until now. True if there was one.
@@ -59,6 +65,7 @@ class sender {
     std::size_t header_bytes = 0;
     at::Tensor tensor;
     slab bytes;
+    std::string mail;
     const void* data = nullptr;
     std::size_t data_bytes = 0;
   };

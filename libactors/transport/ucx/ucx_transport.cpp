@@ -214,6 +214,12 @@ bool ucx_transport::takes_device_memory(const rank_address& to) const {
   return core_->takes_cuda || core_->node.sinks.is_bound(to);
 }
 
+void ucx_transport::on_mail(mail_reader read) { core_->progress.on_mail(std::move(read)); }
+
+void ucx_transport::send_mail(node_id to, std::string bytes) {
+  core_->progress.post(ucx::mail_send{to, std::move(bytes)});
+}
+
 void ucx_transport::close() { core_->close(); }
 
 ucx_counters ucx_transport::counters() const {

@@ -19,6 +19,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr std::uint32_t tensor_magic = 0x54504652;    // "RFPT"
 constexpr std::uint32_t bytes_magic = 0x42504652;     // "RFPB"
+constexpr std::uint32_t mail_magic = 0x4d504652;      // "RFPM"
 constexpr std::uint32_t farewell_magic = 0x46504652;  // "RFPF"
 constexpr std::uint16_t flag_data_hash = 1;
 constexpr std::uint16_t flag_answer = 2;
@@ -29,6 +30,7 @@ constexpr std::size_t common_bytes = 24;
 constexpr std::size_t hash_bytes = 8;
 constexpr std::size_t tensor_fixed_bytes = 96;
 constexpr std::size_t bytes_fixed_bytes = 64;
+constexpr std::size_t mail_fixed_bytes = 48;
 
 class writer {
  public:
@@ -247,6 +249,29 @@ result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes) {
   if (const auto reserved = r.get<std::uint32_t>(); reserved != 0)
     return expected("a reserved field is set", 0, reserved);
   h.tag = r.get<std::uint64_t>();
+  h.data_bytes = r.get<std::uint64_t>();
+  h.data_hash = r.get<std::uint64_t>();
+  return h;
+}
+
+std::size_t encode(const mail_header& h, header_buffer& into) {
+  writer w{into};
+  w.put_common(mail_magic, h.has_data_hash ? flag_data_hash : 0, h);
+  w.put(h.sequence);
+  w.put(h.data_bytes);
+  w.put(h.data_hash);
+  return w.seal();
+}
+
+result<mail_header> decode_mail_header(std::span<const std::byte> bytes) {
+  constexpr auto length = mail_fixed_bytes + hash_bytes;
+  if (const auto s = check_header(bytes, mail_magic, length, flag_data_hash); !s)
+    return s.failure();
+  if (bytes.size() != length) return expected("length of the header", length, bytes.size());
+  reader r{bytes};
+  mail_header h;
+  h.has_data_hash = (r.get_common(h) & flag_data_hash) != 0;
+  h.sequence = r.get<std::uint64_t>();
   h.data_bytes = r.get<std::uint64_t>();
   h.data_hash = r.get<std::uint64_t>();
   return h;

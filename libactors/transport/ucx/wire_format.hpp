@@ -15,7 +15,7 @@
 
 namespace rrfp::actors::ucx {
 
-inline constexpr std::uint16_t wire_version = 1;
+inline constexpr std::uint16_t wire_version = 2;
 
 /// 0 for an unknown code.
 std::size_t item_bytes(wire_dtype dtype);
@@ -26,6 +26,7 @@ using header_buffer = std::array<std::byte, header_bytes_max>;
 /// Each writes one header to the front of `into` and returns its length.
 std::size_t encode(const tensor_header& header, header_buffer& into);
 std::size_t encode(const bytes_header& header, header_buffer& into);
+std::size_t encode(const mail_header& header, header_buffer& into);
 std::size_t encode(const farewell_header& header, header_buffer& into);
 
 /// Each accepts exactly one header of its kind and version, with an intact checksum and valid
@@ -33,6 +34,7 @@ std::size_t encode(const farewell_header& header, header_buffer& into);
 /// size of the data, because it then knows the sender.
 result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes);
 result<bytes_header> decode_bytes_header(std::span<const std::byte> bytes);
+result<mail_header> decode_mail_header(std::span<const std::byte> bytes);
 result<farewell_header> decode_farewell_header(std::span<const std::byte> bytes);
 
 /// The checksum of the wire format: XXH3, 64 bits, seed 0.

@@ -29,6 +29,10 @@ std::string name_of(const bytes_header& h) {
          std::to_string(h.tag) + " (" + std::to_string(h.data_bytes) + " bytes)";
 }
 
+std::string name_of(const mail_header& h) {
+  return "mail " + std::to_string(h.sequence) + " (" + std::to_string(h.data_bytes) + " bytes)";
+}
+
 std::uint64_t bytes_of(const any_header& any) {
   return std::visit([](const auto& h) { return h.data_bytes; }, any);
 }
@@ -125,24 +129,38 @@ std::vector<void*> transport_core::close_links() {
 
 // ---- sending
 
+bool transport_core::fits(node_id to, std::uint64_t bytes) {
+  if (bytes <= options_.message_bytes_max) return true;
+  fail(to, "a message of " + std::to_string(bytes) + " bytes to it exceeds message_bytes_max, " +
+               std::to_string(options_.message_bytes_max));
+  return false;
+}
+
+bool transport_core::number(node_id to, mail_header& h) {
+  if (!fits(to, h.data_bytes)) return false;
+  stamp(h);
+  h.sequence = mail_sent_[to]++;
+  return true;
+}
+
 bool transport_core::number(node_id to, tensor_header& h) {
-  if (h.data_bytes > options_.message_bytes_max) {
-    fail(to, "a message of " + std::to_string(h.data_bytes) +
-                 " bytes to it exceeds message_bytes_max, " +
-                 std::to_string(options_.message_bytes_max));
-    return false;
-  }
+  if (!fits(to, h.data_bytes)) return false;
   stamp(h);
   h.sequence = sequences_[{h.message.from, h.message.to}]++;
   return true;
 }
 
 departure transport_core::depart(node_id to, std::uint64_t bytes) {
+  const auto by = depart_mail(to, bytes);
+  return {by.link, by.link != nullptr && bytes > options_.eager_bytes_max};
+}
+
+departure transport_core::depart_mail(node_id to, std::uint64_t bytes) {
   const auto by = depart_farewell(to);
   if (by.link == nullptr) return by;
   ++counts_.sent;
   counts_.sent_bytes += bytes;
-  return {by.link, bytes > options_.eager_bytes_max};
+  return by;
 }
 
 departure transport_core::depart_farewell(node_id to) {
@@ -179,26 +197,45 @@ bool transport_core::is_acceptable(const Header& h, std::uint64_t bytes) {
   return true;
 }
 
-bool transport_core::is_fresh(const tensor_header& h) {
-  switch (windows_[{h.message.from, h.message.to}].take(h.sequence)) {
+template <class Header>
+bool transport_core::is_fresh(const Header& h, sequence_window::verdict v,
+                              std::uint64_t ahead_max) {
+  switch (v) {
     case sequence_window::verdict::fresh: return true;
     case sequence_window::verdict::duplicate: ++counts_.dropped_duplicate; return false;
     case sequence_window::verdict::too_far:
-      fail(h.from_node, "a message was lost: one of the " +
-                            std::to_string(sequence_window::window_max) +
+      fail(h.from_node, "a message was lost: one of the " + std::to_string(ahead_max) +
                             " before this one never arrived: " + name_of(h));
       return false;
   }
   return false;
 }
 
+bool transport_core::is_fresh(const tensor_header& h) {
+  return is_fresh(h, windows_[{h.message.from, h.message.to}].take(h.sequence),
+                  sequence_window::window_max);
+}
+
+bool transport_core::is_fresh(const mail_header& h) {
+  return is_fresh(h, inboxes_[h.from_node].judge(h.sequence), ordered_inbox::ahead_max);
+}
+
+std::vector<std::string> transport_core::in_order(const mail_header& h, std::string bytes) {
+  return inboxes_[h.from_node].take(h.sequence, std::move(bytes));
+}
+
 template <class Header>
 fate transport_core::arrived(const Header& h, std::uint64_t bytes, void* descriptor) {
   if (closed_ || !is_acceptable(h, bytes) || !is_fresh(h)) return fate::drop;
   if (descriptor == nullptr) return fate::deliver;
-  announced_.push_back({h, descriptor});
-  ++counts_.announced;
-  return fate::keep;
+  if constexpr (std::is_constructible_v<any_header, const Header&>) {
+    announced_.push_back({h, descriptor});
+    ++counts_.announced;
+    return fate::keep;
+  } else {
+    fail(h.from_node, "it announced " + name_of(h));
+    return fate::drop;
+  }
 }
 
 departure transport_core::arrived(const farewell_header& h) {
@@ -258,6 +295,7 @@ void transport_core::delivered(const Header& h, delivery how) {
     case delivery::no_memory:
       return fail(h.from_node, "this node has no memory left for " + name_of(h));
     case delivery::not_bound: return fail(h.from_node, "no receiver on this node: " + name_of(h));
+    case delivery::garbled: return fail(h.from_node, "cannot be understood: " + name_of(h));
     case delivery::full:
       return fail(h.from_node,
                   "its messages are not received, and their buffer is full: " + name_of(h));
@@ -266,6 +304,8 @@ void transport_core::delivered(const Header& h, delivery how) {
 
 template fate transport_core::arrived(const tensor_header&, std::uint64_t, void*);
 template fate transport_core::arrived(const bytes_header&, std::uint64_t, void*);
+template fate transport_core::arrived(const mail_header&, std::uint64_t, void*);
+template void transport_core::delivered(const mail_header&, delivery);
 template void transport_core::delivered(const tensor_header&, delivery);
 template void transport_core::delivered(const bytes_header&, delivery);
 

@@ -1,10 +1,10 @@
-/// Tensors and bytes between processes, over UCX active messages.
+/// Tensors, bytes of collectives and mail of actors between processes, over UCX active messages.
 ///
 /// Each node has one UCX worker and one progress thread, which makes every UCX call; send() only
 /// queues and wakes it. Small messages are sent at once and received into a pooled slab. Large ones
 /// are announced, and the receiver fetches them in order of arrival within `inflight_bytes_max`, so
 /// unexpected messages neither block nor exhaust memory. A message reaches its sink once or not at
-/// all; messages may overtake each other.
+/// all; messages may overtake each other, except mail.
 ///
 /// Start: open, exchange address() between nodes, set on_failure, connect to every node, bind the
 /// local ranks, route the remote ones, wait until all nodes have done so, send. End: all nodes
@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/actors/transport.hpp>
@@ -87,9 +88,9 @@ struct ucx_options {
 };
 
 struct ucx_counters {
-  std::uint64_t sent = 0;  ///< tensors and channel messages handed to UCX
+  std::uint64_t sent = 0;  ///< tensors, channel messages and mail handed to UCX
   std::uint64_t sent_bytes = 0;
-  std::uint64_t received = 0;  ///< tensors and channel messages delivered
+  std::uint64_t received = 0;  ///< the same, delivered
   std::uint64_t received_bytes = 0;
   std::uint64_t dropped_duplicate = 0;
   std::uint64_t dropped_stale = 0;        ///< of another job or epoch
@@ -153,6 +154,14 @@ class ucx_transport final : public transport {
   std::unique_ptr<tp_coord::rank_channel> open_channel(const channel_group& group, rank_id own);
   /// Returns within about close_max. Must not be called by a sink. Received tensors stay valid.
   void close() override;
+
+  /// Call it before other nodes send mail. `read` gets what send_mail() of the node has sent, in
+  /// that order and once, on the progress thread, and must not block. False: it does not understand
+  /// the bytes, and the node has failed.
+  using mail_reader = std::function<bool(node_id from, std::string_view bytes)>;
+  void on_mail(mail_reader read);
+  /// To a connected node. Never blocks; dropped if the node has failed or left.
+  void send_mail(node_id to, std::string bytes);
 
   ucx_counters counters() const;
   /// One line for the user: the transports that UCX chose for each connected node.

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
@@ -70,17 +69,10 @@ enum class job_timer : std::uint8_t {
 
 namespace job_event {
 
-struct start {};
-
 // Each of these is expected in one phase only.
 
-/// One node hosts these supervisors. Nodes are counted, since a node may host none.
-struct supervisors_hosted {
-  std::vector<stage_key> stages;
-};
-struct ranks_hosted {
-  std::vector<rank_key> ranks;
-};
+/// All stages and ranks can be reached.
+struct start {};
 struct stage_ended {
   step_id step;
   stage_key stage;
@@ -147,21 +139,15 @@ struct progress_reported {
   stage_key stage;
 };
 
-using any = std::variant<start, supervisors_hosted, ranks_hosted, stage_ended, added_up,
-                         update_applied, save_opened, weights_reported, weights_agree, tick,
-                         timer_fired, demanded, snapshot_taken, snapshot_written, save_ended,
-                         interrupted, failed, suspected, report_requested, progress_reported>;
+using any =
+    std::variant<start, stage_ended, added_up, update_applied, save_opened, weights_reported,
+                 weights_agree, tick, timer_fired, demanded, snapshot_taken, snapshot_written,
+                 save_ended, interrupted, failed, suspected, report_requested, progress_reported>;
 
 }  // namespace job_event
 
 namespace job_action {
 
-/// Ask each node to host its supervisors; answer with supervisors_hosted, one for each node.
-struct host_supervisors {};
-/// Ask each node to host its ranks; answer with ranks_hosted, one for each node.
-struct host_ranks {};
-/// Tell each stage its ranks.
-struct assign_ranks {};
 /// On all stages; answer with stage_ended, one for each stage. The id tells whether it trains.
 struct begin_step {
   step_id step;
@@ -200,7 +186,7 @@ struct end_save {
 struct report_weights {};
 /// Compare the replicas' weights; answer at once with weights_agree or failed.
 struct compare_weights {};
-/// Ask all hosted stages what they wait for; answer with progress_reported, one for each stage.
+/// Ask all stages what they wait for; answer with progress_reported, one for each stage.
 struct ask_progress {
   std::uint64_t number = 0;
   std::int64_t silence = 0;  ///< of the hang, in nanoseconds; 0: a report was requested
@@ -227,10 +213,9 @@ struct end {
   bool hung = false;          ///< the message is the hang report
 };
 
-using any =
-    std::variant<host_supervisors, host_ranks, assign_ranks, begin_step, add_up, apply_update,
-                 finish_step, open_save, take_snapshot, commit_save, end_save, report_weights,
-                 compare_weights, ask_progress, write_reports, note_progress, set_timer, end>;
+using any = std::variant<begin_step, add_up, apply_update, finish_step, open_save, take_snapshot,
+                         commit_save, end_save, report_weights, compare_weights, ask_progress,
+                         write_reports, note_progress, set_timer, end>;
 
 }  // namespace job_action
 

@@ -1,8 +1,7 @@
-/// Decides what a job does next: brings up stages and ranks, steps them through the training,
-/// saves, watches for hangs, and ends the run.
+/// Decides what a job does next: steps stages and ranks through the training, saves, watches for
+/// hangs, and ends the run.
 ///
-///   created -> hosting_stages -> hosting_ranks -> stepping -> updating -> stepping ...
-///     -> hashing_weights -> ended
+///   created -> stepping -> updating -> stepping ... -> hashing_weights -> ended
 ///
 /// An evaluation has no update. With on_request, the job waits in phase idle for the next demand
 /// between two steps, without a limit.
@@ -32,7 +31,6 @@
 namespace rrfp {
 
 struct job_core_options {
-  std::uint32_t nodes = 1;
   std::uint32_t stages = 1;
   std::uint32_t ranks = 1;       ///< of each stage
   std::uint32_t replicas = 1;    ///< of the pipeline
@@ -51,8 +49,6 @@ struct job_core_options {
 
 enum class job_phase : std::uint8_t {
   created,
-  hosting_stages,
-  hosting_ranks,
   idle,
   stepping,
   updating,
@@ -104,8 +100,6 @@ class job_core {
 
   // Each returns the phase that follows.
   job_phase after(const job_event::start&);
-  job_phase after(const job_event::supervisors_hosted& e);
-  job_phase after(const job_event::ranks_hosted& e);
   job_phase after(const job_event::stage_ended& e);
   job_phase after(const job_event::added_up& e);
   job_phase after(const job_event::update_applied& e);
@@ -162,10 +156,6 @@ class job_core {
   std::vector<job_action::any> actions_;  ///< of the event at hand
   std::int64_t now_ = 0;
   std::int64_t silence_ = 0;
-
-  std::uint32_t nodes_answered_ = 0;
-  std::set<stage_key> stages_;
-  std::set<rank_key> ranks_;
 
   std::uint64_t steps_ = 0;  ///< complete, of this run
   std::uint64_t evaluations_ = 0;

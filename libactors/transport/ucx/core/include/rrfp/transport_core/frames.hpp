@@ -63,6 +63,20 @@ struct bytes_header {
   bool operator==(const bytes_header&) const = default;
 };
 
+/// The header of mail: bytes from node to node that arrive in order.
+struct mail_header {
+  std::uint64_t job_token = 0;
+  std::uint32_t epoch = 0;
+  node_id from_node;
+  /// Counts the mail between these two nodes within an epoch, from 0.
+  std::uint64_t sequence = 0;
+  std::uint64_t data_bytes = 0;
+  bool has_data_hash = false;
+  std::uint64_t data_hash = 0;
+
+  bool operator==(const mail_header&) const = default;
+};
+
 /// A node leaves, or answers the farewell of a node that leaves.
 struct farewell_header {
   std::uint64_t job_token = 0;

@@ -26,6 +26,7 @@
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/transport_core/frames.hpp>
+#include <rrfp/transport_core/ordered_inbox.hpp>
 #include <rrfp/transport_core/sequence_window.hpp>
 
 namespace rrfp::actors::ucx {
@@ -69,6 +70,7 @@ enum class delivery : std::uint8_t {
   no_memory,  ///< for the data
   not_bound,  ///< a tensor to an address without a receiver
   full,       ///< the buffer of a rank channel that nobody reads
+  garbled,    ///< mail that its reader does not understand
 };
 
 /// Over which connection a message goes; null: it is dropped.
@@ -122,6 +124,8 @@ class transport_core {
   /// Writes the identity of this node and the next number of its edge into the header. False: the
   /// message is too large, and the receiver is treated as failed.
   bool number(node_id to, tensor_header& h);
+  /// As above, with the next number of the mail to that node.
+  bool number(node_id to, mail_header& h);
   template <class Header>
   void stamp(Header& h) const {
     h.job_token = options_.job_token;
@@ -129,16 +133,20 @@ class transport_core {
     h.from_node = options_.node;
   }
   departure depart(node_id to, std::uint64_t bytes);
+  /// Mail is never announced.
+  departure depart_mail(node_id to, std::uint64_t bytes);
   departure depart_farewell(node_id to);
 
   // ---- receiving
 
   /// A header did not decode.
   void arrived_undecodable();
-  /// `Header`: of a tensor or of bytes. `bytes`: the size of the data that was sent. `descriptor`:
-  /// not null if the data is announced.
+  /// `Header`: of a tensor, of bytes or of mail. `bytes`: the size of the data that was sent.
+  /// `descriptor`: not null if the data is announced.
   template <class Header>
   fate arrived(const Header& h, std::uint64_t bytes, void* descriptor);
+  /// Of intact mail that was to be delivered: all that is now in order, maybe none.
+  std::vector<std::string> in_order(const mail_header& h, std::string bytes);
   /// How to answer the farewell, if it must be answered.
   departure arrived(const farewell_header& h);
   /// The next announced message, if the limit allows its fetch.
@@ -184,6 +192,10 @@ class transport_core {
   bool is_acceptable(const Header& h, std::uint64_t bytes);
   bool is_fresh(const tensor_header& h);
   bool is_fresh(const bytes_header&) { return true; }
+  bool is_fresh(const mail_header& h);
+  template <class Header>
+  bool is_fresh(const Header& h, sequence_window::verdict v, std::uint64_t ahead_max);
+  bool fits(node_id to, std::uint64_t bytes);
 
   const transport_core_options options_;
   std::map<node_id, peer> peers_;
@@ -191,6 +203,8 @@ class transport_core {
   std::set<node_id> answered_;
   std::map<edge, std::uint64_t> sequences_;
   std::map<edge, sequence_window> windows_;
+  std::map<node_id, std::uint64_t> mail_sent_;
+  std::map<node_id, ordered_inbox> inboxes_;
   std::deque<announcement> announced_;
   std::size_t fetching_ = 0;
   bool closed_ = false;

@@ -1,4 +1,4 @@
-/// Serialization of the plain types in messages between processes: their members, in order.
+/// The members of the plain types in messages between nodes, for codec.hpp.
 #pragma once
 
 #include <rrfp/accelerator/platform.hpp>
@@ -7,18 +7,7 @@
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/stage_snapshot.hpp>
 
-#include "caf_compat.hpp"
-
 namespace rrfp {
-
-template <class Inspector, class Tag, class Rep>
-typename Inspector::result_type inspect(Inspector& f, id<Tag, Rep>& x) {
-  auto value = x.value();
-  return f(value, caf::meta::load_callback([&]() -> caf::error {
-             x = id<Tag, Rep>{value};
-             return caf::none;
-           }));
-}
 
 auto fields(auto f, task& x) { return f(x.kind, x.mb, x.chunk); }
 auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
@@ -36,7 +25,6 @@ auto fields(auto f, stage_snapshot& x) {
   return f(x.step, x.microbatches, x.running, x.waits, x.waiting, x.bound, x.memory, x.holders,
            x.ready, x.remaining, x.progress);
 }
-RRFP_INSPECT_BY_FIELDS
 
 }  // namespace rrfp
 
@@ -46,20 +34,17 @@ auto fields(auto f, microbatch_loss& x) { return f(x.mb, x.mean, x.tokens); }
 auto fields(auto f, parameter_position& x) { return f(x.virtual_stage, x.index, x.rank); }
 auto fields(auto f, parameter_norm& x) { return f(x.at, x.squared); }
 auto fields(auto f, parameter_hash& x) { return f(x.at, x.xxh64); }
-RRFP_INSPECT_BY_FIELDS
 
 }  // namespace rrfp::compute
 
 namespace rrfp::accelerator {
 
 auto fields(auto f, memory_counts& x) { return f(x.allocated, x.allocated_peak, x.reserved); }
-RRFP_INSPECT_BY_FIELDS
 
 }  // namespace rrfp::accelerator
 
 namespace rrfp::actors {
 
 auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
-RRFP_INSPECT_BY_FIELDS
 
 }  // namespace rrfp::actors

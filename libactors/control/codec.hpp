@@ -1,0 +1,81 @@
+/// Messages to bytes and back: the members of a type, in the order in which fields(f, x) names
+/// them.
+#pragma once
+
+#include <rrfp/base/bytes.hpp>
+#include <rrfp/base/ids.hpp>
+
+#include <string>
+#include <vector>
+
+namespace rrfp::actors {
+
+template <class T>
+concept has_fields = requires(T& x) {
+  fields([](auto&...) {}, x);
+};
+
+class encoder {
+ public:
+  template <class... Members>
+  void operator()(Members&... members) {
+    (put(members), ...);
+  }
+  std::string take() { return bytes_.take(); }
+
+ private:
+  template <class T>
+  void put(T& x) {
+    if constexpr (has_fields<T>)
+      fields([this](auto&... members) { (*this)(members...); }, x);
+    else
+      bytes_.put(x);
+  }
+  template <class Tag, class Rep>
+  void put(id<Tag, Rep>& x) {
+    bytes_.put(x.value());
+  }
+  template <class T>
+  void put(std::vector<T>& all) {
+    bytes_.put(static_cast<std::uint32_t>(all.size()));
+    for (auto& x : all) put(x);
+  }
+
+  byte_writer bytes_;
+};
+
+/// After a first failure it reads zeros; check complete().
+class decoder {
+ public:
+  explicit decoder(std::string_view bytes) : bytes_(bytes) {}
+
+  template <class... Members>
+  void operator()(Members&... members) {
+    (get(members), ...);
+  }
+  bool complete() const { return bytes_.complete(); }
+
+ private:
+  template <class T>
+  void get(T& x) {
+    if constexpr (has_fields<T>)
+      fields([this](auto&... members) { (*this)(members...); }, x);
+    else
+      bytes_.get(x);
+  }
+  template <class Tag, class Rep>
+  void get(id<Tag, Rep>& x) {
+    Rep value{};
+    bytes_.get(value);
+    x = id<Tag, Rep>{value};
+  }
+  template <class T>
+  void get(std::vector<T>& all) {
+    all.resize(bytes_.get_count());
+    for (auto& x : all) get(x);
+  }
+
+  byte_reader bytes_;
+};
+
+}  // namespace rrfp::actors

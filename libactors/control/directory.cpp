@@ -1,0 +1,84 @@
+#include "directory.hpp"
+
+#include <mutex>
+
+#include <rrfp/base/check.hpp>
+
+#include "messages.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+template <class Message>
+bool read(decoder& in, const caf::actor& to) {
+  Message m;
+  in(m);
+  if (in.complete()) post(to, std::move(m));
+  return in.complete();
+}
+
+bool read(message_code code, decoder& in, const caf::actor& to) {
+  switch (code) {
+#define RRFP_READ(message) \
+  case message_code::message: return read<message>(in, to);
+    RRFP_MESSAGES(RRFP_READ)
+#undef RRFP_READ
+  }
+  return false;
+}
+
+}  // namespace
+
+encoder actor_ref::begin_mail() const {
+  RRFP_CHECK(through_ != nullptr, "a message needs a receiver");
+  encoder mail;
+  auto to = to_;
+  mail(to);
+  return mail;
+}
+
+void actor_ref::send(encoder mail) const { through_->send_(node_, mail.take()); }
+
+void directory::bind(const actor_address& address, caf::actor a) {
+  const std::unique_lock lock{mutex_};
+  const bool is_new = actors_.emplace(address, std::move(a)).second;
+  RRFP_CHECK(is_new, "an address is bound once");
+}
+
+actor_ref directory::find(const actor_address& address) const {
+  {
+    const std::shared_lock lock{mutex_};
+    if (const auto found = actors_.find(address); found != actors_.end()) return found->second;
+  }
+  const auto node = address.what == actor_kind::job ? node_id{0} : node_of_(address.at);
+  RRFP_CHECK(send_ && node != here_, "an actor of this node is bound before it is used");
+  return {*this, node, address};
+}
+
+actor_ref directory::node(node_id n) const {
+  if (n == here_) return find({actor_kind::node});
+  return {*this, n, {actor_kind::node}};
+}
+
+bool directory::deliver(std::string_view mail) const {
+  decoder in{mail};
+  actor_address address;
+  message_code code{};
+  in(address, code);
+  caf::actor to;
+  {
+    const std::shared_lock lock{mutex_};
+    if (closed_) return true;
+    if (const auto found = actors_.find(address); found != actors_.end()) to = found->second;
+  }
+  return to && read(code, in, to);
+}
+
+void directory::close() {
+  const std::unique_lock lock{mutex_};
+  actors_.clear();
+  closed_ = true;
+}
+
+}  // namespace rrfp::actors
