@@ -14,7 +14,7 @@
 
 namespace rrfp::actors::ucx {
 
-/// Written by the progress thread, read by any thread.
+/// Written by the thread that drives UCX, read by any thread.
 class live_counts {
  public:
   /// Readers need no order between counters.
@@ -49,7 +49,7 @@ struct node_state {
   const std::shared_ptr<slab_pool> pool;
   sink_table sinks;
   byte_exchange exchange;
-  transport_core core;  ///< used only by the progress thread
+  transport_core core;  ///< used only by the thread that drives UCX
   live_counts counts;
 };
 

@@ -75,12 +75,32 @@ void progress_thread::on_mail(ucx_transport::mail_reader read) {
 }
 
 void progress_thread::post(work w) {
+  if (send_now(w)) return;
   {
     const std::lock_guard lock{mutex_};
     if (closed_) return;
     queue_.push_back(std::move(w));
     has_work_.store(true);
   }
+  wake();
+}
+
+bool progress_thread::send_now(work& w) {
+  // Calls, faults, and memory of devices, whose context only the progress thread has entered.
+  const auto* const t = std::get_if<tensor_send>(&w);
+  if (std::holds_alternative<call>(w) || (t != nullptr && !t->m.tensor.is_cpu())) return false;
+  if (node_.options.inject || is_this_thread()) return false;
+  std::unique_lock driving{driving_, std::try_to_lock};
+  if (!driving || closed_ || has_work_) return false;
+  const auto pending = sender_.pending();
+  carry_out(w);
+  const bool needs_progress = sender_.pending() > pending || node_.core.has_ends();
+  driving.unlock();
+  if (needs_progress) wake();
+  return true;
+}
+
+void progress_thread::wake() const {
   if (!sleeps_.load()) return;
   const std::uint64_t one = 1;
   static_cast<void>(write(wake_descriptor_, &one, sizeof one));
@@ -96,6 +116,7 @@ void progress_thread::stop() {
 
 void progress_thread::run() {
   if (node_.options.enter_thread) node_.options.enter_thread();
+  std::unique_lock driving{driving_};
   auto last_work = clock::now();
   while (!stopping_.load(std::memory_order_relaxed)) {
     const auto any = work_once();
@@ -105,10 +126,10 @@ void progress_thread::run() {
     else if (now - last_work < node_.options.spin)
       pause(now - last_work);
     else
-      sleep();
+      sleep(driving);
   }
   const auto begun = clock::now();
-  send_farewells(begun + node_.options.close_max / 2);
+  send_farewells(driving, begun + node_.options.close_max / 2);
   close_endpoints(begun + node_.options.close_max);
 }
 
@@ -129,27 +150,32 @@ bool progress_thread::drain() {
     draining_.swap(queue_);
     has_work_.store(false, std::memory_order_relaxed);
   }
-  for (auto& w : draining_)
-    std::visit(
-        [this](auto& x) {
-          if constexpr (std::is_same_v<decltype(x), call&>)
-            x(peers_);
-          else
-            sender_.send(std::move(x));
-        },
-        w);
+  for (auto& w : draining_) carry_out(w);
   draining_.clear();
   return true;
 }
 
-void progress_thread::sleep() {
+void progress_thread::carry_out(work& w) {
+  std::visit(
+      [this](auto& x) {
+        if constexpr (std::is_same_v<decltype(x), call&>)
+          x(peers_);
+        else
+          sender_.send(std::move(x));
+      },
+      w);
+}
+
+void progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
   sleeps_.store(true);
   if (!has_work_.load() && ucp_worker_arm(worker_->handle()) == UCS_OK) {
     const auto until_due =
         std::chrono::ceil<std::chrono::milliseconds>(sender_.next_due() - clock::now());
     const auto limit = std::clamp(until_due, std::chrono::milliseconds{0}, sleep_max);
     epoll_event events[2];
+    driving.unlock();
     const auto count = epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
+    driving.lock();
     for (int i = 0; i < count; ++i) {
       std::uint64_t wakes = 0;
       if (events[i].data.fd == wake_descriptor_)
@@ -160,7 +186,8 @@ void progress_thread::sleep() {
 }
 
 /// Waits until each connected node has answered, so that no node takes the end for a failure.
-void progress_thread::send_farewells(clock::time_point limit) {
+void progress_thread::send_farewells(std::unique_lock<std::mutex>& driving,
+                                     clock::time_point limit) {
   {
     const std::lock_guard lock{mutex_};
     closed_ = true;
@@ -172,7 +199,7 @@ void progress_thread::send_farewells(clock::time_point limit) {
   auto& core = node_.core;
   for (const auto to : core.connected()) sender_.send_farewell(to, false, core.depart_farewell(to));
   while (!core.all_answered() && clock::now() < limit)
-    if (!work_once()) sleep();
+    if (!work_once()) sleep(driving);
 }
 
 void progress_thread::close_endpoints(clock::time_point limit) {

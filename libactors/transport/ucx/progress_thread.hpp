@@ -1,6 +1,10 @@
-/// The only thread that calls UCX: it drains the queue, makes progress, polls for a while, sleeps.
+/// The thread that makes progress: it drains the queue, polls for a while, sleeps.
 ///
 ///   busy -> idle for `spin` -> arm UCX and sleep -> an event of UCX, a post(), or a due time
+///
+/// UCX and the parts of the transport that call it are used by the thread that holds `driving_`.
+/// While the progress thread sleeps, post() takes it and sends at once, which saves waking that
+/// thread: a sender calls UCX, but never its progress, so no sink runs on a sender's thread.
 ///
 /// The thread sets `sleeps_` and then checks the queue once more before it sleeps; post() adds to
 /// the queue and then checks `sleeps_`. So no work waits for a sleeping thread.
@@ -49,10 +53,14 @@ class progress_thread {
   using clock = std::chrono::steady_clock;
 
   void run();
+  /// Sends from the thread of the caller, if the progress thread sleeps and nothing is queued.
+  bool send_now(work& w);
+  void carry_out(work& w);
+  void wake() const;
   bool work_once();
   bool drain();
-  void sleep();
-  void send_farewells(clock::time_point limit);
+  void sleep(std::unique_lock<std::mutex>& driving);
+  void send_farewells(std::unique_lock<std::mutex>& driving, clock::time_point limit);
   void close_endpoints(clock::time_point limit);
 
   node_state& node_;
@@ -64,9 +72,10 @@ class progress_thread {
 
   int wake_descriptor_ = -1;
   int epoll_descriptor_ = -1;
+  std::mutex driving_;
   std::mutex mutex_;
   std::vector<work> queue_;
-  bool closed_ = false;  ///< the queue accepts no more work
+  bool closed_ = false;  ///< no more work is accepted; changes with both mutexes locked
   std::vector<work> draining_;
   std::atomic<bool> has_work_ = false;
   std::atomic<bool> sleeps_ = false;

@@ -1,5 +1,6 @@
 /// Sends messages as the core decides: writes their headers, passes them to UCX and keeps their
-/// memory until UCX has released it. Used only by the progress thread.
+/// memory until UCX has released it. Used only by the thread that drives UCX
+/// (progress_thread.hpp).
 #pragma once
 
 #include <chrono>

@@ -1,10 +1,10 @@
 /// Tensors, bytes of collectives and mail of actors between processes, over UCX active messages.
 ///
-/// Each node has one UCX worker and one progress thread, which makes every UCX call; send() only
-/// queues and wakes it. Small messages are sent at once and received into a pooled slab. Large ones
-/// are announced, and the receiver fetches them in order of arrival within `inflight_bytes_max`, so
-/// unexpected messages neither block nor exhaust memory. A message reaches its sink once or not at
-/// all; messages may overtake each other, except mail.
+/// Each node has one UCX worker and one progress thread. send() calls UCX itself while that thread
+/// sleeps, and else leaves the message to it. Small messages are sent at once and received into a
+/// pooled slab. Large ones are announced, and the receiver fetches them in order of arrival within
+/// `inflight_bytes_max`, so unexpected messages neither block nor exhaust memory. A message reaches
+/// its sink once or not at all; messages may overtake each other, except mail.
 ///
 /// Start: open, exchange address() between nodes, set on_failure, connect to every node, bind the
 /// local ranks, route the remote ones, wait until all nodes have done so, send. End: all nodes
