@@ -84,7 +84,11 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   options.epoch = in_cluster.epoch;
   options.memory = std::move(memory.host);
   options.enter_thread = std::move(memory.enter_thread);
-  if (in_cluster.transport.tls != "auto") options.tls = in_cluster.transport.tls;
+  // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
+  if (in_cluster.transport.tls != "auto")
+    options.tls = in_cluster.transport.tls;
+  else if (is_one_machine(members.members()))
+    options.tls = "^tcp";
   if (job::is_loopback(in_cluster.transport.listen)) options.net_devices = "lo";
   options.checksum_data = !is_one_machine(members.members());
   options.inflight_bytes_max = options.message_bytes_max = in_cluster.transport.inflight_bytes;

@@ -453,7 +453,8 @@ void add_transport(std::vector<key>& table) {
                      "File with the shared key of the job, at least 16 bytes, readable only by its "
                      "owner. The key itself is never sent.");
   keys.text("tls", &o::tls, path_rule::none, "a list as in UCX_TLS",
-            "Transports that UCX may use; `auto`: UCX chooses.");
+            "Transports that UCX may use; `auto`: all but `tcp` if every node is on loopback, else "
+            "all.");
   keys.bytes("inflight_bytes", &o::inflight_bytes, bytes_max,
              "Maximum bytes of large tensors that a node fetches at the same time.");
   keys.integer("heartbeat_ms", &o::heartbeat_ms, {1, 60000}, "ms",
