@@ -32,8 +32,8 @@ result<std::uint64_t> draw_token(membership& members) {
 }  // namespace
 
 status check_descriptors(std::uint32_t nodes) {
-  // Measured with UCX 1.13, with a margin for data and a checkpoint. Node 0 has a control connection
-  // to each other node, and UCX one to each node over TCP.
+  // Measured with UCX 1.13, with a margin for data and a checkpoint. Node 0 has a control
+  // connection to each other node, and UCX one to each node over TCP.
   constexpr std::uint64_t per_process = 32, per_peer = 2;
   rlimit limit{};
   std::error_code unknown;

@@ -66,10 +66,9 @@ void compute_thread::run() {
 void compute_thread::spin_for_work(std::unique_lock<std::mutex>& lock) {
   const auto begun = std::chrono::steady_clock::now();
   while (!stopped_ && work_.empty()) {
-    const auto waited = std::chrono::steady_clock::now() - begun;
-    if (waited >= spin_) return;
+    if (std::chrono::steady_clock::now() - begun >= spin_) return;
     lock.unlock();
-    rrfp::actors::pause(waited);
+    rrfp::actors::pause();
     lock.lock();
   }
 }

@@ -1,15 +1,11 @@
 #pragma once
 
-#include <chrono>
-#include <thread>
-
 namespace rrfp::actors {
 
-/// One iteration of a spin loop that has waited for `waited`. At first it pauses, which frees the
-/// core for the other hyperthread; after 3 us it yields, because the awaited thread may need this
-/// core.
-inline void pause(std::chrono::steady_clock::duration waited) {
-  if (waited > std::chrono::microseconds{3}) return std::this_thread::yield();
+/// One iteration of a spin loop: frees the core for the other hyperthread. A spinning thread does
+/// not yield, because on a busy machine the kernel then runs others for milliseconds, and even a
+/// sleeping thread would be woken sooner. It spins for some microseconds and then sleeps.
+inline void pause() {
 #ifdef __x86_64__
   __builtin_ia32_pause();
 #endif

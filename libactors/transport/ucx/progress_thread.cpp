@@ -124,7 +124,7 @@ void progress_thread::run() {
     if (any)
       last_work = now;
     else if (now - last_work < node_.options.spin)
-      pause(now - last_work);
+      pause();
     else
       sleep(driving);
   }
