@@ -70,12 +70,13 @@ pid_t spawn(Work work) {
 }
 
 void run_node(std::uint32_t number, std::chrono::milliseconds limit, std::uint16_t port,
-              int listen_fd, int events) {
+              int listen_fd, int key_fd, int events) {
   actors::membership_options options;
   options.node = node_id{number};
   options.nodes = nodes;
   options.rendezvous_port = port;
   options.listen_fd = number == 0 ? listen_fd : -1;
+  options.key_fd = key_fd;
   if (number != 0) ::close(listen_fd);
   options.job_id = "bench";
   options.node_timeout = limit;
@@ -134,6 +135,7 @@ class job {
     if (::pipe(events_.data()) != 0) std::exit(1);
     const auto rendezvous = *actors::listen_on_loopback();
     const auto link = *actors::listen_on_loopback();
+    const auto key_fd = *actors::key_descriptor();
     link_ = spawn([&] {
       ::close(rendezvous.fd);
       run_link(link, rendezvous.port);
@@ -141,10 +143,12 @@ class job {
     for (std::uint32_t n = 0; n < nodes; ++n)
       pids_[n] = spawn([&] {
         ::close(link.fd);
-        run_node(n, limit_, n == 2 ? link.port : rendezvous.port, rendezvous.fd, events_[1]);
+        run_node(n, limit_, n == 2 ? link.port : rendezvous.port, rendezvous.fd, key_fd,
+                 events_[1]);
       });
     ::close(rendezvous.fd);
     ::close(link.fd);
+    ::close(key_fd);
   }
   job(const job&) = delete;
   job& operator=(const job&) = delete;

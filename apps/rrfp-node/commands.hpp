@@ -27,6 +27,7 @@ struct join_options {
   std::optional<std::string> master_host;
   std::optional<std::uint16_t> master_port;
   int rendezvous_fd = -1;  ///< a listening socket, inherited from the launcher
+  int key_fd = -1;         ///< the key of the run, inherited from the launcher
   bool launched = false;   ///< started by the launcher, which reports for the nodes
 };
 

@@ -28,6 +28,7 @@ actors::join_hooks hooks_of(const join_options& join, std::string description,
                             std::stop_token stop) {
   actors::join_hooks hooks;
   hooks.listen_fd = join.rendezvous_fd;
+  hooks.key_fd = join.key_fd;
   hooks.version = RRFP_VERSION;
   hooks.description = std::move(description);
   hooks.stop = std::move(stop);

@@ -85,12 +85,13 @@ status check_metrics(const std::optional<http_address>& first, std::uint32_t nod
 std::vector<std::string> arguments_of(const command_options& options, std::uint32_t node,
                                       const std::optional<http_address>& metrics,
                                       const std::string& reports,
-                                      const actors::listening_socket& rendezvous) {
+                                      const actors::listening_socket& rendezvous, int key_fd) {
   std::vector<std::string> all{"rrfp-node", "join", options.job};
   for (const auto& s : options.settings) all.insert(all.end(), {"--set", s});
   all.insert(all.end(),
              {"--nnodes", std::to_string(options.local_nodes), "--node-rank", std::to_string(node),
-              "--rendezvous", fmt::format("127.0.0.1:{}", rendezvous.port), "--launched"});
+              "--rendezvous", fmt::format("127.0.0.1:{}", rendezvous.port), "--key-fd",
+              std::to_string(key_fd), "--launched"});
   if (node == 0) {
     all.insert(all.end(), {"--rendezvous-fd", std::to_string(rendezvous.fd)});
     if (!options.json.empty()) all.insert(all.end(), {"--json", options.json});
@@ -162,15 +163,18 @@ int launch_nodes(const command_options& options, const job::job& j,
                  interrupt_watch& interrupts) {
   if (auto can = check_metrics(metrics, options.local_nodes); !can) return end_with(can.failure());
   const auto rendezvous = actors::listen_on_loopback();
-  if (!rendezvous) {
-    print_error("rrfp-node: {}\n", rendezvous.message());
+  // A descriptor: all users can read a command line, and an environment passes to every child
+  // process and into crash reports.
+  const auto key_fd = actors::key_descriptor();
+  if (!rendezvous || !key_fd) {
+    print_error("rrfp-node: {}\n", rendezvous ? key_fd.message() : rendezvous.message());
     return exit_failed;
   }
   std::fflush(nullptr);
   std::vector<child> nodes(options.local_nodes);
   const auto launcher = ::getpid();
   for (std::uint32_t n = 0; n < nodes.size(); ++n) {
-    const auto arguments = arguments_of(options, n, metrics, reports, *rendezvous);
+    const auto arguments = arguments_of(options, n, metrics, reports, *rendezvous, *key_fd);
     nodes[n].pid = ::fork();
     if (nodes[n].pid == 0) become_node(arguments, launcher);
     if (nodes[n].pid < 0) {
@@ -181,6 +185,7 @@ int launch_nodes(const command_options& options, const job::job& j,
     nodes[n].alive = true;
   }
   ::close(rendezvous->fd);
+  ::close(*key_fd);
 
   const auto count_alive = [&] {
     return std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });

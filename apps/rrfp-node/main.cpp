@@ -71,6 +71,7 @@ void add_place(CLI::App& command, apps::join_options& place) {
       ->check(CLI::Range(1, 65535))
       ->excludes(rendezvous);
   command.add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
+  command.add_option("--key-fd", place.key_fd)->group("");
   command.add_flag("--launched", place.launched)->group("");
 }
 

@@ -58,6 +58,7 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.rendezvous_port = place.port;
   m.listen_fd = hooks.listen_fd;
   m.key_file = t.key_file;
+  m.key_fd = hooks.key_fd;
   m.job_id = j.name;
   m.job_hash = fingerprint(j);
   m.version = std::move(hooks.version);

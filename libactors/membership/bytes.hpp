@@ -2,7 +2,6 @@
 /// template `fields(archive)`; both directions and the limits follow from that.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,10 +18,6 @@ class byte_writer {
     for (std::size_t i = 0; i < sizeof(T); ++i) out_.push_back(static_cast<char>(value >> (8 * i)));
   }
   void operator()(const std::int64_t& value) { (*this)(static_cast<std::uint64_t>(value)); }
-  template <std::size_t n>
-  void operator()(const std::array<unsigned char, n>& bytes) {
-    out_.append(reinterpret_cast<const char*>(bytes.data()), n);
-  }
   void text(const std::string& value, std::size_t) {
     (*this)(static_cast<std::uint32_t>(value.size()));
     out_ += value;
@@ -52,11 +47,6 @@ class byte_reader {
     std::uint64_t bits = 0;
     (*this)(bits);
     value = static_cast<std::int64_t>(bits);
-  }
-  template <std::size_t n>
-  void operator()(std::array<unsigned char, n>& bytes) {
-    const auto from = next(n);
-    for (std::size_t i = 0; i < from.size(); ++i) bytes[i] = static_cast<unsigned char>(from[i]);
   }
   void text(std::string& value, std::size_t bytes_max) {
     std::uint32_t size = 0;

@@ -1,28 +1,57 @@
-/// Frames over one connected non-blocking socket.
+/// Frames inside TLS over one connected non-blocking socket.
 #pragma once
 
-#include <rrfp/base/result.hpp>
+#include <optional>
+#include <string>
 
 #include "frames.hpp"
 #include "sockets.hpp"
+#include "tls.hpp"
 
 namespace rrfp::actors::control {
 
 class channel {
  public:
+  /// What has come, and why nothing more will.
+  struct arrival {
+    enum class end : std::uint8_t {
+      none,
+      closed,
+      strange,  ///< the bytes are no TLS
+      refused,  ///< the other side does not accept the key
+      invalid,  ///< the other side does not have the key
+    };
+    bool any = false;  ///< on a connection without TLS: all of its opening
+    end ended = end::none;
+    std::string why{};  ///< of closed, strange and invalid
+  };
+
   explicit channel(file_descriptor fd);
 
-  int fd() const { return fd_.get(); }
+  /// Begins TLS as a node.
+  void begin_tls(const tls_context& context, secret psk, node_id self);
+  /// Begins TLS as node 0, once receive() has found the opening of TLS.
+  void begin_tls(const tls_context& context, secret psk);
+  bool has_tls() const { return tls_.has_value(); }
+  /// The TLS handshake is complete: the other side has the key.
+  bool is_secure() const { return secure_; }
+  std::optional<node_id> named() const { return tls_ ? tls_->named() : std::nullopt; }
+
+  /// For poll(). A negative descriptor: nothing to wait for.
+  int fd_to_poll() const;
+  short events() const;
   outbox& out() { return out_; }
   const outbox& out() const { return out_; }
   frame_reader& in() { return in_; }
 
-  /// Reads the available bytes, 256 KiB at most. An error means that the connection ended; its text
-  /// is for the user. Read the frames received before the end first. Whether any bytes came.
-  result<bool> receive();
+  /// Reads the available bytes, 256 KiB at most. Read the frames received before the end first.
+  arrival receive();
   /// Writes as much as the socket accepts.
   status flush();
-  /// Ends writing: the other side reads all that was written, then an end of file.
+  /// Sends this as the last frame, in clear text to a stranger without TLS, and ends writing. The
+  /// frames that wait are not sent.
+  void refuse(const frame& last);
+  /// Ends writing and TLS: the other side reads all that was written, then an end of file.
   void end_writing();
   /// Reads and discards; false at the end of the connection.
   bool discard();
@@ -30,10 +59,15 @@ class channel {
   const address& other_side() const { return other_side_; }
 
  private:
+  arrival receive_opening();
+
   file_descriptor fd_;
   address other_side_;
   frame_reader in_;
   outbox out_;
+  std::string opening_;  ///< until TLS begins
+  std::optional<tls> tls_;
+  bool secure_ = false;
 };
 
 }  // namespace rrfp::actors::control

@@ -48,13 +48,17 @@ status check(const membership_options& o, const std::string& card) {
 }  // namespace
 
 result<std::unique_ptr<membership>> membership::join(membership_options options, std::string card) {
-  // Takes ownership of the socket even if the join fails.
-  control::file_descriptor inherited{options.listen_fd};
+  // Takes ownership of both even if the join fails.
+  control::file_descriptor inherited{options.listen_fd}, key_of_run{options.key_fd};
   if (const auto good = check(options, card); !good) return good.failure();
-  auto key = options.key_file.empty() ? result<control::secret>{control::secret::without_key_file()}
-                                      : control::read_key_file(options.key_file);
-  if (!key) return key.failure();
-  auto watcher = std::make_unique<control::watcher>(std::move(options), *std::move(key),
+  std::optional<control::secret> key;
+  if (!options.key_file.empty() || key_of_run.open()) {
+    auto read = options.key_file.empty() ? control::read_descriptor(key_of_run.get())
+                                         : control::read_key_file(options.key_file);
+    if (!read) return read.failure();
+    key = *std::move(read);
+  }
+  auto watcher = std::make_unique<control::watcher>(std::move(options), std::move(key),
                                                     std::move(card), std::move(inherited));
   if (const auto joined = watcher->join(); !joined) return joined.failure();
   return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
@@ -105,6 +109,12 @@ result<listening_socket> listen_on_loopback() {
   if (inheritable < 0)
     return error{fmt::format("cannot duplicate a socket: {}", std::strerror(errno))};
   return listening_socket{inheritable, control::local_address(inheritable).port()};
+}
+
+result<int> key_descriptor() {
+  const auto key = control::draw_key();
+  if (!key) return key.failure();
+  return control::to_descriptor(*key);
 }
 
 }  // namespace rrfp::actors

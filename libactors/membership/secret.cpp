@@ -5,10 +5,12 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
+#include <openssl/kdf.h>
 #include <openssl/params.h>
 #include <openssl/rand.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <rrfp/base/check.hpp>
@@ -20,6 +22,8 @@ namespace rrfp::actors::control {
 
 namespace {
 
+constexpr std::size_t psk_bytes = 32;
+
 struct closer {
   int fd;
   ~closer() { ::close(fd); }
@@ -30,15 +34,6 @@ error key_error(const std::string& path, std::string_view problem) {
 }
 
 }  // namespace
-
-secret secret::without_key_file() {
-  constexpr std::string_view constant = "rrfp: a job on loopback without a key";
-  return secret{std::vector<unsigned char>{constant.begin(), constant.end()}};
-}
-
-secret::secret(digest& bytes) : bytes_(bytes.begin(), bytes.end()) {
-  OPENSSL_cleanse(bytes.data(), bytes.size());
-}
 
 secret& secret::operator=(secret&& other) noexcept {
   if (this != &other) {
@@ -87,35 +82,48 @@ result<secret> read_key_file(const std::string& path) {
   return key;
 }
 
-result<nonce> fresh_nonce() {
-  nonce bytes{};
+result<secret> draw_key() {
+  std::vector<unsigned char> bytes(drawn_key_bytes);
   if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
     return error{"the random source of OpenSSL failed"};
-  return bytes;
+  return secret{std::move(bytes)};
 }
 
-digest hmac(const secret& key, std::initializer_list<std::string_view> parts) {
-  static EVP_MAC* const algorithm = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
-  RRFP_CHECK(algorithm != nullptr, "OpenSSL has no HMAC");
-  const std::unique_ptr<EVP_MAC_CTX, void (*)(EVP_MAC_CTX*)> context{EVP_MAC_CTX_new(algorithm),
-                                                                     EVP_MAC_CTX_free};
+result<int> to_descriptor(const secret& key) {
+  const int fd = ::memfd_create("rrfp key", 0);
+  const auto& bytes = key.bytes();
+  if (fd < 0 || ::pwrite(fd, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    const error failed{fmt::format("cannot pass on a key: {}", std::strerror(errno))};
+    if (fd >= 0) ::close(fd);
+    return failed;
+  }
+  return fd;
+}
+
+result<secret> read_descriptor(int fd) {
+  std::vector<unsigned char> bytes(drawn_key_bytes);
+  if (::pread(fd, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return error{fmt::format("descriptor {}: expected a key of {} bytes", fd, drawn_key_bytes)};
+  return secret{std::move(bytes)};
+}
+
+secret derive_psk(const secret& key) {
+  const std::unique_ptr<EVP_KDF, void (*)(EVP_KDF*)> hkdf{EVP_KDF_fetch(nullptr, "HKDF", nullptr),
+                                                          EVP_KDF_free};
+  const std::unique_ptr<EVP_KDF_CTX, void (*)(EVP_KDF_CTX*)> context{EVP_KDF_CTX_new(hkdf.get()),
+                                                                     EVP_KDF_CTX_free};
   char sha256[] = "SHA256";
-  const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string("digest", sha256, 0),
-                                   OSSL_PARAM_construct_end()};
-  bool good = EVP_MAC_init(context.get(), key.bytes().data(), key.bytes().size(), parameters) == 1;
-  for (const auto part : parts)
-    good =
-        good && EVP_MAC_update(context.get(), reinterpret_cast<const unsigned char*>(part.data()),
-                               part.size()) == 1;
-  digest out{};
-  std::size_t size = 0;
-  good = good && EVP_MAC_final(context.get(), out.data(), &size, out.size()) == 1;
-  RRFP_CHECK(good && size == out.size(), "HMAC-SHA256 of OpenSSL failed");
-  return out;
-}
-
-bool equal(const digest& a, const digest& b) {
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  char label[] = "rrfp control psk";
+  auto* const bytes = const_cast<unsigned char*>(key.bytes().data());
+  const OSSL_PARAM parameters[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, sha256, 0),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, bytes, key.bytes().size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, label, sizeof label - 1),
+      OSSL_PARAM_construct_end()};
+  std::vector<unsigned char> psk(psk_bytes);
+  RRFP_CHECK(EVP_KDF_derive(context.get(), psk.data(), psk.size(), parameters) == 1,
+             "HKDF-SHA256 of OpenSSL failed");
+  return secret{std::move(psk)};
 }
 
 }  // namespace rrfp::actors::control

@@ -1,12 +1,9 @@
-/// The shared key, nonces and HMACs. Only `secret` holds key bytes, and it wipes them; no function
-/// here puts them into a message.
+/// The key of a job. Only `secret` holds key bytes, and it wipes them; no function here puts them
+/// into a message.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <initializer_list>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <rrfp/base/result.hpp>
@@ -15,22 +12,19 @@ namespace rrfp::actors::control {
 
 inline constexpr std::size_t key_bytes_min = 16;
 inline constexpr std::size_t key_bytes_max = 4096;
+/// The size of a key that rrfp draws.
+inline constexpr std::size_t drawn_key_bytes = 32;
 
-using nonce = std::array<unsigned char, 32>;
-using digest = std::array<unsigned char, 32>;
-
-/// Key bytes, wiped on destruction. Never empty: the key of a job without a key file is a public
-/// constant.
+/// Key bytes, wiped on destruction.
 class secret {
  public:
-  static secret without_key_file();
   explicit secret(std::vector<unsigned char> bytes) : bytes_(std::move(bytes)) {}
-  explicit secret(digest& bytes);  ///< wipes `bytes`
   ~secret() { wipe(); }
   secret(secret&& other) noexcept : bytes_(std::move(other.bytes_)) {}
   secret& operator=(secret&& other) noexcept;
 
   const std::vector<unsigned char>& bytes() const { return bytes_; }
+  bool operator==(const secret&) const = default;
 
  private:
   void wipe() noexcept;
@@ -42,17 +36,14 @@ class secret {
 /// without the line end.
 result<secret> read_key_file(const std::string& path);
 
-result<nonce> fresh_nonce();
+/// Random bytes.
+result<secret> draw_key();
+/// A descriptor with the key, which stays open across exec.
+result<int> to_descriptor(const secret& key);
+/// Reads what to_descriptor() has written; several processes may.
+result<secret> read_descriptor(int fd);
 
-/// HMAC-SHA256 over the concatenated parts.
-digest hmac(const secret& key, std::initializer_list<std::string_view> parts);
-
-/// In constant time.
-bool equal(const digest& a, const digest& b);
-
-template <std::size_t n>
-std::string_view view(const std::array<unsigned char, n>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), n};
-}
+/// The pre-shared key of TLS that follows from the key of a job: HKDF-SHA256, 32 bytes.
+secret derive_psk(const secret& key);
 
 }  // namespace rrfp::actors::control

@@ -24,9 +24,12 @@ constexpr int accepts_per_turn = 16;
 
 std::int64_t ns(clock::time_point t) { return t.time_since_epoch().count(); }
 
-short events_of(const channel& c) {
-  return static_cast<short>(c.out().empty() ? POLLIN : POLLIN | POLLOUT);
-}
+/// How many connections may hold memory of OpenSSL before they have joined, and how long one may
+/// keep it while others wait: a node needs one round trip.
+constexpr std::ptrdiff_t tls_slots = 6;
+constexpr std::chrono::milliseconds tls_slot_min{100};
+
+pollfd polled_for(const channel& c) { return {c.fd_to_poll(), c.events(), 0}; }
 
 }  // namespace
 
@@ -47,6 +50,8 @@ void watcher::watch() {
     reason = give_up_reason_;
   }
   feed(event::closing{reason});
+  // While no other job can listen at this port.
+  if (leads() && run_key_file_) run_key_file_->remove();
   listener_.reset();
   wind_down();
 }
@@ -66,7 +71,7 @@ void watcher::one_turn() {
 
 void watcher::wait_for_sockets() {
   std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}, {listener_.get(), listens_, 0}};
-  for (auto& [id, l] : links_) polled.push_back({l.io.fd(), events_of(l.io), 0});
+  for (const auto& [id, l] : links_) polled.push_back(polled_for(l.io));
   const auto until = clock::now() + turn();
   const auto left = (connect_at_ ? std::min(until, *connect_at_) : until) - clock::now();
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(left).count();
@@ -79,34 +84,88 @@ void watcher::receive(connection_id id, link& l) {
     if (!l.io.discard()) feed(event::closed{id, {}});
     return;
   }
-  const auto received = l.io.receive();
-  if (received && *received) feed(event::heard{id});
+  const auto arrived = l.io.receive();
+  if (!l.io.has_tls() && arrived.any) return begin_tls(id, l);
+  if (arrived.any) feed(event::heard{id});
   // The frames before the end of the connection count: a goodbye may be among them.
   while (!l.closed && !l.refused) {
     auto next = l.io.in().next();
     if (!next) return feed(event::garbled{id, next.message()});
     if (!next->has_value()) break;
-    if (l.handshake.index() != 0)
-      on_handshake(id, l, **next);
-    else
+    if (l.admitted) {
       feed(event::received{id, to_message(**next)});
+      continue;
+    }
+    const auto v = leads() ? judge_claim(job_, **next) : judge_answer(**next);
+    if (v.refusal.empty())
+      feed(event::proven{id, *v.node});
+    else
+      feed(event::refused{id, v.node, v.refusal, v.for_now});
   }
-  if (!received && !l.closed) feed(event::closed{id, received.message()});
+  if (!l.closed && !l.refused) on_end(id, l, arrived);
 }
 
-void watcher::on_handshake(connection_id id, link& l, const frame& f) {
-  const auto take = [&](auto& handshake) {
-    auto v = handshake.handle(f);
-    if (!v) return feed(event::closed{id, v.message()});
-    switch (v->next) {
-      case verdict::step::more: return l.io.out().add_urgent(std::move(v->answer));
-      case verdict::step::proven: return feed(event::proven{id, *handshake.claimed()});
-      case verdict::step::refused:
-        return feed(event::refused{id, handshake.claimed(), v->reason, v->for_now});
-    }
-  };
-  if (auto* server = std::get_if<server_handshake>(&l.handshake)) return take(*server);
-  take(std::get<client_handshake>(l.handshake));
+void watcher::on_end(connection_id id, link& l, const channel::arrival& last) {
+  switch (last.ended) {
+    case channel::arrival::end::none: return;
+    case channel::arrival::end::closed: return feed(event::closed{id, last.why});
+    case channel::arrival::end::strange:
+      return feed(event::garbled{
+          id, leads() ? last.why : "the listener is not node 0 of an rrfp job of this version"});
+    case channel::arrival::end::refused: return on_refused_key(id, l);
+    case channel::arrival::end::invalid:
+      if (l.io.is_secure()) return feed(event::garbled{id, last.why});
+      return feed(event::refused{
+          id, l.io.named(),
+          leads() ? "key refused" : "the listener did not prove that it has the key", false});
+  }
+}
+
+/// On a node other than 0.
+void watcher::on_refused_key(connection_id id, const link& l) {
+  std::string reason = "refused by node 0: key refused";
+  if (!run_key_file_) return feed(event::refused{id, {}, reason, false});
+  if (!run_key_file_->has_changed()) {
+    reason +=
+        fmt::format(" (this node has no transport.key_file, and used {})", run_key_file_->path());
+    return feed(event::refused{id, {}, reason, false});
+  }
+  // Another job has ended at this port in the meantime: try again with the key that is there now.
+  feed(event::closed{id, reason});
+  carry_out(action::waiting{fmt::format("rendezvous {}: {}", l.io.other_side().text(), reason)});
+}
+
+void watcher::begin_tls(connection_id id, link& l) {
+  if (!may_begin_tls()) return;
+  auto k = key();
+  if (!k) return feed(event::closed{id, k.message()});
+  l.io.begin_tls(tls_, *std::move(k));
+  l.tls_since = clock::now();
+  receive(id, l);
+}
+
+bool watcher::may_begin_tls() {
+  link* oldest = nullptr;
+  connection_id id;
+  std::ptrdiff_t held = 0;
+  for (auto& [other, l] : links_) {
+    if (!l.holds_tls_slot()) continue;
+    ++held;
+    if (oldest != nullptr && oldest->tls_since <= l.tls_since) continue;
+    oldest = &l;
+    id = other;
+  }
+  if (held < tls_slots) return true;
+  if (clock::now() - oldest->tls_since < tls_slot_min) return false;
+  feed(event::closed{id, "closed for a newer connection"});
+  return true;
+}
+
+result<secret> watcher::key() {
+  if (key_) return derive_psk(*key_);
+  auto shared = run_key_file_->read_or_create();
+  if (!shared) return shared.failure();
+  return derive_psk(*shared);
 }
 
 void watcher::serve_requests() {
@@ -159,6 +218,9 @@ status watcher::open_listener() {
   if (options_.key_file.empty() && !at.is_loopback())
     return error{
         fmt::format("the inherited socket listens on {}, which requires a key file", at.text())};
+  if (!key_) run_key_file_.emplace(at.port());
+  // So that an unusable file is an error now, not at the first handshake.
+  if (const auto usable = key(); !usable) return usable.failure();
   feed(event::listening{at.text(), at.host()});
   return success();
 }
@@ -188,7 +250,7 @@ void watcher::accept_all() {
     // Without free descriptors poll() would always report "ready": skip the listener for one turn.
     listens_ = !fd && (errno == EMFILE || errno == ENFILE) ? 0 : POLLIN;
     if (!fd) return;
-    open_link<server_handshake>(std::move(*fd));
+    open_link(std::move(*fd));
   }
 }
 
@@ -198,8 +260,7 @@ void watcher::connect() {
   while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
   if (!lookup.done()) return;
   if (!lookup.answer()) return feed(event::unreachable{"rendezvous " + lookup.answer().message()});
-  const auto random = fresh_nonce();
-  if (!random) return feed(event::unreachable{random.message(), true});
+  if (!key_ && !run_key_file_) run_key_file_.emplace(options_.rendezvous_port);
   std::string problem;
   for (const auto& to : *lookup.answer()) {
     if (options_.key_file.empty() && !to.is_loopback())
@@ -208,10 +269,13 @@ void watcher::connect() {
                       "loopback address only",
                       to.text()),
           true});
+    auto k = key();
+    if (!k) return feed(event::unreachable{k.message(), true});
     auto fd = connect_to(to, problem);
     if (!fd) continue;
-    auto& l = open_link<client_handshake>(*std::move(fd), options_.node, *random);
-    return l.io.out().add_urgent(std::get<client_handshake>(l.handshake).greeting());
+    auto& l = open_link(*std::move(fd));
+    l.io.begin_tls(tls_, *std::move(k), options_.node);
+    return l.io.out().add_urgent(to_frame(claim{wire_version, job_, options_.node.value()}));
   }
   feed(event::unreachable{fmt::format("cannot connect to the rendezvous {}", problem)});
 }
@@ -229,11 +293,9 @@ std::optional<file_descriptor> watcher::connect_to(const address& to, std::strin
   return std::move(*fd);
 }
 
-template <class Handshake, class... Arguments>
-watcher::link& watcher::open_link(file_descriptor fd, const Arguments&... arguments) {
+watcher::link& watcher::open_link(file_descriptor fd) {
   const connection_id id{links_opened_++};
   auto& l = links_.try_emplace(id, std::move(fd)).first->second;
-  l.handshake.emplace<Handshake>(key_, job_, arguments...);
   feed(event::opened{id, l.io.other_side().text(), l.io.other_side().host()});
   return l;
 }
@@ -258,7 +320,7 @@ void watcher::wind_down() {
   std::set<channel*> writing{open.begin(), open.end()};
   while (!open.empty() && clock::now() < until) {
     std::vector<pollfd> ends;
-    for (auto* c : open) ends.push_back({c->fd(), events_of(*c), 0});
+    for (const auto* c : open) ends.push_back(polled_for(*c));
     std::erase_if(open, [&](channel* c) { return !c->flush().ok(); });
     for (auto* c : open)
       if (c->out().empty() && writing.erase(c) != 0) c->end_writing();
@@ -281,24 +343,15 @@ void watcher::carry_out(const action::connect& a) {
 
 void watcher::carry_out(const action::admit& a) {
   auto& l = links_.at(a.connection);
-  if (const auto* server = std::get_if<server_handshake>(&l.handshake)) {
-    l.io.out().add_urgent(server->acceptance());
-    auto keys = server->keys();
-    l.io.out().seal_with(std::move(keys.from_node_0));
-    l.io.in().expect_seal(std::move(keys.to_node_0));
-  } else {
-    auto keys = std::get<client_handshake>(l.handshake).keys();
-    l.io.out().seal_with(std::move(keys.to_node_0));
-    l.io.in().expect_seal(std::move(keys.from_node_0));
-  }
-  l.handshake = std::monostate{};
+  if (leads()) l.io.out().add_urgent(to_frame(accept{}));
+  l.io.in().accept_large();
+  l.admitted = true;
 }
 
 void watcher::carry_out(const action::refuse& a) {
   auto& l = links_.at(a.connection);
-  l.io.out().add_urgent(to_frame(refuse{a.reason, a.for_now}));
+  l.io.refuse(to_frame(refuse{a.reason, a.for_now}));
   l.refused = true;
-  if (l.io.flush()) l.io.end_writing();
 }
 
 void watcher::carry_out(const action::send& a) {

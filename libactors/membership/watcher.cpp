@@ -18,11 +18,13 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o, st
 
 }  // namespace
 
-watcher::watcher(membership_options options, secret key, std::string card, file_descriptor listener)
+watcher::watcher(membership_options options, std::optional<secret> key, std::string card,
+                 file_descriptor listener)
     : options_(std::move(options)),
       key_(std::move(key)),
-      job_{options_.version, options_.job_id, options_.job_hash, 0, options_.nodes},
+      job_{options_.version, options_.job_id, options_.job_hash, options_.nodes},
       core_(core_of(options_, std::move(card))),
+      tls_(leads() ? tls_context::side::node_0 : tls_context::side::node),
       listener_(std::move(listener)) {}
 
 void watcher::end() {

@@ -25,7 +25,7 @@
 #include <rrfp/membership_core/leader_core.hpp>
 
 #include "channel.hpp"
-#include "handshake.hpp"
+#include "run_key_file.hpp"
 
 #include <poll.h>
 
@@ -35,8 +35,10 @@ using clock = std::chrono::steady_clock;
 
 class watcher {
  public:
-  /// `listener`: of node 0, a socket that already listens, or empty.
-  watcher(membership_options options, secret key, std::string card, file_descriptor listener);
+  /// Without a key the nodes share a run_key_file. `listener`: of node 0, a socket that already
+  /// listens, or empty.
+  watcher(membership_options options, std::optional<secret> key, std::string card,
+          file_descriptor listener);
   ~watcher() { end(); }
 
   /// Starts the watch thread and blocks until the node has joined, or until the join fails.
@@ -57,9 +59,12 @@ class watcher {
     explicit link(file_descriptor fd) : io(std::move(fd)) {}
 
     channel io;
-    std::variant<std::monostate, server_handshake, client_handshake> handshake;  ///< until admitted
-    bool refused = false;  ///< the reason is being sent
-    bool closed = false;   ///< removed at the end of the turn
+    bool admitted = false;  ///< both sides have proved the key and agree about the job
+    bool refused = false;   ///< the reason was sent
+    bool closed = false;    ///< removed at the end of the turn
+    clock::time_point tls_since{};
+
+    bool holds_tls_slot() const { return io.has_tls() && !admitted && !refused && !closed; }
   };
 
   // For the process.
@@ -74,7 +79,14 @@ class watcher {
   void one_turn();
   void wait_for_sockets();
   void receive(connection_id id, link& l);
-  void on_handshake(connection_id id, link& l, const frame& f);
+  void on_end(connection_id id, link& l, const channel::arrival& last);
+  /// Node 0 begins TLS on a connection with the right first bytes, if few others hold memory for
+  /// it.
+  void begin_tls(connection_id id, link& l);
+  bool may_begin_tls();
+  void on_refused_key(connection_id id, const link& l);
+  /// The key of the next connection.
+  result<secret> key();
   void serve_requests();
   void flush();
   /// Calls on_lost if there is a loss and a callback that has not been called.
@@ -86,8 +98,7 @@ class watcher {
   void connect();
   std::optional<file_descriptor> connect_to(const address& to, std::string& problem);
   /// Adds a link and feeds that it is open.
-  template <class Handshake, class... Arguments>
-  link& open_link(file_descriptor fd, const Arguments&... arguments);
+  link& open_link(file_descriptor fd);
   /// Waits until `fd` is ready, the process makes a request, or `until`. True if `fd` is ready.
   bool wait_for(int fd, short events, clock::time_point until);
   clock::duration turn() const { return options_.heartbeat / 2; }
@@ -119,7 +130,7 @@ class watcher {
   void report(Change change);
 
   const membership_options options_;
-  const secret key_;
+  const std::optional<secret> key_;
   const job_identity job_;
   const wake_event wake_;
 
@@ -150,6 +161,8 @@ class watcher {
 
   // Used only by the watch thread.
   std::variant<leader_core, follower_core> core_;
+  tls_context tls_;
+  std::optional<run_key_file> run_key_file_;  ///< once the port is known
   file_descriptor listener_;
   short listens_ = POLLIN;
   std::map<connection_id, link> links_;

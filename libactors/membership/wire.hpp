@@ -1,80 +1,56 @@
-/// The messages of the handshake, as WIRE.md describes them. Those that follow it are in
-/// rrfp/membership_core/messages.hpp.
+/// The messages that decide who may join, as WIRE.md describes them, and the decision. Those that
+/// follow are in rrfp/membership_core/messages.hpp.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include <rrfp/base/ids.hpp>
 #include <rrfp/membership_core/messages.hpp>
 
 #include "bytes.hpp"
-#include "secret.hpp"
 
 namespace rrfp::actors::control {
 
 using namespace membership_core;
 
-inline constexpr std::uint32_t magic = 0x70667272;  // "rrfp"
-inline constexpr std::uint16_t wire_version = 2;
-/// Size limits of a frame without its length, during the handshake and after it.
-inline constexpr std::size_t open_frame_bytes_max = 4096;
-inline constexpr std::size_t sealed_frame_bytes_max = 128 * 1024;
+inline constexpr std::uint16_t wire_version = 3;
+/// Size limits of a frame without its length, before node 0 has accepted the claim and after it.
+inline constexpr std::size_t early_frame_bytes_max = 4096;
+inline constexpr std::size_t frame_bytes_max = 128 * 1024;
 
 /// The values on which all nodes of a job must agree.
 struct job_identity {
   std::string version;
   std::string job_id;
   std::uint64_t job_hash = 0;
-  std::uint32_t reserved = 0;  ///< always 0
   std::uint32_t nodes = 0;
 
   static void fields(auto& a, auto& m) {
     a.text(m.version, name_bytes_max);
     a.text(m.job_id, name_bytes_max);
     a(m.job_hash);
-    a(m.reserved);
     a(m.nodes);
   }
 };
 
-struct hello {
-  static constexpr std::uint8_t type = 1;
-  std::uint32_t mark = magic;
-  std::uint16_t wire = wire_version;
-  nonce random{};
-
-  static void fields(auto& a, auto& m) {
-    a(m.mark);
-    a(m.wire);
-    a(m.random);
-  }
-};
-
-struct challenge {
-  static constexpr std::uint8_t type = 2;
-  nonce random{};
-
-  static void fields(auto& a, auto& m) { a(m.random); }
-};
-
 struct claim {
   static constexpr std::uint8_t type = 3;
+  std::uint16_t wire = wire_version;
   job_identity job;
   std::uint32_t node = 0;
-  digest proof{};
 
   static void fields(auto& a, auto& m) {
+    a(m.wire);
     job_identity::fields(a, m.job);
     a(m.node);
-    a(m.proof);
   }
 };
 
 struct accept {
   static constexpr std::uint8_t type = 4;
-  digest proof{};
-
-  static void fields(auto& a, auto& m) { a(m.proof); }
+  static void fields(auto&, auto&) {}
 };
 
 struct refuse {
@@ -88,5 +64,22 @@ struct refuse {
     a(m.for_now);
   }
 };
+
+struct frame {
+  std::uint8_t type = 0;
+  std::string payload;
+};
+
+/// What a side says to the first frame of the other one, which has the key.
+struct verdict {
+  std::optional<node_id> node;  ///< the other side; as claimed, if it is refused
+  std::string refusal{};        ///< why it is refused; empty: it is not
+  bool for_now = false;         ///< a later attempt may succeed after this refusal
+};
+
+/// Of node 0 on the claim of a node.
+verdict judge_claim(const job_identity& job, const frame& f);
+/// Of a node on the answer of node 0.
+verdict judge_answer(const frame& f);
 
 }  // namespace rrfp::actors::control

@@ -93,6 +93,7 @@ TEST_CASE("A node 0 that stalls is lost within 2 s, and names itself when it res
 
 TEST_CASE("A node 0 that is cut off from all nodes names itself, and the others name it") {
   job all{3};
+  all.use_good_key();
   relay link{all.port()};
   lines lost;
   std::vector<std::future<joined>> joining;
@@ -182,6 +183,7 @@ TEST_CASE("A job of which all nodes are stopped continues when all resume") {
 
 TEST_CASE("A cut link is a loss on both of its sides") {
   job all{3};
+  all.use_good_key();
   relay link{all.port()};
   lines lost;
   auto zero = begin_join(all.options(0));
@@ -268,6 +270,7 @@ TEST_CASE("A process that leaves and then ends at once is no loss") {
 TEST_CASE("A leave ends at its limit when the others do not answer") {
   const auto who = GENERATE(0u, 1u);
   job all{2};
+  all.use_good_key();
   relay link{all.port()};
   auto zero = begin_join(all.options(0));
   auto options = all.options(1);

@@ -20,8 +20,7 @@
 
 #include <rrfp/actors/membership.hpp>
 
-#include "frames.hpp"
-#include "handshake.hpp"
+#include "channel.hpp"
 #include "program.hpp"
 
 #include <poll.h>
@@ -67,6 +66,16 @@ class lines {
   std::vector<std::string> all_;
 };
 
+/// Writes a key file with these bytes and this mode.
+inline std::string write_key(const std::string& file, const std::string& bytes,
+                             mode_t mode = 0600) {
+  std::ofstream{file} << bytes;
+  ::chmod(file.c_str(), mode);
+  return file;
+}
+
+inline const std::string good_key = "0123456789abcdef0123456789abcdef";
+
 /// A job whose rendezvous is a free port of this machine.
 class job {
  public:
@@ -81,6 +90,8 @@ class job {
     return listening_.fd;
   }
   void use_key(const std::string& file) { key_file_ = file; }
+  /// good_key. A job needs a key file if its nodes reach node 0 at different ports.
+  void use_good_key() { use_key(write_key(folder_ / "key", good_key)); }
 
   /// The refusals that node 0 reported.
   const lines& refusals() const { return refusals_; }
@@ -108,6 +119,7 @@ class job {
   const std::uint32_t nodes_;
   const listening_socket listening_;
   bool given_ = false;
+  const test::scratch_folder folder_;
   std::string key_file_;
   lines refusals_;
 };
@@ -138,18 +150,22 @@ inline void leave_all(std::vector<std::unique_ptr<membership>>& nodes) {
   for (auto& one : leaving) one.join();
 }
 
+/// A socket that is connected to this port.
+inline int connect_to(std::uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
+    throw std::runtime_error("connect() failed");
+  return fd;
+}
+
 /// A connection on which the test sends raw bytes.
 class raw_connection {
  public:
-  explicit raw_connection(std::uint16_t port)
-      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
-      throw std::runtime_error("connect() failed");
-  }
+  explicit raw_connection(std::uint16_t port) : fd_(connect_to(port)) {}
   raw_connection(const raw_connection&) = delete;
   raw_connection& operator=(const raw_connection&) = delete;
   ~raw_connection() { ::close(fd_); }
@@ -160,7 +176,7 @@ class raw_connection {
            static_cast<ssize_t>(bytes.size());
   }
   void end_writing() const { ::shutdown(fd_, SHUT_WR); }
-  /// The next frame, without a seal; nothing at the end or after 8 s.
+  /// The next frame in clear text; nothing at the end or after 8 s.
   std::optional<control::frame> next() {
     const auto until = clock::now() + 8s;
     for (;;) {
@@ -187,6 +203,62 @@ class raw_connection {
   const int fd_;
   control::frame_reader reader_;
 };
+
+inline control::secret psk_of(const std::string& key) {
+  return control::derive_psk(control::secret{{key.begin(), key.end()}});
+}
+
+/// The side of a node of one connection, which sends what the test wants.
+class tls_connection {
+ public:
+  tls_connection(int fd, const std::string& key, std::uint32_t node) : io_(nonblocking(fd)) {
+    io_.begin_tls(context_, psk_of(key), node_id{node});
+    (void)io_.flush();
+  }
+
+  void send(control::frame f) { io_.out().add_urgent(std::move(f)); }
+  /// The next frame; nothing at the end or after 8 s.
+  std::optional<control::frame> next() {
+    for (const auto until = clock::now() + 8s; clock::now() < until;) {
+      auto f = io_.in().next();
+      if (f && f->has_value()) return **f;
+      if (!f || end_ != control::channel::arrival::end::none || !io_.flush()) return std::nullopt;
+      pollfd here{io_.fd_to_poll(), io_.events(), 0};
+      ::poll(&here, 1, 50);
+      end_ = io_.receive().ended;
+    }
+    return std::nullopt;
+  }
+  /// The reason of a refusal of this frame; empty if there is none.
+  std::string refusal_of(control::frame f) {
+    send(std::move(f));
+    const auto answer = next();
+    if (!answer || answer->type != control::refuse::type) return {};
+    return control::decode<control::refuse>(answer->payload).value_or(control::refuse{"?"}).reason;
+  }
+  control::channel::arrival::end ended() const { return end_; }
+
+ private:
+  static control::file_descriptor nonblocking(int fd) {
+    control::prepare(fd);
+    return control::file_descriptor{fd};
+  }
+
+  const control::tls_context context_{control::tls_context::side::node};
+  control::channel io_;
+  control::channel::arrival::end end_ = control::channel::arrival::end::none;
+};
+
+/// The first bytes of a node with this key.
+inline std::string client_hello(const std::string& key) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) throw std::runtime_error("socketpair()");
+  const tls_connection node{ends[0], key, 1};
+  char bytes[4096];
+  const auto got = ::recv(ends[1], bytes, sizeof bytes, MSG_DONTWAIT);
+  ::close(ends[1]);
+  return {bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+}
 
 /// A relay between nodes and node 0 that records what the nodes send and can stop forwarding.
 class relay {
@@ -283,13 +355,5 @@ class relay {
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };
-
-/// Writes a key file with these bytes and this mode.
-inline std::string write_key(const std::string& file, const std::string& bytes,
-                             mode_t mode = 0600) {
-  std::ofstream{file} << bytes;
-  ::chmod(file.c_str(), mode);
-  return file;
-}
 
 }  // namespace rrfp::actors::testing

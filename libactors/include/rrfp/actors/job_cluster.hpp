@@ -21,6 +21,7 @@ status check_descriptors(std::uint32_t nodes);
 struct join_hooks {
   /// See membership_options.
   int listen_fd = -1;
+  int key_fd = -1;
   std::string version;
   /// Describes this node in messages.
   std::string description;

@@ -14,8 +14,9 @@
 ///
 /// The first loss ends the job; later losses follow from it and are not reported.
 ///
-/// A mutual challenge over a shared key decides who may join (WIRE.md in libactors/membership). A
-/// refused join closes its own connection and affects nothing else.
+/// The connections are TLS 1.3 with a shared key (WIRE.md in libactors/membership): only a process
+/// with the key of the job may join. A refused join closes its own connection and affects nothing
+/// else.
 #pragma once
 
 #include <chrono>
@@ -47,8 +48,12 @@ struct membership_options {
   std::uint16_t rendezvous_port = 0;
   /// A socket that already listens, instead of host and port; node 0 only. The membership owns it.
   int listen_fd = -1;
-  /// A file of 16 bytes or more that only its owner may access, the same on every node; "": no key.
+  /// A file of 16 bytes or more that only its owner may access, the same on every node.
   std::string key_file;
+  /// Without a key file: a descriptor of key_descriptor(), which the membership owns. Without both,
+  /// the nodes share a key in a file of this user, named by the port of the rendezvous, in
+  /// $XDG_RUNTIME_DIR or /tmp; node 0 removes it.
+  int key_fd = -1;
 
   /// These three and `nodes` must be the same on every node.
   std::string job_id;
@@ -152,5 +157,9 @@ struct listening_socket {
   std::uint16_t port = 0;
 };
 result<listening_socket> listen_on_loopback();
+
+/// A descriptor with a random key, for the same launcher: nobody else on this machine can join the
+/// nodes that inherit it. It stays open across exec.
+result<int> key_descriptor();
 
 }  // namespace rrfp::actors
