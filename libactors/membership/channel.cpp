@@ -50,7 +50,7 @@ short channel::events() const {
 }
 
 channel::arrival channel::receive_opening() {
-  using enum arrival::end;
+  using enum tls::end;
   std::array<char, opening_bytes> bytes;
   const auto wanted = bytes.size() - opening_.size();
   const auto got = wanted > 0 ? ::recv(fd_.get(), bytes.data(), wanted, 0) : 0;
@@ -63,7 +63,7 @@ channel::arrival channel::receive_opening() {
 }
 
 channel::arrival channel::receive() {
-  using enum arrival::end;
+  using enum tls::end;
   if (!tls_) return receive_opening();
   arrival a;
   tls_->allow(secure_ ? bytes_per_turn : handshake_bytes_per_turn);
@@ -73,12 +73,13 @@ channel::arrival channel::receive() {
     in_.append({bytes.data(), got});
     a.any = true;
   }
-  switch (tls_->ended()) {
-    case tls::end::none: break;
-    case tls::end::closed: return {a.any, closed, connection_error(tls_->error_number())};
-    case tls::end::refused: return {a.any, refused};
-    case tls::end::strange: return {a.any, strange, no_tls};
-    case tls::end::invalid: return {a.any, invalid, "got a record that fails authentication"};
+  a.ended = tls_->ended();
+  switch (a.ended) {
+    case none: break;
+    case closed: a.why = connection_error(tls_->error_number()); break;
+    case strange: a.why = no_tls; break;
+    case refused: break;
+    case invalid: a.why = "got a record that fails authentication"; break;
   }
   return a;
 }

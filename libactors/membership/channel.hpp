@@ -14,15 +14,8 @@ class channel {
  public:
   /// What has come, and why nothing more will.
   struct arrival {
-    enum class end : std::uint8_t {
-      none,
-      closed,
-      strange,  ///< the bytes are no TLS
-      refused,  ///< the other side does not accept the key
-      invalid,  ///< the other side does not have the key
-    };
     bool any = false;  ///< on a connection without TLS: all of its opening
-    end ended = end::none;
+    tls::end ended = tls::end::none;
     std::string why{};  ///< of closed, strange and invalid
   };
 

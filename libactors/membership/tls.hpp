@@ -49,9 +49,9 @@ class tls {
   enum class end : std::uint8_t {
     none,
     closed,   ///< by the other side, or `error_number()`
-    strange,  ///< on a node: the listener does not speak TLS
-    refused,  ///< by the other side: it does not accept the key
-    invalid,  ///< the bytes of the other side are not those of somebody with the key
+    strange,  ///< the bytes of the other side are no TLS
+    refused,  ///< the other side does not accept the key
+    invalid,  ///< the other side does not have the key
   };
 
   /// Of a node.

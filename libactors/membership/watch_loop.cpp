@@ -107,13 +107,13 @@ void watcher::receive(connection_id id, link& l) {
 
 void watcher::on_end(connection_id id, link& l, const channel::arrival& last) {
   switch (last.ended) {
-    case channel::arrival::end::none: return;
-    case channel::arrival::end::closed: return feed(event::closed{id, last.why});
-    case channel::arrival::end::strange:
+    case tls::end::none: return;
+    case tls::end::closed: return feed(event::closed{id, last.why});
+    case tls::end::strange:
       return feed(event::garbled{
           id, leads() ? last.why : "the listener is not node 0 of an rrfp job of this version"});
-    case channel::arrival::end::refused: return on_refused_key(id, l);
-    case channel::arrival::end::invalid:
+    case tls::end::refused: return on_refused_key(id, l);
+    case tls::end::invalid:
       if (l.io.is_secure()) return feed(event::garbled{id, last.why});
       return feed(event::refused{
           id, l.io.named(),

@@ -25,7 +25,7 @@ namespace {
 using namespace rrfp::actors::control;
 using rrfp::node_id;
 using rrfp::fuzz::mutator;
-using end_of = channel::arrival::end;
+using end_of = tls::end;
 
 void expect(bool good, const char* otherwise) {
   if (!good) throw std::runtime_error(otherwise);

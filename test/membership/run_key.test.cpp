@@ -167,7 +167,7 @@ TEST_CASE("A node that was refused with the key of a previous job tries again wi
   control::channel node_0{std::move(first)};
   REQUIRE(node_0.receive().any);
   node_0.begin_tls(context, control::derive_psk(*key));
-  CHECK(node_0.receive().ended == control::channel::arrival::end::invalid);
+  CHECK(node_0.receive().ended == control::tls::end::invalid);
   auto zero = begin_join(all.options(0));
   CHECK(one.get().ok());
   CHECK(zero.get().ok());

@@ -222,7 +222,7 @@ class tls_connection {
     for (const auto until = clock::now() + 8s; clock::now() < until;) {
       auto f = io_.in().next();
       if (f && f->has_value()) return **f;
-      if (!f || end_ != control::channel::arrival::end::none || !io_.flush()) return std::nullopt;
+      if (!f || end_ != control::tls::end::none || !io_.flush()) return std::nullopt;
       pollfd here{io_.fd_to_poll(), io_.events(), 0};
       ::poll(&here, 1, 50);
       end_ = io_.receive().ended;
@@ -236,7 +236,7 @@ class tls_connection {
     if (!answer || answer->type != control::refuse::type) return {};
     return control::decode<control::refuse>(answer->payload).value_or(control::refuse{"?"}).reason;
   }
-  control::channel::arrival::end ended() const { return end_; }
+  control::tls::end ended() const { return end_; }
 
  private:
   static control::file_descriptor nonblocking(int fd) {
@@ -246,7 +246,7 @@ class tls_connection {
 
   const control::tls_context context_{control::tls_context::side::node};
   control::channel io_;
-  control::channel::arrival::end end_ = control::channel::arrival::end::none;
+  control::tls::end end_ = control::tls::end::none;
 };
 
 /// The first bytes of a node with this key.

@@ -9,7 +9,7 @@ namespace rrfp::actors::control {
 namespace {
 
 using namespace std::chrono_literals;
-using end_of = channel::arrival::end;
+using end_of = tls::end;
 using side = tls_context::side;
 
 const job_identity a_job{"0.1.0", "a job", 0x1234, 4};
