@@ -66,9 +66,10 @@ void compute_thread::run() {
 void compute_thread::spin_for_work(std::unique_lock<std::mutex>& lock) {
   const auto begun = std::chrono::steady_clock::now();
   while (!stopped_ && work_.empty()) {
-    if (std::chrono::steady_clock::now() - begun >= spin_) return;
+    const auto waited = std::chrono::steady_clock::now() - begun;
+    if (waited >= spin_) return;
     lock.unlock();
-    rrfp::actors::pause();
+    rrfp::actors::pause(waited);
     lock.lock();
   }
 }

@@ -81,8 +81,9 @@ result<std::optional<std::size_t>> byte_mailbox::receive(rank_id from, std::uint
     waiting_.push_back(&mine);
   }
   while (!mine.settled.load(std::memory_order_acquire)) {
-    if (clock::now() - begun > receive_spin) break;
-    pause();
+    const auto waited = clock::now() - begun;
+    if (waited > receive_spin) break;
+    pause(waited);
   }
   if (!mine.settled.load(std::memory_order_acquire)) {
     std::unique_lock lock{mutex_};

@@ -70,7 +70,7 @@ struct ucx_options {
   bool checksum_data = true;
 
   /// How long the progress thread polls for work before it sleeps.
-  std::chrono::microseconds spin{50};
+  std::chrono::microseconds spin{20};
   /// UCX_KEEPALIVE_INTERVAL, unless the environment sets it: how often UCX checks silent peers on
   /// this machine.
   std::chrono::milliseconds keepalive{500};
