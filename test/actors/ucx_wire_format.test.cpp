@@ -1,4 +1,6 @@
 /// The headers of the wire format: their layout as in wire_format.md, and invalid input.
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -93,7 +95,39 @@ void survives_damage(const std::vector<std::byte>& good, Decode decode) {
   }
 }
 
+/// Changes some bytes as a faulty sender would: with a correct checksum. Whatever is accepted means
+/// what was sent.
+template <class Decode>
+void accepts_what_it_means(const std::vector<std::byte>& good, Decode decode,
+                           std::mt19937_64& random) {
+  for (int i = 0; i < 10'000; ++i) {
+    auto changed = good;
+    if (random() % 8 == 0) changed.resize(16 + random() % header_bytes_max);
+    for (auto n = 1 + random() % 4; n > 0; --n)
+      changed[random() % changed.size()] = static_cast<std::byte>(random());
+    seal(changed);
+    const auto h = decode(changed);
+    const bool is_same = !h || encoded(*h) == changed;
+    REQUIRE(is_same);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("A changed header with a correct checksum is refused, or read as it is") {
+  // RRFP_FUZZ_S: for how many seconds.
+  const char* const wanted = std::getenv("RRFP_FUZZ_S");
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::seconds{wanted == nullptr ? 1 : std::atoi(wanted)};
+  std::mt19937_64 random{wanted == nullptr ? 1 : std::random_device{}()};
+  do {
+    accepts_what_it_means(encoded(some_tensor()), decode_tensor_header, random);
+    accepts_what_it_means(encoded(some_bytes()), decode_bytes_header, random);
+    accepts_what_it_means(encoded(some_mail()), decode_mail_header, random);
+    accepts_what_it_means(encoded(farewell_header{1, 2, node_id{3}, true}), decode_farewell_header,
+                          random);
+  } while (std::chrono::steady_clock::now() < end);
+}
 
 TEST_CASE("A tensor header survives encoding and decoding") {
   auto h = some_tensor();

@@ -52,9 +52,11 @@ class byte_reader {
     else
       value = std::bit_cast<T>(raw);
   }
-  void get(std::string& text) {
+  /// A longer text is a failure.
+  void get(std::string& text, std::size_t bytes_max = SIZE_MAX) {
     std::uint32_t size = 0;
     get(size);
+    if (size > bytes_max) failed_ = true;
     text = next(size);
   }
   /// A number of items that follow; each takes a byte at least, so a greater number is a failure.
