@@ -32,10 +32,8 @@ const report_files& report() {
 
 std::string probed(const std::string& script) { return probe(report().page, script); }
 
-/// Helpers of the probes. With --dump-dom no frames are drawn, so requestAnimationFrame becomes a
-/// timer.
+/// Helpers of the probes.
 const std::string gestures = R"js(
-window.requestAnimationFrame = f => setTimeout(f, 0);
 Element.prototype.setPointerCapture = () => {};
 const say = text => { document.getElementById('probe').textContent += text + '\n'; };
 const svg = document.querySelector('svg.lanes');

@@ -78,10 +78,14 @@ inline void require_good_picture(const std::string& page, const std::string& nam
   CHECK(share_of_drawn_pixels(picture) > 0.01);
 }
 
-/// The text that a script, appended to the page, writes into #probe.
+/// The text that a script, appended to the page, writes into #probe. With --dump-dom frames may
+/// never be drawn, so requestAnimationFrame is a timer, also for what the page itself asks for.
 inline std::string probe(const std::string& page, const std::string& script) {
   const scratch_folder folder;
   auto html = text_of(page);
+  const std::string type = "<!DOCTYPE html>";
+  REQUIRE(html.compare(0, type.size(), type) == 0);
+  html.insert(type.size(), "<script>requestAnimationFrame = f => setTimeout(f, 0);</script>");
   html.insert(html.rfind("</body>"),
               "<pre id=\"probe\"></pre>\n<script>\n" + script + "</script>\n");
   const auto with_probe = folder / "probed.html";
