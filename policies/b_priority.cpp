@@ -13,12 +13,12 @@ class b_priority final : public round_policy {
       : round_policy(shape, task_kind::backward_weight) {}
 
   std::string_view name() const override { return "b_priority"; }
-  lane_order order() const override { return backward_then_forward(); }
+  lane_order order(const stage_view&) const override { return backward_then_forward(); }
 };
 
 }  // namespace
 
-std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape) {
+std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape, stage_id) {
   return std::make_unique<b_priority>(shape);
 }
 

@@ -15,7 +15,7 @@ class bf final : public round_policy {
   explicit bf(const pipeline_shape& shape) : round_policy(shape, task_kind::backward_weight) {}
 
   std::string_view name() const override { return "bf"; }
-  lane_order order() const override {
+  lane_order order(const stage_view&) const override {
     return backward_ran_ ? forward_then_backward() : backward_then_forward();
   }
   void reset() override { backward_ran_ = false; }
@@ -28,6 +28,6 @@ class bf final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_bf(const pipeline_shape& shape) { return std::make_unique<bf>(shape); }
+std::unique_ptr<policy> make_bf(const pipeline_shape& shape, stage_id) { return std::make_unique<bf>(shape); }
 
 }  // namespace rrfp::policies

@@ -12,7 +12,7 @@ class bfw final : public round_policy {
   explicit bfw(const pipeline_shape& shape) : round_policy(shape, task_kind::backward) {}
 
   std::string_view name() const override { return "bfw"; }
-  lane_order order() const override {
+  lane_order order(const stage_view&) const override {
     return backward_ran_ ? forward_then_backward() : backward_then_forward();
   }
   void reset() override { backward_ran_ = false; }
@@ -25,7 +25,7 @@ class bfw final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_bfw(const pipeline_shape& shape) {
+std::unique_ptr<policy> make_bfw(const pipeline_shape& shape, stage_id) {
   return std::make_unique<bfw>(shape);
 }
 

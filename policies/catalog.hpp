@@ -13,11 +13,12 @@ namespace rrfp::policies {
 
 // ---- rounds over ready tasks, for every valid shape
 
-std::unique_ptr<policy> make_bf(const pipeline_shape& shape);
-std::unique_ptr<policy> make_bfw(const pipeline_shape& shape);
-std::unique_ptr<policy> make_fb(const pipeline_shape& shape);
-std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape);
-std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape);
+std::unique_ptr<policy> make_bf(const pipeline_shape& shape, stage_id stage);
+std::unique_ptr<policy> make_bfw(const pipeline_shape& shape, stage_id stage);
+std::unique_ptr<policy> make_bfw_plus(const pipeline_shape& shape, stage_id stage);
+std::unique_ptr<policy> make_fb(const pipeline_shape& shape, stage_id stage);
+std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape, stage_id stage);
+std::unique_ptr<policy> make_b_priority(const pipeline_shape& shape, stage_id stage);
 
 // ---- fixed schedules: one sequence per stage; the error says which shape was expected
 

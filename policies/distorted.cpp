@@ -21,7 +21,7 @@ class one_lane final : public policy {
   std::uint32_t lanes() const override { return 1; }
   std::uint32_t lane_of(const task&) const override { return 0; }
   std::uint64_t rank(const task& t) const override { return rank_of_(*base_, t); }
-  lane_order order() const override { return {.lane = {0}, .count = 1}; }
+  lane_order order(const stage_view&) const override { return {.lane = {0}, .count = 1}; }
 
  private:
   const std::string_view name_;

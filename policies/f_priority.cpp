@@ -13,12 +13,12 @@ class f_priority final : public round_policy {
       : round_policy(shape, task_kind::backward_weight) {}
 
   std::string_view name() const override { return "f_priority"; }
-  lane_order order() const override { return forward_then_backward(); }
+  lane_order order(const stage_view&) const override { return forward_then_backward(); }
 };
 
 }  // namespace
 
-std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape) {
+std::unique_ptr<policy> make_f_priority(const pipeline_shape& shape, stage_id) {
   return std::make_unique<f_priority>(shape);
 }
 

@@ -13,7 +13,7 @@ class fb final : public round_policy {
   explicit fb(const pipeline_shape& shape) : round_policy(shape, task_kind::backward_weight) {}
 
   std::string_view name() const override { return "fb"; }
-  lane_order order() const override {
+  lane_order order(const stage_view&) const override {
     return forward_ran_ ? backward_then_forward() : forward_then_backward();
   }
   void reset() override { forward_ran_ = false; }
@@ -26,6 +26,6 @@ class fb final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_fb(const pipeline_shape& shape) { return std::make_unique<fb>(shape); }
+std::unique_ptr<policy> make_fb(const pipeline_shape& shape, stage_id) { return std::make_unique<fb>(shape); }
 
 }  // namespace rrfp::policies

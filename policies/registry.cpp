@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view table_prefix = "table:";
 
-using round_maker = std::unique_ptr<policy> (*)(const pipeline_shape&);
+using round_maker = std::unique_ptr<policy> (*)(const pipeline_shape&, stage_id);
 using schedule_maker = result<std::vector<sequence>> (*)(const pipeline_shape&);
 
 struct entry {
@@ -25,6 +25,8 @@ constexpr entry entries[] = {
     {"bf", "rounds of one ready B, then one ready F", make_bf},
     {"bfw", "bf with W split off to fill the time when neither B nor F can run; the default",
      make_bfw},
+    {"bfw_plus", "bfw with W in pieces, and an order by the place of the stage and its free slots",
+     make_bfw_plus},
     {"fb", "rounds of one ready F, then one ready B", make_fb},
     {"f_priority", "F whenever one is ready, else B", make_f_priority},
     {"b_priority", "B whenever one is ready, else F", make_b_priority},
@@ -45,7 +47,7 @@ class round_set final : public policy_set {
       : name_(name), maker_(maker), shape_(shape) {}
 
   std::string_view name() const override { return name_; }
-  std::unique_ptr<policy> make(stage_id) const override { return maker_(shape_); }
+  std::unique_ptr<policy> make(stage_id stage) const override { return maker_(shape_, stage); }
   const std::vector<sequence>* sequences() const override { return nullptr; }
 
  private:

@@ -4,8 +4,8 @@
 
 namespace rrfp::policies {
 
-round_policy::round_policy(const pipeline_shape& shape, task_kind backward)
-    : chunks_(shape.chunks), backward_(backward) {
+round_policy::round_policy(const pipeline_shape& shape, task_kind backward, forward_first chunk)
+    : chunks_(shape.chunks), backward_(backward), forward_first_(chunk) {
   RRFP_CHECK(is_backward(backward), "backward is B or BW");
 }
 
@@ -24,7 +24,8 @@ std::uint64_t round_policy::rank(const task& t) const {
   const std::uint64_t chunk = t.chunk.value();
   const std::uint64_t from_last = chunks_ - 1 - chunk;
   switch (t.kind) {
-    case task_kind::forward: return chunk << 32 | mb;
+    case task_kind::forward:
+      return (forward_first_ == forward_first::smaller_chunk ? chunk : from_last) << 32 | mb;
     case task_kind::backward:
     case task_kind::backward_weight: return from_last << 32 | mb;
     case task_kind::weight: return mb << 32 | from_last;

@@ -173,8 +173,14 @@ status hosted_parts::make_stage(replica_id replica, stage_id stage) {
   counters.stage = stage;
   stage_parts parts;
   parts.replica = replica;
-  parts.config = {setup_.shape,     stage,       setup_.ranks,
-                  setup_.lookahead, setup_.mode, setup_.limits[stage.value()]};
+  parts.config = {.shape = setup_.shape,
+                  .stage = stage,
+                  .ranks = setup_.ranks,
+                  .lookahead = setup_.lookahead,
+                  .mode = setup_.mode,
+                  .limit = setup_.limits[stage.value()],
+                  .window = setup_.window,
+                  .weight_pieces = setup_.weight_pieces};
   parts.hint = std::move(hint);
   parts.slot_bytes = slot_bytes_of(setup_, replica, stage);
   parts.counters = &counters;

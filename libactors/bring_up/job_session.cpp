@@ -92,6 +92,8 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch.limits;
+  setup.window = dispatch.window;
+  setup.weight_pieces = dispatch.weight_pieces;
   setup.make_policy = [policies = dispatch.policies](stage_id s) { return policies->make(s); };
   setup.train = j.train;
   setup.recompute = j.pipeline.recompute;

@@ -35,13 +35,16 @@ class json_events {
 
   void add(std::uint32_t process, const task_record& r) {
     const auto& l = r.launched;
+    const auto piece = l.piece.count == 1 ? std::string{}
+                                          : fmt::format(R"("piece":{},"pieces":{},)",
+                                                        l.piece.number, l.piece.count);
     event(fmt::format(
         R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)"
-        R"("{}":{},"mb":{},"chunk":{},"seq":{},"reason":"{}","skipped":{},"folds":{},)"
+        R"("{}":{},"mb":{},"chunk":{},"seq":{},{}"reason":"{}","skipped":{},"folds":{},)"
         R"("decided_us":{:.3f},"delay_us":{:.3f}}}}})",
         to_string(l.what), rrfp::name(l.what.kind), process, r.rank.value(), microseconds(r.begin),
         microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step), l.what.mb.value(),
-        l.what.chunk.value(), l.seq.value(), rrfp::name(l.why.why), l.why.skipped, l.folds.count,
+        l.what.chunk.value(), l.seq.value(), piece, rrfp::name(l.why.why), l.why.skipped, l.folds.count,
         microseconds(r.decided), microseconds(r.delay)));
     event(fmt::format(R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
                       process, microseconds(r.end), r.memory.slots));

@@ -92,11 +92,12 @@ void stage_supervisor::begin(const begin_step& m) {
   RRFP_CHECK(phase_ == stage_phase::idle, "a step begins after the one before");
   phase_ = stage_phase::running;
   step_ = step;
+  const auto weight_pieces = pieces_of_next_step();
   ledger_.begin(step);
   outcome_ = {};
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
-  step_began begun{step, {}};
+  step_began begun{.step = step, .weight_pieces = weight_pieces};
   if (slot_bytes_)
     for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
       begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
@@ -104,6 +105,18 @@ void stage_supervisor::begin(const begin_step& m) {
   send_to_ranks(m);
   for (const auto& early : std::exchange(early_, {})) on_arrived(early);
   request_decision();
+}
+
+std::uint32_t stage_supervisor::pieces_of_next_step() const {
+  constexpr double launch_share_max = 0.04;
+  const auto wanted = core_.hint().weight_pieces();
+  if (core_.config().weight_pieces != 0 || wanted == 1 || times_.empty()) return 0;
+  const auto& time = times_.front();
+  if (time.launches == 0 || time.weights == 0 || time.launch_gap == 0) return 0;
+  const auto launch = static_cast<double>(time.launch_gap) / time.launches;
+  const auto weight = static_cast<double>(time.in_weight) / time.weights;
+  const auto affordable = std::clamp(launch_share_max * weight / launch, 1.0, double(wanted));
+  return static_cast<std::uint32_t>(affordable);
 }
 
 void stage_supervisor::on_arrived(const arrived& m) {
@@ -144,6 +157,11 @@ void stage_supervisor::count_time(const launch_done& m) {
     counters_.launch_gap_ns.add(static_cast<std::uint64_t>(gap));
   }
   time.busy += m.end - m.begin;
+  ++time.launches;
+  if (m.launched.what.kind == task_kind::weight) {
+    time.in_weight += m.end - m.begin;
+    time.weights += m.launched.piece.is_last();
+  }
   time.free_since = std::max(m.end, m.received);
   time.blocked += time.free_since - m.end;
   time.waited_before = waited_;

@@ -43,6 +43,8 @@ class stage_supervisor : public actor_base {
  private:
   void on_stage_ranks(stage_ranks& m);
   void begin(const begin_step& m);
+  /// Divides W no finer than the launches of the last step were cheap; 0: as the policy wants.
+  std::uint32_t pieces_of_next_step() const;
   void on_arrived(const arrived& m);
   void on_launch_done(const launch_done& m);
   void count_time(const launch_done& m);
@@ -87,6 +89,9 @@ class stage_supervisor : public actor_base {
     std::int64_t busy = 0;
     std::int64_t blocked = 0;
     std::int64_t launch_gap = 0;
+    std::uint32_t launches = 0;
+    std::int64_t in_weight = 0;  ///< in launches of W
+    std::uint32_t weights = 0;   ///< W completed
     /// When the rank became free, and `waited_` at that time; 0 before its first task.
     std::int64_t free_since = 0;
     std::int64_t waited_before = 0;

@@ -59,7 +59,8 @@ class execution {
     output_ = rank->compute->run(run_.launched, std::move(input_));
     const auto time_of = [&](const task_time& f) {
       const auto& at = rank->address;
-      return f ? from_ms(f(run_.step, at.stage, at.rank, run_.launched.what)).count() : 0;
+      const auto& [seq, t, why, folds, piece] = run_.launched;
+      return f ? piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count()) : 0;
     };
     done_.delay = time_of(context.delay);
     return std::chrono::nanoseconds{done_.delay + time_of(context.emulated_time)};

@@ -121,7 +121,9 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
         if (is_its_turn) folded_inside = &chunk.microbatches[l.what.mb.value()];
         break;
       }
-      case task_kind::weight: break;
+      case task_kind::weight:
+        if (!l.piece.is_last()) chunk.microbatches[l.what.mb.value()].stash->fold(l.piece);
+        break;
     }
     fold(chunk, l.folds, folded_inside);
     return out;

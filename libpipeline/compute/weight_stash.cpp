@@ -49,12 +49,35 @@ void weight_stash::ordinary(const at::Tensor& weight, at::Tensor gradient) {
 void weight_stash::fold() {
   const at::NoGradGuard no_grad;
   // Moved one by one, so the memory of a record is freed before the next one is computed.
-  for (auto& r : records_) apply_record(std::move(r));
+  for (; applied_ < records_.size(); ++applied_) apply_record(std::move(records_[applied_]));
   records_.clear();
+  applied_ = 0;
   for (auto& s : slots_) {
     if (s.sum.defined()) accumulate(s.weight, std::move(s.sum));
     s.sum.reset();
   }
+}
+
+void weight_stash::fold(const task_piece& piece) {
+  const at::NoGradGuard no_grad;
+  if (piece.number == 0) {
+    work_ = work_applied_ = 0;
+    for (const auto& r : records_) work_ += work_of(r);
+  }
+  const auto share = work_ * (piece.number + 1) / piece.count;
+  for (; applied_ < records_.size(); ++applied_) {
+    auto& next = records_[applied_];
+    const auto work = work_of(next);
+    // A record that the share cuts goes where its larger part lies.
+    if (work_applied_ + work / 2 > share) return;
+    work_applied_ += work;
+    apply_record(std::move(next));
+  }
+}
+
+/// In multiplications, roughly.
+std::int64_t weight_stash::work_of(const record& r) {
+  return r.type == kind::linear ? r.x.numel() * r.gy.size(-1) : r.gy.numel();
 }
 
 void weight_stash::add_record(record r) {

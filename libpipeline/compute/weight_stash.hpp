@@ -17,6 +17,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <rrfp/compute/memory_meter.hpp>
+#include <rrfp/schedule/event.hpp>
 
 namespace rrfp::compute {
 
@@ -54,6 +55,9 @@ class weight_stash final : public torch::CustomClassHolder {
 
   /// Computes all pending gradients and adds them to those of the weights.
   void fold();
+  /// Computes this piece's share of the gradients, by work; fold() is the last piece. The order of
+  /// all sums is that of a single fold().
+  void fold(const task_piece& piece);
 
  private:
   enum class kind : std::uint8_t { linear, embedding, ordinary };
@@ -72,6 +76,7 @@ class weight_stash final : public torch::CustomClassHolder {
     bool in_graph = false;
   };
 
+  static std::int64_t work_of(const record& r);
   void add_record(record r);
   void apply_record(record r);
   bool is_in_graph(slot s) const { return s != none && slots_[s].in_graph; }
@@ -88,6 +93,9 @@ class weight_stash final : public torch::CustomClassHolder {
   std::unordered_map<at::TensorImpl*, slot> slot_of_;
   std::vector<use_of_weight> slots_;
   std::vector<record> records_;
+  std::size_t applied_ = 0;  ///< records before this one are folded
+  std::int64_t work_ = 0;    ///< of all records of the W that runs in pieces
+  std::int64_t work_applied_ = 0;
 };
 
 }  // namespace rrfp::compute

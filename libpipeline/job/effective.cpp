@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/job.hpp>
@@ -24,6 +25,8 @@ memory_limit effective_limit(const job& j, stage_id stage) {
     limit.slots = std::min(j.pipeline.stages, j.pipeline.microbatches);
   if (limit.slots == slots_of_1f1b)
     limit.slots = std::min(j.pipeline.stages - stage.value(), j.pipeline.microbatches);
+  if (j.dispatch.slot_unit == slot_unit_kind::chunk)
+    limit.activations = j.pipeline.chunks * std::exchange(limit.slots, 0);
   return limit;
 }
 

@@ -351,7 +351,8 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
   const auto shape = effective_shape(j);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const auto limit = effective_limit(j, stage_id{s});
-    const auto slots = check_slots(shape, stage_id{s}, sequences[s], {.slots = limit.slots});
+    const auto slots = check_slots(shape, stage_id{s}, sequences[s], 
+                                   {.slots = limit.slots, .activations = limit.activations});
     if (!slots) return from.blame("dispatch.slots", slots.message(), "dispatch.mode");
     const auto ahead =
         check_slots(shape, stage_id{s}, sequences[s], {.run_ahead = limit.run_ahead});

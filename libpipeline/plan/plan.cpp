@@ -104,6 +104,8 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
   p.mode = j.dispatch.mode;
   p.blocking_messages = j.dispatch.messages == job::messages_kind::blocking;
   p.lookahead = j.dispatch.lookahead;
+  p.window = j.dispatch.window;
+  p.weight_pieces = j.dispatch.weight_pieces.value_or(0);
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
   auto policies = registry.make(j.dispatch.policy, p.shape);
@@ -128,6 +130,8 @@ simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
   if (p.blocking_messages) simulation.messages = simulate::transport::blocking;
   simulation.lookahead = p.lookahead;
   simulation.limits = p.limits;
+  simulation.window = p.window;
+  simulation.weight_pieces = p.weight_pieces;
   simulation.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
   simulation.steps = steps;
   return simulation;

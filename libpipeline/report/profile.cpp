@@ -19,9 +19,10 @@ namespace rrfp::report {
 
 namespace {
 
-/// One task on all ranks of its stage.
+/// One task, or one piece of it, on all ranks of its stage.
 struct launched {
   timed_task timed;
+  std::uint32_t piece = 0;
   std::uint32_t ranks = 0;
   nanoseconds decided = 0;
   /// On the rank that ended last.
@@ -32,6 +33,23 @@ auto order_of(const timed_task& t) {
   return std::tuple{t.step, t.replica, t.stage, t.what.chunk, t.what.mb, t.what.kind};
 }
 
+/// Joins the pieces of each task. `pieces` are ordered by task and number.
+std::vector<launched> whole_tasks(const std::vector<launched>& pieces) {
+  std::vector<launched> tasks;
+  for (const auto& p : pieces) {
+    if (p.piece == 0 || tasks.empty() || order_of(tasks.back().timed) != order_of(p.timed)) {
+      tasks.push_back(p);
+      continue;
+    }
+    auto& whole = tasks.back();
+    whole.timed.took += p.timed.took;
+    whole.timed.undelayed += p.timed.undelayed;
+    whole.ranks = std::min(whole.ranks, p.ranks);
+    whole.end = std::max(whole.end, p.end);
+  }
+  return tasks;
+}
+
 /// Ordered by step, replica, stage, chunk, microbatch and kind.
 std::vector<launched> launches_of(const traced_run& run, step_id first, step_id last) {
   std::vector<launched> all;
@@ -39,15 +57,16 @@ std::vector<launched> launches_of(const traced_run& run, step_id first, step_id 
     if (t.step >= first && t.step <= last)
       all.push_back(
           {{t.replica, t.step, t.stage, t.what, t.end - t.begin, t.end - t.begin - t.delay},
+           t.piece.number,
            1,
            t.decided,
            t.end});
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-    return order_of(a.timed) < order_of(b.timed);
-  });
+  const auto key = [](const launched& l) { return std::tuple{order_of(l.timed), l.piece}; };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const auto& a, const auto& b) { return key(a) < key(b); });
   std::vector<launched> merged;
   for (const auto& l : all) {
-    if (merged.empty() || order_of(merged.back().timed) != order_of(l.timed)) {
+    if (merged.empty() || key(merged.back()) != key(l)) {
       merged.push_back(l);
       continue;
     }
@@ -57,7 +76,7 @@ std::vector<launched> launches_of(const traced_run& run, step_id first, step_id 
     m.end = std::max(m.end, l.end);
     ++m.ranks;
   }
-  return merged;
+  return whole_tasks(merged);
 }
 
 /// Empty if the launches form a complete step, else the first missing task.

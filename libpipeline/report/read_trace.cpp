@@ -188,6 +188,11 @@ class reader {
                    {choice::hint_head, choice::skipped_not_ready, choice::memory_bound,
                     choice::only_choice}),
              index(args, "skipped", ~std::uint32_t{0})};
+    if (args.contains("pieces")) {
+      t.piece.count = index(args, "pieces", traced_pieces_max);
+      t.piece.number = index(args, "piece", traced_pieces_max);
+      if (t.piece.number >= t.piece.count) throw malformed{"expected \"piece\" below \"pieces\""};
+    }
     t.begin = time(e, "ts");
     t.end = t.begin + time(e, "dur");
     t.decided = std::min(time(args, "decided_us"), t.begin);

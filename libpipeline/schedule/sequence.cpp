@@ -162,7 +162,7 @@ class sequence_policy final : public policy {
   std::uint32_t lanes() const override { return 1; }
   std::uint32_t lane_of(const task&) const override { return 0; }
   std::uint64_t rank(const task& t) const override { return rank_[index(t)]; }
-  lane_order order() const override { return {{0}, 1}; }
+  lane_order order(const stage_view&) const override { return {{0}, 1}; }
 
  private:
   std::size_t index(const task& t) const {
@@ -203,7 +203,6 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
                    const memory_limit& limit, std::span<const std::uint64_t> slot_bytes) {
   memory_slots slots{limit, shape.microbatches, shape.chunks};
   slots.reset(slot_bytes);
-  std::vector<bool> admitted(shape.microbatches);
   task_marks due{shape};
   std::vector<std::uint32_t> fold_next(shape.chunks);
   std::uint32_t ahead = 0;
@@ -213,12 +212,12 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
   };
   for (const auto& t : order) {
     if (t.kind == task_kind::forward) {
-      if (!admitted[t.mb.value()]) {
-        if (!slots.fits(t.mb))
-          return refused(t, slots.bound_on_fitting(t.mb) == memory_bound::slots
-                                ? std::to_string(limit.slots) + " slots"
-                                : std::to_string(limit.bytes) + " bytes");
-        admitted[t.mb.value()] = true;
+      if (slots.must_take(t.mb)) {
+        const auto bound = slots.bound_on_fitting(t.mb);
+        if (bound == memory_bound::activations)
+          return refused(t, std::to_string(limit.activations) + " activations");
+        if (bound == memory_bound::slots) return refused(t, std::to_string(limit.slots) + " slots");
+        if (bound == memory_bound::bytes) return refused(t, std::to_string(limit.bytes) + " bytes");
         slots.take(t.mb);
       }
       if (limit.run_ahead != 0 && ahead >= limit.run_ahead)

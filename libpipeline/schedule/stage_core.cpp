@@ -1,17 +1,16 @@
 #include <rrfp/schedule/stage_core.hpp>
 
 #include <algorithm>
-#include <array>
-#include <numeric>
 #include <optional>
 
 #include "priority_bitmap.hpp"
+#include "ranking.hpp"
 
 namespace rrfp {
 
 namespace {
 
-constexpr std::uint32_t none = priority_bitmap::none;
+constexpr auto none = ranking::none;
 
 /// The state of one (microbatch, chunk).
 struct progress {
@@ -22,35 +21,32 @@ struct progress {
   bool weight_due = false;  ///< a W or BW was launched, folded or not
 };
 
-/// A range of positions in the ranking.
-struct lane_range {
-  std::uint32_t begin = 0;
-  std::uint32_t end = 0;
-};
-
 }  // namespace
 
-/// The ranking is fixed at construction: every task of a step gets a position, lane after lane, so
-/// that "best-ranked ready task" is "first bit set".
 class stage_core::impl {
  public:
   impl(stage_config config, std::unique_ptr<policy> hint)
       : config_(std::move(config)),
-        hint_(std::move(hint)),
+        ranking_(config_.shape, std::move(hint)),
         slots_(config_.limit, config_.shape.microbatches, config_.shape.chunks),
+        left_(ranking_.size()),
         progress_(std::size_t{config_.shape.microbatches} * config_.shape.chunks),
         fold_next_(config_.shape.chunks),
-        backwards_of_(config_.shape.microbatches) {
+        piece_next_(config_.shape.chunks),
+        backwards_of_(config_.shape.microbatches),
+        admission_(ranking_.size()),
+        forwards_(ranking_.size()),
+        others_(ranking_.size()) {
     RRFP_CHECK(config_.shape.validate().ok(), "the shape must be valid");
     RRFP_CHECK(config_.stage.value() < config_.shape.stages, "the stage must belong to the shape");
     RRFP_CHECK(config_.ranks >= 1 && config_.ranks <= 64, "ranks must be 1 to 64");
-    RRFP_CHECK(hint_ != nullptr, "a policy");
-    const auto lanes = hint_->lanes();
-    RRFP_CHECK(lanes >= 1 && lanes <= lanes_max, "lanes() must be 1 to lanes_max");
-    RRFP_CHECK(config_.mode == dispatch_mode::ready || lanes == 1,
+    RRFP_CHECK(config_.mode == dispatch_mode::ready || ranking_.hint().lanes() == 1,
                "in-order dispatch needs a policy with one lane");
+    RRFP_CHECK(config_.window == 0 || config_.mode == dispatch_mode::ready,
+               "a window is for ready mode");
+    RRFP_CHECK(config_.window == 0 || ranking_.hint().lanes() == 1,
+               "a window needs a policy with one lane");
     all_ranks_ = all_ranks(config_.ranks);
-    freeze_ranking();
     actions_.reserve(config_.lookahead + 2);
   }
 
@@ -81,7 +77,7 @@ class stage_core::impl {
                             p.backward_launched, i % microbatches < fold_next_[i / microbatches]});
     }
     for (const auto& r : running_) {
-      const auto& [seq, t, why, folds] = r.launched;
+      const auto& [seq, t, why, folds, piece] = r.launched;
       auto& done = s.progress[config_.shape.index(t.mb, t.chunk)];
       if (t.kind == task_kind::forward) done.forward_done = false;
       if (is_backward(t.kind)) done.backward_done = false;
@@ -92,68 +88,15 @@ class stage_core::impl {
   }
 
   const stage_config config_;
-  const std::unique_ptr<policy> hint_;
+  const ranking ranking_;
   memory_slots slots_;
   counted_bitmap left_;
   std::vector<running_launch> running_;
   std::uint32_t ready_count_ = 0;
 
  private:
-  // ---- ranking
-
-  void freeze_ranking() {
-    const auto& shape = config_.shape;
-    for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-      for (std::uint32_t i = 0; i < shape.microbatches; ++i) {
-        const microbatch_id mb{i};
-        const chunk_id chunk{c};
-        const auto backward = hint_->backward_of(mb, chunk);
-        RRFP_CHECK(is_backward(backward), "backward_of must return B or BW");
-        tasks_.push_back({task_kind::forward, mb, chunk});
-        tasks_.push_back({backward, mb, chunk});
-        if (backward == task_kind::backward) tasks_.push_back({task_kind::weight, mb, chunk});
-      }
-    }
-    struct key {
-      std::uint32_t lane;
-      std::uint64_t rank;
-      task what;
-      auto operator<=>(const key&) const = default;
-    };
-    std::vector<key> keys;
-    keys.reserve(tasks_.size());
-    for (const auto& t : tasks_) {
-      const auto lane = hint_->lane_of(t);
-      RRFP_CHECK(lane < hint_->lanes(), "lane_of must return a lane of the policy");
-      keys.push_back({lane, hint_->rank(t), t});
-    }
-    std::sort(keys.begin(), keys.end(), [](const key& a, const key& b) {
-      return std::tie(a.lane, a.rank, a.what.mb, a.what.chunk, a.what.kind) <
-             std::tie(b.lane, b.rank, b.what.mb, b.what.chunk, b.what.kind);
-    });
-    const auto size = static_cast<std::uint32_t>(keys.size());
-    position_.assign(std::size_t{3} * shape.chunks * shape.microbatches, none);
-    for (std::uint32_t at = 0; at < size; ++at) {
-      tasks_[at] = keys[at].what;
-      position_[index(tasks_[at])] = at;
-      auto& lane = lanes_[keys[at].lane];
-      if (lane.begin == lane.end) lane.begin = at;
-      lane.end = at + 1;
-    }
-    left_ = counted_bitmap{size};
-    admission_ = priority_bitmap{size};
-    forwards_ = priority_bitmap{size};
-    others_ = priority_bitmap{size};
-  }
-
-  /// Dense index of a task: F, backward (B or BW), W for every (chunk, microbatch).
-  std::size_t index(const task& t) const {
-    const std::size_t row = t.kind == task_kind::forward ? 0 : t.kind == task_kind::weight ? 2 : 1;
-    return (row * config_.shape.chunks + t.chunk.value()) * config_.shape.microbatches +
-           t.mb.value();
-  }
   std::uint32_t position(task_kind kind, microbatch_id mb, chunk_id chunk) const {
-    return position_[index({kind, mb, chunk})];
+    return ranking_.position(kind, mb, chunk);
   }
   progress& progress_of(microbatch_id mb, chunk_id chunk) {
     return progress_[config_.shape.index(mb, chunk)];
@@ -173,13 +116,15 @@ class stage_core::impl {
     slots_.reset(e.slot_bytes);
     std::fill(progress_.begin(), progress_.end(), progress{});
     std::fill(fold_next_.begin(), fold_next_.end(), 0);
+    std::fill(piece_next_.begin(), piece_next_.end(), 0);
     std::fill(backwards_of_.begin(), backwards_of_.end(), 0);
+    weight_pieces_ = weight_pieces_of(e);
     forwards_launched_ = backwards_launched_ = oldest_unfinished_ = ready_count_ = 0;
     left_.fill();
     admission_.clear();
     forwards_.clear();
     others_.clear();
-    hint_->reset();
+    ranking_.hint().reset();
   }
 
   void handle(const input_arrived& e) {
@@ -228,7 +173,7 @@ class stage_core::impl {
       start(chosen);
     }
     if (!running_.empty() || !actions_.empty()) return;
-    hint_->waited();
+    ranking_.hint().waited();
     waiting_ = explain_wait();
     actions_.push_back(*waiting_);
   }
@@ -236,14 +181,14 @@ class stage_core::impl {
   // ---- readiness
 
   void mark_ready(std::uint32_t at) {
-    const auto& t = tasks_[at];
+    const auto& t = ranking_.at(at);
     ++ready_count_;
     if (t.kind != task_kind::forward)
       others_.insert(at);
-    else if (slots_.holds(t.mb))
-      forwards_.insert(at);
-    else
+    else if (slots_.must_take(t.mb))
       admission_.insert(at);
+    else
+      forwards_.insert(at);
   }
 
   bool is_ready(std::uint32_t at) const {
@@ -280,43 +225,108 @@ class stage_core::impl {
   }
 
   candidate next_in_order() const {
-    const auto head = left_.first_in(0, lanes_[0].end);
+    const auto head = left_.first_in(0, ranking_.size());
     if (head == none || !is_ready(head)) return {};
-    if (admission_.test(head) && !slots_.fits(tasks_[head].mb)) return {};
+    if (admission_.test(head) && !slots_.fits(ranking_.at(head).mb)) return {};
     return {head, {ready_count_ == 1 ? choice::only_choice : choice::hint_head, 0}};
+  }
+
+  /// What the hint may know of this moment.
+  stage_view view() const {
+    const lane_range all{0, ranking_.size()};
+    auto blocked = none;
+    return {.forward_blocked = best_forward(all, blocked) == none &&
+                               best_admission(all, blocked) == none && blocked != none};
   }
 
   candidate best_ready() const {
     if (ready_count_ == 0) return {};
+    if (config_.window != 0) return best_in_window();
     bool bound_before = false;
-    for (const auto lane_number : complete_order()) {
-      const auto lane = lanes_[lane_number];
+    for (const auto number : ranking_.order(view())) {
+      const auto lane = ranking_.lane(number);
       if (lane.begin == lane.end) continue;
-      std::uint32_t blocked = none;
-      const auto best = std::min({others_.first_in(lane.begin, lane.end),
-                                  best_forward(lane, blocked), best_admission(lane, blocked)});
+      auto blocked = none;
+      const auto best = best_in(lane, blocked);
       if (best == none) {
         bound_before = bound_before || blocked != none;
         continue;
       }
-      const auto skipped = left_.count(lane.begin, best);
-      const auto why = ready_count_ == 1                ? choice::only_choice
-                       : bound_before || blocked < best ? choice::memory_bound
-                       : skipped == 0                   ? choice::hint_head
-                                                        : choice::skipped_not_ready;
-      return {best, {why, skipped}};
+      return {best, reason_for(best, lane, bound_before || blocked < best)};
     }
     return {};
+  }
+
+  /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked one
+  /// that it does not allow.
+  std::uint32_t best_in(lane_range range, std::uint32_t& blocked) const {
+    return std::min({others_.first_in(range.begin, range.end), best_forward(range, blocked),
+                     best_admission(range, blocked)});
+  }
+
+  reason reason_for(std::uint32_t at, lane_range lane, bool bound_before) const {
+    const auto skipped = left_.count(lane.begin, at);
+    return {ready_count_ == 1 ? choice::only_choice
+            : bound_before    ? choice::memory_bound
+            : skipped == 0    ? choice::hint_head
+                              : choice::skipped_not_ready,
+            skipped};
+  }
+
+  /// The first `window` unlaunched tasks.
+  lane_range window() const {
+    lane_range range{0, 0};
+    for (std::uint32_t i = 0; i < config_.window && range.end < ranking_.size(); ++i) {
+      const auto next = left_.first_in(range.end, ranking_.size());
+      range.end = next == none ? ranking_.size() : next + 1;
+    }
+    return range;
+  }
+
+  /// The best-ranked task in the window that can run. Else one of the oldest unfinished microbatch,
+  /// which must never wait for the window, because stages could then wait for each other. Else a W:
+  /// it fills the time and frees memory.
+  candidate best_in_window() const {
+    auto blocked = none;
+    auto best = best_in(window(), blocked);
+    if (best == none) best = best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(c); });
+    if (best == none) best = best_of_chunks([&](chunk_id c) { return due_weight(c); });
+    if (best == none) return {};
+    return {best, reason_for(best, {0, ranking_.size()}, blocked < best)};
+  }
+
+  template <class Best>
+  std::uint32_t best_of_chunks(Best best_of) const {
+    auto best = none;
+    for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
+      best = std::min(best, best_of(chunk_id{c}));
+    return best;
+  }
+
+  std::uint32_t of_oldest_unfinished(chunk_id chunk) const {
+    const microbatch_id oldest{oldest_unfinished_};
+    if (oldest.value() == config_.shape.microbatches) return none;
+    const auto forward = position(task_kind::forward, oldest, chunk);
+    if (forwards_.test(forward)) return forward;
+    if (admission_.test(forward)) return slots_.may_take(oldest) ? forward : none;
+    const auto backward = position(task_kind::backward, oldest, chunk);
+    return others_.test(backward) ? backward : none;
+  }
+
+  std::uint32_t due_weight(chunk_id chunk) const {
+    const microbatch_id due{fold_next_[chunk.value()]};
+    if (due.value() == config_.shape.microbatches) return none;
+    const auto at = position(task_kind::weight, due, chunk);
+    return at != none && others_.test(at) ? at : none;
   }
 
   std::uint32_t best_forward(lane_range lane, std::uint32_t& blocked) const {
     const auto first = forwards_.first_in(lane.begin, lane.end);
     if (first == none || !run_ahead_bound()) return first;
-    auto best = none;
-    for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
-      const auto at = position(task_kind::forward, microbatch_id{oldest_unfinished_}, chunk_id{c});
-      if (at >= lane.begin && at < lane.end && forwards_.test(at)) best = std::min(best, at);
-    }
+    const auto best = best_of_chunks([&](chunk_id c) {
+      const auto at = position(task_kind::forward, microbatch_id{oldest_unfinished_}, c);
+      return lane.contains(at) && forwards_.test(at) ? at : none;
+    });
     if (best != first) blocked = std::min(blocked, first);
     return best;
   }
@@ -328,44 +338,30 @@ class stage_core::impl {
     if (first == none) return none;
     const bool bound = run_ahead_bound();
     const auto allowed = [&](std::uint32_t at) {
-      const auto mb = tasks_[at].mb;
+      const auto mb = ranking_.at(at).mb;
       return (!bound || mb.value() == oldest_unfinished_) && slots_.may_take(mb);
     };
     if (allowed(first)) return first;
     blocked = std::min(blocked, first);
     const microbatch_id oldest{bound ? oldest_unfinished_ : slots_.oldest_waiting()};
     if (oldest.value() == config_.shape.microbatches) return none;
-    const auto at = position(task_kind::forward, oldest, tasks_[first].chunk);
-    const bool here = at >= lane.begin && at < lane.end && admission_.test(at);
-    return here && allowed(at) ? at : none;
-  }
-
-  /// The policy's lanes, then the lanes it left out, so that no hint can leave tasks unlaunched.
-  std::array<std::uint8_t, lanes_max> complete_order() const {
-    const auto named = hint_->order();
-    std::array<std::uint8_t, lanes_max> order{};
-    std::uint32_t used = 0;
-    std::uint32_t count = 0;
-    for (std::uint32_t i = 0; i < named.count; ++i) {
-      RRFP_CHECK(named.lane[i] < lanes_max && (used >> named.lane[i] & 1) == 0,
-                 "a lane order names each lane at most once");
-      used |= 1U << named.lane[i];
-      order[count++] = named.lane[i];
-    }
-    for (std::uint8_t lane = 0; lane < lanes_max; ++lane)
-      if ((used >> lane & 1) == 0) order[count++] = lane;
-    return order;
+    return best_of_chunks([&](chunk_id c) {
+      const auto at = position(task_kind::forward, oldest, c);
+      return lane.contains(at) && admission_.test(at) && allowed(at) ? at : none;
+    });
   }
 
   void start(const candidate& chosen) {
-    const auto t = tasks_[chosen.position];
+    const auto t = ranking_.at(chosen.position);
     auto& p = progress_of(t.mb, t.chunk);
-    launch l{launch_seq{next_seq_++}, t, chosen.why, {t.mb, 0}};
-    left_.erase(chosen.position);
-    --ready_count_;
+    launch l{launch_seq{next_seq_++}, t, chosen.why, {t.mb, 0}, piece_of(t)};
+    if (l.piece.is_last()) {
+      left_.erase(chosen.position);
+      --ready_count_;
+    }
     if (t.kind == task_kind::forward) {
       start_forward(chosen.position, t, p);
-    } else {
+    } else if (l.piece.is_last()) {
       others_.erase(chosen.position);
       if (is_backward(t.kind)) {
         p.backward_launched = true;
@@ -375,10 +371,26 @@ class stage_core::impl {
       if (has_weight(t.kind)) l.folds = fold(t, p);
       offer_weight(t.mb, t.chunk);
     }
-    hint_->launched(t);
+    ranking_.hint().launched(t);
     waiting_.reset();
     running_.push_back({l, all_ranks_});
     actions_.emplace_back(l);
+  }
+
+  std::uint32_t weight_pieces_of(const step_began& e) const {
+    if (config_.mode == dispatch_mode::in_order) return 1;
+    if (e.weight_pieces != 0) return e.weight_pieces;
+    return config_.weight_pieces != 0 ? config_.weight_pieces : ranking_.hint().weight_pieces();
+  }
+
+  /// The next piece of `t`, which is launched now.
+  task_piece piece_of(const task& t) {
+    if (t.kind != task_kind::weight || weight_pieces_ == 1) return {};
+    auto& next = piece_next_[t.chunk.value()];
+    RRFP_CHECK(weight_pieces_ > next, "a W has at least one piece");
+    const task_piece piece{next, weight_pieces_};
+    next = piece.is_last() ? 0 : next + 1;
+    return piece;
   }
 
   void start_forward(std::uint32_t at, const task& t, progress& p) {
@@ -389,7 +401,7 @@ class stage_core::impl {
       // Inputs of the other chunks may have arrived first; those F no longer need a slot.
       for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
         const auto other = position(task_kind::forward, t.mb, chunk_id{c});
-        if (!admission_.test(other)) continue;
+        if (slots_.must_take(t.mb) || !admission_.test(other)) continue;
         admission_.erase(other);
         forwards_.insert(other);
       }
@@ -421,20 +433,26 @@ class stage_core::impl {
   wait explain_wait() const {
     if (left_.count() == 0) return {wait_cause::complete, {}};
     if (config_.mode == dispatch_mode::in_order) {
-      const auto head = left_.first_in(0, lanes_[0].end);
+      const auto head = left_.first_in(0, ranking_.size());
       const auto why = is_ready(head)      ? wait_cause::memory
                        : ready_count_ != 0 ? wait_cause::in_order
                                            : wait_cause::input;
-      return {why, tasks_[head]};
+      return {why, ranking_.at(head)};
     }
-    for (const auto lane_number : complete_order()) {
-      const auto lane = lanes_[lane_number];
+    if (config_.window != 0 && ready_count_ != 0) {
+      auto blocked = none;
+      best_in(window(), blocked);
+      if (blocked != none) return {wait_cause::memory, ranking_.at(blocked)};
+      return {wait_cause::in_order, ranking_.at(left_.first_in(0, ranking_.size()))};
+    }
+    for (const auto number : ranking_.order(view())) {
+      const auto lane = ranking_.lane(number);
       const auto head = ready_count_ != 0 ? std::min(admission_.first_in(lane.begin, lane.end),
                                                      forwards_.first_in(lane.begin, lane.end))
                                           : left_.first_in(lane.begin, lane.end);
       if (head == none) continue;
-      if (ready_count_ != 0) return {wait_cause::memory, tasks_[head]};
-      return {wait_cause::input, awaited_task(tasks_[head])};
+      if (ready_count_ != 0) return {wait_cause::memory, ranking_.at(head)};
+      return {wait_cause::input, awaited_task(ranking_.at(head))};
     }
     RRFP_CHECK(false, "every remaining task must be in a lane");
   }
@@ -445,7 +463,7 @@ class stage_core::impl {
     const auto mb = waiting_->head.mb;
     if (config_.mode == dispatch_mode::in_order) return slots_.bound_on_fitting(mb);
     if (run_ahead_bound() && mb.value() != oldest_unfinished_) return memory_bound::run_ahead;
-    return slots_.holds(mb) ? memory_bound::none : slots_.bound_on_taking(mb);
+    return slots_.must_take(mb) ? slots_.bound_on_taking(mb) : memory_bound::none;
   }
 
   /// The end of the chain of dependencies of `t` within this stage: the task whose input another
@@ -463,7 +481,7 @@ class stage_core::impl {
     const auto left = [&](task_kind kind, microbatch_id mb, chunk_id chunk) -> std::optional<task> {
       const auto at = position(kind, mb, chunk);
       if (!left_.test(at)) return std::nullopt;
-      return tasks_[at];
+      return ranking_.at(at);
     };
     if (t.kind == task_kind::weight) {
       const microbatch_id folded{fold_next_[t.chunk.value()]};
@@ -478,10 +496,6 @@ class stage_core::impl {
     return left(from->what.kind, t.mb, from->what.chunk);
   }
 
-  // ---- the frozen ranking
-  std::vector<task> tasks_;              ///< by position
-  std::vector<std::uint32_t> position_;  ///< by index()
-  std::array<lane_range, lanes_max> lanes_{};
   rank_set all_ranks_ = 0;
 
   // ---- the step
@@ -490,11 +504,13 @@ class stage_core::impl {
   std::optional<wait> waiting_;
   std::vector<progress> progress_;
   std::vector<std::uint32_t> fold_next_;     ///< by chunk: the next microbatch to fold
+  std::vector<std::uint32_t> piece_next_;    ///< by chunk: the next piece of the W that is due
   std::vector<std::uint32_t> backwards_of_;  ///< by microbatch: backwards launched
   /// Ready tasks: F that still need a slot; F that do not; B, W and BW.
   priority_bitmap admission_;
   priority_bitmap forwards_;
   priority_bitmap others_;
+  std::uint32_t weight_pieces_ = 1;
   std::uint32_t forwards_launched_ = 0;
   std::uint32_t backwards_launched_ = 0;
   std::uint32_t oldest_unfinished_ = 0;
@@ -511,10 +527,10 @@ stage_core::~stage_core() = default;
 
 std::span<const action> stage_core::on(const event& e) { return impl_->on(e); }
 const stage_config& stage_core::config() const { return impl_->config_; }
-const policy& stage_core::hint() const { return *impl_->hint_; }
+const policy& stage_core::hint() const { return impl_->ranking_.hint(); }
 const memory_use& stage_core::memory() const { return impl_->slots_.use(); }
 task_kind stage_core::backward_of(microbatch_id mb, chunk_id chunk) const {
-  return impl_->hint_->backward_of(mb, chunk);
+  return impl_->ranking_.hint().backward_of(mb, chunk);
 }
 std::uint32_t stage_core::outstanding() const {
   return static_cast<std::uint32_t>(impl_->running_.size());

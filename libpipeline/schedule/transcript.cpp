@@ -9,6 +9,7 @@ namespace {
 
 std::string line_of(const step_began& e) {
   auto line = "step " + std::to_string(e.step.value());
+  if (e.weight_pieces != 0) line += " pieces " + std::to_string(e.weight_pieces);
   for (const auto bytes : e.slot_bytes) line += " " + std::to_string(bytes);
   return line;
 }
@@ -22,7 +23,10 @@ std::string line_of(const task_finished& e) {
 std::string line_of(const decide&) { return "decide"; }
 std::string line_of(const abort&) { return "abort"; }
 std::string line_of(const launch& a) {
-  return "launch " + std::to_string(a.seq.value()) + " " + to_string(a.what) + " " +
+  const auto piece = a.piece.count == 1 ? ""
+                                        : " piece " + std::to_string(a.piece.number) + "/" +
+                                              std::to_string(a.piece.count);
+  return "launch " + std::to_string(a.seq.value()) + " " + to_string(a.what) + piece + " " +
          std::string(name(a.why.why)) + " " + std::to_string(a.why.skipped) + " folds " +
          std::to_string(a.folds.first.value()) + "+" + std::to_string(a.folds.count);
 }
@@ -69,10 +73,16 @@ result<event> parse_event(std::string_view line) {
   if (words[0] == "step") {
     std::uint64_t step = 0;
     step_began e;
-    if (words.size() < 2 || !parse(words[1], step)) return bad("'step NUMBER [BYTES...]'");
+    constexpr auto form = "'step NUMBER [pieces NUMBER] [BYTES...]'";
+    if (words.size() < 2 || !parse(words[1], step)) return bad(form);
     e.step = step_id{step};
-    for (std::size_t i = 2; i < words.size(); ++i)
-      if (!parse(words[i], e.slot_bytes.emplace_back())) return bad("'step NUMBER [BYTES...]'");
+    std::size_t next = 2;
+    if (words.size() > 3 && words[2] == "pieces") {
+      if (!parse(words[3], e.weight_pieces) || e.weight_pieces == 0) return bad(form);
+      next = 4;
+    }
+    for (; next < words.size(); ++next)
+      if (!parse(words[next], e.slot_bytes.emplace_back())) return bad(form);
     return event{e};
   }
   std::uint32_t rank = 0;

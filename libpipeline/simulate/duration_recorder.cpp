@@ -6,7 +6,8 @@ duration_recorder::duration_recorder(const pipeline_shape& shape)
     : shape_(shape),
       table_(shape),
       forward_ended_(std::size_t{shape.virtual_stages()} * shape.microbatches),
-      backward_ended_(forward_ended_.size()) {}
+      backward_ended_(forward_ended_.size()),
+      in_pieces_(shape.virtual_stages()) {}
 
 std::size_t duration_recorder::index(virtual_stage_id vs, microbatch_id mb) const {
   return std::size_t{vs.value()} * shape_.microbatches + mb.value();
@@ -29,7 +30,10 @@ void duration_recorder::on_arrival(stage_id stage, nanoseconds at, const input_a
 
 void duration_recorder::on_task(const task_span& ran) {
   const auto& t = ran.what.what;
-  table_.set_compute(ran.step, ran.stage, t, ran.end - ran.begin);
+  auto& took = in_pieces_[shape_.virtual_stage(ran.stage, t.chunk).value()];
+  const auto& piece = ran.what.piece;
+  took = (piece.number == 0 ? 0 : took) + ran.end - ran.begin;
+  if (piece.is_last()) table_.set_compute(ran.step, ran.stage, t, took);
   const auto at = index(shape_.virtual_stage(ran.stage, t.chunk), t.mb);
   if (t.kind == task_kind::forward) forward_ended_[at] = ran.end;
   if (is_backward(t.kind)) backward_ended_[at] = ran.end;

@@ -71,7 +71,7 @@ class simulation {
     bound_.reset();
     const auto& shape = plan_.shape;
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
-      step_began begun{step, {}};
+      step_began begun{.step = step};
       if (plan_.slot_bytes)
         for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
           begun.slot_bytes.push_back(plan_.slot_bytes(step, stage_id{s}, microbatch_id{mb}));
@@ -176,15 +176,16 @@ class simulation {
 
   void begin_task(std::uint32_t s) {
     auto& stage = stages_[s];
-    const auto& t = stage.queue.front().what;
+    const auto& [seq, t, why, folds, piece] = stage.queue.front();
     end_idle(s);
     stage.ran_in_step = true;
     stage.task_began = now_;
-    const auto duration = costs_.compute(step_, stage_id{s}, t);
-    RRFP_CHECK(duration >= 0, "a duration must not be negative");
+    const auto whole = costs_.compute(step_, stage_id{s}, t);
+    RRFP_CHECK(whole >= 0, "a duration must not be negative");
+    const auto duration = piece.share_of(whole) + plan_.launch_cost;
     bound_.add_task(plan_.shape.virtual_stage(stage_id{s}, t.chunk), stage_id{s}, t, duration);
     report_.stages[s].busy += duration;
-    report_.stages[s].order.push_back(t);
+    if (piece.is_last()) report_.stages[s].order.push_back(t);
     queue_.push(timed_event::task_end(now_ + duration, s));
   }
 

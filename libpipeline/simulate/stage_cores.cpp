@@ -26,7 +26,9 @@ result<std::vector<stage_core>> make_cores(const plan& p) {
                                     .ranks = 1,
                                     .lookahead = p.lookahead,
                                     .mode = p.mode,
-                                    .limit = p.limits.empty() ? p.limit : p.limits[s]},
+                                    .limit = p.limits.empty() ? p.limit : p.limits[s],
+                                    .window = p.window,
+                                    .weight_pieces = p.weight_pieces},
                        std::move(hint));
   }
   return cores;

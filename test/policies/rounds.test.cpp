@@ -142,12 +142,12 @@ TEST_CASE("a step begins with BF's B and FB's F") {
     const auto lane = [&](task_kind kind) {
       return hint->lane_of({kind, microbatch_id{0}, chunk_id{0}});
     };
-    CHECK(hint->order().lane[0] == lane(first));
+    CHECK(hint->order({}).lane[0] == lane(first));
     // A step that was aborted in the middle of a round leaves no state behind.
     hint->launched({first, microbatch_id{0}, chunk_id{0}});
-    CHECK(hint->order().lane[0] != lane(first));
+    CHECK(hint->order({}).lane[0] != lane(first));
     hint->reset();
-    CHECK(hint->order().lane[0] == lane(first));
+    CHECK(hint->order({}).lane[0] == lane(first));
   }
 }
 

@@ -20,7 +20,7 @@ class loose_policy final : public policy {
     return t.kind == task_kind::weight ? lane_of_weights : 0;
   }
   std::uint64_t rank(const task& t) const override { return t.mb.value(); }
-  lane_order order() const override { return {}; }
+  lane_order order(const stage_view&) const override { return {}; }
 
   task_kind odd = task_kind::backward;
   std::uint32_t lane_count = 1;

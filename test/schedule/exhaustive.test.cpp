@@ -92,7 +92,7 @@ class stage_automaton {
 
   void restart() {
     live_ = std::make_unique<checked_stage>(setup_.config(stage_), hint_);
-    live_->begin(step_id{0}, setup_.slot_bytes);
+    live_->begin(step_id{0}, setup_.slot_bytes, setup_.weight_pieces);
     live_id_ = 0;
   }
 
@@ -283,7 +283,8 @@ std::string text_of(const pipeline_setup& s, const std::string& hint) {
          " ranks " + std::to_string(s.ranks) + " lookahead " + std::to_string(s.lookahead) + " " +
          std::string(name(s.mode)) + " slots " + std::to_string(s.limit.slots) + " bytes " +
          std::to_string(s.limit.bytes) + " run_ahead " + std::to_string(s.limit.run_ahead) +
-         " hint " + hint;
+         " activations " + std::to_string(s.limit.activations) + " pieces " +
+         std::to_string(s.weight_pieces) + " window " + std::to_string(s.window) + " hint " + hint;
 }
 
 /// Adds up the explored states; a failure names its case.
@@ -394,6 +395,70 @@ TEST_CASE("No order of arrivals and finishes deadlocks a small pipeline, whateve
   exploration all;
   for (const auto& shape : small_shapes()) add_all(all, shape, 1, 0, decisions::eager);
   all.report("every order, one decision per event");
+}
+
+namespace {
+
+void explore_activations(std::uint32_t pairs_max) {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.chunks == 1 || shape.virtual_stages() * shape.microbatches > pairs_max) continue;
+    for (const bool fused : {true, false})
+      for (const auto& hint : hints_for(shape, fused))
+        for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
+          for (const std::uint32_t run_ahead : {0U, 2U})
+            all.add({shape, 1, 0, dispatch_mode::ready, {0, 0, run_ahead, limit}, {}, hint.by_stage},
+                    decisions::eager, hint.name);
+  }
+  all.report("every order, limits of activations");
+}
+
+}  // namespace
+
+TEST_CASE("Nor when memory is counted by activation") { explore_activations(12); }
+
+TEST_CASE("Nor in larger pipelines when memory is counted by activation", "[.soak]") {
+  explore_activations(18);
+}
+
+TEST_CASE("Nor with W in pieces") {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() * shape.microbatches > 8) continue;
+    for (const auto& hint : hints_for(shape, false)) {
+      for (const auto& [limit, bytes] : limits_for(shape.microbatches)) {
+        pipeline_setup setup{shape, 1, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
+        setup.weight_pieces = 2;
+        all.add(setup, decisions::eager, hint.name);
+      }
+    }
+  }
+  all.report("every order, W in pieces");
+}
+
+TEST_CASE("Nor when a window limits the choice") {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() * shape.microbatches > 9) continue;
+    for (const bool fused : {true, false}) {
+      for (const auto& hint : hints_for(shape, fused)) {
+        if (std::any_of(hint.by_stage.begin(), hint.by_stage.end(),
+                        [](const hint_table& h) { return h.lanes != 1; }))
+          continue;
+        auto limits = limits_for(shape.microbatches);
+        for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
+          limits.push_back({{0, 0, 0, limit}, {}});
+        for (const auto& [limit, bytes] : limits) {
+          for (const std::uint32_t window : {1U, 2U, 3U}) {
+            pipeline_setup setup{shape, 1, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
+            setup.window = window;
+            all.add(setup, decisions::eager, hint.name);
+          }
+        }
+      }
+    }
+  }
+  all.report("every order, windows of 1 to 3");
 }
 
 TEST_CASE("Nor with launches queued behind the running one") {

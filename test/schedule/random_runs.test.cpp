@@ -47,8 +47,11 @@ pipeline_setup random_setup(random_source& random) {
     setup.slot_bytes = random_bytes(shape.microbatches, random);
     setup.limit.bytes = random.between(1, 150);
   }
+  if (random.one_in(3)) setup.weight_pieces = random.between(2, 4);
   if (random.one_in(4))
     setup.limit.run_ahead = random.between(1, shape.microbatches * shape.chunks);
+  if (setup.limit.slots == 0 && setup.limit.bytes == 0 && random.one_in(2))
+    setup.limit.activations = random.between(shape.chunks, shape.chunks * shape.microbatches);
   for (std::uint32_t s = 0; s < shape.stages; ++s)
     setup.hints.push_back(random_hint(shape, random));
   if (random.one_in(4)) setup.hints = on_every_stage(bf_hint(shape, random.one_in(2)));
@@ -57,6 +60,7 @@ pipeline_setup random_setup(random_source& random) {
     if (auto valid = check_sequences(shape, sequences); !valid)
       throw rule_violation{valid.message()};
     setup.hints = sequence_hints(shape, sequences);
+    if (random.one_in(2)) setup.window = random.between(1, 8);
   }
   return setup;
 }
@@ -197,6 +201,7 @@ void run_in_order(random_source& random) {
   auto setup = random_setup(random);
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
+  setup.window = 0;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {
     auto& order = sequences[random.below(sequences.size())];

@@ -169,7 +169,7 @@ TEST_CASE("A sequence as a policy is one lane, ranked by position, split as the 
   const auto hint = make_sequence_policy("mine", of({"F1", "F0", "BW1", "B0", "W0"}));
   CHECK(hint->name() == "mine");
   CHECK(hint->lanes() == 1);
-  CHECK(hint->order().count == 1);
+  CHECK(hint->order({}).count == 1);
   CHECK(hint->backward_of(microbatch_id{0}, chunk_id{0}) == task_kind::backward);
   CHECK(hint->backward_of(microbatch_id{1}, chunk_id{0}) == task_kind::backward_weight);
   CHECK(hint->rank(*task_of("F1")) == 0);

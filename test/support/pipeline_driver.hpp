@@ -20,9 +20,11 @@ struct pipeline_setup {
   memory_limit limit;
   std::vector<std::uint64_t> slot_bytes;  ///< the same on every stage; may be empty
   std::vector<hint_table> hints;          ///< by stage
+  std::uint32_t weight_pieces = 1;
+  std::uint32_t window = 0;
 
   stage_config config(std::uint32_t stage) const {
-    return {shape, stage_id{stage}, ranks, lookahead, mode, limit};
+    return {shape, stage_id{stage}, ranks, lookahead, mode, limit, window};
   }
 };
 
@@ -56,7 +58,8 @@ class pipeline_driver {
   /// Begins the step on every stage; the data of all microbatches is in flight to the first virtual
   /// stage.
   void begin_step(std::uint64_t step = 0) {
-    for (auto& stage : stages_) stage.begin(step_id{step}, setup_.slot_bytes);
+    for (auto& stage : stages_) 
+      stage.begin(step_id{step}, setup_.slot_bytes, setup_.weight_pieces);
     messages_.clear();
     for (std::uint32_t i = 0; i < setup_.shape.microbatches; ++i)
       for (std::uint32_t r = 0; r < setup_.ranks; ++r)
@@ -86,7 +89,8 @@ class pipeline_driver {
   std::span<const action> decide(std::uint32_t stage) {
     const auto actions = stages_[stage].decide();
     for (const auto& a : actions)
-      if (const auto* l = std::get_if<launch>(&a)) launched_[stage].push_back(l->what);
+      if (const auto* l = std::get_if<launch>(&a); l != nullptr && l->piece.is_last())
+        launched_[stage].push_back(l->what);
     return actions;
   }
 

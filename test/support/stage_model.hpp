@@ -38,12 +38,14 @@ class stage_model {
   stage_model(stage_config config, std::unique_ptr<policy> hint)
       : config_(std::move(config)), hint_(std::move(hint)), m_(config_.shape.microbatches) {
     rank_tasks();
-    begin({});
+    begin({}, 1);
     begun_ = false;
   }
 
-  void begin(std::vector<std::uint64_t> slot_bytes) {
+  void begin(std::vector<std::uint64_t> slot_bytes, std::uint32_t weight_pieces) {
     begun_ = true;
+    weight_pieces_ = config_.mode == dispatch_mode::ready ? std::max(weight_pieces, 1U) : 1;
+    pieces_launched_.assign(config_.shape.chunks, 0);
     aborted_ = false;
     bytes_ = std::move(slot_bytes);
     bytes_.resize(m_, 0);
@@ -142,14 +144,16 @@ class stage_model {
       text += static_cast<char>(p.forward_launched | p.backward_launched << 1 | p.weight_due << 2 |
                                 p.fold_launched << 3 | p.fold_ended << 4);
     }
+    for (const auto pieces : pieces_launched_) text += static_cast<char>(pieces);
     for (const auto& r : queue_) {
+      text += static_cast<char>(r.what.piece.number);
       text += static_cast<char>(row_of(r.what.what.kind));
       text += static_cast<char>(r.what.what.mb.value());
       text += static_cast<char>(r.what.what.chunk.value());
       append(text, r.ranks_done, config_.ranks);
     }
     text += '|';
-    const auto order = hint_->order();
+    const auto order = hint_->order({forward_blocked()});
     for (std::uint32_t i = 0; i < order.count; ++i) text += static_cast<char>(order.lane[i]);
     return text;
   }
@@ -247,6 +251,9 @@ class stage_model {
   bool slot_free_for(microbatch_id mb) const {
     const auto& limit = config_.limit;
     const auto use = memory();
+    if (limit.activations != 0)
+      return use.activations + 1 + (config_.mode == dispatch_mode::in_order ? 0 : reserve_for(mb)) <=
+             limit.activations;
     const bool one_fits =
         (limit.slots == 0 || use.slots + 1 <= limit.slots) &&
         (limit.bytes == 0 || use.slots == 0 || use.bytes + bytes_[mb.value()] <= limit.bytes);
@@ -261,6 +268,17 @@ class stage_model {
     if (!older_waits) return true;
     return (limit.slots == 0 || use.slots + 2 <= limit.slots) &&
            (limit.bytes == 0 || use.bytes + bytes_[mb.value()] + largest_older <= limit.bytes);
+  }
+
+  /// F that the oldest microbatch before `mb` with any F left has yet to run here.
+  std::uint32_t reserve_for(microbatch_id mb) const {
+    for (std::uint32_t i = 0; i < mb.value(); ++i) {
+      std::uint32_t left = 0;
+      for (std::uint32_t c = 0; c < config_.shape.chunks; ++c)
+        left += !pair_of(microbatch_id{i}, chunk_id{c}).forward_launched;
+      if (left != 0) return left;
+    }
+    return 0;
   }
 
   std::uint32_t oldest_unfinished() const {
@@ -287,7 +305,7 @@ class stage_model {
   // ---- arbitration
 
   std::vector<std::uint32_t> lane_sequence() const {
-    const auto named = hint_->order();
+    const auto named = hint_->order({forward_blocked()});
     std::vector<std::uint32_t> sequence(named.lane.begin(), named.lane.begin() + named.count);
     for (std::uint32_t lane = 0; lane < lanes_max; ++lane)
       if (std::find(sequence.begin(), sequence.end(), lane) == sequence.end())
@@ -295,8 +313,52 @@ class stage_model {
     return sequence;
   }
 
+  /// Whether an F is ready, and none that is may run.
+  bool forward_blocked() const {
+    bool seen = false;
+    for (std::size_t at = 0; at < ranked_.size(); ++at) {
+      const auto& t = ranked_[at];
+      if (launched_[at] || t.kind != task_kind::forward || !is_ready(t)) continue;
+      bool admission_seen = seen;
+      if (may_run(t, admission_seen)) return false;
+      seen = true;
+    }
+    return seen;
+  }
+
+  /// The best task in the window, then of the oldest unfinished microbatch, then a W.
+  std::optional<launch> choose_in_window() const {
+    const auto all_ready = ready();
+    const auto oldest = oldest_unfinished();
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      std::uint32_t skipped = 0;
+      bool blocked = false;
+      bool admission_seen = false;
+      for (std::size_t at = 0; at < ranked_.size(); ++at) {
+        const auto& t = ranked_[at];
+        if (launched_[at]) continue;
+        const bool in_window = skipped < config_.window;
+        const bool runs = is_ready(t) && may_run(t, admission_seen);
+        blocked = blocked || (in_window && is_ready(t) && !runs);
+        const bool open = attempt == 0   ? in_window
+                          : attempt == 1 ? t.mb.value() == oldest && t.kind != task_kind::weight
+                                         : t.kind == task_kind::weight;
+        if (open && runs) {
+          const auto why = all_ready == 1 ? choice::only_choice
+                           : blocked      ? choice::memory_bound
+                           : skipped == 0 ? choice::hint_head
+                                          : choice::skipped_not_ready;
+          return launch_of(t, {why, skipped});
+        }
+        ++skipped;
+      }
+    }
+    return std::nullopt;
+  }
+
   std::optional<launch> choose() const {
     if (config_.mode == dispatch_mode::in_order) return choose_in_order();
+    if (config_.window != 0) return choose_in_window();
     bool blocked = false;
     const auto all_ready = ready();
     for (const auto lane : lane_sequence()) {
@@ -324,7 +386,7 @@ class stage_model {
   bool may_run(const task& t, bool& admission_seen) const {
     if (t.kind != task_kind::forward) return true;
     const bool forbidden = run_ahead_forbids(t.mb);
-    if (holds(t.mb)) return !forbidden;
+    if (config_.limit.activations == 0 && holds(t.mb)) return !forbidden;
     // Under a byte limit the core looks at the best-ranked of a lane and at the oldest, no further.
     const bool first = !std::exchange(admission_seen, true);
     if (config_.limit.bytes != 0 && !first && t.mb.value() != oldest_without_slot()) return false;
@@ -336,12 +398,17 @@ class stage_model {
     if (static_cast<std::size_t>(head) == ranked_.size()) return std::nullopt;
     const auto& t = ranked_[static_cast<std::size_t>(head)];
     if (!is_ready(t)) return std::nullopt;
-    if (t.kind == task_kind::forward && !holds(t.mb) && !slot_free_for(t.mb)) return std::nullopt;
+    const bool must_take = config_.limit.activations != 0 || !holds(t.mb);
+    if (t.kind == task_kind::forward && must_take && !slot_free_for(t.mb)) return std::nullopt;
     return launch_of(t, {ready() == 1 ? choice::only_choice : choice::hint_head, 0});
   }
 
   launch launch_of(const task& t, reason why) const {
-    launch l{launch_seq{next_seq_}, t, why, {t.mb, 0}};
+    launch l{launch_seq{next_seq_}, t, why, {t.mb, 0}, {}};
+    if (t.kind == task_kind::weight) {
+      l.piece = {pieces_launched_[t.chunk.value()], weight_pieces_};
+      if (!l.piece.is_last()) return l;
+    }
     if (!has_weight(t.kind) || fold_next(t.chunk) != t.mb.value()) return l;
     l.folds.count = 1;
     for (auto i = t.mb.value() + 1; i < m_ && pair_of(microbatch_id{i}, t.chunk).weight_due; ++i)
@@ -356,9 +423,21 @@ class stage_model {
     expect(at < ranked_.size() && !launched_[at], "a task is launched once a step");
     auto& p = pair_of(t.mb, t.chunk);
     if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
+    ++next_seq_;
+    if (t.kind == task_kind::weight) {
+      auto& pieces = pieces_launched_[t.chunk.value()];
+      expect(l.piece.number == pieces, "the pieces of a W run in order");
+      expect(config_.mode == dispatch_mode::in_order || fold_next(t.chunk) == t.mb.value(),
+             "one W of a chunk runs after the other");
+      pieces = l.piece.is_last() ? 0 : pieces + 1;
+    }
+    if (!l.piece.is_last()) {
+      hint_->launched(t);
+      queue_.push_back({l, 0});
+      return;
+    }
     launched_[at] = true;
     ++launches_;
-    ++next_seq_;
     if (t.kind == task_kind::forward) p.forward_launched = true;
     if (is_backward(t.kind)) p.backward_launched = true;
     if (has_weight(t.kind)) p.weight_due = true;
@@ -386,6 +465,8 @@ class stage_model {
     expect(limit.slots == 0 || use.slots <= limit.slots, "no more microbatches than slots");
     expect(limit.bytes == 0 || use.bytes <= limit.bytes || use.slots == 1,
            "no more bytes than the limit, but for one microbatch alone");
+    expect(limit.activations == 0 || use.activations <= limit.activations,
+           "no more activations than the limit");
     slots_peak_ = std::max(slots_peak_, use.slots);
     bytes_peak_ = std::max(bytes_peak_, use.bytes);
     activations_peak_ = std::max(activations_peak_, use.activations);
@@ -401,6 +482,18 @@ class stage_model {
               : all_ready != 0 ? wait_cause::in_order
                                : wait_cause::input,
               t};
+    }
+    if (config_.window != 0 && all_ready != 0) {
+      std::uint32_t skipped = 0;
+      bool admission_seen = false;
+      const auto head = std::find(launched_.begin(), launched_.end(), false) - launched_.begin();
+      for (std::size_t at = 0; at < ranked_.size() && skipped < config_.window; ++at) {
+        if (launched_[at]) continue;
+        if (is_ready(ranked_[at]) && !may_run(ranked_[at], admission_seen))
+          return {wait_cause::memory, ranked_[at]};
+        ++skipped;
+      }
+      return {wait_cause::in_order, ranked_[static_cast<std::size_t>(head)]};
     }
     for (const auto lane : lane_sequence())
       for (std::size_t at = 0; at < ranked_.size(); ++at)
@@ -443,6 +536,8 @@ class stage_model {
   std::vector<pair_state> pairs_;  ///< by chunk * m + microbatch
   std::deque<running> queue_;
   std::vector<std::uint64_t> bytes_;
+  std::vector<std::uint32_t> pieces_launched_;  ///< by chunk, of the W that is due
+  std::uint32_t weight_pieces_ = 1;
   std::uint64_t bytes_peak_ = 0;
   std::uint32_t slots_peak_ = 0;
   std::uint32_t activations_peak_ = 0;
@@ -459,9 +554,10 @@ class checked_stage {
       : core_(config, std::make_unique<table_policy>(hint)),
         model_(config, std::make_unique<table_policy>(hint)) {}
 
-  void begin(step_id step, const std::vector<std::uint64_t>& slot_bytes) {
-    core_.on(step_began{step, slot_bytes});
-    model_.begin(slot_bytes);
+  void begin(step_id step, const std::vector<std::uint64_t>& slot_bytes,
+             std::uint32_t weight_pieces = 1) {
+    core_.on(step_began{step, slot_bytes, weight_pieces});
+    model_.begin(slot_bytes, weight_pieces);
   }
   void arrive(const input_arrived& e) {
     expect(core_.on(e).empty(), "an arrival returns no action");

@@ -116,7 +116,7 @@ class table_policy final : public policy {
   std::uint32_t lanes() const override { return table_->lanes; }
   std::uint32_t lane_of(const task& t) const override { return table_->lane[table_->index(t)]; }
   std::uint64_t rank(const task& t) const override { return table_->rank[table_->index(t)]; }
-  lane_order order() const override {
+  lane_order order(const stage_view&) const override {
     switch (table_->rule) {
       case lane_rule::fixed: return {};
       case lane_rule::alternate:

@@ -188,7 +188,7 @@ TEST_CASE("a policy that throws during a step ends the training, not the program
     std::uint32_t lanes() const override { return 1; }
     std::uint32_t lane_of(const task&) const override { return 0; }
     std::uint64_t rank(const task& t) const override { return t.mb.value(); }
-    lane_order order() const override { return {}; }
+    lane_order order(const stage_view&) const override { return {}; }
     void launched(const task& t) override {
       if (t.mb == microbatch_id{2}) throw std::runtime_error("no more");
     }

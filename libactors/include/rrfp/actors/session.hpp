@@ -148,6 +148,10 @@ struct session_setup {
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
   std::vector<memory_limit> limits;
+  std::uint32_t window = 0;  ///< see stage_config
+  /// Launches into which each W is divided; 0: what the policy wants, or fewer where a launch costs
+  /// much.
+  std::uint32_t weight_pieces = 0;
   std::function<std::unique_ptr<policy>(stage_id)> make_policy;
   /// Bytes of a microbatch's slot; empty: not counted.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;

@@ -45,6 +45,9 @@ inline constexpr std::uint32_t slots_of_stages = ~0U - 1;
 enum class messages_kind : std::uint8_t { asynchronous, blocking };
 
 /// [dispatch]: the choice of the next task, and the memory limits.
+/// What `slots` counts: microbatches, or their chunks (`slots` times the chunks of a stage).
+enum class slot_unit_kind : std::uint8_t { microbatch, chunk };
+
 struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
   /// A known policy or "table:FILE.csv".
@@ -59,6 +62,12 @@ struct dispatch_options {
   std::uint64_t slot_bytes = 0;
   /// Maximum number of forwards by which a stage may be ahead of its backwards; 0: no limit.
   std::uint32_t run_ahead = 0;
+  slot_unit_kind slot_unit = slot_unit_kind::microbatch;
+  /// As stage_config::window.
+  std::uint32_t window = 0;
+  /// Launches into which each W is divided; empty: what the policy wants, or fewer where a launch
+  /// costs much.
+  std::optional<std::uint32_t> weight_pieces;
   admission admit = admission::loaded;
 };
 

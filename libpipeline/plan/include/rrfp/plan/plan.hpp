@@ -19,6 +19,9 @@ struct dispatch_plan {
   std::uint32_t lookahead = 0;
   /// Indexed by stage.
   std::vector<memory_limit> limits;
+  std::uint32_t window = 0;
+  /// 0: as many as the policy wants.
+  std::uint32_t weight_pieces = 0;
   std::shared_ptr<const policy_set> policies;
 };
 

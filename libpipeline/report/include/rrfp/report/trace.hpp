@@ -27,6 +27,7 @@ struct traced_task {
   step_id step;
   launch_seq seq;
   task what;
+  task_piece piece;
   reason why;
   nanoseconds decided = 0;
   nanoseconds begin = 0;
@@ -71,6 +72,7 @@ struct trace_file {
 inline constexpr std::size_t trace_bytes_max = std::size_t{2} << 30;
 inline constexpr std::uint32_t traced_stages_max = 4096;
 inline constexpr std::uint32_t traced_ranks_max = 4096;
+inline constexpr std::uint32_t traced_pieces_max = 1024;
 
 /// Parses the trace in `text`; an error names `file`, the line or event, and what was expected.
 result<trace_file> parse_trace(std::string_view text, const std::string& file);

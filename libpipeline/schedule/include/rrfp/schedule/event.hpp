@@ -20,7 +20,9 @@ namespace rrfp {
 struct step_began {
   step_id step;
   /// Bytes that each microbatch holds on this stage, by microbatch; empty: bytes are not counted.
-  std::vector<std::uint64_t> slot_bytes;
+  std::vector<std::uint64_t> slot_bytes = {};
+  /// Launches into which each W is divided in this step; 0: as stage_config says.
+  std::uint32_t weight_pieces = 0;
 
   bool operator==(const step_began&) const = default;
 };
@@ -87,12 +89,27 @@ struct fold_range {
   bool operator==(const fold_range&) const = default;
 };
 
+/// A part of a W: piece `number` of `count`. The pieces of a W run in order, and the next W of the
+/// chunk begins after the last of them, so each gradient is summed in the order of the microbatches.
+struct task_piece {
+  std::uint32_t number = 0;
+  std::uint32_t count = 1;
+
+  bool is_last() const { return number + 1 == count; }
+  /// This piece's share of `whole`; the shares of all pieces sum up to it.
+  std::int64_t share_of(std::int64_t whole) const {
+    return whole * (number + 1) / count - whole * number / count;
+  }
+  bool operator==(const task_piece&) const = default;
+};
+
 /// Run this task on every rank of the stage, after all launches with smaller sequence numbers.
 struct launch {
   launch_seq seq;
   task what;
   reason why;
-  fold_range folds;
+  fold_range folds;  ///< of a W in pieces: with the last one
+  task_piece piece = {};
 
   bool operator==(const launch&) const = default;
 };

@@ -8,6 +8,14 @@
 /// The oldest microbatch of the job therefore finds a slot on every stage, waits for no other
 /// microbatch, finishes and releases its slots; then the next one is the oldest. This holds for any
 /// hint, placement, arrival order and limit >= 1 microbatch.
+///
+/// With a limit of activations, a microbatch holds one unit for each chunk instead of one slot: it
+/// takes it at F of the chunk and releases it when the chunk's weight gradient is folded. A younger
+/// microbatch may take a unit only if afterwards enough units stay free for all remaining F of the
+/// oldest microbatch that still has an F to run here. All F of a microbatch run before its first B,
+/// so that microbatch still holds what it has taken, and the younger ones together never hold more
+/// than limit - chunks. The oldest microbatch of the job, when all older ones have finished, thus
+/// finds room for every chunk. This holds for any limit >= chunks.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +36,15 @@ struct memory_limit {
   /// The paper's back-pressure: once forwards done - backwards done >= run_ahead, only the oldest
   /// unfinished microbatch may run further forwards. Pending W do not count.
   std::uint32_t run_ahead = 0;
+  /// Maximum number of activations: (microbatch, chunk) pairs between F and fold. At least the
+  /// number of chunks; not together with slots or bytes.
+  std::uint32_t activations = 0;
 
   bool operator==(const memory_limit&) const = default;
 };
 
 /// The limit that stops a microbatch.
-enum class memory_bound : std::uint8_t { none, slots, bytes, run_ahead };
+enum class memory_bound : std::uint8_t { none, slots, bytes, run_ahead, activations };
 
 /// The memory that a stage holds now, and its peak in this step.
 struct memory_use {
@@ -57,10 +68,15 @@ class memory_slots {
   /// Frees all slots. If `slot_bytes` is empty, bytes are not counted.
   void reset(std::span<const std::uint64_t> slot_bytes);
 
-  bool holds(microbatch_id mb) const { return state_[mb.value()] == state::held; }
-  /// The oldest microbatch that has not taken its slot yet; m if all have.
+  /// Whether the microbatch holds memory here.
+  bool holds(microbatch_id mb) const {
+    return taken_[mb.value()] != 0 && folded_[mb.value()] < chunks_;
+  }
+  /// Whether a further F of the microbatch must take a slot or an activation first.
+  bool must_take(microbatch_id mb) const { return limit_.activations != 0 || !holds(mb); }
+  /// The oldest microbatch that has not taken all that it needs; m if all have.
   std::uint32_t oldest_waiting() const { return oldest_waiting_; }
-  /// The limit that `mb`, which has no slot yet, would exceed if it took one and left enough for
+  /// The limit that `mb` would exceed if it took a slot (or one more activation) and left enough for
   /// every older microbatch.
   memory_bound bound_on_taking(microbatch_id mb) const;
   bool may_take(microbatch_id mb) const { return bound_on_taking(mb) == memory_bound::none; }
@@ -79,14 +95,14 @@ class memory_slots {
   const memory_use& use() const { return use_; }
 
  private:
-  enum class state : std::uint8_t { waiting, held, released };
-
+  /// What a microbatch takes in a step: one slot, or one activation for each chunk.
+  std::uint32_t needed() const { return limit_.activations != 0 ? chunks_ : 1; }
   std::uint64_t bytes_of(std::uint32_t mb) const { return bytes_.empty() ? 0 : bytes_[mb]; }
 
   memory_limit limit_;
   std::uint32_t chunks_;
-  std::vector<state> state_;
-  std::vector<std::uint32_t> chunks_left_;
+  std::vector<std::uint32_t> taken_;   ///< by microbatch: slots or activations taken
+  std::vector<std::uint32_t> folded_;  ///< by microbatch: chunks folded
   std::vector<std::uint64_t> bytes_;
   std::uint32_t oldest_waiting_ = 0;
   memory_use use_;

@@ -25,6 +25,12 @@ struct lane_order {
   std::uint32_t count = 0;
 };
 
+/// What the order of the lanes may depend on, besides what the policy has seen run.
+struct stage_view {
+  /// An F is ready, and memory stops every F that is.
+  bool forward_blocked = false;
+};
+
 class policy {
  public:
   policy() = default;
@@ -42,7 +48,9 @@ class policy {
   /// The smallest rank runs first; ties go to the smaller microbatch, then to the smaller chunk.
   virtual std::uint64_t rank(const task& t) const = 0;
   /// The current order of the lanes.
-  virtual lane_order order() const = 0;
+  virtual lane_order order(const stage_view& now) const = 0;
+  /// Into how many launches each W should be divided if a launch costs next to nothing.
+  virtual std::uint32_t weight_pieces() const { return 1; }
   /// A step begins; the policy forgets what has run.
   virtual void reset() {}
   /// The arbiter has launched this task.

@@ -44,6 +44,13 @@ struct stage_config {
   std::uint32_t lookahead = 0;
   dispatch_mode mode = dispatch_mode::ready;
   memory_limit limit;
+  /// Ready mode with a policy of one lane: only the first `window` unlaunched tasks of the sequence
+  /// may run, those of the oldest unfinished microbatch, and (unless 1) W while none of these can.
+  /// 0: no window.
+  std::uint32_t window = 0;
+  /// Ready mode: launches into which each W is divided; 0: as many as the policy wants. In-order
+  /// mode does not divide W.
+  std::uint32_t weight_pieces = 1;
 };
 
 class stage_core {

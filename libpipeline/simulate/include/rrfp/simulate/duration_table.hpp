@@ -105,6 +105,7 @@ class duration_recorder final : public observer {
   /// left.
   std::vector<nanoseconds> forward_ended_;
   std::vector<nanoseconds> backward_ended_;
+  std::vector<nanoseconds> in_pieces_;  ///< by virtual stage: of a W that runs in pieces
 };
 
 }  // namespace rrfp::simulate

@@ -62,6 +62,11 @@ struct plan {
   /// One limit per stage; empty: `limit` for all stages.
   std::vector<memory_limit> limits;
   transport messages = transport::asynchronous;
+  /// Time that each launch adds to its task.
+  nanoseconds launch_cost = 0;
+  /// As in stage_config.
+  std::uint32_t window = 0;
+  std::uint32_t weight_pieces = 0;
 };
 
 /// One executed task.

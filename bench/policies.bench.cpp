@@ -1,0 +1,197 @@
+/// Compares the policies in simulation, at equal memory and in equal weather.
+///
+///   cmake --preset release && cmake --build --preset release --target policies_bench
+///   build/release/bin/policies_bench            # every row
+///   build/release/bin/policies_bench balanced   # the rows whose name begins so
+///
+/// A cell is one step of a pipeline: p = 4, 8, 16, 32 stages; m = p, 2p, 4p, 8p microbatches (not 8p
+/// at 32); messages that take an exponential time of mean 0, .1 or .3 F; task times with a
+/// log-normal factor of sigma .3 or .6, or .3 with 1 % of the tasks ten times as long, or without
+/// jitter if messages vary; F:B:W of 1:1:1 and 1:1.2:.8 by seed; 5 seeds (2 at p = 32). All factors
+/// have mean 1. That is 726 cells in each row; a row differs in the workload and the slots.
+///
+///   balanced     all stages alike
+///   slow         one stage, drawn by the seed, takes 1.3 times as long
+///   multimodal   the first quarter of the stages is an encoder: its tasks vary with the microbatch,
+///                by a log-normal factor of sigma .8; those of the other stages by one of sigma .3
+///
+/// The figures are geometric means over the cells of the time of a step under asynchronous 1F1B in
+/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus, with
+/// its 1 % quantile. The bound ignores memory.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <rrfp/base/statistics.hpp>
+#include <rrfp/policies/registry.hpp>
+#include <rrfp/simulate/simulator.hpp>
+#include <rrfp/weather/keyed_random.hpp>
+
+namespace {
+
+using namespace rrfp;
+using simulate::nanoseconds;
+using weather::keyed_random;
+
+constexpr double forward_ns = 1e6;
+
+enum class workload : std::uint8_t { balanced, slow, multimodal };
+
+struct cell {
+  workload work;
+  pipeline_shape shape;
+  std::uint64_t seed;
+  double link_mean;      ///< in F
+  double compute_sigma;  ///< 0: no jitter
+  bool spikes;
+};
+
+/// A log-normal factor with mean 1.
+double lognormal(keyed_random random, double sigma) {
+  return std::exp(sigma * random.normal() - sigma * sigma / 2);
+}
+
+class cell_costs final : public simulate::cost_model {
+ public:
+  explicit cell_costs(const cell& c)
+      : cell_(c), slow_stage_(keyed_random{c.seed, 1}.bits() % c.shape.stages) {}
+
+  nanoseconds compute(step_id, stage_id stage, const task& t) const override {
+    if (t.kind == task_kind::backward_weight)
+      return compute_part(stage, task_kind::backward, t.mb) +
+             compute_part(stage, task_kind::weight, t.mb);
+    return compute_part(stage, t.kind, t.mb);
+  }
+  nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
+    keyed_random random{cell_.seed, 2, to.value(), static_cast<std::uint64_t>(t.kind),
+                        t.mb.value()};
+    return std::llround(-std::log1p(-random.uniform()) * cell_.link_mean * forward_ns);
+  }
+
+ private:
+  nanoseconds compute_part(stage_id stage, task_kind kind, microbatch_id mb) const {
+    const bool even = cell_.seed % 2 == 0;
+    double factor = kind == task_kind::forward ? 1
+                    : even                     ? 1
+                    : kind == task_kind::weight ? 0.8
+                                                : 1.2;
+    if (cell_.work == workload::slow && stage.value() == slow_stage_) factor *= 1.3;
+    if (cell_.work == workload::multimodal) {
+      const bool encoder = stage.value() < cell_.shape.stages / 4;
+      factor *= lognormal({cell_.seed, encoder ? 3U : 4U, mb.value()}, encoder ? 0.8 : 0.3);
+    }
+    const keyed_random random{cell_.seed, 5, stage.value(), static_cast<std::uint64_t>(kind),
+                              mb.value()};
+    if (cell_.compute_sigma > 0) factor *= lognormal(random, cell_.compute_sigma);
+    if (cell_.spikes) {
+      keyed_random spike{cell_.seed, 6, stage.value(), static_cast<std::uint64_t>(kind),
+                         mb.value()};
+      factor *= (spike.uniform() < 0.01 ? 10 : 1) / 1.09;
+    }
+    return std::llround(factor * forward_ns);
+  }
+
+  const cell cell_;
+  const std::uint64_t slow_stage_;
+};
+
+std::vector<cell> cells_of(workload work) {
+  std::vector<cell> cells;
+  for (const std::uint32_t p : {4U, 8U, 16U, 32U})
+    for (const std::uint32_t times : {1U, 2U, 4U, 8U})
+      for (std::uint64_t seed = 0; seed < (p == 32 ? 2 : 5); ++seed)
+        for (const double link : {0.0, 0.1, 0.3})
+          for (int jitter = 0; jitter < 4; ++jitter) {
+            if ((p == 32 && times == 8) || (jitter == 0 && link == 0)) continue;
+            const double sigma = jitter == 0 ? 0 : jitter == 2 ? 0.6 : 0.3;
+            cells.push_back({work,
+                             {.stages = p, .microbatches = p * times},
+                             seed,
+                             link,
+                             sigma,
+                             jitter == 3});
+          }
+  return cells;
+}
+
+struct slot_limit {
+  std::string_view name;
+  std::uint32_t (*of)(std::uint32_t stages, std::uint32_t stage);
+};
+
+constexpr slot_limit limits[] = {
+    {"p", [](std::uint32_t p, std::uint32_t) { return p; }},
+    {"1.5p", [](std::uint32_t p, std::uint32_t) { return (3 * p + 1) / 2; }},
+    {"2p", [](std::uint32_t p, std::uint32_t) { return 2 * p; }},
+    {"p-s", [](std::uint32_t p, std::uint32_t s) { return p - s; }},
+};
+
+template <class T>
+T value_or_exit(result<T> r) {
+  if (r) return std::move(*r);
+  std::fprintf(stderr, "policies_bench: %s\n", r.message().c_str());
+  std::exit(1);
+}
+
+simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
+                                dispatch_mode mode) {
+  const auto set = value_or_exit(policies::registry().make(policy, c.shape));
+  simulate::plan plan;
+  plan.shape = c.shape;
+  plan.mode = mode;
+  plan.make_policy = [&](stage_id s) { return set->make(s); };
+  for (std::uint32_t s = 0; s < c.shape.stages; ++s)
+    plan.limits.push_back({.slots = limit.of(c.shape.stages, s)});
+  return value_or_exit(simulate::run(plan, cell_costs{c})).steps.front();
+}
+
+/// Natural logarithms of ratios.
+class ratios {
+ public:
+  void add(nanoseconds before, nanoseconds after) {
+    logs_.push_back(std::log(static_cast<double>(before) / static_cast<double>(after)));
+  }
+  double mean() const {
+    double sum = 0;
+    for (const auto l : logs_) sum += l;
+    return std::exp(sum / static_cast<double>(logs_.size()));
+  }
+  double quantile(double q) const { return std::exp(rrfp::quantile(logs_, q)); }
+
+ private:
+  std::vector<double> logs_;
+};
+
+void measure(std::string_view name, workload work, const slot_limit& limit) {
+  ratios bfw_gain, plus_gain, bound_gain, plus_over_bfw;
+  for (const auto& c : cells_of(work)) {
+    const auto in_order = step_with(c, limit, "one_f_one_b", dispatch_mode::in_order);
+    const auto bfw = step_with(c, limit, "bfw", dispatch_mode::ready);
+    const auto plus = step_with(c, limit, "bfw_plus", dispatch_mode::ready);
+    bfw_gain.add(in_order.makespan, bfw.makespan);
+    plus_gain.add(in_order.makespan, plus.makespan);
+    bound_gain.add(in_order.makespan, bfw.lower_bound);
+    plus_over_bfw.add(bfw.makespan, plus.makespan);
+  }
+  std::printf("%-11.*s %-5.*s %7.3f %9.3f %7.3f %14.3f %7.3f\n", static_cast<int>(name.size()),
+              name.data(), static_cast<int>(limit.name.size()), limit.name.data(), bfw_gain.mean(),
+              plus_gain.mean(), bound_gain.mean(), plus_over_bfw.mean(),
+              plus_over_bfw.quantile(0.01));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view wanted = argc > 1 ? argv[1] : "";
+  std::printf("workload    slots     bfw  bfw_plus   bound  bfw_plus / bfw     1%%\n");
+  for (const auto& [name, work] : {std::pair{std::string_view{"balanced"}, workload::balanced},
+                                   std::pair{std::string_view{"slow"}, workload::slow},
+                                   std::pair{std::string_view{"multimodal"}, workload::multimodal}})
+    for (const auto& limit : limits)
+      if (name.starts_with(wanted)) measure(name, work, limit);
+}

@@ -1,0 +1,65 @@
+#include "ranking.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace rrfp {
+
+ranking::ranking(const pipeline_shape& shape, std::unique_ptr<policy> hint)
+    : hint_(std::move(hint)), chunks_(shape.chunks), microbatches_(shape.microbatches) {
+  RRFP_CHECK(hint_ != nullptr, "a policy");
+  RRFP_CHECK(hint_->lanes() >= 1 && hint_->lanes() <= lanes_max, "lanes() must be 1 to lanes_max");
+  struct key {
+    std::uint32_t lane;
+    std::uint64_t rank;
+    task what;
+  };
+  std::vector<key> keys;
+  const auto add = [&](const task& t) {
+    const auto lane = hint_->lane_of(t);
+    RRFP_CHECK(lane < hint_->lanes(), "lane_of must return a lane of the policy");
+    keys.push_back({lane, hint_->rank(t), t});
+  };
+  for (std::uint32_t c = 0; c < chunks_; ++c) {
+    for (std::uint32_t i = 0; i < microbatches_; ++i) {
+      const microbatch_id mb{i};
+      const chunk_id chunk{c};
+      const auto backward = hint_->backward_of(mb, chunk);
+      RRFP_CHECK(is_backward(backward), "backward_of must return B or BW");
+      add({task_kind::forward, mb, chunk});
+      add({backward, mb, chunk});
+      if (backward == task_kind::backward) add({task_kind::weight, mb, chunk});
+    }
+  }
+  std::sort(keys.begin(), keys.end(), [](const key& a, const key& b) {
+    return std::tie(a.lane, a.rank, a.what.mb, a.what.chunk, a.what.kind) <
+           std::tie(b.lane, b.rank, b.what.mb, b.what.chunk, b.what.kind);
+  });
+  position_.assign(std::size_t{3} * chunks_ * microbatches_, none);
+  for (const auto& k : keys) {
+    const auto at = size();
+    tasks_.push_back(k.what);
+    position_[index(k.what)] = at;
+    auto& lane = lanes_[k.lane];
+    if (lane.begin == lane.end) lane.begin = at;
+    lane.end = at + 1;
+  }
+}
+
+std::array<std::uint8_t, lanes_max> ranking::order(const stage_view& now) const {
+  const auto named = hint_->order(now);
+  std::array<std::uint8_t, lanes_max> order{};
+  std::uint32_t used = 0;
+  std::uint32_t count = 0;
+  for (std::uint32_t i = 0; i < named.count; ++i) {
+    RRFP_CHECK(named.lane[i] < lanes_max && (used >> named.lane[i] & 1) == 0,
+               "a lane order names each lane at most once");
+    used |= 1U << named.lane[i];
+    order[count++] = named.lane[i];
+  }
+  for (std::uint8_t lane = 0; lane < lanes_max; ++lane)
+    if ((used >> lane & 1) == 0) order[count++] = lane;
+  return order;
+}
+
+}  // namespace rrfp
