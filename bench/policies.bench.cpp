@@ -18,10 +18,14 @@
 /// The figures are geometric means over the cells of the time of a step under asynchronous 1F1B in
 /// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus, with
 /// its 1 % quantile. The bound ignores memory.
+///
+/// The rows `v` compare the placement v with a linear one under bfw: balanced stages, messages of mean
+/// .1 F, log-normal factors, and slots counted by chunk, so that all have the same memory.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,9 +66,9 @@ class cell_costs final : public simulate::cost_model {
 
   nanoseconds compute(step_id, stage_id stage, const task& t) const override {
     if (t.kind == task_kind::backward_weight)
-      return compute_part(stage, task_kind::backward, t.mb) +
-             compute_part(stage, task_kind::weight, t.mb);
-    return compute_part(stage, t.kind, t.mb);
+      return compute_part(stage, task_kind::backward, t.mb, t.chunk) +
+             compute_part(stage, task_kind::weight, t.mb, t.chunk);
+    return compute_part(stage, t.kind, t.mb, t.chunk);
   }
   nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
     keyed_random random{cell_.seed, 2, to.value(), static_cast<std::uint64_t>(t.kind),
@@ -73,7 +77,7 @@ class cell_costs final : public simulate::cost_model {
   }
 
  private:
-  nanoseconds compute_part(stage_id stage, task_kind kind, microbatch_id mb) const {
+  nanoseconds compute_part(stage_id stage, task_kind kind, microbatch_id mb, chunk_id chunk) const {
     const bool even = cell_.seed % 2 == 0;
     double factor = kind == task_kind::forward ? 1
                     : even                     ? 1
@@ -85,14 +89,14 @@ class cell_costs final : public simulate::cost_model {
       factor *= lognormal({cell_.seed, encoder ? 3U : 4U, mb.value()}, encoder ? 0.8 : 0.3);
     }
     const keyed_random random{cell_.seed, 5, stage.value(), static_cast<std::uint64_t>(kind),
-                              mb.value()};
+                              mb.value(), chunk.value()};
     if (cell_.compute_sigma > 0) factor *= lognormal(random, cell_.compute_sigma);
     if (cell_.spikes) {
       keyed_random spike{cell_.seed, 6, stage.value(), static_cast<std::uint64_t>(kind),
                          mb.value()};
       factor *= (spike.uniform() < 0.01 ? 10 : 1) / 1.09;
     }
-    return std::llround(factor * forward_ns);
+    return std::llround(factor * forward_ns / cell_.shape.chunks);
   }
 
   const cell cell_;
@@ -138,14 +142,15 @@ T value_or_exit(result<T> r) {
 }
 
 simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
-                                dispatch_mode mode) {
+                                dispatch_mode mode, std::uint32_t window = 0) {
   const auto set = value_or_exit(policies::registry().make(policy, c.shape));
   simulate::plan plan;
   plan.shape = c.shape;
   plan.mode = mode;
   plan.make_policy = [&](stage_id s) { return set->make(s); };
   for (std::uint32_t s = 0; s < c.shape.stages; ++s)
-    plan.limits.push_back({.slots = limit.of(c.shape.stages, s)});
+    plan.limits.push_back({.activations = c.shape.chunks * limit.of(c.shape.stages, s)});
+  plan.window = window;
   return value_or_exit(simulate::run(plan, cell_costs{c})).steps.front();
 }
 
@@ -184,6 +189,21 @@ void measure(std::string_view name, workload work, const slot_limit& limit) {
   std::fflush(stdout);
 }
 
+void measure_v(const slot_limit& limit) {
+  ratios in_order, window, ready;
+  for (auto c : cells_of(workload::balanced)) {
+    if (c.link_mean != 0.1 || c.compute_sigma == 0) continue;
+    const auto linear = step_with(c, limit, "bfw", dispatch_mode::ready).makespan;
+    c.shape.chunks = 2;
+    c.shape.layout = placement::v;
+    in_order.add(linear, step_with(c, limit, "zb_v", dispatch_mode::in_order).makespan);
+    window.add(linear, step_with(c, limit, "zb_v", dispatch_mode::ready, 10).makespan);
+    ready.add(linear, step_with(c, limit, "bfw_plus", dispatch_mode::ready).makespan);
+  }
+  std::printf("v           %-5.*s %13.3f %15.3f %9.3f\n", static_cast<int>(limit.name.size()),
+              limit.name.data(), in_order.mean(), window.mean(), ready.mean());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -194,4 +214,7 @@ int main(int argc, char** argv) {
                                    std::pair{std::string_view{"multimodal"}, workload::multimodal}})
     for (const auto& limit : limits)
       if (name.starts_with(wanted)) measure(name, work, limit);
+  if (!std::string_view{"v"}.starts_with(wanted)) return 0;
+  std::printf("placement   slots zb_v in order  zb_v, window 10  bfw_plus\n");
+  for (const auto& limit : std::span{limits}.first(3)) measure_v(limit);
 }
