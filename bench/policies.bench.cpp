@@ -4,23 +4,24 @@
 ///   build/release/bin/policies_bench            # every row
 ///   build/release/bin/policies_bench balanced   # the rows whose name begins so
 ///
-/// A cell is one step of a pipeline: p = 4, 8, 16, 32 stages; m = p, 2p, 4p, 8p microbatches (not 8p
-/// at 32); messages that take an exponential time of mean 0, .1 or .3 F; task times with a
+/// A cell is one step of a pipeline: p = 4, 8, 16, 32 stages; m = p, 2p, 4p, 8p microbatches (not
+/// 8p at 32); messages that take an exponential time of mean 0, .1 or .3 F; task times with a
 /// log-normal factor of sigma .3 or .6, or .3 with 1 % of the tasks ten times as long, or without
 /// jitter if messages vary; F:B:W of 1:1:1 and 1:1.2:.8 by seed; 5 seeds (2 at p = 32). All factors
 /// have mean 1. That is 726 cells in each row; a row differs in the workload and the slots.
 ///
 ///   balanced     all stages alike
 ///   slow         one stage, drawn by the seed, takes 1.3 times as long
-///   multimodal   the first quarter of the stages is an encoder: its tasks vary with the microbatch,
+///   multimodal   the first quarter of the stages is an encoder: its tasks vary with the
+///   microbatch,
 ///                by a log-normal factor of sigma .8; those of the other stages by one of sigma .3
 ///
 /// The figures are geometric means over the cells of the time of a step under asynchronous 1F1B in
-/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus, with
-/// its 1 % quantile. The bound ignores memory.
+/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus,
+/// with its 1 % quantile. The bound ignores memory.
 ///
-/// The rows `v` compare the placement v with a linear one under bfw: balanced stages, messages of mean
-/// .1 F, log-normal factors, and slots counted by chunk, so that all have the same memory.
+/// The rows `v` compare the placement v with a linear one under bfw: balanced stages, messages of
+/// mean .1 F, log-normal factors, and slots counted by chunk, so that all have the same memory.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -79,8 +80,8 @@ class cell_costs final : public simulate::cost_model {
  private:
   nanoseconds compute_part(stage_id stage, task_kind kind, microbatch_id mb, chunk_id chunk) const {
     const bool even = cell_.seed % 2 == 0;
-    double factor = kind == task_kind::forward ? 1
-                    : even                     ? 1
+    double factor = kind == task_kind::forward  ? 1
+                    : even                      ? 1
                     : kind == task_kind::weight ? 0.8
                                                 : 1.2;
     if (cell_.work == workload::slow && stage.value() == slow_stage_) factor *= 1.3;
@@ -88,8 +89,8 @@ class cell_costs final : public simulate::cost_model {
       const bool encoder = stage.value() < cell_.shape.stages / 4;
       factor *= lognormal({cell_.seed, encoder ? 3U : 4U, mb.value()}, encoder ? 0.8 : 0.3);
     }
-    const keyed_random random{cell_.seed, 5, stage.value(), static_cast<std::uint64_t>(kind),
-                              mb.value(), chunk.value()};
+    const keyed_random random{
+        cell_.seed, 5, stage.value(), static_cast<std::uint64_t>(kind), mb.value(), chunk.value()};
     if (cell_.compute_sigma > 0) factor *= lognormal(random, cell_.compute_sigma);
     if (cell_.spikes) {
       keyed_random spike{cell_.seed, 6, stage.value(), static_cast<std::uint64_t>(kind),
@@ -112,12 +113,8 @@ std::vector<cell> cells_of(workload work) {
           for (int jitter = 0; jitter < 4; ++jitter) {
             if ((p == 32 && times == 8) || (jitter == 0 && link == 0)) continue;
             const double sigma = jitter == 0 ? 0 : jitter == 2 ? 0.6 : 0.3;
-            cells.push_back({work,
-                             {.stages = p, .microbatches = p * times},
-                             seed,
-                             link,
-                             sigma,
-                             jitter == 3});
+            cells.push_back(
+                {work, {.stages = p, .microbatches = p * times}, seed, link, sigma, jitter == 3});
           }
   return cells;
 }

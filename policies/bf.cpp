@@ -28,6 +28,8 @@ class bf final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_bf(const pipeline_shape& shape, stage_id) { return std::make_unique<bf>(shape); }
+std::unique_ptr<policy> make_bf(const pipeline_shape& shape, stage_id) {
+  return std::make_unique<bf>(shape);
+}
 
 }  // namespace rrfp::policies

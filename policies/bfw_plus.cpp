@@ -1,6 +1,8 @@
-/// BFW+: BFW with an order that depends on the place of the stage and on its slots, and W in pieces.
+/// BFW+: BFW with an order that depends on the place of the stage and on its slots, and W in
+/// pieces.
 ///
-/// - A ready F that waits for a slot stops the stages behind it, so W, which frees slots, goes first.
+/// - A ready F that waits for a slot stops the stages behind it, so W, which frees slots, goes
+/// first.
 /// - Stage 0 feeds the pipeline, and nobody waits for its B, so F goes first.
 /// - A stage that has fewer microbatches between F and B than stages behind it is still filling the
 ///   pipeline: F goes first.

@@ -26,6 +26,8 @@ class fb final : public round_policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_fb(const pipeline_shape& shape, stage_id) { return std::make_unique<fb>(shape); }
+std::unique_ptr<policy> make_fb(const pipeline_shape& shape, stage_id) {
+  return std::make_unique<fb>(shape);
+}
 
 }  // namespace rrfp::policies

@@ -28,7 +28,9 @@ double bytes_of_parameters(std::uint64_t parameters, const job::train_options& t
 }
 
 std::string limit_text(const memory_limit& limit) {
-  std::string text = limit.slots == 0 ? "no slot limit" : fmt::format("{} slots", limit.slots);
+  std::string text = limit.activations != 0 ? fmt::format("{} slots of a chunk", limit.activations)
+                     : limit.slots != 0     ? fmt::format("{} slots", limit.slots)
+                                            : "no slot limit";
   if (limit.bytes != 0)
     text += fmt::format(", {:.1f} MiB", static_cast<double>(limit.bytes) / mebibyte);
   if (limit.run_ahead != 0) text += fmt::format(", run-ahead {}", limit.run_ahead);

@@ -84,6 +84,7 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   options.epoch = in_cluster.epoch;
   options.memory = std::move(memory.host);
   options.enter_thread = std::move(memory.enter_thread);
+  options.after_round = [] { run_collected_actors(); };
   // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
   if (in_cluster.transport.tls != "auto")
     options.tls = in_cluster.transport.tls;

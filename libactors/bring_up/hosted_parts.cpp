@@ -162,7 +162,7 @@ status hosted_parts::make_stage(replica_id replica, stage_id stage) {
   if (hint == nullptr)
     return error{fmt::format("stage {}: make_policy returned null", stage.value())};
   try {
-    if (auto fits = check_policy(*hint, setup_.shape, setup_.mode); !fits)
+    if (auto fits = check_policy(*hint, setup_.shape, setup_.mode, setup_.window); !fits)
       return within(fmt::format("stage {}", stage.value()), fits.failure());
   } catch (const std::exception& e) {
     return error{

@@ -8,6 +8,8 @@
 
 #include <caf/all.hpp>
 
+#include "caller_runs.hpp"
+
 #if CAF_VERSION >= 1800
 #error "rrfp is written for CAF 0.17"
 #endif
@@ -19,10 +21,12 @@ namespace rrfp::actors {
 
 using actor_base = caf::event_based_actor;
 
-/// Posts `m` to `to`, from any thread.
+/// Posts `m` to `to`, from any thread. See caller_runs.hpp for where the actor then runs.
 template <class Message>
 void post(const caf::actor& to, Message m) {
-  caf::anon_send(to, std::move(m));
+  if (!to) return;
+  to->eq_impl(caf::make_message_id(), nullptr, collector::of_this_thread(to->home_system()),
+              std::move(m));
 }
 
 /// Posts `m` to `self` after `delay`.

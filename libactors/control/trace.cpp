@@ -44,8 +44,8 @@ class json_events {
         R"("decided_us":{:.3f},"delay_us":{:.3f}}}}})",
         to_string(l.what), rrfp::name(l.what.kind), process, r.rank.value(), microseconds(r.begin),
         microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step), l.what.mb.value(),
-        l.what.chunk.value(), l.seq.value(), piece, rrfp::name(l.why.why), l.why.skipped, l.folds.count,
-        microseconds(r.decided), microseconds(r.delay)));
+        l.what.chunk.value(), l.seq.value(), piece, rrfp::name(l.why.why), l.why.skipped,
+        l.folds.count, microseconds(r.decided), microseconds(r.delay)));
     event(fmt::format(R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
                       process, microseconds(r.end), r.memory.slots));
     event(fmt::format(

@@ -273,7 +273,7 @@ void job_actor::carry_out(const job_action::end& a) {
   }
   result_.summary = std::move(summary);
   result_.how = a.how;
-  result_.message = a.hung ? std::move(hang_) : a.message;
+  result_.message = a.hung ? hang_ : a.message;
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
   const job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung};

@@ -31,7 +31,7 @@ struct stage_parts {
   metrics::stage_counters* counters = nullptr;
 };
 
-class stage_supervisor : public actor_base {
+class stage_supervisor : public actor_base, public runs_anywhere {
  public:
   stage_supervisor(caf::actor_config& config, stage_parts parts, actor_ref job,
                    std::shared_ptr<run_context> context);

@@ -77,17 +77,17 @@ class execution {
     rank->counters->device_allocated.set(o.memory.allocated);
     rank->counters->device_reserved.set(o.memory.reserved);
     if (next_input_) context.synchronous->post_receive(*next_input_);
-    if (!output_.defined()) return post(rank->supervisor, std::move(done_));
+    if (!output_.defined()) return post(rank->supervisor, done_);
     rank->counters->sent.add();
     rank->counters->sent_bytes.add(output_.nbytes());
     if (context.synchronous == nullptr || destination().to.stage == rank->address.stage) {
       send_out(rank, {destination(), std::move(output_)});
-      return post(rank->supervisor, std::move(done_));
+      return post(rank->supervisor, done_);
     }
     context.synchronous->send_synchronous({destination(), std::move(output_)},
                                           [rank = rank, done = done_]() mutable {
                                             done.received = rank->context->now();
-                                            post(rank->supervisor, std::move(done));
+                                            post(rank->supervisor, done);
                                           });
   }
 
@@ -116,6 +116,7 @@ class execution {
 template <class Work>
 bool run_guarded(const tp_rank_setup& rank, Work&& work) {
   if (*rank.has_failed) return false;
+  const caller_runs after_work;
   try {
     work();
     return true;

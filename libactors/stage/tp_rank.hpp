@@ -47,7 +47,7 @@ struct tp_rank_setup : rank_parts {
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
 };
 
-class tp_rank : public actor_base {
+class tp_rank : public actor_base, public runs_anywhere {
  public:
   tp_rank(caf::actor_config& config, tp_rank_setup setup);
 

@@ -1,5 +1,6 @@
 #include "batches.hpp"
 
+#include <ATen/ops/tensor_split.h>
 #include <fmt/format.h>
 
 namespace rrfp {

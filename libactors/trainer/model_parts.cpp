@@ -75,7 +75,7 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   const seeded_generator drawing{seed_of(seed_, place.index)};
   auto made = make_by_user(shape, place);
   if (!made) return made;
-  if (place.is_last()) *made = keep_outputs(*std::move(made), place, data_);
+  if (place.is_last()) *made = keep_outputs(std::move(*made), place, data_);
   for (const auto& p : (*made)->parameters())
     if (p.tied == compute::tie::none)
       if (auto added = owners_.add(place.index, p.name); !added) return added.failure();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>

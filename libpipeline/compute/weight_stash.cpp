@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
 #include "sole_owner.hpp"
 
 namespace rrfp::compute {

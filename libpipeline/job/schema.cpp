@@ -78,9 +78,10 @@ void add_dispatch(std::vector<key>& table) {
              "Maximum number of microbatches that may hold activations on a stage; `auto`: min(2 * "
              "stages, microbatches) in mode `ready`, `none` in mode `in-order`; `1f1b`: p - s on "
              "stage s of p, as 1F1B holds; `p`: p on every stage.");
-  keys.choice("slot_unit", &o::slot_unit, {"microbatch", "chunk"},
-              "What a slot holds. `microbatch`: a microbatch on all chunks of the stage; `chunk`: a "
-              "microbatch on one chunk, with `slots` times the chunks of the stage as the limit.");
+  keys.choice(
+      "slot_unit", &o::slot_unit, {"microbatch", "chunk"},
+      "What a slot holds. `microbatch`: a microbatch on all chunks of the stage; `chunk`: a "
+      "microbatch on one chunk, with `slots` times the chunks of the stage as the limit.");
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
   keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
@@ -91,10 +92,11 @@ void add_dispatch(std::vector<key>& table) {
                "Mode `ready` with a fixed schedule: only the first `window` tasks of the sequence "
                "that are not launched yet may run, besides those of the oldest microbatch; W fills "
                "the time. 0: no window.");
-  keys.limit("weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt},
-             "Launches into which each W is divided in mode `ready`, so that a B that arrives waits "
-             "for less. `auto`: what the policy wants (4 with `bfw_plus`, 1 with the others), or "
-             "fewer where launches take more than 4 % of W.");
+  keys.limit(
+      "weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt},
+      "Launches into which each W is divided in mode `ready`, so that a B that arrives waits "
+      "for less. `auto`: what the policy wants (4 with `bfw_plus`, 1 with the others), or "
+      "fewer where launches take more than 4 % of W.");
   keys.choice("admission", &o::admit,
               {name(admission::loaded), name(admission::small_large_small),
                name(admission::large_first), name(admission::small_first)},

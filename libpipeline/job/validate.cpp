@@ -351,7 +351,7 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
   const auto shape = effective_shape(j);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     const auto limit = effective_limit(j, stage_id{s});
-    const auto slots = check_slots(shape, stage_id{s}, sequences[s], 
+    const auto slots = check_slots(shape, stage_id{s}, sequences[s],
                                    {.slots = limit.slots, .activations = limit.activations});
     if (!slots) return from.blame("dispatch.slots", slots.message(), "dispatch.mode");
     const auto ahead =
@@ -359,6 +359,23 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
     if (!ahead) return from.blame("dispatch.run_ahead", ahead.message(), "dispatch.mode");
   }
   return success();
+}
+
+status check_window(const job& j, const provenance& from, bool has_sequences) {
+  if (j.dispatch.slot_unit == slot_unit_kind::chunk && j.dispatch.slot_bytes != 0)
+    return from.blame(
+        "dispatch.slot_bytes",
+        "expected 0 with dispatch.slot_unit = \"chunk\", got " + text_of(j.dispatch.slot_bytes));
+  if (j.dispatch.window == 0) return success();
+  if (j.dispatch.mode == dispatch_mode::in_order)
+    return from.blame("dispatch.window",
+                      "expected 0 in mode in-order, which runs each task in its "
+                      "turn, got " +
+                          text_of(j.dispatch.window));
+  if (has_sequences) return success();
+  return from.blame("dispatch.window", "expected 0 with policy " + in_quotes(j.dispatch.policy) +
+                                           ", which has no fixed schedule, got " +
+                                           text_of(j.dispatch.window));
 }
 
 status check_policy(const job& j, const provenance& from, const policy_registry& registry) {
@@ -373,6 +390,7 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
   const auto policies = registry.make(policy, effective_shape(j));
   if (!policies) return from.blame("dispatch.policy", policies.message());
   const auto* sequences = (*policies)->sequences();
+  if (auto window = check_window(j, from, sequences != nullptr); !window) return window;
   if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
   return check_sequence_limits(j, *sequences, from);
 }

@@ -26,7 +26,7 @@ struct progress {
 class stage_core::impl {
  public:
   impl(stage_config config, std::unique_ptr<policy> hint)
-      : config_(std::move(config)),
+      : config_(config),
         ranking_(config_.shape, std::move(hint)),
         slots_(config_.limit, config_.shape.microbatches, config_.shape.chunks),
         left_(ranking_.size()),
@@ -257,8 +257,8 @@ class stage_core::impl {
     return {};
   }
 
-  /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked one
-  /// that it does not allow.
+  /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked
+  /// one that it does not allow.
   std::uint32_t best_in(lane_range range, std::uint32_t& blocked) const {
     return std::min({others_.first_in(range.begin, range.end), best_forward(range, blocked),
                      best_admission(range, blocked)});
@@ -520,7 +520,7 @@ class stage_core::impl {
 };
 
 stage_core::stage_core(stage_config config, std::unique_ptr<policy> hint)
-    : impl_(std::make_unique<impl>(std::move(config), std::move(hint))) {}
+    : impl_(std::make_unique<impl>(config, std::move(hint))) {}
 stage_core::stage_core(stage_core&&) noexcept = default;
 stage_core& stage_core::operator=(stage_core&&) noexcept = default;
 stage_core::~stage_core() = default;

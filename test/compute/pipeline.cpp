@@ -71,6 +71,14 @@ fold_range pipeline::folds_after(place at) {
   return range;
 }
 
+/// Runs all pieces of a W but the last one.
+void pipeline::run_pieces(stage_compute& stage, launch& l) {
+  const auto folds = std::exchange(l.folds, {l.what.mb, 0});
+  l.piece.count = 1 + random_() % 4;
+  for (; !l.piece.is_last(); ++l.piece.number) stage.run(l, {});
+  l.folds = folds;
+}
+
 void pipeline::run(const todo& t) {
   const auto vs = shape_.virtual_stage(t.stage, t.what.chunk);
   const place here{vs.value(), t.what.mb.value()};
@@ -82,7 +90,9 @@ void pipeline::run(const todo& t) {
   }
   if (is_backward(t.what.kind) && !shape_.is_last(vs)) input = gradients_.extract(here).mapped();
   if (has_weight(t.what.kind)) l.folds = folds_after(here);
-  const auto out = stages_[t.stage.value()]->run(l, std::move(input));
+  auto& stage = *stages_[t.stage.value()];
+  if (t.what.kind == task_kind::weight && l.folds.count > 0) run_pieces(stage, l);
+  const auto out = stage.run(l, std::move(input));
   if (t.what.kind == task_kind::forward) {
     is_forward_done_[here] = true;
     if (out.defined()) activations_[{here.first + 1, here.second}] = out;

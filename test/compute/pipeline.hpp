@@ -60,6 +60,7 @@ class pipeline {
 
   void add_tasks();
   bool is_ready(const todo& t) const;
+  void run_pieces(stage_compute& stage, launch& l);
   void run(const todo& t);
   fold_range folds_after(place at);
 

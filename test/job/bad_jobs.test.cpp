@@ -308,6 +308,19 @@ TEST_CASE("An in-order sequence that exceeds the memory limit is refused") {
   CHECK(refusal(job, {"dispatch.policy=bf"}) == "accepted");
 }
 
+TEST_CASE("A window is refused where it means nothing, and slots by chunk beside bytes") {
+  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nwindow = 5\n";
+  CHECK(refusal(job + "policy = \"zb_h1\"") == "accepted");
+  CHECK(refusal(job + "policy = \"zb_h1\"\nmode = \"in-order\"") ==
+        "x.toml:4: dispatch.window: expected 0 in mode in-order, which runs each task in its turn, "
+        "got 5");
+  CHECK(refusal(job) ==
+        "x.toml:4: dispatch.window: expected 0 with policy \"bfw\", which has no fixed schedule, "
+        "got 5");
+  CHECK(refusal("[dispatch]\nslot_unit = \"chunk\"\nslot_bytes = 100") ==
+        "x.toml:3: dispatch.slot_bytes: expected 0 with dispatch.slot_unit = \"chunk\", got 100");
+}
+
 TEST_CASE("An override is refused with its own text") {
   const auto with = [](const std::string& o) { return refusal("[pipeline]\nstages = 2", {o}); };
   CHECK(with("pipeline.stages=0") == "--set pipeline.stages=0: expected an integer >= 1, got 0");

@@ -98,6 +98,15 @@ TEST_CASE("The default of slots depends on the mode") {
   CHECK(slots({"dispatch.slots=9", "dispatch.slots=auto"}) == 6);
 }
 
+TEST_CASE("Slots by chunk are a limit of activations") {
+  const auto limit = job::effective_limit(
+      good(
+          "pipeline = { stages = 3, chunks = 2 }\ndispatch = { slots = 5, slot_unit = \"chunk\" }"),
+      stage_id{0});
+  CHECK(limit.slots == 0);
+  CHECK(limit.activations == 10);
+}
+
 TEST_CASE("A number of bytes may have a unit") {
   const auto bytes = [](const std::string& text) {
     return good("dispatch.slot_bytes = " + text).dispatch.slot_bytes;

@@ -34,6 +34,7 @@ value other_value(const key& k) {
                                  value{std::string{"nccl"}},
                                  value{std::string{"lines"}},
                                  value{std::string{"large_first"}},
+                                 value{std::string{"chunk"}},
                                  value{std::string{"/a"}},
                                  value{std::string{"llama"}},
                                  value{std::string{"silu"}},

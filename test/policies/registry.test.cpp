@@ -40,9 +40,9 @@ TEST_CASE("every policy is listed by name with a summary") {
     CHECK_FALSE(info.summary.empty());
     CHECK(info.summary.find('\n') == info.summary.npos);
   }
-  CHECK(names == std::vector<std::string_view>{"bf", "bfw", "bfw_plus", "fb", "f_priority", "b_priority",
-                                               "one_f_one_b", "gpipe", "interleaved_1f1b", "zb_h1",
-                                               "zb_h2", "zb_v", "dualpipe_v"});
+  CHECK(names == std::vector<std::string_view>{
+                     "bf", "bfw", "bfw_plus", "fb", "f_priority", "b_priority", "one_f_one_b",
+                     "gpipe", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "dualpipe_v"});
 }
 
 TEST_CASE("every known policy can be made under its own name, one object per stage") {
@@ -72,9 +72,10 @@ TEST_CASE(
 
 TEST_CASE("the error for an unknown policy lists the known ones") {
   const auto message = refusal("1f1b", linear(2, 2));
-  CHECK(message ==
-        "policy: expected one of bf, bfw, bfw_plus, fb, f_priority, b_priority, one_f_one_b, gpipe, "
-        "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v, table:FILE.csv, got \"1f1b\"");
+  CHECK(
+      message ==
+      "policy: expected one of bf, bfw, bfw_plus, fb, f_priority, b_priority, one_f_one_b, gpipe, "
+      "interleaved_1f1b, zb_h1, zb_h2, zb_v, dualpipe_v, table:FILE.csv, got \"1f1b\"");
 }
 
 TEST_CASE("the error for an unsupported shape names the expected one") {

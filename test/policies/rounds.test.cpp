@@ -13,8 +13,9 @@ namespace {
 /// One stage whose inputs arrive when the test says so and whose tasks take no time.
 class one_stage {
  public:
-  one_stage(std::string_view policy, const pipeline_shape& shape, std::uint32_t stage)
-      : core_({shape, stage_id{stage}, 1, 0, dispatch_mode::ready, {}},
+  one_stage(std::string_view policy, const pipeline_shape& shape, std::uint32_t stage,
+            const memory_limit& limit = {})
+      : core_({shape, stage_id{stage}, 1, 0, dispatch_mode::ready, limit},
               policies_of(policy, shape)->make(stage_id{stage})) {
     begin();
   }
@@ -103,6 +104,30 @@ TEST_CASE("BFW begins with B after a W, even if the previous B left an F due") {
   CHECK(stage.runs(2) == "B0 W0");
   stage.arrived("B1 F2");
   CHECK(stage.runs(3) == "B1 F2 W1");
+}
+
+TEST_CASE("BFW+ fills the pipeline before it drains it, and drains the last stage first") {
+  one_stage first{"bfw_plus", linear(3, 6), 0};
+  first.arrived("F0 F1 F2 F3 B0");
+  CHECK(first.runs(5) == "F0 F1 F2 F3 B0");
+  one_stage middle{"bfw_plus", linear(3, 6), 1};
+  middle.arrived("F0 F1 F2 F3 B0 B1");
+  CHECK(middle.runs(6) == "F0 F1 B0 F2 B1 F3");
+  one_stage last{"bfw_plus", linear(3, 6), 2};
+  last.arrived("F0 F1 F2");
+  CHECK(last.runs(6) == "F0 B0 F1 B1 F2 B2");
+}
+
+TEST_CASE("BFW+ runs W first if a ready F waits for a slot") {
+  one_stage stage{"bfw_plus", linear(2, 6), 0, {.slots = 2}};
+  stage.arrived("F0 F1 F2 B0 B1");
+  CHECK(stage.runs(5) == "F0 F1 B0 W0 F2");
+}
+
+TEST_CASE("BFW+ takes the F of the larger chunk first") {
+  one_stage stage{"bfw_plus", {2, 2, 4, placement::interleaved}, 0};
+  stage.arrived("F0 F1 F0.1 F1.1");
+  CHECK(stage.runs(4) == "F0.1 F1.1 F0 F1");
 }
 
 TEST_CASE("FB alternates F and B while both are ready") {

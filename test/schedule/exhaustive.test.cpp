@@ -407,8 +407,9 @@ void explore_activations(std::uint32_t pairs_max) {
       for (const auto& hint : hints_for(shape, fused))
         for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
           for (const std::uint32_t run_ahead : {0U, 2U})
-            all.add({shape, 1, 0, dispatch_mode::ready, {0, 0, run_ahead, limit}, {}, hint.by_stage},
-                    decisions::eager, hint.name);
+            all.add(
+                {shape, 1, 0, dispatch_mode::ready, {0, 0, run_ahead, limit}, {}, hint.by_stage},
+                decisions::eager, hint.name);
   }
   all.report("every order, limits of activations");
 }

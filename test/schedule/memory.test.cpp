@@ -53,6 +53,35 @@ TEST_CASE("A young microbatch may not take the last slot while an older one has 
   CHECK_FALSE(slots.may_take(mb(1)));
 }
 
+TEST_CASE("A younger microbatch leaves the activations that the oldest one has yet to take") {
+  auto slots = slots_of({.activations = 3}, 3, {}, 2);
+  CHECK(slots.must_take(mb(0)));
+  slots.take(mb(0));
+  slots.activation_begins();
+  CHECK(slots.must_take(mb(0)));
+  CHECK(slots.may_take(mb(1)));  // one is left for chunk 1 of microbatch 0
+  slots.take(mb(1));
+  slots.activation_begins();
+  CHECK(slots.fits(mb(2)));
+  CHECK_FALSE(slots.may_take(mb(1)));
+  CHECK_FALSE(slots.may_take(mb(2)));
+  CHECK(slots.may_take(mb(0)));
+  slots.take(mb(0));
+  slots.activation_begins();
+  CHECK(slots.bound_on_taking(mb(1)) == memory_bound::activations);
+  slots.activation_ends(mb(0));
+  CHECK(slots.holds(mb(0)));
+  CHECK(slots.may_take(mb(1)));
+  slots.activation_ends(mb(0));
+  CHECK_FALSE(slots.holds(mb(0)));
+  CHECK(slots.use().activations_peak == 3);
+}
+
+TEST_CASE("A limit of activations below the chunks of the stage is a broken invariant") {
+  CHECK_THAT(testing::abort_message([] { memory_slots({.activations = 1}, 3, 2); }),
+             Catch::Contains("at least the number of chunks"));
+}
+
 TEST_CASE("A single slot can only go to the oldest microbatch") {
   auto slots = slots_of({1, 0, 0}, 3);
   CHECK_FALSE(slots.may_take(mb(1)));

@@ -15,6 +15,7 @@ TEST_CASE("Every event is restored from its line") {
   const std::pair<event, const char*> lines[] = {
       {step_began{step_id{0}, {}}, "step 0"},
       {step_began{step_id{3}, {100, 0, ~std::uint64_t{0}}}, "step 3 100 0 18446744073709551615"},
+      {step_began{step_id{3}, {7, 8}, 4}, "step 3 pieces 4 7 8"},
       {input_arrived{task_kind::forward, microbatch_id{2}, chunk_id{1}, rank_id{0}},
        "arrived F2.1 rank 0"},
       {input_arrived{task_kind::backward, microbatch_id{2}, chunk_id{0}, rank_id{63}},
@@ -36,6 +37,11 @@ TEST_CASE("Actions print the chosen task, the reason and the fold") {
                        make(task_kind::backward_weight, 2),
                        {choice::skipped_not_ready, 3},
                        {microbatch_id{2}, 1}}) == "launch 17 BW2 skipped_not_ready 3 folds 2+1");
+  CHECK(to_line(launch{launch_seq{3},
+                       make(task_kind::weight, 2),
+                       {choice::hint_head, 0},
+                       {microbatch_id{2}, 0},
+                       {1, 4}}) == "launch 3 W2 piece 1/4 hint_head 0 folds 2+0");
   CHECK(to_line(wait{wait_cause::memory, make(task_kind::forward, 5)}) == "wait memory F5");
   CHECK(to_line(wait{wait_cause::complete, {}}) == "wait complete");
 }
@@ -52,7 +58,8 @@ TEST_CASE("A line that is not an event is quoted in the error with what was expe
       {"step 1 2x", "expected 'step NUMBER [pieces NUMBER] [BYTES...]', got 'step 1 2x'"},
       {"step 1 pieces", "expected 'step NUMBER [pieces NUMBER] [BYTES...]', got 'step 1 pieces'"},
       {"step 1 pieces 0", "expected 'step NUMBER [pieces NUMBER] [BYTES...]', got"},
-      {"step 18446744073709551616", "expected 'step NUMBER [pieces NUMBER] [BYTES...]', got 'step 1844"},
+      {"step 18446744073709551616",
+       "expected 'step NUMBER [pieces NUMBER] [BYTES...]', got 'step 1844"},
       {"arrived F2", "expected 'arrived F|B MICROBATCH[.CHUNK] rank NUMBER', got 'arrived F2'"},
       {"arrived W2 rank 0", "expected 'arrived F|B MICROBATCH[.CHUNK] rank NUMBER', got"},
       {"arrived BW2 rank 0", "expected 'arrived F|B MICROBATCH[.CHUNK] rank NUMBER', got"},

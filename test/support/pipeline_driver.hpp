@@ -58,8 +58,7 @@ class pipeline_driver {
   /// Begins the step on every stage; the data of all microbatches is in flight to the first virtual
   /// stage.
   void begin_step(std::uint64_t step = 0) {
-    for (auto& stage : stages_) 
-      stage.begin(step_id{step}, setup_.slot_bytes, setup_.weight_pieces);
+    for (auto& stage : stages_) stage.begin(step_id{step}, setup_.slot_bytes, setup_.weight_pieces);
     messages_.clear();
     for (std::uint32_t i = 0; i < setup_.shape.microbatches; ++i)
       for (std::uint32_t r = 0; r < setup_.ranks; ++r)

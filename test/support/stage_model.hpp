@@ -252,7 +252,8 @@ class stage_model {
     const auto& limit = config_.limit;
     const auto use = memory();
     if (limit.activations != 0)
-      return use.activations + 1 + (config_.mode == dispatch_mode::in_order ? 0 : reserve_for(mb)) <=
+      return use.activations + 1 +
+                 (config_.mode == dispatch_mode::in_order ? 0 : reserve_for(mb)) <=
              limit.activations;
     const bool one_fits =
         (limit.slots == 0 || use.slots + 1 <= limit.slots) &&

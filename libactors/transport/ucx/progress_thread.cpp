@@ -121,16 +121,26 @@ void progress_thread::run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     const auto any = work_once();
     const auto now = clock::now();
-    if (any)
+    if (any) {
       last_work = now;
-    else if (now - last_work < node_.options.spin)
+      end_round(driving);
+    } else if (now - last_work < node_.options.spin) {
       pause();
-    else
+    } else {
       sleep(driving);
+    }
   }
   const auto begun = clock::now();
   send_farewells(driving, begun + node_.options.close_max / 2);
   close_endpoints(begun + node_.options.close_max);
+  end_round(driving);
+}
+
+void progress_thread::end_round(std::unique_lock<std::mutex>& driving) {
+  if (!node_.options.after_round) return;
+  driving.unlock();
+  node_.options.after_round();
+  driving.lock();
 }
 
 bool progress_thread::work_once() {

@@ -58,6 +58,7 @@ class progress_thread {
   void carry_out(work& w);
   void wake() const;
   bool work_once();
+  void end_round(std::unique_lock<std::mutex>& driving);
   bool drain();
   void sleep(std::unique_lock<std::mutex>& driving);
   void send_farewells(std::unique_lock<std::mutex>& driving, clock::time_point limit);

@@ -93,7 +93,7 @@ bool receiver::begin_fetches() {
   for (int i = 0; i < fetches_at_once; ++i) {
     auto next = node_.core.next_fetch();
     if (!next) break;
-    begin_fetch(std::move(*next));
+    begin_fetch(*next);
     any = true;
   }
   if (any) node_.publish();
@@ -119,8 +119,8 @@ void receiver::begin_fetch(fetch_order order) {
     node_.core.fetched(order.header);
     return release();
   }
-  auto f = std::make_unique<fetch>(
-      fetch{this, std::move(order.header), std::move(into), std::move(on_device)});
+  auto f =
+      std::make_unique<fetch>(fetch{this, order.header, std::move(into), std::move(on_device)});
   ucp_request_param_t how{};
   how.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;

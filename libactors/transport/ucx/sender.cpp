@@ -39,7 +39,7 @@ void sender::send(bytes_send s) {
   o->bytes = std::move(s.data);
   o->data = o->bytes.data();
   o->data_bytes = s.header.data_bytes;
-  hand_over(std::move(o), node_.core.depart(s.to, o->data_bytes));
+  hand_over(std::move(o), node_.core.depart(s.to, s.header.data_bytes));
 }
 
 void sender::send(mail_send s) {

@@ -256,7 +256,7 @@ std::optional<fetch_order> transport_core::next_fetch() {
   if (announced_.empty()) return std::nullopt;
   const auto bytes = bytes_of(announced_.front().header);
   if (counts_.inflight_bytes + bytes > options_.inflight_bytes_max) return std::nullopt;
-  fetch_order next{std::move(announced_.front().header), announced_.front().descriptor};
+  fetch_order next{announced_.front().header, announced_.front().descriptor};
   announced_.pop_front();
   --counts_.announced;
   if (has_failed(sender_of(next.header))) {

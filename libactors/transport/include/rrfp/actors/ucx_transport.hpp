@@ -82,6 +82,9 @@ struct ucx_options {
 
   /// Called first on each thread that calls UCX: the thread that opens, and the progress thread.
   std::function<void()> enter_thread;
+  /// Called on the progress thread after each round in which it did something, and at its end. It
+  /// may send.
+  std::function<void()> after_round;
 
   /// Called on the progress thread for each tensor that leaves the node.
   std::function<fault(const message_header&)> inject;

@@ -90,7 +90,8 @@ struct fold_range {
 };
 
 /// A part of a W: piece `number` of `count`. The pieces of a W run in order, and the next W of the
-/// chunk begins after the last of them, so each gradient is summed in the order of the microbatches.
+/// chunk begins after the last of them, so each gradient is summed in the order of the
+/// microbatches.
 struct task_piece {
   std::uint32_t number = 0;
   std::uint32_t count = 1;

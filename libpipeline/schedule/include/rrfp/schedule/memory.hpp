@@ -76,8 +76,8 @@ class memory_slots {
   bool must_take(microbatch_id mb) const { return limit_.activations != 0 || !holds(mb); }
   /// The oldest microbatch that has not taken all that it needs; m if all have.
   std::uint32_t oldest_waiting() const { return oldest_waiting_; }
-  /// The limit that `mb` would exceed if it took a slot (or one more activation) and left enough for
-  /// every older microbatch.
+  /// The limit that `mb` would exceed if it took a slot (or one more activation) and left enough
+  /// for every older microbatch.
   memory_bound bound_on_taking(microbatch_id mb) const;
   bool may_take(microbatch_id mb) const { return bound_on_taking(mb) == memory_bound::none; }
   /// The limit that `mb` would exceed now; used by in-order mode, whose sequences are checked in
