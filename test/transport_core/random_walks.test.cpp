@@ -16,7 +16,7 @@ constexpr std::uint64_t inflight_max = 300;
 
 std::uint64_t below(random_source& random, std::uint64_t limit) { return random() % limit; }
 
-transport_core_options options_of(node_id node) { return {node, 7, 0, 64, 200, inflight_max}; }
+transport_core_options options_of(node_id node) { return {node, 7, 0, 64, 200, inflight_max, 200}; }
 
 struct in_transit {
   tensor_header header;

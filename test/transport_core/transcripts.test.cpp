@@ -61,6 +61,8 @@ class player {
         o.message_bytes_max = value;
       else if (key == "inflight_max")
         o.inflight_bytes_max = value;
+      else if (key == "mail_max")
+        o.mail_bytes_max = value;
       else
         throw std::invalid_argument("unknown option '" + key + "'");
     }

@@ -41,7 +41,7 @@ struct node_state {
         pool(slab_pool::make(options.cached_bytes_max, options.memory)),
         exchange(pool, options.unexpected_bytes_max),
         core({options.node, options.job_token, options.epoch, options.eager_bytes_max,
-              options.message_bytes_max, options.inflight_bytes_max}) {}
+              options.message_bytes_max, options.inflight_bytes_max, options.mail_bytes_max}) {}
 
   void publish() { counts.publish(core.counts()); }
 

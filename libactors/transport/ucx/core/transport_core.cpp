@@ -129,22 +129,32 @@ std::vector<void*> transport_core::close_links() {
 
 // ---- sending
 
-bool transport_core::fits(node_id to, std::uint64_t bytes) {
-  if (bytes <= options_.message_bytes_max) return true;
-  fail(to, "a message of " + std::to_string(bytes) + " bytes to it exceeds message_bytes_max, " +
-               std::to_string(options_.message_bytes_max));
+template <class Header>
+transport_core::limit transport_core::limit_of(const Header&) const {
+  if constexpr (std::is_same_v<Header, mail_header>)
+    return {"mail_bytes_max", options_.mail_bytes_max};
+  else
+    return {"message_bytes_max", options_.message_bytes_max};
+}
+
+template <class Header>
+bool transport_core::fits(node_id to, const Header& h) {
+  const auto [name, bytes_max] = limit_of(h);
+  if (h.data_bytes <= bytes_max) return true;
+  fail(to, "a message of " + std::to_string(h.data_bytes) + " bytes to it exceeds " + name + ", " +
+               std::to_string(bytes_max));
   return false;
 }
 
 bool transport_core::number(node_id to, mail_header& h) {
-  if (!fits(to, h.data_bytes)) return false;
+  if (!fits(to, h)) return false;
   stamp(h);
   h.sequence = mail_sent_[to]++;
   return true;
 }
 
 bool transport_core::number(node_id to, tensor_header& h) {
-  if (!fits(to, h.data_bytes)) return false;
+  if (!fits(to, h)) return false;
   stamp(h);
   h.sequence = sequences_[{h.message.from, h.message.to}]++;
   return true;
@@ -184,9 +194,9 @@ bool transport_core::is_acceptable(const Header& h, std::uint64_t bytes) {
     ++counts_.dropped_stale;
     return false;
   }
-  if (h.data_bytes > options_.message_bytes_max) {
-    fail(h.from_node, "it sent more than message_bytes_max, " +
-                          std::to_string(options_.message_bytes_max) + ": " + name_of(h));
+  if (const auto [name, bytes_max] = limit_of(h); h.data_bytes > bytes_max) {
+    fail(h.from_node, std::string{"it sent more than "} + name + ", " + std::to_string(bytes_max) +
+                          ": " + name_of(h));
     return false;
   }
   if (h.data_bytes != bytes) {

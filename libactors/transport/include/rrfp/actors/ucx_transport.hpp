@@ -62,6 +62,8 @@ struct ucx_options {
   /// Limit of data being fetched at the same time, without delivered data. At least
   /// message_bytes_max.
   std::size_t inflight_bytes_max = std::size_t{1} << 30;
+  /// The same for mail, which is not fetched.
+  std::size_t mail_bytes_max = std::size_t{1} << 30;
   /// Limit of unused memory kept for later messages.
   std::size_t cached_bytes_max = std::size_t{1} << 30;
   /// Limit of bytes for one member of a rank_channel that wait for a receive().
@@ -80,7 +82,8 @@ struct ucx_options {
   /// Memory for received data instead of system memory, such as pinned memory.
   slab_memory memory;
 
-  /// Called first on each thread that calls UCX: the thread that opens, and the progress thread.
+  /// Called first on the thread that opens and on the progress thread, the only ones that touch
+  /// memory of devices. Other threads that send call UCX without it.
   std::function<void()> enter_thread;
   /// Called on the progress thread after each round in which it did something, and at its end. It
   /// may send.

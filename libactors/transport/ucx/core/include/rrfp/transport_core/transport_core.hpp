@@ -38,6 +38,7 @@ struct transport_core_options {
   std::uint64_t eager_bytes_max = 0;     ///< larger messages are announced
   std::uint64_t message_bytes_max = 0;   ///< a larger message is a failure of the other node
   std::uint64_t inflight_bytes_max = 0;  ///< being fetched at the same time
+  std::uint64_t mail_bytes_max = 0;      ///< as message_bytes_max, of mail, which is not fetched
 };
 
 /// As in ucx_counters.
@@ -195,7 +196,14 @@ class transport_core {
   bool is_fresh(const mail_header& h);
   template <class Header>
   bool is_fresh(const Header& h, sequence_window::verdict v, std::uint64_t ahead_max);
-  bool fits(node_id to, std::uint64_t bytes);
+  struct limit {
+    const char* name;
+    std::uint64_t bytes_max;
+  };
+  template <class Header>
+  limit limit_of(const Header& h) const;
+  template <class Header>
+  bool fits(node_id to, const Header& h);
 
   const transport_core_options options_;
   std::map<node_id, peer> peers_;
