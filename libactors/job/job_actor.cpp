@@ -277,8 +277,9 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
   const job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung};
-  setup_.on_end(std::move(result_));
+  // First: after a loss, on_end lets this node close its transport at once.
   send_to_nodes(over);
+  setup_.on_end(std::move(result_));
   quit();
 }
 

@@ -445,6 +445,42 @@ TEST_CASE("Mail of any size is read in the order in which its node sent it") {
   CHECK(run_nodes(tls, {body, body, body}) == "");
 }
 
+TEST_CASE("Mail larger than tensors may be is read, and mail sent before close() is") {
+  const node_body closes = [](test_node& node) {
+    auto options = node.options();
+    options.message_bytes_max = options.inflight_bytes_max = 1000;
+    auto wire = node.connected(std::move(options));
+    std::atomic<bool> reads = false;
+    wire->on_mail([&](node_id, std::string_view) {
+      reads = true;
+      std::this_thread::sleep_for(milliseconds{300});  // the progress thread cannot send
+      return true;
+    });
+    node.barrier();
+    expect(eventually([&] { return reads.load(); }), "no mail came");
+    wire->send_mail(node_id{1}, std::string(2000, 'x'));
+    wire->close();
+    node.barrier();
+  };
+  const node_body reader = [](test_node& node) {
+    auto options = node.options();
+    options.message_bytes_max = options.inflight_bytes_max = 1000;
+    failures failed;
+    std::atomic<std::size_t> bytes = 0;
+    auto wire = node.connected(std::move(options), failed.note());
+    wire->on_mail([&](node_id, std::string_view mail) {
+      bytes = mail.size();
+      return true;
+    });
+    node.barrier();
+    wire->send_mail(node_id{0}, "hello");
+    expect(eventually([&] { return bytes == 2000; }), "the last mail is missing");
+    node.barrier();
+    expect(failed.all().empty(), failed.text());
+  };
+  CHECK(run_nodes("posix", {closes, reader}) == "");
+}
+
 TEST_CASE("A node whose mail is not understood has failed") {
   const node_body sender = [](test_node& node) {
     auto wire = node.connected(node.options());

@@ -45,6 +45,7 @@ progress_thread::progress_thread(node_state& node, worker w)
   watch(epoll_descriptor_, wake_descriptor_);
   watch(epoll_descriptor_, worker_->event_descriptor());
   thread_ = std::thread{[this] { run(); }};
+  id_ = thread_.get_id();
 }
 
 progress_thread::~progress_thread() {
@@ -201,9 +202,13 @@ void progress_thread::send_farewells(std::unique_lock<std::mutex>& driving,
   {
     const std::lock_guard lock{mutex_};
     closed_ = true;
-    queue_.clear();
+    draining_.swap(queue_);
     has_work_ = false;
   }
+  // Mail may be the end of the job, for which the other nodes wait.
+  for (auto& w : draining_)
+    if (std::holds_alternative<mail_send>(w)) carry_out(w);
+  draining_.clear();
   sender_.drop_held();
   receiver_.close();
   auto& core = node_.core;

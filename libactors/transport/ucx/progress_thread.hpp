@@ -41,7 +41,7 @@ class progress_thread {
   /// be called on that thread.
   template <class F>
   auto ask(F f) -> std::optional<decltype(f(std::declval<peer_table&>()))>;
-  bool is_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  bool is_this_thread() const { return std::this_thread::get_id() == id_; }
 
   void on_failure(failure_handler failed);
   void fetch_to_devices(ucx_transport::device_allocator allocate);
@@ -82,6 +82,7 @@ class progress_thread {
   std::atomic<bool> sleeps_ = false;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
+  std::thread::id id_;  ///< constant; that of thread_ changes when stop() joins it
 };
 
 template <class F>
