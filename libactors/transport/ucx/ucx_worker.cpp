@@ -131,8 +131,10 @@ result<ucp_ep_h> worker::connect(const std::string& address, ucp_err_handler_cb_
   params.err_handler = {failed, arg};
   ucp_ep_h endpoint = nullptr;
   if (const auto s = ucp_ep_create(handle(), &params, &endpoint); s != UCS_OK)
-    return ucx_error(s == UCS_ERR_UNREACHABLE ? "connecting (UCX_TLS must be the same on all nodes)"
-                                              : "connecting",
+    return ucx_error(s == UCS_ERR_UNREACHABLE
+                         ? "connecting (UCX_TLS must be the same on all nodes; containers on one "
+                           "machine that share no memory need transport.tls = \"all\")"
+                         : "connecting",
                      s);
   return endpoint;
 }
