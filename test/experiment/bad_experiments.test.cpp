@@ -274,7 +274,7 @@ TEST_CASE("sizes that are too large, and ranks that do not divide the heads, are
   const std::string in_cell = "; in workload \"w\", run \"r\", weather \"none\"";
   check({
       {workload + "pipeline.stages = 1024\npipeline.microbatches = 65536\n" + run,
-       "x.toml:4: pipeline.microbatches: expected stages * chunks * microbatches <= 1048576, got "
+       "x.toml:4: pipeline.microbatches: expected stages * chunks * microbatches <= 4194304, got "
        "67108864" +
            in_cell},
       {workload + "pipeline.stages = 64\npipeline.tp = 64\npipeline.replicas = 1024\n" + run,

@@ -213,9 +213,9 @@ TEST_CASE("Values that do not fit each other are refused with both keys") {
        "x.toml:3: pipeline.placement: \"linear\" expects pipeline.chunks = 1, got 2"},
       {"[pipeline]\nplacement = \"v\"",
        "x.toml:2: pipeline.placement: \"v\" expects pipeline.chunks = 2, got 1 (the default)"},
-      {"[pipeline]\nstages = 1024\nmicrobatches = 1025",
-       "x.toml:3: pipeline.microbatches: expected stages * chunks * microbatches <= 1048576, got "
-       "1049600"},
+      {"[pipeline]\nstages = 1024\nmicrobatches = 4097",
+       "x.toml:3: pipeline.microbatches: expected stages * chunks * microbatches <= 4194304, got "
+       "4195328"},
       {"[train]\nlr_min = 0.5",
        "x.toml:2: train.lr_min: expected at most train.lr = 0.0003 (the default), got 0.5"},
       {"[jitter]\nlink = \"pareto\"",
