@@ -22,7 +22,8 @@ caf::execution_unit* collector::of_this_thread(caf::actor_system& system) {
 }
 
 void collector::exec_later(caf::resumable* actor) {
-  if (dynamic_cast<runs_anywhere*>(actor) != nullptr)
+  const auto* const portable = dynamic_cast<const runs_anywhere*>(actor);
+  if (portable != nullptr && portable->is_quick())
     woken_.push_back(actor);
   else
     system().scheduler().enqueue(actor);

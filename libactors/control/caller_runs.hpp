@@ -11,11 +11,13 @@
 
 namespace rrfp::actors {
 
-/// A base of actors that any thread may run: their handlers never block and take microseconds.
-/// Other actors always run on the scheduler.
+/// A base of actors that any thread may run, because their handlers never block. Other actors
+/// always run on the scheduler.
 class runs_anywhere {
  public:
   virtual ~runs_anywhere() = default;
+  /// Constant. False: some handlers take more than microseconds, so the scheduler runs the actor.
+  virtual bool is_quick() const { return true; }
 };
 
 /// The execution unit of CAF that collects actors.

@@ -71,8 +71,10 @@ class decoder {
   }
   template <class T>
   void get(std::vector<T>& all) {
-    all.resize(bytes_.get_count());
-    for (auto& x : all) get(x);
+    // Grows with what is read: the count alone must not make it large.
+    all.clear();
+    for (auto left = bytes_.get_count(); left > 0 && !bytes_.failed(); --left)
+      get(all.emplace_back());
   }
 
   byte_reader bytes_;

@@ -51,8 +51,10 @@ actor_ref directory::find(const actor_address& address) const {
     const std::shared_lock lock{mutex_};
     if (const auto found = actors_.find(address); found != actors_.end()) return found->second;
   }
+  constexpr auto rule = "an actor of this node is bound before it is used";
+  RRFP_CHECK(send_ && node_of_, rule);
   const auto node = address.what == actor_kind::job ? node_id{0} : node_of_(address.at);
-  RRFP_CHECK(send_ && node != here_, "an actor of this node is bound before it is used");
+  RRFP_CHECK(node != here_, rule);
   return {*this, node, address};
 }
 
@@ -76,8 +78,10 @@ bool directory::deliver(std::string_view mail) const {
 }
 
 void directory::close() {
+  // Destroyed outside the lock: the destructor of an actor may call anything.
+  std::map<actor_address, caf::actor> dropped;
   const std::unique_lock lock{mutex_};
-  actors_.clear();
+  dropped.swap(actors_);
   closed_ = true;
 }
 

@@ -37,6 +37,7 @@ class accelerated_device final : public device {
   void post(std::function<void()> work) override;
   void occupy(std::function<std::chrono::nanoseconds()> work,
               std::function<void(const occupancy&)> after) override;
+  bool may_linger_after() const override { return false; }
   bool can_read(const at::Tensor& t) override;
   void copy_in(at::Tensor t, on_copied then) override;
   void copy_out(at::Tensor t, on_copied then) override;

@@ -36,6 +36,10 @@ class device : public work_queue {
   virtual void occupy(std::function<std::chrono::nanoseconds()> work,
                       std::function<void(const occupancy&)> after) = 0;
 
+  /// Whether the thread that calls `after` may do other work then. False: it serves other devices,
+  /// or stop() must not be called there.
+  virtual bool may_linger_after() const { return true; }
+
   /// Whether work on this device can read `t` (complete) where it is. If so, the device keeps `t`
   /// alive for its streams; if not, use copy_in().
   virtual bool can_read(const at::Tensor& /*t*/) { return true; }

@@ -191,7 +191,10 @@ bool tls::succeeded(int returned) {
   // OpenSSL has already sent the alert for an error of the other side.
   const auto reason = ERR_GET_REASON(ERR_peek_error());
   // On a wrong key, OpenSSL 3.0 sends the second alert, against RFC 8446, which demands the first.
-  if (reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR || reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER)
+  const bool key_alert =
+      reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR || reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER;
+  // Only the side that named an identity can be refused for its key.
+  if (key_alert && !identity_.empty())
     end_ = end::refused;
   else if (why == SSL_ERROR_ZERO_RETURN || (reason >= SSL_AD_REASON_OFFSET && complete_))
     end_ = end::closed;

@@ -58,6 +58,8 @@ caf::behavior node_actor::make_behavior() {
       // The job decides how it ends.
       [this](const interrupted& m) { post(job_, m); },
       [this](const node_lost& m) {
+        // The job may not have noticed: only these two nodes may have lost each other.
+        post(job_, failed{{m.message, error_kind::node_lost}});
         end({ending::node_lost, m.message});
       },
       [this](const node_unreachable& m) {

@@ -37,6 +37,8 @@ class stage_supervisor : public actor_base, public runs_anywhere {
                    std::shared_ptr<run_context> context);
 
   caf::behavior make_behavior() override;
+  /// The sizes of a step's microbatches may have to be read from files.
+  bool is_quick() const override { return !slot_bytes_; }
   /// Ranks and supervisor refer to each other; this breaks the reference cycle.
   void on_exit() override { ranks_.clear(); }
 

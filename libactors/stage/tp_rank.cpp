@@ -116,7 +116,6 @@ class execution {
 template <class Work>
 bool run_guarded(const tp_rank_setup& rank, Work&& work) {
   if (*rank.has_failed) return false;
-  const caller_runs after_work;
   try {
     work();
     return true;
@@ -153,8 +152,10 @@ tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
 
 template <class Work>
 void tp_rank::on_device(Work work) {
-  setup_->device->post(
-      [work = std::move(work), rank = setup_]() mutable { run_guarded(*rank, work); });
+  setup_->device->post([work = std::move(work), rank = setup_]() mutable {
+    const caller_runs scope;
+    run_guarded(*rank, work);
+  });
 }
 
 caf::behavior tp_rank::make_behavior() {
@@ -263,7 +264,10 @@ void tp_rank::start(const run_launch& l) {
         return time;
       },
       [run](const occupancy& o) {
-        if (run->succeeded) run_guarded(*run->rank, [&] { run->end(o); });
+        if (!run->succeeded) return;
+        std::optional<caller_runs> scope;
+        if (run->rank->device->may_linger_after()) scope.emplace();
+        run_guarded(*run->rank, [&] { run->end(o); });
       });
 }
 

@@ -45,7 +45,6 @@ progress_thread::progress_thread(node_state& node, worker w)
   watch(epoll_descriptor_, wake_descriptor_);
   watch(epoll_descriptor_, worker_->event_descriptor());
   thread_ = std::thread{[this] { run(); }};
-  id_ = thread_.get_id();
 }
 
 progress_thread::~progress_thread() {
@@ -116,6 +115,7 @@ void progress_thread::stop() {
 }
 
 void progress_thread::run() {
+  id_ = std::this_thread::get_id();
   if (node_.options.enter_thread) node_.options.enter_thread();
   std::unique_lock driving{driving_};
   auto last_work = clock::now();
@@ -213,7 +213,8 @@ void progress_thread::send_farewells(std::unique_lock<std::mutex>& driving,
   receiver_.close();
   auto& core = node_.core;
   for (const auto to : core.connected()) sender_.send_farewell(to, false, core.depart_farewell(to));
-  while (!core.all_answered() && clock::now() < limit)
+  // A farewell may overtake long mail.
+  while ((!core.all_answered() || sender_.pending() > 0) && clock::now() < limit)
     if (!work_once()) sleep(driving);
 }
 

@@ -82,7 +82,7 @@ class progress_thread {
   std::atomic<bool> sleeps_ = false;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
-  std::thread::id id_;  ///< constant; that of thread_ changes when stop() joins it
+  std::atomic<std::thread::id> id_;  ///< set by the thread; that of thread_ changes in join()
 };
 
 template <class F>

@@ -68,6 +68,7 @@ class byte_reader {
     return 0;
   }
 
+  bool failed() const { return failed_; }
   /// Whether everything was read, and nothing is left.
   bool complete() const { return !failed_ && rest_.empty(); }
 
