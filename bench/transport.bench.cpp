@@ -3,6 +3,7 @@
 ///
 ///   cmake --preset release && cmake --build build/release --target transport_bench
 ///   build/release/bin/transport_bench            [--rounds N] [--checksum] [--tls T] [--bytes N]
+///   [--spin US]
 ///
 /// Two processes, each pinned to its own core, because a wake-up tends to move one process to the
 /// core on which the other still polls. latency: half the median round trip of one tensor, answered
@@ -10,7 +11,8 @@
 /// tensors) in flight, against ucp_am_bw. The best of N rounds (default 3) counts for each side,
 /// because the machine may have other work. Our transport moves a self-describing tensor into fresh
 /// 64-byte-aligned memory that the receiver keeps; ucx_perftest overwrites one buffer. --checksum
-/// adds checksums of the data, which are the transport's default. channel: half the median round
+/// adds checksums of the data, which are the transport's default. --spin: how long an idle progress
+/// thread polls before it sleeps; ucx_perftest never sleeps. channel: half the median round
 /// trip of bytes between two threads over a rank_channel, which has no counterpart in ucx_perftest
 /// (it progresses in the waiting thread).
 #include <sched.h>
@@ -52,6 +54,7 @@ constexpr auto limit = std::chrono::seconds{120};
 struct settings {
   int rounds = 3;
   bool checksum = false;
+  int spin_us = 20;
   std::string tls;        ///< this alone, if given
   std::size_t bytes = 0;  ///< this alone, if given
 };
@@ -102,6 +105,7 @@ double run_two(const std::string& tls, const settings& s, bool pinned,
   const auto options = [&](test_node& node) {
     auto o = node.options();
     o.checksum_data = s.checksum;
+    o.spin = std::chrono::microseconds{s.spin_us};
     o.cached_bytes_max = std::size_t{1} << 30;
     return o;
   };
@@ -304,6 +308,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--checksum") == 0) s.checksum = true;
     if (i + 1 == argc) break;
     if (std::strcmp(argv[i], "--rounds") == 0) s.rounds = std::atoi(argv[++i]);
+    if (std::strcmp(argv[i], "--spin") == 0) s.spin_us = std::atoi(argv[++i]);
     if (std::strcmp(argv[i], "--tls") == 0) s.tls = argv[++i];
     if (std::strcmp(argv[i], "--bytes") == 0) s.bytes = std::strtoull(argv[++i], nullptr, 10);
   }

@@ -15,7 +15,7 @@ using namespace testing;
 namespace {
 
 constexpr std::uint64_t seeds = 20;
-const pipeline_shape shape = linear(16, 64);
+const pipeline_shape sixteen = linear(16, 64);
 
 /// Gains over in-order 1F1B with a fused backward, under the same jitter.
 struct gains {
@@ -31,12 +31,14 @@ double total_ms(const plan& p, const weather::conditions& jitter) {
     stage_costs_options options;
     options.jitter = jitter;
     options.jitter.seed = seed;
-    total += static_cast<double>(run_well(p, *stage_costs::make(shape, options)).makespan) / 1e6;
+    const double chunk_ms = 1.0 / p.shape.chunks;
+    options.durations = {{chunk_ms, chunk_ms, chunk_ms, {}}};
+    total += static_cast<double>(run_well(p, *stage_costs::make(p.shape, options)).makespan) / 1e6;
   }
   return total;
 }
 
-plan plan_of(std::string_view name, dispatch_mode mode) {
+plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& shape = sixteen) {
   const auto set = policies::registry().make(name, shape);
   REQUIRE(set.ok());
   plan p;
@@ -53,6 +55,7 @@ gains gains_with(weather::link_jitter link, double sigma) {
   jitter.link = link;
   jitter.link_sigma = sigma;
   jitter.link_mean_ms = 0.3;
+  const auto& shape = sixteen;
   const auto baseline = total_ms(plan_of("one_f_one_b", dispatch_mode::in_order), jitter);
   auto bfw = plan_of("bfw", dispatch_mode::ready);
   auto bf = plan_of("bf", dispatch_mode::ready);
@@ -91,17 +94,42 @@ TEST_CASE("BFW with 2p slots gains about 1.45 over in-order 1F1B on the same tra
 }
 
 TEST_CASE("without jitter, BF with 2p slots is exactly 1F1B, and BFW fills its bubbles") {
-  const stage_costs calm = *stage_costs::make(shape, {});
+  const stage_costs calm = *stage_costs::make(sixteen, {});
   const auto baseline = run_well(plan_of("one_f_one_b", dispatch_mode::in_order), calm);
   CHECK(baseline.makespan == (64 + 15) * 3'000'000);
   CHECK(baseline.lower_bound == baseline.makespan);
   auto bf = plan_of("bf", dispatch_mode::ready);
   auto bfw = plan_of("bfw", dispatch_mode::ready);
-  bf.limit.slots = bfw.limit.slots = 2 * shape.stages;
+  bf.limit.slots = bfw.limit.slots = 2 * sixteen.stages;
   CHECK(run_well(bf, calm).makespan == baseline.makespan);
   const auto filled = run_well(bfw, calm);
   CHECK(filled.makespan == (64 * 3 + 15) * 1'000'000);
   CHECK(filled.lower_bound == filled.makespan);
+}
+
+/// The gains are those of bench/policies.bench.cpp, which covers many more cells.
+TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are counted") {
+  weather::conditions jitter;
+  jitter.compute = weather::compute_jitter::lognormal;
+  jitter.compute_sigma = 0.3;
+  jitter.link = weather::link_jitter::exponential;
+  jitter.link_mean_ms = 0.1;
+  auto bfw = plan_of("bfw", dispatch_mode::ready);
+  auto plus = plan_of("bfw_plus", dispatch_mode::ready);
+  bfw.limit.slots = plus.limit.slots = 16;
+  const auto baseline = total_ms(bfw, jitter);
+  CHECK(baseline / total_ms(plus, jitter) > 1.04);
+  plus.weight_pieces = 1;
+  CHECK(baseline / total_ms(plus, jitter) > 1.01);
+
+  const pipeline_shape folded{16, 2, 64, placement::v};
+  auto v = plan_of("bfw_plus", dispatch_mode::ready, folded);
+  v.limit.activations = 32;
+  CHECK(baseline / total_ms(v, jitter) > 1.05);
+  auto window = plan_of("zb_v", dispatch_mode::ready, folded);
+  window.limit.activations = 32;
+  window.window = 10;
+  CHECK(baseline / total_ms(window, jitter) > 1.04);
 }
 
 }  // namespace rrfp::simulate
