@@ -12,9 +12,8 @@
 ///
 ///   balanced     all stages alike
 ///   slow         one stage, drawn by the seed, takes 1.3 times as long
-///   multimodal   the first quarter of the stages is an encoder: its tasks vary with the
-///   microbatch,
-///                by a log-normal factor of sigma .8; those of the other stages by one of sigma .3
+///   multimodal   the first quarter of the stages is an encoder: a log-normal factor of each
+///                microbatch (sigma .8 there, .3 on the other stages) changes its tasks
 ///
 /// The figures are geometric means over the cells of the time of a step under asynchronous 1F1B in
 /// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus,

@@ -2,8 +2,7 @@
 /// (package ucx-utils), measured alternately; the goal is a ratio of at most 1.3.
 ///
 ///   cmake --preset release && cmake --build build/release --target transport_bench
-///   build/release/bin/transport_bench            [--rounds N] [--checksum] [--tls T] [--bytes N]
-///   [--spin US]
+///   build/release/bin/transport_bench [--rounds N] [--checksum] [--tls T] [--bytes N] [--spin US]
 ///
 /// Two processes, each pinned to its own core, because a wake-up tends to move one process to the
 /// core on which the other still polls. latency: half the median round trip of one tensor, answered

@@ -2,7 +2,7 @@
 ///
 /// Waking a thread on another core takes 25 to 50 us on a virtual machine, often longer than all
 /// handlers between the end of a task and the next launch. A thread therefore collects the actors
-/// that it has woken, and runs them when its own work is done.
+/// to which it posts, and runs them after its own work.
 #pragma once
 
 #include <vector>

@@ -361,11 +361,14 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
   return success();
 }
 
+status check_slot_unit(const job& j, const provenance& from) {
+  if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
+    return success();
+  return from.blame("dispatch.slot_bytes", "expected 0 with dispatch.slot_unit = \"chunk\", got " +
+                                               text_of(j.dispatch.slot_bytes));
+}
+
 status check_window(const job& j, const provenance& from, bool has_sequences) {
-  if (j.dispatch.slot_unit == slot_unit_kind::chunk && j.dispatch.slot_bytes != 0)
-    return from.blame(
-        "dispatch.slot_bytes",
-        "expected 0 with dispatch.slot_unit = \"chunk\", got " + text_of(j.dispatch.slot_bytes));
   if (j.dispatch.window == 0) return success();
   if (j.dispatch.mode == dispatch_mode::in_order)
     return from.blame("dispatch.window",
@@ -400,8 +403,9 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
 status validate(const job& j, const provenance& from, const policy_registry& policies,
                 job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
-                            check_delays, check_messages, check_preset, check_cost})
+  for (const check holds :
+       {check_shape, check_nodes, check_transport, check_train, check_jitter, check_delays,
+        check_messages, check_slot_unit, check_preset, check_cost})
     if (auto held = holds(j, from); !held) return held;
   if (auto policy = check_policy(j, from, policies); !policy) return policy;
   if (use == job_use::simulate) return success();

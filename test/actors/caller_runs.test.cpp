@@ -17,9 +17,10 @@ using namespace rrfp::actors;
 
 using handler = std::function<void(const end_step&)>;
 
-class patient final : public actor_base {
+template <class... Bases>
+class worker final : public actor_base, public Bases... {
  public:
-  patient(caf::actor_config& config, handler handle)
+  worker(caf::actor_config& config, handler handle)
       : actor_base(config), handle_(std::move(handle)) {}
   caf::behavior make_behavior() override {
     return {[this](const end_step& m) { handle_(m); }, [this](const stop&) { quit(); }};
@@ -28,18 +29,8 @@ class patient final : public actor_base {
  private:
   handler handle_;
 };
-
-class quick final : public actor_base, public runs_anywhere {
- public:
-  quick(caf::actor_config& config, handler handle)
-      : actor_base(config), handle_(std::move(handle)) {}
-  caf::behavior make_behavior() override {
-    return {[this](const end_step& m) { handle_(m); }, [this](const stop&) { quit(); }};
-  }
-
- private:
-  handler handle_;
-};
+using patient = worker<>;
+using quick = worker<runs_anywhere>;
 
 /// One actor, and the threads on which it has handled messages.
 template <class Actor>

@@ -44,10 +44,10 @@ inline constexpr std::uint32_t slots_of_stages = ~0U - 1;
 /// (rrfp/simulate/simulator.hpp).
 enum class messages_kind : std::uint8_t { asynchronous, blocking };
 
-/// [dispatch]: the choice of the next task, and the memory limits.
 /// What `slots` counts: microbatches, or their chunks (`slots` times the chunks of a stage).
 enum class slot_unit_kind : std::uint8_t { microbatch, chunk };
 
+/// [dispatch]: the choice of the next task, and the memory limits.
 struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
   /// A known policy or "table:FILE.csv".

@@ -45,8 +45,8 @@ struct stage_config {
   dispatch_mode mode = dispatch_mode::ready;
   memory_limit limit;
   /// Ready mode with a policy of one lane: only the first `window` unlaunched tasks of the sequence
-  /// may run, those of the oldest unfinished microbatch, and (unless 1) W while none of these can.
-  /// 0: no window.
+  /// may run, those of the oldest unfinished microbatch, and W while none of these can. 0: no
+  /// window.
   std::uint32_t window = 0;
   /// Ready mode: launches into which each W is divided; 0: as many as the policy wants. In-order
   /// mode does not divide W.
