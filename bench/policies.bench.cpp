@@ -25,6 +25,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,8 @@
 
 #include <rrfp/base/statistics.hpp>
 #include <rrfp/policies/registry.hpp>
-#include <rrfp/simulate/simulator.hpp>
+#include <rrfp/schedule/admission.hpp>
+#include <rrfp/simulate/planner.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
 namespace {
@@ -52,6 +54,7 @@ struct cell {
   double link_mean;      ///< in F
   double compute_sigma;  ///< 0: no jitter
   bool spikes;
+  bool jitter = true;
 };
 
 /// A log-normal factor with mean 1.
@@ -61,23 +64,47 @@ double lognormal(keyed_random random, double sigma) {
 
 class cell_costs final : public simulate::cost_model {
  public:
-  explicit cell_costs(const cell& c)
-      : cell_(c), slow_stage_(keyed_random{c.seed, 1}.bits() % c.shape.stages) {}
-
-  nanoseconds compute(step_id, stage_id stage, const task& t) const override {
-    if (t.kind == task_kind::backward_weight)
-      return compute_part(stage, task_kind::backward, t.mb, t.chunk) +
-             compute_part(stage, task_kind::weight, t.mb, t.chunk);
-    return compute_part(stage, t.kind, t.mb, t.chunk);
+  /// The order of admission is the same in both steps of a cell.
+  explicit cell_costs(const cell& c, admission order = admission::loaded, bool jitter = true)
+      : cell_(c),
+        slow_stage_(keyed_random{c.seed, 1}.bits() % c.shape.stages),
+        jitter_(jitter && c.jitter) {
+    if (order == admission::loaded) return;
+    const cell_costs calm{c, admission::loaded, false};
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      std::vector<double> cost(c.shape.microbatches);
+      for (std::uint32_t i = 0; i < c.shape.microbatches; ++i)
+        for (std::uint32_t s = 0; s < c.shape.stages; ++s)
+          for (const auto kind : {task_kind::forward, task_kind::backward_weight})
+            cost[i] += static_cast<double>(
+                calm.compute(step_id{step}, stage_id{s}, {kind, microbatch_id{i}, chunk_id{0}}));
+      order_.push_back(admission_order(order, cost));
+    }
   }
-  nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
-    keyed_random random{cell_.seed, 2, to.value(), static_cast<std::uint64_t>(t.kind),
-                        t.mb.value()};
-    return std::llround(-std::log1p(-random.uniform()) * cell_.link_mean * forward_ns);
+
+  nanoseconds compute(step_id step, stage_id stage, const task& t) const override {
+    const auto mb = loaded(step, t.mb);
+    if (t.kind == task_kind::backward_weight)
+      return compute_part(step, stage, task_kind::backward, mb, t.chunk) +
+             compute_part(step, stage, task_kind::weight, mb, t.chunk);
+    return compute_part(step, stage, t.kind, mb, t.chunk);
+  }
+  nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override {
+    keyed_random random{seed_of(step), 2, to.value(), static_cast<std::uint64_t>(t.kind),
+                        loaded(step, t.mb).value()};
+    const auto factor = jitter_ ? -std::log1p(-random.uniform()) : 1;
+    return std::llround(factor * cell_.link_mean * forward_ns);
   }
 
  private:
-  nanoseconds compute_part(stage_id stage, task_kind kind, microbatch_id mb, chunk_id chunk) const {
+  microbatch_id loaded(step_id step, microbatch_id mb) const {
+    return order_.empty() ? mb : microbatch_id{order_[step.value()][mb.value()]};
+  }
+  /// Step 1 is the cell; step 0, before it, has weather of its own.
+  std::uint64_t seed_of(step_id step) const { return cell_.seed + (step.value() == 0 ? 1000 : 0); }
+  nanoseconds compute_part(step_id step, stage_id stage, task_kind kind, microbatch_id mb,
+                           chunk_id chunk) const {
+    const auto seed = seed_of(step);
     const bool even = cell_.seed % 2 == 0;
     double factor = kind == task_kind::forward  ? 1
                     : even                      ? 1
@@ -86,14 +113,14 @@ class cell_costs final : public simulate::cost_model {
     if (cell_.work == workload::slow && stage.value() == slow_stage_) factor *= 1.3;
     if (cell_.work == workload::multimodal) {
       const bool encoder = stage.value() < cell_.shape.stages / 4;
-      factor *= lognormal({cell_.seed, encoder ? 3U : 4U, mb.value()}, encoder ? 0.8 : 0.3);
+      factor *= lognormal({seed, encoder ? 3U : 4U, mb.value()}, encoder ? 0.8 : 0.3);
     }
+    if (!jitter_) return std::llround(factor * forward_ns / cell_.shape.chunks);
     const keyed_random random{
-        cell_.seed, 5, stage.value(), static_cast<std::uint64_t>(kind), mb.value(), chunk.value()};
+        seed, 5, stage.value(), static_cast<std::uint64_t>(kind), mb.value(), chunk.value()};
     if (cell_.compute_sigma > 0) factor *= lognormal(random, cell_.compute_sigma);
     if (cell_.spikes) {
-      keyed_random spike{cell_.seed, 6, stage.value(), static_cast<std::uint64_t>(kind),
-                         mb.value()};
+      keyed_random spike{seed, 6, stage.value(), static_cast<std::uint64_t>(kind), mb.value()};
       factor *= (spike.uniform() < 0.01 ? 10 : 1) / 1.09;
     }
     return std::llround(factor * forward_ns / cell_.shape.chunks);
@@ -101,6 +128,8 @@ class cell_costs final : public simulate::cost_model {
 
   const cell cell_;
   const std::uint64_t slow_stage_;
+  const bool jitter_;
+  std::vector<std::vector<std::uint32_t>> order_;  ///< by step; empty: as loaded
 };
 
 std::vector<cell> cells_of(workload work) {
@@ -137,17 +166,29 @@ T value_or_exit(result<T> r) {
   std::exit(1);
 }
 
-simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
-                                dispatch_mode mode, std::uint32_t window = 0) {
-  const auto set = value_or_exit(policies::registry().make(policy, c.shape));
+simulate::plan plan_of(const cell& c, const slot_limit& limit) {
   simulate::plan plan;
   plan.shape = c.shape;
-  plan.mode = mode;
-  plan.make_policy = [&](stage_id s) { return set->make(s); };
   for (std::uint32_t s = 0; s < c.shape.stages; ++s)
     plan.limits.push_back({.activations = c.shape.chunks * limit.of(c.shape.stages, s)});
-  plan.window = window;
-  return value_or_exit(simulate::run(plan, cell_costs{c})).steps.front();
+  plan.steps = 2;
+  return plan;
+}
+
+/// The step of the cell; with policy auto after another one, which the planner has measured.
+simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
+                                dispatch_mode mode, std::uint32_t window = 0,
+                                admission order = admission::loaded) {
+  const auto set = value_or_exit(policies::registry().make(policy, c.shape));
+  auto plan = plan_of(c, limit);
+  plan.strategies = {{[&](stage_id s) { return set->make(s); }, mode, window}};
+  const cell_costs costs{c, order};
+  if (set->candidates().empty()) return value_or_exit(simulate::run(plan, costs)).steps.back();
+  plan.strategies.clear();
+  for (const auto& way : set->candidates())
+    if (simulate::keeps_limits(plan, way)) plan.strategies.push_back(way);
+  const auto expected = std::make_shared<cell_costs>(c, order, false);
+  return value_or_exit(simulate::run_planned(plan, costs, expected)).steps.back();
 }
 
 /// Natural logarithms of ratios.
@@ -168,20 +209,25 @@ class ratios {
 };
 
 void measure(std::string_view name, workload work, const slot_limit& limit) {
-  ratios bfw_gain, plus_gain, bound_gain, plus_over_bfw;
+  ratios bfw_gain, plus_gain, auto_gain, bound_gain, plus_over_bfw, auto_over_bfw;
   for (const auto& c : cells_of(work)) {
     const auto in_order = step_with(c, limit, "one_f_one_b", dispatch_mode::in_order);
     const auto bfw = step_with(c, limit, "bfw", dispatch_mode::ready);
     const auto plus = step_with(c, limit, "bfw_plus", dispatch_mode::ready);
     bfw_gain.add(in_order.makespan, bfw.makespan);
     plus_gain.add(in_order.makespan, plus.makespan);
+    const auto chosen =
+        step_with(c, limit, "auto", dispatch_mode::ready, 0, admission::small_large_small);
+    auto_gain.add(in_order.makespan, chosen.makespan);
+    auto_over_bfw.add(bfw.makespan, chosen.makespan);
     bound_gain.add(in_order.makespan, bfw.lower_bound);
     plus_over_bfw.add(bfw.makespan, plus.makespan);
   }
-  std::printf("%-11.*s %-5.*s %7.3f %9.3f %7.3f %14.3f %7.3f\n", static_cast<int>(name.size()),
-              name.data(), static_cast<int>(limit.name.size()), limit.name.data(), bfw_gain.mean(),
-              plus_gain.mean(), bound_gain.mean(), plus_over_bfw.mean(),
-              plus_over_bfw.quantile(0.01));
+  std::printf("%-11.*s %-5.*s %7.3f %9.3f %7.3f %7.3f %14.3f %7.3f %11.3f %7.3f\n",
+              static_cast<int>(name.size()), name.data(), static_cast<int>(limit.name.size()),
+              limit.name.data(), bfw_gain.mean(), plus_gain.mean(), auto_gain.mean(),
+              bound_gain.mean(), plus_over_bfw.mean(), plus_over_bfw.quantile(0.01),
+              auto_over_bfw.mean(), auto_over_bfw.quantile(0.01));
   std::fflush(stdout);
 }
 
@@ -200,16 +246,51 @@ void measure_v(const slot_limit& limit) {
               limit.name.data(), in_order.mean(), window.mean(), ready.mean());
 }
 
+/// Without jitter: the worst policy auto over the best schedule in order.
+void measure_calm(const slot_limit& limit) {
+  double worst = 10;
+  int cells = 0, lost = 0;
+  for (const std::uint32_t p : {2U, 4U, 8U, 16U, 32U})
+    for (const std::uint32_t times : {1U, 2U, 4U, 8U})
+      for (const std::uint64_t seed : {0U, 1U})
+        for (const double link : {0.0, 0.1, 0.3, 0.6, 1.2})
+          for (const auto work : {workload::balanced, workload::slow}) {
+            const cell c{work, {.stages = p, .microbatches = p * times}, seed, link, 0, false,
+                         false};
+            nanoseconds best = std::numeric_limits<nanoseconds>::max();
+            for (const auto* name : {"one_f_one_b", "zb_h1", "zb_h2"}) {
+              const auto set = policies::registry().make(name, c.shape);
+              simulate::plan plan = plan_of(c, limit);
+              if (!set) continue;
+              const strategy way{[&](stage_id s) { return (*set)->make(s); },
+                                 dispatch_mode::in_order};
+              if (simulate::keeps_limits(plan, way))
+                best = std::min(best, step_with(c, limit, name, way.mode).makespan);
+            }
+            const auto chosen = step_with(c, limit, "auto", dispatch_mode::ready).makespan;
+            const auto ratio = static_cast<double>(best) / static_cast<double>(chosen);
+            worst = std::min(worst, ratio);
+            ++cells;
+            lost += ratio < 0.99;
+          }
+  std::printf("no jitter   %-5.*s worst auto / best in order %.3f, below .99 in %d of %d\n",
+              static_cast<int>(limit.name.size()), limit.name.data(), worst, lost, cells);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string_view wanted = argc > 1 ? argv[1] : "";
-  std::printf("workload    slots     bfw  bfw_plus   bound  bfw_plus / bfw     1%%\n");
+  std::printf(
+      "workload    slots     bfw  bfw_plus    auto   bound  bfw_plus / bfw     1%%  auto / bfw     "
+      "1%%\n");
   for (const auto& [name, work] : {std::pair{std::string_view{"balanced"}, workload::balanced},
                                    std::pair{std::string_view{"slow"}, workload::slow},
                                    std::pair{std::string_view{"multimodal"}, workload::multimodal}})
     for (const auto& limit : limits)
       if (name.starts_with(wanted)) measure(name, work, limit);
+  for (const auto& limit : limits)
+    if (std::string_view{"no jitter"}.starts_with(wanted)) measure_calm(limit);
   if (!std::string_view{"v"}.starts_with(wanted)) return 0;
   std::printf("placement   slots zb_v in order  zb_v, window 10  bfw_plus\n");
   for (const auto& limit : std::span{limits}.first(3)) measure_v(limit);

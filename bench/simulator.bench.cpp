@@ -56,9 +56,8 @@ void measure(const pipeline_shape& shape, const bench_case& c, int repeats) {
   const auto costs = costs_of(shape, c.jitter);
   simulate::plan plan;
   plan.shape = shape;
-  plan.mode = c.mode;
   plan.limit.slots = c.slots;
-  plan.make_policy = [&](stage_id s) { return set->make(s); };
+  plan.strategies = {{[&](stage_id s) { return set->make(s); }, c.mode}};
   double best_s = 0;
   std::uint64_t events = 0;
   double makespan_ms = 0;

@@ -115,7 +115,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   for (const auto& chunk :
        compute::estimate(j.model, compute::expected_layout(j.model, j.data), dispatch->shape))
     parameters += chunk.parameters;
-  print("{}: {} {}, lookahead {}, {}\n", j.name, name(dispatch->mode), dispatch->policies->name(),
+  print("{}: {} {}, lookahead {}, {}\n", j.name, name(j.dispatch.mode), dispatch->policies->name(),
         dispatch->lookahead, limit_text(dispatch->limits[0]));
   print("{} stages x {} chunks ({}), {} parameters\n", dispatch->shape.stages,
         dispatch->shape.chunks, name(dispatch->shape.layout), parameters);

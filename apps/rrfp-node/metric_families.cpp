@@ -88,6 +88,15 @@ void add_job(collection& to, const metrics::job_counters& j) {
         j.bubble_fraction.value());
   to.family("rrfp_step_seconds", "Duration of steps.", MetricType::Histogram)
       .histogram({}, j.step_time);
+  if (!j.strategies.empty()) {
+    to.family("rrfp_strategy_steps_total", "Steps by the strategy that the planner chose.",
+              MetricType::Counter);
+    for (const auto& s : j.strategies)
+      to.counter({{"strategy", s.name}}, static_cast<double>(s.steps.value()));
+    gauge("rrfp_forecast_ratio",
+          "Forecast of the planner over the time of the last step's tasks; 0: no forecast.",
+          j.forecast_ratio.value());
+  }
   counter("rrfp_checkpoints_total", "Checkpoints that were saved.", j.checkpoints);
   counter("rrfp_checkpoint_failures_total", "Checkpoints that could not be saved.",
           j.checkpoint_failures);

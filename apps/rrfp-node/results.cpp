@@ -43,16 +43,22 @@ void json_log::write(const std::string& line) {
 
 void json_log::step(const job::job& run, const actors::step_summary& s) {
   if (file_ == nullptr) return;
-  write(text_of({{"event", "step"},
-                 {"run", run.name},
-                 {"step", s.step},
-                 {"loss", s.loss},
-                 {"gradient_norm", s.gradient_norm},
-                 {"lr", s.lr},
-                 {"tokens", s.tokens},
-                 {"step_ms", s.step_ms},
-                 {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
-                 {"bubble_fraction", s.bubble_fraction}}));
+  json line{{"event", "step"},
+            {"run", run.name},
+            {"step", s.step},
+            {"loss", s.loss},
+            {"gradient_norm", s.gradient_norm},
+            {"lr", s.lr},
+            {"tokens", s.tokens},
+            {"step_ms", s.step_ms},
+            {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
+            {"bubble_fraction", s.bubble_fraction}};
+  if (!s.strategy.empty()) {
+    line["strategy"] = s.strategy;
+    line["tasks_ms"] = s.tasks_ms;
+    if (s.forecast_ms > 0) line["forecast_ms"] = s.forecast_ms;
+  }
+  write(text_of(line));
 }
 
 void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& r) {
@@ -107,6 +113,7 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
   line["peak_bytes"] = s.peak_bytes();
   line["tokens"] = s.tokens;
   line["seconds"] = s.seconds;
+  if (!s.choices.empty()) line["strategies"] = s.choices;
   if (!run.checkpoint.dir.empty()) {
     line["first_step"] = s.first_step;
     line["checkpoints"] = s.checkpoints;

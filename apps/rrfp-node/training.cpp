@@ -201,6 +201,7 @@ int train(std::vector<checked_run> runs, const training_options& options,
     interrupts.on_interrupt(nullptr);
     run->display->finish();
     (*log)->summary(j, result);
+    if (!result.summary.choices.empty()) print("{}: {}\n", j.name, result.summary.choices);
     if (!result.trace_gaps.empty()) {
       trace_complete = false;
       print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options.trace, result.trace_gaps);

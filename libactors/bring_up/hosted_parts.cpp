@@ -158,33 +158,28 @@ status hosted_parts::make() {
 }
 
 status hosted_parts::make_stage(replica_id replica, stage_id stage) {
-  auto hint = setup_.make_policy(stage);
-  if (hint == nullptr)
-    return error{fmt::format("stage {}: make_policy returned null", stage.value())};
-  try {
-    if (auto fits = check_policy(*hint, setup_.shape, setup_.mode, setup_.window); !fits)
-      return within(fmt::format("stage {}", stage.value()), fits.failure());
-  } catch (const std::exception& e) {
-    return error{
-        fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
+  for (const auto& way : setup_.strategies) {
+    const auto hint = way.make_policy(stage);
+    if (hint == nullptr)
+      return error{fmt::format("stage {}: make_policy returned null", stage.value())};
+    try {
+      if (auto fits = check_policy(*hint, setup_.shape, way.mode, way.window); !fits)
+        return within(fmt::format("stage {}", stage.value()), fits.failure());
+    } catch (const std::exception& e) {
+      return error{
+          fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
+    }
   }
   auto& counters = counters_->stages.emplace_back();
   counters.replica = replica;
   counters.stage = stage;
-  stage_parts parts;
-  parts.replica = replica;
-  parts.config = {.shape = setup_.shape,
-                  .stage = stage,
-                  .ranks = setup_.ranks,
-                  .lookahead = setup_.lookahead,
-                  .mode = setup_.mode,
-                  .limit = setup_.limits[stage.value()],
-                  .window = setup_.window,
-                  .weight_pieces = setup_.weight_pieces};
-  parts.hint = std::move(hint);
-  parts.slot_bytes = slot_bytes_of(setup_, replica, stage);
-  parts.counters = &counters;
-  parts_.stages.push_back(std::move(parts));
+  const stage_config config{.shape = setup_.shape,
+                            .stage = stage,
+                            .ranks = setup_.ranks,
+                            .lookahead = setup_.lookahead,
+                            .limit = setup_.limits[stage.value()]};
+  parts_.stages.push_back({replica, make_stage_core(config, setup_.strategies),
+                           slot_bytes_of(setup_, replica, stage), &counters});
   return success();
 }
 
@@ -201,8 +196,9 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   devices_.push_back(
       make_device(fmt::format("compute {}.{}", stage.value(), address.rank.value()), address));
   // The sequence that the stage follows, if its ranks need it.
-  auto order = setup_.blocking_messages ? obeyed_order(*setup_.make_policy(stage), setup_.shape)
-                                        : sequence{};
+  auto order = setup_.blocking_messages
+                   ? obeyed_order(*setup_.strategies.front().make_policy(stage), setup_.shape)
+                   : sequence{};
   parts_.ranks.push_back({address, stage, std::move(*compute), std::move(groups),
                           devices_.back().get(), std::move(order), &counters, watch.replicas});
   return success();

@@ -14,6 +14,8 @@
 #include <rrfp/data/source.hpp>
 #include <rrfp/weather/weather.hpp>
 
+#include "microbatch_sizes.hpp"
+
 namespace rrfp::actors {
 
 namespace {
@@ -87,14 +89,12 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.shape = dispatch.shape;
   setup.ranks = j.pipeline.tp;
   setup.replicas = j.pipeline.replicas;
-  setup.mode = dispatch.mode;
+  setup.strategies = dispatch.strategies;
+  setup.expected = std::make_shared<const simulate::stage_costs>(costs->undisturbed());
   setup.blocking_messages = dispatch.blocking_messages;
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch.limits;
-  setup.window = dispatch.window;
-  setup.weight_pieces = dispatch.weight_pieces;
-  setup.make_policy = [policies = dispatch.policies](stage_id s) { return policies->make(s); };
   setup.train = j.train;
   setup.recompute = j.pipeline.recompute;
   setup.hang_timeout_s = j.run.hang_timeout_s;
@@ -138,7 +138,7 @@ result<std::shared_ptr<const data::source>> data_opener::open(const job::job& j)
 }
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
-  if (dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
+  if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
   const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
                                         dispatch.shape, j.pipeline.tp, j.pipeline.recompute);
   const auto costs = plan::nominal_costs(j);
@@ -169,12 +169,16 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
   auto made = setup_for(j, *dispatch, replica_id{0});
   if (!made) return made;
   auto& setup = *made;
+  if (data != nullptr) {
+    setup.data = admitted(data, j, dispatch->shape);
+    setup.expected = times_by_size(setup.data, j, dispatch->shape);
+  }
   // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
   if (data != nullptr && j.dispatch.slot_bytes != 0) {
-    setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape, data](
-                           step_id step, stage_id s, microbatch_id mb) {
+    setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape,
+                        sized = setup.data](step_id step, stage_id s, microbatch_id mb) {
       const auto sizes =
-          compute::estimate(model, data->layout(step, mb), shape, pipeline.tp, pipeline.recompute);
+          compute::estimate(model, sized->layout(step, mb), shape, pipeline.tp, pipeline.recompute);
       return compute::slot_bytes(sizes, shape, s);
     };
   } else if (!setup.slot_bytes) {
@@ -202,7 +206,6 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
     return chunk;
   };
   setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get(), weights.get()));
-  setup.data = std::move(data);
   if (j.device.kind == job::device_kind::cuda) {
     auto found = accelerated_devices_of(j);
     if (!found) return found.failure();

@@ -188,6 +188,8 @@ class session::impl {
     context->on_report = setup_.on_report;
     counters_->run = setup_.name;
     counters_->hang_timeout_s = setup_.hang_timeout_s;
+    if (setup_.strategies.size() > 1)
+      for (const auto& s : setup_.strategies) counters_->job.strategies.emplace_back(s.name);
     counters_->job.first_step.set(setup_.resume ? setup_.resume->contents.step : 0);
     counters_->note_progress();
     context->ranks = setup_.ranks;
@@ -217,6 +219,17 @@ class session::impl {
     return std::min(cores, 1 + (hosted_.ranks() + ranks_a_thread - 1) / ranks_a_thread);
   }
 
+  /// What may run a step; of replica 0.
+  simulate::plan plan_of_steps() const {
+    simulate::plan p;
+    p.shape = setup_.shape;
+    p.strategies = setup_.strategies;
+    p.lookahead = setup_.lookahead;
+    p.limits = setup_.limits;
+    if (setup_.slot_bytes) p.slot_bytes = setup_.slot_bytes;
+    return p;
+  }
+
   /// Spawns the actors and waits until the job has ended.
   run_result drive(caf::actor_system& system, cluster_link* link,
                    const std::shared_ptr<run_context>& context, node_parts parts) {
@@ -226,10 +239,11 @@ class session::impl {
     caf::actor job;
     if (leads) {
       job = spawn_detached<job_actor>(
-          system, job_setup{setup_.train, setup_.on_request,
-                            setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint,
-                            context, setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
-                            [&](run_result r) { job_over.set_value(std::move(r)); }});
+          system,
+          job_setup{setup_.train, setup_.on_request,
+                    setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint, context,
+                    plan_of_steps(), setup_.expected, setup_.hang_timeout_s, setup_.on_step,
+                    setup_.on_checkpoint, [&](run_result r) { job_over.set_value(std::move(r)); }});
       context->actors.bind({actor_kind::job}, job);
     }
     const auto node = actors::spawn<node_actor>(
@@ -311,11 +325,12 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
                                                std::optional<cluster> in_cluster) {
   if (auto valid = setup.shape.validate(); !valid) return valid.failure();
   RRFP_CHECK(setup.limits.size() == setup.shape.stages, "each stage has a memory limit");
-  RRFP_CHECK(setup.make_policy && (setup.make_chunk || setup.emulated || setup.make_compute),
-             "make_policy is set, and so is make_chunk, emulated or make_compute");
   RRFP_CHECK(
-      !setup.blocking_messages || (setup.mode == dispatch_mode::in_order && setup.lookahead == 0),
-      "blocking_messages needs mode in_order and no lookahead");
+      !setup.strategies.empty() && (setup.make_chunk || setup.emulated || setup.make_compute),
+      "there is a strategy, and make_chunk, emulated or make_compute is set");
+  RRFP_CHECK(!setup.blocking_messages ||
+                 (setup.strategies.front().mode == dispatch_mode::in_order && setup.lookahead == 0),
+             "blocking_messages needs mode in_order and no lookahead");
   if (in_cluster && setup.blocking_messages)
     return error{"dispatch.messages: expected \"asynchronous\" on several nodes, got \"blocking\""};
   if (in_cluster && setup.delays.fate)

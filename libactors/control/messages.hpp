@@ -44,6 +44,7 @@ struct stage_ranks {
 struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
+  std::uint32_t strategy = 0;
 };
 /// The input of a task has arrived on a rank.
 struct arrived {
@@ -82,6 +83,19 @@ struct rank_step_ended {
   std::vector<compute::parameter_norm> norms;
   std::int64_t peak_bytes = 0;
 };
+/// When the tasks of a stage ran on its first rank, and when their inputs had arrived on all ranks;
+/// by pipeline_shape::index().
+struct stage_times {
+  std::vector<std::int64_t> forward;
+  std::vector<std::int64_t> backward;  ///< B, or BW
+  std::vector<std::int64_t> weight;    ///< 0 if fused with the backward
+  std::vector<std::int64_t> forward_ended;
+  std::vector<std::int64_t> backward_ended;
+  std::vector<std::int64_t> forward_arrived;
+  std::vector<std::int64_t> backward_arrived;
+  std::int64_t launch_gap = 0;
+  std::uint32_t launches = 0;
+};
 struct stage_step_ended {
   step_id step;
   replica_id replica;
@@ -97,6 +111,7 @@ struct stage_step_ended {
   std::int64_t launch_gap = 0;  ///< free, while the stage waited for nothing
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
+  stage_times times;  ///< empty in runs of one strategy, and in evaluations
 };
 struct apply_update {
   step_id step;
@@ -203,7 +218,7 @@ struct job_ended {
   bool hung = false;
 };
 
-auto fields(auto f, begin_step& x) { return f(x.step, x.purpose); }
+auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.strategy); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {
@@ -214,15 +229,19 @@ auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
   return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes);
 }
+auto fields(auto f, stage_times& x) {
+  return f(x.forward, x.backward, x.weight, x.forward_ended, x.backward_ended, x.forward_arrived,
+           x.backward_arrived, x.launch_gap, x.launches);
+}
 auto fields(auto f, stage_step_ended& x) {
   return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
-           x.busy, x.blocked, x.launch_gap, x.first_begin, x.last_end);
+           x.busy, x.blocked, x.launch_gap, x.first_begin, x.last_end, x.times);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, step_summary& x) {
   return f(x.step, x.purpose, x.loss, x.losses, x.gradient_norm, x.lr, x.tokens, x.step_ms,
-           x.bubble_fraction);
+           x.bubble_fraction, x.tasks_ms, x.strategy, x.forecast_ms);
 }
 auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }

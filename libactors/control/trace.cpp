@@ -18,6 +18,7 @@ namespace {
 
 /// Threads of a stage's process in the viewer: ranks from 0, waits below them.
 constexpr std::uint32_t waits_thread = 1000;
+constexpr std::uint32_t plans_thread = 1001;
 
 double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000.0; }
 
@@ -66,6 +67,14 @@ class json_events {
         microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step),
         r.waiting.why == wait_cause::complete ? std::string{"the next step"}
                                               : to_string(r.waiting.head)));
+  }
+
+  void add(std::uint32_t process, const plan_record& r) {
+    event(fmt::format(
+        R"({{"name":"{}","cat":"plan","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
+        R"("args":{{"step":{},"forecast_us":{:.3f},"took_us":{:.3f}}}}})",
+        r.strategy, process, plans_thread, microseconds(r.begin), microseconds(r.end - r.begin),
+        number_of(r.step), microseconds(r.forecast), microseconds(r.took)));
   }
 
   status finish(std::uint64_t dropped) {
@@ -125,6 +134,14 @@ void trace_recorder::add(const wait_record& r) {
     ++dropped_;
 }
 
+void trace_recorder::add(plan_record r) {
+  const std::lock_guard lock{mutex_};
+  if (plans_.size() < records_max)
+    plans_.push_back(std::move(r));
+  else
+    ++dropped_;
+}
+
 std::vector<task_record> trace_recorder::tasks() const {
   const std::lock_guard lock{mutex_};
   return tasks_;
@@ -133,6 +150,11 @@ std::vector<task_record> trace_recorder::tasks() const {
 std::vector<wait_record> trace_recorder::waits() const {
   const std::lock_guard lock{mutex_};
   return waits_;
+}
+
+std::vector<plan_record> trace_recorder::plans() const {
+  const std::lock_guard lock{mutex_};
+  return plans_;
 }
 
 std::uint64_t trace_recorder::dropped() const {
@@ -228,6 +250,9 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
         events.name("thread_name", process, r, fmt::format("rank {}", r));
       events.name("thread_name", process, waits_thread, "waits");
     }
+    const auto plans = run.trace->plans();
+    if (!plans.empty()) events.name("thread_name", first_process, plans_thread, "steps");
+    for (const auto& r : plans) events.add(first_process, r);
     for (const auto& r : tasks) events.add(process_of(r), r);
     for (const auto& r : waits) events.add(process_of(r), r);
     first_process += replicas * stages;

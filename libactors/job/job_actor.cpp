@@ -1,6 +1,7 @@
 #include "job_actor.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -41,7 +42,8 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
     : actor_base(config),
       setup_(std::move(setup)),
       core_(core_options(setup_)),
-      totals_(setup_.train, setup_.context->shape.stages, setup_.first_step) {
+      totals_(setup_.train, setup_.context->shape.stages, setup_.first_step,
+              setup_.plan.strategies) {
   set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
     // Not through the core, which may have ended the run in the event whose actions threw.
     try {
@@ -60,6 +62,8 @@ caf::behavior job_actor::make_behavior() {
     saves_.emplace(*std::move(setup_.checkpoint), context.shape.stages * context.ranks);
   result_.transcripts.resize(context.shape.stages);
   hashes_.resize(context.replicas);
+  if (setup_.plan.strategies.size() > 1)
+    planner_.emplace(setup_.plan, setup_.expected, step_id{setup_.first_step});
   return {
       [this](start) { feed(job_event::start{}); },
       [this](stage_step_ended& m) { on_stage_step_ended(m); },
@@ -117,6 +121,7 @@ void job_actor::feed(job_event::any e) {
 
 void job_actor::on_stage_step_ended(stage_step_ended& m) {
   const job_event::stage_ended e{m.step, {m.replica, m.stage}};
+  if (planner_ && m.replica == replica_id{0} && !m.times.forward.empty()) planner_->record(m);
   totals_.record(std::move(m));
   feed(e);
 }
@@ -148,9 +153,12 @@ void job_actor::on_timer_over(const timer_over& m) {
 // ---- actions: steps
 
 void job_actor::carry_out(const job_action::begin_step& a) {
-  totals_.begin_step(a.step, setup_.context->now());
-  send_to_stages(begin_step{a.step, is_evaluation(a.step) ? compute::step_purpose::evaluation
-                                                          : compute::step_purpose::training});
+  const auto chosen = planner_ ? planner_->choose(a.step) : simulate::step_choice{};
+  totals_.begin_step(a.step, setup_.context->now(), chosen);
+  send_to_stages(begin_step{
+      a.step,
+      is_evaluation(a.step) ? compute::step_purpose::evaluation : compute::step_purpose::training,
+      chosen.strategy});
 }
 
 void job_actor::carry_out(const job_action::add_up& a) {
@@ -162,12 +170,24 @@ void job_actor::carry_out(const job_action::add_up& a) {
 
 void job_actor::carry_out(const job_action::apply_update&) { send_to_stages(update_); }
 
-void job_actor::carry_out(const job_action::finish_step&) {
+void job_actor::carry_out(const job_action::finish_step& a) {
   const auto& summary = totals_.finish_step(setup_.context->now());
-  if (summary.purpose == compute::step_purpose::training) count(summary);
+  if (summary.purpose == compute::step_purpose::training) {
+    count(summary);
+    if (planner_) finish_planned(a.step, summary);
+  }
   if (setup_.on_step) setup_.on_step(summary);
   // The first node runs the job and has called on_step.
   for (std::size_t n = 1; n < nodes_.size(); ++n) post(nodes_[n], step_over{summary});
+}
+
+void job_actor::finish_planned(step_id step, const step_summary& s) {
+  const auto nanoseconds = [](double ms) { return std::llround(ms * 1e6); };
+  const auto began = totals_.step_began();
+  if (auto* const trace = setup_.context->trace)
+    trace->add(plan_record{step, s.strategy, nanoseconds(s.forecast_ms), nanoseconds(s.tasks_ms),
+                           began, began + nanoseconds(s.step_ms)});
+  planner_->finish(step, nanoseconds(s.step_ms));
 }
 
 void job_actor::count(const step_summary& s) {
@@ -178,6 +198,9 @@ void job_actor::count(const step_summary& s) {
   counters.gradient_norm.set(s.gradient_norm);
   counters.lr.set(s.lr);
   counters.bubble_fraction.set(s.bubble_fraction);
+  for (auto& known : counters.strategies)
+    if (known.name == s.strategy) known.steps.add();
+  counters.forecast_ratio.set(s.tasks_ms > 0 ? s.forecast_ms / s.tasks_ms : 0);
   counters.step_time.observe(static_cast<std::int64_t>(s.step_ms * 1e6));
 }
 

@@ -19,6 +19,7 @@
 #include "control/run_context.hpp"
 #include "job_saves.hpp"
 #include "run_totals.hpp"
+#include "step_planner.hpp"
 
 namespace rrfp::actors {
 
@@ -31,6 +32,9 @@ struct job_setup {
   /// Nothing: no checkpoints.
   std::optional<checkpoint_setup> checkpoint;
   std::shared_ptr<run_context> context;
+  /// What the steps may run by, and the limits; see session_setup.
+  simulate::plan plan;
+  std::shared_ptr<const simulate::cost_model> expected;
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
   std::function<void(const checkpoint_report&)> on_checkpoint;
@@ -62,7 +66,7 @@ class job_actor : public actor_base {
   void carry_out(const job_action::begin_step& a);
   void carry_out(const job_action::add_up& a);
   void carry_out(const job_action::apply_update&);
-  void carry_out(const job_action::finish_step&);
+  void carry_out(const job_action::finish_step& a);
   void carry_out(const job_action::open_save& a);
   void carry_out(const job_action::take_snapshot& a);
   void carry_out(const job_action::commit_save&);
@@ -75,6 +79,7 @@ class job_actor : public actor_base {
   void carry_out(const job_action::set_timer& a);
   void carry_out(const job_action::end& a);
 
+  void finish_planned(step_id step, const step_summary& s);
   void count(const step_summary& s);
   template <class Message>
   void send_to_stages(const Message& m);
@@ -93,7 +98,8 @@ class job_actor : public actor_base {
   std::vector<stage> stages_;
   std::vector<actor_ref> nodes_;
   run_totals totals_;
-  apply_update update_;  ///< of the running step
+  std::optional<step_planner> planner_;  ///< of several strategies
+  apply_update update_;                  ///< of the running step
   std::optional<job_saves> saves_;
   /// By replica.
   std::vector<std::vector<compute::parameter_hash>> hashes_;

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,13 +15,15 @@
 
 namespace rrfp::actors {
 
-run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step)
-    : train_(train) {
+run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step,
+                       std::vector<strategy> strategies)
+    : train_(train), strategies_(std::move(strategies)) {
   run_.first_step = first_step;
   run_.stages.resize(stages);
 }
 
-void run_totals::begin_step(step_id step, std::int64_t now) {
+void run_totals::begin_step(step_id step, std::int64_t now, simulate::step_choice chosen) {
+  chosen_ = chosen;
   step_ = step;
   step_began_ = now;
   outcomes_.clear();
@@ -28,6 +31,8 @@ void run_totals::begin_step(step_id step, std::int64_t now) {
   summary_.step = number_of(step);
   summary_.purpose =
       is_evaluation(step) ? compute::step_purpose::evaluation : compute::step_purpose::training;
+  if (strategies_.size() > 1) summary_.strategy = strategies_[chosen.strategy].name;
+  summary_.forecast_ms = milliseconds(chosen.forecast);
 }
 
 void run_totals::record(stage_step_ended m) {
@@ -57,7 +62,8 @@ result<apply_update> run_totals::add_up() {
     add_to_stage(o);
   }
   s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
-  const auto span = milliseconds(last - first) * static_cast<double>(outcomes_.size());
+  s.tasks_ms = milliseconds(last - first);
+  const auto span = s.tasks_ms * static_cast<double>(outcomes_.size());
   s.bubble_fraction = 1 - milliseconds(busy) / span;
   if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
   const auto clipped = compute::clip_gradients(std::move(norms), train_.clip_norm);
@@ -86,6 +92,8 @@ const step_summary& run_totals::finish_step(std::int64_t now) {
   summary_.step_ms = milliseconds(now - step_began_);
   if (summary_.purpose == compute::step_purpose::evaluation) return summary_;
   step_ms_.push_back(summary_.step_ms);
+  if (strategies_.size() > 1)
+    chosen_steps_.push_back({chosen_, std::llround(summary_.tasks_ms * 1e6)});
   losses_.push_back(summary_.loss);
   if (run_.steps++ == 0) run_.loss_first = summary_.loss;
   run_.loss_last = summary_.loss;
@@ -99,6 +107,7 @@ run_summary run_totals::finish_run(std::int64_t now) const {
   s.step_ms_p50 = median(step_ms_);
   s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
   s.seconds = seconds(now);
+  s.choices = simulate::describe(strategies_, chosen_steps_);
   return s;
 }
 

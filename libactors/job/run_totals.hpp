@@ -10,6 +10,7 @@
 
 #include <rrfp/actors/session.hpp>
 #include <rrfp/job_core/events.hpp>
+#include <rrfp/simulate/planner.hpp>
 
 #include "control/messages.hpp"
 
@@ -17,15 +18,17 @@ namespace rrfp::actors {
 
 class run_totals {
  public:
-  run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step);
+  run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step,
+             std::vector<strategy> strategies);
 
   /// Times are nanoseconds since the run began.
-  void begin_step(step_id step, std::int64_t now);
+  void begin_step(step_id step, std::int64_t now, simulate::step_choice chosen);
   /// The first result of each stage counts. Results of other steps are ignored.
   void record(stage_step_ended m);
   /// All stages have reported: the update of a training step. Evaluations have none; ignore it.
   /// Error: the norm of the gradients is NaN or infinite.
   result<apply_update> add_up();
+  std::int64_t step_began() const { return step_began_; }
   /// Counts the step if it trains.
   const step_summary& finish_step(std::int64_t now);
   /// The losses, times and idle share of the whole run.
@@ -35,12 +38,15 @@ class run_totals {
   void add_to_stage(const stage_step_ended& o);
 
   const job::train_options train_;
+  const std::vector<strategy> strategies_;
   step_id step_;
   std::int64_t step_began_ = 0;
   std::map<stage_key, stage_step_ended> outcomes_;
   step_summary summary_;
   std::vector<double> losses_;
   std::vector<double> step_ms_;
+  simulate::step_choice chosen_;
+  std::vector<simulate::chosen_step> chosen_steps_;
   double busy_ms_ = 0;
   double span_ms_ = 0;
   run_summary run_;

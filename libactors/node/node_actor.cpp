@@ -21,7 +21,7 @@ hosted_actors host(caf::actor_system& system, node_parts parts,
   hosted_actors hosted;
   for (auto& p : parts.stages) {
     const auto replica = p.replica;
-    const auto stage = p.config.stage;
+    const auto stage = p.core.config().stage;
     const auto supervisor =
         spawn<stage_supervisor>(system, std::move(p), all.find({actor_kind::job}), context);
     all.bind(supervisor_of(replica, stage), supervisor);

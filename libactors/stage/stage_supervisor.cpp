@@ -14,19 +14,31 @@
 
 namespace rrfp::actors {
 
+namespace {
+
+stage_times times_of_tasks(const pipeline_shape& shape) {
+  stage_times all;
+  for (auto* of : {&all.forward, &all.backward, &all.weight, &all.forward_ended,
+                   &all.backward_ended, &all.forward_arrived, &all.backward_arrived})
+    of->resize(std::size_t{shape.chunks} * shape.microbatches);
+  return all;
+}
+
+}  // namespace
+
 stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts, actor_ref job,
                                    std::shared_ptr<run_context> context)
     : actor_base(config),
       replica_(parts.replica),
-      stage_(parts.config.stage),
+      stage_(parts.core.config().stage),
       slot_bytes_(std::move(parts.slot_bytes)),
       job_(std::move(job)),
       context_(std::move(context)),
-      core_(parts.config, std::move(parts.hint)),
+      core_(std::move(parts.core)),
       counters_(*parts.counters),
-      ledger_(parts.config) {
-  counters_.slots_limit.set(parts.config.limit.slots);
-  counters_.slot_bytes_limit.set(parts.config.limit.bytes);
+      ledger_(core_.config()) {
+  counters_.slots_limit.set(core_.config().limit.slots);
+  counters_.slot_bytes_limit.set(core_.config().limit.bytes);
   on_exception(this, [this](const std::string& why) { fail(why); });
 }
 
@@ -92,12 +104,14 @@ void stage_supervisor::begin(const begin_step& m) {
   RRFP_CHECK(phase_ == stage_phase::idle, "a step begins after the one before");
   phase_ = stage_phase::running;
   step_ = step;
-  const auto weight_pieces = pieces_of_next_step();
+  const auto weight_pieces = pieces_of_next_step(m.strategy);
   ledger_.begin(step);
   outcome_ = {};
+  if (core_.ways() > 1 && m.purpose == compute::step_purpose::training)
+    outcome_.times = times_of_tasks(core_.config().shape);
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);
-  step_began begun{.step = step, .weight_pieces = weight_pieces};
+  step_began begun{.step = step, .weight_pieces = weight_pieces, .strategy = m.strategy};
   if (slot_bytes_)
     for (std::uint32_t mb = 0; mb < context_->shape.microbatches; ++mb)
       begun.slot_bytes.push_back(slot_bytes_(step, microbatch_id{mb}));
@@ -107,10 +121,10 @@ void stage_supervisor::begin(const begin_step& m) {
   request_decision();
 }
 
-std::uint32_t stage_supervisor::pieces_of_next_step() const {
+std::uint32_t stage_supervisor::pieces_of_next_step(std::uint32_t strategy) const {
   constexpr double launch_share_max = 0.04;
-  const auto wanted = core_.hint().weight_pieces();
-  if (core_.config().weight_pieces != 0 || wanted == 1 || times_.empty()) return 0;
+  const auto wanted = core_.hint(strategy).weight_pieces();
+  if (core_.config(strategy).weight_pieces != 0 || wanted == 1 || times_.empty()) return 0;
   const auto& time = times_.front();
   if (time.launches == 0 || time.weights == 0 || time.launch_gap == 0) return 0;
   const auto launch = static_cast<double>(time.launch_gap) / time.launches;
@@ -128,7 +142,13 @@ void stage_supervisor::on_arrived(const arrived& m) {
   }
   const input_arrived input{m.kind, m.mb, m.chunk, m.rank};
   notify_core(input);
-  const auto waited = ledger_.arrive(input, context_->now());
+  const auto now = context_->now();
+  const auto waited = ledger_.arrive(input, now);
+  auto& times = outcome_.times;
+  if (waited && !times.forward.empty())
+    (m.kind == task_kind::forward
+         ? times.forward_arrived
+         : times.backward_arrived)[core_.config().shape.index(m.mb, m.chunk)] = now;
   if (waited && ranks_.size() > 1) counters_.tp_waits.observe(*waited);
   request_decision();
 }
@@ -136,6 +156,7 @@ void stage_supervisor::on_arrived(const arrived& m) {
 void stage_supervisor::on_launch_done(const launch_done& m) {
   context_->note_progress();
   count_time(m);
+  if (m.rank == rank_id{0} && !outcome_.times.forward.empty()) note_times(m);
   if (outcome_.first_begin == 0) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   outcome_.device_memory = accelerator::most_of(outcome_.device_memory, m.device_memory);
@@ -165,6 +186,20 @@ void stage_supervisor::count_time(const launch_done& m) {
   time.free_since = std::max(m.end, m.received);
   time.blocked += time.free_since - m.end;
   time.waited_before = waited_;
+}
+
+void stage_supervisor::note_times(const launch_done& m) {
+  auto& times = outcome_.times;
+  const auto& t = m.launched.what;
+  const auto at = core_.config().shape.index(t.mb, t.chunk);
+  const auto time = m.end - m.begin;
+  if (t.kind == task_kind::weight) {
+    times.weight[at] += time;
+    return;
+  }
+  const bool forward = t.kind == task_kind::forward;
+  (forward ? times.forward : times.backward)[at] = time;
+  (forward ? times.forward_ended : times.backward_ended)[at] = m.end;
 }
 
 void stage_supervisor::choose() {
@@ -227,6 +262,8 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
     outcome_.blocked = std::max(outcome_.blocked, time.blocked);
     outcome_.launch_gap = std::max(outcome_.launch_gap, time.launch_gap);
   }
+  outcome_.times.launch_gap = times_.front().launch_gap;
+  outcome_.times.launches = times_.front().launches;
   post(job_, std::move(outcome_));
 }
 

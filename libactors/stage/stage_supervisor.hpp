@@ -23,8 +23,7 @@ namespace rrfp::actors {
 /// The parameters of a supervisor.
 struct stage_parts {
   replica_id replica;
-  stage_config config;
-  std::unique_ptr<policy> hint;
+  stage_core core;
   /// Bytes of a microbatch's slot; empty: not counted.
   std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
   /// This stage's entry in the run's counters.
@@ -46,10 +45,12 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   void on_stage_ranks(stage_ranks& m);
   void begin(const begin_step& m);
   /// Divides W no finer than the launches of the last step were cheap; 0: as the policy wants.
-  std::uint32_t pieces_of_next_step() const;
+  std::uint32_t pieces_of_next_step(std::uint32_t strategy) const;
   void on_arrived(const arrived& m);
   void on_launch_done(const launch_done& m);
   void count_time(const launch_done& m);
+  /// For the planner of the job.
+  void note_times(const launch_done& m);
   void on_rank_step_ended(rank_step_ended& m);
   void choose();
   void fail(const std::string& why);

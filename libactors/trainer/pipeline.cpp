@@ -236,7 +236,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     setup.make_compute = named("make_compute", options_.make_compute);
     setup.make_optimizer = named("make_optimizer", options_.make_optimizer);
     setup.wrap_transport = named("wrap_transport", options_.wrap_transport);
-    if (options_.make_policy) setup.make_policy = named("make_policy", options_.make_policy);
+    if (options_.make_policy) {
+      setup.strategies.resize(1);
+      setup.strategies.front().make_policy = named("make_policy", options_.make_policy);
+    }
     if (options_.weather) setup.delays = *options_.weather;
     if (options_.slot_bytes)
       setup.slot_bytes = [bytes = named("slot_bytes", options_.slot_bytes)](

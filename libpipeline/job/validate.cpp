@@ -381,6 +381,27 @@ status check_window(const job& j, const provenance& from, bool has_sequences) {
                                            text_of(j.dispatch.window));
 }
 
+/// A program feeds its microbatches in its own order.
+status check_fed(const job& j, const provenance& from) {
+  if (j.dispatch.admit == admission::loaded) return success();
+  return from.blame("dispatch.admission", "expected \"loaded\" for the batches of a program, got " +
+                                              in_quotes(name(j.dispatch.admit)));
+}
+
+/// A policy that chooses how to run each step leaves no room for other keys that say so.
+status check_choice(const job& j, const provenance& from, bool chooses) {
+  if (!chooses) return success();
+  const auto policy = in_quotes(j.dispatch.policy);
+  if (j.dispatch.mode == dispatch_mode::in_order)
+    return from.blame("dispatch.policy", policy + " expects dispatch.mode = \"ready\", got " +
+                                             in_quotes(name(j.dispatch.mode)) +
+                                             from.note("dispatch.mode"));
+  if (j.dispatch.weight_pieces)
+    return from.blame("dispatch.weight_pieces", "expected \"auto\" with policy " + policy +
+                                                    ", got " + text_of(*j.dispatch.weight_pieces));
+  return success();
+}
+
 status check_policy(const job& j, const provenance& from, const policy_registry& registry) {
   const auto& policy = j.dispatch.policy;
   const auto& known = registry.known();
@@ -392,6 +413,7 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
                       "expected one of " + names + "table:FILE.csv, got " + in_quotes(policy));
   const auto policies = registry.make(policy, effective_shape(j));
   if (!policies) return from.blame("dispatch.policy", policies.message());
+  if (auto free = check_choice(j, from, !(*policies)->candidates().empty()); !free) return free;
   const auto* sequences = (*policies)->sequences();
   if (auto window = check_window(j, from, sequences != nullptr); !window) return window;
   if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
@@ -409,7 +431,10 @@ status validate(const job& j, const provenance& from, const policy_registry& pol
     if (auto held = holds(j, from); !held) return held;
   if (auto policy = check_policy(j, from, policies); !policy) return policy;
   if (use == job_use::simulate) return success();
-  if (use == job_use::embed) return check_checkpoint(j, from);
+  if (use == job_use::embed) {
+    if (auto fed = check_fed(j, from); !fed) return fed;
+    return check_checkpoint(j, from);
+  }
   if (auto model = check_model(j, from); !model) return model;
   if (auto checkpoint = check_checkpoint(j, from); !checkpoint) return checkpoint;
   return check_data(j, from);

@@ -101,38 +101,41 @@ simulate::stage_costs nominal_costs(const job::job& j) {
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {
   dispatch_plan p;
   p.shape = job::effective_shape(j);
-  p.mode = j.dispatch.mode;
   p.blocking_messages = j.dispatch.messages == job::messages_kind::blocking;
   p.lookahead = j.dispatch.lookahead;
-  p.window = j.dispatch.window;
-  p.weight_pieces = j.dispatch.weight_pieces.value_or(0);
   for (std::uint32_t s = 0; s < p.shape.stages; ++s)
     p.limits.push_back(job::effective_limit(j, stage_id{s}));
   auto policies = registry.make(j.dispatch.policy, p.shape);
   if (!policies) return policies.failure();
   p.policies = std::move(*policies);
-  if (p.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
+  for (const auto& candidate : p.policies->candidates())
+    if (simulate::keeps_limits(simulation_of(p, 1), candidate)) p.strategies.push_back(candidate);
+  const strategy of_job{[policies = p.policies](stage_id s) { return policies->make(s); },
+                        j.dispatch.mode, j.dispatch.window, j.dispatch.weight_pieces.value_or(0),
+                        std::string{p.policies->name()}};
+  if (p.strategies.empty()) p.strategies.push_back(of_job);
+  if (of_job.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
 
   const auto costs = nominal_costs(j);
   auto rounds = simulation_of(p, costs, 1);
-  rounds.mode = dispatch_mode::ready;
+  rounds.strategies.front().mode = dispatch_mode::ready;
   rounds.messages = simulate::transport::asynchronous;
   auto order = simulate::nominal_sequences(rounds, costs);
   if (!order) return order.failure();
   p.policies = make_fixed_policy_set(j.dispatch.policy, std::move(*order));
+  p.strategies.front().make_policy = [policies = p.policies](stage_id s) {
+    return policies->make(s);
+  };
   return p;
 }
 
 simulate::plan simulation_of(const dispatch_plan& p, std::uint64_t steps) {
   simulate::plan simulation;
   simulation.shape = p.shape;
-  simulation.mode = p.mode;
+  simulation.strategies = p.strategies;
   if (p.blocking_messages) simulation.messages = simulate::transport::blocking;
   simulation.lookahead = p.lookahead;
   simulation.limits = p.limits;
-  simulation.window = p.window;
-  simulation.weight_pieces = p.weight_pieces;
-  simulation.make_policy = [policies = p.policies](stage_id s) { return policies->make(s); };
   simulation.steps = steps;
   return simulation;
 }

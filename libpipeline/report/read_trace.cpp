@@ -122,7 +122,10 @@ class reader {
     if (phase == "M") return read_name(e);
     if (phase == "C") return read_counter(e);
     if (phase == "X" && member(e, "args").contains("evaluation")) return skip_evaluation(e);
-    if (phase == "X") return text(e, "cat") == "wait" ? read_wait(e) : read_task(e);
+    if (phase == "X") {
+      const auto category = text(e, "cat");
+      return category == "wait" ? read_wait(e) : category == "plan" ? read_plan(e) : read_task(e);
+    }
     throw malformed{
         fmt::format("expected an event with \"ph\" M, X or C, got {}", shown(e.at("ph")))};
   }
@@ -239,6 +242,12 @@ class reader {
     w.begin = time(e, "ts");
     w.end = w.begin + time(e, "dur");
     runs_[at.run].waits.push_back(w);
+  }
+
+  void read_plan(const json& e) {
+    const auto& args = member(e, "args");
+    runs_[process_of(e).run].plans.push_back(
+        {step_of(args), text(e, "name"), time(args, "forecast_us"), time(args, "took_us")});
   }
 
   static void sort(traced_run& run) {

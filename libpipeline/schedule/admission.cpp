@@ -1,6 +1,7 @@
 #include <rrfp/schedule/admission.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace rrfp {
@@ -34,6 +35,7 @@ std::vector<std::uint32_t> admission_order(admission a, std::span<const double> 
                        [&](std::uint32_t x, std::uint32_t y) { return cost[x] > cost[y]; });
       break;
     case admission::small_large_small: {
+      if (std::adjacent_find(cost.begin(), cost.end(), std::not_equal_to<>{}) == cost.end()) break;
       // Deal the sorted microbatches to the two ends in turn, so that the largest meet in the
       // middle.
       std::stable_sort(order.begin(), order.end(), cheaper);

@@ -50,6 +50,12 @@ class stage_core::impl {
     actions_.reserve(config_.lookahead + 2);
   }
 
+  void check_ended() const {
+    RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
+               "a step begins only after the previous one has ended");
+  }
+  void continue_numbers_of(const impl& before) { next_seq_ = before.next_seq_; }
+
   std::span<const action> on(const event& e) {
     actions_.clear();
     std::visit([this](const auto& x) { handle(x); }, e);
@@ -108,8 +114,6 @@ class stage_core::impl {
   // ---- events
 
   void handle(const step_began& e) {
-    RRFP_CHECK(running_.empty() && (aborted_ || left_.count() == 0),
-               "a step begins only after the previous one has ended");
     aborted_ = false;
     step_ = e.step;
     waiting_.reset();
@@ -519,25 +523,40 @@ class stage_core::impl {
   std::vector<action> actions_;
 };
 
-stage_core::stage_core(stage_config config, std::unique_ptr<policy> hint)
-    : impl_(std::make_unique<impl>(config, std::move(hint))) {}
+stage_core::stage_core(stage_config config, std::unique_ptr<policy> hint) {
+  ways_.push_back(std::make_unique<impl>(config, std::move(hint)));
+}
+stage_core::stage_core(std::vector<way> ways) {
+  RRFP_CHECK(!ways.empty(), "a core needs a way to run a step");
+  for (auto& w : ways) ways_.push_back(std::make_unique<impl>(w.config, std::move(w.hint)));
+}
 stage_core::stage_core(stage_core&&) noexcept = default;
 stage_core& stage_core::operator=(stage_core&&) noexcept = default;
 stage_core::~stage_core() = default;
 
-std::span<const action> stage_core::on(const event& e) { return impl_->on(e); }
-const stage_config& stage_core::config() const { return impl_->config_; }
-const policy& stage_core::hint() const { return impl_->ranking_.hint(); }
-const memory_use& stage_core::memory() const { return impl_->slots_.use(); }
+void stage_core::choose(std::uint32_t way) {
+  RRFP_CHECK(way < ways_.size(), "a step begins in one of the ways that the core was given");
+  now().check_ended();
+  ways_[way]->continue_numbers_of(now());
+  chosen_ = way;
+}
+
+std::span<const action> stage_core::on(const event& e) {
+  if (const auto* const begun = std::get_if<step_began>(&e)) choose(begun->strategy);
+  return now().on(e);
+}
+const stage_config& stage_core::config(std::uint32_t way) const { return ways_[way]->config_; }
+const policy& stage_core::hint(std::uint32_t way) const { return ways_[way]->ranking_.hint(); }
+const memory_use& stage_core::memory() const { return now().slots_.use(); }
 task_kind stage_core::backward_of(microbatch_id mb, chunk_id chunk) const {
-  return impl_->ranking_.hint().backward_of(mb, chunk);
+  return now().ranking_.hint().backward_of(mb, chunk);
 }
 std::uint32_t stage_core::outstanding() const {
-  return static_cast<std::uint32_t>(impl_->running_.size());
+  return static_cast<std::uint32_t>(now().running_.size());
 }
-std::uint32_t stage_core::remaining() const { return impl_->left_.count(); }
-std::uint32_t stage_core::ready() const { return impl_->ready_count_; }
+std::uint32_t stage_core::remaining() const { return now().left_.count(); }
+std::uint32_t stage_core::ready() const { return now().ready_count_; }
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
-stage_snapshot stage_core::snapshot() const { return impl_->snapshot(); }
+stage_snapshot stage_core::snapshot() const { return now().snapshot(); }
 
 }  // namespace rrfp

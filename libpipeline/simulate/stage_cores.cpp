@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include <rrfp/schedule/sequence.hpp>
+
 namespace rrfp::simulate {
 
 std::string_view name(transport t) {
@@ -16,20 +18,18 @@ result<std::vector<stage_core>> make_cores(const plan& p) {
   std::vector<stage_core> cores;
   cores.reserve(p.shape.stages);
   for (std::uint32_t s = 0; s < p.shape.stages; ++s) {
-    auto hint = p.make_policy(stage_id{s});
-    RRFP_CHECK(hint != nullptr, "make_policy must return a policy for every stage");
-    if (p.mode == dispatch_mode::in_order && hint->lanes() != 1)
-      return error{"in-order mode: expected a policy with a fixed schedule, got '" +
-                   std::string(hint->name()) + "', which has none"};
-    cores.emplace_back(stage_config{.shape = p.shape,
-                                    .stage = stage_id{s},
-                                    .ranks = 1,
-                                    .lookahead = p.lookahead,
-                                    .mode = p.mode,
-                                    .limit = p.limits.empty() ? p.limit : p.limits[s],
-                                    .window = p.window,
-                                    .weight_pieces = p.weight_pieces},
-                       std::move(hint));
+    const stage_config config{.shape = p.shape,
+                              .stage = stage_id{s},
+                              .lookahead = p.lookahead,
+                              .limit = p.limits.empty() ? p.limit : p.limits[s]};
+    for (const auto& way : p.strategies) {
+      if (way.mode != dispatch_mode::in_order) continue;
+      const auto hint = way.make_policy(config.stage);
+      if (hint->lanes() != 1)
+        return error{"in-order mode: expected a policy with a fixed schedule, got '" +
+                     std::string(hint->name()) + "', which has none"};
+    }
+    cores.push_back(make_stage_core(config, p.strategies));
   }
   return cores;
 }
@@ -39,13 +39,28 @@ status check_plan(const plan& p) {
   const auto inputs = std::uint64_t{2} * p.shape.chunks * p.shape.microbatches;
   if (inputs >= std::numeric_limits<std::uint32_t>::max())
     return error{"expected chunks * microbatches below 2^31, got " + std::to_string(inputs / 2)};
-  if (p.messages == transport::blocking && (p.mode != dispatch_mode::in_order || p.lookahead != 0))
-    return error{"blocking transport: expected mode in-order without lookahead, got " +
-                 std::string(name(p.mode)) + " with lookahead " + std::to_string(p.lookahead)};
-  RRFP_CHECK(p.make_policy != nullptr, "a plan must have a policy");
+  RRFP_CHECK(!p.strategies.empty(), "a plan must have a strategy");
+  for (const auto& way : p.strategies) {
+    if (p.messages == transport::blocking &&
+        (way.mode != dispatch_mode::in_order || p.lookahead != 0))
+      return error{"blocking transport: expected mode in-order without lookahead, got " +
+                   std::string(name(way.mode)) + " with lookahead " + std::to_string(p.lookahead)};
+    RRFP_CHECK(way.make_policy != nullptr, "a strategy must have a policy");
+  }
   RRFP_CHECK(p.limits.empty() || p.limits.size() == p.shape.stages,
              "limits must have one entry per stage");
   return success();
+}
+
+bool keeps_limits(const plan& p, const strategy& way) {
+  if (way.mode == dispatch_mode::ready) return true;
+  for (std::uint32_t s = 0; s < p.shape.stages; ++s) {
+    const auto& limit = p.limits.empty() ? p.limit : p.limits[s];
+    if (limit.bytes != 0 || limit.run_ahead != 0) return false;
+    const auto order = obeyed_order(*way.make_policy(stage_id{s}), p.shape);
+    if (!check_slots(p.shape, stage_id{s}, order, limit)) return false;
+  }
+  return true;
 }
 
 }  // namespace rrfp::simulate

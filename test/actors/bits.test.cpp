@@ -140,6 +140,36 @@ TEST_CASE("chunks, few slots and lookahead give the same bits as a plain loop") 
   }
 }
 
+TEST_CASE("a run that chooses among strategies gives the same bits as a plain loop") {
+  const bool tied = GENERATE(false, true);
+  const auto m = model_of(tied);
+  const auto shape = GENERATE(linear(3), pipeline_shape{2, 2, microbatches, placement::v});
+  auto setup = small_setup({shape, dispatch_mode::ready, "bf", 4}, m, train_of());
+  setup.strategies = (*policies::registry().make("auto", shape))->candidates();
+  // The schedules that need more than 4 slots cannot run in order.
+  simulate::plan p;
+  p.shape = shape;
+  p.limits = setup.limits;
+  std::erase_if(setup.strategies, [&](const auto& way) { return !keeps_limits(p, way); });
+  // Whatever the planner chooses, some step runs by each of the first ones.
+  std::rotate(setup.strategies.begin(), setup.strategies.begin() + GENERATE(0, 2),
+              setup.strategies.end());
+  trace_recorder trace;
+  setup.trace = &trace;
+  const auto first = setup.strategies.front().name;
+  const auto r = (*session::open(std::move(setup)))->run();
+  require_same(r, plain_reference(m));
+  CHECK_THAT(r.summary.choices, Catch::Contains(" of 3 steps"));
+  const auto plans = trace.plans();
+  REQUIRE(plans.size() == steps);
+  CHECK(plans[0].strategy == first);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    CHECK(plans[i].step == step_id{i});
+    CHECK(plans[i].took > 0);
+    CHECK(plans[i].end - plans[i].begin >= plans[i].took);
+  }
+}
+
 TEST_CASE("another learning rate gives other bits") {
   const auto m = model_of(false);
   const auto expected = plain_reference(m);
@@ -160,7 +190,7 @@ TEST_CASE("dispatch slots limit what a stage holds in a real run") {
 TEST_CASE("a recorded run replayed through a fresh core gives the same actions") {
   const choice_of_run c{linear(3), dispatch_mode::ready, "bfw", 5, 3, 1};
   auto setup = small_setup(c, model_of(true), train_of());
-  const auto make_policy = setup.make_policy;
+  const auto make_policy = setup.strategies.front().make_policy;
   setup.record_transcripts = true;
   const auto r = (*session::open(std::move(setup)))->run();
   REQUIRE(r.how == ending::done);

@@ -40,7 +40,6 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
                                  const job::train_options& train) {
   session_setup s;
   s.shape = c.shape;
-  s.mode = c.mode;
   s.lookahead = c.lookahead;
   s.spin = std::chrono::microseconds{c.spin_us};
   s.limits.assign(c.shape.stages, memory_limit{c.slots});
@@ -50,13 +49,13 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
   if (c.mode == dispatch_mode::in_order && policies->sequences() == nullptr) {
     simulate::plan rounds;
     rounds.shape = c.shape;
-    rounds.make_policy = [policies](stage_id stage) { return policies->make(stage); };
+    rounds.strategies = {{[policies](stage_id stage) { return policies->make(stage); }}};
     auto costs = simulate::stage_costs::make(c.shape, {});
     auto order = simulate::nominal_sequences(rounds, *costs);
     RRFP_CHECK(order.ok(), "rounds become a sequence");
     policies = make_fixed_policy_set(c.policy, std::move(*order));
   }
-  s.make_policy = [policies](stage_id stage) { return policies->make(stage); };
+  s.strategies = {{[policies](stage_id stage) { return policies->make(stage); }, c.mode}};
   s.train = train;
   s.make_chunk = [model, n = c.shape.virtual_stages(), seed = train.seed](
                      virtual_stage_id vs, std::shared_ptr<compute::rank_group> group) {

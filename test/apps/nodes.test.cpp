@@ -178,6 +178,7 @@ TEST_CASE("2, 4 and 8 nodes train to the bits of one process") {
     }
     CHECK(bits_of(job, 4, {over, jitter}) == one);
     CHECK(bits_of(job, 4, {over, in_order}) == one);
+    CHECK(bits_of(job, 2, {over, jitter, {"dispatch.policy=auto"}}) == one);
   }
 }
 
@@ -225,6 +226,11 @@ TEST_CASE("texts with pictures train to the same bits on any nodes") {
   CHECK(bits_of(job, 4, {{"dispatch.mode=in-order", "dispatch.policy=one_f_one_b"}}) == alone);
   CHECK(bits_of(job, 3, {jitter, {"pipeline.recompute=true"}}) == alone);
   CHECK(bits_of(job, 8, {{"transport.tls=tcp"}, jitter}) == alone);
+  // Another order of admission sums in another order, the same one everywhere.
+  const settings sorted{"dispatch.admission=small_large_small"};
+  const auto sorted_alone = bits_of(job, 1, {sorted});
+  CHECK_FALSE(sorted_alone == alone);
+  CHECK(bits_of(job, 3, {sorted, jitter, {"dispatch.policy=auto"}}) == sorted_alone);
   const settings two{"pipeline.tp=2"};
   const auto ranks = bits_of(job, 1, {two});
   CHECK(bits_of(job, 3, {two, jitter}) == ranks);

@@ -321,6 +321,18 @@ TEST_CASE("A window is refused where it means nothing, and slots by chunk beside
         "x.toml:3: dispatch.slot_bytes: expected 0 with dispatch.slot_unit = \"chunk\", got 100");
 }
 
+TEST_CASE("A policy that chooses for each step refuses keys that choose too") {
+  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\npolicy = \"auto\"\n";
+  CHECK(refusal(job) == "accepted");
+  CHECK(refusal(job + "mode = \"in-order\"") ==
+        "x.toml:4: dispatch.policy: \"auto\" expects dispatch.mode = \"ready\", got \"in-order\"");
+  CHECK(refusal(job + "weight_pieces = 3") ==
+        "x.toml:5: dispatch.weight_pieces: expected \"auto\" with policy \"auto\", got 3");
+  CHECK(refusal(job + "window = 3") ==
+        "x.toml:5: dispatch.window: expected 0 with policy \"auto\", which has no fixed schedule, "
+        "got 3");
+}
+
 TEST_CASE("An override is refused with its own text") {
   const auto with = [](const std::string& o) { return refusal("[pipeline]\nstages = 2", {o}); };
   CHECK(with("pipeline.stages=0") == "--set pipeline.stages=0: expected an integer >= 1, got 0");

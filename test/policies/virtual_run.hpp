@@ -47,9 +47,8 @@ inline simulate::report run(std::string_view name, const pipeline_shape& shape, 
   const auto set = policies_of(name, shape);
   simulate::plan plan;
   plan.shape = shape;
-  plan.mode = mode;
   plan.limit = limit;
-  plan.make_policy = [set](stage_id stage) { return set->make(stage); };
+  plan.strategies = {{[set](stage_id stage) { return set->make(stage); }, mode}};
   auto report = simulate::run(plan, uniform_costs{t});
   INFO(name << ": " << (report ? "" : report.message()));
   REQUIRE(report.ok());

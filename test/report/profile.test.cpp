@@ -41,9 +41,8 @@ nanoseconds replayed(const profile& p, const std::string& policy, std::uint64_t 
   REQUIRE(policies.ok());
   simulate::plan plan;
   plan.shape = p.shape;
-  plan.mode = dispatch_mode::in_order;
   plan.steps = steps;
-  plan.make_policy = [&](stage_id s) { return (*policies)->make(s); };
+  plan.strategies = {{[&](stage_id s) { return (*policies)->make(s); }, dispatch_mode::in_order}};
   if (auto covered = table->covers(plan); !covered) FAIL(covered.message());
   const auto ran = simulate::run(plan, *table);
   if (!ran) FAIL(ran.message());

@@ -43,8 +43,7 @@ plan plan_of(std::string_view name, dispatch_mode mode, const pipeline_shape& sh
   REQUIRE(set.ok());
   plan p;
   p.shape = shape;
-  p.mode = mode;
-  p.make_policy = [set = *set](stage_id s) { return set->make(s); };
+  p.strategies = {{[set = *set](stage_id s) { return set->make(s); }, mode}};
   return p;
 }
 
@@ -119,7 +118,7 @@ TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are
   bfw.limit.slots = plus.limit.slots = 16;
   const auto baseline = total_ms(bfw, jitter);
   CHECK(baseline / total_ms(plus, jitter) > 1.04);
-  plus.weight_pieces = 1;
+  plus.strategies.front().weight_pieces = 1;
   CHECK(baseline / total_ms(plus, jitter) > 1.01);
 
   const pipeline_shape folded{16, 2, 64, placement::v};
@@ -128,7 +127,7 @@ TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are
   CHECK(baseline / total_ms(v, jitter) > 1.05);
   auto window = plan_of("zb_v", dispatch_mode::ready, folded);
   window.limit.activations = 32;
-  window.window = 10;
+  window.strategies.front().window = 10;
   CHECK(baseline / total_ms(window, jitter) > 1.04);
 }
 

@@ -47,7 +47,7 @@ inline plan ready_plan(const hint_table& hint) {
   plan p;
   p.shape = hint.shape;
   const auto shared = std::make_shared<const hint_table>(hint);
-  p.make_policy = [shared](stage_id) { return std::make_unique<table_policy>(shared); };
+  p.strategies = {{[shared](stage_id) { return std::make_unique<table_policy>(shared); }}};
   return p;
 }
 
@@ -55,10 +55,10 @@ inline plan ready_plan(const hint_table& hint) {
 inline plan in_order_plan(const pipeline_shape& shape, std::vector<sequence> sequences) {
   plan p;
   p.shape = shape;
-  p.mode = dispatch_mode::in_order;
-  p.make_policy = [sequences = std::move(sequences)](stage_id s) {
-    return make_sequence_policy("given", sequences[s.value()]);
-  };
+  p.strategies = {{[sequences = std::move(sequences)](stage_id s) {
+                     return make_sequence_policy("given", sequences[s.value()]);
+                   },
+                   dispatch_mode::in_order}};
   return p;
 }
 

@@ -32,7 +32,8 @@
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/memory.hpp>
 #include <rrfp/schedule/policy.hpp>
-#include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/schedule/strategy.hpp>
+#include <rrfp/simulate/simulator.hpp>
 
 namespace rrfp::actors {
 
@@ -50,6 +51,10 @@ struct step_summary {
   double step_ms = 0;
   /// 1 - time in tasks / (stages * time from the first task to the last).
   double bubble_fraction = 0;
+  double tasks_ms = 0;  ///< from the first task to the last
+  /// Of a run with several: the strategy of the step, and the forecast of tasks_ms, 0 without one.
+  std::string strategy;
+  double forecast_ms = 0;
 };
 
 struct stage_summary {
@@ -78,6 +83,8 @@ struct run_summary {
   std::uint32_t checkpoints = 0;        ///< saved
   bool last_checkpoint_failed = false;  ///< the last state was not saved
   std::vector<stage_summary> stages;
+  /// Of a run with several strategies: which ran how many steps, and how good the forecasts were.
+  std::string choices;
 
   std::uint32_t peak_slots() const;
   std::int64_t peak_bytes() const;
@@ -138,7 +145,12 @@ struct session_setup {
   pipeline_shape shape;
   std::uint32_t ranks = 1;     ///< tensor-parallel, of each stage
   std::uint32_t replicas = 1;  ///< data-parallel copies, each with the microbatches of `shape`
-  dispatch_mode mode = dispatch_mode::ready;
+  /// At least one. Of several, simulations choose one for each step; the first step begins with the
+  /// first one.
+  std::vector<strategy> strategies;
+  /// The expected times that these simulations begin with, and by which they tell microbatches
+  /// apart; empty: all tasks are alike.
+  std::shared_ptr<const simulate::cost_model> expected;
   std::uint32_t lookahead = 0;
   /// Sends block, as in frameworks with fixed schedules: after a task a rank posts its send
   /// together with the receive that its next F or B needs, and waits until its output was received.
@@ -148,11 +160,6 @@ struct session_setup {
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
   std::vector<memory_limit> limits;
-  std::uint32_t window = 0;  ///< see stage_config
-  /// Launches into which each W is divided; 0: what the policy wants, or fewer where a launch costs
-  /// much.
-  std::uint32_t weight_pieces = 0;
-  std::function<std::unique_ptr<policy>(stage_id)> make_policy;
   /// Bytes of a microbatch's slot; empty: not counted.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 

@@ -45,6 +45,17 @@ struct wait_record {
   std::int64_t end = 0;
 };
 
+/// A step of a run with several strategies, as the job on node 0 saw it.
+struct plan_record {
+  step_id step;
+  std::string strategy;
+  /// Of the time of the tasks, which is `took`; 0: none.
+  std::int64_t forecast = 0;
+  std::int64_t took = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 /// Thread-safe. Holds at most `records_max` records of each kind and counts the rest as dropped.
 class trace_recorder {
  public:
@@ -52,14 +63,16 @@ class trace_recorder {
 
   void add(const task_record& r);
   void add(const wait_record& r);
+  void add(plan_record r);
 
   std::vector<task_record> tasks() const;
   std::vector<wait_record> waits() const;
+  std::vector<plan_record> plans() const;
 
   /// Records beyond the limit.
   std::uint64_t dropped() const;
 
-  /// All records, as many as fit, for add_bytes() in another process of the same build.
+  /// All tasks and waits, as many as fit, for add_bytes() in another process of the same build.
   std::string to_bytes(std::size_t bytes_max) const;
   void add_bytes(std::string_view bytes);
 
@@ -67,6 +80,7 @@ class trace_recorder {
   mutable std::mutex mutex_;
   std::vector<task_record> tasks_;
   std::vector<wait_record> waits_;
+  std::vector<plan_record> plans_;
   std::uint64_t dropped_ = 0;
 };
 
@@ -76,7 +90,8 @@ struct titled_trace {
 };
 
 /// Writes the Trace Event Format (JSON) that Perfetto and chrome://tracing read: a process a stage,
-/// a thread a rank, one more thread for waits, counters for slots and bytes. Several runs are shown
+/// a thread a rank, one more thread for waits, counters for slots and bytes; on the first stage
+/// also a thread for the strategies of the steps, if the run has several. Several runs are shown
 /// side by side, each with its own processes and time 0. Written to a temporary file and renamed,
 /// so that `path` is complete or absent.
 status write_chrome_json(const std::string& path, const std::vector<titled_trace>& runs);

@@ -54,6 +54,11 @@ struct rank_counters {
   counter collective_ns;  ///< time in collectives, most of it waiting for other ranks
 };
 
+struct strategy_counter {
+  std::string name;
+  counter steps;
+};
+
 /// Written by the job actor; meaningless on other nodes.
 struct job_counters {
   counter steps;
@@ -64,6 +69,9 @@ struct job_counters {
   gauge<double> lr;
   gauge<double> bubble_fraction;
   duration_histogram step_time;
+  /// Filled before the run; empty if it has one strategy.
+  std::deque<strategy_counter> strategies;
+  gauge<double> forecast_ratio;  ///< forecast / time of the tasks of the last step; 0: no forecast
   counter checkpoints;
   counter checkpoint_failures;
   gauge<std::uint64_t> checkpoint_step;  ///< step of the last saved checkpoint

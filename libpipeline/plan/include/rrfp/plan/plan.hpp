@@ -14,15 +14,14 @@ namespace rrfp::plan {
 
 struct dispatch_plan {
   pipeline_shape shape;
-  dispatch_mode mode = dispatch_mode::ready;
+  /// policies->name(): the name in the job.
+  std::shared_ptr<const policy_set> policies;
+  /// What a step may run by: one, or the candidates of policy "auto".
+  std::vector<strategy> strategies;
   bool blocking_messages = false;
   std::uint32_t lookahead = 0;
   /// Indexed by stage.
   std::vector<memory_limit> limits;
-  std::uint32_t window = 0;
-  /// 0: as many as the policy wants.
-  std::uint32_t weight_pieces = 0;
-  std::shared_ptr<const policy_set> policies;
 };
 
 /// In in-order mode, a policy without a fixed schedule becomes one: the order that it gives with

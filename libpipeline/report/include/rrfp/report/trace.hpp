@@ -50,6 +50,14 @@ struct traced_wait {
   nanoseconds end = 0;
 };
 
+/// How a step was run, if the run had several strategies.
+struct traced_plan {
+  step_id step;
+  std::string strategy;
+  nanoseconds forecast = 0;  ///< of the time of the tasks; 0: none
+  nanoseconds took = 0;      ///< the time of the tasks
+};
+
 struct traced_run {
   std::string title;
   std::uint32_t replicas = 1;
@@ -61,6 +69,7 @@ struct traced_run {
   std::vector<traced_task> tasks;
   /// Ordered by replica, stage and begin.
   std::vector<traced_wait> waits;
+  std::vector<traced_plan> plans;  ///< in order of time
 };
 
 struct trace_file {

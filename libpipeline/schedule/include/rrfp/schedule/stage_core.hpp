@@ -55,7 +55,16 @@ struct stage_config {
 
 class stage_core {
  public:
+  /// One of the ways in which the stage may run a step.
+  struct way {
+    stage_config config;
+    std::unique_ptr<policy> hint;
+  };
+
   stage_core(stage_config config, std::unique_ptr<policy> hint);
+  /// step_began::strategy chooses from `ways`, which must not be empty. They may differ in mode,
+  /// window, weight_pieces and policy alone.
+  explicit stage_core(std::vector<way> ways);
   stage_core(stage_core&&) noexcept;
   stage_core& operator=(stage_core&&) noexcept;
   ~stage_core();
@@ -64,8 +73,12 @@ class stage_core {
   /// alone and only while no launch is outstanding.
   std::span<const action> on(const event& e);
 
-  const stage_config& config() const;
-  const policy& hint() const;
+  /// Of the running or last step.
+  const stage_config& config() const { return config(chosen_); }
+  const policy& hint() const { return hint(chosen_); }
+  std::uint32_t ways() const { return static_cast<std::uint32_t>(ways_.size()); }
+  const stage_config& config(std::uint32_t way) const;
+  const policy& hint(std::uint32_t way) const;
   const memory_use& memory() const;
   /// BW or B for this microbatch and chunk, as the policy chose.
   task_kind backward_of(microbatch_id mb, chunk_id chunk) const;
@@ -82,7 +95,11 @@ class stage_core {
 
  private:
   class impl;
-  std::unique_ptr<impl> impl_;
+  impl& now() const { return *ways_[chosen_]; }
+  void choose(std::uint32_t way);
+
+  std::vector<std::unique_ptr<impl>> ways_;
+  std::uint32_t chosen_ = 0;
 };
 
 }  // namespace rrfp

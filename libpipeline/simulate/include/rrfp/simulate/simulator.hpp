@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <rrfp/schedule/stage_core.hpp>
+#include <rrfp/schedule/strategy.hpp>
 
 namespace rrfp::simulate {
 
@@ -47,15 +48,20 @@ enum class transport : std::uint8_t { asynchronous, blocking };
 
 std::string_view name(transport t);
 
-using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
+/// How a step is run, and how long it should take.
+struct step_choice {
+  std::uint32_t strategy = 0;
+  nanoseconds forecast = 0;  ///< 0: none
+};
 
 struct plan {
   pipeline_shape shape;
-  dispatch_mode mode = dispatch_mode::ready;
+  /// At least one.
+  std::vector<strategy> strategies;
+  /// Called before each step; empty: the first strategy runs them all.
+  std::function<step_choice(step_id)> choose;
   std::uint32_t lookahead = 0;
   memory_limit limit;
-  /// In-order mode needs policies with one lane (a sequence).
-  policy_factory make_policy;
   /// Bytes that a microbatch holds on a stage; empty: bytes are not counted.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
   std::uint64_t steps = 1;
@@ -64,9 +70,6 @@ struct plan {
   transport messages = transport::asynchronous;
   /// Time that each launch adds to its task.
   nanoseconds launch_cost = 0;
-  /// As in stage_config.
-  std::uint32_t window = 0;
-  std::uint32_t weight_pieces = 0;
 };
 
 /// One executed task.
@@ -123,6 +126,7 @@ struct step_report {
   /// No schedule of these tasks can be shorter: the busiest stage with its shortest head and tail,
   /// or the slowest microbatch on its own. Equal for all policies that split backward alike.
   nanoseconds lower_bound = 0;
+  step_choice chosen;
 };
 
 struct report {
@@ -138,6 +142,10 @@ struct report {
 /// Runs the steps one after another with a barrier between them. If the stages stall with tasks
 /// left (an infeasible sequence), the error names each stage and what it waits for.
 result<report> run(const plan& p, const cost_model& costs, observer* watcher = nullptr);
+
+/// Whether the strategy can run any step of the plan to its end: in ready mode always, in order if
+/// the schedule fits into the slots and nothing else is limited.
+bool keeps_limits(const plan& p, const strategy& way);
 
 /// The order in which each stage runs its tasks in one step with these costs, which should be free
 /// of disturbances. Turns a policy without a fixed schedule into one.

@@ -1,0 +1,158 @@
+#include "microbatch_sizes.hpp"
+
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <rrfp/compute/estimate.hpp>
+#include <rrfp/schedule/admission.hpp>
+
+namespace rrfp::actors {
+
+namespace {
+
+/// The values of the last few steps, made when they are first asked for. Thread-safe.
+template <class Value>
+class last_steps {
+ public:
+  template <class Make>
+  std::shared_ptr<const Value> at(std::uint64_t key, Make make) {
+    constexpr std::size_t kept = 8;
+    {
+      const std::lock_guard lock{mutex_};
+      for (const auto& [known, value] : values_)
+        if (known == key) return value;
+    }
+    // Not under the lock: sizes may have to be read. Two threads may make the same value.
+    auto value = std::make_shared<const Value>(make());
+    const std::lock_guard lock{mutex_};
+    values_.emplace_back(key, value);
+    if (values_.size() > kept) values_.pop_front();
+    return value;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::pair<std::uint64_t, std::shared_ptr<const Value>>> values_;
+};
+
+class estimates {
+ public:
+  using of_chunks = std::vector<compute::chunk_estimate>;
+
+  estimates(std::shared_ptr<const compute::batch_source> data, const job::job& j,
+            const pipeline_shape& shape)
+      : data_(std::move(data)), model_(j.model), pipeline_(j.pipeline), shape_(shape) {}
+
+  /// By microbatch of the replica.
+  std::vector<of_chunks> of(step_id step, std::uint32_t replica) const {
+    std::vector<of_chunks> all;
+    std::vector<compute::microbatch_layout> layouts;
+    for (std::uint32_t i = 0; i < shape_.microbatches; ++i) {
+      layouts.push_back(data_->layout(step, microbatch_id{replica * shape_.microbatches + i}));
+      if (i > 0 && layouts[i] == layouts[i - 1])
+        all.push_back(all.back());
+      else
+        all.push_back(
+            compute::estimate(model_, layouts[i], shape_, pipeline_.tp, pipeline_.recompute));
+    }
+    return all;
+  }
+
+ private:
+  const std::shared_ptr<const compute::batch_source> data_;
+  const job::model_options model_;
+  const job::pipeline_options pipeline_;
+  const pipeline_shape shape_;
+};
+
+class admitted_source final : public compute::batch_source {
+ public:
+  admitted_source(std::shared_ptr<const compute::batch_source> loaded, const job::job& j,
+                  const pipeline_shape& shape)
+      : loaded_(loaded),
+        estimates_(std::move(loaded), j, shape),
+        order_(j.dispatch.admit),
+        replicas_(j.pipeline.replicas),
+        microbatches_(shape.microbatches) {}
+
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    return loaded_->load(step, as_loaded(step, mb));
+  }
+  compute::microbatch load_text(step_id step, microbatch_id mb) const override {
+    return loaded_->load_text(step, as_loaded(step, mb));
+  }
+  compute::microbatch_layout layout(step_id step, microbatch_id mb) const override {
+    return loaded_->layout(step, as_loaded(step, mb));
+  }
+  std::int64_t step_tokens(step_id step) const override { return loaded_->step_tokens(step); }
+
+ private:
+  microbatch_id as_loaded(step_id step, microbatch_id mb) const {
+    const auto replica = mb.value() / microbatches_;
+    const auto order = orders_.at(step.value() * replicas_ + replica, [&] {
+      std::vector<double> cost;
+      for (const auto& chunks : estimates_.of(step, replica)) {
+        cost.push_back(0);
+        for (const auto& c : chunks)
+          cost.back() += c.forward_flops + c.backward_flops + c.weight_flops;
+      }
+      return admission_order(order_, cost);
+    });
+    return microbatch_id{replica * microbatches_ + (*order)[mb.value() % microbatches_]};
+  }
+
+  const std::shared_ptr<const compute::batch_source> loaded_;
+  const estimates estimates_;
+  const admission order_;
+  const std::uint32_t replicas_;
+  const std::uint32_t microbatches_;
+  mutable last_steps<std::vector<std::uint32_t>> orders_;
+};
+
+class sized_times final : public simulate::cost_model {
+ public:
+  sized_times(std::shared_ptr<const compute::batch_source> data, const job::job& j,
+              const pipeline_shape& shape)
+      : estimates_(std::move(data), j, shape), shape_(shape) {}
+
+  simulate::nanoseconds compute(step_id step, stage_id stage, const task& t) const override {
+    const auto all = steps_.at(step.value(), [&] { return estimates_.of(step, 0); });
+    const auto& chunk = (*all)[t.mb.value()][shape_.virtual_stage(stage, t.chunk).value()];
+    const auto flops = [&] {
+      switch (t.kind) {
+        case task_kind::forward: return chunk.forward_flops;
+        case task_kind::backward: return chunk.backward_flops;
+        case task_kind::weight: return chunk.weight_flops;
+        case task_kind::backward_weight: return chunk.backward_flops + chunk.weight_flops;
+      }
+      return 0.0;
+    }();
+    constexpr double flops_per_ns = 100;
+    return static_cast<simulate::nanoseconds>(flops / flops_per_ns);
+  }
+  simulate::nanoseconds link(step_id, virtual_stage_id, const task&) const override { return 0; }
+
+ private:
+  const estimates estimates_;
+  const pipeline_shape shape_;
+  mutable last_steps<std::vector<estimates::of_chunks>> steps_;
+};
+
+}  // namespace
+
+std::shared_ptr<const compute::batch_source> admitted(
+    std::shared_ptr<const compute::batch_source> loaded, const job::job& j,
+    const pipeline_shape& shape) {
+  if (j.dispatch.admit == admission::loaded) return loaded;
+  return std::make_shared<const admitted_source>(std::move(loaded), j, shape);
+}
+
+std::shared_ptr<const simulate::cost_model> times_by_size(
+    std::shared_ptr<const compute::batch_source> data, const job::job& j,
+    const pipeline_shape& shape) {
+  return std::make_shared<const sized_times>(std::move(data), j, shape);
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,32 @@
+/// A way to run a step: the policy that ranks the tasks of each stage, and how strictly it is
+/// followed. A run may have several and choose one for each step; results do not depend on it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/stage_core.hpp>
+
+namespace rrfp {
+
+using policy_factory = std::function<std::unique_ptr<policy>(stage_id)>;
+
+struct strategy {
+  /// In-order mode needs policies with one lane (a sequence).
+  policy_factory make_policy;
+  dispatch_mode mode = dispatch_mode::ready;
+  /// The next two: as in stage_config.
+  std::uint32_t window = 0;
+  std::uint32_t weight_pieces = 0;
+  /// For reports.
+  std::string name = {};
+};
+
+/// The core of a stage that can run each step by any of the strategies. `config` gives the rest:
+/// its mode, window and weight_pieces are replaced. The policies must pass check_policy().
+stage_core make_stage_core(const stage_config& config, const std::vector<strategy>& strategies);
+
+}  // namespace rrfp

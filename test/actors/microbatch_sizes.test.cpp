@@ -1,0 +1,78 @@
+// The order of admission and the expected times of real data follow from the sizes of microbatches.
+#include "bring_up/microbatch_sizes.hpp"
+
+#include <ATen/ATen.h>
+
+#include "small_model.hpp"
+
+// Last: libtorch has a CHECK of its own.
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace rrfp;
+using namespace rrfp::actors;
+
+/// Sequences of length 1 + (7 n + step) % 5 in microbatch n.
+class lengths final : public compute::batch_source {
+ public:
+  static std::int64_t length(step_id step, microbatch_id mb) {
+    return 1 + static_cast<std::int64_t>((7 * mb.value() + step.value()) % 5);
+  }
+  compute::microbatch load(step_id step, microbatch_id mb) const override {
+    const auto n = length(step, mb);
+    return {at::full({n}, std::int64_t{mb.value()}), at::zeros({n}, at::kLong), n, {n}};
+  }
+  std::int64_t step_tokens(step_id) const override { return 1; }
+};
+
+job::job job_of(admission order, std::uint32_t replicas) {
+  job::job j;
+  j.model = compute::test::small_model();
+  j.dispatch.admit = order;
+  j.pipeline.replicas = replicas;
+  return j;
+}
+
+}  // namespace
+
+TEST_CASE("real data is admitted in the order of its sizes, each replica by itself") {
+  const pipeline_shape shape{2, 1, 5};
+  const auto data = std::make_shared<const lengths>();
+  CHECK(admitted(data, job_of(admission::loaded, 2), shape) == data);
+  const auto sorted = admitted(data, job_of(admission::small_first, 2), shape);
+  for (std::uint64_t s = 0; s < 3; ++s)
+    for (std::uint32_t replica = 0; replica < 2; ++replica) {
+      std::vector<std::int64_t> ids;
+      std::int64_t before = 0;
+      for (std::uint32_t i = 0; i < shape.microbatches; ++i) {
+        const microbatch_id mb{replica * shape.microbatches + i};
+        const auto loaded = sorted->load(step_id{s}, mb);
+        CHECK(loaded.tokens >= before);
+        before = loaded.tokens;
+        CHECK(sorted->layout(step_id{s}, mb) == compute::layout_of(loaded));
+        ids.push_back(loaded.inputs[0].item<std::int64_t>());
+      }
+      std::sort(ids.begin(), ids.end());
+      for (std::uint32_t i = 0; i < shape.microbatches; ++i)
+        CHECK(ids[i] == replica * shape.microbatches + i);
+    }
+}
+
+TEST_CASE("longer microbatches are expected to take longer, on every stage") {
+  const pipeline_shape shape{2, 1, 5};
+  const auto times =
+      times_by_size(std::make_shared<const lengths>(), job_of(admission::loaded, 1), shape);
+  for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight})
+    for (std::uint32_t s = 0; s < 2; ++s)
+      for (std::uint32_t a = 0; a < 5; ++a)
+        for (std::uint32_t b = 0; b < 5; ++b) {
+          const auto time = [&](std::uint32_t mb) {
+            return times->compute(step_id{4}, stage_id{s}, {kind, microbatch_id{mb}, chunk_id{0}});
+          };
+          const auto length = [&](std::uint32_t mb) {
+            return lengths::length(step_id{4}, microbatch_id{mb});
+          };
+          CHECK((time(a) < time(b)) == (length(a) < length(b)));
+        }
+}
