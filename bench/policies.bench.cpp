@@ -14,10 +14,15 @@
 ///   slow         one stage, drawn by the seed, takes 1.3 times as long
 ///   multimodal   the first quarter of the stages is an encoder: a log-normal factor of each
 ///                microbatch (sigma .8 there, .3 on the other stages) changes its tasks
+///   16 x 64      multimodal with 16 stages, 64 microbatches, messages of .3 F, sigma .3; 20 seeds
 ///
 /// The figures are geometric means over the cells of the time of a step under asynchronous 1F1B in
-/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus,
-/// with its 1 % quantile. The bound ignores memory.
+/// order, divided by the time with the policy; and of bfw's time divided by that with bfw_plus or
+/// auto, with its 1 % quantile, and for the cells with 8 stages or more. `auto` admits small,
+/// large, small microbatches; `early` is auto with 2p early forwards. The bound ignores memory.
+///
+/// The rows `no jitter` give the worst ratio of the best schedule in order over auto, those of
+/// `parts` what each part of bfw_plus gains over bfw.
 ///
 /// The rows `v` compare the placement v with a linear one under bfw: balanced stages, messages of
 /// mean .1 F, log-normal factors, and slots counted by chunk, so that all have the same memory.
@@ -53,7 +58,7 @@ struct cell {
   std::uint64_t seed;
   double link_mean;      ///< in F
   double compute_sigma;  ///< 0: no jitter
-  bool spikes;
+  bool spikes = false;
   bool jitter = true;
 };
 
@@ -170,25 +175,43 @@ simulate::plan plan_of(const cell& c, const slot_limit& limit) {
   simulate::plan plan;
   plan.shape = c.shape;
   for (std::uint32_t s = 0; s < c.shape.stages; ++s)
-    plan.limits.push_back({.activations = c.shape.chunks * limit.of(c.shape.stages, s)});
+    if (const auto slots = limit.of(c.shape.stages, s); c.shape.chunks == 1)
+      plan.limits.push_back({.slots = slots});
+    else
+      plan.limits.push_back({.activations = c.shape.chunks * slots});
   plan.steps = 2;
   return plan;
 }
 
-/// The step of the cell; with policy auto after another one, which the planner has measured.
-simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
-                                dispatch_mode mode, std::uint32_t window = 0,
-                                admission order = admission::loaded) {
-  const auto set = value_or_exit(policies::registry().make(policy, c.shape));
+policy_factory maker_of(std::string_view policy, const pipeline_shape& shape) {
+  return [set = value_or_exit(policies::registry().make(policy, shape))](stage_id s) {
+    return set->make(s);
+  };
+}
+
+/// The step of the cell.
+simulate::step_report step_of(const cell& c, const slot_limit& limit, strategy way) {
   auto plan = plan_of(c, limit);
-  plan.strategies = {{[&](stage_id s) { return set->make(s); }, mode, window}};
-  const cell_costs costs{c, order};
-  if (set->candidates().empty()) return value_or_exit(simulate::run(plan, costs)).steps.back();
-  plan.strategies.clear();
+  plan.strategies = {std::move(way)};
+  return value_or_exit(simulate::run(plan, cell_costs{c})).steps.back();
+}
+
+simulate::step_report step_with(const cell& c, const slot_limit& limit, std::string_view policy,
+                                dispatch_mode mode, std::uint32_t window = 0) {
+  return step_of(c, limit, {maker_of(policy, c.shape), mode, window});
+}
+
+/// With policy auto; the planner has measured the step before.
+simulate::step_report chosen_step(const cell& c, const slot_limit& limit,
+                                  std::uint32_t early_forwards = 0,
+                                  admission order = admission::small_large_small) {
+  auto plan = plan_of(c, limit);
+  const auto set = value_or_exit(policies::registry().make("auto", c.shape));
   for (const auto& way : set->candidates())
     if (simulate::keeps_limits(plan, way)) plan.strategies.push_back(way);
+  add_early_forwards(plan.strategies, early_forwards, c.shape.stages);
   const auto expected = std::make_shared<cell_costs>(c, order, false);
-  return value_or_exit(simulate::run_planned(plan, costs, expected)).steps.back();
+  return value_or_exit(simulate::run_planned(plan, cell_costs{c, order}, expected)).steps.back();
 }
 
 /// Natural logarithms of ratios.
@@ -208,31 +231,89 @@ class ratios {
   std::vector<double> logs_;
 };
 
-void measure(std::string_view name, workload work, const slot_limit& limit) {
-  ratios bfw_gain, plus_gain, auto_gain, bound_gain, plus_over_bfw, auto_over_bfw;
-  for (const auto& c : cells_of(work)) {
+void measure(std::string_view name, const std::vector<cell>& cells, const slot_limit& limit) {
+  ratios bfw_gain, plus_gain, auto_gain, early_gain, bound_gain;
+  ratios plus_over_bfw, deep_plus_over_bfw, auto_over_bfw;
+  for (const auto& c : cells) {
     const auto in_order = step_with(c, limit, "one_f_one_b", dispatch_mode::in_order);
     const auto bfw = step_with(c, limit, "bfw", dispatch_mode::ready);
     const auto plus = step_with(c, limit, "bfw_plus", dispatch_mode::ready);
+    const auto chosen = chosen_step(c, limit);
+    const auto early = chosen_step(c, limit, 2 * c.shape.stages);
     bfw_gain.add(in_order.makespan, bfw.makespan);
     plus_gain.add(in_order.makespan, plus.makespan);
-    const auto chosen =
-        step_with(c, limit, "auto", dispatch_mode::ready, 0, admission::small_large_small);
     auto_gain.add(in_order.makespan, chosen.makespan);
-    auto_over_bfw.add(bfw.makespan, chosen.makespan);
+    early_gain.add(in_order.makespan, early.makespan);
     bound_gain.add(in_order.makespan, bfw.lower_bound);
     plus_over_bfw.add(bfw.makespan, plus.makespan);
+    if (c.shape.stages >= 8) deep_plus_over_bfw.add(bfw.makespan, plus.makespan);
+    auto_over_bfw.add(bfw.makespan, chosen.makespan);
   }
-  std::printf("%-11.*s %-5.*s %7.3f %9.3f %7.3f %7.3f %14.3f %7.3f %11.3f %7.3f\n",
-              static_cast<int>(name.size()), name.data(), static_cast<int>(limit.name.size()),
-              limit.name.data(), bfw_gain.mean(), plus_gain.mean(), auto_gain.mean(),
-              bound_gain.mean(), plus_over_bfw.mean(), plus_over_bfw.quantile(0.01),
-              auto_over_bfw.mean(), auto_over_bfw.quantile(0.01));
+  std::printf("%-11.*s %-5.*s", static_cast<int>(name.size()), name.data(),
+              static_cast<int>(limit.name.size()), limit.name.data());
+  for (const auto gain :
+       {bfw_gain.mean(), plus_gain.mean(), auto_gain.mean(), early_gain.mean(), bound_gain.mean(),
+        plus_over_bfw.mean(), plus_over_bfw.quantile(0.01), deep_plus_over_bfw.mean(),
+        auto_over_bfw.mean(), auto_over_bfw.quantile(0.01)})
+    std::printf(" %8.3f", gain);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+/// bfw_plus, but for F with the smaller chunk first, as bfw.
+class smaller_chunk_first final : public policy {
+ public:
+  smaller_chunk_first(std::unique_ptr<policy> plus, std::unique_ptr<policy> bfw)
+      : plus_(std::move(plus)), bfw_(std::move(bfw)) {}
+
+  std::string_view name() const override { return "smaller_chunk_first"; }
+  task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
+    return plus_->backward_of(mb, chunk);
+  }
+  std::uint32_t lanes() const override { return plus_->lanes(); }
+  std::uint32_t lane_of(const task& t) const override { return plus_->lane_of(t); }
+  std::uint64_t rank(const task& t) const override {
+    return (t.kind == task_kind::forward ? bfw_ : plus_)->rank(t);
+  }
+  lane_order order(const stage_view& now) const override { return plus_->order(now); }
+  std::uint32_t weight_pieces() const override { return plus_->weight_pieces(); }
+  void reset() override { plus_->reset(); }
+  void launched(const task& t) override { plus_->launched(t); }
+  void waited() override { plus_->waited(); }
+
+ private:
+  const std::unique_ptr<policy> plus_;
+  const std::unique_ptr<policy> bfw_;
+};
+
+/// What each part of bfw_plus gains over bfw; the last one with placement v.
+void measure_parts(const slot_limit& limit) {
+  ratios order, pieces, both, chunk;
+  for (auto c : cells_of(workload::balanced)) {
+    const auto time = [&](policy_factory make, std::uint32_t weight_pieces) {
+      return step_of(c, limit, {.make_policy = std::move(make), .weight_pieces = weight_pieces})
+          .makespan;
+    };
+    const auto bfw = time(maker_of("bfw", c.shape), 0);
+    order.add(bfw, time(maker_of("bfw_plus", c.shape), 1));
+    pieces.add(bfw, time(maker_of("bfw", c.shape), 4));
+    both.add(bfw, time(maker_of("bfw_plus", c.shape), 0));
+    if (c.link_mean != 0.1 || c.compute_sigma == 0) continue;
+    c.shape.chunks = 2;
+    c.shape.layout = placement::v;
+    const auto plus = maker_of("bfw_plus", c.shape);
+    const auto smaller = [&](stage_id s) {
+      return std::make_unique<smaller_chunk_first>(plus(s), maker_of("bfw", c.shape)(s));
+    };
+    chunk.add(time(smaller, 0), time(plus, 0));
+  }
+  std::printf("parts       %-5.*s %8.3f %8.3f %8.3f %8.3f\n", static_cast<int>(limit.name.size()),
+              limit.name.data(), order.mean(), pieces.mean(), both.mean(), chunk.mean());
   std::fflush(stdout);
 }
 
 void measure_v(const slot_limit& limit) {
-  ratios in_order, window, ready;
+  ratios in_order, window, ready, chosen;
   for (auto c : cells_of(workload::balanced)) {
     if (c.link_mean != 0.1 || c.compute_sigma == 0) continue;
     const auto linear = step_with(c, limit, "bfw", dispatch_mode::ready).makespan;
@@ -241,9 +322,10 @@ void measure_v(const slot_limit& limit) {
     in_order.add(linear, step_with(c, limit, "zb_v", dispatch_mode::in_order).makespan);
     window.add(linear, step_with(c, limit, "zb_v", dispatch_mode::ready, 10).makespan);
     ready.add(linear, step_with(c, limit, "bfw_plus", dispatch_mode::ready).makespan);
+    chosen.add(linear, chosen_step(c, limit).makespan);
   }
-  std::printf("v           %-5.*s %13.3f %15.3f %9.3f\n", static_cast<int>(limit.name.size()),
-              limit.name.data(), in_order.mean(), window.mean(), ready.mean());
+  std::printf("v           %-5.*s %13.3f %15.3f %9.3f %9.3f\n", static_cast<int>(limit.name.size()),
+              limit.name.data(), in_order.mean(), window.mean(), ready.mean(), chosen.mean());
 }
 
 /// Without jitter: the worst policy auto over the best schedule in order.
@@ -267,7 +349,7 @@ void measure_calm(const slot_limit& limit) {
               if (simulate::keeps_limits(plan, way))
                 best = std::min(best, step_with(c, limit, name, way.mode).makespan);
             }
-            const auto chosen = step_with(c, limit, "auto", dispatch_mode::ready).makespan;
+            const auto chosen = chosen_step(c, limit, 0, admission::loaded).makespan;
             const auto ratio = static_cast<double>(best) / static_cast<double>(chosen);
             worst = std::min(worst, ratio);
             ++cells;
@@ -281,17 +363,27 @@ void measure_calm(const slot_limit& limit) {
 
 int main(int argc, char** argv) {
   const std::string_view wanted = argc > 1 ? argv[1] : "";
+  const auto is_wanted = [&](std::string_view row) { return row.starts_with(wanted); };
   std::printf(
-      "workload    slots     bfw  bfw_plus    auto   bound  bfw_plus / bfw     1%%  auto / bfw     "
-      "1%%\n");
+      "workload    slots      bfw bfw_plus     auto    early    bound plus/bfw       1%%   p >= 8"
+      " auto/bfw       1%%\n");
   for (const auto& [name, work] : {std::pair{std::string_view{"balanced"}, workload::balanced},
                                    std::pair{std::string_view{"slow"}, workload::slow},
                                    std::pair{std::string_view{"multimodal"}, workload::multimodal}})
     for (const auto& limit : limits)
-      if (name.starts_with(wanted)) measure(name, work, limit);
+      if (is_wanted(name)) measure(name, cells_of(work), limit);
+  std::vector<cell> alike;
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    alike.push_back({workload::multimodal, {.stages = 16, .microbatches = 64}, seed, 0.3, 0.3});
   for (const auto& limit : limits)
-    if (std::string_view{"no jitter"}.starts_with(wanted)) measure_calm(limit);
-  if (!std::string_view{"v"}.starts_with(wanted)) return 0;
-  std::printf("placement   slots zb_v in order  zb_v, window 10  bfw_plus\n");
+    if (is_wanted("16 x 64")) measure("16 x 64", alike, limit);
+  if (is_wanted("no jitter"))
+    for (const auto& limit : limits) measure_calm(limit);
+  if (is_wanted("parts")) {
+    std::printf("            slots    order   pieces     both  larger chunk\n");
+    for (const auto& limit : limits) measure_parts(limit);
+  }
+  if (!is_wanted("v")) return 0;
+  std::printf("placement   slots zb_v in order  zb_v, window 10  bfw_plus      auto\n");
   for (const auto& limit : std::span{limits}.first(3)) measure_v(limit);
 }

@@ -89,8 +89,11 @@ class automatic_set final : public policy_set {
     if (mode == dispatch_mode::in_order) name += " in order";
     if (window != 0) name += " in a window of " + std::to_string(window);
     if (weight_pieces != 0) name += " with W in " + std::to_string(weight_pieces);
-    candidates_.push_back({[set = *made](stage_id stage) { return set->make(stage); }, mode, window,
-                           weight_pieces, std::move(name)});
+    candidates_.push_back({.make_policy = [set = *made](stage_id s) { return set->make(s); },
+                           .mode = mode,
+                           .window = window,
+                           .weight_pieces = weight_pieces,
+                           .name = std::move(name)});
   }
 
   std::vector<strategy> candidates_;

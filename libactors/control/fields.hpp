@@ -13,14 +13,15 @@ auto fields(auto f, task& x) { return f(x.kind, x.mb, x.chunk); }
 auto fields(auto f, reason& x) { return f(x.why, x.skipped); }
 auto fields(auto f, fold_range& x) { return f(x.first, x.count); }
 auto fields(auto f, task_piece& x) { return f(x.number, x.count); }
-auto fields(auto f, launch& x) { return f(x.seq, x.what, x.why, x.folds, x.piece); }
+auto fields(auto f, launch& x) { return f(x.seq, x.what, x.why, x.folds, x.piece, x.pass); }
 auto fields(auto f, wait& x) { return f(x.why, x.head); }
 auto fields(auto f, memory_use& x) {
   return f(x.slots, x.slots_peak, x.bytes, x.bytes_peak, x.activations, x.activations_peak);
 }
 auto fields(auto f, running_launch& x) { return f(x.launched, x.behind); }
 auto fields(auto f, chunk_progress& x) {
-  return f(x.activation, x.gradient, x.forward_done, x.backward_done, x.weight_done);
+  return f(x.activation, x.gradient, x.forward_early, x.forward_done, x.backward_done,
+           x.weight_done);
 }
 auto fields(auto f, stage_snapshot& x) {
   return f(x.step, x.microbatches, x.running, x.waits, x.waiting, x.bound, x.memory, x.holders,

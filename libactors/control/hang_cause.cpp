@@ -154,8 +154,9 @@ class tracer {
     const task wanted{t.kind, t.mb, producer->what.chunk};
     const auto at = states_.find(from);
     const auto step = states_.at(here)->core.step;
-    const bool left = at != states_.end() && at->second->core.step >= step &&
-                      (at->second->phase == stage_phase::idle || at->second->core.is_done(wanted));
+    const bool left =
+        at != states_.end() && at->second->core.step >= step &&
+        (at->second->phase == stage_phase::idle || at->second->core.has_sent_output_of(wanted));
     if (!left) return cause_of_task(from, wanted);
     return fmt::format("the {} for {} left {} and has not arrived at {} {}, {}",
                        t.kind == task_kind::forward ? "activation" : "gradient", to_string(t),

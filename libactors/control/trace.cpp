@@ -39,13 +39,16 @@ class json_events {
     const auto piece = l.piece.count == 1 ? std::string{}
                                           : fmt::format(R"("piece":{},"pieces":{},)",
                                                         l.piece.number, l.piece.count);
+    const auto pass = l.pass == forward_pass::once
+                          ? std::string{}
+                          : fmt::format(R"("pass":"{}",)", rrfp::name(l.pass));
     event(fmt::format(
         R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)"
-        R"("{}":{},"mb":{},"chunk":{},"seq":{},{}"reason":"{}","skipped":{},"folds":{},)"
+        R"("{}":{},"mb":{},"chunk":{},"seq":{},{}{}"reason":"{}","skipped":{},"folds":{},)"
         R"("decided_us":{:.3f},"delay_us":{:.3f}}}}})",
         to_string(l.what), rrfp::name(l.what.kind), process, r.rank.value(), microseconds(r.begin),
         microseconds(r.end - r.begin), kind_of(r.step), number_of(r.step), l.what.mb.value(),
-        l.what.chunk.value(), l.seq.value(), piece, rrfp::name(l.why.why), l.why.skipped,
+        l.what.chunk.value(), l.seq.value(), piece, pass, rrfp::name(l.why.why), l.why.skipped,
         l.folds.count, microseconds(r.decided), microseconds(r.delay)));
     event(fmt::format(R"({{"name":"slots","ph":"C","pid":{},"ts":{:.3f},"args":{{"held":{}}}}})",
                       process, microseconds(r.end), r.memory.slots));

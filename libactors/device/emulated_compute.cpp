@@ -25,13 +25,13 @@ at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
   // All chunks of a stage share one slot, so each chunk counts its part of it.
   const auto slot = model_.slot_bytes ? model_.slot_bytes(step_, t.mb) : 0;
   const auto share = static_cast<std::int64_t>(slot) / shape_.chunks;
-  if (t.kind == task_kind::forward) {
+  if (t.kind == task_kind::forward && l.ends_task()) {
     held_ += share;
     peak_ = std::max(peak_.load(), held_.load());
-  } else if (has_weight(t.kind)) {
+  } else if (has_weight(t.kind) && l.ends_task()) {
     held_ -= share;
   }
-  if (shape_.consumer_of(stage_, t)) return message_;
+  if (shape_.consumer_of(stage_, t)) return l.pass == forward_pass::again ? at::Tensor{} : message_;
   if (t.kind == task_kind::forward) losses_.push_back({t.mb, 0, model_.tokens});
   return {};
 }

@@ -63,7 +63,8 @@ caf::behavior job_actor::make_behavior() {
   result_.transcripts.resize(context.shape.stages);
   hashes_.resize(context.replicas);
   if (setup_.plan.strategies.size() > 1)
-    planner_.emplace(setup_.plan, setup_.expected, step_id{setup_.first_step});
+    planner_.emplace(setup_.plan, setup_.expected, step_id{setup_.first_step},
+                     std::move(setup_.planning_thread));
   return {
       [this](start) { feed(job_event::start{}); },
       [this](stage_step_ended& m) { on_stage_step_ended(m); },

@@ -35,6 +35,8 @@ struct job_setup {
   /// What the steps may run by, and the limits; see session_setup.
   simulate::plan plan;
   std::shared_ptr<const simulate::cost_model> expected;
+  /// Plans the steps if they may run by several strategies.
+  std::unique_ptr<work_queue> planning_thread;
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
   std::function<void(const checkpoint_report&)> on_checkpoint;

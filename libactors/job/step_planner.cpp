@@ -54,13 +54,15 @@ simulate::step_times times_of(const pipeline_shape& shape,
 }  // namespace
 
 step_planner::step_planner(simulate::plan candidates,
-                           std::shared_ptr<const simulate::cost_model> expected, step_id first)
+                           std::shared_ptr<const simulate::cost_model> expected, step_id first,
+                           std::unique_ptr<work_queue> thread)
     : shape_(candidates.shape),
       expected_(std::move(expected)),
       measured_(shape_.stages),
       planner_(std::move(candidates), expected_),
-      cost_(3.0 * shape_.virtual_stages() * shape_.microbatches * expected_cost_of_task) {
-  thread_.post([this, first] {
+      cost_(3.0 * shape_.virtual_stages() * shape_.microbatches * expected_cost_of_task),
+      thread_(std::move(thread)) {
+  thread_->post([this, first] {
     const sched_param none{};
     sched_setscheduler(0, SCHED_IDLE, &none);
     plan(first, 0);
@@ -84,8 +86,8 @@ void step_planner::finish(step_id step, std::int64_t took) {
     launches += of_stage.launches;
   }
   const auto gap = launches == 0 ? 0 : gaps / static_cast<std::int64_t>(launches);
-  thread_.post([this, step, took, gap,
-                measured = std::exchange(measured_, std::vector<stage_times>(shape_.stages))] {
+  thread_->post([this, step, took, gap,
+                 measured = std::exchange(measured_, std::vector<stage_times>(shape_.stages))] {
     planner_.record(step, times_of(shape_, measured));
     planner_.set_launch_cost(gap);
     // The next step has begun; there is time to plan the one after it.

@@ -18,14 +18,15 @@
 #include <rrfp/simulate/planner.hpp>
 
 #include "control/messages.hpp"
-#include "device/compute_thread.hpp"
+#include "control/run_context.hpp"
 
 namespace rrfp::actors {
 
 class step_planner {
  public:
+  /// `thread` runs the simulations; its other work would be starved.
   step_planner(simulate::plan candidates, std::shared_ptr<const simulate::cost_model> expected,
-               step_id first);
+               step_id first, std::unique_ptr<work_queue> thread);
   ~step_planner();
 
   /// The strategy of this step, and how long its tasks should take from the first to the last.
@@ -51,7 +52,7 @@ class step_planner {
   step_id planned_;
   simulate::step_choice choice_;
   std::atomic<bool> stopping_ = false;
-  compute_thread thread_{"planner"};
+  const std::unique_ptr<work_queue> thread_;  ///< last, so that it ends first
 };
 
 }  // namespace rrfp::actors

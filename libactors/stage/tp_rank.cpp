@@ -59,7 +59,7 @@ class execution {
     output_ = rank->compute->run(run_.launched, std::move(input_));
     const auto time_of = [&](const task_time& f) {
       const auto& at = rank->address;
-      const auto& [seq, t, why, folds, piece] = run_.launched;
+      const auto& [seq, t, why, folds, piece, pass] = run_.launched;
       return f ? piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count()) : 0;
     };
     done_.delay = time_of(context.delay);
@@ -247,7 +247,9 @@ void tp_rank::start(const run_launch& l) {
   const auto& t = l.launched.what;
   const bool forward = t.kind == task_kind::forward;
   at::Tensor input;
-  if (setup_->context->shape.producer_of(setup_->address.stage, t)) {
+  // The early pass of an F keeps its input for the other one.
+  if (l.launched.pass != forward_pass::again &&
+      setup_->context->shape.producer_of(setup_->address.stage, t)) {
     auto& waiting = input_of(forward, t.mb, t.chunk);
     RRFP_CHECK(waiting.tensor.defined() && waiting.step == l.step,
                "a launched task's input is here");

@@ -80,7 +80,7 @@ class stage_compute::impl {
 
   /// Fails if requires_grad of a parameter has changed: the optimizer and checkpoints rely on it.
   void require_unchanged_trained() const;
-  at::Tensor forward(const task& t, at::Tensor input);
+  at::Tensor forward(const task& t, at::Tensor input, forward_pass pass);
   /// Stores the root of the backward graph of `out`. Fails if the graph has a leaf that is not
   /// trained.
   void keep_root(const chunk_state& chunk, in_flight& mb, const task& t,

@@ -113,7 +113,7 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
     at::Tensor out;
     const in_flight* folded_inside = nullptr;
     switch (l.what.kind) {
-      case task_kind::forward: out = forward(l.what, std::move(input)); break;
+      case task_kind::forward: out = forward(l.what, std::move(input), l.pass); break;
       case task_kind::backward: out = backward(l.what, std::move(input), false); break;
       case task_kind::backward_weight: {
         const bool is_its_turn = l.folds.count > 0 && l.folds.first == l.what.mb;
@@ -186,20 +186,23 @@ microbatch_layout stage_compute::impl::load_layout(const task& t) const {
   return guarded(compute_fault::data, to_string(t), [&] { return data_->layout(*step_, t.mb); });
 }
 
-at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
+at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward_pass pass) {
   auto& chunk = chunks_[t.chunk.value()];
   auto& mb = chunk.microbatches[t.mb.value()];
   RRFP_CHECK(!mb.stash && t.mb.value() >= chunk.folded, "an F that has not run in this step");
   const bool is_first = config_.shape.is_first(chunk.vs);
-  RRFP_CHECK(is_first != input.defined(), "every chunk but the first gets an activation");
-  if (!is_first) mb.input = meter_.take_in(aligned(std::move(input)));
-  if (!is_first && is_training()) mb.input.requires_grad_();
-  mb.stash = c10::make_intrusive<weight_stash>(&meter_);
+  const bool is_again = pass == forward_pass::again;
+  RRFP_CHECK((is_first || is_again) != input.defined(), "every chunk but the first gets its input");
+  if (input.defined()) {
+    mb.input = meter_.take_in(aligned(std::move(input)));
+    if (is_training()) mb.input.requires_grad_();
+  }
+  if (pass != forward_pass::early) mb.stash = c10::make_intrusive<weight_stash>(&meter_);
   mb.is_backward_done = false;
 
   lazy_microbatch batch(*this, t);
   at::Tensor out;
-  if (config_.recompute || !is_training()) {
+  if (config_.recompute || !is_training() || pass == forward_pass::early) {
     const at::NoGradGuard no_grad;
     const auto unused = c10::make_intrusive<weight_stash>();
     out = call_module(chunk, t, mb.input, *unused, batch);
@@ -207,6 +210,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input) {
     out = call_module(chunk, t, mb.input, *mb.stash, batch);
     keep_root(chunk, mb, t, out);
   }
+  if (is_again) return {};
   if (config_.shape.is_last(chunk.vs)) {
     record_loss(t, out, batch.text().tokens);
     return {};

@@ -92,6 +92,11 @@ void add_dispatch(std::vector<key>& table) {
                "Mode `ready` with a fixed schedule: only the first `window` tasks of the sequence "
                "that are not launched yet may run, besides those of the oldest microbatch; W fills "
                "the time. 0: no window.");
+  keys.integer(
+      "early_forwards", &o::early_forwards, {0, 65536}, "forwards",
+      "Mode `ready`: while a stage has nothing else to do, F of up to so many microbatches "
+      "may run before they have a slot. The next stage gets their output, and F runs again "
+      "when there is a slot. With `auto`: where simulation finds it quicker.");
   keys.limit(
       "weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt},
       "Launches into which each W is divided in mode `ready`, so that a B that arrives waits "

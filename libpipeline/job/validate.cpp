@@ -381,8 +381,25 @@ status check_window(const job& j, const provenance& from, bool has_sequences) {
                                            text_of(j.dispatch.window));
 }
 
-/// A program feeds its microbatches in its own order.
+status check_early_forwards(const job& j, const provenance& from) {
+  const auto number = j.dispatch.early_forwards;
+  if (number == 0) return success();
+  if (j.dispatch.mode == dispatch_mode::in_order)
+    return from.blame("dispatch.early_forwards",
+                      "expected 0 in mode in-order, got " + text_of(number));
+  if (j.dispatch.slot_unit == slot_unit_kind::chunk)
+    return from.blame("dispatch.early_forwards",
+                      "expected 0 with dispatch.slot_unit = \"chunk\", got " + text_of(number));
+  if (j.dispatch.window == 0) return success();
+  return from.blame("dispatch.early_forwards", "expected 0 with a window, got " + text_of(number) +
+                                                   from.note("dispatch.window"));
+}
+
+/// A program feeds its microbatches in its own order, and its modules run each F once.
 status check_fed(const job& j, const provenance& from) {
+  if (j.dispatch.early_forwards != 0)
+    return from.blame("dispatch.early_forwards", "expected 0 for the modules of a program, got " +
+                                                     text_of(j.dispatch.early_forwards));
   if (j.dispatch.admit == admission::loaded) return success();
   return from.blame("dispatch.admission", "expected \"loaded\" for the batches of a program, got " +
                                               in_quotes(name(j.dispatch.admit)));
@@ -416,6 +433,7 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
   if (auto free = check_choice(j, from, !(*policies)->candidates().empty()); !free) return free;
   const auto* sequences = (*policies)->sequences();
   if (auto window = check_window(j, from, sequences != nullptr); !window) return window;
+  if (auto early = check_early_forwards(j, from); !early) return early;
   if (sequences == nullptr || j.dispatch.mode == dispatch_mode::ready) return success();
   return check_sequence_limits(j, *sequences, from);
 }

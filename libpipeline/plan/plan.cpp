@@ -1,5 +1,6 @@
 #include <rrfp/plan/plan.hpp>
 
+#include <string>
 #include <utility>
 
 #include <rrfp/base/check.hpp>
@@ -110,10 +111,18 @@ result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registr
   p.policies = std::move(*policies);
   for (const auto& candidate : p.policies->candidates())
     if (simulate::keeps_limits(simulation_of(p, 1), candidate)) p.strategies.push_back(candidate);
-  const strategy of_job{[policies = p.policies](stage_id s) { return policies->make(s); },
-                        j.dispatch.mode, j.dispatch.window, j.dispatch.weight_pieces.value_or(0),
-                        std::string{p.policies->name()}};
-  if (p.strategies.empty()) p.strategies.push_back(of_job);
+  const auto early = j.dispatch.early_forwards;
+  const strategy of_job{
+      .make_policy = [policies = p.policies](stage_id s) { return policies->make(s); },
+      .mode = j.dispatch.mode,
+      .window = j.dispatch.window,
+      .weight_pieces = j.dispatch.weight_pieces.value_or(0),
+      .early_forwards = early,
+      .name = std::string{p.policies->name()}};
+  if (p.strategies.empty())
+    p.strategies.push_back(of_job);
+  else
+    add_early_forwards(p.strategies, early, p.shape.stages);
   if (of_job.mode == dispatch_mode::ready || p.policies->sequences() != nullptr) return p;
 
   const auto costs = nominal_costs(j);

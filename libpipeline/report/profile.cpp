@@ -54,7 +54,8 @@ std::vector<launched> whole_tasks(const std::vector<launched>& pieces) {
 std::vector<launched> launches_of(const traced_run& run, step_id first, step_id last) {
   std::vector<launched> all;
   for (const auto& t : run.tasks)
-    if (t.step >= first && t.step <= last)
+    // After an early F, the second pass takes as long and sends nothing.
+    if (t.step >= first && t.step <= last && t.pass != forward_pass::again)
       all.push_back(
           {{t.replica, t.step, t.stage, t.what, t.end - t.begin, t.end - t.begin - t.delay},
            t.piece.number,

@@ -196,6 +196,8 @@ class reader {
       t.piece.number = index(args, "piece", traced_pieces_max);
       if (t.piece.number >= t.piece.count) throw malformed{"expected \"piece\" below \"pieces\""};
     }
+    if (args.contains("pass"))
+      t.pass = named(args, "pass", {forward_pass::early, forward_pass::again});
     t.begin = time(e, "ts");
     t.end = t.begin + time(e, "dur");
     t.decided = std::min(time(args, "decided_us"), t.begin);

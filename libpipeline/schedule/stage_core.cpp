@@ -1,6 +1,7 @@
 #include <rrfp/schedule/stage_core.hpp>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "priority_bitmap.hpp"
@@ -16,6 +17,7 @@ constexpr auto none = ranking::none;
 struct progress {
   rank_set forward_ranks = 0;   ///< the input of F has arrived there
   rank_set backward_ranks = 0;  ///< the gradient has arrived there
+  bool forward_early = false;   ///< F has run early
   bool forward_launched = false;
   bool backward_launched = false;
   bool weight_due = false;  ///< a W or BW was launched, folded or not
@@ -36,6 +38,8 @@ class stage_core::impl {
         backwards_of_(config_.shape.microbatches),
         admission_(ranking_.size()),
         forwards_(ranking_.size()),
+        again_(ranking_.size()),
+        due_again_(ranking_.size()),
         others_(ranking_.size()) {
     RRFP_CHECK(config_.shape.validate().ok(), "the shape must be valid");
     RRFP_CHECK(config_.stage.value() < config_.shape.stages, "the stage must belong to the shape");
@@ -46,6 +50,11 @@ class stage_core::impl {
                "a window is for ready mode");
     RRFP_CHECK(config_.window == 0 || ranking_.hint().lanes() == 1,
                "a window needs a policy with one lane");
+    RRFP_CHECK(config_.early_forwards == 0 || config_.mode == dispatch_mode::ready,
+               "early forwards are for ready mode");
+    RRFP_CHECK(
+        config_.early_forwards == 0 || (config_.window == 0 && config_.limit.activations == 0),
+        "early forwards go without a window and a limit of activations");
     all_ranks_ = all_ranks(config_.ranks);
     actions_.reserve(config_.lookahead + 2);
   }
@@ -79,12 +88,13 @@ class stage_core::impl {
       if (slots_.holds(mb)) s.holders.push_back(mb);
     for (std::size_t i = 0; i < progress_.size(); ++i) {
       const auto& p = progress_[i];
-      s.progress.push_back({p.forward_ranks, p.backward_ranks, p.forward_launched,
+      s.progress.push_back({p.forward_ranks, p.backward_ranks, p.forward_early, p.forward_launched,
                             p.backward_launched, i % microbatches < fold_next_[i / microbatches]});
     }
     for (const auto& r : running_) {
-      const auto& [seq, t, why, folds, piece] = r.launched;
+      const auto& [seq, t, why, folds, piece, pass] = r.launched;
       auto& done = s.progress[config_.shape.index(t.mb, t.chunk)];
+      if (pass == forward_pass::early) done.forward_early = false;
       if (t.kind == task_kind::forward) done.forward_done = false;
       if (is_backward(t.kind)) done.backward_done = false;
       for (auto mb = folds.first.value(); mb < folds.first.value() + folds.count; ++mb)
@@ -123,10 +133,12 @@ class stage_core::impl {
     std::fill(piece_next_.begin(), piece_next_.end(), 0);
     std::fill(backwards_of_.begin(), backwards_of_.end(), 0);
     weight_pieces_ = weight_pieces_of(e);
-    forwards_launched_ = backwards_launched_ = oldest_unfinished_ = ready_count_ = 0;
+    forwards_launched_ = backwards_launched_ = early_ = oldest_unfinished_ = ready_count_ = 0;
     left_.fill();
     admission_.clear();
     forwards_.clear();
+    again_.clear();
+    due_again_.clear();
     others_.clear();
     ranking_.hint().reset();
   }
@@ -196,14 +208,19 @@ class stage_core::impl {
   }
 
   bool is_ready(std::uint32_t at) const {
-    return others_.test(at) || forwards_.test(at) || admission_.test(at);
+    return others_.test(at) || forwards_.test(at) || admission_.test(at) || again_.test(at) ||
+           due_again_.test(at);
   }
 
   void offer_backward(microbatch_id mb, chunk_id chunk) {
     const auto& p = progress_of(mb, chunk);
-    if (p.backward_launched || !p.forward_launched) return;
-    if (p.backward_ranks == all_ranks_ || on_last_virtual_stage(chunk))
-      mark_ready(position(task_kind::backward, mb, chunk));
+    if (p.backward_launched || (p.backward_ranks != all_ranks_ && !on_last_virtual_stage(chunk)))
+      return;
+    if (p.forward_launched) return mark_ready(position(task_kind::backward, mb, chunk));
+    const auto forward = position(task_kind::forward, mb, chunk);
+    if (!again_.test(forward)) return;
+    again_.erase(forward);
+    due_again_.insert(forward);
   }
 
   /// In ready mode, W waits for its turn to be folded. In-order mode may run W earlier; it then
@@ -221,6 +238,7 @@ class stage_core::impl {
   struct candidate {
     std::uint32_t position = none;
     reason why;
+    bool is_early = false;
   };
 
   bool run_ahead_bound() const {
@@ -257,6 +275,26 @@ class stage_core::impl {
         continue;
       }
       return {best, reason_for(best, lane, bound_before || blocked < best)};
+    }
+    return running_.empty() ? best_of_spare_time() : candidate{};
+  }
+
+  /// If nothing else can run: the second pass of an F whose gradient has not arrived. Else an F
+  /// that waits for a slot runs early.
+  candidate best_of_spare_time() const {
+    for (const auto number : ranking_.order(view())) {
+      const auto lane = ranking_.lane(number);
+      auto blocked = none;
+      const auto at = best_taker(again_, lane, blocked);
+      if (at != none) return {at, reason_for(at, lane, true)};
+    }
+    if (early_ >= config_.early_forwards || run_ahead_bound()) return {};
+    for (const auto number : ranking_.order(view())) {
+      const auto lane = ranking_.lane(number);
+      for (auto at = admission_.first_in(lane.begin, lane.end); at != none;
+           at = admission_.first_in(at + 1, lane.end))
+        if (!on_last_virtual_stage(ranking_.at(at).chunk))
+          return {at, reason_for(at, lane, true), true};
     }
     return {};
   }
@@ -335,15 +373,21 @@ class stage_core::impl {
     return best;
   }
 
-  /// The best-ranked microbatch that waits for a slot, or else the oldest one. If neither may take
-  /// a slot, trying more of them is not worth the time.
   std::uint32_t best_admission(lane_range lane, std::uint32_t& blocked) const {
-    const auto first = admission_.first_in(lane.begin, lane.end);
+    return std::min(best_taker(admission_, lane, blocked), best_taker(due_again_, lane, blocked));
+  }
+
+  /// Of the F in `waiting`: that of the best-ranked microbatch, or else of the oldest one. If
+  /// neither may take a slot, trying more of them is not worth the time.
+  std::uint32_t best_taker(const priority_bitmap& waiting, lane_range lane,
+                           std::uint32_t& blocked) const {
+    const auto first = waiting.first_in(lane.begin, lane.end);
     if (first == none) return none;
     const bool bound = run_ahead_bound();
     const auto allowed = [&](std::uint32_t at) {
       const auto mb = ranking_.at(at).mb;
-      return (!bound || mb.value() == oldest_unfinished_) && slots_.may_take(mb);
+      if (bound && mb.value() != oldest_unfinished_) return false;
+      return (&waiting != &admission_ || leaves_slots_to_early(mb)) && slots_.may_take(mb);
     };
     if (allowed(first)) return first;
     blocked = std::min(blocked, first);
@@ -351,20 +395,33 @@ class stage_core::impl {
     if (oldest.value() == config_.shape.microbatches) return none;
     return best_of_chunks([&](chunk_id c) {
       const auto at = position(task_kind::forward, oldest, c);
-      return lane.contains(at) && admission_.test(at) && allowed(at) ? at : none;
+      return lane.contains(at) && waiting.test(at) && allowed(at) ? at : none;
     });
+  }
+
+  /// The next free slots are for F that ran early: until then their first pass has only cost time.
+  bool leaves_slots_to_early(microbatch_id mb) const {
+    return early_ == 0 || mb.value() == slots_.oldest_waiting() ||
+           (config_.limit.bytes == 0 && slots_.use().slots + early_ < config_.limit.slots);
   }
 
   void start(const candidate& chosen) {
     const auto t = ranking_.at(chosen.position);
     auto& p = progress_of(t.mb, t.chunk);
     launch l{launch_seq{next_seq_++}, t, chosen.why, {t.mb, 0}, piece_of(t)};
-    if (l.piece.is_last()) {
+    if (chosen.is_early)
+      l.pass = forward_pass::early;
+    else if (t.kind == task_kind::forward && p.forward_early)
+      l.pass = forward_pass::again;
+    if (l.ends_task()) {
       left_.erase(chosen.position);
       --ready_count_;
     }
     if (t.kind == task_kind::forward) {
-      start_forward(chosen.position, t, p);
+      if (l.ends_task())
+        start_forward(chosen.position, t, p);
+      else
+        start_early(chosen.position, p);
     } else if (l.piece.is_last()) {
       others_.erase(chosen.position);
       if (is_backward(t.kind)) {
@@ -375,7 +432,8 @@ class stage_core::impl {
       if (has_weight(t.kind)) l.folds = fold(t, p);
       offer_weight(t.mb, t.chunk);
     }
-    ranking_.hint().launched(t);
+    // To the hint, an F has run when its output is sent.
+    if (l.pass != forward_pass::again) ranking_.hint().launched(t);
     waiting_.reset();
     running_.push_back({l, all_ranks_});
     actions_.emplace_back(l);
@@ -397,22 +455,33 @@ class stage_core::impl {
     return piece;
   }
 
+  void start_early(std::uint32_t at, progress& p) {
+    admission_.erase(at);
+    again_.insert(at);
+    p.forward_early = true;
+    ++early_;
+  }
+
   void start_forward(std::uint32_t at, const task& t, progress& p) {
     forwards_.erase(at);
-    if (admission_.test(at)) {
-      admission_.erase(at);
+    const std::array waiting{&admission_, &again_, &due_again_};
+    for (auto* set : waiting) set->erase(at);
+    if (slots_.must_take(t.mb)) {
       slots_.take(t.mb);
       // Inputs of the other chunks may have arrived first; those F no longer need a slot.
-      for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
+      for (std::uint32_t c = 0; c < config_.shape.chunks && !slots_.must_take(t.mb); ++c) {
         const auto other = position(task_kind::forward, t.mb, chunk_id{c});
-        if (slots_.must_take(t.mb) || !admission_.test(other)) continue;
-        admission_.erase(other);
-        forwards_.insert(other);
+        for (auto* set : waiting) {
+          if (!set->test(other)) continue;
+          set->erase(other);
+          forwards_.insert(other);
+        }
       }
     }
     slots_.activation_begins();
     p.forward_launched = true;
     ++forwards_launched_;
+    if (p.forward_early) --early_;
     offer_backward(t.mb, t.chunk);
   }
 
@@ -451,9 +520,13 @@ class stage_core::impl {
     }
     for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
-      const auto head = ready_count_ != 0 ? std::min(admission_.first_in(lane.begin, lane.end),
-                                                     forwards_.first_in(lane.begin, lane.end))
-                                          : left_.first_in(lane.begin, lane.end);
+      const auto first = [&](const priority_bitmap& of) {
+        return of.first_in(lane.begin, lane.end);
+      };
+      const auto head =
+          ready_count_ == 0
+              ? left_.first_in(lane.begin, lane.end)
+              : std::min({first(admission_), first(forwards_), first(again_), first(due_again_)});
       if (head == none) continue;
       if (ready_count_ != 0) return {wait_cause::memory, ranking_.at(head)};
       return {wait_cause::input, awaited_task(ranking_.at(head))};
@@ -510,13 +583,17 @@ class stage_core::impl {
   std::vector<std::uint32_t> fold_next_;     ///< by chunk: the next microbatch to fold
   std::vector<std::uint32_t> piece_next_;    ///< by chunk: the next piece of the W that is due
   std::vector<std::uint32_t> backwards_of_;  ///< by microbatch: backwards launched
-  /// Ready tasks: F that still need a slot; F that do not; B, W and BW.
+  /// Ready tasks: F that still need a slot; F that do not; F that ran early and have no slot yet,
+  /// before and after their gradient has arrived; B, W and BW.
   priority_bitmap admission_;
   priority_bitmap forwards_;
+  priority_bitmap again_;
+  priority_bitmap due_again_;
   priority_bitmap others_;
   std::uint32_t weight_pieces_ = 1;
   std::uint32_t forwards_launched_ = 0;
   std::uint32_t backwards_launched_ = 0;
+  std::uint32_t early_ = 0;  ///< F that have run early and not again
   std::uint32_t oldest_unfinished_ = 0;
   std::uint64_t next_seq_ = 0;
   bool aborted_ = false;

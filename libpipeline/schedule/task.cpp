@@ -51,6 +51,15 @@ std::optional<task> task_of(std::string_view text) {
   return to_string(t) == text ? std::optional{t} : std::nullopt;
 }
 
+std::string_view name(forward_pass p) {
+  switch (p) {
+    case forward_pass::once: return "once";
+    case forward_pass::early: return "early";
+    case forward_pass::again: return "again";
+  }
+  return "?";
+}
+
 std::string_view name(choice c) {
   switch (c) {
     case choice::hint_head: return "hint_head";

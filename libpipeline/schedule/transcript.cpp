@@ -27,7 +27,8 @@ std::string line_of(const launch& a) {
   const auto piece = a.piece.count == 1 ? ""
                                         : " piece " + std::to_string(a.piece.number) + "/" +
                                               std::to_string(a.piece.count);
-  return "launch " + std::to_string(a.seq.value()) + " " + to_string(a.what) + piece + " " +
+  const auto pass = a.pass == forward_pass::once ? "" : " " + std::string(name(a.pass));
+  return "launch " + std::to_string(a.seq.value()) + " " + to_string(a.what) + piece + pass + " " +
          std::string(name(a.why.why)) + " " + std::to_string(a.why.skipped) + " folds " +
          std::to_string(a.folds.first.value()) + "+" + std::to_string(a.folds.count);
 }

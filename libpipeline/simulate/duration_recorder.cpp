@@ -33,9 +33,10 @@ void duration_recorder::on_task(const task_span& ran) {
   auto& took = in_pieces_[shape_.virtual_stage(ran.stage, t.chunk).value()];
   const auto& piece = ran.what.piece;
   took = (piece.number == 0 ? 0 : took) + ran.end - ran.begin;
-  if (piece.is_last()) table_.set_compute(ran.step, ran.stage, t, took);
+  if (ran.what.ends_task()) table_.set_compute(ran.step, ran.stage, t, took);
   const auto at = index(shape_.virtual_stage(ran.stage, t.chunk), t.mb);
-  if (t.kind == task_kind::forward) forward_ended_[at] = ran.end;
+  if (t.kind == task_kind::forward && ran.what.pass != forward_pass::again)
+    forward_ended_[at] = ran.end;
   if (is_backward(t.kind)) backward_ended_[at] = ran.end;
 }
 

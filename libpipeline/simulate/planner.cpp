@@ -18,6 +18,8 @@ constexpr std::size_t history_steps = 2;
 constexpr double newest_share_min = 0.1;
 /// A strategy replaces the chosen one if it is quicker by more than this.
 constexpr double gain_min = 0.002;
+/// A strategy with early forwards computes more, so it must be quicker by this in addition.
+constexpr double early_gain_min = 0.015;
 
 /// All tasks are alike, and messages take no time.
 class even_costs final : public cost_model {
@@ -191,8 +193,11 @@ void planner::simulate_all(step_id step, std::uint32_t draws) {
 }
 
 void planner::choose() {
+  const auto ratio = [&](std::uint32_t i) {
+    return scores_[i].ratio + (plan_.strategies[i].early_forwards != 0 ? early_gain_min : 0);
+  };
   for (std::uint32_t i = 0; i < scores_.size(); ++i)
-    if (scores_[i].ratio < scores_[choice_].ratio * (1 - gain_min)) choice_ = i;
+    if (ratio(i) < ratio(choice_) * (1 - gain_min)) choice_ = i;
 }
 
 step_choice planner::choice(step_id step) {
@@ -263,7 +268,7 @@ class measured_steps final : public observer {
     const auto time = ran.end - ran.begin;
     if (t.kind == task_kind::forward) {
       took_.forward[at] = time;
-      forward_ended_[at] = ran.end;
+      if (ran.what.pass != forward_pass::again) forward_ended_[at] = ran.end;
     } else if (is_backward(t.kind)) {
       took_.backward[at] = time;
       backward_ended_[at] = ran.end;

@@ -177,16 +177,17 @@ class simulation {
 
   void begin_task(std::uint32_t s) {
     auto& stage = stages_[s];
-    const auto& [seq, t, why, folds, piece] = stage.queue.front();
+    const auto& [seq, t, why, folds, piece, pass] = stage.queue.front();
     end_idle(s);
     stage.ran_in_step = true;
     stage.task_began = now_;
     const auto whole = costs_.compute(step_, stage_id{s}, t);
     RRFP_CHECK(whole >= 0, "a duration must not be negative");
     const auto duration = piece.share_of(whole) + plan_.launch_cost;
-    bound_.add_task(plan_.shape.virtual_stage(stage_id{s}, t.chunk), stage_id{s}, t, duration);
+    if (pass != forward_pass::early)
+      bound_.add_task(plan_.shape.virtual_stage(stage_id{s}, t.chunk), stage_id{s}, t, duration);
     report_.stages[s].busy += duration;
-    if (piece.is_last()) report_.stages[s].order.push_back(t);
+    if (stage.queue.front().ends_task()) report_.stages[s].order.push_back(t);
     queue_.push(timed_event::task_end(now_ + duration, s));
   }
 
@@ -196,6 +197,7 @@ class simulation {
     if (watcher_ != nullptr)
       watcher_->on_task({step_, stage_id{s}, finished, stage.task_began, now_});
     const auto t = finished.what;
+    const bool has_output = finished.pass != forward_pass::again;
     if (blocking()) {
       if (send(s, t)) {
         stage.sending = true;
@@ -205,7 +207,7 @@ class simulation {
       if (!stage.sending) notify_finished(s);
     } else {
       notify_finished(s);
-      send(s, t);
+      if (has_output) send(s, t);
       if (!stage.queue.empty()) begin_task(s);
     }
   }

@@ -50,7 +50,8 @@ bool pipeline::is_ready(const todo& t) const {
   const auto vs = shape_.virtual_stage(t.stage, t.what.chunk);
   const place here{vs.value(), t.what.mb.value()};
   switch (t.what.kind) {
-    case task_kind::forward: return shape_.is_first(vs) || activations_.contains(here);
+    case task_kind::forward:
+      return t.pass == forward_pass::again || shape_.is_first(vs) || activations_.contains(here);
     case task_kind::backward:
     case task_kind::backward_weight:
       return is_forward_done_.contains(here) && (shape_.is_last(vs) || gradients_.contains(here));
@@ -84,17 +85,23 @@ void pipeline::run(const todo& t) {
   const place here{vs.value(), t.what.mb.value()};
   launch l;
   l.what = t.what;
+  l.pass = t.pass;
   at::Tensor input;
-  if (t.what.kind == task_kind::forward && !shape_.is_first(vs)) {
-    input = activations_.extract(here).mapped();
+  if (t.what.kind == task_kind::forward && !shape_.is_last(vs) && !options_.one_by_one &&
+      t.pass == forward_pass::once && random_() % 4 == 0) {
+    l.pass = forward_pass::early;
+    tasks_.push_back({t.stage, t.what, forward_pass::again});
   }
+  const bool takes_input = l.pass != forward_pass::again;
+  if (t.what.kind == task_kind::forward && !shape_.is_first(vs) && takes_input)
+    input = activations_.extract(here).mapped();
   if (is_backward(t.what.kind) && !shape_.is_last(vs)) input = gradients_.extract(here).mapped();
   if (has_weight(t.what.kind)) l.folds = folds_after(here);
   auto& stage = *stages_[t.stage.value()];
   if (t.what.kind == task_kind::weight && l.folds.count > 0) run_pieces(stage, l);
   const auto out = stage.run(l, std::move(input));
   if (t.what.kind == task_kind::forward) {
-    is_forward_done_[here] = true;
+    if (l.ends_task()) is_forward_done_[here] = true;
     if (out.defined()) activations_[{here.first + 1, here.second}] = out;
   } else if (is_backward(t.what.kind)) {
     is_backward_done_[here] = true;

@@ -55,6 +55,7 @@ class pipeline {
   struct todo {
     stage_id stage;
     task what;
+    forward_pass pass = forward_pass::once;
   };
   using place = std::pair<std::uint32_t, std::uint32_t>;  // virtual stage, microbatch
 

@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include <rrfp/compute/model.hpp>
+#include <rrfp/compute/stage_compute.hpp>
 
 namespace rrfp::compute::test {
 
@@ -55,6 +56,7 @@ double norm_of(std::span<const parameter> parameters) {
 training_result train_plainly(const job::model_options& model, const job::train_options& train,
                               std::uint32_t microbatches, const batch_source& data,
                               std::uint64_t steps) {
+  prepare_compute_thread();
   const auto whole = make_model_chunk(model, virtual_stage_id{0}, 1, train.seed).value();
   const auto parameters = whole->parameters();
   std::vector<at::Tensor> values;

@@ -321,6 +321,18 @@ TEST_CASE("A window is refused where it means nothing, and slots by chunk beside
         "x.toml:3: dispatch.slot_bytes: expected 0 with dispatch.slot_unit = \"chunk\", got 100");
 }
 
+TEST_CASE("Early forwards are refused in order, in a window and with slots by chunk") {
+  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nearly_forwards = 5\n";
+  CHECK(refusal(job) == "accepted");
+  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
+  CHECK(refusal(job + "mode = \"in-order\"") ==
+        "x.toml:4: dispatch.early_forwards: expected 0 in mode in-order, got 5");
+  CHECK(refusal(job + "slot_unit = \"chunk\"") ==
+        "x.toml:4: dispatch.early_forwards: expected 0 with dispatch.slot_unit = \"chunk\", got 5");
+  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 3") ==
+        "x.toml:4: dispatch.early_forwards: expected 0 with a window, got 5");
+}
+
 TEST_CASE("A policy that chooses for each step refuses keys that choose too") {
   const std::string job = "[pipeline]\nstages = 4\n[dispatch]\npolicy = \"auto\"\n";
   CHECK(refusal(job) == "accepted");

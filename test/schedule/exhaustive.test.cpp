@@ -121,7 +121,7 @@ class stage_automaton {
     } else if (event < decide_event()) {
       const rank_id rank{event - bits_.count()};
       const auto ended = live_->finish(rank);
-      if (const auto sent = output_of(setup_.shape, stage_, ended.what, rank))
+      if (const auto sent = output_of(setup_.shape, stage_, ended, rank))
         state.sent[sent->stage] |= std::uint64_t{1} << bits_.of(sent->what);
     }
     state.undecided = when_ == decisions::lazy && event != decide_event();
@@ -435,6 +435,23 @@ TEST_CASE("Nor with W in pieces") {
     }
   }
   all.report("every order, W in pieces");
+}
+
+TEST_CASE("Nor when forwards run before they have memory") {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() * shape.microbatches > 8) continue;
+    for (const bool fused : {true, false}) {
+      for (const auto& hint : hints_for(shape, fused)) {
+        for (const auto& [limit, bytes] : limits_for(shape.microbatches)) {
+          pipeline_setup setup{shape, 1, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
+          setup.early_forwards = 1 + shape.microbatches % 2;
+          all.add(setup, decisions::eager, hint.name);
+        }
+      }
+    }
+  }
+  all.report("every order, early forwards");
 }
 
 TEST_CASE("Nor when a window limits the choice") {

@@ -62,6 +62,8 @@ pipeline_setup random_setup(random_source& random) {
     setup.hints = sequence_hints(shape, sequences);
     if (random.one_in(2)) setup.window = random.between(1, 8);
   }
+  if (setup.window == 0 && setup.limit.activations == 0 && random.one_in(3))
+    setup.early_forwards = random.between(1, 8);
   return setup;
 }
 
@@ -201,7 +203,7 @@ void run_in_order(random_source& random) {
   auto setup = random_setup(random);
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
-  setup.window = 0;
+  setup.window = setup.early_forwards = 0;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {
     auto& order = sequences[random.below(sequences.size())];

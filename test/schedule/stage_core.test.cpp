@@ -77,6 +77,96 @@ decide
   CHECK(core.step_complete());
 }
 
+TEST_CASE("An F without a slot runs early while nothing else can, and again once it has one") {
+  auto config = first_of_two(3);
+  config.limit.slots = 1;
+  config.early_forwards = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+decide
+finished 0 rank 0
+decide
+  launch 1 F1 early memory_bound 1 folds 1+0
+arrived B0 rank 0
+arrived B1 rank 0
+finished 1 rank 0
+decide
+  launch 2 BW0 hint_head 0 folds 0+1
+finished 2 rank 0
+decide
+  launch 3 F1 again hint_head 0 folds 1+0
+finished 3 rank 0
+decide
+  launch 4 BW1 hint_head 0 folds 1+1
+finished 4 rank 0
+decide
+  launch 5 F2 only_choice 0 folds 2+0
+finished 5 rank 0
+decide
+  wait input BW2
+arrived B2 rank 0
+decide
+  launch 6 BW2 only_choice 0 folds 2+1
+finished 6 rank 0
+decide
+  wait complete
+)";
+  CHECK(replayed(core, text) == text);
+  CHECK(core.step_complete());
+}
+
+TEST_CASE("Early forwards are limited in number, and none runs on the last virtual stage") {
+  auto config = first_of_two(3);
+  config.limit.slots = 1;
+  config.early_forwards = 1;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto first = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 early memory_bound 1 folds 1+0
+finished 1 rank 0
+decide
+  wait memory F1
+)";
+  CHECK(replayed(core, first) == first);
+  const auto state = core.snapshot();
+  CHECK_FALSE(state.is_done(task_of("F1").value()));
+  CHECK(state.has_sent_output_of(task_of("F1").value()));
+
+  stage_config folded;
+  folded.shape = {2, 2, 2, placement::v};
+  folded.limit.slots = 1;
+  folded.early_forwards = 2;
+  stage_core first_and_last{folded, oldest_first(folded.shape, true)};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 F1 early only_choice 3 folds 1+0
+finished 1 rank 0
+arrived F1.1 rank 0
+decide
+  wait memory F1
+)";
+  CHECK(replayed(first_and_last, text) == text);
+}
+
 TEST_CASE("The last virtual stage needs no gradient from another stage") {
   const auto config = last_of_two(1);
   stage_core core{config, oldest_first(config.shape, true)};
@@ -840,7 +930,8 @@ TEST_CASE("A snapshot tells arrivals, running launches, slots and finished tasks
   CHECK(now.holders.size() == 1);
   replayed(core, "finished 1 rank 0\nfinished 1 rank 1");
   now = core.snapshot();
-  CHECK(now.progress_of(microbatch_id{0}, chunk_id{0}) == chunk_progress{3, 3, true, true, true});
+  CHECK(now.progress_of(microbatch_id{0}, chunk_id{0}) ==
+        chunk_progress{3, 3, false, true, true, true});
   CHECK(now.is_done(bw0));
   CHECK(now.holders.empty());
 

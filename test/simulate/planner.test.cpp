@@ -63,6 +63,25 @@ TEST_CASE("without jitter a planned step is as quick as the best strategy, and a
       }
 }
 
+TEST_CASE("forwards run early if that is quicker by more than 1.5 %") {
+  const auto chosen = [](double link_ms) {
+    stage_costs_options options;
+    options.activation_ms = options.gradient_ms = link_ms;
+    const auto shape = linear(8, 32);
+    const auto costs = std::make_shared<stage_costs>(*stage_costs::make(shape, options));
+    auto p = automatic(shape, {.slots = 8}, 2);
+    p.strategies.resize(1);
+    p.strategies.push_back(p.strategies.front());
+    p.strategies.back().early_forwards = 16;
+    const auto plain = last_step(p, p.strategies[0], *costs);
+    const auto early = last_step(p, p.strategies[1], *costs);
+    CHECK((early < plain) == (link_ms > 0));
+    return run_automatic(p, *costs, costs).steps.back().chosen.strategy;
+  };
+  CHECK(chosen(1.0) == 1);
+  CHECK(chosen(0.0) == 0);
+}
+
 TEST_CASE("a plan needs no expected times once a step was measured") {
   // Messages so slow that a schedule in order is the best, which nothing but a measurement tells.
   stage_costs_options options;

@@ -121,6 +121,11 @@ TEST_CASE("at equal memory BFW+ gains over BFW, and more on a V whose chunks are
   plus.strategies.front().weight_pieces = 1;
   CHECK(baseline / total_ms(plus, jitter) > 1.01);
 
+  auto early = plan_of("bfw_plus", dispatch_mode::ready);
+  early.limit.slots = 16;
+  early.strategies.front().early_forwards = 32;
+  CHECK(total_ms(plus, jitter) / total_ms(early, jitter) > 1.02);
+
   const pipeline_shape folded{16, 2, 64, placement::v};
   auto v = plan_of("bfw_plus", dispatch_mode::ready, folded);
   v.limit.activations = 32;

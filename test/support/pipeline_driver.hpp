@@ -22,9 +22,17 @@ struct pipeline_setup {
   std::vector<hint_table> hints;          ///< by stage
   std::uint32_t weight_pieces = 1;
   std::uint32_t window = 0;
+  std::uint32_t early_forwards = 0;
 
   stage_config config(std::uint32_t stage) const {
-    return {shape, stage_id{stage}, ranks, lookahead, mode, limit, window};
+    return {.shape = shape,
+            .stage = stage_id{stage},
+            .ranks = ranks,
+            .lookahead = lookahead,
+            .mode = mode,
+            .limit = limit,
+            .window = window,
+            .early_forwards = early_forwards};
   }
 };
 
@@ -38,10 +46,12 @@ struct message {
 
 /// The message of a launch that ended on one rank, if any: F sends forward, B and BW send back.
 inline std::optional<message> output_of(const pipeline_shape& shape, std::uint32_t stage,
-                                        const task& t, rank_id rank) {
+                                        const launch& ended, rank_id rank) {
+  const auto& t = ended.what;
   const auto vs = shape.virtual_stage(stage_id{stage}, t.chunk);
   const bool forward = t.kind == task_kind::forward;
-  if (t.kind == task_kind::weight || (forward ? shape.is_last(vs) : shape.is_first(vs)))
+  if (ended.pass == forward_pass::again || t.kind == task_kind::weight ||
+      (forward ? shape.is_last(vs) : shape.is_first(vs)))
     return std::nullopt;
   const auto to = shape.at(virtual_stage_id{forward ? vs.value() + 1 : vs.value() - 1});
   const auto kind = forward ? task_kind::forward : task_kind::backward;
@@ -81,14 +91,14 @@ class pipeline_driver {
   }
   void finish(std::uint32_t stage, std::uint32_t rank) {
     const auto ended = stages_[stage].finish(rank_id{rank});
-    if (const auto sent = output_of(setup_.shape, stage, ended.what, rank_id{rank}))
+    if (const auto sent = output_of(setup_.shape, stage, ended, rank_id{rank}))
       messages_.push_back(*sent);
   }
 
   std::span<const action> decide(std::uint32_t stage) {
     const auto actions = stages_[stage].decide();
     for (const auto& a : actions)
-      if (const auto* l = std::get_if<launch>(&a); l != nullptr && l->piece.is_last())
+      if (const auto* l = std::get_if<launch>(&a); l != nullptr && l->ends_task())
         launched_[stage].push_back(l->what);
     return actions;
   }

@@ -142,11 +142,12 @@ class stage_model {
       append(text, p.forward_ranks, config_.ranks);
       append(text, p.backward_ranks, config_.ranks);
       text += static_cast<char>(p.forward_launched | p.backward_launched << 1 | p.weight_due << 2 |
-                                p.fold_launched << 3 | p.fold_ended << 4);
+                                p.fold_launched << 3 | p.fold_ended << 4 | p.forward_early << 5);
     }
     for (const auto pieces : pieces_launched_) text += static_cast<char>(pieces);
     for (const auto& r : queue_) {
       text += static_cast<char>(r.what.piece.number);
+      text += static_cast<char>(r.what.pass);
       text += static_cast<char>(row_of(r.what.what.kind));
       text += static_cast<char>(r.what.what.mb.value());
       text += static_cast<char>(r.what.what.chunk.value());
@@ -162,6 +163,7 @@ class stage_model {
   struct pair_state {
     std::uint64_t forward_ranks = 0;
     std::uint64_t backward_ranks = 0;
+    bool forward_early = false;
     bool forward_launched = false;
     bool backward_launched = false;
     bool weight_due = false;
@@ -317,11 +319,12 @@ class stage_model {
   /// Whether an F is ready, and none that is may run.
   bool forward_blocked() const {
     bool seen = false;
+    first_looked_at looked_at{};
     for (std::size_t at = 0; at < ranked_.size(); ++at) {
       const auto& t = ranked_[at];
       if (launched_[at] || t.kind != task_kind::forward || !is_ready(t)) continue;
-      bool admission_seen = seen;
-      if (may_run(t, admission_seen)) return false;
+      if (is_for_spare_time(t)) continue;
+      if (may_run(t, looked_at)) return false;
       seen = true;
     }
     return seen;
@@ -334,12 +337,12 @@ class stage_model {
     for (int attempt = 0; attempt < 3; ++attempt) {
       std::uint32_t skipped = 0;
       bool blocked = false;
-      bool admission_seen = false;
+      first_looked_at looked_at{};
       for (std::size_t at = 0; at < ranked_.size(); ++at) {
         const auto& t = ranked_[at];
         if (launched_[at]) continue;
         const bool in_window = skipped < config_.window;
-        const bool runs = is_ready(t) && may_run(t, admission_seen);
+        const bool runs = is_ready(t) && may_run(t, looked_at);
         blocked = blocked || (in_window && is_ready(t) && !runs);
         const bool open = attempt == 0   ? in_window
                           : attempt == 1 ? t.mb.value() == oldest && t.kind != task_kind::weight
@@ -364,12 +367,12 @@ class stage_model {
     const auto all_ready = ready();
     for (const auto lane : lane_sequence()) {
       std::uint32_t skipped = 0;
-      bool admission_seen = false;
+      first_looked_at looked_at{};
       for (std::size_t at = 0; at < ranked_.size(); ++at) {
         const auto& t = ranked_[at];
         if (launched_[at] || lanes_[at] != lane) continue;
-        if (is_ready(t)) {
-          if (may_run(t, admission_seen)) {
+        if (is_ready(t) && !is_for_spare_time(t)) {
+          if (may_run(t, looked_at)) {
             const auto why = all_ready == 1 ? choice::only_choice
                              : blocked      ? choice::memory_bound
                              : skipped == 0 ? choice::hint_head
@@ -381,17 +384,71 @@ class stage_model {
         ++skipped;
       }
     }
+    return queue_.empty() ? choose_for_spare_time() : std::nullopt;
+  }
+
+  /// F that have run early, and not again.
+  std::uint32_t early() const {
+    std::uint32_t count = 0;
+    for (const auto& p : pairs_) count += p.forward_early && !p.forward_launched;
+    return count;
+  }
+  /// The second pass of an F that has no slot and whose gradient has not arrived.
+  bool is_for_spare_time(const task& t) const {
+    const auto& p = pair_of(t.mb, t.chunk);
+    return t.kind == task_kind::forward && p.forward_early && !holds(t.mb) &&
+           p.backward_ranks != all_ranks();
+  }
+
+  /// Such a second pass, or else an F that waits for memory and runs early.
+  std::optional<launch> choose_for_spare_time() const {
+    const auto run_ahead = config_.limit.run_ahead;
+    const bool may_begin =
+        early() < config_.early_forwards && (run_ahead == 0 || forwards_ahead() < run_ahead);
+    for (const bool again : {true, false}) {
+      for (const auto lane : lane_sequence()) {
+        std::uint32_t skipped = 0;
+        first_looked_at looked_at{};
+        for (std::size_t at = 0; at < ranked_.size(); ++at) {
+          const auto& t = ranked_[at];
+          if (launched_[at] || lanes_[at] != lane) continue;
+          const bool last =
+              config_.shape.is_last(config_.shape.virtual_stage(config_.stage, t.chunk));
+          const bool ran = pair_of(t.mb, t.chunk).forward_early;
+          const bool open =
+              again ? is_for_spare_time(t) && may_run(t, looked_at)
+                    : may_begin && t.kind == task_kind::forward && is_ready(t) && !ran && !last;
+          if (open) {
+            auto l =
+                launch_of(t, {ready() == 1 ? choice::only_choice : choice::memory_bound, skipped});
+            if (!again) l.pass = forward_pass::early;
+            return l;
+          }
+          ++skipped;
+        }
+      }
+    }
     return std::nullopt;
   }
 
-  bool may_run(const task& t, bool& admission_seen) const {
+  /// Whether an F that needs a slot and has not run early, one that has and whose gradient has
+  /// arrived, one that has and whose gradient has not, was looked at.
+  using first_looked_at = std::array<bool, 3>;
+
+  bool may_run(const task& t, first_looked_at& looked_at) const {
     if (t.kind != task_kind::forward) return true;
     const bool forbidden = run_ahead_forbids(t.mb);
     if (config_.limit.activations == 0 && holds(t.mb)) return !forbidden;
+    const bool ran_early = pair_of(t.mb, t.chunk).forward_early;
     // Under a byte limit the core looks at the best-ranked of a lane and at the oldest, no further.
-    const bool first = !std::exchange(admission_seen, true);
-    if (config_.limit.bytes != 0 && !first && t.mb.value() != oldest_without_slot()) return false;
-    return !forbidden && slot_free_for(t.mb);
+    const auto group = !ran_early ? 0 : is_for_spare_time(t) ? 2 : 1;
+    const bool first = !std::exchange(looked_at[group], true);
+    const bool oldest = t.mb.value() == oldest_without_slot();
+    if (config_.limit.bytes != 0 && !first && !oldest) return false;
+    const bool leaves_slots =
+        ran_early || oldest || early() == 0 ||
+        (config_.limit.bytes == 0 && memory().slots + early() < config_.limit.slots);
+    return !forbidden && leaves_slots && slot_free_for(t.mb);
   }
 
   std::optional<launch> choose_in_order() const {
@@ -406,6 +463,8 @@ class stage_model {
 
   launch launch_of(const task& t, reason why) const {
     launch l{launch_seq{next_seq_}, t, why, {t.mb, 0}, {}};
+    if (t.kind == task_kind::forward && pair_of(t.mb, t.chunk).forward_early)
+      l.pass = forward_pass::again;
     if (t.kind == task_kind::weight) {
       l.piece = {pieces_launched_[t.chunk.value()], weight_pieces_};
       if (!l.piece.is_last()) return l;
@@ -423,8 +482,14 @@ class stage_model {
         static_cast<std::size_t>(std::find(ranked_.begin(), ranked_.end(), t) - ranked_.begin());
     expect(at < ranked_.size() && !launched_[at], "a task is launched once a step");
     auto& p = pair_of(t.mb, t.chunk);
-    if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
     ++next_seq_;
+    if (l.pass == forward_pass::early) {
+      expect(!std::exchange(p.forward_early, true), "an F runs early once");
+      hint_->launched(t);
+      queue_.push_back({l, 0});
+      return;
+    }
+    if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
     if (t.kind == task_kind::weight) {
       auto& pieces = pieces_launched_[t.chunk.value()];
       expect(l.piece.number == pieces, "the pieces of a W run in order");
@@ -450,7 +515,7 @@ class stage_model {
              "folds follow the numbers of the microbatches");
       folded.fold_launched = true;
     }
-    hint_->launched(t);
+    if (l.pass != forward_pass::again) hint_->launched(t);
     queue_.push_back({l, 0});
     expect_limits_kept();
   }
@@ -486,11 +551,11 @@ class stage_model {
     }
     if (config_.window != 0 && all_ready != 0) {
       std::uint32_t skipped = 0;
-      bool admission_seen = false;
+      first_looked_at looked_at{};
       const auto head = std::find(launched_.begin(), launched_.end(), false) - launched_.begin();
       for (std::size_t at = 0; at < ranked_.size() && skipped < config_.window; ++at) {
         if (launched_[at]) continue;
-        if (is_ready(ranked_[at]) && !may_run(ranked_[at], admission_seen))
+        if (is_ready(ranked_[at]) && !may_run(ranked_[at], looked_at))
           return {wait_cause::memory, ranked_[at]};
         ++skipped;
       }

@@ -28,6 +28,7 @@ struct traced_task {
   launch_seq seq;
   task what;
   task_piece piece;
+  forward_pass pass = forward_pass::once;
   reason why;
   nanoseconds decided = 0;
   nanoseconds begin = 0;

@@ -106,6 +106,15 @@ struct task_piece {
   bool operator==(const task_piece&) const = default;
 };
 
+/// What an F sends and keeps.
+enum class forward_pass : std::uint8_t {
+  once,   ///< sends its output and keeps the activations that B needs
+  early,  ///< before memory is free: sends its output and keeps only its input
+  again,  ///< after an early pass: keeps the activations and sends nothing
+};
+
+std::string_view name(forward_pass p);
+
 /// Run this task on every rank of the stage, after all launches with smaller sequence numbers.
 struct launch {
   launch_seq seq;
@@ -113,7 +122,10 @@ struct launch {
   reason why;
   fold_range folds;  ///< of a W in pieces: with the last one
   task_piece piece = {};
+  forward_pass pass = forward_pass::once;  ///< of an F
 
+  /// Whether nothing of the task is left after this launch.
+  bool ends_task() const { return piece.is_last() && pass != forward_pass::early; }
   bool operator==(const launch&) const = default;
 };
 

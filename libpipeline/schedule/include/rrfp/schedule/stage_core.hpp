@@ -4,11 +4,11 @@
 /// `decide` it fills the stage's launch queue (one running launch and `lookahead` more) with the
 /// best-ranked tasks that are ready and fit into memory, or reports what the stage waits for.
 ///
-/// Invariants: each task is launched once per step, and only when its inputs are on every rank of
-/// the stage. Launches run in the order of their numbers, so a launch finds the results of earlier
-/// launches of its stage. Each chunk folds weight gradients in the order of the microbatch numbers,
-/// whatever order the backwards ran in. In ready mode the stage never waits while a ready task
-/// fits.
+/// Invariants: each task is launched once per step (an F twice if it ran early, a W once for each
+/// piece), and only when its inputs are on every rank of the stage. Launches run in the order of
+/// their numbers, so a launch finds the results of earlier launches of its stage. Each chunk folds
+/// weight gradients in the order of the microbatch numbers, whatever order the backwards ran in. In
+/// ready mode the stage never waits while a ready task fits.
 ///
 /// The actor runtime and the simulator drive the same class, and a recorded run replayed through it
 /// gives the same actions. No clock, thread, file or random source. Not thread-safe. An event that
@@ -51,6 +51,12 @@ struct stage_config {
   /// Ready mode: launches into which each W is divided; 0: as many as the policy wants. In-order
   /// mode does not divide W.
   std::uint32_t weight_pieces = 1;
+  /// Ready mode without a window or a limit of activations: the number of F that may have run early
+  /// and not again. While nothing else can run, an F that waits for a slot runs without one: the
+  /// next stage gets its input, and F runs again once it has a slot. Not on the last virtual stage.
+  /// This cannot deadlock, because slots are taken and freed as if the early F had not run. (A
+  /// limit of activations relies on all F of a microbatch running before its first B.)
+  std::uint32_t early_forwards = 0;
 };
 
 class stage_core {
@@ -63,7 +69,7 @@ class stage_core {
 
   stage_core(stage_config config, std::unique_ptr<policy> hint);
   /// step_began::strategy chooses from `ways`, which must not be empty. They may differ in mode,
-  /// window, weight_pieces and policy alone.
+  /// window, weight_pieces, early_forwards and policy alone.
   explicit stage_core(std::vector<way> ways);
   stage_core(stage_core&&) noexcept;
   stage_core& operator=(stage_core&&) noexcept;

@@ -28,8 +28,9 @@ struct running_launch {
 
 /// One microbatch on one chunk. Done means finished on every rank.
 struct chunk_progress {
-  rank_set activation = 0;  ///< ranks that have the input of F
-  rank_set gradient = 0;    ///< ranks that have the input of B or BW
+  rank_set activation = 0;     ///< ranks that have the input of F
+  rank_set gradient = 0;       ///< ranks that have the input of B or BW
+  bool forward_early = false;  ///< F has run early
   bool forward_done = false;
   bool backward_done = false;
   bool weight_done = false;  ///< the weight gradient is folded
@@ -57,6 +58,8 @@ struct stage_snapshot {
     return progress[std::size_t{chunk.value()} * microbatches + mb.value()];
   }
   bool is_done(const task& t) const;
+  /// Whether the task, done or run early, has left its output to the next stage.
+  bool has_sent_output_of(const task& t) const;
   /// The task of the same microbatch and chunk that `t` waits for: F before B and BW, B before W.
   std::optional<task> own_task_before(const task& t) const;
 };

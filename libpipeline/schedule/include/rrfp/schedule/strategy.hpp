@@ -18,15 +18,20 @@ struct strategy {
   /// In-order mode needs policies with one lane (a sequence).
   policy_factory make_policy;
   dispatch_mode mode = dispatch_mode::ready;
-  /// The next two: as in stage_config.
+  /// The next three: as in stage_config.
   std::uint32_t window = 0;
   std::uint32_t weight_pieces = 0;
+  std::uint32_t early_forwards = 0;
   /// For reports.
   std::string name = {};
 };
 
+/// Adds the first strategy with up to `most` early forwards, and with half as many as stages.
+void add_early_forwards(std::vector<strategy>& strategies, std::uint32_t most,
+                        std::uint32_t stages);
+
 /// The core of a stage that can run each step by any of the strategies. `config` gives the rest:
-/// its mode, window and weight_pieces are replaced. The policies must pass check_policy().
+/// what a strategy has itself is replaced. The policies must pass check_policy().
 stage_core make_stage_core(const stage_config& config, const std::vector<strategy>& strategies);
 
 }  // namespace rrfp
