@@ -149,23 +149,24 @@ int check_command(const command_options& options) {
   std::string checked_data, image_line;
   for (const auto& j : job::variants(*loaded)) {
     if (auto found = actors::check_device(j); !found) return end_with(found.failure());
-    const auto data = opener.open(j);
-    if (!data) return end_with(data.failure());
-    const auto setup = actors::make_session_setup(j, policies::registry(), *data);
+    const auto opened = opener.open(j);
+    if (!opened) return end_with(opened.failure());
+    const auto setup = actors::make_session_setup(j, policies::registry(), *opened);
     if (!setup) return end_with(setup.failure());
     // Runs of a comparison that train on the same data decode it once.
+    const auto& data = opened->training;
     const auto this_data =
-        *data ? fmt::format("{} {} {} {}", data::fingerprint_text(**data), j.train.seed,
-                            j.train.steps, j.data.order == job::sample_order::file)
-              : std::string{};
-    if (*data && this_data != checked_data) {
-      auto line = decode_images(j, **data, limit, end);
+        data ? fmt::format("{} {} {} {}", data::fingerprint_text(*data), j.train.seed,
+                           j.train.steps, j.data.order == job::sample_order::file)
+             : std::string{};
+    if (data && this_data != checked_data) {
+      auto line = decode_images(j, *data, limit, end);
       if (!line) return end_with(line.failure());
       checked_data = this_data;
       image_line = *std::move(line);
     }
     if (const int code = print_plan(j, *setup, options.local_nodes); code != exit_done) return code;
-    if (*data && !(*data)->report().empty()) print("data: {}\n{}\n", (*data)->report(), image_line);
+    if (data && !data->report().empty()) print("data: {}\n{}\n", data->report(), image_line);
   }
   return exit_done;
 }

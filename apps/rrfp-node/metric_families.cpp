@@ -88,15 +88,16 @@ void add_job(collection& to, const metrics::job_counters& j) {
         j.bubble_fraction.value());
   to.family("rrfp_step_seconds", "Duration of steps.", MetricType::Histogram)
       .histogram({}, j.step_time);
-  if (!j.strategies.empty()) {
-    to.family("rrfp_strategy_steps_total", "Steps by the strategy that the planner chose.",
-              MetricType::Counter);
-    for (const auto& s : j.strategies)
-      to.counter({{"strategy", s.name}}, static_cast<double>(s.steps.value()));
-    gauge("rrfp_forecast_ratio",
-          "Forecast of the planner over the time of the last step's tasks; 0: no forecast.",
-          j.forecast_ratio.value());
-  }
+  to.family("rrfp_strategy_steps_total", "Steps by the strategy that policy auto chose.",
+            MetricType::Counter);
+  for (const auto& known : j.strategies)
+    to.counter({{"strategy", known.name}}, static_cast<double>(known.steps.value()));
+  gauge("rrfp_forecast_ratio",
+        "Forecast of policy auto over the time of the last step's tasks; 0: no forecast.",
+        j.forecast_ratio.value());
+  counter("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
+  gauge("rrfp_eval_loss", "Mean loss over the tokens of the last evaluation, in nats; 0: none yet.",
+        j.eval_loss.value());
   counter("rrfp_checkpoints_total", "Checkpoints that were saved.", j.checkpoints);
   counter("rrfp_checkpoint_failures_total", "Checkpoints that could not be saved.",
           j.checkpoint_failures);

@@ -67,6 +67,12 @@ std::string progress::line(const actors::step_summary& s) const {
                      s.bubble_fraction * 100, minutes_and_seconds(rest));
 }
 
+void progress::evaluation(const actors::evaluation_summary& e) {
+  if (silent_) return;
+  note(fmt::format("{}  step {}/{}  held-out loss {:.4f}  {} tokens in {:.1f} s", run_, e.step,
+                   steps_, e.loss, e.tokens, e.seconds));
+}
+
 void progress::note(const std::string& text) {
   if (live_) print("\r{:<{}}\r", "", std::exchange(width_, 0));
   print("{}\n", text);

@@ -17,6 +17,8 @@ class progress {
   progress(job::progress_kind kind, std::string run, std::uint64_t first, std::uint64_t steps);
 
   void step(const actors::step_summary& s);
+  /// Prints a separate line after an evaluation.
+  void evaluation(const actors::evaluation_summary& e);
   /// Prints a separate line, even if progress is switched off.
   void note(const std::string& text);
   /// Ends the line that is being overwritten.

@@ -61,6 +61,16 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
   write(text_of(line));
 }
 
+void json_log::evaluation(const job::job& run, const actors::evaluation_summary& e) {
+  if (file_ == nullptr) return;
+  write(text_of({{"event", "evaluation"},
+                 {"run", run.name},
+                 {"step", e.step},
+                 {"loss", e.loss},
+                 {"tokens", e.tokens},
+                 {"seconds", e.seconds}}));
+}
+
 void json_log::checkpoint(const job::job& run, const actors::checkpoint_report& r) {
   if (file_ == nullptr) return;
   json line{{"event", "checkpoint"}, {"run", run.name}, {"step", r.step}};
@@ -106,6 +116,10 @@ void json_log::summary(const job::job& run, const actors::run_result& r) {
             {"loss_first", s.loss_first},
             {"loss_last", s.loss_last},
             {"losses_xxh64", hex(s.losses_xxh64)}};
+  if (s.eval_loss) {
+    line["eval_loss"] = *s.eval_loss;
+    line["eval_losses_xxh64"] = hex(s.eval_losses_xxh64);
+  }
   if (r.how == actors::ending::done) line["weights_xxh64"] = hex(s.weights_xxh64);
   line["step_ms_p50"] = s.step_ms_p50;
   line["bubble_fraction"] = s.bubble_fraction;
@@ -158,25 +172,31 @@ bool must_agree(const job::job& a, const job::job& b) {
 std::string table_of(const std::vector<finished_run>& runs) {
   std::size_t width = 3;
   bool on_devices = false;
+  bool evaluated = false;
   for (const auto& r : runs) {
     width = std::max(width, r.run.name.size());
     on_devices = on_devices || r.summary.device_memory().reserved > 0;
+    evaluated = evaluated || r.summary.eval_loss;
   }
   std::string text;
   const auto add = [&](std::string_view run, std::string_view ms, std::string_view speed_up,
                        std::string_view bubble, std::string_view slots, std::string_view peak,
-                       std::string_view device, std::string_view loss, std::string_view weights) {
+                       std::string_view device, std::string_view loss, std::string_view held_out,
+                       std::string_view weights) {
     text += fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  ", run, width, ms, speed_up,
                         bubble, slots, peak);
     if (on_devices) text += fmt::format("{:>10}  ", device);
-    text += fmt::format("{:>8}  {}\n", loss, weights);
+    text += fmt::format("{:>8}  ", loss);
+    if (evaluated) text += fmt::format("{:>8}  ", held_out);
+    text += fmt::format("{}\n", weights);
   };
-  add("run", "step ms", "speed-up", "bubble", "slots", "peak MiB", "GPU MiB", "loss", "weights");
+  add("run", "step ms", "speed-up", "bubble", "slots", "peak MiB", "GPU MiB", "loss", "held-out",
+      "weights");
   for (const auto& r : runs) {
     const auto& s = r.summary;
     const bool computes = r.run.device.kind != job::device_kind::emulated;
     if (s.steps == 0) {
-      add(r.run.name, "-", "-", "-", "-", "-", "-", "-", hex(s.weights_xxh64));
+      add(r.run.name, "-", "-", "-", "-", "-", "-", "-", "-", hex(s.weights_xxh64));
       continue;
     }
     const auto speed_up = runs[0].summary.steps == 0
@@ -186,7 +206,9 @@ std::string table_of(const std::vector<finished_run>& runs) {
         fmt::format("{:.1f} %", s.bubble_fraction * 100), fmt::format("{}", s.peak_slots()),
         fmt::format("{:.1f}", mebibytes(s.peak_bytes())),
         fmt::format("{:.1f}", mebibytes(s.device_memory().allocated_peak)),
-        computes ? fmt::format("{:.4f}", s.loss_last) : "-", computes ? hex(s.weights_xxh64) : "-");
+        computes ? fmt::format("{:.4f}", s.loss_last) : "-",
+        s.eval_loss ? fmt::format("{:.4f}", *s.eval_loss) : "-",
+        computes ? hex(s.weights_xxh64) : "-");
   }
   return text;
 }

@@ -22,6 +22,7 @@ class json_log {
   ~json_log();
 
   void step(const job::job& run, const actors::step_summary& s);
+  void evaluation(const job::job& run, const actors::evaluation_summary& e);
   void checkpoint(const job::job& run, const actors::checkpoint_report& r);
   void resume(const job::job& run, const checkpoint::found_checkpoint& from);
   void summary(const job::job& run, const actors::run_result& r);

@@ -36,7 +36,10 @@ struct prepared_run {
 /// Nodes that read different files would train on a mixture of them.
 status agree_on_data(const checked_run& run, const status& mine, const node_context& context) {
   if (context.members == nullptr) return mine;
-  const auto own = run.data ? data::fingerprint_text(*run.data) : std::string{};
+  const auto& [training, held_out] = run.data;
+  std::string own;
+  for (const auto* source : {training.get(), held_out.get()})
+    if (source != nullptr) own += data::fingerprint_text(*source);
   const auto fingerprints =
       actors::agree(*context.members, mine ? result<std::string>{own} : mine.failure());
   if (!fingerprints) return fingerprints.failure();
@@ -62,6 +65,11 @@ result<prepared_run> prepare(const job::job& j, actors::session_setup setup, std
       display->step(s);
       log.step(j, s);
     };
+  setup.on_evaluation = [&log, j,
+                         display = run.display.get()](const actors::evaluation_summary& e) {
+    display->evaluation(e);
+    log.evaluation(j, e);
+  };
   setup.on_checkpoint = [&log, j, display = run.display.get()](const actors::checkpoint_report& r) {
     if (r.failure.empty())
       display->note(line_of(r));
@@ -115,7 +123,8 @@ int compare_runs(const std::vector<finished_run>& runs) {
     // lacks, and the learning rate may have changed between them.
     if (r.summary.first_step != first.summary.first_step) continue;
     if (r.summary.weights_xxh64 == first.summary.weights_xxh64 &&
-        r.summary.losses_xxh64 == first.summary.losses_xxh64) {
+        r.summary.losses_xxh64 == first.summary.losses_xxh64 &&
+        r.summary.eval_losses_xxh64 == first.summary.eval_losses_xxh64) {
       print("{} and {}: losses and weights are equal to the last bit\n", first.run.name,
             r.run.name);
     } else {
@@ -178,7 +187,7 @@ int train(std::vector<checked_run> runs, const training_options& options,
       if (!log) return code;
       break;
     }
-    const auto data = std::exchange(checked.data, nullptr);
+    const auto data = std::exchange(checked.data, {}).training;
     if (const auto report = data ? data->report() : std::string{};
         context.leads() && report != printed_report) {
       printed_report = report;

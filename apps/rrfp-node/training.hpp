@@ -36,7 +36,7 @@ struct node_context : actors::job_node {
 /// A run with what it reads from this machine, opened and checked.
 struct checked_run {
   job::job options;
-  std::shared_ptr<const data::source> data;  ///< null on an emulated device
+  actors::job_data data;
   actors::session_setup setup;
 };
 

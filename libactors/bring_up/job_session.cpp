@@ -14,6 +14,7 @@
 #include <rrfp/data/source.hpp>
 #include <rrfp/weather/weather.hpp>
 
+#include "held_out.hpp"
 #include "microbatch_sizes.hpp"
 
 namespace rrfp::actors {
@@ -120,21 +121,37 @@ status check_device(const job::job& j) {
   return success();
 }
 
-result<std::shared_ptr<const data::source>> data_opener::open(const job::job& j) {
-  if (j.device.kind == job::device_kind::emulated) return std::shared_ptr<const data::source>{};
+result<std::shared_ptr<const data::source>> data_opener::open(const job::job& j,
+                                                              const job::data_options& d,
+                                                              const std::string& key,
+                                                              opened& last) {
   data::source_config config;
-  config.data = j.data;
+  config.data = d;
   config.seed = j.train.seed;
   config.microbatches = j.pipeline.microbatches * j.pipeline.replicas;
   config.vocabulary = j.model.vocabulary;
   config.patch = j.model.vision.patch;
   config.image_token = j.model.vision.image_token;
-  if (last_ != nullptr && config == of_last_) return last_;
-  auto opened = data::open_source(config);
-  if (!opened) return job::blame(j, data::key_of(j.data), opened.message());
-  of_last_ = std::move(config);
-  last_ = std::move(*opened);
-  return last_;
+  if (last.source != nullptr && config == last.config) return last.source;
+  auto source = data::open_source(config);
+  if (!source) return job::blame(j, key, source.message());
+  last = {std::move(config), std::move(*source)};
+  return last.source;
+}
+
+result<job_data> data_opener::open(const job::job& j) {
+  job_data data;
+  if (j.device.kind == job::device_kind::emulated) return data;
+  auto training = open(j, j.data, std::string{data::key_of(j.data)}, training_);
+  if (!training) return training.failure();
+  data.training = std::move(*training);
+  if (const auto d = job::held_out_data(j)) {
+    const auto kind = data::key_of(*d).substr(std::string_view{"data."}.size());
+    auto held_out = open(j, *d, "eval." + std::string{kind}, held_out_);
+    if (!held_out) return held_out.failure();
+    data.held_out = std::move(*held_out);
+  }
+  return data;
 }
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
@@ -162,19 +179,23 @@ result<session_setup> make_setup_without_model(const job::job& j, const policy_r
 }
 
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
-                                         std::shared_ptr<const data::source> data) {
+                                         const job_data& data) {
   const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
   auto made = setup_for(j, *dispatch, replica_id{0});
   if (!made) return made;
   auto& setup = *made;
-  if (data != nullptr) {
-    setup.data = admitted(data, j, dispatch->shape);
+  if (data.training != nullptr) {
+    setup.data = admitted(data.training, j, dispatch->shape);
+    if (data.held_out != nullptr) {
+      setup.data = with_held_out(setup.data, data.held_out, j.eval.batches);
+      setup.evaluation = {j.eval.every, j.eval.batches};
+    }
     setup.expected = times_by_size(setup.data, j, dispatch->shape);
   }
   // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
-  if (data != nullptr && j.dispatch.slot_bytes != 0) {
+  if (data.training != nullptr && j.dispatch.slot_bytes != 0) {
     setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape,
                         sized = setup.data](step_id step, stage_id s, microbatch_id mb) {
       const auto sizes =
@@ -205,7 +226,7 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
     if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
     return chunk;
   };
-  setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.get(), weights.get()));
+  setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.training.get(), weights.get()));
   if (j.device.kind == job::device_kind::cuda) {
     auto found = accelerated_devices_of(j);
     if (!found) return found.failure();

@@ -241,11 +241,12 @@ class session::impl {
       std::unique_ptr<work_queue> planning;
       if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
       job = spawn_detached<job_actor>(
-          system, job_setup{setup_.train, setup_.on_request,
-                            setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint,
-                            context, plan_of_steps(), setup_.expected, std::move(planning),
-                            setup_.hang_timeout_s, setup_.on_step, setup_.on_checkpoint,
-                            [&](run_result r) { job_over.set_value(std::move(r)); }});
+          system,
+          job_setup{setup_.train, setup_.on_request,
+                    setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint, context,
+                    plan_of_steps(), setup_.expected, std::move(planning), setup_.evaluation,
+                    setup_.hang_timeout_s, setup_.on_step, setup_.on_evaluation,
+                    setup_.on_checkpoint, [&](run_result r) { job_over.set_value(std::move(r)); }});
       context->actors.bind({actor_kind::job}, job);
     }
     const auto node = actors::spawn<node_actor>(

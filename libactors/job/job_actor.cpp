@@ -28,6 +28,7 @@ job_core_options core_options(const job_setup& setup) {
   o.first_step = setup.first_step;
   o.steps = setup.train.steps;
   o.on_request = setup.on_request;
+  if (!setup.on_request) o.evaluation = setup.evaluation;
   if (setup.checkpoint)
     o.saves = {setup.checkpoint->every,
                std::chrono::nanoseconds{setup.checkpoint->save_time_max}.count()};
@@ -177,9 +178,20 @@ void job_actor::carry_out(const job_action::finish_step& a) {
     count(summary);
     if (planner_) finish_planned(a.step, summary);
   }
+  if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
+    return finish_batch();
   if (setup_.on_step) setup_.on_step(summary);
   // The first node runs the job and has called on_step.
   for (std::size_t n = 1; n < nodes_.size(); ++n) post(nodes_[n], step_over{summary});
+}
+
+void job_actor::finish_batch() {
+  const auto e = totals_.finish_batch(setup_.evaluation->batches);
+  if (!e) return;
+  auto& counters = setup_.context->counters->job;
+  counters.evaluations.add();
+  counters.eval_loss.set(e->loss);
+  if (setup_.on_evaluation) setup_.on_evaluation(*e);
 }
 
 void job_actor::finish_planned(step_id step, const step_summary& s) {

@@ -37,8 +37,10 @@ struct job_setup {
   std::shared_ptr<const simulate::cost_model> expected;
   /// Plans the steps if they may run by several strategies.
   std::unique_ptr<work_queue> planning_thread;
+  std::optional<job_core_options::evaluating> evaluation;
   double hang_timeout_s = 60;
   std::function<void(const step_summary&)> on_step;
+  std::function<void(const evaluation_summary&)> on_evaluation;
   std::function<void(const checkpoint_report&)> on_checkpoint;
   /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
   std::function<void(run_result)> on_end;
@@ -81,6 +83,7 @@ class job_actor : public actor_base {
   void carry_out(const job_action::set_timer& a);
   void carry_out(const job_action::end& a);
 
+  void finish_batch();
   void finish_planned(step_id step, const step_summary& s);
   void count(const step_summary& s);
   template <class Message>

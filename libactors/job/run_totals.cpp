@@ -101,9 +101,24 @@ const step_summary& run_totals::finish_step(std::int64_t now) {
   return summary_;
 }
 
+std::optional<evaluation_summary> run_totals::finish_batch(std::uint32_t batches) {
+  evaluation_.loss += summary_.loss * static_cast<double>(summary_.tokens);
+  evaluation_.tokens += summary_.tokens;
+  evaluation_.seconds += summary_.step_ms / 1e3;
+  if (++batches_ < batches) return std::nullopt;
+  batches_ = 0;
+  auto e = std::exchange(evaluation_, {});
+  e.step = run_.first_step + run_.steps;
+  if (e.tokens > 0) e.loss /= static_cast<double>(e.tokens);
+  eval_losses_.push_back(e.loss);
+  return e;
+}
+
 run_summary run_totals::finish_run(std::int64_t now) const {
   auto s = run_;
   s.losses_xxh64 = XXH64(losses_.data(), losses_.size() * sizeof(double), 0);
+  s.eval_losses_xxh64 = XXH64(eval_losses_.data(), eval_losses_.size() * sizeof(double), 0);
+  if (!eval_losses_.empty()) s.eval_loss = eval_losses_.back();
   s.step_ms_p50 = median(step_ms_);
   s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
   s.seconds = seconds(now);

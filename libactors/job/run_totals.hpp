@@ -31,6 +31,9 @@ class run_totals {
   std::int64_t step_began() const { return step_began_; }
   /// Counts the step if it trains.
   const step_summary& finish_step(std::int64_t now);
+  /// Adds the evaluation step that finish_step() returned last to the evaluation of `batches` steps
+  /// that is under way. After its last batch: the evaluation; `step`: complete training steps.
+  std::optional<evaluation_summary> finish_batch(std::uint32_t batches);
   /// The losses, times and idle share of the whole run.
   run_summary finish_run(std::int64_t now) const;
 
@@ -44,6 +47,9 @@ class run_totals {
   std::map<stage_key, stage_step_ended> outcomes_;
   step_summary summary_;
   std::vector<double> losses_;
+  std::vector<double> eval_losses_;
+  evaluation_summary evaluation_;  ///< under way; `loss` is a sum
+  std::uint32_t batches_ = 0;      ///< of it, finished
   std::vector<double> step_ms_;
   simulate::step_choice chosen_;
   std::vector<simulate::chosen_step> chosen_steps_;

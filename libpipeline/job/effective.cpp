@@ -14,6 +14,21 @@ pipeline_shape effective_shape(const job& j) {
           j.pipeline.layout.value_or(by_chunks)};
 }
 
+std::optional<data_options> held_out_data(const job& j) {
+  const auto& e = j.eval;
+  if (e.text.empty() && e.jsonl.empty() && e.tokens.empty() && e.images.empty() && e.shapes == 0)
+    return std::nullopt;
+  auto held_out = j.data;
+  held_out.text = e.text;
+  held_out.jsonl = e.jsonl;
+  held_out.tokens = e.tokens;
+  held_out.images = e.images;
+  held_out.shapes = e.shapes;
+  held_out.shapes_seed = e.shapes_seed;
+  held_out.order = sample_order::file;
+  return held_out;
+}
+
 memory_limit effective_limit(const job& j, stage_id stage) {
   RRFP_CHECK(stage.value() < j.pipeline.stages, "the stage must belong to the job");
   memory_limit limit{0, j.dispatch.slot_bytes, j.dispatch.run_ahead};

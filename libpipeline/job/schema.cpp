@@ -243,6 +243,28 @@ void add_data(std::vector<key>& table) {
       "Leave out the images of `images` or `shapes`, to measure what the text alone predicts.");
 }
 
+void add_eval(std::vector<key>& table) {
+  section_keys<eval_options> keys{table, "eval", &job::eval};
+  using o = eval_options;
+  keys.texts(
+      "text", &o::text, path_rule::files, "text or an array of them",
+      "Held-out data, as `data.text`; at most one of `text`, `jsonl`, `tokens`, `images` and "
+      "`shapes`. The other keys of `[data]` hold for it, too.");
+  keys.texts("jsonl", &o::jsonl, path_rule::files, "text or an array of them", "As `data.jsonl`.");
+  keys.texts("tokens", &o::tokens, path_rule::files, "text or an array of them",
+             "As `data.tokens`.");
+  keys.texts("images", &o::images, path_rule::files, "text or an array of them",
+             "As `data.images`.");
+  keys.integer("shapes", &o::shapes, {0, samples_max}, "samples", "As `data.shapes`.");
+  keys.integer("shapes_seed", &o::shapes_seed, {}, "", "As `data.shapes_seed`.");
+  keys.integer("every", &o::every, {0, count_max}, "steps",
+               "Number of steps between two evaluations. The last step is always followed by one; "
+               "0: only that one.");
+  keys.integer("batches", &o::batches, {1, 65536}, "batches",
+               "Number of batches of an evaluation, each of as many samples as a step, from the "
+               "beginning of the data.");
+}
+
 void add_train(std::vector<key>& table) {
   section_keys<train_options> keys{table, "train", &job::train};
   using o = train_options;
@@ -523,6 +545,7 @@ std::vector<key> make_keys() {
   add_model(table);
   add_vision(table);
   add_data(table);
+  add_eval(table);
   add_train(table);
   add_jitter(table);
   add_cost(table);
@@ -546,6 +569,7 @@ const key_table<job>& job_keys() {
           {"model", "The decoder."},
           {"vision", "The vision transformer in front of the decoder."},
           {"data", "The training data: text, tokens, or text with images."},
+          {"eval", "Held-out data, and when to evaluate on it."},
           {"train", "The optimizer and the learning rate."},
           {"jitter", "Artificial delays, the same in every mode."},
           {"cost", "Expected task durations, used by simulations and as the scale of jitter."},

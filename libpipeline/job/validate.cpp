@@ -122,21 +122,23 @@ std::string unreadable(const std::string& path) {
 
 /// A key that provides data, and the files that it names.
 struct data_kind {
-  std::string_view key;
+  std::string key;
   bool is_given = false;
   const std::vector<std::string>* files = nullptr;
   bool is_byte_level = false;  ///< uses the ids of byte_level.hpp
+  bool has_images = false;
 };
 
-std::vector<data_kind> data_kinds(const data_options& d) {
-  return {{"data.text", !d.text.empty(), &d.text},
-          {"data.jsonl", !d.jsonl.empty(), &d.jsonl, true},
-          {"data.tokens", !d.tokens.empty(), &d.tokens},
-          {"data.images", !d.images.empty(), &d.images, true},
-          {"data.shapes", d.shapes > 0, nullptr, true}};
+/// `section`: "data", or "eval" for held-out data.
+std::vector<data_kind> data_kinds(const data_options& d, const std::string& section) {
+  return {{section + ".text", !d.text.empty(), &d.text},
+          {section + ".jsonl", !d.jsonl.empty(), &d.jsonl, true},
+          {section + ".tokens", !d.tokens.empty(), &d.tokens},
+          {section + ".images", !d.images.empty(), &d.images, true, true},
+          {section + ".shapes", d.shapes > 0, nullptr, true, true}};
 }
 
-status check_images(const job& j, const provenance& from) {
+status check_images(const job& j, const data_kind& given, const provenance& from) {
   const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
     if (list.size() == 1 || list.size() == 3) return success();
     return from.blame(key,
@@ -144,12 +146,11 @@ status check_images(const job& j, const provenance& from) {
   };
   if (auto mean = fits("data.image_mean", j.data.image_mean); !mean) return mean;
   if (auto deviation = fits("data.image_std", j.data.image_std); !deviation) return deviation;
-  if (j.data.blind && j.data.images.empty() && j.data.shapes == 0)
+  if (j.data.blind && !given.has_images)
     return from.blame("data.blind", "requires data.images or data.shapes, got neither");
-  const auto* key = !j.data.images.empty() ? "data.images" : "data.shapes";
-  const bool has_images = (!j.data.images.empty() || j.data.shapes > 0) && !j.data.blind;
+  const bool has_images = given.has_images && !j.data.blind;
   if (has_images && j.model.vision.layers == 0)
-    return from.blame(key, "expected vision.layers >= 1 or data.blind = true, got neither",
+    return from.blame(given.key, "expected vision.layers >= 1 or data.blind = true, got neither",
                       "vision.layers");
   if (!has_images || j.model.pretrained.empty()) return success();
   if (auto same = hugging_face::check_image_processor(j.model.pretrained, j.data); !same)
@@ -161,10 +162,10 @@ status check_images(const job& j, const provenance& from) {
 /// for them.
 status check_tokenizer(const job& j, std::string_view given, const provenance& from) {
   constexpr std::string_view key = "data.tokenizer";
-  if (given == "data.tokens") {
+  if (given.ends_with(".tokens")) {
     if (!j.data.tokenizer) return success();
-    return from.blame(
-        key, "expected \"auto\" with data.tokens, which already holds tokens, got \"bytes\"");
+    return from.blame(key, "expected \"auto\" with " + std::string{given} +
+                               ", which already holds tokens, got \"bytes\"");
   }
   if (j.model.pretrained.empty() || j.data.tokenizer) return success();
   return from.blame(given,
@@ -176,15 +177,14 @@ status check_tokenizer(const job& j, std::string_view given, const provenance& f
                     "model.pretrained");
 }
 
-status check_data(const job& j, const provenance& from) {
-  if (j.device.kind == device_kind::emulated) return success();  // reads no data
+status check_source(const job& j, const data_options& d, const std::string& section,
+                    const provenance& from) {
   const data_kind* given = nullptr;
-  const auto kinds = data_kinds(j.data);
+  const auto kinds = data_kinds(d, section);
   for (const auto& kind : kinds) {
     if (!kind.is_given) continue;
     if (given != nullptr)
-      return from.blame(kind.key,
-                        "expected one kind of data, got " + std::string{given->key} + " as well");
+      return from.blame(kind.key, "expected one kind of data, got " + given->key + " as well");
     given = &kind;
   }
   if (given == nullptr)
@@ -196,14 +196,21 @@ status check_data(const job& j, const provenance& from) {
     return from.blame("model.vocabulary",
                       "expected at least " + text_of(byte_level::vocabulary) +
                           " (256 byte values, the image token and the end token) with " +
-                          std::string{given->key} + ", got " + text_of(j.model.vocabulary) +
+                          given->key + ", got " + text_of(j.model.vocabulary) +
                           from.note("model.vocabulary"),
                       given->key);
   if (given->files != nullptr)
     for (const auto& path : *given->files)
       if (const auto why = unreadable(path); !why.empty())
         return from.blame(given->key, "cannot read " + path + ": " + why);
-  return check_images(j, from);
+  return check_images(j, *given, from);
+}
+
+status check_data(const job& j, const provenance& from) {
+  if (j.device.kind == device_kind::emulated) return success();  // reads no data
+  if (auto valid = check_source(j, j.data, "data", from); !valid) return valid;
+  const auto held_out = held_out_data(j);
+  return held_out ? check_source(j, *held_out, "eval", from) : success();
 }
 
 status check_checkpoint(const job& j, const provenance& from) {

@@ -99,7 +99,8 @@ class job_file {
 
 struct bits {
   std::string losses, weights;
-  double loss = 0;  ///< of the last step
+  std::string eval_losses;  ///< empty: no evaluation
+  double loss = 0;          ///< of the last step
   bool operator==(const bits&) const = default;
 };
 
@@ -110,7 +111,8 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
   INFO(nodes << " nodes: " << o.out << o.err);
   REQUIRE(o.code == 0);
   const auto summary = lines_of(job.at("out.jsonl")).back();
-  return {summary.at("losses_xxh64"), summary.at("weights_xxh64"), summary.at("loss_last")};
+  return {summary.at("losses_xxh64"), summary.at("weights_xxh64"),
+          summary.value("eval_losses_xxh64", ""), summary.at("loss_last")};
 }
 
 bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
@@ -231,6 +233,14 @@ TEST_CASE("texts with pictures train to the same bits on any nodes") {
   const auto sorted_alone = bits_of(job, 1, {sorted});
   CHECK_FALSE(sorted_alone == alone);
   CHECK(bits_of(job, 3, {sorted, jitter, {"dispatch.policy=auto"}}) == sorted_alone);
+  // Evaluations change no bit of the training, and have the same bits on any nodes.
+  const settings evaluated{"eval.shapes=20", "eval.every=1", "eval.batches=2"};
+  auto held_out = bits_of(job, 1, {evaluated});
+  CHECK(bits_of(job, 4, {evaluated, jitter}) == held_out);
+  CHECK(bits_of(job, 2, {evaluated, {"dispatch.mode=in-order", "dispatch.policy=gpipe"}}) ==
+        held_out);
+  CHECK(!std::exchange(held_out.eval_losses, {}).empty());
+  CHECK(held_out == alone);
   const settings two{"pipeline.tp=2"};
   const auto ranks = bits_of(job, 1, {two});
   CHECK(bits_of(job, 3, {two, jitter}) == ranks);

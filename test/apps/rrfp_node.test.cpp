@@ -104,6 +104,39 @@ TEST_CASE(
   CHECK_THAT(o.out, Contains("tp 2 ") && Contains("two replicas ") && !Contains("last bit"));
 }
 
+TEST_CASE("evaluations on held-out text come in time, in lines, JSON and the table, and the same") {
+  const scratch_folder folder;
+  auto arguments = short_run;
+  for (const auto* s :
+       {"eval.text=/usr/share/common-licenses/GPL-3", "eval.every=2", "eval.batches=3"})
+    arguments.insert(arguments.end(), {"--set", s});
+  arguments.insert(arguments.end(), {"--json", folder / "out.jsonl"});
+  const auto o = run_program(arguments);
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("step 2/3  held-out loss 5.") && Contains("held-out  weights") &&
+                        Contains("equal to the last bit"));
+  std::vector<json> evaluations, steps, summaries;
+  for (const auto& line : lines_of(folder / "out.jsonl"))
+    (line.at("event") == "evaluation" ? evaluations
+     : line.at("event") == "step"     ? steps
+                                      : summaries)
+        .push_back(line);
+  REQUIRE(steps.size() == 6);
+  REQUIRE(evaluations.size() == 4);
+  REQUIRE(summaries.size() == 2);
+  for (const std::size_t run : {0, 1}) {
+    CHECK(evaluations[2 * run].at("step") == 2);
+    CHECK(evaluations[2 * run + 1].at("step") == 3);
+    CHECK(evaluations[2 * run].at("tokens") == 3 * 16 * 64);
+    CHECK(evaluations[2 * run].at("loss") != evaluations[2 * run + 1].at("loss"));
+    CHECK(summaries[run].at("eval_loss") == evaluations[2 * run + 1].at("loss"));
+    CHECK(summaries[run].at("steps") == 3);
+  }
+  CHECK(evaluations[0].at("loss") == evaluations[2].at("loss"));
+  CHECK(summaries[0].at("eval_losses_xxh64") == summaries[1].at("eval_losses_xxh64"));
+}
+
 TEST_CASE("odd sizes train to the bits of one stage") {
   const scratch_folder folder;
   const auto one = folder / "one.toml";

@@ -56,6 +56,25 @@ TEST_CASE("TOML is refused before it is nested too deeply to be held") {
              Catch::StartsWith("x.toml:2:") && Catch::Contains(too_deep));
 }
 
+TEST_CASE("Held-out data is checked as data") {
+  const scratch_folder folder;
+  const auto with = [&](const std::string& more) {
+    const auto path = folder.write("job.toml",
+                                   "[model]\nvocabulary = 256\n[data]\n"
+                                   "text = \"job.toml\"\n[eval]\n" +
+                                       more);
+    const auto refused = load_refusal(path, job_use::train);
+    return refused.starts_with(path) ? refused.substr(path.size()) : refused;
+  };
+  CHECK(with("text = \"job.toml\"") == "accepted");
+  CHECK(with("text = \"/nowhere\"") ==
+        ":6: eval.text: cannot read /nowhere: No such file or directory");
+  CHECK(with("text = \"job.toml\"\nshapes = 3") ==
+        ":7: eval.shapes: expected one kind of data, got eval.text as well");
+  CHECK_THAT(with("shapes = 3"), Catch::Contains("model.vocabulary: expected at least 258"));
+  CHECK_THAT(with("batches = 0"), Catch::Contains("eval.batches: expected an integer >= 1, got 0"));
+}
+
 TEST_CASE("An error about a value of model.pretrained names its config.json") {
   const scratch_folder folder;
   const auto path =

@@ -139,7 +139,7 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"\n[pipelin]\nstages = 4", "x.toml:2: pipelin: unknown section, did you mean pipeline?"},
       {"[quota]",
        "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
-       "train, "
+       "eval, train, "
        "jitter, cost, machine, images, device, transport, checkpoint, run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},

@@ -25,6 +25,8 @@ job_core_options any_options(random_source& random) {
   o.steps = o.first_step + below(random, 4);
   o.on_request = below(random, 2) == 0;
   if (below(random, 2) == 0) o.saves = {below(random, 3), 50};
+  if (below(random, 2) == 0)
+    o.evaluation = {below(random, 3), 1 + static_cast<std::uint32_t>(below(random, 2))};
   o.hang_timeout_s = below(random, 2) == 0 ? 0 : 5e-8;
   return o;
 }

@@ -56,6 +56,10 @@ job_core_options options_of(words& w) {
       o.hang_timeout_s = static_cast<double>(value);
     else if (key == "save_every")
       o.saves = {value, 60'000 * ms};
+    else if (key == "eval_every")
+      o.evaluation = {value, 1};
+    else if (key == "eval_batches")
+      o.evaluation.value().batches = small;
     else if (key == "save_ms")
       o.saves.value().time_max = static_cast<std::int64_t>(value) * ms;
     else

@@ -73,6 +73,10 @@ job_phase job_core::after(const job_event::start&) {
 
 job_phase job_core::begin_next_step() {
   if (options_.on_request) return serve_next_demand();
+  if (batches_left_ > 0) {
+    --batches_left_;
+    return begin(step_id{first_evaluation + evaluations_++});
+  }
   if (steps_done() == options_.steps) return hash_weights();
   return begin(step_id{steps_done()});
 }
@@ -129,9 +133,18 @@ job_phase job_core::after(const job_event::update_applied& e) {
 
 job_phase job_core::finish_step() {
   note_progress();
-  if (!is_evaluation(step_)) ++steps_;
+  if (!is_evaluation(step_)) {
+    ++steps_;
+    if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
+  }
   actions_.push_back(job_action::finish_step{step_});
   return continue_run();
+}
+
+bool job_core::is_evaluation_due() const {
+  if (!options_.evaluation) return false;
+  const auto every = options_.evaluation->every;
+  return steps_done() == options_.steps || (every > 0 && steps_done() % every == 0);
 }
 
 job_phase job_core::continue_run() {

@@ -12,16 +12,29 @@
 
 namespace rrfp::actors {
 
+/// Null for an emulated device, which reads no data.
+struct job_data {
+  std::shared_ptr<const data::source> training;
+  std::shared_ptr<const data::source> held_out;  ///< null: the job evaluates nothing
+};
+
 /// Opens the data of jobs; those that follow each other with the same data share one source.
 class data_opener {
  public:
-  /// Null for an emulated device, which reads no data. Error: names the path and what is wrong with
-  /// it or its contents.
-  result<std::shared_ptr<const data::source>> open(const job::job& j);
+  /// Error: names the key, the path and what is wrong with it or its contents.
+  result<job_data> open(const job::job& j);
 
  private:
-  data::source_config of_last_;
-  std::shared_ptr<const data::source> last_;
+  struct opened {
+    data::source_config config;
+    std::shared_ptr<const data::source> source;
+  };
+  /// `key`: where the job names the data.
+  result<std::shared_ptr<const data::source>> open(const job::job& j, const job::data_options& d,
+                                                   const std::string& key, opened& last);
+
+  opened training_;
+  opened held_out_;
 };
 
 /// Error: names what this machine lacks for device.kind. To be called before data is read and
@@ -41,7 +54,7 @@ result<session_setup> make_setup_without_model(const job::job& j, const policy_r
 /// weather of the job. The caller sets hooks (on_step, trace, ...), the checkpoint to resume from
 /// and, on node 0, the checkpoint ring (job_checkpoint.hpp).
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
-                                         std::shared_ptr<const data::source> data);
+                                         const job_data& data);
 
 /// This process as a node of a job.
 struct job_node {

@@ -27,7 +27,7 @@
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/job.hpp>
-#include <rrfp/job_core/events.hpp>
+#include <rrfp/job_core/job_core.hpp>
 #include <rrfp/metrics/board.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/schedule/memory.hpp>
@@ -57,6 +57,14 @@ struct step_summary {
   double forecast_ms = 0;
 };
 
+/// An evaluation on held-out data.
+struct evaluation_summary {
+  std::uint64_t step = 0;  ///< complete training steps
+  double loss = 0;         ///< mean over the tokens of all batches, in nats
+  std::int64_t tokens = 0;
+  double seconds = 0;
+};
+
 struct stage_summary {
   memory_use memory;            ///< peaks over the run
   std::int64_t peak_bytes = 0;  ///< activation memory, measured
@@ -73,6 +81,8 @@ struct run_summary {
   std::uint64_t steps = 0;       ///< of this run
   double loss_first = 0;
   double loss_last = 0;
+  std::optional<double> eval_loss;      ///< of the last evaluation; nothing: there was none
+  std::uint64_t eval_losses_xxh64 = 0;  ///< of the bits of all of them (float64)
   /// Hashes of the bits of all losses (float64), and of all weights at the end.
   std::uint64_t losses_xxh64 = 0;
   std::uint64_t weights_xxh64 = 0;
@@ -177,6 +187,10 @@ struct session_setup {
   /// Microbatches are numbered over all replicas: those of replica d begin at d * m.
   std::shared_ptr<const compute::batch_source> data;
 
+  /// Evaluations between the training steps: those of `every` steps, and after the last one. Their
+  /// batches are the evaluation steps of `data`, numbered from 0 through the run. Unused with
+  /// on_request.
+  std::optional<job_core_options::evaluating> evaluation;
   /// Nothing: no checkpoints. Not with an emulated device.
   std::optional<checkpoint_setup> checkpoint;
   /// The checkpoint to resume from, the same on every node; nothing: the run starts at step 1. The
@@ -206,6 +220,8 @@ struct session_setup {
   std::function<void(const std::string&)> on_report;
   /// Called once on runs of several nodes, with a line that names the transports.
   std::function<void(const std::string&)> on_connected;
+  /// Called on node 0 after every evaluation, as on_step.
+  std::function<void(const evaluation_summary&)> on_evaluation;
   /// Called after every step on every node, from a thread of the session. It may call interrupt()
   /// and no other function of the session. `step_ms` is measured on node 0.
   std::function<void(const step_summary&)> on_step;

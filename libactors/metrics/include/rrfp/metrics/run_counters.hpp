@@ -72,6 +72,8 @@ struct job_counters {
   /// Filled before the run; empty if it has one strategy.
   std::deque<strategy_counter> strategies;
   gauge<double> forecast_ratio;  ///< forecast / time of the tasks of the last step; 0: no forecast
+  counter evaluations;
+  gauge<double> eval_loss;
   counter checkpoints;
   counter checkpoint_failures;
   gauge<std::uint64_t> checkpoint_step;  ///< step of the last saved checkpoint

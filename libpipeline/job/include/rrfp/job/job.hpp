@@ -59,6 +59,7 @@ struct job {
   model_options model;
   /// Paths are absolute.
   data_options data;
+  eval_options eval;
   train_options train;
   weather::conditions jitter;
   /// The path is absolute.
@@ -119,6 +120,9 @@ pipeline_shape effective_shape(const job& j);
 /// The memory limits of `stage`. If the job sets no slots: min(2 * stages, microbatches) in ready
 /// mode; no limit in order, where the sequence itself bounds the memory.
 memory_limit effective_limit(const job& j, stage_id stage);
+/// [data] with the sources of [eval], in the order of the files. Nothing: there is no held-out
+/// data.
+std::optional<data_options> held_out_data(const job& j);
 
 /// The entry of a list in [cost] that applies to a virtual stage.
 double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs);

@@ -200,6 +200,20 @@ struct data_options {
   bool operator==(const data_options&) const = default;
 };
 
+/// [eval]: held-out data, at most one kind of it, which is read as [data] says.
+struct eval_options {
+  std::vector<std::string> text;
+  std::vector<std::string> jsonl;
+  std::vector<std::string> tokens;
+  std::vector<std::string> images;
+  std::uint32_t shapes = 0;
+  std::uint64_t shapes_seed = 2;
+  /// Number of steps between two evaluations; 0: only after the last step.
+  std::uint64_t every = 0;
+  /// Number of batches of an evaluation, each of as many microbatches as a step.
+  std::uint32_t batches = 8;
+};
+
 enum class optimizer_kind : std::uint8_t { adamw, sgd };
 
 /// [train]

@@ -3,8 +3,8 @@
 ///
 ///   created -> stepping -> updating -> stepping ... -> hashing_weights -> ended
 ///
-/// An evaluation has no update. With on_request, the job waits in phase idle for the next demand
-/// between two steps, without a limit.
+/// An evaluation has no update: its batches run between two steps. With on_request, the job waits
+/// in phase idle for the next demand between two steps, without a limit.
 ///
 /// Between two steps the job may save: updating -> waiting_to_save, while an earlier save is still
 /// being written -> copying -> stepping; the rest of the save runs in the background. At the end
@@ -42,9 +42,14 @@ struct job_core_options {
     /// Nanoseconds. A save that takes longer has failed, and is the last one of the run.
     std::int64_t time_max = 0;
   };
-  std::optional<saving> saves;   ///< nothing: no checkpoints
-  double hang_timeout_s = 0;     ///< 0: none
-  std::uint32_t loss_ms = 3000;  ///< how long the membership may take to report a cause
+  std::optional<saving> saves;  ///< nothing: no checkpoints
+  struct evaluating {
+    std::uint64_t every = 0;    ///< steps between two evaluations; 0: only after the last step
+    std::uint32_t batches = 1;  ///< of an evaluation, each a begin_step of its own
+  };
+  std::optional<evaluating> evaluation;  ///< unused with on_request
+  double hang_timeout_s = 0;             ///< 0: none
+  std::uint32_t loss_ms = 3000;          ///< how long the membership may take to report a cause
 };
 
 enum class job_phase : std::uint8_t {
@@ -147,6 +152,7 @@ class job_core {
   std::uint32_t saving_ranks() const { return options_.stages * options_.ranks; }
   /// Steps that are complete, those before the run included.
   std::uint64_t steps_done() const { return options_.first_step + steps_; }
+  bool is_evaluation_due() const;
   /// Whether the state after `steps` steps is to be saved now; `last`: no step follows.
   bool is_save_due(std::uint64_t steps, bool last) const;
   bool is_save_running(std::uint64_t step) const { return save_ && save_->step == step; }
@@ -157,9 +163,10 @@ class job_core {
   std::int64_t now_ = 0;
   std::int64_t silence_ = 0;
 
-  std::uint64_t steps_ = 0;  ///< complete, of this run
-  std::uint64_t evaluations_ = 0;
-  step_id step_;  ///< the running one, or the last
+  std::uint64_t steps_ = 0;         ///< complete, of this run
+  std::uint64_t evaluations_ = 0;   ///< begun, one for each batch
+  std::uint32_t batches_left_ = 0;  ///< of the evaluation that is due
+  step_id step_;                    ///< the running one, or the last
   std::set<stage_key> stages_ended_;
   std::uint32_t updates_ = 0;
   std::set<rank_key> hashed_;
