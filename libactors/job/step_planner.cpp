@@ -10,6 +10,8 @@ namespace rrfp::actors {
 namespace {
 
 constexpr double share_of_steps = 0.01;
+/// Of a step, all strategies together: more would not change the choice.
+constexpr std::size_t simulations_max = 1000;
 /// Before the first simulation was timed.
 constexpr double expected_cost_of_task = 3e3;
 
@@ -59,6 +61,7 @@ step_planner::step_planner(simulate::plan candidates,
     : shape_(candidates.shape),
       expected_(std::move(expected)),
       measured_(shape_.stages),
+      strategies_(candidates.strategies.size()),
       planner_(std::move(candidates), expected_),
       cost_(3.0 * shape_.virtual_stages() * shape_.microbatches * expected_cost_of_task),
       thread_(std::move(thread)) {
@@ -105,7 +108,8 @@ void step_planner::plan(step_id step, std::int64_t earned) {
     choice_ = choice;
   };
   publish();
-  while (allowance_ >= cost_ && !stopping_) {
+  auto simulations = planner_.has_measured() ? simulations_max : strategies_;
+  for (; simulations > 0 && allowance_ >= cost_ && !stopping_; --simulations) {
     const auto began = cpu_time();
     planner_.simulate_next(step);
     cost_ = cpu_time() - began;

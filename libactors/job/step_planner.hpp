@@ -44,6 +44,7 @@ class step_planner {
   const std::shared_ptr<const simulate::cost_model> expected_;
   std::vector<stage_times> measured_;  ///< by stage, of the running step
 
+  const std::size_t strategies_;
   simulate::planner planner_;  ///< of the planning thread
   double allowance_ = 1e8;     ///< nanoseconds
   double cost_;                ///< of a simulation

@@ -1,8 +1,8 @@
 #include <rrfp/simulate/planner.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -14,6 +14,8 @@ namespace rrfp::simulate {
 namespace {
 
 constexpr std::size_t history_steps = 2;
+/// A task whose expected time is a smaller share of the mean says nothing about the others.
+constexpr double telling_share = 0.05;
 /// The share of a new draw in the mean of many.
 constexpr double newest_share_min = 0.1;
 /// A strategy replaces the chosen one if it is quicker by more than this.
@@ -102,20 +104,44 @@ void planner::record(step_id step, const step_times& took) {
   for (auto* all : {&s.forward, &s.backward, &s.weight}) all->resize(size);
   s.activation = took.activation;
   s.gradient = took.gradient;
+  const auto m = shape.microbatches;
+  std::vector<double> whole(m);
   for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
     const auto [stage, chunk] = shape.at(virtual_stage_id{v});
-    for (std::uint32_t i = 0; i < shape.microbatches; ++i) {
-      const auto at = std::size_t{v} * shape.microbatches + i;
-      std::array<double, 3> whole{};
-      for (std::size_t k = 0; k < 3; ++k)
-        whole[k] = expected(step, stage, {parts[k], microbatch_id{i}, chunk});
-      s.forward[at] = static_cast<float>(static_cast<double>(took.forward[at]) / whole[0]);
-      const bool fused = took.weight[at] == 0;
-      const auto backward = static_cast<double>(took.backward[at]);
-      s.backward[at] = static_cast<float>(backward / (fused ? whole[1] + whole[2] : whole[1]));
-      s.weight[at] = fused ? s.backward[at]
-                           : static_cast<float>(static_cast<double>(took.weight[at]) / whole[2]);
+    const auto first = std::size_t{v} * m;
+    const bool fused = std::all_of(took.weight.begin() + static_cast<std::ptrdiff_t>(first),
+                                   took.weight.begin() + static_cast<std::ptrdiff_t>(first + m),
+                                   [](nanoseconds t) { return t == 0; });
+    const auto add = [&](std::vector<float>& ratios, const std::vector<nanoseconds>& measured,
+                         std::initializer_list<task_kind> kinds) {
+      double all = 0, all_whole = 0;
+      for (std::uint32_t i = 0; i < m; ++i) {
+        whole[i] = 0;
+        for (const auto kind : kinds)
+          whole[i] += expected(step, stage, {kind, microbatch_id{i}, chunk});
+        all += static_cast<double>(measured[first + i]);
+        all_whole += whole[i];
+      }
+      for (std::uint32_t i = 0; i < m; ++i) {
+        const bool tells = whole[i] >= telling_share * all_whole / m;
+        ratios[first + i] = static_cast<float>(
+            tells ? static_cast<double>(measured[first + i]) / whole[i] : all / all_whole);
+      }
+    };
+    add(s.forward, took.forward, {task_kind::forward});
+    if (fused) {
+      add(s.backward, took.backward, {task_kind::backward, task_kind::weight});
+      std::copy_n(s.backward.begin() + static_cast<std::ptrdiff_t>(first), m,
+                  s.weight.begin() + static_cast<std::ptrdiff_t>(first));
+    } else {
+      add(s.backward, took.backward, {task_kind::backward});
+      add(s.weight, took.weight, {task_kind::weight});
     }
+  }
+  // What was simulated before may have had another scale.
+  if (history_.empty()) {
+    scores_.assign(scores_.size(), {});
+    next_ = 0;
   }
   history_.push_back(std::move(s));
   if (history_.size() > history_steps) history_.pop_front();

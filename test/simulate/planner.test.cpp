@@ -82,6 +82,27 @@ TEST_CASE("forwards run early if that is quicker by more than 1.5 %") {
   CHECK(chosen(0.0) == 0);
 }
 
+TEST_CASE("tasks that should take next to nothing say nothing about the others") {
+  class sparse final : public cost_model {
+   public:
+    explicit sparse(nanoseconds empty) : empty_(empty) {}
+    nanoseconds compute(step_id, stage_id, const task& t) const override {
+      return t.mb.value() % 3 == 0                  ? empty_
+             : t.kind == task_kind::backward_weight ? 2'000'000
+                                                    : 1'000'000;
+    }
+    nanoseconds link(step_id, virtual_stage_id, const task&) const override { return 100'000; }
+
+   private:
+    const nanoseconds empty_;
+  };
+  const sparse costs{20'000};
+  const auto ran =
+      run_automatic(automatic(linear(4, 24), {.slots = 8}, 4), costs, std::make_shared<sparse>(0));
+  const auto& last = ran.steps.back();
+  CHECK(static_cast<double>(last.chosen.forecast) == Approx(last.makespan).epsilon(0.1));
+}
+
 TEST_CASE("a plan needs no expected times once a step was measured") {
   // Messages so slow that a schedule in order is the best, which nothing but a measurement tells.
   stage_costs_options options;

@@ -2,7 +2,8 @@
 /// quickest.
 ///
 /// A task of the simulated step takes its expected time, times the ratio of measured to expected
-/// time that a random task of the same kind on the same virtual stage had in the last steps; a
+/// time that a random task of the same kind on the same virtual stage had in the last steps (tasks
+/// that should take next to nothing have the ratio of all together); a
 /// message takes the time of a random one of the last steps between the same stages. One such draw
 /// serves all strategies. So spread and outliers are those that were measured, and without jitter
 /// every draw is exact. Before anything was measured, the expected times count.
@@ -41,6 +42,8 @@ class planner {
   planner(plan candidates, std::shared_ptr<const cost_model> expected);
 
   void record(step_id step, const step_times& took);
+  /// Without a measured step all draws are alike.
+  bool has_measured() const { return !history_.empty(); }
   /// Time that each launch adds to its task.
   void set_launch_cost(nanoseconds cost) { plan_.launch_cost = cost; }
 
