@@ -273,6 +273,12 @@ TEST_CASE("the code on the pages is part of the embedding example") {
   CHECK(blocks >= 3);
 }
 
+TEST_CASE("the page of results agrees with the stored figures") {
+  const auto o = run_program({RRFP_SOURCE "/scripts/results", "--check"});
+  INFO(o.err);
+  CHECK(o.code == 0);
+}
+
 TEST_CASE("the job reference matches the program") {
   const auto o = run_program({RRFP_NODE, "keys", "--markdown"});
   CHECK(o.code == 0);
