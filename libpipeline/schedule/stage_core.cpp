@@ -276,7 +276,8 @@ class stage_core::impl {
       }
       return {best, reason_for(best, lane, bound_before || blocked < best)};
     }
-    return running_.empty() ? best_of_spare_time() : candidate{};
+    if (config_.early_forwards == 0 || !running_.empty()) return {};
+    return best_of_spare_time();
   }
 
   /// If nothing else can run: the second pass of an F whose gradient has not arrived. Else an F

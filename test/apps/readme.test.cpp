@@ -273,6 +273,17 @@ TEST_CASE("the code on the pages is part of the embedding example") {
   CHECK(blocks >= 3);
 }
 
+TEST_CASE("the jobs of the results are valid") {
+  int checked = 0;
+  for (const auto& file : std::filesystem::directory_iterator{RRFP_SOURCE "/bench/jobs"}) {
+    const auto o = run_program({RRFP_NODE, "check", file.path()});
+    INFO(file.path() << ": " << o.err);
+    CHECK(o.code == 0);
+    ++checked;
+  }
+  CHECK(checked >= 3);
+}
+
 TEST_CASE("the page of results agrees with the stored figures") {
   const auto o = run_program({RRFP_SOURCE "/scripts/results", "--check"});
   INFO(o.err);
