@@ -121,8 +121,10 @@ TEST_CASE("conflicts between keys are found before anything runs, and the messag
   check({
       {workload + "cost.preset = \"gpt4\"\n" + run,
        "x.toml:3: cost.preset: expected \"none\", \"gpt3-large\", \"qwen3-1.7b-vit-h\", "
-       "\"qwen3-4b-vit-big\", \"llama3-8b-vit-5b\", \"qwen3-32b-internvit\" or "
-       "\"llama3-70b-vit-22b\", got \"gpt4\""},
+       "\"qwen3-4b-vit-big\", \"llama3-8b-vit-5b\", \"qwen3-32b-internvit\", "
+       "\"llama3-70b-vit-22b\", \"qwen3-1.7b-vit-l\", \"qwen3-1.7b-vit-g\", "
+       "\"qwen3-1.7b-vit-big\", "
+       "\"llama3-8b-internvit\" or \"llama3-8b-vit-22b\", got \"gpt4\""},
       {workload + "cost.preset = \"gpt3-large\"\npipeline.stages = 27\n" + run,
        "x.toml:4: pipeline.stages: expected at most as many stages as gpt3-large has parts, 26, "
        "got "

@@ -20,6 +20,11 @@ constexpr published sizes[] = {
     {"llama3-8b-vit-5b", 8.03e9, 5.0e9},
     {"qwen3-32b-internvit", 32.8e9, 5.54e9},
     {"llama3-70b-vit-22b", 70.6e9, 21.7e9},
+    {"qwen3-1.7b-vit-l", 1.72e9, 303e6},
+    {"qwen3-1.7b-vit-g", 1.72e9, 1.01e9},
+    {"qwen3-1.7b-vit-big", 1.72e9, 1.84e9},
+    {"llama3-8b-internvit", 8.03e9, 5.54e9},
+    {"llama3-8b-vit-22b", 8.03e9, 21.7e9},
 };
 
 }  // namespace

@@ -1,14 +1,22 @@
-/// The paper's six workloads by name (listed in PAPER.md). arXiv 2605.18750 gives only the names,
-/// so the sizes are those of the public models with these names.
+/// The paper's workloads by name (listed in PAPER.md): a decoder, or a decoder with an encoder.
+/// arXiv 2605.18750 gives only the names, so the sizes are those of the public models with these
+/// names.
 ///
-/// | preset | decoder | encoder |
-/// |---|---|---|
-/// | gpt3-large | GPT-3 Large, 760 M (arXiv 2005.14165, table 2.1) | none |
-/// | qwen3-1.7b-vit-h | Qwen3-1.7B | ViT-H/14, 632 M (arXiv 2010.11929) |
-/// | qwen3-4b-vit-big | Qwen3-4B | ViT-bigG/14, 1.84 B (OpenCLIP) |
-/// | llama3-8b-vit-5b | Llama 3 8B | 5.0 B: no public model has the name; 48 layers of 2944 |
-/// | qwen3-32b-internvit | Qwen3-32B | InternViT-6B, 5.5 B (arXiv 2312.14238, V2.5: 45 layers) |
-/// | llama3-70b-vit-22b | Llama 3 70B | ViT-22B (arXiv 2302.05442) |
+/// | decoder | |
+/// |---|---|
+/// | gpt3-large | GPT-3 Large, 760 M (arXiv 2005.14165, table 2.1) |
+/// | qwen3-1.7b, qwen3-4b, qwen3-32b | Qwen3 |
+/// | llama3-8b, llama3-70b | Llama 3 |
+///
+/// | encoder | |
+/// |---|---|
+/// | vit-l | ViT-L/14, 302 M (arXiv 2010.11929) |
+/// | vit-h | ViT-H/14, 629 M (arXiv 2010.11929) |
+/// | vit-g | ViT-g/14, 1.0 B (arXiv 2106.04560) |
+/// | vit-big | ViT-bigG/14, 1.84 B (OpenCLIP) |
+/// | vit-5b | 5.0 B: no public model has the name; 48 layers of 2944 |
+/// | internvit | InternViT-6B, 5.5 B (arXiv 2312.14238, V2.5: 45 layers) |
+/// | vit-22b | ViT-22B (arXiv 2302.05442) |
 ///
 /// Qwen3: config.json of Qwen/Qwen3-*; Llama 3: of meta-llama/Meta-Llama-3-*.
 ///
