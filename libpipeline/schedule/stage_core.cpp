@@ -375,7 +375,8 @@ class stage_core::impl {
   }
 
   std::uint32_t best_admission(lane_range lane, std::uint32_t& blocked) const {
-    return std::min(best_taker(admission_, lane, blocked), best_taker(due_again_, lane, blocked));
+    const auto best = best_taker(admission_, lane, blocked);
+    return early_ == 0 ? best : std::min(best, best_taker(due_again_, lane, blocked));
   }
 
   /// Of the F in `waiting`: that of the best-ranked microbatch, or else of the oldest one. If
