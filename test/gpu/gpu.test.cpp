@@ -226,15 +226,19 @@ template <class Work>
 void on_ranks(std::uint32_t ranks, std::chrono::milliseconds limit, Work work) {
   const auto platform = cuda();
   auto control = tp_coord::make_in_process_group(ranks);
-  std::vector<std::future<void>> all;
+  using group = std::shared_ptr<tp_coord::collective>;
+  std::vector<std::future<group>> all;
   for (std::uint32_t r = 0; r < ranks; ++r)
-    all.push_back(std::async(std::launch::async, [&, r] {
+    all.push_back(std::async(std::launch::async, [&, r]() -> group {
       const auto lane = platform->open_lane(r).value();
-      const auto group = platform->make_collective(std::move(control[r]), lane, {limit, true});
-      lane->run(stream::compute, [&] { work(r, *lane, *group); });
+      auto made = platform->make_collective(std::move(control[r]), lane, {limit, true});
+      lane->run(stream::compute, [&] { work(r, *lane, *made); });
       finish(*lane, stream::compute);
+      return made;
     }));
-  for (auto& one : all) one.get();
+  // The first group that ends aborts the calls of the others.
+  std::vector<group> ended;
+  for (auto& one : all) ended.push_back(one.get());
 }
 
 bool has_devices(std::size_t count) {
