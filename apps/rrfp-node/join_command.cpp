@@ -2,9 +2,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <stop_token>
 
 #include <fmt/format.h>
+
+#include <rrfp/base/exit_code.hpp>
 
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/plan/node_places.hpp>
@@ -17,6 +20,8 @@
 #include "report_file.hpp"
 #include "training.hpp"
 
+#include <fcntl.h>
+
 namespace rrfp::apps {
 
 namespace {
@@ -24,33 +29,78 @@ namespace {
 /// How long node 0 may take to write traces and tables after training.
 constexpr std::chrono::minutes outputs_limit{10};
 
+/// The membership closes its descriptors; the next one needs them again.
+int duplicate(int fd) { return fd < 0 ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, 0); }
+
 actors::join_hooks hooks_of(const join_options& join, std::string description,
                             std::stop_token stop) {
   actors::join_hooks hooks;
-  hooks.listen_fd = join.rendezvous_fd;
-  hooks.key_fd = join.key_fd;
+  hooks.listen_fd = duplicate(join.rendezvous_fd);
+  hooks.key_fd = duplicate(join.key_fd);
   hooks.version = RRFP_VERSION;
   hooks.description = std::move(description);
   hooks.stop = std::move(stop);
   hooks.on_refused = [](const std::string& why) { print_error("rrfp-node: {}\n", why); };
-  // A launcher restarts no node: it names the lost node and ends the others.
+  // The launcher names the lost node.
   if (!join.launched) hooks.on_gone_early = hooks.on_refused;
   return hooks;
 }
 
-int end_with_loss(const node_context& context, const std::string& message) {
-  if (context.reports(actors::ending::node_lost)) print_error("rrfp-node: {}\n", message);
-  return exit_node_lost;
-}
-
 /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
-int wait_for_outputs(const node_context& context, interrupt_watch& interrupts) {
+int wait_for_outputs(training& course, const node_context& context, interrupt_watch& interrupts) {
   auto& members = *context.members;
   interrupts.on_interrupt([&] { members.interrupt(); });
   (void)members.gather({}, outputs_limit);
   interrupts.on_interrupt(nullptr);
   const auto lost = members.loss();
-  return lost ? end_with_loss(context, lost->why) : exit_done;
+  return lost ? course.lose(lost->why, context) : exit_done;
+}
+
+/// Joins the other nodes and trains. Returns the exit code, or nothing after a loss after which the
+/// job may go on.
+std::optional<int> train_as_member(const job::job& j, const join_options& join,
+                                   const actors::launch_place& place,
+                                   const std::string& description, training& course,
+                                   interrupt_watch& interrupts) {
+  std::stop_source stop;
+  interrupts.on_interrupt([&] { stop.request_stop(); });
+  const auto joined = actors::join_job(j, place, hooks_of(join, description, stop.get_token()));
+  interrupts.on_interrupt(nullptr);
+  const auto loss = course.loss();
+  if (interrupts.interrupted()) {
+    // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
+    // after a failure, which it reports itself.
+    if (!join.launched || (place.node == node_id{0} && interrupts.last() == SIGINT))
+      print_error("rrfp-node: interrupted {}\n",
+                  loss.empty() ? "before the training began" : "after " + loss);
+    return exit_interrupted;
+  }
+  if (!joined) {
+    if (loss.empty()) return end_with(joined.failure());
+    print_error("rrfp-node: {}; {}\n", loss, joined.message());
+    return exit_code_of(joined.failure().kind);
+  }
+  const auto& members = joined->members;
+  const auto& token = joined->token;
+  const node_context context{{members.get(), token ? *token : 0}, join.launched};
+  const auto end = [&](int code) {
+    return course.loss().empty() ? std::optional{code} : std::nullopt;
+  };
+  if (!token) return end(course.lose(token.message(), context));
+  recovery_point from;
+  if (j.recovery.max_restarts > 0) {
+    auto agreed = course.agree(*members);
+    if (!agreed) return end(course.lose(agreed.message(), context));
+    from = *std::move(agreed);
+  }
+  if (context.leads() && from.lost.empty())
+    for (const auto& node : members->members())
+      print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
+  int code = course.go_on(context, std::move(from));
+  if (code == exit_done) code = wait_for_outputs(course, context, interrupts);
+  // All nodes have agreed on every other end.
+  if (code != exit_node_lost) members->leave();
+  return end(code);
 }
 
 }  // namespace
@@ -81,31 +131,14 @@ int join_command(const command_options& options, const join_options& join) {
   }
   const auto places = plan::node_places::make(runs[0], place->nodes);
 
-  std::stop_source stop;
-  interrupts.on_interrupt([&] { stop.request_stop(); });
-  const auto joined = actors::join_job(
-      *loaded, *place, hooks_of(join, places->describe(place->node), stop.get_token()));
-  interrupts.on_interrupt(nullptr);
-  if (interrupts.interrupted()) {
-    // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
-    // after a failure, which it reports itself.
-    if (!join.launched || (place->node == node_id{0} && interrupts.last() == SIGINT))
-      print_error("rrfp-node: interrupted before the training began\n");
-    return exit_interrupted;
+  training course{*std::move(checked), outputs, interrupts};
+  auto job = *loaded;
+  for (;;) {
+    const auto code =
+        train_as_member(job, join, *place, places->describe(place->node), course, interrupts);
+    if (code) return *code;
+    job.transport.join_timeout_s = job.recovery.hold_s;
   }
-  if (!joined) return end_with(joined.failure());
-  const auto& members = joined->members;
-  const auto& token = joined->token;
-  const node_context context{{members.get(), token ? *token : 0}, join.launched};
-  if (!token) return end_with_loss(context, token.message());
-  if (context.leads())
-    for (const auto& node : members->members())
-      print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
-  int code = train(*std::move(checked), outputs, interrupts, context);
-  if (code == exit_done) code = wait_for_outputs(context, interrupts);
-  // All nodes have agreed on every other end.
-  if (code != exit_node_lost) members->leave();
-  return code;
 }
 
 }  // namespace rrfp::apps

@@ -134,6 +134,13 @@ std::optional<std::size_t> reap(std::vector<child>& nodes) {
   return first;
 }
 
+/// Whether the nodes that have ended were killed, and all others run: they wait for replacements.
+bool may_restart(const std::vector<child>& nodes) {
+  return std::all_of(nodes.begin(), nodes.end(), [](const child& n) {
+    return n.alive || (n.failed() && WIFSIGNALED(n.state));
+  });
+}
+
 /// Whether a node has already reported why the job ended: node 0, or node 1 the loss of node 0.
 bool has_report(const std::vector<child>& nodes) {
   return nodes[0].failed_with_code() ||
@@ -170,22 +177,29 @@ int launch_nodes(const command_options& options, const job::job& j,
     print_error("rrfp-node: {}\n", rendezvous ? key_fd.message() : rendezvous.message());
     return exit_failed;
   }
-  std::fflush(nullptr);
   std::vector<child> nodes(options.local_nodes);
   const auto launcher = ::getpid();
-  for (std::uint32_t n = 0; n < nodes.size(); ++n) {
+  const auto start = [&](std::uint32_t n) {
+    std::fflush(nullptr);
     const auto arguments = arguments_of(options, n, metrics, reports, *rendezvous, *key_fd);
+    nodes[n] = {};
     nodes[n].pid = ::fork();
     if (nodes[n].pid == 0) become_node(arguments, launcher);
-    if (nodes[n].pid < 0) {
+    nodes[n].alive = nodes[n].pid > 0;
+    if (!nodes[n].alive)
       print_error("rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
+    return nodes[n].alive;
+  };
+  for (std::uint32_t n = 0; n < nodes.size(); ++n)
+    if (!start(n)) {
       signal_all(nodes, SIGKILL);
       return exit_failed;
     }
-    nodes[n].alive = true;
+  auto restarts_left = j.recovery.max_restarts;
+  if (restarts_left == 0) {
+    ::close(rendezvous->fd);
+    ::close(*key_fd);
   }
-  ::close(rendezvous->fd);
-  ::close(*key_fd);
 
   const auto count_alive = [&] {
     return std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
@@ -210,7 +224,16 @@ int launch_nodes(const command_options& options, const job::job& j,
   std::optional<clock::time_point> deadline;
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
-    if (const auto failed = reap(nodes); failed && !first) {
+    const auto failed = reap(nodes);
+    if (failed && may_restart(nodes) && restarts_left > 0 && !first && !deadline &&
+        forwarded == 0) {
+      for (std::uint32_t n = 0; n < nodes.size() && restarts_left > 0; ++n) {
+        if (nodes[n].alive) continue;
+        print_error("rrfp-node: node {} {}: starts it again\n", n, how_it_ended(nodes[n]));
+        if (start(n)) --restarts_left;
+      }
+    }
+    if (failed && !nodes[*failed].alive && !first) {
       first = failed;
       // A node that ends because another one was lost reports that loss itself.
       if (order_of(nodes[*first]) < 2) report_deadline = clock::now() + report_limit;

@@ -25,9 +25,9 @@ std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 }  // namespace
 
-result<std::unique_ptr<json_log>> json_log::open(const std::string& path) {
+result<std::unique_ptr<json_log>> json_log::open(const std::string& path, bool appends) {
   std::FILE* file = nullptr;
-  if (!path.empty() && (file = std::fopen(path.c_str(), "w")) == nullptr)
+  if (!path.empty() && (file = std::fopen(path.c_str(), appends ? "a" : "w")) == nullptr)
     return error{fmt::format("--json {}: cannot create: {}", path, std::strerror(errno))};
   return std::unique_ptr<json_log>{new json_log{path, file}};
 }
@@ -91,6 +91,19 @@ void json_log::resume(const job::job& run, const checkpoint::found_checkpoint& f
                  {"run", run.name},
                  {"step", from.contents.step},
                  {"checkpoint", from.folder}}));
+}
+
+void json_log::recovery(const job::job& run, const recovery_point& from,
+                        const recovery_totals& totals, std::uint64_t step) {
+  if (file_ == nullptr) return;
+  write(text_of({{"event", "recovery"},
+                 {"run", run.name},
+                 {"step", step},
+                 {"lost", from.lost},
+                 {"from_copies", from.has_copies()},
+                 {"repeated_steps", totals.repeated_steps - from.totals.repeated_steps},
+                 {"held_s", from.held_s},
+                 {"restarts", totals.restarts}}));
 }
 
 void json_log::summary(const job::job& run, const actors::run_result& r) {

@@ -13,18 +13,23 @@
 namespace rrfp::apps {
 
 /// JSON lines: {"event":"step",...} and {"event":"checkpoint",...} when they happen,
-/// {"event":"resume",...} first if a run resumes, {"event":"summary",...} at the end of each run.
+/// {"event":"resume",...} first if a run resumes, {"event":"recovery",...} when it goes on after a
+/// loss, {"event":"summary",...} at the end of each run.
 /// Each line is flushed at once.
 class json_log {
  public:
-  /// An empty path gives a log that writes nothing. Error: the file cannot be created.
-  static result<std::unique_ptr<json_log>> open(const std::string& path);
+  /// An empty path gives a log that writes nothing. `appends`: to the lines of another process.
+  /// Error: the file cannot be created.
+  static result<std::unique_ptr<json_log>> open(const std::string& path, bool appends);
   ~json_log();
 
   void step(const job::job& run, const actors::step_summary& s);
   void evaluation(const job::job& run, const actors::evaluation_summary& e);
   void checkpoint(const job::job& run, const actors::checkpoint_report& r);
   void resume(const job::job& run, const checkpoint::found_checkpoint& from);
+  /// `totals`: of all losses of the job; `step`: after which the run goes on.
+  void recovery(const job::job& run, const recovery_point& from, const recovery_totals& totals,
+                std::uint64_t step);
   void summary(const job::job& run, const actors::run_result& r);
   /// Error: a write failed, for example because the disk is full.
   status close();

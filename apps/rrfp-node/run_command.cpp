@@ -48,7 +48,7 @@ int run_command(const command_options& options) {
     if (!opened) return end_with(opened.failure());
     server = std::move(*opened);
   }
-  return train(*std::move(checked), outputs, interrupts, {});
+  return training{*std::move(checked), outputs, interrupts}.go_on({});
 }
 
 }  // namespace rrfp::apps

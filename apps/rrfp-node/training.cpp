@@ -10,6 +10,7 @@
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/recovery.hpp>
 #include <rrfp/plan/node_places.hpp>
 #include <rrfp/policies/registry.hpp>
 
@@ -25,14 +26,6 @@ namespace rrfp::apps {
 
 namespace {
 
-/// A run that is ready to start, with its outputs.
-struct prepared_run {
-  std::unique_ptr<actors::session> session;
-  std::unique_ptr<progress> display;
-  std::unique_ptr<actors::trace_recorder> trace;
-  std::vector<std::string> notes;  ///< printed before the run starts
-};
-
 /// Nodes that read different files would train on a mixture of them.
 status agree_on_data(const checked_run& run, const status& mine, const node_context& context) {
   if (context.members == nullptr) return mine;
@@ -46,61 +39,6 @@ status agree_on_data(const checked_run& run, const status& mine, const node_cont
   if (fingerprints->front().empty()) return success();  // the job has no data
   const auto same = data::check_same_data(*fingerprints);
   return same ? same : job::blame(run.options, data::key_of(run.options.data), same.message());
-}
-
-/// Sets up the run without starting it. An error is the same on all nodes.
-result<prepared_run> prepare(const job::job& j, actors::session_setup setup, std::uint32_t number,
-                             json_log& log, const training_options& options,
-                             const node_context& context) {
-  const auto notes = actors::agree_on_resume(j, setup, context.members);
-  if (!notes) return notes.failure();
-  for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
-  prepared_run run;
-  const auto first = setup.resume ? setup.resume->contents.step : 0;
-  run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
-  if (!options.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
-  setup.trace = run.trace.get();
-  if (context.leads())
-    setup.on_step = [&log, j, display = run.display.get()](const actors::step_summary& s) {
-      display->step(s);
-      log.step(j, s);
-    };
-  setup.on_evaluation = [&log, j,
-                         display = run.display.get()](const actors::evaluation_summary& e) {
-    display->evaluation(e);
-    log.evaluation(j, e);
-  };
-  setup.on_checkpoint = [&log, j, display = run.display.get()](const actors::checkpoint_report& r) {
-    if (r.failure.empty())
-      display->note(line_of(r));
-    else
-      print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
-    log.checkpoint(j, r);
-  };
-  setup.name = j.name;
-  setup.board = options.board;
-  const auto node = context.members == nullptr ? node_id{0} : context.members->node();
-  setup.on_report = [folder = options.reports, node](const std::string& report) {
-    write_hang_report(folder, node, report);
-  };
-  if (context.members != nullptr && context.leads())
-    setup.on_connected = [](const std::string& line) { print("{}\n", line); };
-  if (setup.resume && context.leads()) {
-    run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
-    log.resume(j, *setup.resume);
-  }
-  auto session = actors::open_session(j, std::move(setup), context, number);
-  if (!session) return session.failure();
-  run.session = std::move(*session);
-  return run;
-}
-
-/// Reports why a run failed, on one of the nodes of a launcher. Returns the run's exit code.
-int report_end(const std::string& prefix, const actors::run_result& r,
-               const node_context& context) {
-  if (r.how != actors::ending::done && context.reports(r.how))
-    print_error("rrfp-node: {}{}\n", prefix, cause_of(r, context.leads()));
-  return exit_code_of(r.how);
 }
 
 std::string headline(const job::job& j) {
@@ -163,79 +101,235 @@ result<std::vector<checked_run>> check_training(const std::vector<job::job>& run
   return checked;
 }
 
-int train(std::vector<checked_run> runs, const training_options& options,
-          interrupt_watch& interrupts, const node_context& context) {
-  const auto log = json_log::open(context.leads() ? options.json : std::string{});
-  std::vector<finished_run> finished;
-  std::vector<std::unique_ptr<actors::trace_recorder>> traces;
-  std::vector<actors::titled_trace> titled;
-  int code = exit_done;
-  bool unsaved = false;
-  bool trace_complete = true;
-  std::string printed_report;
-  for (auto& checked : runs) {
-    const auto& j = checked.options;
-    const auto same = agree_on_data(checked, log ? success() : status{log.failure()}, context);
-    auto run = same ? prepare(j, std::move(checked.setup),
-                              static_cast<std::uint32_t>(titled.size()), **log, options, context)
-                    : result<prepared_run>{same.failure()};
-    if (!run) {
-      actors::run_result ended;
-      ended.how = end_of(run.failure().kind);
-      ended.message = run.message();
-      code = report_end("", ended, context);
-      if (!log) return code;
-      break;
-    }
-    const auto data = std::exchange(checked.data, {}).training;
-    if (const auto report = data ? data->report() : std::string{};
-        context.leads() && report != printed_report) {
-      printed_report = report;
-      print("data: {}\n", printed_report);
-    }
-    if (context.leads()) print("{}\n", headline(j));
-    for (const auto& note : run->notes) print("{}\n", note);
-    interrupts.on_interrupt([session = run->session.get(), &interrupts, &j, &context] {
-      if (!j.checkpoint.dir.empty() && context.leads() && interrupts.count() == 1)
-        print_error(
-            "rrfp-node: {}: interrupted: finishing the step and saving it; "
-            "interrupt again to end at once\n",
-            j.name);
-      session->interrupt();
-    });
-    interrupts.on_report(
-        [session = run->session.get()] { session->report("asked for by SIGUSR1"); });
-    const auto result = run->session->run();
-    interrupts.on_report(nullptr);
-    interrupts.on_interrupt(nullptr);
-    run->display->finish();
-    (*log)->summary(j, result);
-    if (!result.summary.choices.empty()) print("{}: {}\n", j.name, result.summary.choices);
-    if (!result.trace_gaps.empty()) {
-      trace_complete = false;
-      print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options.trace, result.trace_gaps);
-    }
-    titled.push_back({j.name, run->trace.get()});
-    traces.push_back(std::move(run->trace));
-    code = report_end(j.name + ": ", result, context);
-    if (code != exit_done) break;
-    unsaved |= result.summary.last_checkpoint_failed;
-    finished.push_back({j, result.summary});
-  }
-  if (!context.leads()) return code;
+/// A run that is ready to start, with its outputs.
+struct training::prepared_run {
+  std::unique_ptr<actors::session> session;
+  std::unique_ptr<progress> display;
+  std::unique_ptr<actors::trace_recorder> trace;
+  std::vector<std::string> notes;  ///< printed before the run starts
+};
 
-  if (code == exit_done) code = compare_runs(finished);
+training::training(std::vector<checked_run> runs, training_options options,
+                   interrupt_watch& interrupts)
+    : runs_(std::move(runs)), options_(std::move(options)), interrupts_(interrupts) {}
+
+training::~training() = default;
+
+bool training::may_recover() const {
+  return card_.totals.restarts < runs_.front().options.recovery.max_restarts;
+}
+
+result<recovery_point> training::agree(actors::membership& members) {
+  card_.held = copies_->held();
+  card_.record = copies_->record();
+  if (lost_at_)
+    card_.held_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - *lost_at_).count();
+  const auto all = actors::agree(members, card_.to_bytes());
+  if (!all) return all.failure();
+  std::vector<recovery_card> cards;
+  for (const auto& bytes : *all) {
+    auto card = recovery_card::from_bytes(bytes);
+    if (!card) return card.failure();
+    cards.push_back(*std::move(card));
+  }
+  std::vector<std::uint32_t> ranks;
+  for (const auto& run : runs_)
+    ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
+  return choose_recovery_point(cards, ranks);
+}
+
+result<training::prepared_run> training::prepare(const checked_run& checked,
+                                                 const node_context& context,
+                                                 const recovery_point& from) {
+  const auto& j = checked.options;
+  auto setup = checked.setup;
+  if (may_recover() || !from.lost.empty())
+    setup.recovery = actors::recovery_setup{j.recovery.every, copies_, from};
+  const auto notes = actors::agree_on_resume(j, setup, context.members);
+  if (!notes) return notes.failure();
+  for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
+  prepared_run run;
+  const auto first = setup.first_step();
+  run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
+  if (!options_.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
+  setup.trace = run.trace.get();
+  setup.on_step = [this, &j, leads = context.leads(),
+                   display = run.display.get()](const actors::step_summary& s) {
+    if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
+    if (!leads) return;
+    display->step(s);
+    log_->step(j, s);
+  };
+  setup.on_evaluation = [this, &j,
+                         display = run.display.get()](const actors::evaluation_summary& e) {
+    display->evaluation(e);
+    log_->evaluation(j, e);
+  };
+  setup.on_checkpoint = [this, &j,
+                         display = run.display.get()](const actors::checkpoint_report& r) {
+    if (r.failure.empty())
+      display->note(line_of(r));
+    else
+      print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
+    log_->checkpoint(j, r);
+  };
+  setup.on_copy_failed = [&j](const std::string& why) {
+    print_error("rrfp-node: {}: no copies for recovery of this step: {}\n", j.name, why);
+  };
+  setup.name = j.name;
+  setup.board = options_.board;
+  const auto node = context.members == nullptr ? node_id{0} : context.members->node();
+  setup.on_report = [folder = options_.reports, node](const std::string& report) {
+    write_hang_report(folder, node, report);
+  };
+  if (context.members != nullptr && context.leads() && from.lost.empty())
+    setup.on_connected = [](const std::string& line) { print("{}\n", line); };
+  if (!from.lost.empty()) {
+    card_.totals = from.totals;
+    const auto repeated = from.steps - std::min(from.steps, first);
+    card_.totals.repeated_steps += repeated;
+    card_.totals.held_s += from.held_s;
+    if (context.leads()) {
+      run.notes.push_back(
+          fmt::format("{}: {} after step {}, {} steps repeated, {:.1f} s after the loss", j.name,
+                      from.has_copies() || setup.resume ? "goes on" : "begins again", first,
+                      repeated, from.held_s));
+      log_->recovery(j, from, card_.totals, first);
+    }
+  }
+  if (setup.resume && context.leads()) {
+    run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
+    log_->resume(j, *setup.resume);
+  }
+  auto session = actors::open_session(j, std::move(setup), context,
+                                      static_cast<std::uint32_t>(finished_.size()));
+  if (!session) return session.failure();
+  run.session = std::move(*session);
+  return run;
+}
+
+int training::go_on(const node_context& context, recovery_point from) {
+  // What other nodes have finished while this one was lost.
+  for (auto n = finished_.size(); n < from.finished.size(); ++n) {
+    const auto summary = actors::summary_of_bytes(from.finished[n]);
+    finished_.push_back({runs_[n].options, summary ? *summary : actors::run_summary{}});
+    card_.finished.push_back(from.finished[n]);
+    copies_->clear();
+  }
+  if (!from.has_copies()) copies_->clear();
+  card_.lost.clear();
+  int code = exit_done;
+  while (code == exit_done && finished_.size() < runs_.size()) {
+    auto& run = runs_[finished_.size()];
+    code = train(run, context, std::exchange(from, {}));
+    if (code == exit_done) run = {run.options, {}, {}};  // frees data and model
+  }
+  if (!card_.lost.empty()) return code;
+  return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
+}
+
+int training::lose(const std::string& why, const node_context& context) {
+  actors::run_result lost;
+  lost.how = actors::ending::node_lost;
+  lost.message = why;
+  return end_with(lost, {}, context);
+}
+
+int training::end_with(const actors::run_result& r, const std::string& prefix,
+                       const node_context& context) {
+  if (r.how == actors::ending::node_lost && context.members != nullptr && may_recover()) {
+    if (card_.lost.empty()) lost_at_ = std::chrono::steady_clock::now();
+    card_.lost = r.message;
+    ++card_.totals.restarts;
+    const auto& recovery = runs_.front().options.recovery;
+    if (context.reports(r.how))
+      print_error("rrfp-node: {}{}; waiting up to {:g} s for all nodes (restart {} of {})\n",
+                  prefix, r.message, recovery.hold_s, card_.totals.restarts, recovery.max_restarts);
+    return exit_node_lost;
+  }
+  if (r.how != actors::ending::done && context.reports(r.how))
+    print_error("rrfp-node: {}{}\n", prefix, cause_of(r, context.leads()));
+  return exit_code_of(r.how);
+}
+
+int training::train(const checked_run& checked, const node_context& context,
+                    const recovery_point& from) {
+  const auto& j = checked.options;
+  status logged = success();
+  if (log_ == nullptr) {
+    // The replacement of a lost node 0 continues the file.
+    auto opened =
+        json_log::open(context.leads() ? options_.json : std::string{}, !from.lost.empty());
+    if (opened)
+      log_ = std::move(*opened);
+    else
+      logged = opened.failure();
+  }
+  const auto same = agree_on_data(checked, logged, context);
+  auto run = same ? prepare(checked, context, from) : result<prepared_run>{same.failure()};
+  if (!run) {
+    actors::run_result ended;
+    ended.how = end_of(run.failure().kind);
+    ended.message = run.message();
+    return end_with(ended, "", context);
+  }
+  const auto& data = checked.data.training;
+  if (const auto report = data ? data->report() : std::string{};
+      context.leads() && report != printed_report_) {
+    printed_report_ = report;
+    print("data: {}\n", printed_report_);
+  }
+  if (context.leads() && from.lost.empty()) print("{}\n", headline(j));
+  for (const auto& note : run->notes) print("{}\n", note);
+  interrupts_.on_interrupt([this, session = run->session.get(), &j, &context] {
+    if (!j.checkpoint.dir.empty() && context.leads() && interrupts_.count() == 1)
+      print_error(
+          "rrfp-node: {}: interrupted: finishing the step and saving it; "
+          "interrupt again to end at once\n",
+          j.name);
+    session->interrupt();
+  });
+  interrupts_.on_report(
+      [session = run->session.get()] { session->report("asked for by SIGUSR1"); });
+  const auto result = run->session->run();
+  interrupts_.on_report(nullptr);
+  interrupts_.on_interrupt(nullptr);
+  run->display->finish();
+  const auto code = end_with(result, j.name + ": ", context);
+  if (!card_.lost.empty()) return code;
+  log_->summary(j, result);
+  if (!result.summary.choices.empty() && context.leads())
+    print("{}: {}\n", j.name, result.summary.choices);
+  if (!result.trace_gaps.empty()) {
+    trace_complete_ = false;
+    print_error("rrfp-node: {}: --trace {} has {}\n", j.name, options_.trace, result.trace_gaps);
+  }
+  titled_.push_back({j.name, run->trace.get()});
+  traces_.push_back(std::move(run->trace));
+  if (code != exit_done) return code;
+  unsaved_ |= result.summary.last_checkpoint_failed;
+  finished_.push_back({j, result.summary});
+  card_.finished.push_back(actors::to_bytes(result.summary));
+  card_.steps = 0;
+  copies_->clear();
+  return code;
+}
+
+int training::write_outputs(int code) {
+  if (code == exit_done) code = compare_runs(finished_);
   // Each failure was reported when it happened. Training is complete, but an output is lost.
-  if (code == exit_done && (unsaved || !trace_complete)) code = exit_failed;
-  if (!options.trace.empty()) {
-    if (auto written = actors::write_chrome_json(options.trace, titled); !written) {
+  if (code == exit_done && (unsaved_ || !trace_complete_)) code = exit_failed;
+  if (!options_.trace.empty()) {
+    if (auto written = actors::write_chrome_json(options_.trace, titled_); !written) {
       print_error("rrfp-node: --trace {}\n", written.message());
       if (code == exit_done) code = exit_failed;
     } else {
-      print("trace: {} (open it in ui.perfetto.dev)\n", options.trace);
+      print("trace: {} (open it in ui.perfetto.dev)\n", options_.trace);
     }
   }
-  if (auto closed = (*log)->close(); !closed) {
+  if (log_ == nullptr) return code;
+  if (auto closed = log_->close(); !closed) {
     print_error("rrfp-node: {}\n", closed.message());
     if (code == exit_done) code = exit_failed;
   }

@@ -1,14 +1,19 @@
 /// Trains the runs of a job one after another and writes their outputs.
 #pragma once
 
+#include <chrono>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/recovery.hpp>
 #include <rrfp/job/job.hpp>
 #include <rrfp/metrics/board.hpp>
 
 #include "interrupt_watch.hpp"
+#include "results.hpp"
 
 namespace rrfp::apps {
 
@@ -46,9 +51,57 @@ result<std::vector<checked_run>> check_training(const std::vector<job::job>& run
                                                 const training_options& options,
                                                 std::uint32_t nodes);
 
-/// Trains `runs` one after another and prints the result table. Returns the exit code of the
-/// program.
-int train(std::vector<checked_run> runs, const training_options& options,
-          interrupt_watch& interrupts, const node_context& context);
+/// Trains the runs one after another and prints the result table.
+class training {
+ public:
+  training(std::vector<checked_run> runs, training_options options, interrupt_watch& interrupts);
+  training(const training&) = delete;
+  training& operator=(const training&) = delete;
+  ~training();
+
+  /// After go_on(): the loss after which the job may go on, for the user; empty: it is over.
+  const std::string& loss() const { return card_.lost; }
+
+  /// All nodes call this when they have joined, if the job may recover. Error: as actors::agree().
+  result<recovery_point> agree(actors::membership& members);
+  /// Trains to the end of the last run, or to a loss; `from`: where it goes on. Returns the exit
+  /// code of the program.
+  int go_on(const node_context& context, recovery_point from = {});
+  /// A node was lost outside of go_on(). Returns the exit code of the program.
+  int lose(const std::string& why, const node_context& context);
+
+ private:
+  struct prepared_run;
+
+  /// Whether the job goes on after another loss.
+  bool may_recover() const;
+  /// Sets up the current run without starting it. An error is the same on all nodes.
+  result<prepared_run> prepare(const checked_run& checked, const node_context& context,
+                               const recovery_point& from);
+  /// Returns the exit code of the run.
+  int train(const checked_run& checked, const node_context& context, const recovery_point& from);
+  /// Reports why a run failed, on one of the nodes of a launcher, or notes a loss after which the
+  /// job may go on. Returns the run's exit code.
+  int end_with(const actors::run_result& r, const std::string& prefix, const node_context& context);
+  /// The results of all runs, on node 0. `code`: of the last one.
+  int write_outputs(int code);
+
+  std::vector<checked_run> runs_;
+  const training_options options_;
+  interrupt_watch& interrupts_;
+  std::unique_ptr<json_log> log_;
+  std::vector<finished_run> finished_;
+  std::vector<std::unique_ptr<actors::trace_recorder>> traces_;
+  std::vector<actors::titled_trace> titled_;
+  bool unsaved_ = false;
+  bool written_ = false;  ///< the outputs
+  bool trace_complete_ = true;
+  std::string printed_report_;
+
+  /// What this node brings to the next agreement.
+  recovery_card card_;
+  std::shared_ptr<actors::copy_store> copies_ = std::make_shared<actors::copy_store>();
+  std::optional<std::chrono::steady_clock::time_point> lost_at_;
+};
 
 }  // namespace rrfp::apps

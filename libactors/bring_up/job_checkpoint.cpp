@@ -139,10 +139,16 @@ result<resume_choice> choose_resume(const job::job& j, const checkpoint_setup& s
 
 namespace {
 
-result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup) {
+/// `goes_on`: after a loss; then the checkpoints are those of this job.
+result<resume_choice> choose_and_hold(job::job j, checkpoint_setup& setup,
+                                      const recovery_point* goes_on) {
   auto ring = checkpoint::ring::open(setup.dir, j.checkpoint.keep);
   if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
   setup.ring = std::move(*ring);
+  if (goes_on != nullptr) {
+    if (goes_on->has_copies()) return resume_choice{};
+    j.checkpoint.resume = job::resume_kind::automatic;
+  }
   std::string set_aside;
   if (j.checkpoint.resume == job::resume_kind::never) {
     const auto aside = setup.ring->set_aside();
@@ -157,9 +163,9 @@ result<resume_choice> choose_and_hold(const job::job& j, checkpoint_setup& setup
 }
 
 result<resume_choice> agree_on_choice(const job::job& j, checkpoint_setup& setup,
-                                      membership* members) {
+                                      const recovery_point* goes_on, membership* members) {
   const bool leads = members == nullptr || members->node() == node_id{0};
-  result<resume_choice> mine = leads ? choose_and_hold(j, setup) : resume_choice{};
+  result<resume_choice> mine = leads ? choose_and_hold(j, setup, goes_on) : resume_choice{};
   if (members == nullptr) return mine;
   const auto folder = [&]() -> result<std::string> {
     if (!mine) return mine.failure();
@@ -187,7 +193,9 @@ result<resume_choice> agree_on_choice(const job::job& j, checkpoint_setup& setup
 result<std::vector<std::string>> agree_on_resume(const job::job& j, session_setup& setup,
                                                  membership* members) {
   if (!setup.checkpoint) return std::vector<std::string>{};
-  auto choice = agree_on_choice(j, *setup.checkpoint, members);
+  const auto* const goes_on =
+      setup.recovery && !setup.recovery->from.lost.empty() ? &setup.recovery->from : nullptr;
+  auto choice = agree_on_choice(j, *setup.checkpoint, goes_on, members);
   if (!choice) return choice.failure();
   setup.resume = std::move(choice->from);
   return choice->notes();

@@ -12,6 +12,7 @@
 #include "hosted_parts.hpp"
 #include "job/job_actor.hpp"
 #include "node/node_actor.hpp"
+#include "recovery/copy_exchange.hpp"
 
 namespace rrfp::actors {
 
@@ -67,6 +68,20 @@ accelerator::memory_counts run_summary::device_memory() const {
   return most;
 }
 
+std::string to_bytes(run_summary s) {
+  encoder out;
+  out(s);
+  return out.take();
+}
+
+result<run_summary> summary_of_bytes(std::string_view bytes) {
+  decoder in{bytes};
+  run_summary s;
+  in(s);
+  if (!in.complete()) return error{"the summary of a run is invalid", error_kind::failed};
+  return s;
+}
+
 class session::impl {
  public:
   impl(session_setup setup, std::optional<cluster> in_cluster)
@@ -100,6 +115,14 @@ class session::impl {
       start = opened->start;
     }
     const auto context = make_context(link.get(), start);
+    std::unique_ptr<work_queue> copier;
+    if (link && setup_.recovery) {
+      copier = std::make_unique<compute_thread>("recovery");
+      context->copier = copier.get();
+      context->copies = std::make_shared<copy_exchange>(
+          *setup_.recovery, context->actors, cluster_->members->node(),
+          [this](stage_id s, rank_id r) { return buddy_of_rank(s, r); });
+    }
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
       saver = std::make_unique<compute_thread>("checkpoint");
@@ -136,6 +159,7 @@ class session::impl {
     counters_->over.set(true);
     counters_->transport.set(nullptr);
     context->wire->close();
+    copier.reset();  // sends to actors
     context->actors.close();
     system.await_all_actors_done();
     // Both wait for running work, which refers to actors.
@@ -190,7 +214,7 @@ class session::impl {
     counters_->hang_timeout_s = setup_.hang_timeout_s;
     if (setup_.strategies.size() > 1)
       for (const auto& s : setup_.strategies) counters_->job.strategies.emplace_back(s.name);
-    counters_->job.first_step.set(setup_.resume ? setup_.resume->contents.step : 0);
+    counters_->job.first_step.set(setup_.first_step());
     counters_->note_progress();
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
@@ -200,6 +224,17 @@ class session::impl {
     context->record_transcripts = setup_.record_transcripts;
     context->on_step = setup_.on_step;
     return context;
+  }
+
+  std::optional<node_id> buddy_of_rank(stage_id s, rank_id r) const {
+    const auto node_of = [&](std::uint32_t d) {
+      return cluster_->places.node_of(replica_id{d}, s, r);
+    };
+    std::vector<node_id> replicas;
+    for (std::uint32_t d = 1; d < setup_.replicas; ++d) replicas.push_back(node_of(d));
+    std::vector<std::string> hosts;
+    for (const auto& m : cluster_->members->members()) hosts.push_back(m.host);
+    return buddy_of(node_of(0), replicas, hosts);
   }
 
   run_result ended_early(const error& why) const {
@@ -241,12 +276,12 @@ class session::impl {
       std::unique_ptr<work_queue> planning;
       if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
       job = spawn_detached<job_actor>(
-          system,
-          job_setup{setup_.train, setup_.on_request,
-                    setup_.resume ? setup_.resume->contents.step : 0, setup_.checkpoint, context,
-                    plan_of_steps(), setup_.expected, std::move(planning), setup_.evaluation,
-                    setup_.hang_timeout_s, setup_.on_step, setup_.on_evaluation,
-                    setup_.on_checkpoint, [&](run_result r) { job_over.set_value(std::move(r)); }});
+          system, job_setup{setup_.train, setup_.on_request, setup_.first_step(), setup_.checkpoint,
+                            context->copies ? setup_.recovery : std::nullopt, context,
+                            plan_of_steps(), setup_.expected, std::move(planning),
+                            setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
+                            setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
+                            [&](run_result r) { job_over.set_value(std::move(r)); }});
       context->actors.bind({actor_kind::job}, job);
     }
     const auto node = actors::spawn<node_actor>(
@@ -277,6 +312,7 @@ class session::impl {
       result.how = over.how;
       result.message = over.message;
       result.summary.stages.resize(setup_.shape.stages);
+      if (auto kept = summary_of_bytes(over.summary)) result.summary = *std::move(kept);
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       if (setup_.on_ending) setup_.on_ending(result);

@@ -14,9 +14,9 @@
 #include <string_view>
 
 #include <rrfp/actors/transport.hpp>
+#include <rrfp/base/codec.hpp>
 
 #include "caf_compat.hpp"
-#include "codec.hpp"
 
 namespace rrfp::actors {
 

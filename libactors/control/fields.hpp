@@ -1,11 +1,13 @@
-/// The members of the plain types in messages between nodes, for codec.hpp.
+/// The members of the plain types in messages between nodes, for rrfp/base/codec.hpp.
 #pragma once
 
 #include <rrfp/accelerator/platform.hpp>
+#include <rrfp/actors/session.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/compute/parameter_report.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/stage_snapshot.hpp>
+#include <rrfp/simulate/planner.hpp>
 
 namespace rrfp {
 
@@ -45,8 +47,23 @@ auto fields(auto f, memory_counts& x) { return f(x.allocated, x.allocated_peak, 
 
 }  // namespace rrfp::accelerator
 
+namespace rrfp::simulate {
+
+auto fields(auto f, step_choice& x) { return f(x.strategy, x.forecast); }
+auto fields(auto f, chosen_step& x) { return f(x.chosen, x.took); }
+
+}  // namespace rrfp::simulate
+
 namespace rrfp::actors {
 
 auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
+auto fields(auto f, stage_summary& x) {
+  return f(x.memory, x.peak_bytes, x.device_memory, x.busy_ms, x.blocked_ms, x.launch_gap_ms);
+}
+auto fields(auto f, run_summary& x) {
+  return f(x.first_step, x.steps, x.loss_first, x.loss_last, x.eval_loss, x.eval_losses_xxh64,
+           x.losses_xxh64, x.weights_xxh64, x.step_ms_p50, x.bubble_fraction, x.tokens, x.seconds,
+           x.checkpoints, x.last_checkpoint_failed, x.stages, x.choices);
+}
 
 }  // namespace rrfp::actors

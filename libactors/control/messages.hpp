@@ -1,16 +1,17 @@
 /// The messages between actors. Each message is a struct type.
 ///
-///   job -> node                 step_over, write_report, job_ended
+///   job -> node                 step_over, keep_copies, write_report, job_ended
+///   node -> node                copy_offered, fetch_copy, copy_piece
 ///   node -> stage -> node       report_state, state_reported
-///   job -> stage                begin_step, apply_update, take_snapshot, report_weights,
-///                               report_progress
+///   job -> stage                restore_state, begin_step, apply_update, take_snapshot,
+///                               copy_state, report_weights, report_progress
 ///   stage -> rank               the same except report_progress, and run_launch, end_step
 ///   transport -> rank           message (transport.hpp)
-///   rank -> stage               arrived, launch_done, rank_step_ended, update_applied,
-///                               snapshot_taken, snapshot_written
-///   stage -> job                stage_step_ended, update_applied, snapshot_taken,
-///                               snapshot_written, stage_weights, stage_progress
-///   any actor -> job            failed, interrupted, report_requested
+///   rank -> stage               state_restored, arrived, launch_done, rank_step_ended,
+///                               update_applied, snapshot_taken, snapshot_written
+///   stage -> job                state_restored, stage_step_ended, update_applied,
+///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
+///   any actor -> job            copy_held, failed, interrupted, report_requested
 ///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, interrupted,
 ///                               demand, report_requested, stop
 ///
@@ -23,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/recovery.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/job_core/events.hpp>
@@ -41,6 +43,9 @@ struct stage_ranks {
   std::vector<actor_ref> ranks;
 };
 
+/// Take the state of the first step from the copies.
+struct restore_state {};
+struct state_restored {};
 struct begin_step {
   step_id step;
   compute::step_purpose purpose = compute::step_purpose::training;
@@ -151,6 +156,38 @@ struct save_ended {
   std::uint64_t step = 0;
   std::string failure;
 };
+/// Between two steps: copy the state in the background, for recovery.
+struct copy_state {
+  std::uint64_t step = 0;  ///< complete steps
+};
+/// The state of one rank is held by its own node and by its buddy, or `failure` says why not.
+struct copy_held {
+  std::uint64_t step = 0;
+  std::string failure;
+};
+/// To the buddy: fetch this copy and hold it.
+struct copy_offered {
+  copy_key what;
+  node_id from;
+  std::int64_t bytes = 0;
+  std::uint64_t xxh64 = 0;
+};
+struct fetch_copy {
+  copy_key what;
+  node_id to;
+  std::int64_t offset = 0;
+  std::int64_t size = 0;
+};
+/// Without bytes: the copy is not here.
+struct copy_piece {
+  copy_key what;
+  std::int64_t offset = 0;
+  std::string bytes;
+};
+/// The copies of all ranks after this step are held: drop older ones.
+struct keep_copies {
+  job_record record;
+};
 struct report_weights {};
 struct stage_weights {
   rank_address from;
@@ -216,8 +253,12 @@ struct job_ended {
   std::string message;
   bool nothing_lost = false;
   bool hung = false;
+  /// Of a run that is done and makes copies: as bytes, for other nodes to keep.
+  std::string summary = {};
 };
 
+auto fields(auto f, restore_state&) { return f(); }
+auto fields(auto f, state_restored&) { return f(); }
 auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.strategy); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
@@ -247,6 +288,12 @@ auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }
 auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
 auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
+auto fields(auto f, copy_state& x) { return f(x.step); }
+auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
+auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64); }
+auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
+auto fields(auto f, copy_piece& x) { return f(x.what, x.offset, x.bytes); }
+auto fields(auto f, keep_copies& x) { return f(x.record); }
 auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
 auto fields(auto f, report_progress&) { return f(); }
@@ -255,14 +302,16 @@ auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
 auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
-auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung); }
+auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung, x.summary); }
 
 // clang-format off
 /// The messages that travel between nodes; their order gives the codes in mail.
 #define RRFP_MESSAGES(X)                                                                   \
-  X(begin_step) X(arrived) X(run_launch) X(launch_done) X(end_step) X(rank_step_ended)     \
-  X(stage_step_ended) X(apply_update) X(update_applied) X(step_over) X(take_snapshot)      \
-  X(snapshot_taken) X(snapshot_written) X(report_weights) X(stage_weights)                 \
+  X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
+  X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
+  X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
+  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(keep_copies)                  \
+  X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
   X(interrupted) X(job_ended)
 /// The messages that stay on their node.

@@ -25,6 +25,8 @@ namespace rrfp::actors {
 /// The time of a task, in milliseconds.
 using task_time = std::function<double(step_id, stage_id, rank_id, const task&)>;
 
+class copy_exchange;
+
 /// Which collectives a rank is in; null where it has no such group.
 struct rank_watch {
   rank_address address;
@@ -49,6 +51,8 @@ struct run_context {
   bool record_transcripts = false;
   std::string checkpoint_dir;                  ///< where checkpoints are saved
   work_queue* saver = nullptr;                 ///< writes checkpoints; null: none are made
+  std::shared_ptr<copy_exchange> copies;       ///< for recovery; null: none are made
+  work_queue* copier = nullptr;                ///< makes them
   std::function<void(step_id)> on_step_begun;  ///< called by every stage; may be empty
   /// Called on nodes other than node 0; may be empty.
   std::function<void(const step_summary&)> on_step;

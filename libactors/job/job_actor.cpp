@@ -19,7 +19,15 @@ namespace {
 
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
-job_core_options core_options(const job_setup& setup) {
+run_totals totals_of(const job_setup& setup) {
+  run_totals made{setup.train, setup.context->shape.stages, setup.first_step,
+                  setup.plan.strategies};
+  if (setup.recovery && setup.recovery->from.has_copies())
+    made.go_on_from(setup.recovery->from.record.bytes);
+  return made;
+}
+
+job_core_options core_options(const job_setup& setup, const run_totals& totals) {
   const auto& context = *setup.context;
   job_core_options o;
   o.stages = context.shape.stages;
@@ -32,6 +40,9 @@ job_core_options core_options(const job_setup& setup) {
   if (setup.checkpoint)
     o.saves = {setup.checkpoint->every,
                std::chrono::nanoseconds{setup.checkpoint->save_time_max}.count()};
+  if (setup.recovery)
+    o.copies = {setup.recovery->every, setup.recovery->from.has_copies(), totals.saved_step(),
+                totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
   o.loss_ms = static_cast<std::uint32_t>(unexplained_loss_time.count());
   return o;
@@ -42,9 +53,8 @@ job_core_options core_options(const job_setup& setup) {
 job_actor::job_actor(caf::actor_config& config, job_setup setup)
     : actor_base(config),
       setup_(std::move(setup)),
-      core_(core_options(setup_)),
-      totals_(setup_.train, setup_.context->shape.stages, setup_.first_step,
-              setup_.plan.strategies) {
+      totals_(totals_of(setup_)),
+      core_(core_options(setup_, totals_)) {
   set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
     // Not through the core, which may have ended the run in the event whose actions threw.
     try {
@@ -68,6 +78,10 @@ caf::behavior job_actor::make_behavior() {
                      std::move(setup_.planning_thread));
   return {
       [this](start) { feed(job_event::start{}); },
+      [this](state_restored) { feed(job_event::state_restored{}); },
+      [this](copy_held& m) {
+        feed(job_event::copy_held{m.step, std::move(m.failure)});
+      },
       [this](stage_step_ended& m) { on_stage_step_ended(m); },
       [this](const update_applied& m) { feed(job_event::update_applied{m.step}); },
       [this](stage_weights& m) { on_stage_weights(m); },
@@ -258,6 +272,23 @@ void job_actor::carry_out(const job_action::end_save& a) {
   if (setup_.on_checkpoint) setup_.on_checkpoint(report);
 }
 
+// ---- actions: recovery
+
+void job_actor::carry_out(const job_action::restore_state&) { send_to_stages(restore_state{}); }
+
+void job_actor::carry_out(const job_action::copy_state& a) {
+  record_ = {a.step, totals_.record(setup_.context->now(), core_.last_saved(),
+                                    saves_ ? saves_->saved() : 0)};
+  for (const auto& stage : stages_)
+    if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step});
+}
+
+void job_actor::carry_out(const job_action::keep_copies&) { send_to_nodes(keep_copies{record_}); }
+
+void job_actor::carry_out(const job_action::drop_copies& a) {
+  if (setup_.on_copy_failed) setup_.on_copy_failed(a.failure);
+}
+
 // ---- actions: hangs and reports
 
 void job_actor::carry_out(const job_action::ask_progress& a) {
@@ -304,7 +335,7 @@ void job_actor::carry_out(const job_action::end& a) {
   auto summary = totals_.finish_run(setup_.context->now());
   summary.weights_xxh64 = result_.summary.weights_xxh64;
   if (saves_) {
-    summary.checkpoints = saves_->saved();
+    summary.checkpoints += saves_->saved();
     summary.last_checkpoint_failed = saves_->last_failed();
   }
   result_.summary = std::move(summary);
@@ -312,7 +343,8 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.message = a.hung ? hang_ : a.message;
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
-  const job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung};
+  job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung, {}};
+  if (setup_.recovery && a.how == job_end::done) over.summary = to_bytes(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
   send_to_nodes(over);
   setup_.on_end(std::move(result_));

@@ -31,6 +31,8 @@ struct job_setup {
   std::uint64_t first_step = 0;
   /// Nothing: no checkpoints.
   std::optional<checkpoint_setup> checkpoint;
+  /// Nothing: no copies for recovery.
+  std::optional<recovery_setup> recovery;
   std::shared_ptr<run_context> context;
   /// What the steps may run by, and the limits; see session_setup.
   simulate::plan plan;
@@ -42,6 +44,7 @@ struct job_setup {
   std::function<void(const step_summary&)> on_step;
   std::function<void(const evaluation_summary&)> on_evaluation;
   std::function<void(const checkpoint_report&)> on_checkpoint;
+  std::function<void(const std::string&)> on_copy_failed;
   /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
   std::function<void(run_result)> on_end;
 };
@@ -75,6 +78,10 @@ class job_actor : public actor_base {
   void carry_out(const job_action::take_snapshot& a);
   void carry_out(const job_action::commit_save&);
   void carry_out(const job_action::end_save& a);
+  void carry_out(const job_action::restore_state&);
+  void carry_out(const job_action::copy_state& a);
+  void carry_out(const job_action::keep_copies& a);
+  void carry_out(const job_action::drop_copies& a);
   void carry_out(const job_action::report_weights&);
   void carry_out(const job_action::compare_weights&);
   void carry_out(const job_action::ask_progress& a);
@@ -92,6 +99,7 @@ class job_actor : public actor_base {
   void send_to_nodes(const Message& m);
 
   job_setup setup_;
+  run_totals totals_;
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;
@@ -102,10 +110,11 @@ class job_actor : public actor_base {
   };
   std::vector<stage> stages_;
   std::vector<actor_ref> nodes_;
-  run_totals totals_;
   std::optional<step_planner> planner_;  ///< of several strategies
   apply_update update_;                  ///< of the running step
   std::optional<job_saves> saves_;
+  /// Of the step whose state is being copied.
+  job_record record_;
   /// By replica.
   std::vector<std::vector<compute::parameter_hash>> hashes_;
   /// What the stages wait for; nothing: they have not been asked.

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/base/statistics.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/base/units.hpp>
@@ -18,8 +19,8 @@ namespace rrfp::actors {
 run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step,
                        std::vector<strategy> strategies)
     : train_(train), strategies_(std::move(strategies)) {
-  run_.first_step = first_step;
-  run_.stages.resize(stages);
+  history_.run.first_step = first_step;
+  history_.run.stages.resize(stages);
 }
 
 void run_totals::begin_step(step_id step, std::int64_t now, simulate::step_choice chosen) {
@@ -70,13 +71,13 @@ result<apply_update> run_totals::add_up() {
   if (!clipped) return within(to_string(step_), clipped.failure());
   s.gradient_norm = clipped->norm;
   s.lr = compute::lr_of(train_, step_);
-  busy_ms_ += milliseconds(busy);
-  span_ms_ += span;
+  history_.busy_ms += milliseconds(busy);
+  history_.span_ms += span;
   return apply_update{step_, clipped->scale, s.lr};
 }
 
 void run_totals::add_to_stage(const stage_step_ended& o) {
-  auto& stage = run_.stages[o.stage.value()];
+  auto& stage = history_.run.stages[o.stage.value()];
   stage.busy_ms += milliseconds(o.busy);
   stage.blocked_ms += milliseconds(o.blocked);
   stage.launch_gap_ms += milliseconds(o.launch_gap);
@@ -91,13 +92,13 @@ void run_totals::add_to_stage(const stage_step_ended& o) {
 const step_summary& run_totals::finish_step(std::int64_t now) {
   summary_.step_ms = milliseconds(now - step_began_);
   if (summary_.purpose == compute::step_purpose::evaluation) return summary_;
-  step_ms_.push_back(summary_.step_ms);
+  history_.step_ms.push_back(summary_.step_ms);
   if (strategies_.size() > 1)
-    chosen_steps_.push_back({chosen_, std::llround(summary_.tasks_ms * 1e6)});
-  losses_.push_back(summary_.loss);
-  if (run_.steps++ == 0) run_.loss_first = summary_.loss;
-  run_.loss_last = summary_.loss;
-  run_.tokens += summary_.tokens;
+    history_.chosen.push_back({chosen_, std::llround(summary_.tasks_ms * 1e6)});
+  history_.losses.push_back(summary_.loss);
+  if (history_.run.steps++ == 0) history_.run.loss_first = summary_.loss;
+  history_.run.loss_last = summary_.loss;
+  history_.run.tokens += summary_.tokens;
   return summary_;
 }
 
@@ -108,22 +109,42 @@ std::optional<evaluation_summary> run_totals::finish_batch(std::uint32_t batches
   if (++batches_ < batches) return std::nullopt;
   batches_ = 0;
   auto e = std::exchange(evaluation_, {});
-  e.step = run_.first_step + run_.steps;
+  e.step = history_.run.first_step + history_.run.steps;
   if (e.tokens > 0) e.loss /= static_cast<double>(e.tokens);
-  eval_losses_.push_back(e.loss);
+  history_.eval_losses.push_back(e.loss);
   return e;
 }
 
 run_summary run_totals::finish_run(std::int64_t now) const {
-  auto s = run_;
-  s.losses_xxh64 = XXH64(losses_.data(), losses_.size() * sizeof(double), 0);
-  s.eval_losses_xxh64 = XXH64(eval_losses_.data(), eval_losses_.size() * sizeof(double), 0);
-  if (!eval_losses_.empty()) s.eval_loss = eval_losses_.back();
-  s.step_ms_p50 = median(step_ms_);
-  s.bubble_fraction = span_ms_ > 0 ? 1 - busy_ms_ / span_ms_ : 0;
-  s.seconds = seconds(now);
-  s.choices = simulate::describe(strategies_, chosen_steps_);
+  auto s = history_.run;
+  s.losses_xxh64 = XXH64(history_.losses.data(), history_.losses.size() * sizeof(double), 0);
+  s.eval_losses_xxh64 =
+      XXH64(history_.eval_losses.data(), history_.eval_losses.size() * sizeof(double), 0);
+  if (!history_.eval_losses.empty()) s.eval_loss = history_.eval_losses.back();
+  s.step_ms_p50 = median(history_.step_ms);
+  s.bubble_fraction = history_.span_ms > 0 ? 1 - history_.busy_ms / history_.span_ms : 0;
+  s.seconds = history_.seconds + seconds(now);
+  s.choices = simulate::describe(strategies_, history_.chosen);
   return s;
+}
+
+std::string run_totals::record(std::int64_t now, std::uint64_t saved_step,
+                               std::uint32_t checkpoints) const {
+  auto so_far = history_;
+  so_far.seconds += seconds(now);
+  so_far.saved_step = saved_step;
+  so_far.run.checkpoints += checkpoints;
+  encoder out;
+  out(so_far);
+  return out.take();
+}
+
+void run_totals::go_on_from(std::string_view record) {
+  const auto stages = history_.run.stages.size();
+  decoder in{record};
+  in(history_);
+  RRFP_CHECK(in.complete() && history_.run.stages.size() == stages,
+             "the record is of this version and job");
 }
 
 }  // namespace rrfp::actors

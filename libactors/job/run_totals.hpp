@@ -37,6 +37,15 @@ class run_totals {
   /// The losses, times and idle share of the whole run.
   run_summary finish_run(std::int64_t now) const;
 
+  /// What is added up so far, as bytes, for a run that goes on from here. `saved_step`: of the
+  /// newest checkpoint; `checkpoints`: saved by this run.
+  std::string record(std::int64_t now, std::uint64_t saved_step, std::uint32_t checkpoints) const;
+  /// Goes on from the record of an earlier run.
+  void go_on_from(std::string_view record);
+  std::uint64_t saved_step() const { return history_.saved_step; }
+  /// That are complete.
+  std::uint64_t evaluations() const { return history_.eval_losses.size(); }
+
  private:
   void add_to_stage(const stage_step_ended& o);
 
@@ -46,16 +55,26 @@ class run_totals {
   std::int64_t step_began_ = 0;
   std::map<stage_key, stage_step_ended> outcomes_;
   step_summary summary_;
-  std::vector<double> losses_;
-  std::vector<double> eval_losses_;
   evaluation_summary evaluation_;  ///< under way; `loss` is a sum
   std::uint32_t batches_ = 0;      ///< of it, finished
-  std::vector<double> step_ms_;
   simulate::step_choice chosen_;
-  std::vector<simulate::chosen_step> chosen_steps_;
-  double busy_ms_ = 0;
-  double span_ms_ = 0;
-  run_summary run_;
+  /// Of the steps that are complete.
+  struct history {
+    run_summary run;
+    std::vector<double> losses;
+    std::vector<double> eval_losses;
+    std::vector<double> step_ms;
+    std::vector<simulate::chosen_step> chosen;
+    double busy_ms = 0;
+    double span_ms = 0;
+    double seconds = 0;  ///< before this run went on from a record
+    std::uint64_t saved_step = 0;
+  };
+  friend auto fields(auto f, history& x) {
+    return f(x.run, x.losses, x.eval_losses, x.step_ms, x.chosen, x.busy_ms, x.span_ms, x.seconds,
+             x.saved_step);
+  }
+  history history_;
 };
 
 }  // namespace rrfp::actors

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "node_report.hpp"
+#include "recovery/copy_exchange.hpp"
 
 namespace rrfp::actors {
 
@@ -68,6 +69,10 @@ caf::behavior node_actor::make_behavior() {
       [this](const step_over& m) {
         if (context_->on_step) context_->on_step(m.summary);
       },
+      [this](const copy_offered& m) { with_copies(m); },
+      [this](const fetch_copy& m) { with_copies(m); },
+      [this](const copy_piece& m) { with_copies(m); },
+      [this](const keep_copies& m) { with_copies(m); },
       [this](const report_requested& m) { request_report(m); },
       [this](const write_report& m) { begin_report(m); },
       [this](state_reported& m) { on_state_reported(m); },
@@ -114,6 +119,11 @@ void node_actor::finish_report() {
                                 fmt::format("stage {}: does not answer\n", s.number.value()));
   if (context_->on_report)
     context_->on_report(node_report(*context_, finished.request, finished.stages));
+}
+
+template <class Message>
+void node_actor::with_copies(const Message& m) {
+  if (context_->copies != nullptr) context_->copies->on(m);
 }
 
 void node_actor::end(const job_ended& m) {

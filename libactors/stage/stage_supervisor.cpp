@@ -45,6 +45,8 @@ stage_supervisor::stage_supervisor(caf::actor_config& config, stage_parts parts,
 caf::behavior stage_supervisor::make_behavior() {
   return {
       [this](stage_ranks& m) { on_stage_ranks(m); },
+      [this](const restore_state& m) { send_to_ranks(m); },
+      [this](const state_restored& m) { post(job_, m); },
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
       [this](const arrived& m) { on_arrived(m); },
       [this](const launch_done& m) { on_launch_done(m); },
@@ -61,6 +63,7 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const take_snapshot& m) { send_to_ranks(m); },
       [this](const snapshot_taken& m) { post(job_, m); },
       [this](snapshot_written& m) { post(job_, std::move(m)); },
+      [this](const copy_state& m) { send_to_ranks(m); },
       [this](const report_weights& m) { send_to_ranks(m); },
       [this](stage_weights& m) {
         m.transcript = std::exchange(transcript_, {});

@@ -9,6 +9,8 @@
 #include <rrfp/compute/stage_compute.hpp>
 
 #include "device/collective_group.hpp"
+#include "recovery/copy_exchange.hpp"
+#include "recovery/state_bytes.hpp"
 
 namespace rrfp::actors {
 
@@ -161,16 +163,19 @@ void tp_rank::on_device(Work work) {
 caf::behavior tp_rank::make_behavior() {
   return {
       [this](message& m) { on_tensor(m); },
+      [this](const restore_state&) { on_restore_state(); },
       [this](const begin_step& m) { begin(m); },
       [this](const run_launch& m) { start(m); },
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
         on_device([m, rank = setup_] {
+          if (rank->copying->valid()) rank->copying->wait();
           rank->compute->apply(m.scale, m.lr);
           post(rank->supervisor, update_applied{m.step});
         });
       },
       [this](const take_snapshot& m) { on_take_snapshot(m); },
+      [this](const copy_state& m) { on_copy_state(m); },
       [this](const report_weights&) {
         on_device([rank = setup_] {
           post(rank->supervisor, stage_weights{rank->address, rank->compute->hashes(), {}});
@@ -365,6 +370,43 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
                      at.rank, m.step, copies);
       if (!written) return report({m.step, {}, 0, 0, written.message()});
       report({m.step, written->name, written->bytes, written->xxh64, {}});
+    });
+  });
+}
+
+void tp_rank::on_copy_state(const copy_state& m) {
+  on_device([m, rank = setup_] {
+    auto state = rank->compute->snapshot(compute::tied_copies::included);
+    // On the host, the copy is made while the next step runs: it changes the state at its end.
+    const auto is_readable = [](const auto& t) {
+      return t.value.is_cpu() && t.value.is_contiguous();
+    };
+    if (!std::all_of(state.begin(), state.end(), is_readable))
+      state = copy_to_host(std::move(state));
+    const auto copied = std::make_shared<std::promise<void>>();
+    *rank->copying = copied->get_future();
+    rank->context->copier->post([m, rank, copied, state = std::move(state)] {
+      auto& copies = *rank->context->copies;
+      const copy_key what{m.step, rank->address.stage, rank->address.rank};
+      auto copy = copies.copy(what, state);
+      copied->set_value();
+      copies.hold(what, std::move(copy));
+    });
+  });
+}
+
+void tp_rank::on_restore_state() {
+  const auto& at = setup_->address;
+  setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<at::Tensor> copy) {
+    rank->device->post([rank, copy = std::move(copy)] {
+      const caller_runs scope;
+      run_guarded(*rank, [&] {
+        const auto state = copy ? state_of_bytes(*copy) : copy.failure();
+        if (!state) throw std::runtime_error(state.message());
+        if (auto restored = rank->compute->restore(*state); !restored)
+          throw std::runtime_error(restored.message());
+        post(rank->supervisor, state_restored{});
+      });
     });
   });
 }

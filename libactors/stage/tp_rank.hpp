@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ struct tp_rank_setup : rank_parts {
   std::shared_ptr<run_context> context;
   /// A failure was reported; nothing more is run.
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
+  /// Used by the device's thread: until it is ready, the state is being copied and must not change.
+  std::shared_ptr<std::future<void>> copying = std::make_shared<std::future<void>>();
 };
 
 class tp_rank : public actor_base, public runs_anywhere {
@@ -70,6 +73,8 @@ class tp_rank : public actor_base, public runs_anywhere {
   void end(step_id step);
   void send_tied(step_id step);
   void on_take_snapshot(const take_snapshot& m);
+  void on_copy_state(const copy_state& m);
+  void on_restore_state();
   /// The input that the next F or B of the sequence needs from another stage, unless it was
   /// returned before.
   std::optional<message_header> next_input(step_id step);

@@ -242,22 +242,23 @@ std::vector<parameter_hash> stage_compute::hashes() const {
   return all;
 }
 
-std::vector<named_tensor> stage_compute::weights() const {
+std::vector<named_tensor> stage_compute::weights(tied_copies copies) const {
   std::vector<named_tensor> all;
   for (const auto& t : impl_->parameters_) {
-    if (t.p.tied != tie::copy) all.push_back({t.p.name, t.p.value.detach(), t.p.part, t.p.stored});
+    if (t.p.tied != tie::copy || copies == tied_copies::included)
+      all.push_back({t.p.name, t.p.value.detach(), t.p.part, t.p.stored});
   }
   return all;
 }
 
-std::vector<named_tensor> stage_compute::snapshot() const {
+std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
   const auto& s = *impl_;
   RRFP_CHECK(!s.step_, "a snapshot in the middle of a step");
-  auto all = weights();
+  auto all = weights(copies);
   const auto trained = s.trained_parameters();
   for (const auto& t : s.optimizer_->state()) {
     const auto& p = trained[t.parameter];
-    if (p.tied == tie::copy) continue;
+    if (p.tied == tie::copy && copies == tied_copies::left_out) continue;
     // A scalar (the number of steps) is the same on every rank, whatever its parameter is.
     all.push_back({name_of_state(p, t.name), t.value, t.value.dim() > 0 ? p.part : std::nullopt});
   }

@@ -525,6 +525,20 @@ void add_checkpoint(std::vector<key>& table) {
               "require one; `never`: start from scratch and set older checkpoints aside.");
 }
 
+void add_recovery(std::vector<key>& table) {
+  section_keys<recovery_options> keys{table, "recovery", &job::recovery};
+  using o = recovery_options;
+  keys.integer("max_restarts", &o::max_restarts, {0, 1'000'000}, "",
+               "Number of losses of nodes after which the job goes on, once the lost node has been "
+               "started again; 0: the first loss ends the job.");
+  keys.integer(
+      "every", &o::every, {1, count_max}, "steps",
+      "Number of steps between two copies of the state in the memory of the nodes. After a "
+      "loss the job goes on from the newest one.");
+  keys.number("hold_s", &o::hold_s, {0.1, 86400}, "s",
+              "Maximum time that the other nodes wait for the replacement of a lost one.");
+}
+
 void add_run(std::vector<key>& table) {
   section_keys<run_options> keys{table, "run", &job::run};
   using o = run_options;
@@ -554,6 +568,7 @@ std::vector<key> make_keys() {
   add_device(table);
   add_transport(table);
   add_checkpoint(table);
+  add_recovery(table);
   add_run(table);
   return table;
 }
@@ -578,6 +593,7 @@ const key_table<job>& job_keys() {
           {"device", "The device of a rank."},
           {"transport", "Communication between the nodes of a job."},
           {"checkpoint", "Saving and resuming."},
+          {"recovery", "Going on after the loss of a node."},
           {"run", "Progress output and hang detection."},
       },
       make_keys()};

@@ -34,6 +34,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"base", {"libpipeline/base", {}, {}}},
       {"schedule", {"libpipeline/schedule", {}, {}}},
       {"job_core", {"libactors/job/core", {"schedule"}, {}}},
+      {"recovery_core", {"libactors/recovery/core", {}, {}}},
       {"transport_core", {"libactors/transport/ucx/core", {"schedule"}, {}}},
       {"checkpoint_core", {"libpipeline/checkpoint/core", {"schedule"}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
@@ -83,8 +84,8 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"actors",
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "weather", "simulate", "schedule",
-         "job_core", "transport_core", "checkpoint", "safetensors", "metrics", "accelerator",
-         "files"},
+         "job_core", "recovery_core", "transport_core", "checkpoint", "safetensors", "metrics",
+         "accelerator", "files"},
         with(torch, {"caf"})}},
       // The interface to devices, and the implementation for CUDA.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -128,10 +129,11 @@ const std::map<std::string, room, std::less<>> rooms{
     {"transport", {{}, false}},
     {"device", {{"transport"}, false}},
     {"control", {{"device", "transport"}}},
-    {"stage", {{"control", "device"}}},
-    {"node", {{"control", "stage"}}},
+    {"recovery", {{"control"}}},
+    {"stage", {{"control", "device", "recovery"}}},
+    {"node", {{"control", "recovery", "stage"}}},
     {"job", {{"control"}}},
-    {"bring_up", {{"control", "device", "job", "node", "transport"}}},
+    {"bring_up", {{"control", "device", "job", "node", "recovery", "transport"}}},
 };
 constexpr std::string_view rooms_folder = "libactors/";
 
@@ -167,8 +169,8 @@ constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "p
                                                 "libactors", "apps"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
-const names pure_layers{"base",           "schedule",       "job_core", "membership_core",
-                        "transport_core", "checkpoint_core"};
+const names pure_layers{"base",           "schedule",        "job_core",     "membership_core",
+                        "transport_core", "checkpoint_core", "recovery_core"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{

@@ -20,6 +20,7 @@ bool is(const job_event::any& e) {
 std::string_view name(job_phase p) {
   switch (p) {
     case job_phase::created: return "created";
+    case job_phase::restoring: return "restoring";
     case job_phase::idle: return "idle";
     case job_phase::stepping: return "stepping";
     case job_phase::updating: return "updating";
@@ -33,6 +34,13 @@ std::string_view name(job_phase p) {
   return "?";
 }
 
+job_core::job_core(job_core_options options)
+    : options_(options), last_save_(options.first_step), last_saved_(options.first_step) {
+  if (!options_.copies || !options_.copies->restores) return;
+  last_save_ = last_saved_ = options_.copies->saved;
+  evaluations_ = options_.copies->evaluations;
+}
+
 std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t now) {
   now_ = now;
   if (expects(e)) phase_ = std::visit([this](const auto& x) { return after(x); }, e);
@@ -43,13 +51,14 @@ std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t 
 bool job_core::expects(const job_event::any& e) const {
   using namespace job_event;
   if (phase_ == job_phase::ended) return false;
-  if (is<demanded, snapshot_taken, snapshot_written, save_ended, interrupted, failed, suspected,
-         timer_fired, progress_reported>(e))
+  if (is<demanded, snapshot_taken, snapshot_written, save_ended, copy_held, interrupted, failed,
+         suspected, timer_fired, progress_reported>(e))
     return true;
   if (is<tick, report_requested>(e))
     return phase_ != job_phase::created && phase_ != job_phase::reporting_hang;
   switch (phase_) {
     case job_phase::created: return is<start>(e);
+    case job_phase::restoring: return is<state_restored>(e);
     case job_phase::stepping: return is<stage_ended, added_up>(e);
     case job_phase::updating: return is<update_applied>(e);
     case job_phase::copying: return is<save_opened>(e);
@@ -68,7 +77,18 @@ bool job_core::expects(const job_event::any& e) const {
 job_phase job_core::after(const job_event::start&) {
   note_progress();
   set_timer(job_timer::watch, watch_ms);
-  return begin_next_step();
+  if (!options_.copies || !options_.copies->restores) return begin_next_step();
+  actions_.push_back(job_action::restore_state{});
+  return job_phase::restoring;
+}
+
+job_phase job_core::after(const job_event::state_restored&) {
+  note_progress();
+  if (++restored_ < rank_count()) return phase_;
+  // A node that was lost took copies with it.
+  copy_state_if_due();
+  if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
+  return continue_run();
 }
 
 job_phase job_core::begin_next_step() {
@@ -138,6 +158,7 @@ job_phase job_core::finish_step() {
     if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
   }
   actions_.push_back(job_action::finish_step{step_});
+  if (!is_evaluation(step_)) copy_state_if_due();
   return continue_run();
 }
 
@@ -207,12 +228,35 @@ job_phase job_core::end_save(std::string failure, bool overdue) {
       return continue_run();
     case job_phase::finishing_save: return end(conclusion_);
     case job_phase::created:
+    case job_phase::restoring:
     case job_phase::idle:
     case job_phase::stepping:
     case job_phase::updating:
     case job_phase::hashing_weights:
     case job_phase::reporting_hang:
     case job_phase::ended: return phase_;
+  }
+  return phase_;
+}
+
+// ---- copies for recovery
+
+void job_core::copy_state_if_due() {
+  if (!options_.copies || copies_) return;
+  const bool was_restored = steps_ == 0;
+  if (!was_restored && steps_done() % options_.copies->every != 0) return;
+  copies_ = copies{steps_done(), 0};
+  actions_.push_back(job_action::copy_state{steps_done()});
+}
+
+job_phase job_core::after(const job_event::copy_held& e) {
+  if (!copies_ || copies_->step != e.step) return phase_;
+  if (!e.failure.empty()) {
+    actions_.push_back(job_action::drop_copies{e.step, e.failure});
+    copies_.reset();
+  } else if (++copies_->held == saving_ranks()) {
+    actions_.push_back(job_action::keep_copies{e.step});
+    copies_.reset();
   }
   return phase_;
 }
@@ -241,6 +285,7 @@ job_phase job_core::after(const job_event::interrupted& e) {
   }
   switch (phase_) {
     case job_phase::created:
+    case job_phase::restoring:
     case job_phase::reporting_hang:
     case job_phase::ended: in_order_ = false; return end(job_end::interrupted);
     case job_phase::stepping:

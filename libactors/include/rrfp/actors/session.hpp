@@ -19,6 +19,7 @@
 #include <rrfp/accelerator/platform.hpp>
 #include <rrfp/actors/checkpointing.hpp>
 #include <rrfp/actors/membership.hpp>
+#include <rrfp/actors/recovery.hpp>
 #include <rrfp/actors/trace.hpp>
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/compute/batch_source.hpp>
@@ -101,6 +102,10 @@ struct run_summary {
   accelerator::memory_counts device_memory() const;
 };
 
+/// For other nodes of the same version to keep.
+std::string to_bytes(run_summary s);
+result<run_summary> summary_of_bytes(std::string_view bytes);
+
 /// How a run ends.
 using ending = job_end;
 
@@ -112,7 +117,8 @@ struct run_result {
   bool nothing_lost = false;
   /// No task finished for hang_timeout_s: running tasks may never return.
   bool hung = false;
-  /// Of the steps that completed; weights_xxh64 only when done. Empty on nodes other than 0.
+  /// Of the steps that completed; weights_xxh64 only when done. Empty on nodes other than 0, except
+  /// of a run that is done and makes copies for recovery.
   run_summary summary;
   /// By stage, lines of rrfp/schedule/transcript.hpp; only with record_transcripts.
   std::vector<std::vector<std::string>> transcripts;
@@ -196,6 +202,15 @@ struct session_setup {
   /// The checkpoint to resume from, the same on every node; nothing: the run starts at step 1. The
   /// model must be the same; stages and ranks may differ.
   std::optional<checkpoint::found_checkpoint> resume;
+  /// Nothing: no copies of the state are made. Used in a cluster only. If it goes on from copies,
+  /// it does not resume from a checkpoint.
+  std::optional<recovery_setup> recovery;
+
+  /// Steps that are complete before the run.
+  std::uint64_t first_step() const {
+    if (recovery && recovery->from.has_copies()) return recovery->from.record.step;
+    return resume ? resume->contents.step : 0;
+  }
 
   injected_delays delays;
   /// Replaces make_chunk and data.
@@ -230,6 +245,8 @@ struct session_setup {
   std::function<void(const run_result&)> on_ending;
   /// Called after every save, as on_step.
   std::function<void(const checkpoint_report&)> on_checkpoint;
+  /// Called on node 0 when copies for recovery could not be made, with the reason.
+  std::function<void(const std::string&)> on_copy_failed;
 };
 
 /// The place of this process in a run of several nodes.

@@ -36,6 +36,10 @@ struct named_tensor {
   stored_form stored = {};
 };
 
+/// Whether a snapshot has copies of tied parameters, whose owner is another stage. A rank that
+/// restores its own snapshot needs them.
+enum class tied_copies : std::uint8_t { left_out, included };
+
 /// An evaluation has the same tasks as a training step, so the same scheduling, limits and
 /// monitoring apply, but its B and W compute nothing.
 enum class step_purpose : std::uint8_t { training, evaluation };
@@ -71,8 +75,11 @@ class rank_compute {
   virtual void end_evaluation() = 0;
   virtual std::vector<parameter_hash> hashes() const = 0;
 
-  /// The state that a run needs to resume; empty on an emulated device. Call between steps.
-  virtual std::vector<named_tensor> snapshot() const { return {}; }
+  /// The state that a run needs to resume; empty on an emulated device. Call between steps. The
+  /// tensors may be the rank's own, which change with the next apply().
+  virtual std::vector<named_tensor> snapshot(tied_copies = tied_copies::left_out) const {
+    return {};
+  }
   virtual status restore(std::span<const named_tensor>) { return success(); }
 
   /// Bytes held by launches, now and at the peak of the current step.

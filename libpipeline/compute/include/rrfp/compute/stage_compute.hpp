@@ -144,11 +144,11 @@ class stage_compute final : public rank_compute {
   std::vector<parameter_hash> hashes() const override;
   /// The parameters of this rank, replicated ones included, without copies, in model order. They
   /// share memory with the model.
-  std::vector<named_tensor> weights() const;
+  std::vector<named_tensor> weights(tied_copies copies = tied_copies::left_out) const;
   /// weights() and the optimizer state (optimizer_prefix, "NAME.exp_avg", ...): everything that
   /// restore() needs to resume with the same bits. The tensors share memory with the model: copy or
   /// write them before the next step. Call between steps.
-  std::vector<named_tensor> snapshot() const override;
+  std::vector<named_tensor> snapshot(tied_copies copies = tied_copies::left_out) const override;
   /// Copies what this rank needs, copies of tied parameters included, from `state`: the snapshots
   /// of all ranks of all stages, possibly with other numbers of stages and ranks. Other entries are
   /// ignored. Error: a tensor or a part of it is missing, or has another shape or type; the state

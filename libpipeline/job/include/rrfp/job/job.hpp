@@ -73,6 +73,7 @@ struct job {
   transport_options transport;
   /// The path is absolute.
   checkpoint_options checkpoint;
+  recovery_options recovery;
   run_options run;
   std::vector<variant> compare;
   /// Notes for the user on how the job was read, one line each.

@@ -313,6 +313,16 @@ struct checkpoint_options {
   resume_kind resume = resume_kind::automatic;
 };
 
+/// [recovery]: going on after the loss of a node.
+struct recovery_options {
+  /// Number of losses after which the job goes on; 0: the first loss ends it.
+  std::uint32_t max_restarts = 0;
+  /// Number of steps between two copies of the state in the memory of the nodes.
+  std::uint32_t every = 1;
+  /// How long the other nodes wait for the replacement of a lost one.
+  double hold_s = 120;
+};
+
 /// Whether an address or host name is loopback: "localhost", "127.0.0.1", "::1".
 bool is_loopback(std::string_view host);
 

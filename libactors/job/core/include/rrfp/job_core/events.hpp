@@ -73,6 +73,8 @@ namespace job_event {
 
 /// All stages and ranks can be reached.
 struct start {};
+/// By one rank: it has the state of the first step. Ranks are counted here, too.
+struct state_restored {};
 struct stage_ended {
   step_id step;
   stage_key stage;
@@ -121,6 +123,11 @@ struct save_ended {
   std::uint64_t step = 0;
   std::string failure;  ///< empty: the checkpoint is complete
 };
+/// The state of one rank after `step` steps is held in memory as often as it should be.
+struct copy_held {
+  std::uint64_t step = 0;
+  std::string failure;  ///< empty: it is
+};
 /// `again`: the second interrupt, which ends the run without a save.
 struct interrupted {
   bool again = false;
@@ -139,15 +146,18 @@ struct progress_reported {
   stage_key stage;
 };
 
-using any =
-    std::variant<start, stage_ended, added_up, update_applied, save_opened, weights_reported,
-                 weights_agree, tick, timer_fired, demanded, snapshot_taken, snapshot_written,
-                 save_ended, interrupted, failed, suspected, report_requested, progress_reported>;
+using any = std::variant<start, state_restored, stage_ended, added_up, update_applied, save_opened,
+                         weights_reported, weights_agree, tick, timer_fired, demanded,
+                         snapshot_taken, snapshot_written, save_ended, copy_held, interrupted,
+                         failed, suspected, report_requested, progress_reported>;
 
 }  // namespace job_event
 
 namespace job_action {
 
+/// On all ranks: take the state of the first step from the copies. Answer with state_restored, one
+/// for each rank.
+struct restore_state {};
 /// On all stages; answer with stage_ended, one for each stage. The id tells whether it trains.
 struct begin_step {
   step_id step;
@@ -182,6 +192,20 @@ struct end_save {
   std::string failure;
   bool overdue = false;
 };
+/// On the ranks of replica 0, in the background: copy the state, and hold it on two nodes. Answer
+/// with copy_held, one for each rank.
+struct copy_state {
+  std::uint64_t step = 0;
+};
+/// The copies of all ranks are held: the nodes drop older ones.
+struct keep_copies {
+  std::uint64_t step = 0;
+};
+/// A copy failed: report it. The copies before it stay.
+struct drop_copies {
+  std::uint64_t step = 0;
+  std::string failure;
+};
 /// On all ranks; answer with weights_reported, one for each rank.
 struct report_weights {};
 /// Compare the replicas' weights; answer at once with weights_agree or failed.
@@ -213,9 +237,10 @@ struct end {
   bool hung = false;          ///< the message is the hang report
 };
 
-using any = std::variant<begin_step, add_up, apply_update, finish_step, open_save, take_snapshot,
-                         commit_save, end_save, report_weights, compare_weights, ask_progress,
-                         write_reports, note_progress, set_timer, end>;
+using any = std::variant<restore_state, begin_step, add_up, apply_update, finish_step, open_save,
+                         take_snapshot, commit_save, end_save, copy_state, keep_copies, drop_copies,
+                         report_weights, compare_weights, ask_progress, write_reports,
+                         note_progress, set_timer, end>;
 
 }  // namespace job_action
 

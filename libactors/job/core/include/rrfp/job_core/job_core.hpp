@@ -10,6 +10,10 @@
 /// being written -> copying -> stepping; the rest of the save runs in the background. At the end
 /// the job waits for it: hashing_weights -> finishing_save -> ended.
 ///
+/// For recovery, the ranks copy their state after a step in the background, one copy at a time: a
+/// step that ends before the last copy is held makes none. After a loss, a new run begins with the
+/// state of the newest copies: created -> restoring -> stepping.
+///
 /// A failure or a hang ends the run from every phase. So does an interrupt without checkpoints, and
 /// a second interrupt; the first one lets the running step end and saves it.
 ///
@@ -43,6 +47,14 @@ struct job_core_options {
     std::int64_t time_max = 0;
   };
   std::optional<saving> saves;  ///< nothing: no checkpoints
+  struct copying {
+    std::uint64_t every = 1;  ///< steps between two copies
+    /// The run goes on from copies of first_step, not from a checkpoint.
+    bool restores = false;
+    std::uint64_t saved = 0;        ///< then, the steps of the newest checkpoint
+    std::uint64_t evaluations = 0;  ///< and the evaluations that the steps before had
+  };
+  std::optional<copying> copies;  ///< nothing: no copies for recovery
   struct evaluating {
     std::uint64_t every = 0;    ///< steps between two evaluations; 0: only after the last step
     std::uint32_t batches = 1;  ///< of an evaluation, each a begin_step of its own
@@ -54,6 +66,7 @@ struct job_core_options {
 
 enum class job_phase : std::uint8_t {
   created,
+  restoring,
   idle,
   stepping,
   updating,
@@ -76,12 +89,14 @@ class job_core {
   /// How long nodes may take to write their reports before the run ends.
   static constexpr std::uint32_t reports_ms = 1000;
 
-  explicit job_core(job_core_options options) : options_(options) {}
+  explicit job_core(job_core_options options);
 
   /// The actions, to be carried out in this order. `now`: nanoseconds since the run began.
   std::vector<job_action::any> on(const job_event::any& e, std::int64_t now);
 
   job_phase phase() const { return phase_; }
+  /// The last step saved, or resumed from.
+  std::uint64_t last_saved() const { return last_saved_; }
   /// An interrupt ends the run after its last step, and all complete steps are saved.
   bool nothing_lost() const { return in_order_ && last_saved_ == steps_done(); }
 
@@ -94,6 +109,11 @@ class job_core {
     std::uint32_t files = 0;
     std::string failure;  ///< the first one of a rank
   };
+  /// Copies that are being made.
+  struct copies {
+    std::uint64_t step = 0;
+    std::uint32_t held = 0;
+  };
   /// A question to all stages.
   struct inquiry {
     std::uint64_t number = 0;
@@ -105,6 +125,7 @@ class job_core {
 
   // Each returns the phase that follows.
   job_phase after(const job_event::start&);
+  job_phase after(const job_event::state_restored&);
   job_phase after(const job_event::stage_ended& e);
   job_phase after(const job_event::added_up& e);
   job_phase after(const job_event::update_applied& e);
@@ -117,6 +138,7 @@ class job_core {
   job_phase after(const job_event::snapshot_taken& e);
   job_phase after(const job_event::snapshot_written& e);
   job_phase after(const job_event::save_ended& e);
+  job_phase after(const job_event::copy_held& e);
   job_phase after(const job_event::interrupted& e);
   job_phase after(const job_event::failed& e);
   job_phase after(const job_event::suspected& e);
@@ -131,6 +153,8 @@ class job_core {
   /// After a step: saves if a save is due, and continues.
   job_phase continue_run();
   job_phase begin_save();
+  /// Copies the state, unless it is not due or the copies before are not all held.
+  void copy_state_if_due();
   job_phase end_save(std::string failure, bool overdue = false);
   job_phase hash_weights();
   /// Ends an interrupted run whose complete steps are all saved or being saved.
@@ -176,14 +200,17 @@ class job_core {
   bool leaving_ = false;    ///< interrupted; the run ends after the step and its save
 
   std::optional<save> save_;
-  std::uint64_t last_save_ = options_.first_step;   ///< last step tried, or resumed from
-  std::uint64_t last_saved_ = options_.first_step;  ///< last step saved, or resumed from
+  std::uint64_t last_save_;   ///< last step tried, or resumed from
+  std::uint64_t last_saved_;  ///< last step saved, or resumed from
   bool no_more_saves_ = false;
   /// A save was demanded: the next state between two steps is saved, whatever its number.
   bool save_asked_ = false;
   /// How the run ends after phase finishing_save.
   job_end conclusion_ = job_end::done;
   bool in_order_ = false;  ///< interrupted once, between two steps
+
+  std::uint32_t restored_ = 0;  ///< ranks
+  std::optional<copies> copies_;
 
   std::optional<inquiry> inquiry_;
   std::uint64_t inquiries_ = 0;

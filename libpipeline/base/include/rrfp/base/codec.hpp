@@ -5,10 +5,11 @@
 #include <rrfp/base/bytes.hpp>
 #include <rrfp/base/ids.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
-namespace rrfp::actors {
+namespace rrfp {
 
 template <class T>
 concept has_fields = requires(T& x) {
@@ -39,6 +40,11 @@ class encoder {
   void put(std::vector<T>& all) {
     bytes_.put(static_cast<std::uint32_t>(all.size()));
     for (auto& x : all) put(x);
+  }
+  template <class T>
+  void put(std::optional<T>& x) {
+    bytes_.put(x.has_value());
+    if (x) put(*x);
   }
 
   byte_writer bytes_;
@@ -76,8 +82,15 @@ class decoder {
     for (auto left = bytes_.get_count(); left > 0 && !bytes_.failed(); --left)
       get(all.emplace_back());
   }
+  template <class T>
+  void get(std::optional<T>& x) {
+    bool has_value = false;
+    bytes_.get(has_value);
+    x.reset();
+    if (has_value) get(x.emplace());
+  }
 
   byte_reader bytes_;
 };
 
-}  // namespace rrfp::actors
+}  // namespace rrfp

@@ -1,0 +1,148 @@
+#include "copy_exchange.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "state_bytes.hpp"
+
+namespace rrfp::actors {
+
+namespace {
+
+constexpr std::int64_t piece_bytes = std::int64_t{1} << 20;
+/// Pieces that a receiver asks for ahead.
+constexpr std::int64_t pieces_ahead = 4;
+
+std::string name_of(const copy_key& what) {
+  return fmt::format("the copy of stage {} rank {} after step {}", what.stage.value(),
+                     what.rank.value(), what.step);
+}
+
+std::span<const std::byte> bytes_in(const at::Tensor& t, std::int64_t offset, std::int64_t size) {
+  return {static_cast<const std::byte*>(t.const_data_ptr()) + offset,
+          static_cast<std::size_t>(size)};
+}
+
+}  // namespace
+
+copy_exchange::copy_exchange(recovery_setup setup, const directory& actors, node_id here,
+                             std::function<std::optional<node_id>(stage_id, rank_id)> buddy)
+    : setup_(std::move(setup)), actors_(actors), here_(here), buddy_(std::move(buddy)) {}
+
+result<at::Tensor> copy_exchange::copy(const copy_key& what,
+                                       std::span<const compute::named_tensor> state) {
+  try {
+    return bytes_of_state(
+        state, [&](std::int64_t bytes) { return setup_.copies->make_room(what, bytes); });
+  } catch (const std::exception& e) {
+    return error{e.what(), error_kind::failed};
+  }
+}
+
+void copy_exchange::hold(const copy_key& what, result<at::Tensor> copied) {
+  if (!copied) return report(what, fmt::format("{}: {}", name_of(what), copied.message()));
+  const auto bytes = copied->numel();
+  checkpoint::checksum sum;
+  sum.add(bytes_in(*copied, 0, bytes));
+  const copy_offered offer{what, here_, bytes, sum.value()};
+  setup_.copies->put(what, {*std::move(copied), sum.value()});
+  const auto buddy = buddy_(what.stage, what.rank);
+  if (!buddy) return report(what, {});
+  post(actors_.node(*buddy), offer);
+}
+
+void copy_exchange::restore(stage_id stage, rank_id rank,
+                            std::function<void(result<at::Tensor>)> done) {
+  const copy_key what{setup_.from.record.step, stage, rank};
+  if (auto here = setup_.copies->find(what)) return done(std::move(here->bytes));
+  const auto source = setup_.from.copies.find(what);
+  if (source == setup_.from.copies.end())
+    return done(error{fmt::format("no node holds {}", name_of(what)), error_kind::failed});
+  begin_fetch(what, source->second, [done = std::move(done)](result<copy_store::copy> c) {
+    done(c ? result<at::Tensor>{std::move(c->bytes)} : c.failure());
+  });
+}
+
+void copy_exchange::on(const copy_offered& m) {
+  const recovery_point::source from{m.from, static_cast<std::uint64_t>(m.bytes), m.xxh64};
+  begin_fetch(m.what, from, [this, what = m.what](const result<copy_store::copy>& c) {
+    report(what, c ? std::string{} : c.message());
+  });
+}
+
+void copy_exchange::begin_fetch(const copy_key& what, const recovery_point::source& from,
+                                receiver r) {
+  const std::lock_guard lock{mutex_};
+  // Replicas of a rank on one node share the copy.
+  if (const auto under_way = fetches_.find(what); under_way != fetches_.end())
+    return under_way->second.receivers.push_back(std::move(r));
+  auto& f = fetches_[what];
+  f.from = from.node;
+  f.xxh64 = from.xxh64;
+  f.bytes = setup_.copies->make_room(what, static_cast<std::int64_t>(from.bytes));
+  f.receivers.push_back(std::move(r));
+  ask_for_more(what, f);
+}
+
+void copy_exchange::ask_for_more(const copy_key& what, fetch& f) {
+  const auto total = f.bytes.numel();
+  while (f.asked < total && f.asked - f.arrived < pieces_ahead * piece_bytes) {
+    const auto size = std::min(piece_bytes, total - f.asked);
+    post(actors_.node(f.from), fetch_copy{what, here_, f.asked, size});
+    f.asked += size;
+  }
+}
+
+void copy_exchange::on(const fetch_copy& m) {
+  copy_piece piece{m.what, m.offset, {}};
+  const auto found = setup_.copies->find(m.what);
+  if (found && m.offset >= 0 && m.size >= 0 && m.size <= piece_bytes &&
+      m.offset <= found->bytes.numel() - m.size) {
+    const auto bytes = bytes_in(found->bytes, m.offset, m.size);
+    piece.bytes.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  post(actors_.node(m.to), std::move(piece));
+}
+
+void copy_exchange::on(const copy_piece& m) {
+  std::unique_lock lock{mutex_};
+  const auto found = fetches_.find(m.what);
+  if (found == fetches_.end()) return;
+  auto& f = found->second;
+  const auto size = static_cast<std::int64_t>(m.bytes.size());
+  const bool fits = size > 0 && m.offset == f.arrived && size <= f.bytes.numel() - f.arrived;
+  if (fits) {
+    std::memcpy(static_cast<std::byte*>(f.bytes.mutable_data_ptr()) + m.offset, m.bytes.data(),
+                m.bytes.size());
+    f.sum.add(bytes_in(f.bytes, m.offset, size));
+    f.arrived += size;
+    if (f.arrived < f.bytes.numel()) return ask_for_more(m.what, f);
+  }
+  const bool is_whole = fits && f.sum.value() == f.xxh64;
+  lock.unlock();
+  end_fetch(m.what,
+            is_whole ? std::nullopt
+                     : std::optional{error{
+                           fmt::format("{} was not received: {}", name_of(m.what),
+                                       fits ? "its checksum is wrong" : "its node has dropped it"),
+                           error_kind::failed}});
+}
+
+void copy_exchange::end_fetch(const copy_key& what, std::optional<error> failed) {
+  std::unique_lock lock{mutex_};
+  auto ended = fetches_.extract(what);
+  lock.unlock();
+  const copy_store::copy whole{std::move(ended.mapped().bytes), ended.mapped().xxh64};
+  if (!failed) setup_.copies->put(what, whole);
+  for (const auto& r : ended.mapped().receivers)
+    r(failed ? result<copy_store::copy>{*failed} : result<copy_store::copy>{whole});
+}
+
+void copy_exchange::report(const copy_key& what, std::string failure) {
+  post(actors_.find({actor_kind::job}), copy_held{what.step, std::move(failure)});
+}
+
+}  // namespace rrfp::actors

@@ -1,0 +1,67 @@
+/// The copies of this node on their way: to a buddy while the run trains, and back to where they
+/// are missing when it begins after a loss.
+///
+/// The receiver asks for one piece after another, a few ahead, so neither side holds more than a
+/// few pieces beside the copies, and the sender remembers nothing.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <rrfp/actors/recovery.hpp>
+#include <rrfp/checkpoint/checksum.hpp>
+#include <rrfp/compute/rank_compute.hpp>
+
+#include "control/messages.hpp"
+
+namespace rrfp::actors {
+
+/// Thread-safe.
+class copy_exchange {
+ public:
+  /// `buddy`: of a rank of this node; nothing: there is none.
+  copy_exchange(recovery_setup setup, const directory& actors, node_id here,
+                std::function<std::optional<node_id>(stage_id, rank_id)> buddy);
+
+  /// Copies the state of a rank of this node. The tensors are contiguous, in host memory.
+  result<at::Tensor> copy(const copy_key& what, std::span<const compute::named_tensor> state);
+  /// Holds the copy and lets the buddy hold it, too. Then the job gets copy_held.
+  void hold(const copy_key& what, result<at::Tensor> copied);
+  /// Passes the copy that the run goes on from, fetched if it is not here.
+  void restore(stage_id stage, rank_id rank, std::function<void(result<at::Tensor>)> done);
+  // Messages of the job and of other nodes.
+  void on(const keep_copies& m) { setup_.copies->keep(m.record); }
+  void on(const copy_offered& m);
+  void on(const fetch_copy& m);
+  void on(const copy_piece& m);
+
+ private:
+  using receiver = std::function<void(result<copy_store::copy>)>;
+  struct fetch {
+    node_id from;
+    at::Tensor bytes;
+    std::uint64_t xxh64 = 0;
+    std::int64_t arrived = 0;
+    std::int64_t asked = 0;
+    checkpoint::checksum sum;
+    std::vector<receiver> receivers;
+  };
+
+  void begin_fetch(const copy_key& what, const recovery_point::source& from, receiver r);
+  /// Requires the lock.
+  void ask_for_more(const copy_key& what, fetch& f);
+  void end_fetch(const copy_key& what, std::optional<error> failed);
+  void report(const copy_key& what, std::string failure);
+
+  const recovery_setup setup_;
+  const directory& actors_;
+  const node_id here_;
+  const std::function<std::optional<node_id>(stage_id, rank_id)> buddy_;
+  std::mutex mutex_;
+  std::map<copy_key, fetch> fetches_;
+};
+
+}  // namespace rrfp::actors

@@ -1,0 +1,57 @@
+#include <ATen/ops/empty.h>
+
+#include <rrfp/actors/recovery.hpp>
+
+namespace rrfp::actors {
+
+at::Tensor copy_store::make_room(const copy_key& what, std::int64_t bytes) {
+  {
+    const std::lock_guard lock{mutex_};
+    if (auto spare = spare_.extract({what.stage, what.rank}))
+      // Nobody reads it any more, such as the buddy that fetches it.
+      if (spare.mapped().numel() == bytes && spare.mapped().use_count() == 1)
+        return std::move(spare.mapped());
+  }
+  return at::empty({bytes}, at::kByte);
+}
+
+void copy_store::put(const copy_key& what, copy c) {
+  const std::lock_guard lock{mutex_};
+  drop(set_.put({what, static_cast<std::uint64_t>(c.bytes.nbytes()), c.xxh64}));
+  copies_[what] = std::move(c);
+}
+
+void copy_store::keep(job_record r) {
+  const std::lock_guard lock{mutex_};
+  drop(set_.keep(std::move(r)));
+}
+
+void copy_store::drop(const std::vector<copy_key>& all) {
+  for (const auto& what : all)
+    spare_[{what.stage, what.rank}] = std::move(copies_.extract(what).mapped().bytes);
+}
+
+std::optional<copy_store::copy> copy_store::find(const copy_key& what) const {
+  const std::lock_guard lock{mutex_};
+  const auto found = copies_.find(what);
+  return found == copies_.end() ? std::nullopt : std::optional{found->second};
+}
+
+void copy_store::clear() {
+  const std::lock_guard lock{mutex_};
+  set_ = {};
+  copies_.clear();
+  spare_.clear();
+}
+
+std::vector<held_copy> copy_store::held() const {
+  const std::lock_guard lock{mutex_};
+  return set_.held();
+}
+
+job_record copy_store::record() const {
+  const std::lock_guard lock{mutex_};
+  return set_.record();
+}
+
+}  // namespace rrfp::actors

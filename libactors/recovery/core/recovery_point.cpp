@@ -1,0 +1,91 @@
+#include <rrfp/recovery_core/recovery_point.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+#include <rrfp/base/codec.hpp>
+
+namespace rrfp {
+
+auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
+auto fields(auto f, recovery_card& x) {
+  return f(x.totals, x.lost, x.held_s, x.steps, x.finished, x.held, x.record);
+}
+
+std::string recovery_card::to_bytes() const {
+  encoder out;
+  auto card = *this;
+  out(card);
+  return out.take();
+}
+
+result<recovery_card> recovery_card::from_bytes(std::string_view bytes) {
+  decoder in{bytes};
+  recovery_card card;
+  in(card);
+  if (!in.complete()) return error{"a node's card of recovery is invalid", error_kind::failed};
+  return card;
+}
+
+namespace {
+
+/// The newest step of which every rank's copy is held by a node whose card is among `cards`.
+void choose_copies(std::span<const recovery_card> cards, std::uint32_t ranks,
+                   recovery_point& point) {
+  std::map<copy_key, recovery_point::source> held;
+  std::map<std::uint64_t, const job_record*> records;
+  for (std::size_t n = 0; n < cards.size(); ++n) {
+    // Copies of a run that is over for other nodes are of no use.
+    if (cards[n].finished.size() < point.finished.size()) continue;
+    if (!cards[n].record.bytes.empty()) records.try_emplace(cards[n].record.step, &cards[n].record);
+    for (const auto& h : cards[n].held)
+      held.try_emplace(
+          h.what, recovery_point::source{node_id{static_cast<std::uint32_t>(n)}, h.bytes, h.xxh64});
+  }
+  // As long as no node has the record of a step, none has dropped the copies before it.
+  for (auto r = records.rbegin(); r != records.rend(); ++r) {
+    const auto of_step = [step = r->first](const auto& h) { return h.first.step == step; };
+    if (std::count_if(held.begin(), held.end(), of_step) != ranks) continue;
+    std::copy_if(held.begin(), held.end(), std::inserter(point.copies, point.copies.end()),
+                 of_step);
+    point.record = *r->second;
+    return;
+  }
+}
+
+}  // namespace
+
+recovery_point choose_recovery_point(std::span<const recovery_card> cards,
+                                     std::span<const std::uint32_t> ranks) {
+  recovery_point point;
+  for (const auto& card : cards) {
+    if (card.totals.restarts >= point.totals.restarts) point.totals = card.totals;
+    if (card.finished.size() > point.finished.size()) {
+      point.finished = card.finished;
+      point.steps = 0;
+    }
+    if (card.finished.size() == point.finished.size())
+      point.steps = std::max(point.steps, card.steps);
+    if (point.lost.empty()) point.lost = card.lost;
+    point.held_s = std::max(point.held_s, card.held_s);
+  }
+  const auto run = point.finished.size();
+  if (run < ranks.size()) choose_copies(cards, ranks[run], point);
+  return point;
+}
+
+std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
+                                std::span<const std::string> hosts) {
+  std::vector<node_id> candidates{replicas.begin(), replicas.end()};
+  const auto nodes = static_cast<std::uint32_t>(hosts.size());
+  for (std::uint32_t i = 1; i < nodes; ++i)
+    candidates.push_back(node_id{(owner.value() + i) % nodes});
+  std::erase(candidates, owner);
+  if (candidates.empty()) return std::nullopt;
+  const auto elsewhere = std::find_if(candidates.begin(), candidates.end(), [&](node_id n) {
+    return hosts[n.value()] != hosts[owner.value()];
+  });
+  return elsewhere != candidates.end() ? *elsewhere : candidates.front();
+}
+
+}  // namespace rrfp

@@ -1,0 +1,113 @@
+#include "state_bytes.hpp"
+
+#include <cstring>
+#include <string_view>
+
+#include <ATen/ops/from_blob.h>
+
+#include <rrfp/base/check.hpp>
+#include <rrfp/base/codec.hpp>
+
+namespace rrfp::compute {
+
+auto fields(auto f, shard& x) { return f(x.whole, x.dimension, x.blocks, x.offset, x.length); }
+
+}  // namespace rrfp::compute
+
+namespace rrfp::actors {
+
+namespace {
+
+/// Of the data of each tensor; any element type is aligned to it.
+constexpr std::int64_t alignment = 64;
+
+std::int64_t aligned(std::int64_t at) { return (at + alignment - 1) / alignment * alignment; }
+
+struct entry {
+  std::string name;
+  at::ScalarType type = at::kFloat;
+  std::vector<std::int64_t> shape;
+  bool is_part = false;
+  compute::shard part;
+};
+
+auto fields(auto f, entry& x) { return f(x.name, x.type, x.shape, x.is_part, x.part); }
+
+std::string header_of(std::span<const compute::named_tensor> tensors) {
+  std::vector<entry> entries;
+  for (const auto& t : tensors)
+    entries.push_back({t.name, t.value.scalar_type(), t.value.sizes().vec(), t.part.has_value(),
+                       t.part.value_or(compute::shard{})});
+  encoder header;
+  header(entries);
+  return header.take();
+}
+
+/// The bytes of a tensor with these elements; nothing: there can be none.
+std::optional<std::int64_t> size_of(const entry& e) {
+  constexpr auto types = static_cast<int>(at::ScalarType::NumOptions);
+  if (static_cast<int>(e.type) < 0 || static_cast<int>(e.type) >= types) return std::nullopt;
+  auto bytes = static_cast<std::int64_t>(at::elementSize(e.type));
+  for (const auto n : e.shape)
+    if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes)) return std::nullopt;
+  return bytes;
+}
+
+}  // namespace
+
+at::Tensor bytes_of_state(std::span<const compute::named_tensor> tensors,
+                          const std::function<at::Tensor(std::int64_t)>& make_room) {
+  const auto header = header_of(tensors);
+  const auto header_bytes = static_cast<std::int64_t>(header.size());
+  const auto prefix = static_cast<std::int64_t>(sizeof header_bytes);
+  auto total = aligned(prefix + header_bytes);
+  for (const auto& t : tensors)
+    total = aligned(total + static_cast<std::int64_t>(t.value.nbytes()));
+  auto made = make_room(total);
+  auto* const begin = static_cast<std::byte*>(made.mutable_data_ptr());
+  // Padding is zero, so that equal states have equal bytes.
+  std::int64_t at = 0;
+  const auto append = [&](const void* data, std::int64_t bytes, bool pads) {
+    if (bytes > 0) std::memcpy(begin + at, data, static_cast<std::size_t>(bytes));
+    at += bytes;
+    if (!pads) return;
+    std::memset(begin + at, 0, static_cast<std::size_t>(aligned(at) - at));
+    at = aligned(at);
+  };
+  append(&header_bytes, prefix, false);
+  append(header.data(), header_bytes, true);
+  for (const auto& t : tensors) {
+    RRFP_CHECK(t.value.is_contiguous() && t.value.is_cpu(), "a contiguous tensor on the host");
+    append(t.value.const_data_ptr(), static_cast<std::int64_t>(t.value.nbytes()), true);
+  }
+  return made;
+}
+
+result<std::vector<compute::named_tensor>> state_of_bytes(const at::Tensor& bytes) {
+  const error invalid{"the copy of a state is invalid", error_kind::failed};
+  const auto size = static_cast<std::int64_t>(bytes.nbytes());
+  auto* const begin = static_cast<std::byte*>(bytes.mutable_data_ptr());
+  std::int64_t header_bytes = 0;
+  const auto prefix = static_cast<std::int64_t>(sizeof header_bytes);
+  if (size < prefix) return invalid;
+  std::memcpy(&header_bytes, begin, sizeof header_bytes);
+  if (header_bytes < 0 || header_bytes > size - prefix) return invalid;
+  decoder header{
+      {reinterpret_cast<const char*>(begin) + prefix, static_cast<std::size_t>(header_bytes)}};
+  std::vector<entry> entries;
+  header(entries);
+  if (!header.complete()) return invalid;
+  std::vector<compute::named_tensor> tensors;
+  auto at = aligned(prefix + header_bytes);
+  for (const auto& e : entries) {
+    const auto data = size_of(e);
+    if (!data || at > size || *data > size - at) return invalid;
+    auto view = at::from_blob(
+        begin + at, e.shape, [bytes](void*) {}, at::dtype(e.type));
+    tensors.push_back({e.name, std::move(view), e.is_part ? std::optional{e.part} : std::nullopt});
+    at = aligned(at + *data);
+  }
+  return tensors;
+}
+
+}  // namespace rrfp::actors
