@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/job_session.hpp>
+#include <rrfp/actors/recovery.hpp>
 #include <rrfp/base/units.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/plan/node_places.hpp>
@@ -19,12 +20,43 @@ namespace rrfp::apps {
 
 namespace {
 
-/// Float32: the weight, its gradient and its optimizer state.
-double bytes_of_parameters(std::uint64_t parameters, const job::train_options& train) {
+/// Float32: the weights and the state of the optimizer.
+double bytes_of_state(std::uint64_t parameters, const job::train_options& train) {
   const double state = train.optimizer == job::optimizer_kind::adamw ? 2
                        : train.momentum > 0                          ? 1
                                                                      : 0;
-  return static_cast<double>(parameters) * 4 * (2 + state);
+  return static_cast<double>(parameters) * 4 * (1 + state);
+}
+
+std::uint64_t parameters_of(stage_id stage, const pipeline_shape& shape,
+                            const std::vector<compute::chunk_estimate>& chunks) {
+  std::uint64_t parameters = 0;
+  for (std::uint32_t c = 0; c < shape.chunks; ++c)
+    parameters += chunks[shape.virtual_stage(stage, chunk_id{c}).value()].parameters;
+  return parameters;
+}
+
+/// What the copies for recovery take of the memory of the node that holds most: two of each rank of
+/// replica 0 on its node, and two on its buddy.
+double bytes_of_copies(const job::job& j, const pipeline_shape& shape,
+                       const std::vector<compute::chunk_estimate>& chunks,
+                       const plan::node_places& places) {
+  const std::vector<std::string> hosts(places.nodes());
+  std::vector<double> held(places.nodes());
+  for (std::uint32_t s = 0; s < shape.stages; ++s)
+    for (std::uint32_t r = 0; r < j.pipeline.tp; ++r) {
+      const auto node_of = [&](std::uint32_t d) {
+        return places.node_of(replica_id{d}, stage_id{s}, rank_id{r});
+      };
+      std::vector<node_id> replicas;
+      for (std::uint32_t d = 1; d < j.pipeline.replicas; ++d) replicas.push_back(node_of(d));
+      const auto copies =
+          2 * bytes_of_state(parameters_of(stage_id{s}, shape, chunks), j.train);
+      held[node_of(0).value()] += copies;
+      if (const auto buddy = buddy_of(node_of(0), replicas, hosts))
+        held[buddy->value()] += copies;
+    }
+  return *std::max_element(held.begin(), held.end());
 }
 
 std::string limit_text(const memory_limit& limit) {
@@ -45,19 +77,19 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
   for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
     const stage_id stage{s};
     std::string layers;
-    std::uint64_t parameters = 0;
     for (std::uint32_t c = 0; c < dispatch.shape.chunks; ++c) {
       const auto& chunk = chunks[dispatch.shape.virtual_stage(stage, chunk_id{c}).value()];
       layers += fmt::format("{}{}-{}", layers.empty() ? "" : ", ", chunk.layers.first,
                             chunk.layers.first + chunk.layers.count - 1);
-      parameters += chunk.parameters;
     }
+    const auto parameters = parameters_of(stage, dispatch.shape, chunks);
+    // And the gradients.
+    const auto bytes = bytes_of_state(parameters, j.train) + static_cast<double>(parameters) * 4;
     const auto slot =
         static_cast<double>(compute::slot_bytes(chunks, dispatch.shape, stage)) / mebibyte;
     const auto& memory = predicted.stages[s].memory;
     print("{:>5}  {:<10} {:>11} {:>11.1f} {:>8.2f} {:>10} {:>15.1f}\n", s, layers, parameters,
-          bytes_of_parameters(parameters, j.train) / mebibyte, slot, memory.slots_peak,
-          slot * memory.slots_peak);
+          bytes / mebibyte, slot, memory.slots_peak, slot * memory.slots_peak);
   }
 }
 
@@ -128,6 +160,10 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   print_stages(j, *dispatch, chunks, *predicted);
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     print("node {}: {}\n", n, places->describe(node_id{n}));
+  if (nodes > 1 && j.recovery.max_restarts > 0)
+    print("recovery: up to {} losses; copies of the state take {:.1f} MiB of a node at most\n",
+          j.recovery.max_restarts,
+          bytes_of_copies(j, dispatch->shape, chunks, *places) / mebibyte);
   print("{}", *checkpoints);
   const auto ms = [](simulate::nanoseconds t) { return milliseconds(t) / steps; };
   print(

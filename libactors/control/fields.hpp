@@ -7,7 +7,6 @@
 #include <rrfp/compute/parameter_report.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/stage_snapshot.hpp>
-#include <rrfp/simulate/planner.hpp>
 
 namespace rrfp {
 
@@ -46,13 +45,6 @@ namespace rrfp::accelerator {
 auto fields(auto f, memory_counts& x) { return f(x.allocated, x.allocated_peak, x.reserved); }
 
 }  // namespace rrfp::accelerator
-
-namespace rrfp::simulate {
-
-auto fields(auto f, step_choice& x) { return f(x.strategy, x.forecast); }
-auto fields(auto f, chosen_step& x) { return f(x.chosen, x.took); }
-
-}  // namespace rrfp::simulate
 
 namespace rrfp::actors {
 

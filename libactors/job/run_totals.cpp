@@ -16,6 +16,13 @@
 
 namespace rrfp::actors {
 
+namespace {
+
+/// The hash of a series from that of the part before it.
+void add_to(std::uint64_t& hash, double value) { hash = XXH64(&value, sizeof value, hash); }
+
+}  // namespace
+
 run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step,
                        std::vector<strategy> strategies)
     : train_(train), strategies_(std::move(strategies)) {
@@ -92,10 +99,10 @@ void run_totals::add_to_stage(const stage_step_ended& o) {
 const step_summary& run_totals::finish_step(std::int64_t now) {
   summary_.step_ms = milliseconds(now - step_began_);
   if (summary_.purpose == compute::step_purpose::evaluation) return summary_;
-  history_.step_ms.push_back(summary_.step_ms);
+  step_ms_.push_back(summary_.step_ms);
   if (strategies_.size() > 1)
-    history_.chosen.push_back({chosen_, std::llround(summary_.tasks_ms * 1e6)});
-  history_.losses.push_back(summary_.loss);
+    chosen_steps_.push_back({chosen_, std::llround(summary_.tasks_ms * 1e6)});
+  add_to(history_.run.losses_xxh64, summary_.loss);
   if (history_.run.steps++ == 0) history_.run.loss_first = summary_.loss;
   history_.run.loss_last = summary_.loss;
   history_.run.tokens += summary_.tokens;
@@ -111,20 +118,18 @@ std::optional<evaluation_summary> run_totals::finish_batch(std::uint32_t batches
   auto e = std::exchange(evaluation_, {});
   e.step = history_.run.first_step + history_.run.steps;
   if (e.tokens > 0) e.loss /= static_cast<double>(e.tokens);
-  history_.eval_losses.push_back(e.loss);
+  add_to(history_.run.eval_losses_xxh64, e.loss);
+  history_.run.eval_loss = e.loss;
+  ++history_.evaluations;
   return e;
 }
 
 run_summary run_totals::finish_run(std::int64_t now) const {
   auto s = history_.run;
-  s.losses_xxh64 = XXH64(history_.losses.data(), history_.losses.size() * sizeof(double), 0);
-  s.eval_losses_xxh64 =
-      XXH64(history_.eval_losses.data(), history_.eval_losses.size() * sizeof(double), 0);
-  if (!history_.eval_losses.empty()) s.eval_loss = history_.eval_losses.back();
-  s.step_ms_p50 = median(history_.step_ms);
+  s.step_ms_p50 = median(step_ms_);
   s.bubble_fraction = history_.span_ms > 0 ? 1 - history_.busy_ms / history_.span_ms : 0;
   s.seconds = history_.seconds + seconds(now);
-  s.choices = simulate::describe(strategies_, history_.chosen);
+  s.choices = simulate::describe(strategies_, chosen_steps_);
   return s;
 }
 

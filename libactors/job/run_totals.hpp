@@ -44,7 +44,7 @@ class run_totals {
   void go_on_from(std::string_view record);
   std::uint64_t saved_step() const { return history_.saved_step; }
   /// That are complete.
-  std::uint64_t evaluations() const { return history_.eval_losses.size(); }
+  std::uint64_t evaluations() const { return history_.evaluations; }
 
  private:
   void add_to_stage(const stage_step_ended& o);
@@ -58,21 +58,20 @@ class run_totals {
   evaluation_summary evaluation_;  ///< under way; `loss` is a sum
   std::uint32_t batches_ = 0;      ///< of it, finished
   simulate::step_choice chosen_;
-  /// Of the steps that are complete.
+  // Of the steps since the run began or went on.
+  std::vector<double> step_ms_;
+  std::vector<simulate::chosen_step> chosen_steps_;
+  /// Of all steps that are complete. Does not grow with their number.
   struct history {
     run_summary run;
-    std::vector<double> losses;
-    std::vector<double> eval_losses;
-    std::vector<double> step_ms;
-    std::vector<simulate::chosen_step> chosen;
+    std::uint64_t evaluations = 0;
     double busy_ms = 0;
     double span_ms = 0;
     double seconds = 0;  ///< before this run went on from a record
     std::uint64_t saved_step = 0;
   };
   friend auto fields(auto f, history& x) {
-    return f(x.run, x.losses, x.eval_losses, x.step_ms, x.chosen, x.busy_ms, x.span_ms, x.seconds,
-             x.saved_step);
+    return f(x.run, x.evaluations, x.busy_ms, x.span_ms, x.seconds, x.saved_step);
   }
   history history_;
 };

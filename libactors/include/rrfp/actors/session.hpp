@@ -83,8 +83,9 @@ struct run_summary {
   double loss_first = 0;
   double loss_last = 0;
   std::optional<double> eval_loss;      ///< of the last evaluation; nothing: there was none
-  std::uint64_t eval_losses_xxh64 = 0;  ///< of the bits of all of them (float64)
-  /// Hashes of the bits of all losses (float64), and of all weights at the end.
+  /// Hashes of the bits of all losses (float64): each is hashed with the hash of those before it as the
+  /// seed; and of all weights at the end.
+  std::uint64_t eval_losses_xxh64 = 0;
   std::uint64_t losses_xxh64 = 0;
   std::uint64_t weights_xxh64 = 0;
   double step_ms_p50 = 0;
