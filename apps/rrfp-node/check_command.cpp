@@ -50,11 +50,9 @@ double bytes_of_copies(const job::job& j, const pipeline_shape& shape,
       };
       std::vector<node_id> replicas;
       for (std::uint32_t d = 1; d < j.pipeline.replicas; ++d) replicas.push_back(node_of(d));
-      const auto copies =
-          2 * bytes_of_state(parameters_of(stage_id{s}, shape, chunks), j.train);
+      const auto copies = 2 * bytes_of_state(parameters_of(stage_id{s}, shape, chunks), j.train);
       held[node_of(0).value()] += copies;
-      if (const auto buddy = buddy_of(node_of(0), replicas, hosts))
-        held[buddy->value()] += copies;
+      if (const auto buddy = buddy_of(node_of(0), replicas, hosts)) held[buddy->value()] += copies;
     }
   return *std::max_element(held.begin(), held.end());
 }
@@ -162,8 +160,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
     print("node {}: {}\n", n, places->describe(node_id{n}));
   if (nodes > 1 && j.recovery.max_restarts > 0)
     print("recovery: up to {} losses; copies of the state take {:.1f} MiB of a node at most\n",
-          j.recovery.max_restarts,
-          bytes_of_copies(j, dispatch->shape, chunks, *places) / mebibyte);
+          j.recovery.max_restarts, bytes_of_copies(j, dispatch->shape, chunks, *places) / mebibyte);
   print("{}", *checkpoints);
   const auto ms = [](simulate::nanoseconds t) { return milliseconds(t) / steps; };
   print(

@@ -82,9 +82,9 @@ struct run_summary {
   std::uint64_t steps = 0;       ///< of this run
   double loss_first = 0;
   double loss_last = 0;
-  std::optional<double> eval_loss;      ///< of the last evaluation; nothing: there was none
-  /// Hashes of the bits of all losses (float64): each is hashed with the hash of those before it as the
-  /// seed; and of all weights at the end.
+  std::optional<double> eval_loss;  ///< of the last evaluation; nothing: there was none
+  /// Hashes of the bits of all losses (float64): each is hashed with the hash of those before it as
+  /// the seed; and of all weights at the end.
   std::uint64_t eval_losses_xxh64 = 0;
   std::uint64_t losses_xxh64 = 0;
   std::uint64_t weights_xxh64 = 0;
