@@ -358,11 +358,12 @@ void add_jitter(std::vector<key>& table) {
       apply_level);
   keys.choice(
       "compute", &o::compute,
-      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper)},
+      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper),
+       name(compute_jitter::lognormal_and_paper)},
       "Distribution of the delay of a task. `lognormal`: the task takes its expected time "
       "multiplied by a log-normal factor of mean 1. `paper`: with `probability`, a task F, B or BW "
-      "takes `alpha` * max(`floor_ms`, average task time of the stage) * U longer, with U uniform "
-      "in [0.5, 1.5).");
+      "takes `alpha` * max(`floor_ms`, average time of F and BW on the stage) * U longer, with U "
+      "uniform in [0.5, 1.5). `lognormal+paper`: both.");
   keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
               "lognormal: standard deviation of the logarithm.");
   keys.number("probability", &o::probability, {0, 1}, "",
@@ -400,8 +401,19 @@ void add_cost(std::vector<key>& table) {
                "A model whose times and bytes on [machine] replace the times below. It describes "
                "simulations and emulated devices, whatever [model] trains; stages have one chunk.");
   keys.integer("samples", &o::samples, {1, 64}, "", "Preset: number of samples in a microbatch.");
-  keys.integer("sequence_tokens", &o::sequence_tokens, {0, 1 << 20}, "tokens",
-               "Preset: decoder tokens per sample; 0: the preset's value.");
+  keys.integer(
+      "sequence_tokens", &o::sequence_tokens, {0, 1 << 20}, "tokens",
+      "Preset with images: decoder tokens per sample; 0: the preset's value. A sample of a "
+      "model without images always fills its context.");
+  keys.choice(
+      "cut", &o::cut, {name(workload::cut_rule::parts), name(workload::cut_rule::layers)},
+      "Preset: what the cut into stages balances. `parts`: all parts of the model. `layers`: "
+      "the layers; the head comes on top of the last stage, the embedding on top of the "
+      "stage of the layer before it, else of the first stage.");
+  keys.boolean(
+      "shape_messages", &o::shape_messages,
+      "Preset: if `dispatch.messages` is `blocking` and the model has images, each message "
+      "waits for an empty one that tells its shape.");
   table.push_back({"cost.profile",
                    "a file",
                    "",
@@ -446,6 +458,9 @@ void add_machine(std::vector<key>& table) {
   keys.number("between_us", &o::between_us, {0, ms_max}, "us", "Latency between nodes.");
   keys.number("efficiency", &o::efficiency, {0, 1, true, false}, "",
               "Share of the peaks that kernels reach.");
+  keys.number("layer_us", &o::layer_us, {0, ms_max}, "us",
+              "Time that a layer takes in each of F, B and W whatever its size: launches and small "
+              "kernels.");
 }
 
 void add_images(std::vector<key>& table) {

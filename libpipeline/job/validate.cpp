@@ -292,7 +292,8 @@ status check_unused_costs(const job& j, const provenance& from) {
   for (const auto& k : keys()) {
     const bool is_time = k.section() == "cost" && k.path.ends_with("_ms");
     const bool of_preset = k.section() == "machine" || k.section() == "images" ||
-                           k.path == "cost.samples" || k.path == "cost.sequence_tokens";
+                           k.path == "cost.samples" || k.path == "cost.sequence_tokens" ||
+                           k.path == "cost.cut" || k.path == "cost.shape_messages";
     if (!(has_preset ? is_time : of_preset) || to_toml(k.get(j)) == to_toml(k.get(defaults)))
       continue;
     if (!has_preset) return from.blame(k.path, "needs cost.preset, which it modifies");

@@ -18,6 +18,7 @@ workload::machine machine_of(const machine_options& o) {
   m.within = {o.within_gb_s * 1e9, o.within_us * 1e-6};
   m.between = {o.between_gb_s * 1e9, o.between_us * 1e-6};
   m.efficiency = o.efficiency;
+  m.layer_s = o.layer_us * 1e-6;
   return m;
 }
 
@@ -28,12 +29,13 @@ result<std::shared_ptr<const workload::pipeline_cost>> workload_of(const job& j)
   if (j.cost.preset.empty()) return made{};
   auto model = workload::preset(j.cost.preset);
   RRFP_CHECK(model, "a checked job has a known preset");
-  if (j.cost.sequence_tokens != 0) model->sequence_tokens = j.cost.sequence_tokens;
+  if (model->images && j.cost.sequence_tokens != 0) model->sequence_tokens = j.cost.sequence_tokens;
   workload::layout l;
   l.stages = j.pipeline.stages;
   l.tp = j.pipeline.tp;
   l.replicas = j.pipeline.replicas;
   l.samples = j.cost.samples;
+  l.cut = j.cost.cut;
   l.mean_images = static_cast<std::uint32_t>(std::lround(j.images.mean * j.cost.samples));
   auto cost = workload::pipeline_cost::make(std::move(*model), machine_of(j.machine), l);
   if (!cost) return cost.failure();

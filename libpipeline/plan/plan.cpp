@@ -19,6 +19,8 @@ class preset_costs final : public simulate::microbatch_costs {
         images_(j.images),
         seed_(j.jitter.seed),
         samples_(j.cost.samples),
+        tells_shapes_(j.cost.shape_messages && model_->has_images() &&
+                      j.dispatch.messages == job::messages_kind::blocking),
         first_(std::uint64_t{replica.value()} * j.pipeline.microbatches) {}
 
   double task_ms(step_id step, stage_id stage, task_kind kind, microbatch_id mb) const override {
@@ -29,6 +31,9 @@ class preset_costs final : public simulate::microbatch_costs {
   }
   double message_ms(step_id step, stage_id lower, microbatch_id mb) const override {
     return model_->message_ms(lower, images(step, mb));
+  }
+  std::optional<double> shape_ms(stage_id lower) const override {
+    return tells_shapes_ ? std::optional{model_->empty_message_ms(lower)} : std::nullopt;
   }
   std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const override {
     return static_cast<std::uint64_t>(at(step, stage, mb).activation_bytes);
@@ -46,6 +51,7 @@ class preset_costs final : public simulate::microbatch_costs {
   const workload::image_counts images_;
   const std::uint64_t seed_;
   const std::uint32_t samples_;
+  const bool tells_shapes_;
   const std::uint64_t first_;
 };
 

@@ -19,9 +19,18 @@ constexpr double past = 0.9;
 
 double follow(double average, double duration) { return past * average + (1 - past) * duration; }
 
-/// The average after F, B and W.
+/// The lower stage of the link, where a gradient arrives.
+stage_id lower_stage(virtual_stage_id to, const task& t) {
+  return stage_id{is_backward(t.kind) ? to.value() : to.value() - 1};
+}
+
+double fused_ms(const task_durations& d) {
+  return d.backward_weight_ms.value_or(d.backward_ms + d.weight_ms);
+}
+
+/// The average after F and BW.
 double follow_all(double average, const task_durations& d) {
-  return follow(follow(follow(average, d.forward_ms), d.backward_ms), d.weight_ms);
+  return follow(follow(average, d.forward_ms), fused_ms(d));
 }
 
 status check_duration(const std::string& key, double ms) {
@@ -82,7 +91,7 @@ stage_costs::stage_costs(const pipeline_shape& shape, stage_costs_options option
       jitter_(options_.jitter, shape),
       views_(std::make_shared<view_cache>()) {
   const auto& given = options_.durations;
-  const auto kept_share = std::pow(past, 3.0 * shape.chunks);
+  const auto kept_share = std::pow(past, 2.0 * shape.chunks);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     double rest = 0;
     for (std::uint32_t c = 0; c < shape.chunks; ++c) {
@@ -103,20 +112,18 @@ const task_durations& stage_costs::durations_of(stage_id stage, chunk_id chunk) 
 double stage_costs::closed_form_ms(stage_id stage, const task& t) const {
   const auto fixed_point = fixed_point_ms_[stage.value()];
   const auto first = durations_of(stage, chunk_id{0}).forward_ms;
-  const auto tasks_before = 3.0 * shape_.chunks * t.mb.value();
+  const auto tasks_before = 2.0 * shape_.chunks * t.mb.value();
   auto e = fixed_point + (first - fixed_point) * std::pow(past, tasks_before);
   for (std::uint32_t c = 0; c < t.chunk.value(); ++c)
     e = follow_all(e, durations_of(stage, chunk_id{c}));
   const auto& d = durations_of(stage, t.chunk);
   e = follow(e, d.forward_ms);
-  if (t.kind == task_kind::forward) return e;
-  e = follow(e, d.backward_ms);
-  return t.kind == task_kind::weight ? follow(e, d.weight_ms) : e;
+  return t.kind == task_kind::forward ? e : follow(e, fused_ms(d));
 }
 
 std::shared_ptr<const stage_costs::step_view> stage_costs::view_of(step_id step) const {
-  const bool needs_averages = options_.by_microbatch != nullptr &&
-                              options_.jitter.compute == weather::compute_jitter::paper;
+  const bool needs_averages =
+      options_.by_microbatch != nullptr && weather::has_paper(options_.jitter.compute);
   if (options_.admit == admission::loaded && !needs_averages) return nullptr;
   return views_->at(step, [this](step_id s) { return make_view(s); });
 }
@@ -141,9 +148,8 @@ stage_costs::step_view stage_costs::make_view(step_id step) const {
     auto e = own(task_kind::forward, 0);
     for (std::uint32_t mb = 0; mb < shape_.microbatches; ++mb) {
       const auto after_forward = e = follow(e, own(task_kind::forward, mb));
-      e = follow(e, own(task_kind::backward, mb));
+      e = follow(e, own(task_kind::backward, mb) + own(task_kind::weight, mb));
       view.average.push_back({after_forward, e});
-      e = follow(e, own(task_kind::weight, mb));
     }
   }
   return view;
@@ -171,7 +177,7 @@ double stage_costs::own_ms(step_id step, stage_id stage, const task& t) const {
 }
 
 double stage_costs::average_ms(const step_view* view, stage_id stage, const task& t) const {
-  if (options_.jitter.compute != weather::compute_jitter::paper) return 0;
+  if (!weather::has_paper(options_.jitter.compute)) return 0;
   if (options_.by_microbatch == nullptr) return closed_form_ms(stage, t);
   const auto& a = view->average[std::size_t{stage.value()} * shape_.microbatches + t.mb.value()];
   return t.kind == task_kind::forward ? a.forward_ms : a.backward_ms;
@@ -206,20 +212,28 @@ double stage_costs::disturbed_ms(step_id step, stage_id stage, const task& t,
 double stage_costs::own_link_ms(step_id step, virtual_stage_id to, const task& t) const {
   if (!options_.by_microbatch)
     return t.kind == task_kind::forward ? options_.activation_ms : options_.gradient_ms;
-  // A gradient arrives at the lower stage of its link.
-  const auto lower = is_backward(t.kind) ? to.value() : to.value() - 1;
-  return options_.by_microbatch->message_ms(step, stage_id{lower}, t.mb);
+  return options_.by_microbatch->message_ms(step, lower_stage(to, t), t.mb);
+}
+
+double stage_costs::shape_ms(step_id step, virtual_stage_id to, const task& t) const {
+  if (!options_.by_microbatch) return 0;
+  const auto own = options_.by_microbatch->shape_ms(lower_stage(to, t));
+  return own ? jitter_.shape_ms(step, to, t, *own) : 0;
 }
 
 nanoseconds stage_costs::link(step_id step, virtual_stage_id to, const task& admitted) const {
   const auto t = as_loaded(step, admitted);
-  const auto duration = nanoseconds_of(jitter_.link_ms(step, to, t, own_link_ms(step, to, t)));
-  return options_.delays ? duration + options_.delays->link(step, to, t) : duration;
+  return arrival(step, to, t, jitter_.link_ms(step, to, t, own_link_ms(step, to, t)));
 }
 
 nanoseconds stage_costs::travel(step_id step, virtual_stage_id to, const task& admitted) const {
   const auto t = as_loaded(step, admitted);
-  const auto duration = nanoseconds_of(jitter_.travel_ms(step, to, t, own_link_ms(step, to, t)));
+  return arrival(step, to, t, jitter_.travel_ms(step, to, t, own_link_ms(step, to, t)));
+}
+
+nanoseconds stage_costs::arrival(step_id step, virtual_stage_id to, const task& t,
+                                 double sent_ms) const {
+  const auto duration = nanoseconds_of(shape_ms(step, to, t) + sent_ms);
   return options_.delays ? duration + options_.delays->link(step, to, t) : duration;
 }
 

@@ -91,11 +91,11 @@ double disturbed_times::place_ms(step_id step, stage_id stage, const task& t, do
   return t.mb.value() == chosen ? ms + c.pause_ms : ms;
 }
 
-double disturbed_times::spread_ms(step_id step, virtual_stage_id to, const task& t,
+double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id to, const task& t,
                                   double own_ms) const {
   const auto& c = conditions_;
   if (c.spread == link_spread::none) return own_ms;
-  keyed_random random{c.seed, static_cast<std::uint64_t>(salt::spread), step.value(),
+  keyed_random random{c.seed, static_cast<std::uint64_t>(purpose), step.value(),
                       pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
   if (c.spread == link_spread::lognormal)
     return own_ms * std::exp(c.spread_sigma * random.normal());
@@ -135,7 +135,14 @@ bool disturbed_times::is_slow_link(virtual_stage_id to, const task& t) const {
 double disturbed_times::travel_ms(step_id step, virtual_stage_id to, const task& t,
                                   double own_ms) const {
   const auto& c = conditions_;
-  const auto ms = spread_ms(step, to, t, own_ms) + jitter_.link_extra_ms(step, to, t);
+  const auto ms = spread_ms(salt::spread, step, to, t, own_ms) + jitter_.link_extra_ms(step, to, t);
+  return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
+}
+
+double disturbed_times::shape_ms(step_id step, virtual_stage_id to, const task& t,
+                                 double own_ms) const {
+  const auto& c = conditions_;
+  const auto ms = spread_ms(salt::shape, step, to, t, own_ms);
   return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
 }
 

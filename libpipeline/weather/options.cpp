@@ -10,8 +10,17 @@ std::string_view name(compute_jitter kind) {
     case compute_jitter::none: return "none";
     case compute_jitter::lognormal: return "lognormal";
     case compute_jitter::paper: return "paper";
+    case compute_jitter::lognormal_and_paper: return "lognormal+paper";
   }
   return "?";
+}
+
+bool has_lognormal(compute_jitter kind) {
+  return kind == compute_jitter::lognormal || kind == compute_jitter::lognormal_and_paper;
+}
+
+bool has_paper(compute_jitter kind) {
+  return kind == compute_jitter::paper || kind == compute_jitter::lognormal_and_paper;
 }
 
 std::string_view name(link_jitter kind) {
@@ -26,7 +35,8 @@ std::string_view name(link_jitter kind) {
 }
 
 std::optional<compute_jitter> compute_jitter_of(std::string_view text) {
-  for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper})
+  for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper,
+                          compute_jitter::lognormal_and_paper})
     if (name(kind) == text) return kind;
   return std::nullopt;
 }

@@ -11,7 +11,8 @@ enum class salt : std::uint64_t {
   spread = 3,
   pause = 4,
   loss = 5,
-  copy = 6
+  copy = 6,
+  shape = 7
 };
 
 constexpr std::uint64_t pack(std::uint32_t high, std::uint32_t low) {

@@ -33,23 +33,20 @@ double jitter_model::compute_extra_ms(step_id step, stage_id stage, rank_id rank
                       pack(stage.value(), rank.value()),
                       pack(t.chunk.value(), static_cast<std::uint32_t>(key_kind(t.kind))),
                       t.mb.value()};
-  switch (options_.compute) {
-    case compute_jitter::none: return 0;
-    case compute_jitter::lognormal:
-      return expected_ms * (lognormal(random, options_.compute_sigma) - 1);
-    case compute_jitter::paper:
-      // Only B and BW are delayed; delaying W as well would make split backward slower than fused.
-      if (t.kind == task_kind::weight) return 0;
-      if (random.uniform() >= options_.probability) return 0;
-      return options_.alpha * std::max(options_.floor_ms, average_ms) * (0.5 + random.uniform());
-  }
-  RRFP_CHECK(false, "unknown compute jitter");
+  double extra = 0;
+  if (has_lognormal(options_.compute))
+    extra = expected_ms * (lognormal(random, options_.compute_sigma) - 1);
+  // Only B and BW are delayed; delaying W as well would make split backward slower than fused.
+  if (!has_paper(options_.compute) || t.kind == task_kind::weight) return extra;
+  if (random.uniform() >= options_.probability) return extra;
+  return extra +
+         options_.alpha * std::max(options_.floor_ms, average_ms) * (0.5 + random.uniform());
 }
 
 double jitter_model::fused_extra_ms(step_id step, stage_id stage, rank_id rank, const task& t,
                                     double backward_ms, double weight_ms, double average_ms) const {
   RRFP_CHECK(t.kind == task_kind::backward_weight, "only a fused backward has two parts");
-  if (options_.compute != compute_jitter::lognormal)
+  if (!has_lognormal(options_.compute))
     return compute_extra_ms(step, stage, rank, t, backward_ms + weight_ms, average_ms);
   auto part = t;
   part.kind = task_kind::backward;

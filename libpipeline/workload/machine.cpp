@@ -38,6 +38,8 @@ status validate(const machine& m) {
   if (m.group == 0) return error{"group: expected an integer >= 1, got 0"};
   if (!(m.efficiency > 0 && m.efficiency <= 1))
     return error{"efficiency: expected a number in (0, 1], got " + std::to_string(m.efficiency)};
+  if (!(std::isfinite(m.layer_s) && m.layer_s >= 0))
+    return error{"layer_s: expected a finite number >= 0, got " + std::to_string(m.layer_s)};
   return success();
 }
 

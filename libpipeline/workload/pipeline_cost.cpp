@@ -34,6 +34,10 @@ work layer_work(const block& b, double tokens, double sequences, std::uint32_t t
   return w;
 }
 
+bool is_layer(part_kind part) {
+  return part == part_kind::encoder_layer || part == part_kind::decoder_layer;
+}
+
 /// A matrix and its input; all-reduces are negligible.
 work matrix_work(std::uint64_t parameters, double tokens, double width, std::uint32_t tp) {
   work w;
@@ -65,6 +69,14 @@ work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
   RRFP_CHECK(false, "unknown part");
 }
 
+/// The positions of the parts that a cut counts, in order.
+std::vector<std::uint32_t> divisible(const std::vector<part_kind>& parts, cut_rule rule) {
+  std::vector<std::uint32_t> at;
+  for (std::uint32_t i = 0; i < parts.size(); ++i)
+    if (rule == cut_rule::parts || is_layer(parts[i])) at.push_back(i);
+  return at;
+}
+
 }  // namespace
 
 part_cost& part_cost::operator+=(const part_cost& other) {
@@ -93,15 +105,17 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
   // No work: no kernel reads the weights.
   if (w.matrix_flops == 0) return {};
   const auto weights = w.weight_count * fp16_bytes;
-  const auto reduce = 2 * all_reduce_s(on.within, w.reduced_bytes, tp);
-  const auto reduces = w.reduced_bytes > 0 ? reduce : 0;
+  const auto fixed = is_layer(part) ? on.layer_s : 0;
+  const auto reduces = is_layer(part) ? 2 * all_reduce_s(on.within, w.reduced_bytes, tp) : 0;
   part_cost c;
   const auto pass_bytes = weights + 2 * w.activation_bytes;
-  c.forward_ms = 1e3 * (kernel_s(on, w.matrix_flops + w.attention_flops, pass_bytes) + reduces);
-  c.backward_ms =
-      1e3 * (kernel_s(on, w.matrix_flops + 2 * w.attention_flops, pass_bytes) + reduces);
-  c.weight_ms = 1e3 * kernel_s(on, w.matrix_flops,
-                               w.activation_bytes + w.weight_count * gradient_traffic_bytes);
+  const auto forward = kernel_s(on, w.matrix_flops + w.attention_flops, pass_bytes);
+  const auto backward = kernel_s(on, w.matrix_flops + 2 * w.attention_flops, pass_bytes);
+  const auto weight =
+      kernel_s(on, w.matrix_flops, w.activation_bytes + w.weight_count * gradient_traffic_bytes);
+  c.forward_ms = 1e3 * (fixed + forward + reduces);
+  c.backward_ms = 1e3 * (fixed + backward + reduces);
+  c.weight_ms = 1e3 * (fixed + weight);
   c.activation_bytes = w.activation_bytes;
   return c;
 }
@@ -142,14 +156,23 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   return cuts;
 }
 
+std::string_view name(cut_rule r) {
+  switch (r) {
+    case cut_rule::parts: return "parts";
+    case cut_rule::layers: return "layers";
+  }
+  return "?";
+}
+
 result<pipeline_cost> pipeline_cost::make(model m, machine on, layout l) {
   if (auto valid = validate(on); !valid) return valid.failure();
   RRFP_CHECK(l.stages > 0 && l.tp > 0 && l.replicas > 0 && l.samples > 0,
              "a layout needs stages, ranks, replicas and samples");
-  const auto parts = parts_of(m).size();
+  const auto parts = divisible(parts_of(m), l.cut).size();
   if (parts < l.stages)
-    return error{"expected at most as many stages as " + m.name + " has parts, " +
-                 std::to_string(parts) + ", got " + std::to_string(l.stages)};
+    return error{"expected at most as many stages as " + m.name + " has " +
+                 std::string{name(l.cut)} + ", " + std::to_string(parts) + ", got " +
+                 std::to_string(l.stages)};
   return pipeline_cost{std::move(m), std::move(on), l};
 }
 
@@ -158,9 +181,13 @@ pipeline_cost::pipeline_cost(model m, machine on, layout l)
   const auto cost_at = [&](part_kind part, std::uint32_t images) {
     return cost_of(model_, part, {layout_.samples, images}, layout_.tp, on_);
   };
+  const auto divided = divisible(parts_, layout_.cut);
   std::vector<double> mean;
-  for (const auto part : parts_) mean.push_back(cost_at(part, layout_.mean_images).all_ms());
-  cuts_ = cut_evenly(mean, layout_.stages);
+  for (const auto i : divided) mean.push_back(cost_at(parts_[i], layout_.mean_images).all_ms());
+  const auto even = cut_evenly(mean, layout_.stages);
+  cuts_.push_back(0);
+  for (std::uint32_t s = 1; s < layout_.stages; ++s) cuts_.push_back(divided[even[s]]);
+  cuts_.push_back(static_cast<std::uint32_t>(parts_.size()));
 
   constexpr int kinds = 5;
   const auto most = model_.images ? images_max * layout_.samples : 0;
@@ -205,6 +232,8 @@ double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const 
 double pipeline_cost::message_ms(stage_id lower, std::uint32_t images) const {
   return 1e3 * link_s(lower, message_bytes(lower, images));
 }
+
+double pipeline_cost::empty_message_ms(stage_id lower) const { return 1e3 * link_s(lower, 0); }
 
 double pipeline_cost::static_bytes(stage_id s) const {
   std::uint64_t count = 0;

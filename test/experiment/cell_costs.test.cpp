@@ -115,9 +115,10 @@ TEST_CASE("admission sorts by undisturbed times") {
 }
 
 TEST_CASE("the paper's e follows the durations of the stage") {
-  // Equal tasks of 20 ms: e is 20, above the floor of 5, and each delay alpha * 20 * (0.5 + U).
+  // F and BW of 20 ms: e is 20, above the floor of 5, and each delay alpha * 20 * (0.5 + U).
   auto c = plain_cell();
-  c.job.cost.forward_ms = c.job.cost.backward_ms = c.job.cost.weight_ms = {20};
+  c.job.cost.forward_ms = {20};
+  c.job.cost.backward_ms = c.job.cost.weight_ms = {10};
   set_weather(c, "J1");
   c.job.jitter.probability = 1;
   const auto costs = costs_of(c);
@@ -128,6 +129,37 @@ TEST_CASE("the paper's e follows the durations of the stage") {
     CHECK(ms >= 20 + 0.5 * 20 * 0.5);
     CHECK(ms <= 20 + 0.5 * 20 * 1.5);
   }
+}
+
+TEST_CASE("shapes are told before blocking messages of a model with images alone") {
+  const auto link = [](cell c) {
+    return costs_of(c).link(step_id{0}, virtual_stage_id{1},
+                            {task_kind::forward, microbatch_id{0}, chunk_id{0}});
+  };
+  for (const auto* preset : {"gpt3-large", "qwen3-1.7b-vit-h"}) {
+    auto c = plain_cell();
+    c.job.cost.preset = preset;
+    const auto message = link(c);
+    c.job.cost.shape_messages = true;
+    CHECK(link(c) == message);
+    block(c);
+    const bool has_images = c.job.cost.preset != "gpt3-large";
+    CHECK(link(c) == message + (has_images ? 10'000 : 0));
+    c.job.cost.shape_messages = false;
+    CHECK(link(c) == message);
+  }
+}
+
+TEST_CASE("sequence_tokens shortens the samples of a model with images alone") {
+  const auto forward = [](const char* preset, std::uint32_t tokens) {
+    auto c = plain_cell();
+    c.job.cost.preset = preset;
+    c.job.cost.sequence_tokens = tokens;
+    return costs_of(c).compute(step_id{0}, stage_id{3},
+                               {task_kind::forward, microbatch_id{0}, chunk_id{0}});
+  };
+  CHECK(forward("qwen3-1.7b-vit-h", 512) < 0.6 * forward("qwen3-1.7b-vit-h", 0));
+  CHECK(forward("gpt3-large", 512) == forward("gpt3-large", 0));
 }
 
 TEST_CASE("[cost] gives times by stage, and no bytes") {

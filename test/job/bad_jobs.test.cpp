@@ -275,6 +275,15 @@ TEST_CASE("A preset excludes times, and what modifies it needs one") {
         "x.toml:3: cost.weight_ms: cannot be set together with cost.preset, which gives the times");
   CHECK(refusal("[machine]\ngroup = 4\n") ==
         "x.toml:2: machine.group: needs cost.preset, which it modifies");
+  CHECK(refusal("[cost]\ncut = \"layers\"\n") ==
+        "x.toml:2: cost.cut: needs cost.preset, which it modifies");
+  CHECK(refusal("[cost]\nshape_messages = true\n") ==
+        "x.toml:2: cost.shape_messages: needs cost.preset, which it modifies");
+  CHECK(refusal(preset + "cut = \"evenly\"\n").starts_with("x.toml:3: cost.cut: expected "));
+  CHECK(
+      refusal(preset + "cut = \"layers\"\n", {"pipeline.stages=25"}) ==
+      "--set pipeline.stages=25: expected at most as many stages as gpt3-large has layers, 24, got "
+      "25");
   CHECK(
       refusal(preset, {"pipeline.stages=27"}) ==
       "--set pipeline.stages=27: expected at most as many stages as gpt3-large has parts, 26, got "

@@ -130,6 +130,9 @@ TEST_CASE("A level sets the paper's values, and other keys override it in any or
   CHECK(j0.seed == 9);
   CHECK(good("[jitter]\nalpha = 3\nlevel = \"J2\"").jitter.alpha == 3.0);
   CHECK(good("[jitter]\nlevel = \"J2\"\nalpha = 3").jitter.alpha == 3.0);
+  const auto both = good("[jitter]\nlevel = \"J2\"\ncompute = \"lognormal+paper\"").jitter;
+  CHECK(both.compute == weather::compute_jitter::lognormal_and_paper);
+  CHECK(both.alpha == 1.0);
   CHECK(good("[jitter]\nalpha = 3", {"jitter.level=J2"}).jitter.alpha == 1.0);
 }
 
@@ -210,14 +213,17 @@ TEST_CASE("A profile sets the times of [cost]; keys of the job override it") {
 TEST_CASE("A preset, its machine and its images are read, and change the job") {
   const auto j = good(
       "[pipeline]\nstages = 4\n[cost]\npreset = \"qwen3-1.7b-vit-h\"\nsamples = 2\n"
+      "cut = \"layers\"\nshape_messages = true\n"
       "[machine]\ntflops = 300\n[images]\nspread = \"fixed\"\nmean = 1\n");
   CHECK(j.cost.preset == "qwen3-1.7b-vit-h");
+  CHECK(j.cost.cut == workload::cut_rule::layers);
+  CHECK(j.cost.shape_messages);
   CHECK(j.machine.tflops == 300);
   CHECK(j.images.spread == workload::image_spread::fixed);
   std::vector<std::string> keys;
   for (const auto& s : job::changes(j)) keys.push_back(s.key);
-  CHECK(keys == texts{"pipeline.stages", "cost.preset", "cost.samples", "machine.tflops",
-                      "images.spread", "images.mean"});
+  CHECK(keys == texts{"pipeline.stages", "cost.preset", "cost.samples", "cost.cut",
+                      "cost.shape_messages", "machine.tflops", "images.spread", "images.mean"});
   CHECK(good(job::to_toml(j)) == j);
   CHECK(good("[cost]\npreset = \"none\"\n").cost.preset.empty());
 }

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "support.hpp"
 
 namespace rrfp::simulate {
@@ -84,7 +86,7 @@ TEST_CASE("log-normal jitter: splitting W off changes no amount of work") {
   CHECK(compute(costs.undisturbed(), 1, of(task_kind::forward)) == 1'000'000);
 }
 
-TEST_CASE("the moving average is the paper's, in the canonical order") {
+TEST_CASE("the moving average is the paper's over F and fused BW, in the canonical order") {
   const pipeline_shape shape{2, 2, 30, placement::interleaved};
   stage_costs_options options;
   options.durations = {{1, 2, 3, {}}, {20, 30, 40, {}}, {5, 6, 7, {}}, {50, 10, 60, {}}};
@@ -108,14 +110,45 @@ TEST_CASE("the moving average is the paper's, in the canonical order") {
         };
         e = 0.9 * e + 0.1 * d.forward_ms;
         check(task_kind::forward, d.forward_ms);
-        e = 0.9 * e + 0.1 * d.backward_ms;
+        e = 0.9 * e + 0.1 * (d.backward_ms + d.weight_ms);
         check(task_kind::backward, d.backward_ms);
         check(task_kind::backward_weight, d.backward_ms + d.weight_ms);
-        e = 0.9 * e + 0.1 * d.weight_ms;
         check(task_kind::weight, d.weight_ms);
       }
     }
   }
+}
+
+TEST_CASE("a message that follows one with its shape takes both times, each with its own stall") {
+  class told final : public microbatch_costs {
+   public:
+    double task_ms(step_id, stage_id, task_kind, microbatch_id) const override { return 1; }
+    double message_ms(step_id, stage_id, microbatch_id) const override { return 2; }
+    std::optional<double> shape_ms(stage_id lower) const override {
+      return lower == stage_id{1} ? std::optional{0.5} : std::nullopt;
+    }
+    std::uint64_t activation_bytes(step_id, stage_id, microbatch_id) const override { return 0; }
+  };
+  stage_costs_options options;
+  options.by_microbatch = std::make_shared<told>();
+  const auto shape = linear(3, 1000);
+  const auto link_ms = [&](std::uint32_t to, task_kind kind, std::uint32_t mb) {
+    const auto costs = make(shape, options);
+    return static_cast<double>(costs.link(step_id{0}, virtual_stage_id{to}, of(kind, mb))) / 1e6;
+  };
+  CHECK(link_ms(1, task_kind::forward, 0) == 2);
+  CHECK(link_ms(2, task_kind::forward, 0) == 2.5);
+  CHECK(link_ms(1, task_kind::backward_weight, 0) == 2.5);
+  options.jitter.spread = weather::link_spread::stalls;
+  options.jitter.stall_probability = 0.25;
+  options.jitter.stall_unit_ms = options.jitter.stall_factor = 10;
+  options.jitter.stall_alpha = 1e6;
+  std::array<int, 3> stalls{};
+  for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+    ++stalls.at(static_cast<std::size_t>(link_ms(2, task_kind::forward, mb) / 100));
+  CHECK(stalls[0] == Approx(562).margin(50));
+  CHECK(stalls[1] == Approx(375).margin(50));
+  CHECK(stalls[2] == Approx(63).margin(25));
 }
 
 TEST_CASE("invalid costs are refused by name") {

@@ -94,6 +94,33 @@ TEST_CASE("the paper's delay has its probability and stays in its range") {
   }
 }
 
+TEST_CASE("lognormal+paper adds the paper's delays to the same log-normal times, but none to W") {
+  auto options = of_compute(compute_jitter::lognormal_and_paper);
+  options.probability = 0.3;
+  options.floor_ms = 15;
+  options.alpha = 1.5;
+  const jitter_model both{options};
+  const jitter_model lognormal{of_compute(compute_jitter::lognormal)};
+  const auto delayed = [&](task_kind kind) {
+    sample s;
+    for (std::uint32_t mb = 0; mb < draws; ++mb) {
+      const auto delay = extra(both, of(kind, mb), 4) - extra(lognormal, of(kind, mb), 4);
+      REQUIRE((delay == Approx(0).margin(1e-9) || delay >= 0.5 * 1.5 * 15 - 1e-9));
+      s.add(delay);
+    }
+    return s;
+  };
+  CHECK(delayed(task_kind::forward).mean() == Approx(0.3 * 1.5 * 15).epsilon(0.02));
+  CHECK(delayed(task_kind::backward).mean() == Approx(0.3 * 1.5 * 15).epsilon(0.02));
+  CHECK(delayed(task_kind::weight).mean() == 0);
+  const auto fused = [](const jitter_model& f) {
+    return f.fused_extra_ms(step_id{0}, stage_id{0}, rank_id{0}, of(task_kind::backward_weight), 4,
+                            4, 1);
+  };
+  CHECK(fused(both) ==
+        Approx(extra(both, of(task_kind::backward), 4) + extra(both, of(task_kind::weight), 4)));
+}
+
 TEST_CASE("every link distribution keeps the mean and has its own spread") {
   const auto of_draws = [](const jitter_options& options) {
     const jitter_model f{options};

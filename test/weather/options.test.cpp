@@ -27,7 +27,8 @@ TEST_CASE("the named levels are the paper's") {
 }
 
 TEST_CASE("the names of the kinds parse to their kinds") {
-  for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper})
+  for (const auto kind : {compute_jitter::none, compute_jitter::lognormal, compute_jitter::paper,
+                          compute_jitter::lognormal_and_paper})
     CHECK(compute_jitter_of(name(kind)) == kind);
   for (const auto kind : {link_jitter::none, link_jitter::constant, link_jitter::exponential,
                           link_jitter::lognormal, link_jitter::pareto})

@@ -46,6 +46,9 @@ TEST_CASE("an invalid machine value is named with its valid range") {
   m = plain();
   m.group = 0;
   CHECK(validate(m).message() == "group: expected an integer >= 1, got 0");
+  m = plain();
+  m.layer_s = -1;
+  CHECK(validate(m).message() == "layer_s: expected a finite number >= 0, got -1.000000");
 }
 
 }  // namespace rrfp::workload

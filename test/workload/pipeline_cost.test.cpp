@@ -121,6 +121,23 @@ TEST_CASE("a layer with few FLOPs is bound by memory bandwidth") {
   CHECK(c.weight_ms == Approx(1e3 * (4 * weights + c.activation_bytes)));
 }
 
+TEST_CASE("the fixed time of a layer adds to F, B and W of every layer, but not of the head") {
+  auto slow = arithmetic();
+  slow.layer_s = 0.25;
+  const auto m = *preset("qwen3-4b-vit-big");
+  const auto added = [&](part_kind part, std::uint32_t images) {
+    auto c = cost_of(m, part, {1, images}, 2, slow);
+    const auto without = cost_of(m, part, {1, images}, 2, arithmetic());
+    CHECK(c.forward_ms - without.forward_ms == Approx(c.weight_ms - without.weight_ms));
+    CHECK(c.forward_ms - without.forward_ms == Approx(c.backward_ms - without.backward_ms));
+    return c.forward_ms - without.forward_ms;
+  };
+  CHECK(added(part_kind::decoder_layer, 0) == Approx(250));
+  CHECK(added(part_kind::encoder_layer, 2) == Approx(250));
+  CHECK(added(part_kind::encoder_layer, 0) == Approx(0));
+  CHECK(added(part_kind::head, 2) == Approx(0));
+}
+
 TEST_CASE("stages are cut so that the most expensive one is as cheap as possible") {
   CHECK(cut_evenly({1, 1, 1, 1}, 2) == std::vector<std::uint32_t>{0, 2, 4});
   CHECK(cut_evenly({1, 1, 1, 3}, 2) == std::vector<std::uint32_t>{0, 3, 4});
@@ -139,6 +156,21 @@ TEST_CASE("stages hold the whole model, encoder first, and are roughly balanced"
   const auto mean = total_ms(p, 2) / 16;
   for (std::uint32_t s = 0; s < 16; ++s) CHECK(p.stage(stage_id{s}, 2).all_ms() < 1.35 * mean);
   CHECK(total_ms(p, 3) == Approx(total_ms(made("llama3-8b-vit-5b", {.stages = 1}), 3)));
+}
+
+TEST_CASE("a cut by layers divides the layers alone; the head comes on top of the last stage") {
+  const auto gpt = made("gpt3-large", {.stages = 8, .cut = cut_rule::layers});
+  // Embedding, 24 decoder layers, head.
+  CHECK(gpt.cuts() == std::vector<std::uint32_t>{0, 4, 7, 10, 13, 16, 19, 22, 26});
+  const auto parts = parts_of(*preset("qwen3-4b-vit-big"));
+  const auto p = made("qwen3-4b-vit-big", {.stages = 8, .mean_images = 2, .cut = cut_rule::layers});
+  for (std::uint32_t s = 0; s + 1 < 8; ++s) {
+    const auto next = parts[p.cuts()[s + 1]];
+    CHECK((next == part_kind::encoder_layer || next == part_kind::decoder_layer));
+    CHECK(p.stage(stage_id{7}, 2).forward_ms > p.stage(stage_id{s}, 2).forward_ms);
+  }
+  CHECK(total_ms(p, 3) == Approx(total_ms(made("qwen3-4b-vit-big", {.stages = 1}), 3)));
+  CHECK(p.empty_message_ms(stage_id{0}) == Approx(0.01));
 }
 
 TEST_CASE("messages carry patches within the encoder and tokens after it") {
@@ -169,10 +201,15 @@ TEST_CASE("a rank holds 18 bytes per parameter; replicas exchange gradients") {
         Approx(1e3 * (2 * 10e-6 + held / 18 * 4 / 16e9)));
 }
 
-TEST_CASE("more stages than parts are refused") {
+TEST_CASE("more stages than parts or layers are refused") {
   const auto cost = pipeline_cost::make(*preset("gpt3-large"), rtx_4090_cluster(), {.stages = 27});
   REQUIRE_FALSE(cost.ok());
   CHECK(cost.message() == "expected at most as many stages as gpt3-large has parts, 26, got 27");
+  const auto of_layers = pipeline_cost::make(*preset("gpt3-large"), rtx_4090_cluster(),
+                                             {.stages = 25, .cut = cut_rule::layers});
+  REQUIRE_FALSE(of_layers.ok());
+  CHECK(of_layers.message() ==
+        "expected at most as many stages as gpt3-large has layers, 24, got 25");
 }
 
 }  // namespace rrfp::workload

@@ -13,6 +13,10 @@
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/stage_core.hpp>
 
+namespace rrfp::workload {
+enum class cut_rule : std::uint8_t;
+}
+
 namespace rrfp::job {
 
 /// [pipeline]: the shape of the pipeline.
@@ -249,8 +253,12 @@ struct cost_options {
   std::string preset;
   /// Preset only: samples per microbatch.
   std::uint32_t samples = 1;
-  /// Preset only: decoder tokens per sample; 0: the preset's value.
+  /// Preset with images only: decoder tokens per sample; 0: the preset's value.
   std::uint32_t sequence_tokens = 0;
+  /// Preset only: what the cut into stages balances.
+  workload::cut_rule cut{};
+  /// Preset only: whether blocking messages of a model with images follow one with their shape.
+  bool shape_messages = false;
   std::vector<double> forward_ms{1.0};
   /// The input gradient alone; a fused backward takes backward_ms + weight_ms.
   std::vector<double> backward_ms{1.0};
@@ -271,6 +279,7 @@ struct machine_options {
   double between_gb_s = 25;
   double between_us = 5;
   double efficiency = 0.5;
+  double layer_us = 0;
 };
 
 enum class device_kind : std::uint8_t { cpu, cuda, emulated };

@@ -30,6 +30,8 @@ class microbatch_costs {
   virtual double task_ms(step_id step, stage_id stage, task_kind kind, microbatch_id mb) const = 0;
   /// Between stage `lower` and the next one, in either direction.
   virtual double message_ms(step_id step, stage_id lower, microbatch_id mb) const = 0;
+  /// Of the message that tells the shape of that message; nothing: none is sent.
+  virtual std::optional<double> shape_ms(stage_id) const { return {}; }
   virtual std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const = 0;
 };
 
@@ -54,9 +56,9 @@ struct stage_costs_options {
 /// disturbances belong to the loaded microbatch, wherever it is admitted.
 ///
 /// The moving average e of the paper's jitter is computed for each (step, stage) over the
-/// undisturbed F, B and W of microbatch 0 on chunk 0, then on chunk 1, ..., then of microbatch 1,
-/// and so on. It includes the task itself and starts at the first duration. It does not depend on
-/// the order of execution or on whether backward is fused (a BW has the e of its B).
+/// undisturbed F and BW of microbatch 0 on chunk 0, then on chunk 1, ..., then of microbatch 1, and
+/// so on. It includes the task itself and starts at the first duration. It does not depend on
+/// the order of execution or on whether backward is fused: B and W have the e of their BW.
 class stage_costs final : public cost_model {
  public:
   /// The error names the value that is out of range, or the wrong number of entries.
@@ -86,7 +88,7 @@ class stage_costs final : public cost_model {
   /// What follows from all microbatches of a step.
   struct step_view {
     std::vector<std::uint32_t> order;
-    /// e after F and after B, by stage * microbatches + loaded microbatch; empty unless needed.
+    /// e after F and after BW, by stage * microbatches + loaded microbatch; empty unless needed.
     struct averages {
       double forward_ms = 0;
       double backward_ms = 0;
@@ -104,6 +106,8 @@ class stage_costs final : public cost_model {
   /// Undisturbed; `t.kind` is F, B or W.
   double own_ms(step_id step, stage_id stage, const task& loaded) const;
   double own_link_ms(step_id step, virtual_stage_id to, const task& loaded) const;
+  double shape_ms(step_id step, virtual_stage_id to, const task& loaded) const;
+  nanoseconds arrival(step_id step, virtual_stage_id to, const task& loaded, double sent_ms) const;
   double average_ms(const step_view* view, stage_id stage, const task& loaded) const;
   double closed_form_ms(stage_id stage, const task& loaded) const;
   /// With jitter, without delays.

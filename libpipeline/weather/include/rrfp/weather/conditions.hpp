@@ -28,6 +28,8 @@
 
 namespace rrfp::weather {
 
+enum class salt : std::uint64_t;
+
 inline constexpr double measured_compute_sigma = 0.237;
 inline constexpr double measured_link_sigma = 2.478;
 /// Above this loss rate, a run measures nothing but resends.
@@ -110,12 +112,15 @@ class disturbed_times {
   double link_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
   /// The same for the successful attempt only.
   double travel_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
+  /// Time of a small message before it, which tells its shape; it is spread independently.
+  double shape_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
   message_delivery delivery_of(step_id step, virtual_stage_id to, const task& t) const;
 
  private:
   double place_ms(step_id step, stage_id stage, const task& t, double ms) const;
   bool is_slow_link(virtual_stage_id to, const task& t) const;
-  double spread_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
+  double spread_ms(salt purpose, step_id step, virtual_stage_id to, const task& t,
+                   double own_ms) const;
 
   conditions conditions_;
   jitter_model jitter_;

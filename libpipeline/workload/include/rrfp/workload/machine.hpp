@@ -31,6 +31,9 @@ struct machine {
   /// Share of the device's peak FLOP/s and memory bandwidth that kernels reach, equal for all
   /// kernels.
   double efficiency = 0.5;
+  /// Seconds that a layer takes in each of F, B and W whatever its size: launches and small
+  /// kernels.
+  double layer_s = 0;
 };
 
 /// The default machine:

@@ -2,17 +2,18 @@
 ///
 /// The model is a sequence of parts: encoder layers, projector, embedding, decoder layers, head. In
 /// each of F, B and W, a part takes the longer of its FLOPs at the device's rate and its bytes at
-/// the memory's rate (machine.hpp), divided by tp. A layer adds two all-reduces of its output over
-/// the tp ranks in F and two in B, which are not overlapped (Megatron without sequence
-/// parallelism). Bytes: F and B read the weights and write and read the activations once; W reads
-/// activations and reads and writes FP32 gradients.
+/// the memory's rate (machine.hpp), divided by tp. A layer adds the machine's fixed time, and two
+/// all-reduces of its output over the tp ranks in F and two in B, which are not overlapped
+/// (Megatron without sequence parallelism). Bytes: F and B read the weights and write and read the
+/// activations once; W reads activations and reads and writes FP32 gradients.
 ///
 /// Stages are consecutive runs of parts, encoder first. The cut minimizes the cost of the most
-/// expensive stage at the mean load, like a framework that balances by a profile; the paper does
-/// not describe its cut. Nothing is tuned per workload.
+/// expensive stage at the mean load; cut_rule says what it counts. The paper does not describe its
+/// cut. Nothing is tuned per workload.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include <rrfp/base/ids.hpp>
@@ -48,6 +49,13 @@ std::uint64_t parameters_of(const model& m, part_kind part);
 /// 1 increasing numbers. Requires `costs.size() >= stages`.
 std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages);
 
+/// parts: all parts, like a framework that balances by a profile. layers: the layers alone, like a
+/// framework that divides layers; each other part lies on the stage of the layer before it, so the
+/// head comes on top of the last stage's layers.
+enum class cut_rule : std::uint8_t { parts, layers };
+
+std::string_view name(cut_rule r);
+
 struct layout {
   std::uint32_t stages = 1;
   std::uint32_t tp = 1;
@@ -56,12 +64,14 @@ struct layout {
   std::uint32_t samples = 1;
   /// Number of images per microbatch for which the stages are balanced.
   std::uint32_t mean_images = 0;
+  cut_rule cut = cut_rule::parts;
 };
 
 /// The cost tables of one pipeline. Thread-safe. One chunk per stage.
 class pipeline_cost {
  public:
-  /// Errors: more stages than the model has parts; a machine value out of range.
+  /// Errors: more stages than the model has parts (or layers, if those are divided); a machine
+  /// value out of range.
   static result<pipeline_cost> make(model m, machine on, layout l);
 
   /// The cost of a microbatch with `images` images.
@@ -69,6 +79,8 @@ class pipeline_cost {
   /// The tensor between stage `lower` and the next one. Activation and gradient have the same size.
   double message_ms(stage_id lower, std::uint32_t images) const;
   double message_bytes(stage_id lower, std::uint32_t images) const;
+  /// A message without content on the same link.
+  double empty_message_ms(stage_id lower) const;
   /// Bytes on one rank: FP16 weights, FP32 gradients, FP32 weights and two moments of Adam: 18
   /// bytes per parameter (Megatron without the distributed optimizer).
   double static_bytes(stage_id s) const;
@@ -76,6 +88,7 @@ class pipeline_cost {
   /// replica.
   double gradient_exchange_ms() const;
 
+  bool has_images() const { return model_.images.has_value(); }
   const std::vector<std::uint32_t>& cuts() const { return cuts_; }
   const machine& hardware() const { return on_; }
   const layout& arrangement() const { return layout_; }
