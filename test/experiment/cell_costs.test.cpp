@@ -158,7 +158,7 @@ TEST_CASE("sequence_tokens shortens the samples of a model with images alone") {
     return costs_of(c).compute(step_id{0}, stage_id{3},
                                {task_kind::forward, microbatch_id{0}, chunk_id{0}});
   };
-  CHECK(forward("qwen3-1.7b-vit-h", 512) < 0.6 * forward("qwen3-1.7b-vit-h", 0));
+  CHECK(10 * forward("qwen3-1.7b-vit-h", 512) < 6 * forward("qwen3-1.7b-vit-h", 0));
   CHECK(forward("gpt3-large", 512) == forward("gpt3-large", 0));
 }
 

@@ -112,7 +112,8 @@ TEST_CASE("An unknown word is refused with the allowed words") {
        "x.toml:2: pipeline.placement: expected \"auto\", \"linear\", \"interleaved\" or \"v\", got "
        "\"u\""},
       {"[jitter]\ncompute = 1",
-       "x.toml:2: jitter.compute: expected \"none\", \"lognormal\" or \"paper\", got an integer 1"},
+       "x.toml:2: jitter.compute: expected \"none\", \"lognormal\", \"paper\" or "
+       "\"lognormal+paper\", got an integer 1"},
       {"[jitter]\nlevel = \"J4\"",
        "x.toml:2: jitter.level: expected \"J0\", \"J1\", \"J2\", \"J3\", \"measured\" or "
        "\"measured-lognormal\", got \"J4\""},

@@ -1,6 +1,8 @@
 /// The values of valid jobs.
 #include <catch2/catch.hpp>
 
+#include <rrfp/workload/pipeline_cost.hpp>
+
 #include "job_texts.hpp"
 
 namespace rrfp::testing {

@@ -35,6 +35,7 @@ value other_value(const key& k) {
                                  value{std::string{"lines"}},
                                  value{std::string{"large_first"}},
                                  value{std::string{"chunk"}},
+                                 value{std::string{"layers"}},
                                  value{std::string{"/a"}},
                                  value{std::string{"llama"}},
                                  value{std::string{"silu"}},
