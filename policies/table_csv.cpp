@@ -2,6 +2,7 @@
 #include <optional>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/base/printable.hpp>
 #include <rrfp/policies/table_csv.hpp>
 
 namespace rrfp::policies {
@@ -110,7 +111,7 @@ result<std::vector<sequence>> read_csv(std::string_view text, const pipeline_sha
         cell = trimmed(cell.substr(1, cell.size() - 2));
       if (const auto parsed = parse_cell(cell, shape, stage, order); !parsed)
         return error{at + "cell " + std::to_string(number) + ": " + parsed.message() + ", got \"" +
-                     std::string{cell} + "\""};
+                     printable(cell) + "\""};
     }
   }
   if (orders.size() < shape.stages)

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <ctime>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/json/parse_json.hpp>
 
@@ -33,7 +34,7 @@ result<std::uint64_t> from_hex(const std::string& text) {
   const auto* const end = text.data() + text.size();
   const auto read = std::from_chars(text.data(), end, value, 16);
   if (text.size() != 16 || read.ec != std::errc{} || read.ptr != end)
-    return error{"expected 16 hexadecimal digits, got '" + text + "'"};
+    return error{"expected 16 hexadecimal digits, got '" + printable(text) + "'"};
   return value;
 }
 
@@ -49,9 +50,9 @@ result<std::vector<file_entry>> files_of(const ordered_json& list) {
     entry.at("name").get_to(f.name);
     entry.at("bytes").get_to(f.bytes);
     if (!is_plain_name(f.name))
-      return error{"files: expected a plain file name, got '" + f.name + "'"};
+      return error{"files: expected a plain file name, got '" + printable(f.name) + "'"};
     const auto sum = from_hex(entry.at("xxh64").get<std::string>());
-    if (!sum) return error{"files: " + f.name + ": xxh64: " + sum.message()};
+    if (!sum) return error{"files: " + printable(f.name) + ": xxh64: " + sum.message()};
     f.xxh64 = *sum;
     files.push_back(std::move(f));
   }

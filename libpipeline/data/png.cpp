@@ -66,6 +66,8 @@ bool read_samples(png_reader& in, png_samples& to, compute::image_size expected)
   auto* const info = in.info;
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &in.state, read_bytes);
+  // No chunk but those of the pixels: libpng would allocate as much as a text claims to have.
+  png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(png, info);
   to.width = png_get_image_width(png, info);
   to.height = png_get_image_height(png, info);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <memory>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::data {
@@ -30,14 +31,14 @@ result<std::uint64_t> number_of(const json& object, const char* key) {
   if (found != object.end() && found->is_number_unsigned() && found->get<std::uint64_t>() > 0)
     return found->get<std::uint64_t>();
   return error{"\"" + std::string{key} + "\": expected an integer > 0, got " +
-               (found == object.end() ? "nothing" : found->dump())};
+               (found == object.end() ? "nothing" : printable(found->dump()))};
 }
 
 status expect(const json& object, const char* key, const json& wanted) {
   const auto found = object.find(key);
   if (found != object.end() && *found == wanted) return success();
   return error{"\"" + std::string{key} + "\": expected " + wanted.dump() + ", got " +
-               (found == object.end() ? "nothing" : found->dump())};
+               (found == object.end() ? "nothing" : printable(found->dump()))};
 }
 
 result<std::vector<std::uint64_t>> documents_of(const json& object, std::uint64_t tokens) {
@@ -54,7 +55,7 @@ result<std::vector<std::uint64_t>> documents_of(const json& object, std::uint64_
     if (!fits || (begins.empty() && begin != 0))
       return error{"\"documents\": entry " + text_of(begins.size()) + ": expected " +
                    (begins.empty() ? "0" : text_of(least) + " to " + text_of(tokens - 1)) +
-                   ", got " + begin.dump()};
+                   ", got " + printable(begin.dump())};
     begins.push_back(begin.get<std::uint64_t>());
   }
   return begins;

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <rrfp/base/printable.hpp>
+
 #include "json_file.hpp"
 
 namespace rrfp::hugging_face {
@@ -41,7 +43,8 @@ result<processor_settings> read_settings(const std::string& folder) {
     if (object == nullptr) return processor_settings{file + ": ", *read};
     if (!read->contains(object)) continue;
     if (!read->at(object).is_object())
-      return error{file + ": " + object + ": expected an object, got " + read->at(object).dump()};
+      return error{file + ": " + object + ": expected an object, got " +
+                   printable(read->at(object).dump())};
     return processor_settings{file + ": " + object + ".", read->at(object)};
   }
   return processor_settings{};
@@ -60,7 +63,8 @@ class processor {
                                                       "do_convert_rgb"};
       if (!key.starts_with("do_") || std::find(known.begin(), known.end(), key) != known.end())
         continue;
-      if (!value.is_null() && value != false) return unsupported(key, value.dump());
+      if (!value.is_null() && value != false)
+        return unsupported(printable(key), printable(value.dump()));
     }
     if (is_absent("do_resize")) return unsupported("do_resize", "none, which means true");
     if (auto scaled = check_scale(); !scaled) return scaled;
@@ -94,11 +98,11 @@ class processor {
 
   status check_scale() const {
     if (!is_absent("do_rescale") && at("do_rescale") != true)
-      return wrong("do_rescale", "true", at("do_rescale").dump());
+      return wrong("do_rescale", "true", printable(at("do_rescale").dump()));
     if (is_absent("rescale_factor")) return success();
     const auto& factor = at("rescale_factor");
     if (factor.is_number() && equal(factor.get<double>(), 1.0 / 255)) return success();
-    return wrong("rescale_factor", "1 / 255", factor.dump());
+    return wrong("rescale_factor", "1 / 255", printable(factor.dump()));
   }
 
   /// A single number applies to all three colours.
@@ -119,7 +123,7 @@ class processor {
     const bool has_three = numbers.size() == 3 && value.size() == 3;
     const bool has_one = numbers.size() == 1 && (value.is_number() || value.size() == 1);
     if ((has_three || has_one) && agree(numbers, from_job)) return success();
-    return wrong(key, expected, value.dump());
+    return wrong(key, expected, printable(value.dump()));
   }
 
   const processor_settings& settings_;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/job/model_rules.hpp>
 
 #include "activations.hpp"
@@ -29,7 +30,8 @@ class section {
 
   bool failed() const { return failure_.has_value(); }
   void fail(const std::string& key, const std::string& expected, const json& got) const {
-    if (!failure_) failure_ = error{place(key) + ": expected " + expected + ", got " + got.dump()};
+    if (!failure_)
+      failure_ = error{place(key) + ": expected " + expected + ", got " + printable(got.dump())};
   }
 
   /// False for missing keys and null; both keep the default.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/job/model_rules.hpp>
 
 #include "activations.hpp"
@@ -149,7 +150,7 @@ result<std::string> config_with_dtype(const std::string& folder, const model_opt
   for (const auto& [key, value] : expected.items())
     if (!got.contains(key) || got.at(key) != value)
       return error{file + ": " + key + ": expected " + value.dump() + ", got " +
-                   (got.contains(key) ? got.at(key).dump() : "none")};
+                   (got.contains(key) ? printable(got.at(key).dump()) : "none")};
   auto parsed = parse_json<json>(*text);
   auto& config = std::get<json>(parsed);  // parsed above
   config.erase("torch_dtype");            // older name of dtype

@@ -5,6 +5,8 @@
 
 #include <toml++/toml.h>
 
+#include <rrfp/base/printable.hpp>
+
 namespace rrfp::job {
 
 namespace {
@@ -70,6 +72,9 @@ document document_of(const toml::table& root, std::span<const std::string_view> 
 /// key, and frees its tables recursively: a key of a hundred thousand parts would overflow the
 /// stack.
 constexpr std::size_t depth_max = 32;
+
+/// Maximum length of what the library says about a mistake.
+constexpr std::size_t description_bytes_max = 500;
 
 struct place {
   std::uint32_t line = 1;
@@ -138,13 +143,6 @@ class depth_check {
   std::size_t dots_ = 0;  ///< since the key or value began
 };
 
-std::string one_line(std::string_view text) {
-  std::string line{text};
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return line;
-}
-
 }  // namespace
 
 std::string entry::name() const {
@@ -172,7 +170,7 @@ result<document> read_toml(std::string_view text, const std::string& source,
     return document_of(toml::parse(text, source), lists);
   } catch (const toml::parse_error& e) {
     const auto at = e.source().begin;
-    return wrong_at(at.line, at.column, one_line(e.description()));
+    return wrong_at(at.line, at.column, printable(e.description(), description_bytes_max));
   }
 }
 

@@ -3,23 +3,11 @@
 #include <charconv>
 #include <cmath>
 
-#include <rrfp/job/utf8.hpp>
+#include <rrfp/base/printable.hpp>
 
 namespace rrfp::job {
 
 namespace {
-
-/// Maximum length of a quoted value in a message, in bytes.
-constexpr std::size_t quote_bytes_max = 80;
-
-std::string cut(std::string text) {
-  if (text.size() <= quote_bytes_max) return text;
-  // Do not cut inside a multi-byte character.
-  auto size = quote_bytes_max;
-  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
-  text.resize(size);
-  return text + "...";
-}
 
 constexpr char hex[] = "0123456789ABCDEF";
 
@@ -79,7 +67,7 @@ std::string to_toml(const value& v) {
   return std::visit(writer{}, v.data);
 }
 
-std::string shown(const value& v) { return cut(to_toml(v)); }
+std::string shown(const value& v) { return printable(to_toml(v)); }
 
 std::string describe(const value& v) {
   struct namer {

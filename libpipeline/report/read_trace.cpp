@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/json/parse_json.hpp>
 #include <rrfp/report/trace.hpp>
 
@@ -28,11 +29,7 @@ struct malformed {
   std::string what;
 };
 
-std::string shown(const json& value) {
-  auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
+std::string shown(const json& value) { return printable(value.dump()); }
 
 const json& member(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -84,13 +81,17 @@ Enum named(const json& object, const char* key, std::initializer_list<Enum> all)
   const auto value = text(object, key);
   for (const auto e : all)
     if (name(e) == value) return e;
-  throw malformed{
-      fmt::format("expected \"{}\" as a word of the trace format, got \"{}\"", key, value)};
+  throw malformed{fmt::format("expected \"{}\" as a word of the trace format, got \"{}\"", key,
+                              printable(value))};
 }
 
 task task_named(const std::string& name) {
   const auto t = task_of(name);
-  if (!t) throw malformed{fmt::format("expected a task as F3 or BW3.1, got \"{}\"", name)};
+  if (!t)
+    throw malformed{fmt::format("expected a task as F3 or BW3.1, got \"{}\"", printable(name))};
+  if (t->mb.value() >= traced_microbatches_max || t->chunk.value() >= traced_chunks_max)
+    throw malformed{fmt::format("expected a microbatch below {} and a chunk below {}, got \"{}\"",
+                                traced_microbatches_max, traced_chunks_max, name)};
   return *t;
 }
 
@@ -157,7 +158,7 @@ class reader {
     if (!stage || *stage >= traced_stages_max || replica >= traced_stages_max ||
         !title.ends_with(": "))
       throw malformed{fmt::format("expected a process named as \"title: stage 0\", got \"{}\"",
-                                  whole_name.substr(0, 60))};
+                                  printable(whole_name))};
     title.resize(title.size() - 2);
     const auto id = index(e, "pid");
     // The same title, replica and stage again begin another run.
@@ -263,9 +264,10 @@ class reader {
       const auto& b = run.tasks[i];
       if (std::tie(a.replica, a.stage, a.rank) == std::tie(b.replica, b.stage, b.rank) &&
           b.begin < a.end)
-        throw malformed{fmt::format(
-            "got run \"{}\", stage {} rank {}, {} and {} of step {} overlapping", run.title,
-            a.stage.value(), a.rank.value(), to_string(a.what), to_string(b.what), b.step.value())};
+        throw malformed{
+            fmt::format("got run \"{}\", stage {} rank {}, {} and {} of step {} overlapping",
+                        printable(run.title), a.stage.value(), a.rank.value(), to_string(a.what),
+                        to_string(b.what), b.step.value())};
     }
     std::stable_sort(run.waits.begin(), run.waits.end(), [](const auto& a, const auto& b) {
       return std::tie(a.replica, a.stage, a.begin) < std::tie(b.replica, b.stage, b.begin);
@@ -287,6 +289,11 @@ class reader {
       grow(run.replicas, w.replica);
       grow(shape.stages, w.stage);
     }
+    const auto lanes = std::uint64_t{run.replicas} * shape.stages * run.ranks;
+    if (lanes > traced_lanes_max)
+      throw malformed{
+          fmt::format("expected at most {} ranks in all stages and replicas, got {} in run \"{}\"",
+                      traced_lanes_max, lanes, printable(run.title))};
     if (shape.chunks > 1) shape.layout = turns_back(run) ? placement::v : placement::interleaved;
   }
 

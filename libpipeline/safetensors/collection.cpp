@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <rrfp/base/printable.hpp>
+
 #include "strict_json.hpp"
 
 namespace rrfp::safetensors {
@@ -79,19 +81,22 @@ result<collection> collection::open_index(const std::string& path) {
   std::map<std::string, std::shared_ptr<const file>> files;
   for (const auto& [name, entry] : map->items()) {
     if (!entry.is_string())
-      return wrong("tensor '" + name + "': expected a file name, got " + entry.dump());
+      return wrong("tensor '" + printable(name) + "': expected a file name, got " +
+                   printable(entry.dump()));
     const auto& shard = entry.get_ref<const std::string&>();
     auto& in = files[shard];
     if (in == nullptr) {
       if (!stays_inside(shard))
-        return wrong("tensor '" + name + "': expected a file in the folder, got '" + shard + "'");
+        return wrong("tensor '" + printable(name) + "': expected a file in the folder, got '" +
+                     printable(shard) + "'");
       auto opened = file::open((folder / shard).string());
-      if (!opened) return wrong("tensor '" + name + "': " + opened.message());
+      if (!opened) return wrong("tensor '" + printable(name) + "': " + opened.message());
       in = std::move(*opened);
     }
     const auto* const found = in->find(name);
     if (found == nullptr)
-      return wrong("tensor '" + name + "': expected in " + shard + ", which does not have it");
+      return wrong("tensor '" + printable(name) + "': expected in " + shard +
+                   ", which does not have it");
     c.tensors_[name] = {in, found};
   }
   for (auto& [name, opened] : files) c.files_.push_back(std::move(opened));

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <rrfp/base/printable.hpp>
+
 #include "strict_json.hpp"
 
 namespace rrfp::safetensors {
@@ -14,22 +16,12 @@ namespace {
 
 using nlohmann::json;
 
-/// The value for an error message, shortened if it is long.
-std::string shown(const json& value) {
-  constexpr std::size_t length_max = 80;
-  auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > length_max) text = text.substr(0, length_max) + "...";
-  return text;
-}
+constexpr std::size_t name_bytes_max = 200;  // in a message
 
-/// The name is untrusted: shorten it and replace control characters, so the message stays one line.
-error wrong(std::string tensor, const std::string& message) {
-  constexpr std::size_t length_max = 200;
-  if (tensor.size() > length_max) tensor = tensor.substr(0, length_max) + "...";
-  std::replace_if(
-      tensor.begin(), tensor.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; },
-      '?');
-  return error{"tensor '" + tensor + "': " + message};
+std::string shown(const json& value) { return printable(value.dump()); }
+
+error wrong(std::string_view tensor, const std::string& message) {
+  return error{"tensor '" + printable(tensor, name_bytes_max) + "': " + message};
 }
 
 result<string_map> read_metadata(const json& value) {
@@ -113,8 +105,8 @@ status check_coverage(std::span<const tensor_info> tensors, std::uint64_t data_b
   for (const auto& t : tensors) {
     const auto at = "begins at byte " + std::to_string(t.begin) + " of the data";
     if (t.begin < covered)
-      return wrong(t.name, at + ", inside of tensor '" + before->name + "', which ends at byte " +
-                               std::to_string(before->end));
+      return wrong(t.name, at + ", inside of tensor '" + printable(before->name, name_bytes_max) +
+                               "', which ends at byte " + std::to_string(before->end));
     if (t.begin > covered)
       return wrong(t.name, at + ", expected " + std::to_string(covered) + ": the " +
                                std::to_string(t.begin - covered) +

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/json/parse_json.hpp>
 
 namespace rrfp::safetensors {
@@ -24,7 +25,7 @@ result<nlohmann::json> parse_strict(std::string_view text) {
   };
   auto made = parse_json(text, watch, strict_depth_max);
   if (const auto* fault = std::get_if<json_fault>(&made)) return error{fault->message()};
-  if (!duplicate.empty()) return error{"duplicate key '" + duplicate + "'"};
+  if (!duplicate.empty()) return error{"duplicate key '" + printable(duplicate) + "'"};
   return std::get<json>(std::move(made));
 }
 

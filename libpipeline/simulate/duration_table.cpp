@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/weather/keyed_random.hpp>
 
@@ -21,12 +22,7 @@ constexpr std::size_t columns = 6;
 /// Maximum size of a file, which is held in memory while it is parsed.
 constexpr std::size_t durations_bytes_max = std::size_t{256} << 20;
 
-/// For messages: cut if it is long.
-std::string quoted(std::string_view text) {
-  constexpr std::size_t length_max = 80;
-  const bool is_long = text.size() > length_max;
-  return "'" + std::string(text.substr(0, length_max)) + (is_long ? "...'" : "'");
-}
+std::string quoted(std::string_view text) { return "'" + printable(text) + "'"; }
 
 template <class Number>
 bool parse_number(std::string_view text, Number& value) {
@@ -126,8 +122,9 @@ result<duration_table::row> duration_table::parse_row(std::string_view line) con
                  "), got " + quoted(line)};
   row parsed;
   auto& row_id = parsed.row_id;
-  if (!parse_number((*cells)[0], row_id.step) || row_id.step == 0)
-    return error{"expected a step number from 1, got " + quoted((*cells)[0])};
+  if (!parse_number((*cells)[0], row_id.step) || row_id.step == 0 || row_id.step > first_evaluation)
+    return error{"expected a step number from 1 to " + std::to_string(first_evaluation) + ", got " +
+                 quoted((*cells)[0])};
   --row_id.step;
   if (auto ok = parse_index((*cells)[1], "stage", shape_.stages, row_id.stage); !ok)
     return ok.failure();
@@ -186,8 +183,7 @@ std::string duration_table::text() const {
 
 std::uint64_t duration_table::steps() const {
   std::uint64_t end = 0;
-  for (const auto& [row_id, duration] : rows_)
-    end = std::max(end, row_id.step == UINT64_MAX ? UINT64_MAX : row_id.step + 1);
+  for (const auto& [row_id, duration] : rows_) end = std::max(end, row_id.step + 1);
   return end;
 }
 

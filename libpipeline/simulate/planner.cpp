@@ -107,7 +107,7 @@ void planner::record(step_id step, const step_times& took) {
   const auto m = shape.microbatches;
   std::vector<double> whole(m);
   for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
-    const auto [stage, chunk] = shape.at(virtual_stage_id{v});
+    const auto place = shape.at(virtual_stage_id{v});
     const auto first = std::size_t{v} * m;
     const bool fused = std::all_of(took.weight.begin() + static_cast<std::ptrdiff_t>(first),
                                    took.weight.begin() + static_cast<std::ptrdiff_t>(first + m),
@@ -118,7 +118,7 @@ void planner::record(step_id step, const step_times& took) {
       for (std::uint32_t i = 0; i < m; ++i) {
         whole[i] = 0;
         for (const auto kind : kinds)
-          whole[i] += expected(step, stage, {kind, microbatch_id{i}, chunk});
+          whole[i] += expected(step, place.stage, {kind, microbatch_id{i}, place.chunk});
         all += static_cast<double>(measured[first + i]);
         all_whole += whole[i];
       }
@@ -156,7 +156,7 @@ void planner::begin_draw(step_id step) {
   const auto m = shape.microbatches;
   for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
     const virtual_stage_id vs{v};
-    const auto [stage, chunk] = shape.at(vs);
+    const auto place = shape.at(vs);
     const auto first = std::size_t{v} * m;
     for (std::uint32_t i = 0; i < m; ++i) {
       weather::keyed_random random{draws_, v, i};
@@ -167,14 +167,14 @@ void planner::begin_draw(step_id step) {
         return static_cast<decltype(otherwise)>((history_[at / m].*member)[first + at % m]);
       };
       const auto time = [&](task_kind kind, auto member) {
-        const task t{kind, microbatch_id{i}, chunk};
+        const task t{kind, microbatch_id{i}, place.chunk};
         return static_cast<nanoseconds>(
-            std::llround(expected(step, stage, t) * drawn(member, 1.0)));
+            std::llround(expected(step, place.stage, t) * drawn(member, 1.0)));
       };
       const auto delay = [&](task_kind kind, auto member) {
-        const task t{kind, microbatch_id{i}, chunk};
-        const auto from = shape.producer_of(stage, t);
-        if (!from || from->stage == stage) return nanoseconds{0};
+        const task t{kind, microbatch_id{i}, place.chunk};
+        const auto from = shape.producer_of(place.stage, t);
+        if (!from || from->stage == place.stage) return nanoseconds{0};
         return history_.empty() ? expected_->link(step, vs, t) : drawn(member, nanoseconds{0});
       };
       times.forward[first + i] = time(task_kind::forward, &samples::forward);

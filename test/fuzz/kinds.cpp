@@ -26,6 +26,8 @@ void write(const std::string& file, const std::string& text) {
   std::ofstream{file, std::ios::binary | std::ios::trunc} << text;
 }
 
+std::string from_corpus(const std::string& file) { return test::text_of(RRFP_CORPUS "/" + file); }
+
 /// Sometimes replaces the file by nothing, a folder, a link to itself or an endless device.
 void write_changed(const std::string& file, const std::string& text, mutator& m) {
   if (!m.one_in(50)) return write(file, text);
@@ -147,152 +149,6 @@ sequence_length = 16
 order = "file"
 )";
 
-/// Keys of every section.
-const std::string rich_job = R"(name = "a job"
-[pipeline]
-stages = 2
-chunks = 2
-placement = "interleaved"
-microbatches = 4
-tp = 1
-replicas = 1
-recompute = false
-nodes = [0, 0]
-[dispatch]
-mode = "ready"
-policy = "bfw"
-lookahead = 1
-slots = 4
-slot_bytes = "64MiB"
-run_ahead = 3
-admission = "small_large_small"
-[model]
-family = "llama"
-layers = 4
-hidden = 16
-heads = 4
-kv_heads = 2
-head_width = 4
-feed_forward = 32
-vocabulary = 258
-context = 32
-activation = "silu"
-norm_epsilon = 1e-5
-rope_theta = 10000.0
-rope_factor = 2.0
-rope_low_frequency_factor = 1.0
-rope_high_frequency_factor = 4.0
-rope_original_context = 64
-attention_bias = true
-precision = "bf16"
-dropout = 0.1
-tied_head = true
-[vision]
-layers = 2
-hidden = 16
-heads = 2
-patch = 4
-image_size = 16
-image_token = 256
-[data]
-shapes = 20
-shapes_seed = 3
-microbatch_size = 2
-sequence_length = 32
-too_long = "cut"
-order = "shuffled"
-bad_samples = "skip"
-image_side_max = 16
-image_mean = [0.5, 0.4, 0.3]
-image_std = 0.5
-[train]
-steps = 2
-seed = 5
-optimizer = "adamw"
-lr = 1e-3
-lr_min = 1e-4
-warmup_steps = 1
-beta1 = 0.9
-weight_decay = 0.1
-clip_norm = 1.0
-[jitter]
-seed = 2
-level = "J1"
-compute = "paper"
-probability = 0.2
-link = "exponential"
-link_mean_ms = 0.1
-[cost]
-forward_ms = [1.0, 2.0]
-backward_ms = 1.5
-weight_ms = [1.0, 1.0, 1.0, 1.0]
-link_ms = 0.01
-[device]
-kind = "cpu"
-[transport]
-listen = "127.0.0.1"
-inflight_bytes = "1MiB"
-heartbeat_ms = 100
-node_timeout_ms = 1000
-[checkpoint]
-every = 1
-keep = 2
-resume = "auto"
-[run]
-hang_timeout_s = 10.0
-progress = "none"
-spin_us = 1
-[[compare]]
-name = "in order"
-dispatch.mode = "in-order"
-dispatch.policy = "interleaved_1f1b"
-dispatch.run_ahead = 0
-[[compare]]
-name = "blind"
-data.blind = true
-)";
-
-const std::string experiment = R"(name = "small"
-seeds = [1, 2]
-train.steps = 2
-[[run]]
-name = "1F1B"
-dispatch.mode = "in-order"
-dispatch.policy = "one_f_one_b"
-[[run]]
-name = "BFW"
-dispatch.policy = "bfw"
-dispatch.slots = "p"
-dispatch.run_ahead = 2
-[[weather]]
-jitter.level = "measured"
-[[weather]]
-name = "storm"
-jitter.compute = "lognormal"
-jitter.pause_stage = 1
-jitter.pause_ms = 2.0
-jitter.loss_probability = 0.01
-jitter.resend_ms = 1.0
-[[workload]]
-name = "flat"
-pipeline.stages = 4
-pipeline.microbatches = 8
-cost.forward_ms = [1.0, 1.0, 2.0, 1.0]
-cost.backward_ms = 1.0
-cost.weight_ms = 1.0
-cost.link_ms = 0.1
-[[workload]]
-name = "a model"
-cost.preset = "gpt3-large"
-pipeline.stages = 2
-pipeline.microbatches = 4
-)";
-
-const std::string documents =
-    "{\"text\": \"one document\"}\n{\"text\": \"another \\u00e9 one\", \"source\": {\"id\": [1, "
-    "2]}}\n"
-    "{\"text\": \"and a third\"}\n{\"text\": \"the fourth and last\"}\n";
-
 /// Overrides that make any job short.
 const words small{"--set", "train.steps=1",
                   "--set", "pipeline.stages=2",
@@ -355,7 +211,9 @@ void make_model(const std::string& folder, const runner& run, const words& how) 
 
 kind jobs() {
   return {"job",
-          [](const std::string& at, const runner&) { write(at + "/job.toml", rich_job); },
+          [](const std::string& at, const runner&) {
+            write(at + "/job.toml", from_corpus("job/every_section.toml"));
+          },
           [](const std::string& at, mutator& m) -> command {
             if (m.one_in(4)) {  // an override instead
               static const words keys{"train.lr",     "dispatch.policy", "cost.forward_ms",
@@ -378,7 +236,9 @@ kind jobs() {
 
 kind experiments() {
   return {"experiment",
-          [](const std::string& at, const runner&) { write(at + "/e.toml", experiment); },
+          [](const std::string& at, const runner&) {
+            write(at + "/e.toml", from_corpus("experiment/small.toml"));
+          },
           [](const std::string& at, mutator& m) -> command {
             change_text(at + "/e.toml", m);
             const auto cell = std::to_string(m.below(8));
@@ -391,7 +251,7 @@ kind cells() {
   const command all{"rrfp-jitter", {"e.toml", "--out", "out", "--engine", "simulator"}};
   return {"cells",
           [all](const std::string& at, const runner& run) {
-            write(at + "/e.toml", experiment);
+            write(at + "/e.toml", from_corpus("experiment/small.toml"));
             run(at, all);
           },
           [all](const std::string& at, mutator& m) {
@@ -506,7 +366,7 @@ kind weights() {
 kind json_lines() {
   return {"jsonl",
           [](const std::string& at, const runner&) {
-            write(at + "/a.jsonl", documents);
+            write(at + "/a.jsonl", from_corpus("jsonl/documents.jsonl"));
             write(at + "/job.toml", sizes + "too_long = \"cut\"\njsonl = \"a.jsonl\"\n");
           },
           [](const std::string& at, mutator& m) {

@@ -1,11 +1,10 @@
 /// Feeds changed bytes to node 0's side of a control connection, before and after it is
-/// authenticated, and to the readers of frames and claims.
+/// authenticated. (targets/rendezvous.cpp feeds the readers of frames and messages.)
 ///
 ///   wire_fuzz [--inputs N] [--seed N | --new-seed]
 ///
 /// A finding ends the program with a message and the seed: bytes that pass for those of a node with
-/// the key, a message that is not what its bytes say, or a connection that does not end. A crash
-/// and a sanitizer's report are findings, too.
+/// the key, or a connection that does not end. A crash and a sanitizer's report are findings, too.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -134,41 +133,10 @@ void try_second_flight(mutator& m) {
   }
 }
 
-/// Bytes that a node with the key may send: frames, claims, messages.
-void try_frames(mutator& m) {
-  std::string bytes;
-  for (auto left = 1 + m.below(4); left > 0; --left) {
-    switch (m.below(4)) {
-      case 0: bytes += to_bytes(to_frame(claim{wire_version, {"0.1.0", "job", 7, 2}, 1})); break;
-      case 1: bytes += to_bytes(to_frame(introduce{"stage 1", "card"})); break;
-      case 2: bytes += to_bytes(to_frame(piece{1, 1, 4, "four"})); break;
-      default: bytes += to_bytes(to_frame(refuse{"no", 1}));
-    }
-  }
-  bytes = m.one_in(8) ? noise(m) : m.bytes(bytes);
-  frame_reader reader;
-  if (m.one_in(2)) reader.accept_large();
-  reader.append(bytes);
-  std::string again;
-  for (;;) {
-    const auto f = reader.next();
-    if (!f || !f->has_value()) break;
-    again += to_bytes(**f);
-    if (const auto c = decode<claim>((*f)->payload))
-      expect(encode(*c) == (*f)->payload, "a claim is not what its bytes say");
-    (void)judge_claim({"0.1.0", "job", 7, 2}, **f);
-    (void)judge_answer(**f);
-    const auto message = to_message(**f);
-    if (!std::holds_alternative<malformed>(message))
-      expect(to_frame(message).payload == (*f)->payload, "a message is not what its bytes say");
-  }
-  expect(bytes.starts_with(again), "the frames are not the bytes");
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::uint64_t inputs = 3000, seed = 1;
+  std::uint64_t inputs = 2000, seed = 1;
   CLI::App app{"Feeds changed bytes to the control connection"};
   app.add_option("--inputs", inputs, "Number of inputs");
   app.add_option("--seed", seed, "Seed of the inputs");
@@ -183,11 +151,10 @@ int main(int argc, char** argv) {
   for (std::uint64_t number = 0; number < inputs; ++number) {
     mutator m{seed * 1'000'003 + number};
     try {
-      switch (number % 3) {
-        case 0: try_opening(m); break;
-        case 1: try_second_flight(m); break;
-        default: try_frames(m);
-      }
+      if (number % 2 == 0)
+        try_opening(m);
+      else
+        try_second_flight(m);
     } catch (const std::exception& e) {
       std::fprintf(stderr, "wire_fuzz: seed %llu, input %llu: %s\n",
                    static_cast<unsigned long long>(seed), static_cast<unsigned long long>(number),

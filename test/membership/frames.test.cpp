@@ -1,7 +1,5 @@
-/// Frames, and random bytes that are none.
+/// Frames; test/fuzz/targets/rendezvous.cpp reads random bytes.
 #include "frames.hpp"
-
-#include <random>
 
 #include <catch2/catch.hpp>
 
@@ -100,29 +98,6 @@ TEST_CASE("A message of the wrong size, or with a text over its limit, does not 
   CHECK_FALSE(decode<ping>(good + "x").has_value());
   CHECK(decode<ping>(encode(ping{5, std::string(status_bytes_max, 's')})).has_value());
   CHECK_FALSE(decode<ping>(encode(ping{5, std::string(status_bytes_max + 1, 's')})).has_value());
-}
-
-TEST_CASE("Random bytes are refused by readers and messages, and do no harm") {
-  std::mt19937 random{1};
-  const auto byte = [&](unsigned below) {
-    return static_cast<char>(std::uniform_int_distribution<unsigned>{0, below - 1}(random));
-  };
-  int frames = 0;
-  for (int i = 0; i < 20000; ++i) {
-    std::string bytes{byte(80), 0, 0, 0};
-    for (auto left = random() % 100; left > 0; --left) bytes += byte(256);
-    frame_reader reader;
-    if (i % 2 == 0) reader.accept_large();
-    reader.append(bytes);
-    for (auto f = reader.next(); f.ok() && f->has_value(); f = reader.next()) {
-      ++frames;
-      const auto& p = (*f)->payload;
-      (void)(decode<claim>(p).has_value() + decode<refuse>(p).has_value() +
-             decode<introduce>(p).has_value() + decode<roster_entry>(p).has_value() +
-             decode<ping>(p).has_value() + decode<piece>(p).has_value());
-    }
-  }
-  CHECK(frames > 1000);
 }
 
 }  // namespace rrfp::actors::control

@@ -59,9 +59,9 @@ TEST_CASE("a wrong row is reported with file and line and what was expected") {
   CHECK(parse_error(header + "1,0,0,0,F,1,2\n") ==
         "run.csv:2: expected 6 columns (step,stage,chunk,mb,kind,ms), got '1,0,0,0,F,1,2'");
   CHECK(parse_error(header + "-1,0,0,0,F,1\n") ==
-        "run.csv:2: expected a step number from 1, got '-1'");
+        "run.csv:2: expected a step number from 1 to 4503599627370496, got '-1'");
   CHECK(parse_error(header + "0,0,0,0,F,1\n") ==
-        "run.csv:2: expected a step number from 1, got '0'");
+        "run.csv:2: expected a step number from 1 to 4503599627370496, got '0'");
   CHECK(parse_error(header + "1,2,0,0,F,1\n") ==
         "run.csv:2: expected a stage from 0 to 1, got '2'");
   CHECK(parse_error(header + "1,0,x,0,F,1\n") ==

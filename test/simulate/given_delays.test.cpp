@@ -1,3 +1,4 @@
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/simulate/given_delays.hpp>
 
 #include "support.hpp"
@@ -58,9 +59,9 @@ TEST_CASE("the steps of the file repeat") {
   for (std::uint64_t step = 0; step < 6; ++step)
     forward.push_back(compute(delays, step, of(task_kind::forward)) / 1'000'000);
   CHECK(forward == std::vector<nanoseconds>{1, 0, 3, 1, 0, 3});
-  const auto last = parse_well("18446744073709551615,0,0,0,F,1\n", linear(1, 1));
-  CHECK(compute(last, UINT64_MAX - 2, of(task_kind::forward)) == 0);
-  CHECK(compute(last, UINT64_MAX - 1, of(task_kind::forward)) == 1'000'000);
+  const auto last = parse_well("4503599627370496,0,0,0,F,1\n", linear(1, 1));
+  CHECK(compute(last, first_evaluation - 2, of(task_kind::forward)) == 0);
+  CHECK(compute(last, first_evaluation - 1, of(task_kind::forward)) == 1'000'000);
 }
 
 TEST_CASE("a wrong row is refused with file and line") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include <rrfp/base/printable.hpp>
 #include <rrfp/base/units.hpp>
 
 namespace rrfp::membership_core {
@@ -28,10 +29,8 @@ std::string seconds_text(std::int64_t ns) {
 }
 
 std::string printable(std::string_view text, std::size_t bytes_max) {
-  std::string line{text.substr(0, bytes_max)};
-  for (auto& c : line)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return line;
+  constexpr std::size_t dots = 3;  // of a text that is cut
+  return rrfp::printable(text, bytes_max - dots);
 }
 
 action::gone_early gone_early(const std::string& name, const std::string& why) {

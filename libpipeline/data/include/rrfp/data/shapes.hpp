@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
-#include <rrfp/compute/batch_source.hpp>
+#include <rrfp/compute/microbatch_layout.hpp>
 
 namespace rrfp::data {
 

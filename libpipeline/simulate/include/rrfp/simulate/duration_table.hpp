@@ -41,7 +41,7 @@ class duration_table final : public cost_model {
   /// Rows sorted by step, stage, chunk, microbatch and kind. parse() restores every nanosecond.
   std::string text() const;
 
-  /// Number of steps that the rows cover: the largest step + 1, saturated; 0 without rows.
+  /// Number of steps that the rows cover: the largest step + 1; 0 without rows.
   std::uint64_t steps() const;
   /// The duration of the task, derived from other rows if necessary; nothing if no row determines
   /// it.

@@ -1,0 +1,18 @@
+/// Text from outside as a part of a message: a terminal and a log must be able to show it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace rrfp {
+
+/// The position of the first byte that does not begin a valid UTF-8 character; the size of `text`
+/// if all of it is valid.
+std::size_t end_of_utf8(std::string_view text);
+
+/// The text as one line of valid UTF-8: a control character or an invalid byte becomes '?', and a
+/// text of more than `bytes_max` bytes is cut and ends with "...".
+std::string printable(std::string_view text, std::size_t bytes_max = 80);
+
+}  // namespace rrfp
