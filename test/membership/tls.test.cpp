@@ -155,7 +155,7 @@ TEST_CASE("A received reason is cut to one printable line") {
         "refused by node 0: no??[31mentry");
   CHECK(judge_answer(to_frame(refuse{"later", 1})).for_now);
   CHECK(judge_answer(to_frame(ping{})).refusal == "node 0 sent a malformed answer");
-  CHECK(printable("abcdef", 3) == "abc");
+  CHECK(printable("abcdef", 5) == "ab...");
 }
 
 }  // namespace rrfp::actors::control
