@@ -158,7 +158,8 @@ struct save_ended {
 };
 /// Between two steps: copy the state in the background, for recovery.
 struct copy_state {
-  std::uint64_t step = 0;  ///< complete steps
+  std::uint64_t step = 0;      ///< complete steps
+  std::uint64_t complete = 0;  ///< as copy_set::put()
 };
 /// The state of one rank is held by its own node and by its buddy, or `failure` says why not.
 struct copy_held {
@@ -171,6 +172,7 @@ struct copy_offered {
   node_id from;
   std::int64_t bytes = 0;
   std::uint64_t xxh64 = 0;
+  std::uint64_t complete = 0;
 };
 struct fetch_copy {
   copy_key what;
@@ -288,9 +290,9 @@ auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }
 auto fields(auto f, snapshot_taken& x) { return f(x.step, x.copy_time); }
 auto fields(auto f, snapshot_written& x) { return f(x.step, x.file, x.bytes, x.xxh64, x.failure); }
-auto fields(auto f, copy_state& x) { return f(x.step); }
+auto fields(auto f, copy_state& x) { return f(x.step, x.complete); }
 auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
-auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64); }
+auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
 auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
 auto fields(auto f, copy_piece& x) { return f(x.what, x.offset, x.bytes); }
 auto fields(auto f, keep_copies& x) { return f(x.record); }

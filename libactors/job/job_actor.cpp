@@ -41,8 +41,10 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
     o.saves = {setup.checkpoint->every,
                std::chrono::nanoseconds{setup.checkpoint->save_time_max}.count()};
   if (setup.recovery)
-    o.copies = {setup.recovery->every, setup.recovery->from.has_copies(), totals.saved_step(),
-                totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
+    o.copies = {.every = setup.recovery->every,
+                .restores = setup.recovery->from.has_copies(),
+                .saved = totals.saved_step(),
+                .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
   o.loss_ms = static_cast<std::uint32_t>(unexplained_loss_time.count());
   return o;
@@ -280,7 +282,7 @@ void job_actor::carry_out(const job_action::copy_state& a) {
   record_ = {a.step, totals_.record(setup_.context->now(), core_.last_saved(),
                                     saves_ ? saves_->saved() : 0)};
   for (const auto& stage : stages_)
-    if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step});
+    if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step, a.complete});
 }
 
 void job_actor::carry_out(const job_action::keep_copies&) { send_to_nodes(keep_copies{record_}); }

@@ -30,7 +30,10 @@ std::span<const std::byte> bytes_in(const at::Tensor& t, std::int64_t offset, st
 
 copy_exchange::copy_exchange(recovery_setup setup, const directory& actors, node_id here,
                              std::function<std::optional<node_id>(stage_id, rank_id)> buddy)
-    : setup_(std::move(setup)), actors_(actors), here_(here), buddy_(std::move(buddy)) {}
+    : setup_(std::move(setup)), actors_(actors), here_(here), buddy_(std::move(buddy)) {
+  // The nodes that hold it may be lost next.
+  if (setup_.from.has_copies()) setup_.copies->keep(setup_.from.record);
+}
 
 result<at::Tensor> copy_exchange::copy(const copy_key& what,
                                        std::span<const compute::named_tensor> state) {
@@ -42,16 +45,17 @@ result<at::Tensor> copy_exchange::copy(const copy_key& what,
   }
 }
 
-void copy_exchange::hold(const copy_key& what, result<at::Tensor> copied) {
+void copy_exchange::hold(const copy_key& what, std::uint64_t complete, result<at::Tensor> copied) {
   if (!copied) return report(what, fmt::format("{}: {}", name_of(what), copied.message()));
   const auto bytes = copied->numel();
   checkpoint::checksum sum;
   sum.add(bytes_in(*copied, 0, bytes));
-  const copy_offered offer{what, here_, bytes, sum.value()};
-  setup_.copies->put(what, {*std::move(copied), sum.value()});
+  const copy_offered offer{what, here_, bytes, sum.value(), complete};
+  setup_.copies->put(what, {*std::move(copied), sum.value()}, complete);
   const auto buddy = buddy_(what.stage, what.rank);
   if (!buddy) return report(what, {});
-  post(actors_.node(*buddy), offer);
+  const std::lock_guard lock{mutex_};
+  send(*buddy, offer);
 }
 
 void copy_exchange::restore(stage_id stage, rank_id rank,
@@ -61,28 +65,38 @@ void copy_exchange::restore(stage_id stage, rank_id rank,
   const auto source = setup_.from.copies.find(what);
   if (source == setup_.from.copies.end())
     return done(error{fmt::format("no node holds {}", name_of(what)), error_kind::failed});
-  begin_fetch(what, source->second, [done = std::move(done)](result<copy_store::copy> c) {
-    done(c ? result<at::Tensor>{std::move(c->bytes)} : c.failure());
-  });
+  begin_fetch(what, source->second, what.step,
+              [done = std::move(done)](result<copy_store::copy> c) {
+                done(c ? result<at::Tensor>{std::move(c->bytes)} : c.failure());
+              });
 }
 
 void copy_exchange::on(const copy_offered& m) {
   const recovery_point::source from{m.from, static_cast<std::uint64_t>(m.bytes), m.xxh64};
-  begin_fetch(m.what, from, [this, what = m.what](const result<copy_store::copy>& c) {
+  begin_fetch(m.what, from, m.complete, [this, what = m.what](const result<copy_store::copy>& c) {
     report(what, c ? std::string{} : c.message());
   });
 }
 
 void copy_exchange::begin_fetch(const copy_key& what, const recovery_point::source& from,
-                                receiver r) {
-  const std::lock_guard lock{mutex_};
+                                std::uint64_t complete, receiver r) {
+  std::unique_lock lock{mutex_};
+  if (closed_) return;
   // Replicas of a rank on one node share the copy.
   if (const auto under_way = fetches_.find(what); under_way != fetches_.end())
     return under_way->second.receivers.push_back(std::move(r));
+  at::Tensor room;
+  try {
+    room = setup_.copies->make_room(what, static_cast<std::int64_t>(from.bytes));
+  } catch (const std::exception& e) {
+    lock.unlock();
+    return r(error{fmt::format("{}: {}", name_of(what), e.what()), error_kind::failed});
+  }
   auto& f = fetches_[what];
   f.from = from.node;
+  f.bytes = std::move(room);
   f.xxh64 = from.xxh64;
-  f.bytes = setup_.copies->make_room(what, static_cast<std::int64_t>(from.bytes));
+  f.complete = complete;
   f.receivers.push_back(std::move(r));
   ask_for_more(what, f);
 }
@@ -91,7 +105,7 @@ void copy_exchange::ask_for_more(const copy_key& what, fetch& f) {
   const auto total = f.bytes.numel();
   while (f.asked < total && f.asked - f.arrived < pieces_ahead * piece_bytes) {
     const auto size = std::min(piece_bytes, total - f.asked);
-    post(actors_.node(f.from), fetch_copy{what, here_, f.asked, size});
+    send(f.from, fetch_copy{what, here_, f.asked, size});
     f.asked += size;
   }
 }
@@ -104,7 +118,8 @@ void copy_exchange::on(const fetch_copy& m) {
     const auto bytes = bytes_in(found->bytes, m.offset, m.size);
     piece.bytes.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  post(actors_.node(m.to), std::move(piece));
+  const std::lock_guard lock{mutex_};
+  send(m.to, std::move(piece));
 }
 
 void copy_exchange::on(const copy_piece& m) {
@@ -133,15 +148,32 @@ void copy_exchange::on(const copy_piece& m) {
 
 void copy_exchange::end_fetch(const copy_key& what, std::optional<error> failed) {
   std::unique_lock lock{mutex_};
-  auto ended = fetches_.extract(what);
+  const auto ended = fetches_.extract(what);
   lock.unlock();
-  const copy_store::copy whole{std::move(ended.mapped().bytes), ended.mapped().xxh64};
-  if (!failed) setup_.copies->put(what, whole);
-  for (const auto& r : ended.mapped().receivers)
+  if (ended.empty()) return;  // closed
+  const auto& f = ended.mapped();
+  const copy_store::copy whole{f.bytes, f.xxh64};
+  if (!failed) setup_.copies->put(what, whole, f.complete);
+  for (const auto& r : f.receivers)
     r(failed ? result<copy_store::copy>{*failed} : result<copy_store::copy>{whole});
 }
 
+void copy_exchange::close() {
+  // Destroyed outside the lock: a receiver holds the rank that waits for the copy.
+  std::map<copy_key, fetch> dropped;
+  const std::lock_guard lock{mutex_};
+  dropped.swap(fetches_);
+  closed_ = true;
+}
+
+template <class Message>
+void copy_exchange::send(node_id to, Message m) {
+  if (!closed_) post(actors_.node(to), std::move(m));
+}
+
 void copy_exchange::report(const copy_key& what, std::string failure) {
+  const std::lock_guard lock{mutex_};
+  if (closed_) return;
   post(actors_.find({actor_kind::job}), copy_held{what.step, std::move(failure)});
 }
 

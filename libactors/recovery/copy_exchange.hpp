@@ -2,7 +2,8 @@
 /// are missing when it begins after a loss.
 ///
 /// The receiver asks for one piece after another, a few ahead, so neither side holds more than a
-/// few pieces beside the copies, and the sender remembers nothing.
+/// few pieces beside the copies, and the sender remembers nothing. At the end of a session, what is
+/// under way is dropped.
 #pragma once
 
 #include <functional>
@@ -28,8 +29,9 @@ class copy_exchange {
 
   /// Copies the state of a rank of this node. The tensors are contiguous, in host memory.
   result<at::Tensor> copy(const copy_key& what, std::span<const compute::named_tensor> state);
-  /// Holds the copy and lets the buddy hold it, too. Then the job gets copy_held.
-  void hold(const copy_key& what, result<at::Tensor> copied);
+  /// Holds the copy and lets the buddy hold it, too. Then the job gets copy_held. `complete`: as
+  /// copy_set::put().
+  void hold(const copy_key& what, std::uint64_t complete, result<at::Tensor> copied);
   /// Passes the copy that the run goes on from, fetched if it is not here.
   void restore(stage_id stage, rank_id rank, std::function<void(result<at::Tensor>)> done);
   // Messages of the job and of other nodes.
@@ -37,6 +39,8 @@ class copy_exchange {
   void on(const copy_offered& m);
   void on(const fetch_copy& m);
   void on(const copy_piece& m);
+  /// Drops what is under way: from now on nothing is sent, and no receiver is called.
+  void close();
 
  private:
   using receiver = std::function<void(result<copy_store::copy>)>;
@@ -44,17 +48,22 @@ class copy_exchange {
     node_id from;
     at::Tensor bytes;
     std::uint64_t xxh64 = 0;
+    std::uint64_t complete = 0;
     std::int64_t arrived = 0;
     std::int64_t asked = 0;
     checkpoint::checksum sum;
     std::vector<receiver> receivers;
   };
 
-  void begin_fetch(const copy_key& what, const recovery_point::source& from, receiver r);
+  void begin_fetch(const copy_key& what, const recovery_point::source& from, std::uint64_t complete,
+                   receiver r);
   /// Requires the lock.
   void ask_for_more(const copy_key& what, fetch& f);
   void end_fetch(const copy_key& what, std::optional<error> failed);
   void report(const copy_key& what, std::string failure);
+  /// Requires the lock.
+  template <class Message>
+  void send(node_id to, Message m);
 
   const recovery_setup setup_;
   const directory& actors_;
@@ -62,6 +71,7 @@ class copy_exchange {
   const std::function<std::optional<node_id>(stage_id, rank_id)> buddy_;
   std::mutex mutex_;
   std::map<copy_key, fetch> fetches_;
+  bool closed_ = false;
 };
 
 }  // namespace rrfp::actors

@@ -15,9 +15,9 @@ at::Tensor copy_store::make_room(const copy_key& what, std::int64_t bytes) {
   return at::empty({bytes}, at::kByte);
 }
 
-void copy_store::put(const copy_key& what, copy c) {
+void copy_store::put(const copy_key& what, copy c, std::uint64_t complete) {
   const std::lock_guard lock{mutex_};
-  drop(set_.put({what, static_cast<std::uint64_t>(c.bytes.nbytes()), c.xxh64}));
+  drop(set_.put({what, static_cast<std::uint64_t>(c.bytes.nbytes()), c.xxh64}, complete));
   copies_[what] = std::move(c);
 }
 

@@ -390,7 +390,7 @@ void tp_rank::on_copy_state(const copy_state& m) {
       const copy_key what{m.step, rank->address.stage, rank->address.rank};
       auto copy = copies.copy(what, state);
       copied->set_value();
-      copies.hold(what, std::move(copy));
+      copies.hold(what, m.complete, std::move(copy));
     });
   });
 }

@@ -27,6 +27,12 @@ job_core_options any_options(random_source& random) {
   if (below(random, 2) == 0) o.saves = {below(random, 3), 50};
   if (below(random, 2) == 0)
     o.evaluation = {below(random, 3), 1 + static_cast<std::uint32_t>(below(random, 2))};
+  if (below(random, 2) == 0) o.copies = {.every = 1 + below(random, 2), .time_max = 50};
+  if (o.copies && below(random, 2) == 0) {
+    o.copies->restores = true;
+    o.copies->saved = below(random, o.first_step + 1);
+    o.copies->evaluations = below(random, 2);
+  }
   o.hang_timeout_s = below(random, 2) == 0 ? 0 : 5e-8;
   return o;
 }
@@ -51,7 +57,7 @@ step_id any_step(random_source& random, const job_core_options& o) {
 job_event::any any_event(random_source& random, const job_core_options& o) {
   const auto step = o.first_step + below(random, 5);
   const std::string failure = below(random, 4) == 0 ? "no room" : "";
-  switch (below(random, 24)) {
+  switch (below(random, 28)) {
     case 0:
     case 1:
     case 2: return job_event::start{};
@@ -79,6 +85,9 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
       if (below(random, 50) > 0) return job_event::report_requested{"test"};
       return job_event::suspected{{"x", error_kind::node_lost}};
     case 19: return job_event::progress_reported{any_stage(random, o)};
+    case 20: return job_event::state_restored{};
+    case 21:
+    case 22: return job_event::copy_held{step, failure};
     default: return job_event::stage_ended{any_step(random, o), any_stage(random, o)};
   }
 }
@@ -87,7 +96,10 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
 class driver {
  public:
   driver(job_core_options options, random_source& random)
-      : options_(options), random_(random), core_(options) {}
+      : options_(options),
+        random_(random),
+        core_(options),
+        kept_(options.copies && options.copies->restores ? options.first_step : 0) {}
 
   void feed(const job_event::any& e) {
     const auto ended_before = ends_ > 0;
@@ -117,6 +129,8 @@ class driver {
   int ends() const { return ends_; }
   std::uint64_t steps() const { return steps_; }
   std::uint64_t saved() const { return saved_; }
+  /// Steps whose copies all ranks hold.
+  std::uint64_t copied() const { return copied_; }
   const job_core& core() const { return core_; }
 
  private:
@@ -168,6 +182,27 @@ class driver {
   void answer(const job_action::end_save& a) {
     if (a.failure.empty() && !a.overdue) ++saved_;
   }
+  void answer(const job_action::restore_state&) {
+    CHECK(steps_ == 0);
+    for_each_rank([&](auto) { due_.push_back(job_event::state_restored{}); });
+  }
+  void answer(const job_action::copy_state& a) {
+    // One at a time, and after what all hold.
+    CHECK_FALSE(std::exchange(copying_, a.step));
+    CHECK(a.complete == kept_);
+    CHECK(a.step >= kept_);
+    for (std::uint32_t r = 0; r < options_.stages * options_.ranks; ++r)
+      due_.push_back(job_event::copy_held{a.step, below(random_, 9) == 0 ? "no room" : ""});
+  }
+  void answer(const job_action::keep_copies& a) {
+    CHECK(std::exchange(copying_, std::nullopt) == a.step);
+    kept_ = a.step;
+    ++copied_;
+  }
+  void answer(const job_action::drop_copies& a) {
+    CHECK(std::exchange(copying_, std::nullopt) == a.step);
+    CHECK_FALSE(a.failure.empty());
+  }
   void answer(const job_action::report_weights&) {
     for_each_rank([&](auto r) { due_.push_back(job_event::weights_reported{r}); });
   }
@@ -196,6 +231,9 @@ class driver {
   job_end how_ = job_end::failed;
   std::uint64_t steps_ = 0;
   std::uint64_t saved_ = 0;
+  std::optional<std::uint64_t> copying_;
+  std::uint64_t kept_;
+  std::uint64_t copied_ = 0;
 };
 
 }  // namespace
@@ -238,12 +276,14 @@ TEST_CASE("Events without any sense end a job at most once") {
 
 TEST_CASE("A job ends done after its steps, in whatever order its answers come, even repeated") {
   std::uint64_t saved = 0;
+  std::uint64_t copied = 0;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     INFO("seed " << seed);
     random_source random{seed};
     auto options = any_options(random);
     options.hang_timeout_s = 0;
     if (options.saves) options.saves->time_max = 1'000'000;
+    if (options.copies) options.copies->time_max = 1'000'000;
     driver d{options, random};
     const auto steps = options.steps - options.first_step;
     d.feed(job_event::start{});
@@ -262,8 +302,10 @@ TEST_CASE("A job ends done after its steps, in whatever order its answers come, 
     CHECK(d.how() == job_end::done);
     CHECK(d.steps() == steps);
     saved += d.saved();
+    copied += d.copied();
   }
   CHECK(saved > 100);
+  CHECK(copied > 300);
 }
 
 }  // namespace rrfp

@@ -60,6 +60,17 @@ job_core_options options_of(words& w) {
       o.evaluation = {value, 1};
     else if (key == "eval_batches")
       o.evaluation.value().batches = small;
+    else if (key == "copy_every")
+      o.copies = {.every = value};
+    else if (key == "copy_ms")
+      o.copies.value().time_max = static_cast<std::int64_t>(value) * ms;
+    else if (key == "restores") {
+      o.copies.value().restores = true;
+      o.first_step = value;
+    } else if (key == "saved")
+      o.copies.value().saved = value;
+    else if (key == "evaluated")
+      o.copies.value().evaluations = value;
     else if (key == "save_ms")
       o.saves.value().time_max = static_cast<std::int64_t>(value) * ms;
     else
@@ -95,6 +106,11 @@ job_event::any event_of(const std::string& kind, words& w) {
     const auto step = w.number();
     return save_ended{step, w.rest()};
   }
+  if (kind == "state_restored") return state_restored{};
+  if (kind == "copy_held") {
+    const auto step = w.number();
+    return copy_held{step, w.rest()};
+  }
   if (kind == "interrupted") return interrupted{w.more() && w.next() == "again"};
   if (kind == "failed" || kind == "suspected") {
     const auto what = w.one_of<error_kind>(error_kinds);
@@ -127,6 +143,16 @@ std::string line_of(const job_action::commit_save& a) {
 }
 std::string line_of(const job_action::end_save& a) {
   return "end_save " + std::to_string(a.step) + (a.overdue ? " overdue" : "") + told(a.failure);
+}
+std::string line_of(const job_action::restore_state&) { return "restore_state"; }
+std::string line_of(const job_action::copy_state& a) {
+  return "copy_state " + std::to_string(a.step) + " complete " + std::to_string(a.complete);
+}
+std::string line_of(const job_action::keep_copies& a) {
+  return "keep_copies " + std::to_string(a.step);
+}
+std::string line_of(const job_action::drop_copies& a) {
+  return "drop_copies " + std::to_string(a.step) + told(a.failure);
 }
 std::string line_of(const job_action::report_weights&) { return "report_weights"; }
 std::string line_of(const job_action::compare_weights&) { return "compare_weights"; }

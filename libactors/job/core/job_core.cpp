@@ -1,5 +1,6 @@
 #include <rrfp/job_core/job_core.hpp>
 
+#include <cmath>
 #include <utility>
 
 #include <rrfp/base/step_name.hpp>
@@ -39,6 +40,7 @@ job_core::job_core(job_core_options options)
   if (!options_.copies || !options_.copies->restores) return;
   last_save_ = last_saved_ = options_.copies->saved;
   evaluations_ = options_.copies->evaluations;
+  last_copied_ = options_.first_step;
 }
 
 std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t now) {
@@ -245,17 +247,22 @@ void job_core::copy_state_if_due() {
   if (!options_.copies || copies_) return;
   const bool was_restored = steps_ == 0;
   if (!was_restored && steps_done() % options_.copies->every != 0) return;
-  copies_ = copies{steps_done(), 0};
-  actions_.push_back(job_action::copy_state{steps_done()});
+  copies_ = copies{steps_done(), now_};
+  actions_.push_back(job_action::copy_state{steps_done(), last_copied_});
+}
+
+void job_core::give_up_copies(std::string failure) {
+  actions_.push_back(job_action::drop_copies{copies_->step, std::move(failure)});
+  copies_.reset();
 }
 
 job_phase job_core::after(const job_event::copy_held& e) {
   if (!copies_ || copies_->step != e.step) return phase_;
   if (!e.failure.empty()) {
-    actions_.push_back(job_action::drop_copies{e.step, e.failure});
-    copies_.reset();
+    give_up_copies(e.failure);
   } else if (++copies_->held == saving_ranks()) {
     actions_.push_back(job_action::keep_copies{e.step});
+    last_copied_ = e.step;
     copies_.reset();
   }
   return phase_;
@@ -341,6 +348,9 @@ job_phase job_core::after(const job_event::tick& e) {
     next = end_save({}, true);
     if (next == job_phase::ended) return next;
   }
+  if (copies_ && now_ - copies_->began > options_.copies->time_max)
+    give_up_copies("not held within " +
+                   std::to_string(std::llround(seconds(options_.copies->time_max))) + " s");
   // Not a hang: a slow disk has its own limit (saving::time_max), and demands may come late.
   if (next == job_phase::waiting_to_save || next == job_phase::finishing_save ||
       next == job_phase::idle)

@@ -4,10 +4,10 @@
 
 namespace rrfp {
 
-std::vector<copy_key> copy_set::put(const held_copy& c) {
+std::vector<copy_key> copy_set::put(const held_copy& c, std::uint64_t complete) {
   std::vector<copy_key> dropped;
   for (const auto& [other, _] : copies_)
-    if (other.stage == c.what.stage && other.rank == c.what.rank && other.step != record_.step &&
+    if (other.stage == c.what.stage && other.rank == c.what.rank && other.step > complete &&
         other.step != c.what.step)
       dropped.push_back(other);
   for (const auto& d : dropped) copies_.erase(d);

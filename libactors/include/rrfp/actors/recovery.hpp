@@ -33,7 +33,8 @@ class copy_store {
 
   /// Memory for a copy; that of a dropped one, if it fits.
   at::Tensor make_room(const copy_key& what, std::int64_t bytes);
-  void put(const copy_key& what, copy c);
+  /// `complete`: as copy_set::put().
+  void put(const copy_key& what, copy c, std::uint64_t complete);
   void keep(job_record r);
   std::optional<copy> find(const copy_key& what) const;
   /// The run is over.

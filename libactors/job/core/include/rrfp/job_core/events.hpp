@@ -196,6 +196,8 @@ struct end_save {
 /// with copy_held, one for each rank.
 struct copy_state {
   std::uint64_t step = 0;
+  /// The newest step of which the copies of all ranks are held; 0: there is none.
+  std::uint64_t complete = 0;
 };
 /// The copies of all ranks are held: the nodes drop older ones.
 struct keep_copies {

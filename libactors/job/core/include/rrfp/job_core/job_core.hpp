@@ -49,6 +49,8 @@ struct job_core_options {
   std::optional<saving> saves;  ///< nothing: no checkpoints
   struct copying {
     std::uint64_t every = 1;  ///< steps between two copies
+    /// Nanoseconds. A copy that takes longer has failed.
+    std::int64_t time_max = 600'000'000'000;
     /// The run goes on from copies of first_step, not from a checkpoint.
     bool restores = false;
     std::uint64_t saved = 0;        ///< then, the steps of the newest checkpoint
@@ -112,6 +114,7 @@ class job_core {
   /// Copies that are being made.
   struct copies {
     std::uint64_t step = 0;
+    std::int64_t began = 0;
     std::uint32_t held = 0;
   };
   /// A question to all stages.
@@ -155,6 +158,7 @@ class job_core {
   job_phase begin_save();
   /// Copies the state, unless it is not due or the copies before are not all held.
   void copy_state_if_due();
+  void give_up_copies(std::string failure);
   job_phase end_save(std::string failure, bool overdue = false);
   job_phase hash_weights();
   /// Ends an interrupted run whose complete steps are all saved or being saved.
@@ -211,6 +215,7 @@ class job_core {
 
   std::uint32_t restored_ = 0;  ///< ranks
   std::optional<copies> copies_;
+  std::uint64_t last_copied_ = 0;  ///< the copies of all ranks are held; 0: none are
 
   std::optional<inquiry> inquiry_;
   std::uint64_t inquiries_ = 0;

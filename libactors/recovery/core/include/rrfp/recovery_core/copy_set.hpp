@@ -41,17 +41,18 @@ auto fields(auto f, copy_key& x) { return f(x.step, x.stage, x.rank); }
 auto fields(auto f, held_copy& x) { return f(x.what, x.bytes, x.xxh64); }
 auto fields(auto f, job_record& x) { return f(x.step, x.bytes); }
 
-/// Of each rank, at most two copies stay: that of the step of the record, which all ranks have, and
-/// the newest. A copy is dropped only once all ranks have newer ones.
+/// A copy that all ranks have is dropped only with the record of a newer one: without its record,
+/// no step can be chosen. So of each rank two copies stay, and more while a record is on its way.
 class copy_set {
  public:
-  /// Returns what is dropped for it.
-  std::vector<copy_key> put(const held_copy& c);
+  /// `complete`: the newest step of which the copies of all ranks are held somewhere; 0: none is.
+  /// Returns what is dropped: copies after it that were given up.
+  std::vector<copy_key> put(const held_copy& c, std::uint64_t complete);
   /// The copies of all ranks after `r.step` are held somewhere. Returns what is dropped.
   std::vector<copy_key> keep(job_record r);
 
   std::vector<held_copy> held() const;
-  /// Of the step that all ranks have; without bytes: there is none yet.
+  /// The newest; without bytes: there is none yet.
   const job_record& record() const { return record_; }
 
  private:

@@ -1,0 +1,161 @@
+/// Where a job goes on after a loss.
+#include <catch2/catch.hpp>
+
+#include <random>
+
+#include <rrfp/recovery_core/recovery_point.hpp>
+
+namespace rrfp {
+namespace {
+
+using steps = std::vector<std::uint64_t>;
+
+held_copy copy_of(std::uint64_t step, std::uint32_t stage, std::uint32_t rank = 0) {
+  return {{step, stage_id{stage}, rank_id{rank}}, 8, 100 * step + 10 * stage + rank};
+}
+
+/// A node that holds these stages of these steps, each stage of one rank.
+recovery_card holder(const steps& held, const std::vector<std::uint32_t>& stages,
+                     std::uint64_t record) {
+  recovery_card card;
+  card.lost = "node 1 was lost";
+  for (const auto step : held)
+    for (const auto s : stages) card.held.push_back(copy_of(step, s));
+  if (record > 0) card.record = {record, "record " + std::to_string(record)};
+  return card;
+}
+
+recovery_point chosen(const std::vector<recovery_card>& cards, std::uint32_t ranks = 2) {
+  const std::vector<std::uint32_t> of_runs{ranks, ranks};
+  return choose_recovery_point(cards, of_runs);
+}
+
+}  // namespace
+
+TEST_CASE("a job that no node has seen a loss of begins") {
+  const auto p = chosen({{}, {}});
+  CHECK(p.lost.empty());
+  CHECK_FALSE(p.has_copies());
+  CHECK(p.steps == 0);
+}
+
+TEST_CASE("a job goes on from the newest step of which some node holds every rank") {
+  const auto p = chosen({holder({3, 4}, {0, 1}, 3), {}, holder({3, 4}, {1}, 4)});
+  REQUIRE(p.has_copies());
+  CHECK(p.record.step == 4);
+  CHECK(p.record.bytes == "record 4");
+  REQUIRE(p.copies.size() == 2);
+  const auto& second = p.copies.at({4, stage_id{1}, rank_id{0}});
+  CHECK(second.node == node_id{0});
+  CHECK(second.bytes == 8);
+  CHECK(second.xxh64 == 410);
+  CHECK(p.lost == "node 1 was lost");
+}
+
+TEST_CASE("a step of which a rank is missing is passed over") {
+  CHECK(chosen({holder({3, 4}, {0}, 4), {}, holder({3}, {1}, 3)}).record.step == 3);
+  CHECK_FALSE(chosen({holder({4}, {0}, 4), {}, holder({3}, {1}, 3)}).has_copies());
+}
+
+TEST_CASE("a step without a record is passed over, however many hold it") {
+  const auto p = chosen({holder({3, 4}, {0, 1}, 3), holder({3, 4}, {0, 1}, 3)});
+  CHECK(p.record.step == 3);
+  CHECK_FALSE(chosen({holder({4}, {0, 1}, 0), holder({4}, {0, 1}, 0)}).has_copies());
+}
+
+TEST_CASE("copies of a run that is over for another node are of no use") {
+  auto behind = holder({7}, {0, 1}, 7);
+  behind.steps = 7;
+  auto ahead = holder({2}, {0, 1}, 2);
+  ahead.finished = {"first"};
+  ahead.steps = 2;
+  const auto p = chosen({behind, {}, ahead});
+  CHECK(p.finished == std::vector<std::string>{"first"});
+  CHECK(p.record.step == 2);
+  CHECK(p.steps == 2);
+  CHECK(p.copies.begin()->second.node == node_id{2});
+}
+
+TEST_CASE("a job whose last run is over for some node goes on from nothing") {
+  auto ahead = holder({2}, {0, 1}, 2);
+  ahead.finished = {"first", "second"};
+  const auto p = chosen({holder({7}, {0, 1}, 7), ahead});
+  CHECK(p.finished.size() == 2);
+  CHECK_FALSE(p.has_copies());
+}
+
+TEST_CASE("the number of ranks is that of the current run") {
+  const std::vector<std::uint32_t> ranks{1, 2};
+  auto card = holder({3}, {0}, 3);
+  CHECK(choose_recovery_point(std::vector{card}, ranks).has_copies());
+  card.finished = {"first"};
+  CHECK_FALSE(choose_recovery_point(std::vector{card}, ranks).has_copies());
+}
+
+TEST_CASE("the point has the most restarts, the longest wait and the first loss that a node saw") {
+  recovery_card replacement;
+  auto a = holder({}, {}, 0);
+  a.totals = {3, 5, 1.5};
+  a.held_s = 2;
+  a.steps = 4;
+  auto b = holder({}, {}, 0);
+  b.lost = "node 2 was lost";
+  b.totals = {2, 4, 1};
+  b.held_s = 3;
+  b.steps = 5;
+  const auto p = chosen({replacement, a, b});
+  CHECK(p.totals == a.totals);
+  CHECK(p.held_s == 3);
+  CHECK(p.steps == 5);
+  CHECK(p.lost == "node 1 was lost");
+}
+
+TEST_CASE("a card is the same after it was sent") {
+  auto card = holder({3, 4}, {0, 1}, 3);
+  card.totals = {2, 3, 0.5};
+  card.held_s = 1.25;
+  card.steps = 4;
+  card.finished = {"first", std::string("\0x", 2)};
+  const auto bytes = card.to_bytes();
+  const auto read = recovery_card::from_bytes(bytes);
+  REQUIRE(read);
+  CHECK(*read == card);
+}
+
+TEST_CASE("bytes that are no card are an error, wherever they are cut or changed") {
+  auto card = holder({3, 4}, {0, 1}, 3);
+  card.finished = {"first"};
+  const auto bytes = card.to_bytes();
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    CHECK_FALSE(recovery_card::from_bytes(std::string_view{bytes}.substr(0, size)));
+  CHECK_FALSE(recovery_card::from_bytes(bytes + "x"));
+  std::mt19937_64 random{1};
+  for (int i = 0; i < 20000; ++i) {
+    auto other = bytes;
+    for (int n = 0; n < 3; ++n) other[random() % other.size()] = static_cast<char>(random());
+    (void)recovery_card::from_bytes(other);  // an error or a card, never a crash
+  }
+}
+
+TEST_CASE("the buddy of a node is the next one, if possible on another host") {
+  const std::vector<std::string> one(3, "a");
+  CHECK(buddy_of(node_id{0}, {}, one) == node_id{1});
+  CHECK(buddy_of(node_id{2}, {}, one) == node_id{0});
+  const std::vector<std::string> two{"a", "a", "b", "b"};
+  CHECK(buddy_of(node_id{0}, {}, two) == node_id{2});
+  CHECK(buddy_of(node_id{1}, {}, two) == node_id{2});
+  CHECK(buddy_of(node_id{3}, {}, two) == node_id{0});
+  CHECK_FALSE(buddy_of(node_id{0}, {}, std::vector<std::string>{"a"}));
+}
+
+TEST_CASE("a replica on another host is the better buddy, and one of the same node is none") {
+  const std::vector<std::string> hosts{"a", "b", "b", "a"};
+  const std::vector<node_id> replicas{node_id{3}, node_id{2}};
+  CHECK(buddy_of(node_id{0}, replicas, hosts) == node_id{2});
+  CHECK(buddy_of(node_id{1}, std::vector{node_id{1}}, hosts) == node_id{3});
+  const std::vector<std::string> one(4, "a");
+  CHECK(buddy_of(node_id{0}, replicas, one) == node_id{3});
+  CHECK(buddy_of(node_id{0}, std::vector{node_id{0}}, one) == node_id{1});
+}
+
+}  // namespace rrfp
