@@ -159,11 +159,12 @@ class session::impl {
     counters_->over.set(true);
     counters_->transport.set(nullptr);
     context->wire->close();
-    copier.reset();  // sends to actors
+    if (context->copies) context->copies->close();
     context->actors.close();
     system.await_all_actors_done();
-    // Both wait for running work, which refers to actors.
+    // All wait for running work, which refers to actors; that of a device may copy its state.
     hosted_.release_devices();
+    copier.reset();
     saver.reset();
     return result;
   }
