@@ -103,6 +103,15 @@ void add_job(collection& to, const metrics::job_counters& j) {
           j.checkpoint_failures);
   gauge("rrfp_checkpoint_last_step", "Steps complete in the last checkpoint of this run; 0: none.",
         static_cast<double>(j.checkpoint_step.value()));
+  const auto total = [&](const char* name, const char* help, double value) {
+    to.family(name, help, MetricType::Counter).counter({}, value);
+  };
+  total("rrfp_restarts_total", "Losses of nodes after which the job went on.",
+        static_cast<double>(j.restarts.value()));
+  total("rrfp_held_seconds_total", "Time from losses until all nodes had joined again.",
+        j.held_s.value());
+  total("rrfp_repeated_steps_total", "Steps made again after losses.",
+        static_cast<double>(j.repeated_steps.value()));
 }
 
 void add_stages(collection& to, const std::deque<metrics::stage_counters>& stages) {

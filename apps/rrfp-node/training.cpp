@@ -198,6 +198,7 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
       log_->recovery(j, from, card_.totals, first);
     }
   }
+  setup.losses = card_.totals;
   if (setup.resume && context.leads()) {
     run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
     log_->resume(j, *setup.resume);

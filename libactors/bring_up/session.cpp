@@ -215,7 +215,11 @@ class session::impl {
     counters_->hang_timeout_s = setup_.hang_timeout_s;
     if (setup_.strategies.size() > 1)
       for (const auto& s : setup_.strategies) counters_->job.strategies.emplace_back(s.name);
-    counters_->job.first_step.set(setup_.first_step());
+    auto& job = counters_->job;
+    job.first_step.set(setup_.first_step());
+    job.restarts.set(setup_.losses.restarts);
+    job.held_s.set(setup_.losses.held_s);
+    job.repeated_steps.set(setup_.losses.repeated_steps);
     counters_->note_progress();
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;

@@ -206,6 +206,8 @@ struct session_setup {
   /// Nothing: no copies of the state are made. Used in a cluster only. If it goes on from copies,
   /// it does not resume from a checkpoint.
   std::optional<recovery_setup> recovery;
+  /// What losses of nodes have cost the job so far, for the metrics.
+  recovery_totals losses;
 
   /// Steps that are complete before the run.
   std::uint64_t first_step() const {

@@ -77,6 +77,10 @@ struct job_counters {
   counter checkpoints;
   counter checkpoint_failures;
   gauge<std::uint64_t> checkpoint_step;  ///< step of the last saved checkpoint
+  // Of the whole job, before this run began.
+  gauge<std::uint64_t> restarts;        ///< losses of nodes after which it went on
+  gauge<double> held_s;                 ///< until all nodes had joined again
+  gauge<std::uint64_t> repeated_steps;  ///< complete before a loss, and made again
 };
 
 /// A snapshot of the counters of the transport between nodes.
