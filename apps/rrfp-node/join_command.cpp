@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -46,6 +48,28 @@ actors::join_hooks hooks_of(const join_options& join, std::string description,
   return hooks;
 }
 
+/// As actors::join_job(). After a loss, a node that has not noticed it yet refuses to let others
+/// join, so each tries again, for recovery.hold_s in all.
+result<actors::joined_job> join_nodes(job::job j, const join_options& join,
+                                      const actors::launch_place& place,
+                                      const std::string& description, const training& course,
+                                      const std::stop_token& stop) {
+  using seconds = std::chrono::duration<double>;
+  constexpr std::chrono::milliseconds pause{100};
+  for (;;) {
+    const bool again = !course.loss().empty();
+    const auto left = [&] {
+      return j.recovery.hold_s -
+             seconds{std::chrono::steady_clock::now() - course.lost_at()}.count();
+    };
+    if (again) j.transport.join_timeout_s = std::max(left(), seconds{pause}.count());
+    auto joined = actors::join_job(j, place, hooks_of(join, description, stop));
+    if (joined || !again || joined.failure().kind != error_kind::node_lost || left() <= 0)
+      return joined;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
 int wait_for_outputs(training& course, const node_context& context, interrupt_watch& interrupts) {
   auto& members = *context.members;
@@ -64,7 +88,7 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
                                    interrupt_watch& interrupts) {
   std::stop_source stop;
   interrupts.on_interrupt([&] { stop.request_stop(); });
-  const auto joined = actors::join_job(j, place, hooks_of(join, description, stop.get_token()));
+  const auto joined = join_nodes(j, join, place, description, course, stop.get_token());
   interrupts.on_interrupt(nullptr);
   const auto loss = course.loss();
   if (interrupts.interrupted()) {
@@ -132,13 +156,10 @@ int join_command(const command_options& options, const join_options& join) {
   const auto places = plan::node_places::make(runs[0], place->nodes);
 
   training course{*std::move(checked), outputs, interrupts};
-  auto job = *loaded;
-  for (;;) {
-    const auto code =
-        train_as_member(job, join, *place, places->describe(place->node), course, interrupts);
-    if (code) return *code;
-    job.transport.join_timeout_s = job.recovery.hold_s;
-  }
+  for (;;)
+    if (const auto code = train_as_member(*loaded, join, *place, places->describe(place->node),
+                                          course, interrupts))
+      return *code;
 }
 
 }  // namespace rrfp::apps

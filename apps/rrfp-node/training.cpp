@@ -211,13 +211,7 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
 }
 
 int training::go_on(const node_context& context, recovery_point from) {
-  // What other nodes have finished while this one was lost.
-  for (auto n = finished_.size(); n < from.finished.size(); ++n) {
-    const auto summary = actors::summary_of_bytes(from.finished[n]);
-    finished_.push_back({runs_[n].options, summary ? *summary : actors::run_summary{}});
-    card_.finished.push_back(from.finished[n]);
-    copies_->clear();
-  }
+  take_over(from, context);
   if (!from.has_copies()) copies_->clear();
   card_.lost.clear();
   int code = exit_done;
@@ -228,6 +222,28 @@ int training::go_on(const node_context& context, recovery_point from) {
   }
   if (!card_.lost.empty()) return code;
   return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
+}
+
+void training::take_over(const recovery_point& from, const node_context& context) {
+  for (auto n = finished_.size(); n < from.finished.size(); ++n) {
+    actors::run_result done;
+    done.how = actors::ending::done;
+    if (auto summary = actors::summary_of_bytes(from.finished[n])) done.summary = *summary;
+    const auto& j = runs_[n].options;
+    // Node 0 may have been lost before it wrote this line; twice is better than never.
+    if (open_log(context, true)) log_->summary(j, done);
+    finished_.push_back({j, std::move(done.summary)});
+    card_.finished.push_back(from.finished[n]);
+    copies_->clear();
+  }
+}
+
+status training::open_log(const node_context& context, bool continues) {
+  if (log_ != nullptr) return success();
+  auto opened = json_log::open(context.leads() ? options_.json : std::string{}, continues);
+  if (!opened) return opened.failure();
+  log_ = std::move(*opened);
+  return success();
 }
 
 int training::lose(const std::string& why, const node_context& context) {
@@ -257,16 +273,7 @@ int training::end_with(const actors::run_result& r, const std::string& prefix,
 int training::train(const checked_run& checked, const node_context& context,
                     const recovery_point& from) {
   const auto& j = checked.options;
-  status logged = success();
-  if (log_ == nullptr) {
-    // The replacement of a lost node 0 continues the file.
-    auto opened =
-        json_log::open(context.leads() ? options_.json : std::string{}, !from.lost.empty());
-    if (opened)
-      log_ = std::move(*opened);
-    else
-      logged = opened.failure();
-  }
+  const auto logged = open_log(context, !from.lost.empty());
   const auto same = agree_on_data(checked, logged, context);
   auto run = same ? prepare(checked, context, from) : result<prepared_run>{same.failure()};
   if (!run) {

@@ -67,6 +67,9 @@ class training {
   /// Trains to the end of the last run, or to a loss; `from`: where it goes on. Returns the exit
   /// code of the program.
   int go_on(const node_context& context, recovery_point from = {});
+  /// Since when the job waits for a lost node; only after a loss.
+  std::chrono::steady_clock::time_point lost_at() const { return lost_at_.value(); }
+
   /// A node was lost outside of go_on(). Returns the exit code of the program.
   int lose(const std::string& why, const node_context& context);
 
@@ -75,6 +78,10 @@ class training {
 
   /// Whether the job goes on after another loss.
   bool may_recover() const;
+  /// What other nodes have finished while this one was lost.
+  void take_over(const recovery_point& from, const node_context& context);
+  /// The replacement of a lost node 0 continues the file.
+  status open_log(const node_context& context, bool continues);
   /// Sets up the current run without starting it. An error is the same on all nodes.
   result<prepared_run> prepare(const checked_run& checked, const node_context& context,
                                const recovery_point& from);
