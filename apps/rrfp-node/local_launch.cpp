@@ -141,6 +141,15 @@ bool may_restart(const std::vector<child>& nodes) {
   });
 }
 
+/// `failed`, or another node that has failed if `failed` was started again.
+std::optional<std::size_t> first_not_alive(const std::vector<child>& nodes, std::size_t failed) {
+  if (!nodes[failed].alive) return failed;
+  const auto other =
+      std::find_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.failed(); });
+  if (other == nodes.end()) return std::nullopt;
+  return static_cast<std::size_t>(other - nodes.begin());
+}
+
 /// Whether a node has already reported why the job ended: node 0, or node 1 the loss of node 0.
 bool has_report(const std::vector<child>& nodes) {
   return nodes[0].failed_with_code() ||
@@ -219,7 +228,8 @@ int launch_nodes(const command_options& options, const job::job& j,
   bool others_interrupted = false;
   bool one_left = false;
   bool reported = false;
-  std::optional<std::size_t> first;  ///< the node that failed first
+  std::optional<std::size_t> first;  ///< the node that failed first, and was not started again
+  bool failure_seen = false;
   auto report_deadline = clock::time_point::max();
   std::optional<clock::time_point> deadline;
   while (count_alive() > 0) {
@@ -233,8 +243,10 @@ int launch_nodes(const command_options& options, const job::job& j,
         if (start(n)) --restarts_left;
       }
     }
-    if (failed && !nodes[*failed].alive && !first) {
-      first = failed;
+    // Once node 0 is done, the job needs no other node.
+    const bool is_done = j.recovery.max_restarts > 0 && nodes[0].ended_well();
+    if (failed && !first && !is_done) first = first_not_alive(nodes, *failed);
+    if (first && !std::exchange(failure_seen, true)) {
       // A node that ends because another one was lost reports that loss itself.
       if (order_of(nodes[*first]) < 2) report_deadline = clock::now() + report_limit;
     }
@@ -264,6 +276,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   interrupts.on_report(nullptr);
 
   if (interrupts.interrupted()) return exit_interrupted;
+  if (j.recovery.max_restarts > 0 && nodes[0].ended_well()) return exit_done;
   const auto killed =
       std::find_if(nodes.begin(), nodes.end(), [](const child& n) { return n.was_killed; });
   if (!first && killed == nodes.end())
