@@ -1,5 +1,6 @@
 #include "state_bytes.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -45,12 +46,19 @@ std::string header_of(std::span<const compute::named_tensor> tensors) {
 
 /// The bytes of a tensor with these elements; nothing: there can be none.
 std::optional<std::int64_t> size_of(const entry& e) {
-  constexpr auto types = static_cast<int>(at::ScalarType::NumOptions);
-  if (static_cast<int>(e.type) < 0 || static_cast<int>(e.type) >= types) return std::nullopt;
-  auto bytes = static_cast<std::int64_t>(at::elementSize(e.type));
-  for (const auto n : e.shape)
-    if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes)) return std::nullopt;
-  return bytes;
+  static constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf,  at::kBFloat16,
+                                             at::kLong,  at::kInt,    at::kShort, at::kChar,
+                                             at::kByte,  at::kBool};
+  if (std::find(std::begin(types), std::end(types), e.type) == std::end(types)) return std::nullopt;
+  // Strides must not overflow, even those of a tensor without elements.
+  auto most = static_cast<std::int64_t>(at::elementSize(e.type));
+  bool is_empty = false;
+  for (const auto n : e.shape) {
+    if (n < 0 || __builtin_mul_overflow(most, std::max<std::int64_t>(n, 1), &most))
+      return std::nullopt;
+    is_empty |= n == 0;
+  }
+  return is_empty ? 0 : most;
 }
 
 }  // namespace
