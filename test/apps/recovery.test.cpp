@@ -1,0 +1,423 @@
+/// Nodes of a training are killed or stopped, and it goes on in place: the same bits as without.
+#include <catch2/catch.hpp>
+
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "http.hpp"
+#include "json_lines.hpp"
+#include "processes.hpp"
+#include "program.hpp"
+
+namespace {
+
+using namespace rrfp::test;
+using Catch::Matchers::Contains;
+using settings = std::vector<std::string>;
+using json = nlohmann::json;
+
+const std::string job_text = R"([pipeline]
+stages = 3
+microbatches = 3
+[model]
+layers = 6
+hidden = 32
+heads = 4
+context = 32
+[data]
+text = ["/usr/share/common-licenses/GPL-3"]
+microbatch_size = 1
+sequence_length = 32
+[train]
+steps = 30
+lr = 1e-3
+[transport]
+heartbeat_ms = 100
+[recovery]
+max_restarts = 9
+)";
+
+bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds{2});
+  }
+  return true;
+}
+
+/// The complete lines; a killed node may leave a part of one.
+std::vector<json> log_of(const std::string& file) {
+  std::vector<json> lines;
+  std::ifstream in{file};
+  for (std::string line; std::getline(in, line);)
+    if (auto read = json::parse(line, nullptr, false); !read.is_discarded()) lines.push_back(read);
+  return lines;
+}
+
+std::vector<json> events(const std::vector<json>& log, const std::string& kind) {
+  std::vector<json> found;
+  for (const auto& line : log)
+    if (line.at("event") == kind) found.push_back(line);
+  return found;
+}
+
+/// The hashes of each run; of an unfinished job, what there is.
+std::vector<json> results_of(const std::vector<json>& log) {
+  std::map<std::string, json> of_run;
+  for (const auto& s : events(log, "summary")) {
+    json kept;
+    for (const auto* key : {"run", "ending", "steps", "loss_first", "loss_last", "losses_xxh64",
+                            "eval_losses_xxh64", "weights_xxh64", "tokens"})
+      if (s.contains(key)) kept[key] = s.at(key);
+    of_run[s.at("run")] = kept;
+  }
+  std::vector<json> all;
+  for (const auto& [_, kept] : of_run) all.push_back(kept);
+  return all;
+}
+
+/// A job on the nodes of a launcher.
+class training {
+ public:
+  explicit training(std::uint32_t nodes, settings more = {}, const std::string& text = job_text)
+      : nodes_(nodes), more_(std::move(more)) {
+    std::ofstream{folder_ / "job.toml"} << text;
+  }
+
+  /// Trains without losses first.
+  void start() {
+    if (twin_.empty()) {
+      const auto o = program{command("twin.jsonl", "twin-checkpoints")}.wait();
+      INFO(o.out << o.err);
+      REQUIRE(o.code == 0);
+      twin_ = results_of(log_of(folder_ / "twin.jsonl"));
+    }
+    run_ = std::make_unique<program>(command("out.jsonl", "checkpoints"));
+  }
+  /// Without a twin: it will not end well.
+  void start_alone() { run_ = std::make_unique<program>(command("out.jsonl", "checkpoints")); }
+
+  std::vector<json> log() const { return log_of(folder_ / "out.jsonl"); }
+  std::size_t recoveries() const { return events(log(), "recovery").size(); }
+  std::string at(const std::string& name) const { return folder_ / name; }
+  program& launcher() { return *run_; }
+
+  void wait_for(const std::function<bool()>& condition) {
+    INFO(run_->out() << run_->err());
+    REQUIRE(eventually(condition, std::chrono::seconds{30}));
+  }
+  /// Until a step of this number has ended, or one after it, in the run of this name.
+  void wait_for_step(std::uint64_t step, const std::string& run = "job") {
+    wait_for([&] {
+      const auto steps = events(log(), "step");
+      return std::any_of(steps.begin(), steps.end(),
+                         [&](const auto& s) { return s.at("run") == run && s.at("step") >= step; });
+    });
+  }
+  pid_t pid_of(std::uint32_t node) const { return node_process(run_->pid(), node); }
+  void signal(std::uint32_t node, int number) const {
+    const auto pid = pid_of(node);
+    REQUIRE(pid != 0);
+    ::kill(pid, number);
+  }
+  void kill(std::uint32_t node) const { signal(node, SIGKILL); }
+
+  outcome end() { return run_->wait(std::chrono::seconds{60}); }
+  void check_same_bits() {
+    const auto o = end();
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+    CHECK(results_of(log()) == twin_);
+    REQUIRE_FALSE(twin_.empty());
+  }
+
+ private:
+  std::vector<std::string> command(const std::string& log, const std::string& checkpoints) const {
+    std::vector<std::string> all{
+        RRFP_NODE, "run",        folder_ / "job.toml", "--local-nodes", std::to_string(nodes_),
+        "--json",  folder_ / log};
+    for (const auto& s : more_)
+      all.insert(all.end(),
+                 {"--set", s == "checkpoint.dir" ? s + "=" + (folder_ / checkpoints) : s});
+    return all;
+  }
+
+  scratch_folder folder_;
+  const std::uint32_t nodes_;
+  const settings more_;
+  std::vector<json> twin_;
+  std::unique_ptr<program> run_;
+};
+
+}  // namespace
+
+TEST_CASE("each node may be killed, node 0 too, and the weights and losses have the same bits") {
+  training t{3};
+  t.start();
+  std::uint64_t step = 3;
+  for (const std::uint32_t node : {2, 0, 1}) {
+    t.wait_for_step(step);
+    const auto before = t.recoveries();
+    t.kill(node);
+    t.wait_for([&] { return t.recoveries() > before; });
+    step += 8;
+  }
+  t.check_same_bits();
+  const auto told = events(t.log(), "recovery");
+  REQUIRE(told.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(told[i].at("restarts") == i + 1);
+    CHECK(told[i].at("from_copies") == true);
+    CHECK(told[i].at("run") == "job");
+    CHECK(told[i].at("step") >= 1);
+    CHECK(told[i].at("repeated_steps") <= 4);
+    CHECK(told[i].at("held_s") > 0);
+    CHECK_THAT(told[i].at("lost"), Contains(" was lost: "));
+  }
+  CHECK_THAT(told[1].at("lost"), Contains("node 0 "));
+}
+
+TEST_CASE(
+    "two nodes are killed at once: owner and buddy of different ranks, then of the same one") {
+  training t{4, {"pipeline.stages=4", "checkpoint.dir", "checkpoint.every=2", "train.steps=24"}};
+  t.start();
+  t.wait_for_step(5);
+  t.kill(0);
+  t.kill(2);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.wait_for_step(12);
+  t.kill(2);
+  t.kill(3);
+  t.check_same_bits();
+  const auto told = events(t.log(), "recovery");
+  REQUIRE(told.size() >= 2);
+  CHECK(told.front().at("from_copies") == true);
+  // The state of stage 2 was on nodes 2 and 3 only.
+  CHECK(told.back().at("from_copies") == false);
+  CHECK(told.back().at("step") >= 2);
+}
+
+TEST_CASE("the replacement is killed while it joins, and its replacement, too") {
+  training t{3};
+  t.start();
+  t.wait_for_step(4);
+  auto last = t.pid_of(1);
+  for (const int ms : {0, 60, 250}) {
+    t.wait_for([&] { return t.pid_of(1) != 0 && (ms == 0 || t.pid_of(1) != last); });
+    std::this_thread::sleep_for(std::chrono::milliseconds{ms});
+    last = t.pid_of(1);
+    t.kill(1);
+  }
+  t.check_same_bits();
+}
+
+TEST_CASE("a node may be killed in the last step and after it") {
+  training t{2, {"pipeline.stages=2", "train.steps=8"}};
+  for (const std::uint32_t node : {1, 0}) {
+    t.start();
+    t.wait_for_step(8);
+    if (const auto pid = t.pid_of(node); pid != 0) ::kill(pid, SIGKILL);
+    t.check_same_bits();
+    std::filesystem::remove(t.at("out.jsonl"));
+  }
+}
+
+TEST_CASE("a node is killed while a checkpoint is saved") {
+  training t{3, {"checkpoint.dir", "checkpoint.every=1", "checkpoint.keep=2"}};
+  t.start();
+  const auto is_saving = [&] {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator{t.at("checkpoints"), ignored})
+      if (entry.path().extension() == ".tmp") return true;
+    return false;
+  };
+  for (const std::uint32_t node : {2, 0}) {
+    const auto before = t.recoveries();
+    t.wait_for_step(4 + 10 * before);
+    t.wait_for(is_saving);
+    t.kill(node);
+    t.wait_for([&] { return t.recoveries() > before; });
+  }
+  t.check_same_bits();
+  const auto saved = events(t.log(), "checkpoint");
+  REQUIRE_FALSE(saved.empty());
+  CHECK(saved.back().at("step") == 30);
+}
+
+TEST_CASE(
+    "ranks of a stage on several nodes, V placement, tied head, dropout, clipping, evaluation") {
+  training t{3,
+             {"pipeline.chunks=2", "pipeline.placement=v", "pipeline.tp=2",
+              "pipeline.nodes=[0, 1, 1, 2, 2, 0]", "model.tied_head=true", "model.dropout=0.1",
+              "train.clip_norm=0.5", "eval.text=[\"/usr/share/common-licenses/GPL-2\"]",
+              "eval.every=5", "eval.batches=2", "train.steps=20"}};
+  t.start();
+  t.wait_for_step(4);
+  t.kill(2);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.wait_for_step(11);
+  t.kill(0);
+  t.check_same_bits();
+}
+
+TEST_CASE("replicas on different nodes") {
+  training t{2, {"pipeline.stages=1", "pipeline.replicas=2", "train.steps=24"}};
+  t.start();
+  t.wait_for_step(4);
+  t.kill(1);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.wait_for_step(14);
+  t.kill(0);
+  t.check_same_bits();
+  CHECK(events(t.log(), "recovery").size() == 2);
+}
+
+TEST_CASE("a loss in the second run of a comparison") {
+  training t{2,
+             {"pipeline.stages=2", "train.steps=12"},
+             job_text +
+                 "[[compare]]\nname = \"a\"\ndispatch.policy = \"one_f_one_b\"\n"
+                 "[[compare]]\nname = \"b\"\ndispatch.policy = \"bfw\"\n"};
+  t.start();
+  t.wait_for_step(3, "b");
+  t.kill(0);
+  t.check_same_bits();
+  const auto told = events(t.log(), "recovery");
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].at("run") == "b");
+  CHECK(results_of(t.log()).size() == 2);
+  const auto o = t.log();
+  CHECK(results_of(o)[0].at("weights_xxh64") == results_of(o)[1].at("weights_xxh64"));
+}
+
+TEST_CASE("emulated devices have no state, and go on all the same") {
+  training t{2,
+             {"pipeline.stages=2", "train.steps=60"},
+             job_text.substr(0, job_text.find("[data]")) +
+                 "[device]\nkind = \"emulated\"\n[cost]\nforward_ms = 2\nbackward_ms = 2\n"
+                 "weight_ms = 2\n[recovery]\nmax_restarts = 9\n[train]\n"};
+  t.start();
+  t.wait_for_step(10);
+  t.kill(1);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.kill(0);
+  t.check_same_bits();
+}
+
+TEST_CASE("a node that was stopped for longer than its timeout joins again") {
+  training t{3, {"transport.node_timeout_ms=1000"}};
+  t.start();
+  std::uint64_t step = 3;
+  for (const std::uint32_t node : {1, 0}) {
+    t.wait_for_step(step);
+    const auto before = t.recoveries();
+    t.signal(node, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds{2500});
+    t.signal(node, SIGCONT);
+    t.wait_for([&] { return t.recoveries() > before; });
+    step += 10;
+  }
+  t.check_same_bits();
+}
+
+TEST_CASE("one loss more than recovery.max_restarts ends the job with code 3 and names the node") {
+  training t{3, {"recovery.max_restarts=1", "train.steps=100000"}};
+  t.start_alone();
+  t.wait_for_step(3);
+  t.kill(1);
+  t.wait_for([&] { return t.recoveries() == 1; });
+  t.kill(2);
+  const auto o = t.end();
+  INFO(o.out << o.err);
+  CHECK(o.code == 3);
+  CHECK_THAT(o.err, Contains("node 2 (stage 2") && Contains(" was lost: "));
+}
+
+TEST_CASE("two losses at once with one restart left end the job with code 3 at once") {
+  training t{3, {"recovery.max_restarts=1", "train.steps=100000"}};
+  t.start_alone();
+  t.wait_for_step(3);
+  t.kill(1);
+  t.kill(2);
+  const auto o = t.end();
+  INFO(o.out << o.err);
+  CHECK(o.code == 3);
+  CHECK(o.seconds < 15 * slowdown);
+}
+
+TEST_CASE("without a replacement within recovery.hold_s the job ends with code 3") {
+  training t{3, {"recovery.hold_s=1.5", "transport.node_timeout_ms=600", "train.steps=100000"}};
+  t.start_alone();
+  t.wait_for_step(3);
+  t.signal(2, SIGSTOP);
+  const auto o = t.end();
+  INFO(o.out << o.err);
+  CHECK(o.code == 3);
+  CHECK_THAT(o.err, Contains("node 2 (stage 2") && Contains("did not join within"));
+}
+
+TEST_CASE("an interrupt ends a job that waits for a replacement") {
+  training t{2, {"pipeline.stages=2", "transport.node_timeout_ms=600", "train.steps=100000"}};
+  t.start_alone();
+  t.wait_for_step(3);
+  t.signal(1, SIGSTOP);
+  t.wait_for([&] { return t.launcher().err().find("waiting up to") != std::string::npos; });
+  t.launcher().signal(SIGINT);
+  const auto o = t.end();
+  INFO(o.out << o.err);
+  CHECK(o.code == 130);
+}
+
+TEST_CASE("nodes that loops start again go on after losses, with the same bits") {
+  const scratch_folder folder;
+  std::ofstream{folder / "job.toml"} << job_text;
+  const settings job{RRFP_NODE, "run", folder / "job.toml", "--set", "pipeline.stages=2"};
+  auto alone = job;
+  alone.insert(alone.end(), {"--local-nodes", "2", "--json", folder / "twin.jsonl"});
+  REQUIRE(run_program(alone).code == 0);
+
+  const auto rendezvous = "127.0.0.1:" + std::to_string(free_ports(1));
+  std::vector<std::unique_ptr<program>> loops;
+  for (const std::string node : {"0", "1"}) {
+    settings loop{"/bin/bash",
+                  "-c",
+                  "for i in 1 2 3 4 5; do \"$@\" && exit 0; done; exit 1",
+                  "loop",
+                  RRFP_NODE,
+                  "join",
+                  folder / "job.toml",
+                  "--set",
+                  "pipeline.stages=2",
+                  "--nnodes",
+                  "2",
+                  "--node-rank",
+                  node,
+                  "--rendezvous",
+                  rendezvous};
+    if (node == "0") loop.insert(loop.end(), {"--json", folder / "out.jsonl"});
+    loops.push_back(std::make_unique<program>(loop));
+  }
+  const auto log = [&] { return log_of(folder / "out.jsonl"); };
+  for (const std::size_t node : {1, 0}) {
+    const auto before = events(log(), "recovery").size();
+    const auto at_step = [&] {
+      const auto steps = events(log(), "step");
+      return !steps.empty() && steps.back().at("step") >= 4 + 10 * before;
+    };
+    REQUIRE(eventually(at_step, std::chrono::seconds{30}));
+    const auto children = children_of(loops[node]->pid());
+    REQUIRE(children.size() == 1);
+    ::kill(children[0], SIGKILL);
+    INFO(loops[0]->err() << loops[1]->err());
+    REQUIRE(eventually([&] { return events(log(), "recovery").size() > before; },
+                       std::chrono::seconds{30}));
+  }
+  for (auto& loop : loops) {
+    const auto o = loop->wait(std::chrono::seconds{60});
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+  }
+  CHECK(results_of(log()) == results_of(log_of(folder / "twin.jsonl")));
+}
