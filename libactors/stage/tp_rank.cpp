@@ -4,13 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/actors/checkpoint_tensors.hpp>
 #include <rrfp/base/check.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 
 #include "device/collective_group.hpp"
-#include "recovery/copy_exchange.hpp"
-#include "recovery/state_bytes.hpp"
+#include "guarded.hpp"
 
 namespace rrfp::actors {
 
@@ -112,30 +110,6 @@ class execution {
   at::Tensor output_;
 };
 
-/// Runs `work`. If it throws, reports the failure, which ends the job, and returns false. What was
-/// launched before the job's end arrives here is then not run: it would compute with the state that
-/// the failure left.
-template <class Work>
-bool run_guarded(const tp_rank_setup& rank, Work&& work) {
-  if (*rank.has_failed) return false;
-  try {
-    work();
-    return true;
-  } catch (const compute::compute_error& e) {
-    const bool by_input = e.fault() == compute::compute_fault::data ||
-                          e.fault() == compute::compute_fault::non_finite_loss;
-    post(rank.supervisor,
-         failed{{e.what(), by_input ? error_kind::bad_input : error_kind::failed}});
-  } catch (const std::exception& e) {
-    post(rank.supervisor, failed{{rank.name() + ": " + e.what(), error_kind::failed}});
-  } catch (...) {
-    post(rank.supervisor, failed{{rank.name() + ": threw an object that is not a std::exception",
-                                  error_kind::failed}});
-  }
-  *rank.has_failed = true;
-  return false;
-}
-
 }  // namespace
 
 std::string tp_rank_setup::name() const {
@@ -152,14 +126,6 @@ tp_rank::tp_rank(caf::actor_config& config, tp_rank_setup setup)
   });
 }
 
-template <class Work>
-void tp_rank::on_device(Work work) {
-  setup_->device->post([work = std::move(work), rank = setup_]() mutable {
-    const caller_runs scope;
-    run_guarded(*rank, work);
-  });
-}
-
 caf::behavior tp_rank::make_behavior() {
   return {
       [this](message& m) { on_tensor(m); },
@@ -168,7 +134,7 @@ caf::behavior tp_rank::make_behavior() {
       [this](const run_launch& m) { start(m); },
       [this](const end_step& m) { end(m.step); },
       [this](const apply_update& m) {
-        on_device([m, rank = setup_] {
+        on_device(setup_, [m, rank = setup_] {
           if (rank->copying->valid()) rank->copying->wait();
           rank->compute->apply(m.scale, m.lr);
           post(rank->supervisor, update_applied{m.step});
@@ -177,7 +143,7 @@ caf::behavior tp_rank::make_behavior() {
       [this](const take_snapshot& m) { on_take_snapshot(m); },
       [this](const copy_state& m) { on_copy_state(m); },
       [this](const report_weights&) {
-        on_device([rank = setup_] {
+        on_device(setup_, [rank = setup_] {
           post(rank->supervisor, stage_weights{rank->address, rank->compute->hashes(), {}});
         });
       },
@@ -232,7 +198,7 @@ tp_rank::waiting_input& tp_rank::input_of(bool forward, microbatch_id mb, chunk_
 void tp_rank::begin(const begin_step& m) {
   const auto step = m.step;
   purpose_ = m.purpose;
-  on_device([m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
+  on_device(setup_, [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
   launched_ = 0;
   named_input_.reset();
   if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
@@ -296,7 +262,7 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
 }
 
 void tp_rank::end_evaluation(step_id step) {
-  on_device([step, rank = setup_] {
+  on_device(setup_, [step, rank = setup_] {
     auto losses = rank->compute->losses();
     const auto peak = rank->compute->peak_bytes();
     rank->compute->end_evaluation();
@@ -308,7 +274,7 @@ void tp_rank::end(step_id step) {
   if (purpose_ == compute::step_purpose::evaluation) return end_evaluation(step);
   // Now, while other stages still work, not at the end of the step.
   if (setup_->groups.replicas)
-    on_device([step, rank = setup_] {
+    on_device(setup_, [step, rank = setup_] {
       const auto group = make_collective_group(rank->groups.replicas, rank->replicas_watch);
       group->set_task(step, {});
       for (auto& gradient : rank->compute->gradients()) group->all_reduce_sum(gradient);
@@ -346,71 +312,6 @@ void tp_rank::send_tied(step_id step) {
       });
 }
 
-void tp_rank::on_take_snapshot(const take_snapshot& m) {
-  on_device([m, rank = setup_] {
-    const auto& context = rank->context;
-    const auto begun = context->now();
-    std::vector<compute::named_tensor> copies;
-    std::string failure;
-    // Without memory for the copy there is no checkpoint, but the run continues.
-    try {
-      copies = copy_to_host(rank->compute->snapshot());
-    } catch (const std::exception& e) {
-      failure = fmt::format("{}: cannot copy the tensors to save: {}", rank->name(), e.what());
-    }
-    post(rank->supervisor, snapshot_taken{m.step, context->now() - begun});
-    context->saver->post([m, rank, copies = std::move(copies), failure] {
-      const auto report = [&](snapshot_written outcome) {
-        post(rank->supervisor, std::move(outcome));
-      };
-      if (!failure.empty()) return report({m.step, {}, 0, 0, failure});
-      const auto& at = rank->address;
-      const auto written =
-          write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step), at.stage,
-                     at.rank, m.step, copies);
-      if (!written) return report({m.step, {}, 0, 0, written.message()});
-      report({m.step, written->name, written->bytes, written->xxh64, {}});
-    });
-  });
-}
-
-void tp_rank::on_copy_state(const copy_state& m) {
-  on_device([m, rank = setup_] {
-    auto state = rank->compute->snapshot(compute::tied_copies::included);
-    // On the host, the copy is made while the next step runs: it changes the state at its end.
-    const auto is_readable = [](const auto& t) {
-      return t.value.is_cpu() && t.value.is_contiguous();
-    };
-    if (!std::all_of(state.begin(), state.end(), is_readable))
-      state = copy_to_host(std::move(state));
-    const auto copied = std::make_shared<std::promise<void>>();
-    *rank->copying = copied->get_future();
-    rank->context->copier->post([m, rank, copied, state = std::move(state)] {
-      auto& copies = *rank->context->copies;
-      const copy_key what{m.step, rank->address.stage, rank->address.rank};
-      auto copy = copies.copy(what, state);
-      copied->set_value();
-      copies.hold(what, m.complete, std::move(copy));
-    });
-  });
-}
-
-void tp_rank::on_restore_state() {
-  const auto& at = setup_->address;
-  setup_->context->copies->restore(at.stage, at.rank, [rank = setup_](result<at::Tensor> copy) {
-    rank->device->post([rank, copy = std::move(copy)] {
-      const caller_runs scope;
-      run_guarded(*rank, [&] {
-        const auto state = copy ? state_of_bytes(*copy) : copy.failure();
-        if (!state) throw std::runtime_error(state.message());
-        if (auto restored = rank->compute->restore(*state); !restored)
-          throw std::runtime_error(restored.message());
-        post(rank->supervisor, state_restored{});
-      });
-    });
-  });
-}
-
 void tp_rank::join_tied_if_both() {
   const bool tied = setup_->tied_with != setup_->address.stage;
   if (!ending_ || (tied && !tied_partner_)) return;
@@ -418,7 +319,7 @@ void tp_rank::join_tied_if_both() {
   at::Tensor partner;
   if (tied) partner = std::move(tied_partner_->tensor);
   tied_partner_.reset();
-  on_device([step, partner = std::move(partner), rank = setup_] {
+  on_device(setup_, [step, partner = std::move(partner), rank = setup_] {
     auto& compute = *rank->compute;
     if (partner.defined()) compute.join_tied(partner);
     rank_step_ended ended{step, rank->address.rank, compute.losses(), compute.squared_norms(),

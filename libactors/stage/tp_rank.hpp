@@ -82,10 +82,6 @@ class tp_rank : public actor_base, public runs_anywhere {
   /// Ends an evaluation, which has no gradients to sum.
   void end_evaluation(step_id step);
 
-  /// Runs `work` on the device; an exception ends the job.
-  template <class Work>
-  void on_device(Work work);
-
   /// Shared with running launches, which may outlive the actor.
   const std::shared_ptr<const tp_rank_setup> setup_;
   std::vector<waiting_input> inputs_;
