@@ -63,13 +63,17 @@ std::vector<json> events(const std::vector<json>& log, const std::string& kind) 
   return found;
 }
 
-/// The hashes of each run; of an unfinished job, what there is.
-std::vector<json> results_of(const std::vector<json>& log) {
+const std::vector<const char*> bits{
+    "ending",    "steps",        "tokens",        "loss_first",
+    "loss_last", "losses_xxh64", "weights_xxh64", "eval_losses_xxh64"};
+
+/// Of each run that is over.
+std::vector<json> results_of(const std::vector<json>& log,
+                             const std::vector<const char*>& keys = bits) {
   std::map<std::string, json> of_run;
   for (const auto& s : events(log, "summary")) {
-    json kept;
-    for (const auto* key : {"run", "ending", "steps", "loss_first", "loss_last", "losses_xxh64",
-                            "eval_losses_xxh64", "weights_xxh64", "tokens"})
+    json kept{{"run", s.at("run")}};
+    for (const auto* key : keys)
       if (s.contains(key)) kept[key] = s.at(key);
     of_run[s.at("run")] = kept;
   }
@@ -81,18 +85,19 @@ std::vector<json> results_of(const std::vector<json>& log) {
 /// A job on the nodes of a launcher.
 class training {
  public:
-  explicit training(std::uint32_t nodes, settings more = {}, const std::string& text = job_text)
-      : nodes_(nodes), more_(std::move(more)) {
+  explicit training(std::uint32_t nodes, settings more = {}, const std::string& text = job_text,
+                    std::vector<std::string> options = {})
+      : nodes_(nodes), more_(std::move(more)), options_(std::move(options)) {
     std::ofstream{folder_ / "job.toml"} << text;
   }
 
   /// Trains without losses first.
   void start() {
-    if (twin_.empty()) {
+    if (!std::filesystem::exists(folder_ / "twin.jsonl")) {
       const auto o = program{command("twin.jsonl", "twin-checkpoints")}.wait();
       INFO(o.out << o.err);
       REQUIRE(o.code == 0);
-      twin_ = results_of(log_of(folder_ / "twin.jsonl"));
+      REQUIRE_FALSE(results_of(log_of(folder_ / "twin.jsonl")).empty());
     }
     run_ = std::make_unique<program>(command("out.jsonl", "checkpoints"));
   }
@@ -125,12 +130,11 @@ class training {
   void kill(std::uint32_t node) const { signal(node, SIGKILL); }
 
   outcome end() { return run_->wait(std::chrono::seconds{60}); }
-  void check_same_bits() {
+  void check_same_bits(const std::vector<const char*>& keys = bits) {
     const auto o = end();
     INFO(o.out << o.err);
     CHECK(o.code == 0);
-    CHECK(results_of(log()) == twin_);
-    REQUIRE_FALSE(twin_.empty());
+    CHECK(results_of(log(), keys) == results_of(log_of(folder_ / "twin.jsonl"), keys));
   }
 
  private:
@@ -141,13 +145,14 @@ class training {
     for (const auto& s : more_)
       all.insert(all.end(),
                  {"--set", s == "checkpoint.dir" ? s + "=" + (folder_ / checkpoints) : s});
+    all.insert(all.end(), options_.begin(), options_.end());
     return all;
   }
 
   scratch_folder folder_;
   const std::uint32_t nodes_;
   const settings more_;
-  std::vector<json> twin_;
+  const std::vector<std::string> options_;
   std::unique_ptr<program> run_;
 };
 
@@ -190,7 +195,8 @@ TEST_CASE(
   t.wait_for_step(12);
   t.kill(2);
   t.kill(3);
-  t.check_same_bits();
+  // A run from a checkpoint has the losses of its own steps only.
+  t.check_same_bits({"weights_xxh64", "loss_last", "ending"});
   const auto told = events(t.log(), "recovery");
   REQUIRE(told.size() >= 2);
   CHECK(told.front().at("from_copies") == true);
@@ -203,6 +209,11 @@ TEST_CASE("the replacement is killed while it joins, and its replacement, too") 
   training t{3};
   t.start();
   t.wait_for_step(4);
+  const auto descriptors = [&] {
+    const std::filesystem::directory_iterator all{"/proc/" + std::to_string(t.pid_of(0)) + "/fd"};
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = descriptors();
   auto last = t.pid_of(1);
   for (const int ms : {0, 60, 250}) {
     t.wait_for([&] { return t.pid_of(1) != 0 && (ms == 0 || t.pid_of(1) != last); });
@@ -210,6 +221,9 @@ TEST_CASE("the replacement is killed while it joins, and its replacement, too") 
     last = t.pid_of(1);
     t.kill(1);
   }
+  t.wait_for([&] { return t.recoveries() > 0; });
+  t.wait_for_step(25);
+  CHECK(descriptors() <= before);
   t.check_same_bits();
 }
 
@@ -295,15 +309,38 @@ TEST_CASE("a loss in the second run of a comparison") {
 TEST_CASE("emulated devices have no state, and go on all the same") {
   training t{2,
              {"pipeline.stages=2", "train.steps=60"},
-             job_text.substr(0, job_text.find("[data]")) +
-                 "[device]\nkind = \"emulated\"\n[cost]\nforward_ms = 2\nbackward_ms = 2\n"
-                 "weight_ms = 2\n[recovery]\nmax_restarts = 9\n[train]\n"};
+             job_text +
+                 "[device]\nkind = \"emulated\"\n"
+                 "[cost]\nforward_ms = 2\nbackward_ms = 2\nweight_ms = 2\n"};
   t.start();
   t.wait_for_step(10);
   t.kill(1);
   t.wait_for([&] { return t.recoveries() == 1; });
   t.kill(0);
   t.check_same_bits();
+}
+
+TEST_CASE("metrics count restarts, the time held and repeated steps") {
+  const auto port = free_ports(2);
+  training t{2,
+             {"pipeline.stages=2", "train.steps=100000"},
+             job_text,
+             {"--metrics", ":" + std::to_string(port)}};
+  t.start_alone();
+  t.wait_for_step(3);
+  const auto total = [&](const std::string& name) {
+    return samples_of(
+        get(port, "/metrics").body)["rrfp_" + name + "_total{node=\"0\",run=\"job\"}"];
+  };
+  CHECK(total("restarts") == 0);
+  t.kill(1);
+  t.wait_for([&] { return total("restarts") == 1; });
+  const auto told = events(t.log(), "recovery");
+  REQUIRE(told.size() == 1);
+  CHECK(total("held_seconds") == Approx(told[0].at("held_s").get<double>()));
+  CHECK(total("repeated_steps") == told[0].at("repeated_steps").get<double>());
+  t.launcher().signal(SIGINT);
+  CHECK(t.end().code == 130);
 }
 
 TEST_CASE("a node that was stopped for longer than its timeout joins again") {
