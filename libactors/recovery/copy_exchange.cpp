@@ -12,10 +12,6 @@ namespace rrfp::actors {
 
 namespace {
 
-constexpr std::int64_t piece_bytes = std::int64_t{1} << 20;
-/// Pieces that a receiver asks for ahead.
-constexpr std::int64_t pieces_ahead = 4;
-
 std::string name_of(const copy_key& what) {
   return fmt::format("the copy of stage {} rank {} after step {}", what.stage.value(),
                      what.rank.value(), what.step);
@@ -93,28 +89,25 @@ void copy_exchange::begin_fetch(const copy_key& what, const recovery_point::sour
     return r(error{fmt::format("{}: {}", name_of(what), e.what()), error_kind::failed});
   }
   auto& f = fetches_[what];
-  f.from = from.node;
   f.bytes = std::move(room);
   f.xxh64 = from.xxh64;
   f.complete = complete;
   f.receivers.push_back(std::move(r));
-  ask_for_more(what, f);
+  ask(core_.begin(what, from.node, from.bytes));
 }
 
-void copy_exchange::ask_for_more(const copy_key& what, fetch& f) {
-  const auto total = f.bytes.numel();
-  while (f.asked < total && f.asked - f.arrived < pieces_ahead * piece_bytes) {
-    const auto size = std::min(piece_bytes, total - f.asked);
-    send(f.from, fetch_copy{what, here_, f.asked, size});
-    f.asked += size;
-  }
+void copy_exchange::ask(const std::vector<copy_fetches::request>& requests) {
+  for (const auto& r : requests)
+    send(r.to, fetch_copy{r.what, here_, static_cast<std::int64_t>(r.offset),
+                          static_cast<std::int64_t>(r.size)});
 }
 
 void copy_exchange::on(const fetch_copy& m) {
   copy_piece piece{m.what, m.offset, {}};
   const auto found = setup_.copies->find(m.what);
-  if (found && m.offset >= 0 && m.size >= 0 && m.size <= piece_bytes &&
-      m.offset <= found->bytes.numel() - m.size) {
+  if (found &&
+      core_.may_send(static_cast<std::uint64_t>(found->bytes.numel()),
+                     static_cast<std::uint64_t>(m.offset), static_cast<std::uint64_t>(m.size))) {
     const auto bytes = bytes_in(found->bytes, m.offset, m.size);
     piece.bytes.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
@@ -123,27 +116,27 @@ void copy_exchange::on(const fetch_copy& m) {
 }
 
 void copy_exchange::on(const copy_piece& m) {
+  using verdict = copy_fetches::verdict;
   std::unique_lock lock{mutex_};
-  const auto found = fetches_.find(m.what);
-  if (found == fetches_.end()) return;
-  auto& f = found->second;
-  const auto size = static_cast<std::int64_t>(m.bytes.size());
-  const bool fits = size > 0 && m.offset == f.arrived && size <= f.bytes.numel() - f.arrived;
-  if (fits) {
+  if (closed_) return;
+  const auto outcome = core_.arrived(m.what, static_cast<std::uint64_t>(m.offset), m.bytes.size());
+  if (outcome == verdict::unknown) return;
+  auto& f = fetches_.at(m.what);
+  if (outcome != verdict::missing) {
     std::memcpy(static_cast<std::byte*>(f.bytes.mutable_data_ptr()) + m.offset, m.bytes.data(),
                 m.bytes.size());
-    f.sum.add(bytes_in(f.bytes, m.offset, size));
-    f.arrived += size;
-    if (f.arrived < f.bytes.numel()) return ask_for_more(m.what, f);
+    f.sum.add(bytes_in(f.bytes, m.offset, static_cast<std::int64_t>(m.bytes.size())));
   }
-  const bool is_whole = fits && f.sum.value() == f.xxh64;
+  if (outcome == verdict::fits) return ask(core_.next(m.what));
+  const bool is_whole = outcome == verdict::last && f.sum.value() == f.xxh64;
+  const bool has_come = outcome == verdict::last;
   lock.unlock();
   end_fetch(m.what,
             is_whole ? std::nullopt
-                     : std::optional{error{
-                           fmt::format("{} was not received: {}", name_of(m.what),
-                                       fits ? "its checksum is wrong" : "its node has dropped it"),
-                           error_kind::failed}});
+                     : std::optional{error{fmt::format("{} was not received: {}", name_of(m.what),
+                                                       has_come ? "its checksum is wrong"
+                                                                : "its node has dropped it"),
+                                           error_kind::failed}});
 }
 
 void copy_exchange::end_fetch(const copy_key& what, std::optional<error> failed) {

@@ -1,9 +1,6 @@
 /// The copies of this node on their way: to a buddy while the run trains, and back to where they
 /// are missing when it begins after a loss.
-///
-/// The receiver asks for one piece after another, a few ahead, so neither side holds more than a
-/// few pieces beside the copies, and the sender remembers nothing. At the end of a session, what is
-/// under way is dropped.
+/// copy_fetches decides which piece is asked for. At the end of a session, what is under way is dropped.
 #pragma once
 
 #include <functional>
@@ -15,6 +12,7 @@
 #include <rrfp/actors/recovery.hpp>
 #include <rrfp/checkpoint/checksum.hpp>
 #include <rrfp/compute/rank_compute.hpp>
+#include <rrfp/recovery_core/copy_fetches.hpp>
 
 #include "control/messages.hpp"
 
@@ -44,13 +42,11 @@ class copy_exchange {
 
  private:
   using receiver = std::function<void(result<copy_store::copy>)>;
+  /// What has come of a copy.
   struct fetch {
-    node_id from;
     at::Tensor bytes;
     std::uint64_t xxh64 = 0;
     std::uint64_t complete = 0;
-    std::int64_t arrived = 0;
-    std::int64_t asked = 0;
     checkpoint::checksum sum;
     std::vector<receiver> receivers;
   };
@@ -58,7 +54,7 @@ class copy_exchange {
   void begin_fetch(const copy_key& what, const recovery_point::source& from, std::uint64_t complete,
                    receiver r);
   /// Requires the lock.
-  void ask_for_more(const copy_key& what, fetch& f);
+  void ask(const std::vector<copy_fetches::request>& requests);
   void end_fetch(const copy_key& what, std::optional<error> failed);
   void report(const copy_key& what, std::string failure);
   /// Requires the lock.
@@ -70,7 +66,8 @@ class copy_exchange {
   const node_id here_;
   const std::function<std::optional<node_id>(stage_id, rank_id)> buddy_;
   std::mutex mutex_;
-  std::map<copy_key, fetch> fetches_;
+  copy_fetches core_{copy_fetches::limits{}};
+  std::map<copy_key, fetch> fetches_;  ///< those of the core
   bool closed_ = false;
 };
 

@@ -1,0 +1,135 @@
+#include "checks.hpp"
+
+#include <algorithm>
+
+#include "cluster.hpp"
+
+namespace rrfp::cluster {
+
+namespace {
+
+std::string name_of(std::uint32_t run, const copy_key& what) {
+  return "run " + std::to_string(run) + " stage " + std::to_string(what.stage.value()) + " rank " +
+         std::to_string(what.rank.value()) + " after step " + std::to_string(what.step);
+}
+
+std::string text_of(const recovery_point& p) {
+  std::string text = std::to_string(p.record.step) + " " + std::to_string(p.finished.size()) + " " +
+                     std::to_string(p.totals.restarts) + ":";
+  for (const auto& [what, from] : p.copies) text += " " + std::to_string(from.node.value());
+  return text;
+}
+
+}  // namespace
+
+const reference_run& checkers::reference(std::uint32_t run) {
+  while (references_.size() <= run)
+    references_.push_back(
+        compute_reference(sim_.w.c, static_cast<std::uint32_t>(references_.size())));
+  return references_[run];
+}
+
+const rank_state& checkers::state_after(std::uint32_t run, std::uint64_t step, stage_id stage,
+                                        rank_id rank) {
+  return reference(run).states.at(step)[stage.value() * sim_.w.c.ranks + rank.value()];
+}
+
+void checkers::on_applied(std::uint32_t run, std::uint64_t step, const rank_key& at,
+                          const rank_state& state) {
+  RRFP_EXPECT(state == state_after(run, step, at.stage, at.rank),
+              "the weights of " + name_of(run, {step, at.stage, at.rank}) +
+                  " are not those of a run without faults");
+}
+
+void checkers::on_committed(std::uint32_t run, std::uint64_t step) {
+  RRFP_EXPECT(step <= sim_.w.c.steps, "run " + std::to_string(run) + " commits step " +
+                                          std::to_string(step) + " of " +
+                                          std::to_string(sim_.w.c.steps));
+  ++steps_committed_;
+}
+
+void checkers::on_held(const process& by, std::uint32_t run, const copy_key& what) {
+  holders_[{run, what}].insert(by.id());
+}
+
+void checkers::on_keep(std::uint32_t run, std::uint64_t step) {
+  const auto& c = sim_.w.c;
+  const std::set<std::string> hosts{c.hosts.begin(), c.hosts.end()};
+  for (std::uint32_t st = 0; st < c.shape.stages; ++st)
+    for (std::uint32_t r = 0; r < c.ranks; ++r) {
+      const copy_key what{step, stage_id{st}, rank_id{r}};
+      std::set<std::uint32_t> nodes;
+      std::set<std::string> on;
+      for (const auto p : holders_[{run, what}]) {
+        nodes.insert(sim_.process_at(p).node());
+        on.insert(c.hosts[sim_.process_at(p).node()]);
+      }
+      RRFP_EXPECT(nodes.size() >= std::min(c.nodes, 2u),
+                  "older copies go, but " + name_of(run, what) + " is not held twice");
+      // The other replicas' hosts come first, and these may all be one.
+      RRFP_EXPECT(on.size() >= std::min<std::size_t>(hosts.size(), 2),
+                  "older copies go, but " + name_of(run, what) + " is held on one host only");
+    }
+}
+
+void checkers::on_kept(const process& by, std::uint64_t step) { kept_[by.id()] = step; }
+
+void checkers::on_point(const process& by, std::span<const recovery_card> cards,
+                        const recovery_point& point) {
+  std::string all;
+  for (const auto& card : cards) all += card.to_bytes();
+  const auto [known, is_new] = points_.try_emplace(all, text_of(point));
+  RRFP_EXPECT(known->second == text_of(point), by.name() + " goes on from another point");
+  if (!is_new) return;
+  ++recoveries_;
+  const auto& c = sim_.w.c;
+  const auto run = static_cast<std::uint32_t>(point.finished.size());
+  for (const auto& card : cards) {
+    RRFP_EXPECT(card.finished.size() <= point.finished.size(), "a finished run is forgotten");
+    std::map<std::pair<stage_id, rank_id>, int> held;
+    for (const auto& h : card.held)
+      RRFP_EXPECT((++held[{h.what.stage, h.what.rank}]) <= 2,
+                  "a node holds more than two copies of a rank");
+  }
+  if (run >= c.runs) return;
+  // What the living hold, as far as the checkers have seen.
+  std::uint64_t newest = 0;
+  for (std::uint32_t n = 0; n < c.nodes; ++n) {
+    const auto& p = sim_.process_of(n);
+    if (cards[n].finished.size() == run) newest = std::max(newest, kept_[p.id()]);
+  }
+  if (newest <= point.record.step) return;
+  for (std::uint32_t st = 0; st < c.shape.stages; ++st)
+    for (std::uint32_t r = 0; r < c.ranks; ++r) {
+      const auto& by_processes = holders_[{run, {newest, stage_id{st}, rank_id{r}}}];
+      bool is_held = false;
+      for (std::uint32_t n = 0; n < c.nodes; ++n)
+        is_held |= by_processes.contains(sim_.process_of(n).id());
+      if (!is_held) return;
+    }
+  throw violation("the job goes on after step " + std::to_string(point.record.step) +
+                  ", but all copies of step " + std::to_string(newest) + " are held");
+}
+
+void checkers::on_outputs(const std::vector<std::string>& summaries) {
+  for (std::uint32_t run = 0; run < summaries.size(); ++run) {
+    const auto found = state_of(summaries[run]).value();
+    const auto& r = reference(run);
+    RRFP_EXPECT(found.size() == 4, "a summary does not decode");
+    RRFP_EXPECT(found[0] == r.weights,
+                "run " + std::to_string(run) + " ends with other weights than without faults");
+    const bool is_whole = found[3] != 0;
+    RRFP_EXPECT(!is_whole || found[1] == r.losses,
+                "run " + std::to_string(run) + " ends with other losses than without faults");
+    RRFP_EXPECT(!is_whole || found[2] == r.evaluations,
+                "run " + std::to_string(run) + " ends with other evaluations than without faults");
+  }
+  has_outputs_ = true;
+}
+
+void checkers::on_outputs_known() {
+  RRFP_EXPECT(has_outputs_, "a node ends before node 0 has written the outputs");
+  outputs_known_ = true;
+}
+
+}  // namespace rrfp::cluster

@@ -1,0 +1,64 @@
+/// What must hold of every run, whatever happens to the nodes. A check that fails throws.
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <rrfp/job_core/events.hpp>
+#include <rrfp/recovery_core/recovery_point.hpp>
+
+#include "symbols.hpp"
+#include "world.hpp"
+
+namespace rrfp::cluster {
+
+class simulation;
+class process;
+
+class checkers {
+ public:
+  explicit checkers(simulation& of) : sim_(of) {}
+
+  const rank_state& state_after(std::uint32_t run, std::uint64_t step, stage_id stage,
+                                rank_id rank);
+  /// The weights of every rank after every step are those of the run without faults.
+  void on_applied(std::uint32_t run, std::uint64_t step, const rank_key& at,
+                  const rank_state& state);
+  void on_committed(std::uint32_t run, std::uint64_t step);
+
+  // Copies are held twice before older ones go, and on two hosts if there are two.
+  void on_held(const process& by, std::uint32_t run, const copy_key& what);
+  void on_keep(std::uint32_t run, std::uint64_t step);
+  void on_kept(const process& by, std::uint64_t step);
+  /// All nodes choose the same point, and the newest that the copies of the living allow.
+  void on_point(const process& by, std::span<const recovery_card> cards,
+                const recovery_point& point);
+
+  /// Node 0 writes the results of all runs.
+  void on_outputs(const std::vector<std::string>& summaries);
+  bool has_outputs() const { return has_outputs_; }
+  /// A node knows that they are written, so it may end for good.
+  void on_outputs_known();
+  bool outputs_known() const { return outputs_known_; }
+  std::uint64_t steps_committed() const { return steps_committed_; }
+  std::uint64_t recoveries() const { return recoveries_; }
+
+ private:
+  const reference_run& reference(std::uint32_t run);
+
+  simulation& sim_;
+  std::vector<reference_run> references_;
+  std::map<std::pair<std::uint32_t, copy_key>, std::set<std::uint32_t>> holders_;  ///< processes
+  std::map<std::uint32_t, std::uint64_t> kept_;  ///< by process, step
+  std::map<std::string, std::string> points_;    ///< by the cards
+  bool has_outputs_ = false;
+  bool outputs_known_ = false;
+  std::uint64_t steps_committed_ = 0;
+  std::uint64_t recoveries_ = 0;
+};
+
+}  // namespace rrfp::cluster

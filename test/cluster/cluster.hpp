@@ -1,0 +1,72 @@
+/// A whole cluster in virtual time: its machines, network and disk, the processes of its nodes,
+/// who starts them again, the faults, and the checkers. A seed gives one run.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checks.hpp"
+#include "data_network.hpp"
+#include "disk.hpp"
+#include "network.hpp"
+#include "process.hpp"
+#include "world.hpp"
+
+namespace rrfp::cluster {
+
+/// What a run came to.
+struct outcome {
+  std::string failure;  ///< empty: all checks passed
+  bool is_done = false;
+  std::uint64_t events = 0;
+  std::uint64_t steps = 0;       ///< committed, repeated ones included
+  std::uint64_t recoveries = 0;  ///< agreements on where to go on, the first one included
+  nanoseconds time = 0;
+};
+
+class simulation {
+ public:
+  simulation(scenario drawn, std::FILE* trace);
+
+  outcome run();
+
+  world w;
+  ways paths;
+  data_network data;
+  rendezvous meeting;
+  checkpoint_disk disk;
+  checkers checks;
+
+  void on_process_end(process& p);
+  const process& process_of(std::uint32_t node) const { return *current_[node]; }
+  const process& process_at(std::uint32_t id) const { return *processes_[id]; }
+
+ private:
+  void start(std::uint32_t node);
+  process& add_process(process::identity who);
+  void inject(const fault& f);
+  void cut(const fault& f);
+  void lose_power();
+  bool has_ended() const;
+  void require_result() const;
+
+  // As local_launch.cpp.
+  void poll_launcher();
+
+  std::vector<std::unique_ptr<process>> processes_;
+  std::vector<process*> current_;  ///< by node
+  std::vector<bool> starts_;       ///< by node: will be started
+  std::vector<process*> unreaped_;
+  std::uint32_t restarts_left_ = 0;
+  std::uint32_t launches_ = 0;
+  bool launcher_gives_up_ = false;
+  bool has_launcher_polled_ = false;
+  bool has_power_ = true;
+  std::uint32_t generation_ = 0;
+};
+
+outcome run_scenario(const scenario& c, std::FILE* trace = nullptr);
+
+}  // namespace rrfp::cluster

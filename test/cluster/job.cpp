@@ -1,0 +1,239 @@
+#include "job.hpp"
+
+#include <rrfp/base/step_name.hpp>
+
+#include "cluster.hpp"
+#include "process.hpp"
+#include "session.hpp"
+
+namespace rrfp::cluster {
+
+namespace {
+
+constexpr nanoseconds save_time_max = 2 * s;
+
+mail to_stages(mail_kind kind, std::uint64_t step = 0) {
+  mail m;
+  m.kind = kind;
+  m.step = step;
+  return m;
+}
+
+}  // namespace
+
+job::job(session& on) : on_(on), c_(on.c()), core_(core_options()) {
+  if (!on.setup().from.has_copies()) history_.saved_step = on.setup().first_step;
+}
+
+job_core_options job::core_options() {
+  const auto& from = on_.setup().from;
+  if (from.has_copies()) {
+    decoder in{from.record.bytes};
+    in(history_);
+    RRFP_EXPECT(in.complete(), "the record of a job does not decode");
+    RRFP_EXPECT(history_.steps == from.record.step, "the record is of another step");
+  } else if (on_.setup().first_step != 0) {
+    history_.steps = on_.setup().first_step;
+    history_.is_whole = false;
+  }
+  job_core_options o;
+  o.stages = c_.shape.stages;
+  o.ranks = c_.ranks;
+  o.replicas = c_.replicas;
+  o.first_step = on_.setup().first_step;
+  o.steps = c_.steps;
+  if (c_.saves) o.saves = {c_.saves->every, save_time_max};
+  if (c_.evaluation) o.evaluation = {c_.evaluation->every, c_.evaluation->batches};
+  if (on_.setup().makes_copies)
+    o.copies = {c_.copy_every, from.has_copies(), history_.saved_step,
+                history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
+  o.hang_timeout_s = 60;
+  return o;
+}
+
+void job::feed(job_event::any e) {
+  for (std::optional next{std::move(e)}; next; next = std::exchange(answer_, std::nullopt))
+    for (const auto& action : core_.on(*next, on_.time()))
+      std::visit([this](const auto& a) { carry_out(a); }, action);
+}
+
+void job::read(const mail& m) {
+  if (has_ended_) return;
+  const stage_key stage{m.at.replica, m.at.stage};
+  switch (m.kind) {
+    case mail_kind::state_restored: return feed(job_event::state_restored{});
+    case mail_kind::stage_step_ended:
+      if (step_id{m.step} == step_) outcomes_.try_emplace(stage, outcome{m.values, m.more_values});
+      return feed(job_event::stage_ended{step_id{m.step}, stage});
+    case mail_kind::update_applied: return feed(job_event::update_applied{step_id{m.step}});
+    case mail_kind::snapshot_taken: return feed(job_event::snapshot_taken{m.step});
+    case mail_kind::snapshot_written:
+      if (m.text.empty()) files_.push_back({m.at.stage, m.at.rank, m.offset, m.number});
+      return feed(job_event::snapshot_written{m.step, m.text});
+    case mail_kind::copy_held: return feed(job_event::copy_held{m.step, m.text});
+    case mail_kind::stage_weights:
+      weights_[m.at] = m.values;
+      return feed(job_event::weights_reported{m.at});
+    case mail_kind::stage_progress: return feed(job_event::progress_reported{stage});
+    case mail_kind::failed: return feed(job_event::failed{{m.text, m.how}});
+    default: throw violation("the job got mail for another actor");
+  }
+}
+
+// ---- steps
+
+void job::carry_out(const job_action::restore_state&) {
+  on_.send_to_stages(to_stages(mail_kind::restore_state));
+}
+
+void job::carry_out(const job_action::begin_step& a) {
+  step_ = a.step;
+  outcomes_.clear();
+  on_.send_to_stages(to_stages(mail_kind::begin_step, a.step.value()));
+}
+
+void job::carry_out(const job_action::add_up& a) {
+  RRFP_EXPECT(outcomes_.size() == std::size_t{c_.replicas} * c_.shape.stages,
+              to_string(a.step) + " is added up before all stages have ended it");
+  loss_ = scale_ = 0;
+  for (const auto& [from, o] : outcomes_) {
+    if (!o.losses.empty()) loss_ = mix(loss_, hash_of(o.losses));
+    if (from.replica != replica_id{0}) continue;
+    for (const auto norm : o.norms) scale_ = mix(scale_, norm);
+  }
+  answer(job_event::added_up{a.step});
+}
+
+void job::carry_out(const job_action::apply_update& a) {
+  auto m = to_stages(mail_kind::apply_update, a.step.value());
+  m.number = scale_;
+  on_.send_to_stages(std::move(m));
+}
+
+void job::carry_out(const job_action::finish_step& a) {
+  if (is_evaluation(a.step)) {
+    evaluation_ = mix(evaluation_, loss_);
+    if (++batches_ < c_.evaluation->batches) return;
+    batches_ = 0;
+    history_.evaluations = mix(history_.evaluations, std::exchange(evaluation_, 0));
+    ++history_.evaluations_done;
+    return;
+  }
+  history_.losses = mix(history_.losses, loss_);
+  ++history_.steps;
+  on_.owner().sim().checks.on_committed(on_.setup().run, history_.steps);
+  mail m;
+  m.kind = mail_kind::step_over;
+  m.step = history_.steps;
+  on_.send_to_nodes(m);
+}
+
+// ---- saves
+
+void job::carry_out(const job_action::open_save& a) {
+  files_.clear();
+  if (const auto begun = on_.owner().sim().disk.begin(a.step); !begun)
+    return answer(job_event::save_ended{a.step, begun.message()});
+  answer(job_event::save_opened{a.step});
+}
+
+void job::carry_out(const job_action::take_snapshot& a) {
+  auto m = to_stages(mail_kind::take_snapshot, a.step);
+  m.to = addressee::supervisor;
+  for (std::uint32_t st = 0; st < c_.shape.stages; ++st) {
+    m.at = {replica_id{0}, stage_id{st}, rank_id{0}};
+    on_.send(m);
+  }
+}
+
+void job::carry_out(const job_action::commit_save& a) {
+  RRFP_EXPECT(files_.size() == c_.stage_ranks(), "a save is committed before all have written it");
+  on_.owner().sim().disk.commit(on_.owner(), a.step, files_,
+                                [this, lives = lives_, a](const std::string& failure) {
+                                  if (*lives && !has_ended_)
+                                    feed(job_event::save_ended{a.step, failure});
+                                });
+}
+
+void job::carry_out(const job_action::end_save& a) {
+  on_.owner().note("save of step " + std::to_string(a.step) +
+                   (a.failure.empty() && !a.overdue ? " is complete" : " failed: " + a.failure));
+}
+
+// ---- copies
+
+void job::carry_out(const job_action::copy_state& a) {
+  RRFP_EXPECT(a.step == history_.steps, "a copy is made of another step than the last");
+  auto so_far = history_;
+  so_far.saved_step = core_.last_saved();
+  encoder out;
+  out(so_far);
+  record_ = {a.step, out.take()};
+  auto m = to_stages(mail_kind::copy_state, a.step);
+  m.to = addressee::supervisor;
+  for (std::uint32_t st = 0; st < c_.shape.stages; ++st) {
+    m.at = {replica_id{0}, stage_id{st}, rank_id{0}};
+    on_.send(m);
+  }
+}
+
+void job::carry_out(const job_action::keep_copies& a) {
+  RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
+  on_.owner().sim().checks.on_keep(on_.setup().run, a.step);
+  mail m;
+  m.kind = mail_kind::keep_copies;
+  m.step = record_.step;
+  m.text = record_.bytes;
+  on_.send_to_nodes(m);
+}
+
+void job::carry_out(const job_action::drop_copies& a) {
+  throw violation("no copies of step " + std::to_string(a.step) + ": " + a.failure);
+}
+
+// ---- reports and the end
+
+void job::carry_out(const job_action::report_weights&) {
+  on_.send_to_stages(to_stages(mail_kind::report_weights));
+}
+
+void job::carry_out(const job_action::compare_weights&) {
+  std::vector<symbol> hashes(c_.replicas, 0);
+  for (const auto& [from, state] : weights_)
+    hashes[from.replica.value()] = mix(hashes[from.replica.value()], hash_of(state));
+  for (const auto h : hashes)
+    if (h != hashes[0])
+      return answer(job_event::failed{{"the replicas' weights differ", error_kind::failed}});
+  weights_hash_ = hashes[0];
+  answer(job_event::weights_agree{});
+}
+
+void job::carry_out(const job_action::ask_progress&) {
+  on_.send_to_stages(to_stages(mail_kind::report_progress));
+}
+
+void job::carry_out(const job_action::note_progress&) { on_.owner().note_progress(); }
+
+void job::carry_out(const job_action::set_timer& a) {
+  on_.later(a.ms * ms, [this, lives = lives_, a] {
+    if (!*lives || has_ended_) return;
+    if (a.which == job_timer::watch)
+      feed(job_event::tick{on_.owner().silence()});
+    else
+      feed(job_event::timer_fired{a.which, a.number});
+  });
+}
+
+void job::carry_out(const job_action::end& a) {
+  RRFP_EXPECT(!std::exchange(has_ended_, true), "a job ends twice");
+  mail m;
+  m.kind = mail_kind::job_ended;
+  m.is_good = a.how == job_end::done;
+  m.how = kind_of(a.how).value_or(error_kind::failed);
+  m.text = a.hung ? "the job hangs" : a.message;
+  if (m.is_good)
+    m.values = {weights_hash_, history_.losses, history_.evaluations, history_.is_whole};
+  on_.send_to_nodes(m);
+}
+
+}  // namespace rrfp::cluster

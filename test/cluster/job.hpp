@@ -1,0 +1,90 @@
+/// The job on node 0: what job_actor.cpp and run_totals.cpp do around job_core.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rrfp/job_core/job_core.hpp>
+
+#include "disk.hpp"
+#include "mail.hpp"
+#include "world.hpp"
+
+namespace rrfp::cluster {
+
+class session;
+
+class job {
+ public:
+  explicit job(session& on);
+  ~job() { *lives_ = false; }
+
+  void feed(job_event::any e);
+  void read(const mail& m);
+
+ private:
+  /// What the job has added up, and what it goes on from after a loss.
+  struct history {
+    std::uint64_t steps = 0;
+    symbol losses = 0;
+    symbol evaluations = 0;
+    std::uint64_t evaluations_done = 0;
+    std::uint64_t saved_step = 0;
+    /// The run has not resumed from a checkpoint, which knows nothing of what was added up.
+    bool is_whole = true;
+  };
+  friend auto fields(auto f, history& x) {
+    return f(x.steps, x.losses, x.evaluations, x.evaluations_done, x.saved_step, x.is_whole);
+  }
+  struct outcome {
+    std::vector<symbol> losses;
+    std::vector<symbol> norms;
+  };
+
+  job_core_options core_options();
+  void answer(job_event::any e) { answer_ = std::move(e); }
+  void save_has_ended(const std::string& failure);
+
+  void carry_out(const job_action::restore_state&);
+  void carry_out(const job_action::begin_step& a);
+  void carry_out(const job_action::add_up& a);
+  void carry_out(const job_action::apply_update& a);
+  void carry_out(const job_action::finish_step& a);
+  void carry_out(const job_action::open_save& a);
+  void carry_out(const job_action::take_snapshot& a);
+  void carry_out(const job_action::commit_save& a);
+  void carry_out(const job_action::end_save& a);
+  void carry_out(const job_action::copy_state& a);
+  void carry_out(const job_action::keep_copies& a);
+  void carry_out(const job_action::drop_copies& a);
+  void carry_out(const job_action::report_weights&);
+  void carry_out(const job_action::compare_weights&);
+  void carry_out(const job_action::ask_progress&);
+  void carry_out(const job_action::write_reports&) {}
+  void carry_out(const job_action::note_progress&);
+  void carry_out(const job_action::set_timer& a);
+  void carry_out(const job_action::end& a);
+
+  session& on_;
+  const scenario& c_;
+  history history_;
+  job_core core_;
+  std::optional<job_event::any> answer_;
+  step_id step_;
+  std::map<stage_key, outcome> outcomes_;
+  symbol loss_ = 0;
+  symbol scale_ = 0;
+  symbol evaluation_ = 0;
+  std::uint32_t batches_ = 0;
+  job_record record_;
+  std::map<rank_key, rank_state> weights_;
+  symbol weights_hash_ = 0;
+  std::vector<saved_file> files_;
+  bool has_ended_ = false;
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);
+};
+
+}  // namespace rrfp::cluster

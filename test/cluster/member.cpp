@@ -1,0 +1,266 @@
+#include "member.hpp"
+
+#include "process.hpp"
+
+namespace rrfp::cluster {
+
+using namespace membership_core;
+
+namespace {
+
+std::variant<leader_core, follower_core> core_of(const scenario& c, std::uint32_t node) {
+  core_options o;
+  o.nodes = c.nodes;
+  o.node = node_id{node};
+  o.heartbeat = c.heartbeat;
+  o.node_timeout = c.node_timeout;
+  if (node == 0) return leader_core{std::move(o)};
+  return follower_core{std::move(o)};
+}
+
+/// Pieces are this small so that an exchange has several.
+constexpr std::size_t piece_bytes = 48;
+
+}  // namespace
+
+member::member(process& owner, rendezvous& at, reports to, std::uint32_t version, std::uint64_t key)
+    : owner_(owner),
+      rendezvous_(at),
+      to_(std::move(to)),
+      version_(version),
+      key_(key),
+      core_(core_of(owner.c(), owner.node())) {}
+
+member::~member() { *lives_ = false; }
+
+bool member::leads() const { return owner_.node() == 0; }
+
+void member::begin() {
+  if (leads()) {
+    listens_ = true;
+    rendezvous_.listen([this] { wake(); });
+    feed(event::listening{"rendezvous", owner_.c().hosts[0]});
+  } else {
+    connect_at_ = owner_.local_now();
+  }
+  wake();
+}
+
+// ---- turns
+
+void member::wake(nanoseconds after) {
+  if (ended_) return;
+  const auto at = owner_.w().now() + after;
+  // One that comes sooner serves as well.
+  if (next_turn_ >= owner_.w().now() && next_turn_ <= at) return;
+  next_turn_ = at;
+  owner_.later(after, [this, lives = lives_, number = ++turns_asked_] {
+    if (*lives && number == turns_asked_) one_turn();
+  });
+}
+
+void member::one_turn() {
+  next_turn_ = -1;
+  if (ended_ || connects_) return;
+  feed(event::woke{});
+  if (connect_at_ && owner_.local_now() >= *connect_at_) return connect();
+  for (auto& [id, l] : links_) receive(id, l);
+  while (listens_) {
+    auto wire = rendezvous_.accept();
+    if (!wire) break;
+    open_link(std::move(wire), 1);
+  }
+  for (const auto& e : std::exchange(requests_, {})) feed(e);
+  feed(event::turn{});
+  std::erase_if(links_, [](const auto& l) { return l.second.closed; });
+  if (lost_ && on_lost_ && !leaving_ && !std::exchange(loss_delivered_, true))
+    on_lost_(lost_->message);
+  auto next = owner_.c().heartbeat / 2;
+  if (connect_at_) next = std::clamp<nanoseconds>(*connect_at_ - owner_.local_now(), 0, next);
+  wake(next);
+}
+
+void member::connect() {
+  connect_at_.reset();
+  connects_ = true;
+  rendezvous_.connect(owner_.node(), [this, lives = lives_](auto wire) {
+    // Whoever has gone in the meantime leaves a connection that ends.
+    if (!*lives || ended_) return wire ? wire->close(0) : void();
+    owner_.later(0, [this, lives, wire] {
+      if (!*lives || ended_) return wire ? wire->close(0) : void();
+      connects_ = false;
+      if (wire) {
+        open_link(wire, 0);
+        wire->send(0, claim{version_, key_, owner_.node()}, true);
+      } else {
+        feed(event::unreachable{"cannot connect to the rendezvous"});
+      }
+      wake();
+    });
+  });
+}
+
+void member::open_link(std::shared_ptr<control_connection> wire, int side) {
+  const connection_id id{links_opened_++};
+  wire->end(side).on_arrival = [this] { wake(); };
+  const auto other = wire->end(1 - side).node;
+  links_.try_emplace(id, link{std::move(wire), side});
+  feed(event::opened{id, "node-" + std::to_string(other), owner_.c().hosts[other]});
+}
+
+void member::receive(connection_id id, link& l) {
+  auto& end = l.wire->end(l.side);
+  if (!end.inbox.empty() && !l.refused) feed(event::heard{id});
+  while (!l.closed && !end.inbox.empty()) {
+    const auto next = std::move(end.inbox.front());
+    end.inbox.pop_front();
+    if (!l.refused) take(id, l, *next);
+  }
+  if (!l.closed && end.inbox.empty() && end.has_ended) feed(event::closed{id, "it closed"});
+}
+
+void member::take(connection_id id, link& l, const frame& f) {
+  if (l.admitted) {
+    const auto* const m = std::get_if<any_message>(&f);
+    return feed(event::received{id, m == nullptr ? any_message{malformed{}} : *m});
+  }
+  if (const auto* const said = std::get_if<claim>(&f)) {
+    if (said->key != key_) return feed(event::refused{id, {}, "key refused", false});
+    if (said->version != version_)
+      return feed(event::refused{id, node_id{said->node}, "another version", false});
+    return feed(event::proven{id, node_id{said->node}});
+  }
+  if (std::holds_alternative<accepted>(f)) return feed(event::proven{id, node_id{0}});
+  if (const auto* const no = std::get_if<refused>(&f))
+    return feed(event::refused{id, {}, no->reason, no->for_now});
+  feed(event::garbled{id, "no handshake"});
+}
+
+// ---- what the process asks for
+
+void member::request(event::any e) {
+  requests_.push_back(std::move(e));
+  wake();
+}
+
+void member::exchange(std::string bytes, nanoseconds limit, bool to_node_0) {
+  request(event::contributed{to_node_0, std::make_shared<const std::string>(std::move(bytes)),
+                             limit, owner_.local_now() + limit});
+}
+
+void member::leave() {
+  leaving_ = true;
+  request(event::leave{});
+}
+
+void member::set_status(std::string text) { requests_.push_back(event::status_set{text}); }
+
+void member::on_lost(std::function<void(const std::string&)> callback) {
+  on_lost_ = std::move(callback);
+  wake();
+}
+
+void member::end(std::string reason) {
+  if (std::exchange(ended_, true)) return;
+  ended_ = false;  // the last requests are served first
+  for (const auto& e : std::exchange(requests_, {})) feed(e);
+  feed(event::closing{std::move(reason)});
+  ended_ = true;
+  if (std::exchange(listens_, false)) rendezvous_.stop_listening();
+  for (auto& [id, l] : links_) l.wire->close(l.side);
+  links_.clear();
+}
+
+void member::vanish(bool silently) {
+  if (std::exchange(ended_, true)) return;
+  if (std::exchange(listens_, false)) rendezvous_.stop_listening();
+  for (auto& [id, l] : links_) {
+    if (!silently) l.wire->close(l.side);
+    l.wire->end(l.side).on_arrival = nullptr;
+  }
+}
+
+void member::reset_connections() {
+  for (auto& [id, l] : links_) l.wire->reset();
+}
+
+// ---- what the core decides
+
+void member::feed(const event::any& e) {
+  const auto actions =
+      std::visit([&](auto& core) { return core.on(e, owner_.local_now()); }, core_);
+  for (const auto& a : actions) std::visit([this](const auto& x) { carry_out(x); }, a);
+}
+
+void member::carry_out(const action::connect& a) { connect_at_ = a.at; }
+
+void member::carry_out(const action::admit& a) {
+  auto& l = links_.at(a.connection);
+  if (leads()) l.wire->send(l.side, accepted{}, true);
+  l.admitted = true;
+}
+
+void member::carry_out(const action::refuse& a) {
+  auto& l = links_.at(a.connection);
+  l.wire->send(l.side, refused{a.reason, a.for_now}, true);
+  l.refused = true;
+}
+
+void member::carry_out(const action::send& a) {
+  const bool in_order =
+      std::holds_alternative<goodbye>(a.content) || std::holds_alternative<departed>(a.content);
+  for (const auto id : a.to) {
+    auto& l = links_.at(id);
+    l.wire->send(l.side, a.content, !in_order);
+  }
+}
+
+void member::carry_out(const action::contribute& a) {
+  for (const auto id : a.to) {
+    auto& l = links_.at(id);
+    std::size_t sent = 0;
+    do {
+      deposit d;
+      d.round = a.round;
+      d.node = a.node.value();
+      d.bytes_total = a.bytes->size();
+      d.bytes = a.bytes->substr(sent, piece_bytes);
+      sent += d.bytes.size();
+      l.wire->send(l.side, a.deposit ? any_message{d} : any_message{static_cast<piece>(d)}, false);
+    } while (sent < a.bytes->size());
+  }
+}
+
+void member::carry_out(const action::close& a) {
+  auto& l = links_.at(a.connection);
+  l.wire->close(l.side);
+  l.closed = true;
+}
+
+void member::carry_out(const action::stop_listening&) {
+  if (std::exchange(listens_, false)) rendezvous_.stop_listening();
+}
+
+void member::carry_out(const action::refused_join& a) { owner_.note(a.line); }
+void member::carry_out(const action::gone_early& a) { owner_.note(a.line); }
+
+void member::carry_out(const action::joined& a) {
+  members_ = a.members;
+  to_.joined();
+}
+
+void member::carry_out(const action::lost& a) {
+  if (!leaving_) lost_ = a;
+}
+
+void member::carry_out(const action::left&) { to_.left(); }
+
+void member::carry_out(const action::exchanged& a) {
+  std::vector<std::string> all;
+  for (const auto& one : a.all) all.push_back(*one);
+  to_.exchanged(std::move(all));
+}
+
+void member::carry_out(const action::exchange_failed& a) { to_.exchanged(a.why); }
+
+}  // namespace rrfp::cluster

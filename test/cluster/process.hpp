@@ -1,0 +1,125 @@
+/// One process of a node: what join_command.cpp and training.cpp do around a membership and the
+/// sessions. It may be suspended, and it may be gone at any time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rrfp/base/exit_code.hpp>
+#include <rrfp/recovery_core/recovery_point.hpp>
+
+#include "member.hpp"
+#include "session.hpp"
+
+namespace rrfp::cluster {
+
+class simulation;
+
+class process {
+ public:
+  struct identity {
+    std::uint32_t node = 0;
+    std::uint32_t version = 1;
+    std::uint64_t key = 7;
+  };
+
+  process(simulation& in, std::uint32_t id, identity who);
+  ~process();
+
+  void begin();
+  /// Ends it from outside. `silently`: its machine is gone, too, so nobody sees its connections
+  /// end.
+  void kill(bool silently);
+  void suspend(nanoseconds until);
+  void reset_control();
+
+  bool is_alive() const { return !code_ && !was_killed_; }
+  bool was_killed() const { return was_killed_; }
+  /// The exit code, unless it runs or was killed.
+  std::optional<int> code() const { return code_; }
+  const std::string& last_words() const { return last_words_; }
+
+  std::uint32_t id() const { return id_; }
+  std::uint32_t node() const { return who_.node; }
+  std::string name() const;
+  simulation& sim() { return sim_; }
+  world& w() const;
+  const scenario& c() const;
+  /// Nanoseconds of this machine's clock.
+  nanoseconds local_now() const;
+  nanoseconds resumes_at() const { return std::max(w().now(), suspended_until_); }
+  /// Does the work then, unless the process is gone; not before it resumes.
+  void later(nanoseconds after, std::function<void()> work);
+  void note(const std::string& line) const;
+
+  // For the session.
+  held_copies& copies() { return copies_; }
+  void note_step(std::uint64_t step) { card_.steps = step; }
+  void set_status(const std::string& text) { member_->set_status(text); }
+  void note_progress() { progress_ = local_now(); }
+  nanoseconds silence() const { return local_now() - progress_; }
+  void begin_disk_work() { ++disk_work_; }
+  void end_disk_work() { --disk_work_; }
+
+ private:
+  using bytes_of_all = result<std::vector<std::string>>;
+
+  // One membership: train_as_member().
+  void join(nanoseconds limit);
+  void give_up_joining(const std::string& why, error_kind kind);
+  void on_joined();
+  void exchange(std::string bytes, nanoseconds limit, bool to_node_0,
+                std::function<void(bytes_of_all)> then);
+  /// As exchange, and a failure of any node is one of all.
+  void agree(const result<std::string>& mine, std::function<void(bytes_of_all)> then);
+  void agree_on_point();
+  void wait_for_outputs();
+  void end_membership(int code);
+
+  // The runs: training.
+  bool leads() const { return who_.node == 0; }
+  bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
+  void go_on(recovery_point from);
+  void begin_run(recovery_point from);
+  void agree_on_resume(session_setup setup);
+  void open_session(session_setup setup);
+  void meet();
+  void on_run_ended(const run_end& how);
+  void close_session(run_end how);
+  void finish_run(const run_end& how);
+  int end_with(const run_end& how);
+  int lose(const std::string& why);
+  void exit(int code, const std::string& words);
+
+  simulation& sim_;
+  const std::uint32_t id_;
+  const identity who_;
+  random_source random_;
+  nanoseconds suspended_until_ = 0;
+  nanoseconds progress_ = 0;
+  std::optional<int> code_;
+  std::optional<int> code_when_left_;
+  bool was_killed_ = false;
+  std::string last_words_;
+
+  std::unique_ptr<member> member_;
+  std::uint64_t memberships_ = 0;
+  bool has_joined_ = false;
+  std::function<void(bytes_of_all)> exchanged_;
+  std::uint64_t token_ = 0;
+  std::unique_ptr<session> session_;
+  std::vector<std::unique_ptr<session>> over_;  ///< events under way may still name them
+  std::vector<std::unique_ptr<member>> left_;
+  held_copies copies_;
+  recovery_card card_;
+  std::optional<nanoseconds> lost_at_;
+  std::vector<std::string> finished_;
+  bool written_ = false;
+  std::uint32_t disk_work_ = 0;
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);
+};
+
+}  // namespace rrfp::cluster

@@ -1,0 +1,126 @@
+#include "rank_compute.hpp"
+
+#include <rrfp/base/step_name.hpp>
+
+namespace rrfp::cluster {
+
+rank_compute::rank_compute(const scenario& c, std::uint32_t run, actors::rank_address at,
+                           rank_state initial)
+    : c_(c), run_(run), at_(at), weights_(std::move(initial)) {}
+
+std::string rank_compute::name(const task& t) const {
+  return to_string(step_) + ", replica " + std::to_string(at_.replica.value()) + " stage " +
+         std::to_string(at_.stage.value()) + " rank " + std::to_string(at_.rank.value()) + ", " +
+         to_string(t);
+}
+
+void rank_compute::begin_step(step_id step) {
+  step_ = step;
+  const auto& shape = c_.shape;
+  gradients_.assign(shape.chunks, 0);
+  saved_.assign(std::size_t{shape.chunks} * shape.microbatches, {});
+  next_fold_.assign(shape.chunks, 0);
+  held_.assign(shape.microbatches, 0);
+  slots_ = activations_ = 0;
+  losses_.clear();
+  const auto last = shape.at(virtual_stage_id{shape.virtual_stages() - 1});
+  if (last.stage == at_.stage) losses_.assign(shape.microbatches, 0);
+}
+
+std::optional<symbol> rank_compute::run(const launch& l, symbol input) {
+  std::optional<symbol> output;
+  switch (l.what.kind) {
+    case task_kind::forward: output = forward(l, input); break;
+    case task_kind::backward:
+    case task_kind::backward_weight: output = backward(l.what, input); break;
+    case task_kind::weight: ++at(l.what).pieces; break;
+  }
+  fold(l);
+  return output;
+}
+
+std::optional<symbol> rank_compute::forward(const launch& l, symbol input) {
+  const auto& shape = c_.shape;
+  const auto& t = l.what;
+  auto& kept = at(t);
+  const auto vs = shape.virtual_stage(at_.stage, t.chunk);
+  RRFP_EXPECT(!kept.input, name(t) + ": a second forward");
+  if (l.pass == forward_pass::again) {
+    RRFP_EXPECT(kept.early_input.has_value(), name(t) + ": again without an early pass");
+    input = *kept.early_input;
+  } else if (shape.is_first(vs)) {
+    input = symbols::data(run_, step_, at_.replica, t.mb, at_.rank);
+  }
+  const auto output = symbols::forward(weights_[t.chunk.value()], input);
+  if (l.pass == forward_pass::early) {
+    RRFP_EXPECT(!kept.early_input, name(t) + ": a second early forward");
+    kept.early_input = input;
+    return output;
+  }
+  kept.input = input;
+  ++activations_;
+  if (held_[t.mb.value()]++ == 0) ++slots_;
+  check_memory(t);
+  if (shape.is_last(vs)) {
+    kept.output = output;
+    losses_[t.mb.value()] = output;
+    return std::nullopt;
+  }
+  return l.pass == forward_pass::again ? std::nullopt : std::optional{output};
+}
+
+std::optional<symbol> rank_compute::backward(const task& t, symbol gradient) {
+  const auto& shape = c_.shape;
+  auto& kept = at(t);
+  const auto vs = shape.virtual_stage(at_.stage, t.chunk);
+  RRFP_EXPECT(kept.input.has_value(), name(t) + ": backward before forward");
+  RRFP_EXPECT(!kept.weight_gradient, name(t) + ": a second backward");
+  if (shape.is_last(vs)) gradient = symbols::first_gradient(*kept.output);
+  kept.weight_gradient = symbols::weight_gradient(*kept.input, gradient);
+  if (shape.is_first(vs)) return std::nullopt;
+  return symbols::backward(weights_[t.chunk.value()], *kept.input, gradient);
+}
+
+void rank_compute::fold(const launch& l) {
+  const auto chunk = l.what.chunk;
+  for (std::uint32_t i = 0; i < l.folds.count; ++i) {
+    const task t{l.what.kind, microbatch_id{l.folds.first.value() + i}, chunk};
+    RRFP_EXPECT(t.mb.value() < c_.shape.microbatches, name(t) + ": folds beyond the step");
+    auto& kept = at(t);
+    RRFP_EXPECT(kept.weight_gradient.has_value(), name(t) + ": folds before its backward");
+    RRFP_EXPECT(!kept.is_folded, name(t) + ": contributes twice");
+    RRFP_EXPECT(t.mb.value() == next_fold_[chunk.value()], name(t) + ": folds out of turn");
+    ++next_fold_[chunk.value()];
+    kept.is_folded = true;
+    auto& sum = gradients_[chunk.value()];
+    sum = symbols::fold(sum, *kept.weight_gradient);
+    --activations_;
+    if (--held_[t.mb.value()] == 0) --slots_;
+  }
+}
+
+void rank_compute::check_memory(const task& t) const {
+  const auto& limit = c_.limit;
+  if (limit.slots != 0)
+    RRFP_EXPECT(slots_ <= limit.slots, name(t) + ": holds " + std::to_string(slots_) +
+                                           " slots, expected at most " +
+                                           std::to_string(limit.slots));
+  if (limit.activations != 0)
+    RRFP_EXPECT(activations_ <= limit.activations,
+                name(t) + ": holds " + std::to_string(activations_) +
+                    " activations, expected at most " + std::to_string(limit.activations));
+}
+
+void rank_compute::require_complete() const {
+  for (std::uint32_t chunk = 0; chunk < c_.shape.chunks; ++chunk)
+    RRFP_EXPECT(
+        next_fold_[chunk] == c_.shape.microbatches,
+        name({task_kind::weight, microbatch_id{next_fold_[chunk]}, chunk_id{chunk}}) + ": is lost");
+}
+
+void rank_compute::apply(symbol scale) {
+  for (std::size_t chunk = 0; chunk < weights_.size(); ++chunk)
+    weights_[chunk] = symbols::updated(weights_[chunk], gradients_[chunk], scale);
+}
+
+}  // namespace rrfp::cluster

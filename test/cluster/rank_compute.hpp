@@ -1,0 +1,69 @@
+/// What one rank computes and holds, with symbols for tensors, and what must hold of it: each
+/// microbatch contributes once, gradients are folded in the order of the microbatches, and memory
+/// stays within its limit.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/event.hpp>
+#include <rrfp/transport_core/message_header.hpp>
+
+#include "symbols.hpp"
+#include "world.hpp"
+
+namespace rrfp::cluster {
+
+class rank_compute {
+ public:
+  rank_compute(const scenario& c, std::uint32_t run, actors::rank_address at, rank_state initial);
+
+  void begin_step(step_id step);
+  /// The output of the launch, if it has one. `input`: of an F or B whose input comes from a rank.
+  std::optional<symbol> run(const launch& l, symbol input);
+  /// By microbatch, on the last virtual stage; else empty.
+  std::vector<symbol> losses() const { return losses_; }
+  /// Of the step, by chunk; the step must be complete.
+  const rank_state& gradients() const { return gradients_; }
+  /// The gradients of all replicas, which the update applies.
+  void keep_sum(rank_state sum) { gradients_ = std::move(sum); }
+  void apply(symbol scale);
+
+  const rank_state& state() const { return weights_; }
+  void restore(rank_state state) { weights_ = std::move(state); }
+  /// Throws a violation unless all microbatches are folded.
+  void require_complete() const;
+
+ private:
+  struct saved {
+    std::optional<symbol> early_input;
+    std::optional<symbol> input;   ///< kept for B
+    std::optional<symbol> output;  ///< on the last virtual stage
+    std::optional<symbol> weight_gradient;
+    std::uint32_t pieces = 0;
+    bool is_folded = false;
+  };
+  saved& at(const task& t) { return saved_[c_.shape.index(t.mb, t.chunk)]; }
+  std::string name(const task& t) const;
+  std::optional<symbol> forward(const launch& l, symbol input);
+  std::optional<symbol> backward(const task& t, symbol gradient);
+  void fold(const launch& l);
+  void check_memory(const task& t) const;
+
+  const scenario& c_;
+  const std::uint32_t run_;
+  const actors::rank_address at_;
+  step_id step_;
+  rank_state weights_;
+  rank_state gradients_;
+  std::vector<symbol> losses_;
+  std::vector<saved> saved_;
+  std::vector<std::uint32_t> next_fold_;  ///< by chunk
+  std::vector<std::uint32_t> held_;       ///< by microbatch: chunks between F and fold
+  std::uint32_t slots_ = 0;
+  std::uint32_t activations_ = 0;
+};
+
+}  // namespace rrfp::cluster

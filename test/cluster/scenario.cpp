@@ -1,0 +1,175 @@
+#include "scenario.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace rrfp::cluster {
+
+namespace {
+
+std::string text_of(nanoseconds t) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f ms", static_cast<double>(t) / ms);
+  return text;
+}
+
+void draw_small(scenario& c, random_source& random) {
+  c.nodes = static_cast<std::uint32_t>(random.between(2, 5));
+  c.shape.stages = static_cast<std::uint32_t>(random.between(2, 4));
+  c.shape.microbatches = static_cast<std::uint32_t>(random.between(2, 8));
+  c.steps = static_cast<std::uint64_t>(random.between(2, 7));
+  if (random.one_in(4)) c.ranks = 2;
+  if (random.one_in(4)) c.replicas = 2;
+  if (random.one_in(4)) {
+    c.shape.chunks = 2;
+    c.shape.layout = random.one_in(2) ? placement::v : placement::interleaved;
+  }
+  if (random.one_in(4)) c.runs = 2;
+  const auto parts = c.replicas * c.stage_ranks();
+  c.nodes = std::min(c.nodes, parts);
+  c.copy_every = random.one_in(3) ? 2 : 1;
+}
+
+void draw_dispatch(scenario& c, random_source& random) {
+  constexpr const char* in_rounds[] = {"bf", "bfw", "fb"};
+  constexpr const char* fixed[] = {"one_f_one_b", "gpipe", "zb_h1"};
+  c.policy = in_rounds[random.below(3)];
+  const bool is_linear = c.shape.chunks == 1;
+  if (is_linear && c.shape.microbatches >= c.shape.stages && random.one_in(3)) {
+    c.policy = fixed[random.below(3)];
+    if (random.one_in(2)) c.mode = dispatch_mode::in_order;
+  }
+  c.lookahead = static_cast<std::uint32_t>(random.below(3));
+  if (c.mode == dispatch_mode::in_order) return;
+  if (random.one_in(3)) c.weight_pieces = 2;
+  const auto limit = random.below(4);
+  if (limit == 1) c.limit.slots = static_cast<std::uint32_t>(random.between(1, 6));
+  if (limit == 2)
+    c.limit.activations = static_cast<std::uint32_t>(random.between(c.shape.chunks, 8));
+  if (limit == 1 && random.one_in(2))
+    c.early_forwards = static_cast<std::uint32_t>(random.between(1, 3));
+}
+
+fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) {
+  fault f;
+  constexpr fault_kind kinds[] = {
+      fault_kind::crash,      fault_kind::crash,         fault_kind::crash,
+      fault_kind::crash,      fault_kind::crash_host,    fault_kind::pause,
+      fault_kind::pause,      fault_kind::cut,           fault_kind::isolate,
+      fault_kind::slow_link,  fault_kind::reset_control, fault_kind::break_data,
+      fault_kind::disk_full,  fault_kind::disk_slow,     fault_kind::join_stranger,
+      fault_kind::join_twice, fault_kind::power_loss,
+  };
+  f.kind = kinds[random.below(std::size(kinds))];
+  f.at = random.between(0, horizon);
+  f.node = static_cast<std::uint32_t>(random.below(c.nodes));
+  f.other = static_cast<std::uint32_t>((f.node + random.between(1, c.nodes - 1)) % c.nodes);
+  f.lasts = random.one_in(3) ? random.between(0, 3 * c.node_timeout)
+                             : random.between(0, c.node_timeout / 2);
+  f.detail = random.next();
+  return f;
+}
+
+void draw_faults(scenario& c, random_source& random) {
+  const auto time = c.expected_time();
+  const auto count = random.below(5);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    // The training begins when all have joined; later faults meet what earlier ones have delayed.
+    auto horizon = c.heartbeat * 4 + time;
+    if (random.one_in(3)) horizon += static_cast<nanoseconds>(i) * (c.node_timeout + time);
+    c.faults.push_back(draw_fault(c, random, horizon));
+    if (!random.one_in(4)) continue;
+    // While the nodes recover from this one.
+    auto next = draw_fault(c, random, 0);
+    next.at = c.faults.back().at + random.between(0, c.node_timeout + c.heartbeat * 4);
+    c.faults.push_back(next);
+  }
+  std::sort(c.faults.begin(), c.faults.end(), [](auto& a, auto& b) { return a.at < b.at; });
+}
+
+}  // namespace
+
+nanoseconds scenario::expected_time() const {
+  const auto tasks = shape.chunks * shape.microbatches + shape.stages;
+  return static_cast<nanoseconds>(runs * steps * 3 * tasks) * task_time * 5 / 4;
+}
+
+scenario draw_scenario(std::uint64_t seed, size_kind size) {
+  random_source random{seed, 1};
+  scenario c;
+  c.seed = seed;
+  if (size == size_kind::full) {
+    c.nodes = 8;
+    c.shape = {8, 1, 32, placement::linear};
+    c.steps = 20;
+  } else {
+    draw_small(c, random);
+  }
+  draw_dispatch(c, random);
+  c.task_time = random.between(20, 400) * us;
+  c.heartbeat = random.between(10, 50) * ms;
+  c.node_timeout = c.heartbeat * random.between(4, 10);
+  c.max_restarts = random.one_in(10) ? static_cast<std::uint32_t>(random.below(3)) : 50;
+  if (random.one_in(20)) c.hold = random.between(1, 5) * s;
+  c.restarts = random.one_in(3) ? restart_kind::launcher : restart_kind::loop;
+  if (c.runs == 1 && random.one_in(2))
+    c.saves = {random.below(4), static_cast<std::uint32_t>(random.between(1, 3))};
+  if (random.one_in(3))
+    c.evaluation = {random.below(3), static_cast<std::uint32_t>(random.between(1, 2))};
+  // Some tensors are announced, and some of these wait for others.
+  c.eager_bytes_max = random.one_in(2) ? 1000 : 500;
+  c.inflight_bytes_max = static_cast<std::uint64_t>(random.between(1000, 4000));
+  const auto hosts = random.one_in(2) ? c.nodes : (c.nodes + 1) / 2;
+  for (std::uint32_t n = 0; n < c.nodes; ++n) {
+    c.hosts.push_back("host-" + std::to_string(n * hosts / c.nodes));
+    c.skew.push_back(random.between(0, 3600 * s));
+    c.starts_late.push_back(random.one_in(8) ? random.between(0, 2 * s) : 0);
+  }
+  draw_faults(c, random);
+  return c;
+}
+
+std::string to_string(const fault& f) {
+  const auto node = "node " + std::to_string(f.node);
+  const auto both = node + " and node " + std::to_string(f.other);
+  const auto lasting = " for " + text_of(f.lasts);
+  const auto what = [&]() -> std::string {
+    switch (f.kind) {
+      case fault_kind::crash: return "crash of " + node;
+      case fault_kind::crash_host: return "crash of the host of " + node;
+      case fault_kind::power_loss: return "power loss";
+      case fault_kind::pause: return "pause of " + node + lasting;
+      case fault_kind::cut:
+        return (f.detail % 2 == 0 ? "partition of " + both
+                                  : "no way from " + node + " to node " + std::to_string(f.other)) +
+               lasting;
+      case fault_kind::isolate: return "isolation of " + node + lasting;
+      case fault_kind::slow_link: return "slow link between " + both + lasting;
+      case fault_kind::reset_control: return "reset of the control connection of " + node;
+      case fault_kind::break_data: return "break of the data connection between " + both;
+      case fault_kind::disk_full: return "full disk" + lasting;
+      case fault_kind::disk_slow: return "slow disk" + lasting;
+      case fault_kind::join_stranger: return "a stranger joins as " + node;
+      case fault_kind::join_twice: return "a second " + node + " joins";
+    }
+    return "?";
+  };
+  return text_of(f.at) + ": " + what();
+}
+
+std::string to_string(const scenario& c) {
+  const auto number = [](auto x) { return std::to_string(x); };
+  auto text = "seed " + number(c.seed) + ": " + number(c.nodes) + " nodes, " + number(c.replicas) +
+              " x " + number(c.shape.stages) + " stages of " + number(c.shape.chunks) +
+              " chunks and " + number(c.ranks) + " ranks, " + number(c.shape.microbatches) +
+              " microbatches, " + number(c.runs) + " runs of " + number(c.steps) + " steps, " +
+              std::string{name(c.mode)} + " " + c.policy + ", heartbeat " + text_of(c.heartbeat) +
+              ", timeout " + text_of(c.node_timeout) + ", max_restarts " + number(c.max_restarts) +
+              ", hold " + text_of(c.hold) +
+              (c.restarts == restart_kind::launcher ? ", a launcher" : ", a loop a node");
+  if (c.saves) text += ", saves every " + number(c.saves->every);
+  if (c.evaluation) text += ", evaluations every " + number(c.evaluation->every);
+  return text;
+}
+
+}  // namespace rrfp::cluster

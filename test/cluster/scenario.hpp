@@ -1,0 +1,106 @@
+/// What a seed draws: the job, the machines, and the faults. A shrunk run drops faults from it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <rrfp/schedule/policy_set.hpp>
+
+#include "random_source.hpp"
+
+namespace rrfp::cluster {
+
+/// Virtual time, and everything measured in it.
+using nanoseconds = std::int64_t;
+constexpr nanoseconds us = 1000, ms = 1000 * us, s = 1000 * ms;
+
+enum class fault_kind : std::uint8_t {
+  crash,          ///< of a process
+  crash_host,     ///< of all processes of a machine, without an end of their connections
+  power_loss,     ///< of all machines; what is not synced may be lost
+  pause,          ///< a process is suspended, and resumes
+  cut,            ///< nothing passes from a node to another, or in both directions
+  isolate,        ///< nothing passes between a node and all others
+  slow_link,      ///< messages between two nodes take much longer
+  reset_control,  ///< the control connection of a node breaks
+  break_data,     ///< the data connection between two nodes breaks
+  disk_full,
+  disk_slow,
+  join_stranger,  ///< of another version, or with another key
+  join_twice,     ///< a second process of a node joins
+};
+
+struct fault {
+  fault_kind kind = fault_kind::crash;
+  nanoseconds at = 0;
+  std::uint32_t node = 0;
+  std::uint32_t other = 0;
+  nanoseconds lasts = 0;
+  std::uint64_t detail = 0;
+};
+
+/// As a line of a trace: "120.5 ms: crash of node 3".
+std::string to_string(const fault& f);
+
+/// full: 8 nodes, 8 stages of 32 microbatches, 20 steps. small: of every dimension a little.
+enum class size_kind : std::uint8_t { full, small };
+
+/// Who starts a node again: the launcher of local nodes (one for all), or a loop for each node.
+enum class restart_kind : std::uint8_t { launcher, loop };
+
+struct scenario {
+  std::uint64_t seed = 0;
+  std::uint32_t nodes = 2;
+  std::vector<std::string> hosts;  ///< by node
+  pipeline_shape shape;
+  std::uint32_t ranks = 1;
+  std::uint32_t replicas = 1;
+  std::uint32_t runs = 1;  ///< of the job, one after the other
+  std::uint64_t steps = 1;
+
+  std::string policy;
+  dispatch_mode mode = dispatch_mode::ready;
+  std::uint32_t lookahead = 0;
+  std::uint32_t early_forwards = 0;
+  std::uint32_t weight_pieces = 1;
+  memory_limit limit;
+  nanoseconds task_time = 0;  ///< about
+
+  std::uint32_t max_restarts = 0;
+  std::uint64_t copy_every = 1;
+  nanoseconds hold = 30 * s;
+  struct saving {
+    std::uint64_t every = 0;
+    std::uint32_t keep = 1;
+  };
+  std::optional<saving> saves;
+  struct evaluating {
+    std::uint64_t every = 0;
+    std::uint32_t batches = 1;
+  };
+  std::optional<evaluating> evaluation;
+
+  nanoseconds heartbeat = 0;
+  nanoseconds node_timeout = 0;
+  std::uint64_t eager_bytes_max = 0;
+  std::uint64_t inflight_bytes_max = 0;
+  restart_kind restarts = restart_kind::loop;
+  std::vector<nanoseconds> skew;         ///< of the clocks, by node
+  std::vector<nanoseconds> starts_late;  ///< by node
+  std::vector<fault> faults;
+
+  std::uint32_t stage_ranks() const { return shape.stages * ranks; }
+  node_id node_of(replica_id replica, stage_id stage, rank_id rank) const {
+    const auto at = (replica.value() * shape.stages + stage.value()) * ranks + rank.value();
+    return node_id{at * nodes / (replicas * stage_ranks())};
+  }
+  /// The time that the training takes without faults, roughly.
+  nanoseconds expected_time() const;
+};
+
+scenario draw_scenario(std::uint64_t seed, size_kind size);
+std::string to_string(const scenario& c);
+
+}  // namespace rrfp::cluster
