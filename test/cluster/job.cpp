@@ -45,8 +45,11 @@ job_core_options job::core_options() {
   if (c_.saves) o.saves = {c_.saves->every, save_time_max};
   if (c_.evaluation) o.evaluation = {c_.evaluation->every, c_.evaluation->batches};
   if (on_.setup().makes_copies)
-    o.copies = {c_.copy_every, from.has_copies(), history_.saved_step,
-                history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
+    o.copies = {
+        .every = c_.copy_every,
+        .restores = from.has_copies(),
+        .saved = history_.saved_step,
+        .evaluations = history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
   o.hang_timeout_s = 60;
   return o;
 }
@@ -170,6 +173,7 @@ void job::carry_out(const job_action::copy_state& a) {
   out(so_far);
   record_ = {a.step, out.take()};
   auto m = to_stages(mail_kind::copy_state, a.step);
+  m.number = a.complete;
   m.to = addressee::supervisor;
   for (std::uint32_t st = 0; st < c_.shape.stages; ++st) {
     m.at = {replica_id{0}, stage_id{st}, rank_id{0}};

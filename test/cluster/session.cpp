@@ -56,9 +56,9 @@ std::uint64_t hash_of_bytes(const std::string& bytes) {
   return all;
 }
 
-void held_copies::put(const copy_key& what, std::string copy) {
+void held_copies::put(const copy_key& what, std::string copy, std::uint64_t complete) {
   const auto xxh64 = hash_of_bytes(copy);
-  drop(set.put({what, copy.size(), xxh64}));
+  drop(set.put({what, copy.size(), xxh64}, complete));
   bytes[what] = std::move(copy);
 }
 
@@ -82,6 +82,7 @@ session::session(process& owner, session_setup setup, std::function<void(run_end
       transport_(transport_options()),
       links_(owner.c().nodes),
       fetches_(fetch_limits) {
+  if (setup_.from.has_copies()) owner_.copies().keep(setup_.from.record);
   build();
 }
 
@@ -795,7 +796,7 @@ bool session::run_one(rank_driver& rank, work& w) {
       return true;
     }
     case work::kind::snapshot: take_snapshot(rank, w.step.value()); return true;
-    case work::kind::copy: copy_state(rank, w.step.value()); return true;
+    case work::kind::copy: copy_state(rank, w.step.value(), w.value); return true;
     case work::kind::hashes: {
       mail m;
       m.kind = mail_kind::stage_weights;
@@ -869,14 +870,14 @@ void session::take_snapshot(rank_driver& rank, std::uint64_t step) {
       });
 }
 
-void session::copy_state(rank_driver& rank, std::uint64_t step) {
+void session::copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t complete) {
   rank.is_copying = true;
   const copy_key what{step, rank.key.stage, rank.key.rank};
-  later(random_.between(10 * us, 3 * ms), [this, &rank, what] {
+  later(random_.between(10 * us, 3 * ms), [this, &rank, what, complete] {
     rank.is_copying = false;
     const auto bytes = bytes_of(rank.compute.state());
     if (has_ended_) return;
-    hold(what, bytes);
+    hold(what, bytes, complete);
     run_device(rank);
     settle();
   });
@@ -904,15 +905,15 @@ copy_key key_of(const mail& m) { return {m.step, m.at.stage, rank_id{m.at.replic
 
 }  // namespace
 
-void session::hold(const copy_key& what, std::string bytes) {
+void session::hold(const copy_key& what, std::string bytes, std::uint64_t complete) {
   const auto xxh64 = hash_of_bytes(bytes);
   const auto size = bytes.size();
-  owner_.copies().put(what, std::move(bytes));
+  owner_.copies().put(what, std::move(bytes), complete);
   owner_.sim().checks.on_held(owner_, setup_.run, what);
   const auto buddy = buddy_of_rank(what);
   if (!buddy) return report_held(what, {});
   auto offer = about_copy(mail_kind::copy_offered, what, *buddy);
-  offer.values = {owner_.node(), size, xxh64};
+  offer.values = {owner_.node(), size, xxh64, complete};
   send(std::move(offer));
 }
 
@@ -941,23 +942,24 @@ void session::restore(rank_driver& rank) {
   if (owner_.copies().bytes.contains(what)) return finish(true);
   const auto source = setup_.from.copies.find(what);
   if (source == setup_.from.copies.end()) return finish(false);
-  begin_fetch(what, source->second.node, source->second.bytes, source->second.xxh64, finish);
+  begin_fetch(what, source->second.node, source->second.bytes,
+              {source->second.xxh64, what.step}, finish);
 }
 
 void session::on_copy_offered(const mail& m) {
   const auto what = key_of(m);
   begin_fetch(what, node_id{static_cast<std::uint32_t>(m.values.at(0))}, m.values.at(1),
-              m.values.at(2), [this, what](bool is_there) {
+              {m.values.at(2), m.values.at(3)}, [this, what](bool is_there) {
                 report_held(what, is_there ? "" : "the copy was not received");
               });
 }
 
 void session::begin_fetch(const copy_key& what, node_id from, std::uint64_t bytes,
-                          std::uint64_t xxh64, std::function<void(bool)> done) {
+                          expected_copy expected, std::function<void(bool)> done) {
   fetch_receivers_[what].push_back(std::move(done));
   if (fetches_.is_under_way(what)) return;
   fetched_[what] = {};
-  fetch_hashes_[what] = xxh64;
+  expected_[what] = expected;
   ask(fetches_.begin(what, from, bytes));
 }
 
@@ -992,10 +994,11 @@ void session::on_copy_piece(const mail& m) {
     case copy_fetches::verdict::missing: break;
   }
   auto bytes = std::move(fetched_.extract(what).mapped());
-  const auto is_whole = verdict == copy_fetches::verdict::last &&
-                        hash_of_bytes(bytes) == fetch_hashes_.extract(what).mapped();
+  const auto expected = expected_.extract(what).mapped();
+  const auto is_whole =
+      verdict == copy_fetches::verdict::last && hash_of_bytes(bytes) == expected.xxh64;
   if (is_whole) {
-    owner_.copies().put(what, std::move(bytes));
+    owner_.copies().put(what, std::move(bytes), expected.complete);
     owner_.sim().checks.on_held(owner_, setup_.run, what);
   }
   const auto receivers = std::move(fetch_receivers_.extract(what).mapped());

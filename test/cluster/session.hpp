@@ -30,7 +30,7 @@ struct held_copies {
   copy_set set;
   std::map<copy_key, std::string> bytes;
 
-  void put(const copy_key& what, std::string copy);
+  void put(const copy_key& what, std::string copy, std::uint64_t complete);
   void keep(job_record r);
   void clear() { *this = {}; }
 
@@ -184,19 +184,24 @@ class session final : public data_port, event_sink {
   void finish_task(rank_driver& rank);
   bool reduce(rank_driver& rank, work& w);
   void take_snapshot(rank_driver& rank, std::uint64_t step);
-  void copy_state(rank_driver& rank, std::uint64_t step);
+  void copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t complete);
   std::uint32_t group_of_stage(const rank_key& at) const;
   std::uint32_t group_of_replicas(const rank_key& at) const;
 
   // Copies.
   std::optional<node_id> buddy_of_rank(const copy_key& what) const;
-  void hold(const copy_key& what, std::string bytes);
+  void hold(const copy_key& what, std::string bytes, std::uint64_t complete);
   void report_held(const copy_key& what, const std::string& failure);
   void restore(rank_driver& rank);
   void on_copy_offered(const mail& m);
   void on_fetch_copy(const mail& m);
   void on_copy_piece(const mail& m);
-  void begin_fetch(const copy_key& what, node_id from, std::uint64_t bytes, std::uint64_t xxh64,
+  /// Of a copy that is fetched; `complete`: as copy_set::put().
+  struct expected_copy {
+    std::uint64_t xxh64 = 0;
+    std::uint64_t complete = 0;
+  };
+  void begin_fetch(const copy_key& what, node_id from, std::uint64_t bytes, expected_copy expected,
                    std::function<void(bool)> done);
   void ask(const std::vector<copy_fetches::request>& requests);
 
@@ -222,7 +227,7 @@ class session final : public data_port, event_sink {
   nanoseconds local_last_ = 0;
   copy_fetches fetches_;
   std::map<copy_key, std::string> fetched_;
-  std::map<copy_key, std::uint64_t> fetch_hashes_;
+  std::map<copy_key, expected_copy> expected_;
   std::map<copy_key, std::vector<std::function<void(bool)>>> fetch_receivers_;
   bool watches_ = false;    ///< from now on failures of connections are reported
   bool has_ended_ = false;  ///< the node's actors are gone
