@@ -184,7 +184,7 @@ class cluster {
 TEST_CASE("whatever nodes drop, a step that is left somewhere can still be chosen") {
   std::uint64_t recoveries = 0;
   std::uint64_t begun_again = 0;
-  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
     INFO("seed " << seed);
     random_source random{seed};
     const auto nodes = 1 + static_cast<std::uint32_t>(below(random, 5));
@@ -193,9 +193,9 @@ TEST_CASE("whatever nodes drop, a step that is left somewhere can still be chose
     recoveries += c.recoveries();
     begun_again += c.begun_again();
   }
-  CHECK(recoveries == 18000);
-  CHECK(begun_again > 1000);
-  CHECK(begun_again < 12000);
+  CHECK(recoveries == 6000);
+  CHECK(begun_again > 300);
+  CHECK(begun_again < 4000);
 }
 
 }  // namespace rrfp
