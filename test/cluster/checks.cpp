@@ -95,7 +95,7 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
   // What the living hold, as far as the checkers have seen.
   std::uint64_t newest = 0;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {
-    const auto& p = sim_.process_of(n);
+    const auto& p = sim_.partner_of(by, n);
     if (cards[n].finished.size() == run) newest = std::max(newest, kept_[p.id()]);
   }
   if (newest <= point.record.step) return;
@@ -104,7 +104,7 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
       const auto& by_processes = holders_[{run, {newest, stage_id{st}, rank_id{r}}}];
       bool is_held = false;
       for (std::uint32_t n = 0; n < c.nodes; ++n)
-        is_held |= by_processes.contains(sim_.process_of(n).id());
+        is_held |= by_processes.contains(sim_.partner_of(by, n).id());
       if (!is_held) return;
     }
   throw violation("the job goes on after step " + std::to_string(point.record.step) +

@@ -84,6 +84,12 @@ process& simulation::add_process(process::identity who) {
   return *processes_.back();
 }
 
+const process& simulation::partner_of(const process& p, std::uint32_t node) const {
+  for (const auto& other : processes_)
+    if (other->node() == node && other->token() == p.token()) return *other;
+  throw violation(p.name() + " has joined without node " + std::to_string(node));
+}
+
 void simulation::start(std::uint32_t node) {
   starts_[node] = false;
   if (!has_power_ || (current_[node] != nullptr && current_[node]->is_alive())) return;
@@ -195,6 +201,7 @@ void simulation::lose_power() {
   has_power_ = false;
   ++generation_;
   for (auto& p : processes_) p->kill(true);
+  while (const auto waits = meeting.accept()) waits->reset();
   disk.crash();
   restarts_left_ = w.c.max_restarts;
   launcher_gives_up_ = false;

@@ -40,7 +40,8 @@ class simulation {
   checkers checks;
 
   void on_process_end(process& p);
-  const process& process_of(std::uint32_t node) const { return *current_[node]; }
+  /// The process of the node that has joined with `p`.
+  const process& partner_of(const process& p, std::uint32_t node) const;
   const process& process_at(std::uint32_t id) const { return *processes_[id]; }
 
  private:

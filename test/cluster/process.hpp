@@ -44,6 +44,8 @@ class process {
 
   std::uint32_t id() const { return id_; }
   std::uint32_t node() const { return who_.node; }
+  /// Of its membership; equal for all its members.
+  std::uint64_t token() const { return token_; }
   std::string name() const;
   simulation& sim() { return sim_; }
   world& w() const;

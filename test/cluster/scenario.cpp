@@ -50,6 +50,26 @@ void draw_dispatch(scenario& c, random_source& random) {
     c.early_forwards = static_cast<std::uint32_t>(random.between(1, 3));
 }
 
+/// A launcher starts all nodes on its own machine, so nothing between them breaks.
+fault_kind on_one_machine(fault_kind k) {
+  switch (k) {
+    case fault_kind::crash_host: return fault_kind::crash;
+    case fault_kind::cut:
+    case fault_kind::isolate:
+    case fault_kind::slow_link:
+    case fault_kind::reset_control:
+    case fault_kind::break_data: return fault_kind::pause;
+    case fault_kind::crash:
+    case fault_kind::power_loss:
+    case fault_kind::pause:
+    case fault_kind::disk_full:
+    case fault_kind::disk_slow:
+    case fault_kind::join_stranger:
+    case fault_kind::join_twice: return k;
+  }
+  return k;
+}
+
 fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) {
   fault f;
   constexpr fault_kind kinds[] = {
@@ -61,6 +81,7 @@ fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) 
       fault_kind::join_twice, fault_kind::power_loss,
   };
   f.kind = kinds[random.below(std::size(kinds))];
+  if (c.restarts == restart_kind::launcher) f.kind = on_one_machine(f.kind);
   f.at = random.between(0, horizon);
   f.node = static_cast<std::uint32_t>(random.below(c.nodes));
   f.other = static_cast<std::uint32_t>((f.node + random.between(1, c.nodes - 1)) % c.nodes);
@@ -119,7 +140,8 @@ scenario draw_scenario(std::uint64_t seed, size_kind size) {
   // Some tensors are announced, and some of these wait for others.
   c.eager_bytes_max = random.one_in(2) ? 1000 : 500;
   c.inflight_bytes_max = static_cast<std::uint64_t>(random.between(1000, 4000));
-  const auto hosts = random.one_in(2) ? c.nodes : (c.nodes + 1) / 2;
+  const auto several = random.one_in(2) ? c.nodes : (c.nodes + 1) / 2;
+  const auto hosts = c.restarts == restart_kind::launcher ? 1 : several;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {
     c.hosts.push_back("host-" + std::to_string(n * hosts / c.nodes));
     c.skew.push_back(random.between(0, 3600 * s));

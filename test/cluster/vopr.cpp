@@ -145,6 +145,7 @@ int main(int argc, char** argv) {
       return usage(what);
   }
   std::signal(SIGABRT, on_abort);
+  std::signal(SIGSEGV, on_abort);
   if (!o.log.empty()) {
     std::ifstream in{o.log};
     std::string word;
