@@ -1,6 +1,7 @@
 /// The copies of this node on their way: to a buddy while the run trains, and back to where they
 /// are missing when it begins after a loss.
-/// copy_fetches decides which piece is asked for. At the end of a session, what is under way is dropped.
+/// copy_fetches decides which piece is asked for. At the end of a session, what is under way is
+/// dropped.
 #pragma once
 
 #include <functional>

@@ -549,7 +549,7 @@ void add_recovery(std::vector<key>& table) {
   keys.integer(
       "every", &o::every, {1, count_max}, "steps",
       "Number of steps between two copies of the state in the memory of the nodes. After a "
-      "loss the job goes on from the newest one.");
+      "loss the job resumes from the newest one.");
   keys.number("hold_s", &o::hold_s, {0.1, 86400}, "s",
               "Maximum time that the other nodes wait for the replacement of a lost one.");
 }

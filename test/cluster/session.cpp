@@ -942,8 +942,8 @@ void session::restore(rank_driver& rank) {
   if (owner_.copies().bytes.contains(what)) return finish(true);
   const auto source = setup_.from.copies.find(what);
   if (source == setup_.from.copies.end()) return finish(false);
-  begin_fetch(what, source->second.node, source->second.bytes,
-              {source->second.xxh64, what.step}, finish);
+  begin_fetch(what, source->second.node, source->second.bytes, {source->second.xxh64, what.step},
+              finish);
 }
 
 void session::on_copy_offered(const mail& m) {

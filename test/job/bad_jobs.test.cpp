@@ -141,7 +141,7 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"[quota]",
        "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
        "eval, train, "
-       "jitter, cost, machine, images, device, transport, checkpoint, run"},
+       "jitter, cost, machine, images, device, transport, checkpoint, recovery, run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
       {"\"pipeline.stages\" = 4",

@@ -1,6 +1,5 @@
 #include <rrfp/job_core/job_core.hpp>
 
-#include <cmath>
 #include <utility>
 
 #include <rrfp/base/step_name.hpp>
@@ -259,8 +258,8 @@ job_phase job_core::after(const job_event::tick& e) {
     if (next == job_phase::ended) return next;
   }
   if (copies_ && now_ - copies_->began > options_.copies->time_max)
-    give_up_copies("not held within " +
-                   std::to_string(std::llround(seconds(options_.copies->time_max))) + " s");
+    give_up_copies("not held within " + std::to_string(options_.copies->time_max / 1'000'000'000) +
+                   " s");
   // Not a hang: a slow disk has its own limit (saving::time_max), and demands may come late.
   if (next == job_phase::waiting_to_save || next == job_phase::finishing_save ||
       next == job_phase::idle)
