@@ -224,6 +224,10 @@ int launch_nodes(const command_options& options, const job::job& j,
                 places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
                 how_it_ended(nodes[n]));
   };
+  const auto is_over = [&] {
+    return j.recovery.max_restarts > 0 &&
+           std::any_of(nodes.begin(), nodes.end(), [](const child& n) { return n.ended_well(); });
+  };
   int forwarded = 0;  ///< interrupts sent to node 0
   bool others_interrupted = false;
   bool one_left = false;
@@ -235,6 +239,9 @@ int launch_nodes(const command_options& options, const job::job& j,
   while (count_alive() > 0) {
     std::this_thread::sleep_for(poll_period);
     const auto failed = reap(nodes);
+    // A node ends with 0 after node 0 has written the outputs: the job needs no other node.
+    const bool is_done = is_over();
+    if (is_done && !deadline) deadline = clock::now() + end_limit;
     if (failed && may_restart(nodes) && restarts_left > 0 && !first && !deadline &&
         forwarded == 0) {
       for (std::uint32_t n = 0; n < nodes.size() && restarts_left > 0; ++n) {
@@ -243,8 +250,6 @@ int launch_nodes(const command_options& options, const job::job& j,
         if (start(n)) --restarts_left;
       }
     }
-    // Once node 0 is done, the job needs no other node.
-    const bool is_done = j.recovery.max_restarts > 0 && nodes[0].ended_well();
     if (failed && !first && !is_done) first = first_not_alive(nodes, *failed);
     if (first && !std::exchange(failure_seen, true)) {
       // A node that ends because another one was lost reports that loss itself.
@@ -276,7 +281,7 @@ int launch_nodes(const command_options& options, const job::job& j,
   interrupts.on_report(nullptr);
 
   if (interrupts.interrupted()) return exit_interrupted;
-  if (j.recovery.max_restarts > 0 && nodes[0].ended_well()) return exit_done;
+  if (is_over()) return exit_done;
   const auto killed =
       std::find_if(nodes.begin(), nodes.end(), [](const child& n) { return n.was_killed; });
   if (!first && killed == nodes.end())

@@ -9,7 +9,7 @@ using namespace rrfp::actors;
 
 template <class Message>
 std::string encoded(Message& m) {
-  encoder out;
+  rrfp::encoder out;
   out(m);
   return out.take();
 }
@@ -17,13 +17,13 @@ std::string encoded(Message& m) {
 template <class Message>
 void read(std::string_view bytes) {
   Message m;
-  decoder in{bytes};
+  rrfp::decoder in{bytes};
   in(m);
   if (!in.complete()) return;
   const auto once = encoded(m);
   rrfp::fuzz::promise(once.size() == bytes.size(), "a message has the size of its bytes");
   Message again;
-  decoder second{once};
+  rrfp::decoder second{once};
   second(again);
   rrfp::fuzz::promise(second.complete() && encoded(again) == once,
                       "a message is read as it was written");
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto mail = rrfp::fuzz::text_of(data, size);
   constexpr std::size_t code_at = 13, fields_at = 14;
   if (mail.size() < fields_at) return 0;
-  decoder in{mail.substr(0, fields_at)};
+  rrfp::decoder in{mail.substr(0, fields_at)};
   actor_address to;
   message_code code{};
   in(to, code);
