@@ -62,7 +62,11 @@ bool simulation::has_ended() const {
   if (!has_power_) return false;
   for (std::uint32_t n = 0; n < w.c.nodes; ++n)
     if (starts_[n] || (current_[n] != nullptr && current_[n]->is_alive())) return false;
-  return true;
+  if (w.c.restarts == restart_kind::loop || launcher_gives_up_) return true;
+  // The launcher looks at them first.
+  return std::all_of(current_.begin(), current_.end(), [](const auto* p) {
+    return p != nullptr && p->code() && *p->code() == exit_done;
+  });
 }
 
 /// Unless the job has a limit that faults may exceed, it must be done.
@@ -71,6 +75,7 @@ void simulation::require_result() const {
   std::string words;
   for (const auto* p : current_)
     if (p->code()) words += "; " + p->name() + ": " + p->last_words();
+  if (launcher_gives_up_) words += "; the launcher says which node has ended";
   const bool may_give_up = w.c.max_restarts < 50 || w.c.hold < 30 * s;
   RRFP_EXPECT(may_give_up, "the job ended without a result" + words);
   RRFP_EXPECT(!words.empty(), "the job ended without a word");

@@ -1,5 +1,7 @@
 #include "disk.hpp"
 
+#include <algorithm>
+
 #include <rrfp/base/codec.hpp>
 
 #include "process.hpp"
@@ -93,6 +95,14 @@ void checkpoint_disk::continue_commit(process& by, std::shared_ptr<commit_state>
     bool is_done = files_.carry_out(o, of->manifest);
     if (std::holds_alternative<op::write_manifest>(o) && is_full()) is_done = false;
     if (const auto* const r = std::get_if<op::rename>(&o)) is_done |= r->failure.empty();
+    // A crash may come between any two operations.
+    const auto steps = checkpoint::steps_of(files_.live().names());
+    RRFP_EXPECT(last_saved_ == 0 ||
+                    std::any_of(steps.begin(), steps.end(),
+                                [&](auto step) { return step >= last_saved_ && verify(step); }),
+                "no checkpoint is left of step " + std::to_string(last_saved_) +
+                    ", which was saved, while that of step " + std::to_string(of->step) +
+                    " is saved");
     if (is_done) return continue_commit(by, of);
     by.end_disk_work();
     of->done("a file operation failed");
@@ -134,6 +144,12 @@ std::optional<checkpoint_disk::found> checkpoint_disk::find_newest() {
   RRFP_EXPECT(last_saved_ == 0,
               "the checkpoint of step " + std::to_string(last_saved_) + " is lost");
   return std::nullopt;
+}
+
+std::uint64_t checkpoint_disk::newest_step() const {
+  for (const auto step : checkpoint::steps_of(files_.live().names()))
+    if (verify(step)) return step;
+  return 0;
 }
 
 void checkpoint_disk::crash() {

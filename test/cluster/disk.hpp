@@ -44,6 +44,8 @@ class checkpoint_disk {
   std::optional<found> find_newest();
   /// The checkpoint of this step, if it is intact.
   std::optional<found> find(std::uint64_t step) const { return verify(step); }
+  /// The newest step that has an intact checkpoint; 0: none.
+  std::uint64_t newest_step() const;
   /// All machines lose power.
   void crash();
   void fill(nanoseconds until) { full_until_ = until; }

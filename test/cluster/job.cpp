@@ -1,5 +1,7 @@
 #include "job.hpp"
 
+#include <algorithm>
+
 #include <rrfp/base/step_name.hpp>
 
 #include "cluster.hpp"
@@ -48,7 +50,7 @@ job_core_options job::core_options() {
     o.copies = {
         .every = c_.copy_every,
         .restores = from.has_copies(),
-        .saved = history_.saved_step,
+        .saved = std::max(history_.saved_step, on_.owner().sim().disk.newest_step()),
         .evaluations = history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
   o.hang_timeout_s = 60;
   return o;

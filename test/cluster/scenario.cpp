@@ -59,13 +59,13 @@ fault_kind on_one_machine(fault_kind k) {
     case fault_kind::slow_link:
     case fault_kind::reset_control:
     case fault_kind::break_data: return fault_kind::pause;
+    case fault_kind::join_twice: return fault_kind::join_stranger;
     case fault_kind::crash:
     case fault_kind::power_loss:
     case fault_kind::pause:
     case fault_kind::disk_full:
     case fault_kind::disk_slow:
-    case fault_kind::join_stranger:
-    case fault_kind::join_twice: return k;
+    case fault_kind::join_stranger: return k;
   }
   return k;
 }

@@ -161,9 +161,9 @@ void session::start() {
   watches_ = true;
 }
 
-void session::later(nanoseconds after, std::function<void()> work) {
-  owner_.later(after, [lives = lives_, work = std::move(work)] {
-    if (*lives) work();
+void session::later(nanoseconds after, std::function<void()> then) {
+  owner_.later(after, [lives = lives_, then = std::move(then)] {
+    if (*lives) then();
   });
 }
 
