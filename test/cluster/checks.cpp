@@ -72,7 +72,9 @@ void checkers::on_keep(std::uint32_t run, std::uint64_t step) {
     }
 }
 
-void checkers::on_kept(const process& by, std::uint64_t step) { kept_[by.id()] = step; }
+void checkers::on_kept(const process& by, std::uint32_t run, std::uint64_t step) {
+  kept_[{run, by.id()}] = step;
+}
 
 void checkers::on_point(const process& by, std::span<const recovery_card> cards,
                         const recovery_point& point) {
@@ -96,7 +98,7 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
   std::uint64_t newest = 0;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {
     const auto& p = sim_.partner_of(by, n);
-    if (cards[n].finished.size() == run) newest = std::max(newest, kept_[p.id()]);
+    if (cards[n].finished.size() == run) newest = std::max(newest, kept_[{run, p.id()}]);
   }
   if (newest <= point.record.step) return;
   for (std::uint32_t st = 0; st < c.shape.stages; ++st)

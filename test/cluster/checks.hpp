@@ -33,7 +33,7 @@ class checkers {
   // Copies are held twice before older ones go, and on two hosts if there are two.
   void on_held(const process& by, std::uint32_t run, const copy_key& what);
   void on_keep(std::uint32_t run, std::uint64_t step);
-  void on_kept(const process& by, std::uint64_t step);
+  void on_kept(const process& by, std::uint32_t run, std::uint64_t step);
   /// All nodes choose the same point, and the newest that the copies of the living allow.
   void on_point(const process& by, std::span<const recovery_card> cards,
                 const recovery_point& point);
@@ -53,8 +53,8 @@ class checkers {
   simulation& sim_;
   std::vector<reference_run> references_;
   std::map<std::pair<std::uint32_t, copy_key>, std::set<std::uint32_t>> holders_;  ///< processes
-  std::map<std::uint32_t, std::uint64_t> kept_;  ///< by process, step
-  std::map<std::string, std::string> points_;    ///< by the cards
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> kept_;  ///< by run and process
+  std::map<std::string, std::string> points_;                              ///< by the cards
   bool has_outputs_ = false;
   bool outputs_known_ = false;
   std::uint64_t steps_committed_ = 0;

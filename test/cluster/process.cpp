@@ -309,7 +309,9 @@ void process::meet() {
 }
 
 void process::on_run_ended(const run_end& how) {
-  later(random_.between(0, 100 * us), [this, how] {
+  later(random_.between(1 * us, 100 * us), [this, how] {
+    // The run may end elsewhere before this node knows that all have met.
+    if (exchanged_) return on_run_ended(how);
     member_->on_lost(nullptr);
     if (how.how == job_end::node_lost) return close_session(how);
     exchange({}, finish_limit, true, [this, how](const bytes_of_all&) {

@@ -470,7 +470,7 @@ void session::read_as_node(const mail& m) {
     case mail_kind::step_over: return owner_.note_step(m.step);
     case mail_kind::keep_copies: {
       owner_.copies().keep({m.step, m.text});
-      return owner_.sim().checks.on_kept(owner_, m.step);
+      return owner_.sim().checks.on_kept(owner_, setup_.run, m.step);
     }
     case mail_kind::copy_offered: return on_copy_offered(m);
     case mail_kind::fetch_copy: return on_fetch_copy(m);
