@@ -49,22 +49,25 @@ actors::join_hooks hooks_of(const join_options& join, std::string description,
 }
 
 /// As actors::join_job(). After a loss, a node that has not noticed it yet refuses to let others
-/// join, so each tries again, for recovery.hold_s in all.
+/// join, also the replacement, so each tries again: for recovery.hold_s in all, or, in a process
+/// that has just started, for transport.join_timeout_s.
 result<actors::joined_job> join_nodes(job::job j, const join_options& join,
                                       const actors::launch_place& place,
                                       const std::string& description, const training& course,
                                       const std::stop_token& stop) {
   using seconds = std::chrono::duration<double>;
   constexpr std::chrono::milliseconds pause{100};
+  const bool is_new = course.loss().empty();
+  const auto since = is_new ? std::chrono::steady_clock::now() : course.lost_at();
+  const auto limit = is_new ? j.transport.join_timeout_s : j.recovery.hold_s;
   for (;;) {
-    const bool again = !course.loss().empty();
     const auto left = [&] {
-      return j.recovery.hold_s -
-             seconds{std::chrono::steady_clock::now() - course.lost_at()}.count();
+      return limit - seconds{std::chrono::steady_clock::now() - since}.count();
     };
-    if (again) j.transport.join_timeout_s = std::max(left(), seconds{pause}.count());
+    j.transport.join_timeout_s = std::max(left(), seconds{pause}.count());
     auto joined = actors::join_job(j, place, hooks_of(join, description, stop));
-    if (joined || !again || joined.failure().kind != error_kind::node_lost || left() <= 0)
+    if (joined || j.recovery.max_restarts == 0 || joined.failure().kind != error_kind::node_lost ||
+        left() <= 0)
       return joined;
     std::this_thread::sleep_for(pause);
   }
