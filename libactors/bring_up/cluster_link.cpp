@@ -167,6 +167,8 @@ void cluster_link::watch(const caf::actor& watcher) {
   {
     const std::lock_guard lock{mutex_};
     watcher_ = watcher;
+    if (watcher_ && !unreachable_.empty())
+      post(watcher_, node_unreachable{std::exchange(unreachable_, {})});
   }
   if (!watcher) return cluster_.members->on_lost(nullptr);
   cluster_.members->on_lost([this, watcher](node_id n, std::string why) {
@@ -177,7 +179,10 @@ void cluster_link::watch(const caf::actor& watcher) {
 
 void cluster_link::report_unreachable(std::string why) {
   const std::lock_guard lock{mutex_};
-  if (watcher_) post(watcher_, node_unreachable{std::move(why)});
+  if (watcher_)
+    post(watcher_, node_unreachable{std::move(why)});
+  else if (unreachable_.empty())
+    unreachable_ = std::move(why);
 }
 
 std::string cluster_link::finish(trace_recorder* trace) {

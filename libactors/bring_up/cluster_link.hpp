@@ -81,6 +81,7 @@ class cluster_link {
   result<std::string> connected_ = std::string{};
   std::mutex mutex_;
   caf::actor watcher_;
+  std::string unreachable_;  ///< what was reported before there was a watcher; empty: nothing
 };
 
 }  // namespace rrfp::actors
