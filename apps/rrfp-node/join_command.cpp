@@ -60,16 +60,16 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
   const bool is_new = course.loss().empty();
   const auto since = is_new ? std::chrono::steady_clock::now() : course.lost_at();
   const auto limit = is_new ? j.transport.join_timeout_s : j.recovery.hold_s;
-  for (;;) {
+  for (j.transport.join_timeout_s = limit;;) {
     const auto left = [&] {
       return limit - seconds{std::chrono::steady_clock::now() - since}.count();
     };
-    j.transport.join_timeout_s = std::max(left(), seconds{pause}.count());
     auto joined = actors::join_job(j, place, hooks_of(join, description, stop));
     if (joined || j.recovery.max_restarts == 0 || joined.failure().kind != error_kind::node_lost ||
         left() <= 0)
       return joined;
     std::this_thread::sleep_for(pause);
+    j.transport.join_timeout_s = std::max(left(), seconds{pause}.count());
   }
 }
 
