@@ -14,7 +14,7 @@ namespace rrfp::data {
 
 namespace {
 
-struct document {
+struct document_span {
   std::uint64_t begin = 0;
   std::uint32_t tokens = 0;
 };
@@ -26,7 +26,7 @@ struct part {
   std::uint64_t first = 0;
   std::uint64_t samples = 0;
   /// Documents in use; empty: the samples are windows.
-  std::vector<document> documents;
+  std::vector<document_span> documents;
 };
 
 class token_set final : public sample_set {

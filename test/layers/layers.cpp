@@ -231,10 +231,12 @@ class reader {
   explicit reader(fs::path root) : root_(std::move(root)) {}
 
   std::vector<std::string> read() {
+    std::set<fs::path> files;
     for (const auto folder : product_folders)
       if (fs::exists(root_ / folder))
         for (const auto& entry : fs::recursive_directory_iterator(root_ / folder))
-          if (entry.is_regular_file() && is_source(entry.path())) read_file(entry.path());
+          if (entry.is_regular_file() && is_source(entry.path())) files.insert(entry.path());
+    for (const auto& file : files) read_file(file);
     std::sort(found_.begin(), found_.end());
     return found_;
   }
@@ -245,11 +247,13 @@ class reader {
     file_ = path.lexically_relative(root_).generic_string();
     owner_ = owner_of(file_);
     line_ = 0;
+    is_private_ = false;
     if (owner_.empty()) return report("belongs to no layer");
     std::ifstream in{path};
     for (std::string text; std::getline(in, text);) {
       ++line_;
       check_calls(text);
+      check_private_type(text);
       std::smatch match;
       if (!std::regex_search(text, match, include)) continue;
       const inclusion i{match[2], match[1] == "\""};
@@ -265,6 +269,21 @@ class reader {
     for (const auto& parser : guarded_parsers)
       if (code.find(parser.call) != std::string::npos && !file_.starts_with(parser.allowed_in))
         report("calls a parser without a depth limit: expected " + std::string{parser.instead});
+  }
+
+  /// A unity build compiles several sources as one, so the types in their unnamed namespaces must
+  /// have different names; which sources share a unit depends on the preset.
+  void check_private_type(const std::string& text) {
+    static const std::regex type{R"(^(?:struct|class|enum class) (\w+)(?: final)?(?: :.*)? \{)"};
+    if (text == "namespace {") is_private_ = true;
+    if (text == "}  // namespace") is_private_ = false;
+    std::smatch match;
+    if (!is_private_ || !std::regex_search(text, match, type)) return;
+    const auto program = owner_ == "apps" ? fs::path{file_}.parent_path().string() : owner_;
+    const auto [first, is_new] = private_types_.emplace(program + " " + match[1].str(), file_);
+    if (!is_new && first->second != file_)
+      report("type " + match[1].str() + " in the unnamed namespace is also in that of " +
+             first->second);
   }
 
   void check_quoted(const fs::path& path, const std::string& target) {
@@ -323,6 +342,8 @@ class reader {
   std::string file_;
   std::string owner_;
   int line_ = 0;
+  bool is_private_ = false;                           ///< in an unnamed namespace
+  std::map<std::string, std::string> private_types_;  ///< the file of "layer type"
   std::vector<std::string> found_;
 };
 

@@ -381,6 +381,17 @@ TEST_CASE("Membership, a layer inside the actors' folder, includes neither actor
         });
 }
 
+TEST_CASE("A type in the unnamed namespaces of two sources of a layer is found") {
+  temporary_tree tree;
+  const std::string types = "namespace {\nstruct row {\n};\n}  // namespace\n";
+  tree.add("libpipeline/data/a.cpp", types)
+      .add("libpipeline/data/b.cpp", "class row final : base {\n};\n" + types)
+      .add("libpipeline/files/a.cpp", types);
+  CHECK(tree.violations() ==
+        lines{"libpipeline/data/b.cpp:4: type row in the unnamed namespace is also in that of "
+              "libpipeline/data/a.cpp"});
+}
+
 TEST_CASE("A clock, a thread, a file, a socket or a random source in the archive is found") {
   const lines undefined{"memcpy",
                         "_ZNSt6vectorIiSaIiEE9push_backEOi",
