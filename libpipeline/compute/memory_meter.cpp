@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <ATen/ops/from_blob.h>
-#include <c10/core/Allocator.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <rrfp/compute/memory_meter.hpp>
 
@@ -17,9 +17,19 @@ thread_local bool is_muted = false;
 
 }  // namespace
 
-/// A block counts while its address is in `blocks_`.
-class memory_meter::ledger final : public c10::MemoryReportingInfoBase {
+using torch::profiler::impl::ActiveProfilerType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+using torch::profiler::impl::ProfilerStateBase;
+
+/// A block counts while its address is in `blocks_`. libtorch reports memory to a thread's profiler
+/// and takes whatever it reports to for one, so this is a profiler that is disabled.
+class memory_meter::ledger final : public ProfilerStateBase {
  public:
+  ledger() : ProfilerStateBase(ProfilerConfig{ProfilerState::Disabled}) {}
+
+  ActiveProfilerType profilerType() override { return ActiveProfilerType::NONE; }
+
   void reportMemoryUsage(void* ptr, std::int64_t bytes, std::size_t /*total_allocated*/,
                          std::size_t /*total_reserved*/, c10::Device /*device*/) override {
     if (bytes < 0) {
