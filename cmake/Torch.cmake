@@ -4,7 +4,7 @@
 # nothing here. So this file makes the target from the wheel's include/ and lib/.
 #
 #   RRFP_TORCH_ROOT   a folder with include/ and lib/ (default: torch in .venv of this checkout, or the
-#                     torch that python3 imports)
+#                     torch that python3 imports; for a wheel that of the Python that builds it)
 #   rrfp::torch       headers and CPU libraries
 #   RRFP_TORCH_VERSION    the version found
 #   RRFP_TORCH_EXPECTED   the only accepted version; unset: any (the static libraries of an installed
@@ -16,11 +16,14 @@ endif()
 unset(RRFP_MISSING)
 set(RRFP_TORCH_ROOT "" CACHE PATH "libtorch: a folder with include/ and lib/")
 set(_torch_root "${RRFP_TORCH_ROOT}")
-if(NOT _torch_root)
+set(_torch_python python3)
+if(SKBUILD)
+  set(_torch_python ${Python_EXECUTABLE})  # the one that the wheel is built for
+elseif(NOT _torch_root)
   file(GLOB _torch_root ${PROJECT_SOURCE_DIR}/.venv/lib/python3.*/site-packages/torch)
 endif()
 if(NOT _torch_root)
-  execute_process(COMMAND python3 -c
+  execute_process(COMMAND ${_torch_python} -c
     "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     OUTPUT_VARIABLE _torch_root ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()

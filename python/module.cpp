@@ -1,0 +1,288 @@
+/// The compiled part of the Python package: rrfp::pipeline with stages, losses and optimizers that
+/// are Python functions. The package's Python files do the rest.
+///
+/// Every function of Python that a thread of the pipeline calls takes the GIL; every call of the
+/// pipeline that waits has released it.
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <ATen/ops/empty.h>
+#include <pybind11/stl.h>
+#include <rrfp/base/exit_code.hpp>
+#include <rrfp/base/step_name.hpp>
+#include <rrfp/pipeline.hpp>
+
+namespace py = pybind11;
+
+namespace {
+
+using namespace rrfp;
+
+/// A Python object that any thread may release. After the interpreter has ended it is left alone.
+std::shared_ptr<py::object> shared(py::object object) {
+  return {new py::object{std::move(object)}, [](py::object* held) {
+            if (Py_IsInitialized() == 0) return;
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+/// Runs `work` with the GIL. What Python raises becomes a std::runtime_error with its message: the
+/// exception itself may only be used with the GIL, and the package's Python code keeps it.
+template <class Work>
+auto with_gil(Work work) {
+  std::string why;
+  {
+    const py::gil_scoped_acquire gil;
+    try {
+      return work();
+    } catch (const py::error_already_set& e) {
+      why = py::str(e.value());
+    }
+  }
+  throw std::runtime_error(why);
+}
+
+const char* name_of(error_kind kind) {
+  switch (kind) {
+    case error_kind::bad_input: return "bad_input";
+    case error_kind::failed: return "failed";
+    case error_kind::node_lost: return "node_lost";
+    case error_kind::interrupted: return "interrupted";
+  }
+  return "failed";
+}
+
+[[noreturn]] void raise(const error& e) {
+  const auto type = py::module_::import("rrfp").attr("Error");
+  const auto made = type(e.message, name_of(e.kind), static_cast<int>(exit_code_of(e.kind)));
+  PyErr_SetObject(type.ptr(), made.ptr());
+  throw py::error_already_set();
+}
+
+template <class Work>
+auto without_gil(Work work) {
+  const py::gil_scoped_release no_gil;
+  return work();
+}
+
+template <class T>
+T value_of(result<T> r) {
+  if (!r) raise(r.failure());
+  return std::move(*r);
+}
+
+void check(const status& s) {
+  if (!s) raise(s.failure());
+}
+
+/// A part of the model: `forward(input or None, step, microbatch, training)` returns the message to
+/// the next part, or the loss.
+class python_stage final : public compute::stage_module {
+ public:
+  python_stage(std::vector<compute::parameter> parameters, py::object forward, bool is_first)
+      : parameters_(std::move(parameters)),
+        forward_(shared(std::move(forward))),
+        is_first_(is_first) {}
+
+  std::span<const compute::parameter> parameters() const override { return parameters_; }
+
+  at::Tensor forward(const compute::forward_input& in) override {
+    in.batch->whole();  // waits until this process has begun the step
+    return with_gil([&] {
+      auto input = is_first_ ? py::object{py::none()} : py::cast(in.input);
+      return (*forward_)(std::move(input), number_of(in.step), in.mb.value(), in.training)
+          .cast<at::Tensor>();
+    });
+  }
+
+ private:
+  const std::vector<compute::parameter> parameters_;
+  const std::shared_ptr<py::object> forward_;
+  const bool is_first_;
+};
+
+/// Calls `part(index, count)`: (names, tensors, name of the tied parameter or "", forward). The tied
+/// parameter is the owner in the first part and the copy in the last one.
+result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part,
+                                                          const stage_place& at) {
+  const auto made = part(at.index, at.count).cast<py::tuple>();
+  const auto names = made[0].cast<std::vector<std::string>>();
+  const auto tensors = made[1].cast<std::vector<at::Tensor>>();
+  const auto tied = made[2].cast<std::string>();
+  std::vector<compute::parameter> parameters;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    parameters.push_back({names[i], tensors.at(i)});
+    if (names[i] == tied && at.count > 1)
+      parameters.back().tied = at.is_first() ? compute::tie::owner : compute::tie::copy;
+  }
+  return std::unique_ptr<compute::stage_module>{
+      std::make_unique<python_stage>(std::move(parameters), made[3], at.is_first())};
+}
+
+/// A torch.optim.Optimizer, whose own learning rate counts. Its state stays in Python.
+class python_optimizer final : public compute::optimizer {
+ public:
+  explicit python_optimizer(py::object step) : step_(shared(std::move(step))) {}
+
+  void step(double) override {
+    with_gil([&] { (*step_)(); });
+  }
+  std::vector<std::string> state_names() const override { return {}; }
+  std::vector<compute::optimizer_tensor> state() const override { return {}; }
+  void set_state(const std::vector<compute::optimizer_tensor>&) override {}
+
+ private:
+  const std::shared_ptr<py::object> step_;
+};
+
+/// Waits for `work`, which runs without the GIL, and lets Python handle signals meanwhile. If a
+/// handler raises (Ctrl-C), the pipeline ends first.
+template <class Work>
+auto wait_for(pipeline& p, Work work) {
+  constexpr std::chrono::milliseconds moment{50};
+  const py::gil_scoped_release no_gil;
+  auto done = std::async(std::launch::async, std::move(work));
+  while (done.wait_for(moment) != std::future_status::ready) {
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) continue;
+    py::error_already_set raised;
+    {
+      const py::gil_scoped_release waiting;
+      p.interrupt();
+      p.interrupt();
+      done.wait();
+    }
+    throw raised;
+  }
+  return done.get();
+}
+
+class python_pipeline {
+ public:
+  /// `part(index, count)` returns (names, tensors, ties, forward); `optimizer(tensors)` a function
+  /// that takes a step, or is None.
+  python_pipeline(const std::vector<std::string>& settings, const std::string& file, py::object part,
+                  const py::object& optimizer, py::object on_note, py::object on_report) {
+    constexpr auto use = job::job_use::embed;
+    auto j = value_of(file.empty()
+                          ? job::parse_job("", "settings", policies::registry(), settings, use)
+                          : job::load_job(file, policies::registry(), settings, use));
+    pipeline_options o;
+    o.make_chunk = [part = shared(std::move(part))](const stage_place& at) {
+      return with_gil([&] { return make_stage(*part, at); });
+    };
+    if (!optimizer.is_none())
+      o.make_optimizer = [make = shared(optimizer)](std::vector<at::Tensor> parameters) {
+        return with_gil([&]() -> std::unique_ptr<compute::optimizer> {
+          return std::make_unique<python_optimizer>((*make)(std::move(parameters)));
+        });
+      };
+    const auto says = [](py::object to) {
+      return [to = shared(std::move(to))](const std::string& text) {
+        with_gil([&] { (*to)(text); });
+      };
+    };
+    o.on_note = says(std::move(on_note));
+    o.on_report = says(std::move(on_report));
+    microbatches_ = j.pipeline.microbatches * j.pipeline.replicas;
+    auto opened = without_gil([&] { return pipeline::open(std::move(j), std::move(o)); });
+    pipeline_ = value_of(std::move(opened));
+  }
+  python_pipeline(const python_pipeline&) = delete;
+  python_pipeline& operator=(const python_pipeline&) = delete;
+  ~python_pipeline() { close(); }
+
+  /// `counts`: the loss terms of each microbatch; none in a process without targets.
+  py::dict pass(bool trains, const std::vector<std::int64_t>& counts) {
+    std::vector<compute::microbatch> all(microbatches_);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      // The tensors themselves stay in Python.
+      all[i].inputs = all[i].targets = at::empty({1});
+      all[i].tokens = counts.empty() ? 1 : counts.at(i);
+    }
+    auto& p = open();
+    const auto r = value_of(wait_for(p, [&] { return trains ? p.step(all) : p.eval(all); }));
+    py::dict d;
+    d["step"] = r.step;
+    d["loss"] = r.loss;
+    d["losses"] = r.losses;
+    d["gradient_norm"] = r.gradient_norm;
+    d["lr"] = r.lr;
+    d["count"] = r.count;
+    d["ms"] = r.ms;
+    d["bubble"] = r.bubble;
+    return d;
+  }
+
+  std::uint64_t steps() { return open().steps(); }
+  bool leads() { return open().leads(); }
+  void save() {
+    auto& p = open();
+    check(without_gil([&] { return p.save(); }));
+  }
+  void report(const std::string& why) {
+    auto& p = open();
+    without_gil([&] { p.report(why); });
+  }
+  void interrupt() {
+    auto& p = open();
+    without_gil([&] { p.interrupt(); });
+  }
+
+  py::dict finish() {
+    auto& p = open();
+    const auto summary = value_of(wait_for(p, [&] { return p.finish(); }));
+    close();
+    py::dict d;
+    d["steps"] = summary.steps;
+    d["loss_first"] = summary.loss_first;
+    d["loss_last"] = summary.loss_last;
+    return d;
+  }
+
+  void close() {
+    const py::gil_scoped_release no_gil;
+    pipeline_.reset();
+  }
+
+ private:
+  pipeline& open() {
+    if (pipeline_ == nullptr) raise(error{"the pipeline is closed", error_kind::failed});
+    return *pipeline_;
+  }
+
+  std::size_t microbatches_ = 0;
+  std::unique_ptr<pipeline> pipeline_;
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_rrfp, m) {
+  m.attr("version") = RRFP_VERSION;
+  m.attr("torch_version") = RRFP_TORCH_VERSION;
+  m.def("policies", [] {
+    std::vector<std::string> names;
+    for (const auto& p : policies::registry().known()) names.emplace_back(p.name);
+    return names;
+  });
+  py::class_<python_pipeline>(m, "Pipeline")
+      .def(py::init<const std::vector<std::string>&, const std::string&, py::object,
+                    const py::object&, py::object, py::object>(),
+           py::arg("settings"), py::arg("file"), py::arg("part"), py::arg("optimizer"),
+           py::arg("on_note"), py::arg("on_report"))
+      .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"))
+      .def_property_readonly("steps", &python_pipeline::steps)
+      .def_property_readonly("leads", &python_pipeline::leads)
+      .def("save", &python_pipeline::save)
+      .def("report", &python_pipeline::report)
+      .def("interrupt", &python_pipeline::interrupt)
+      .def("finish", &python_pipeline::finish)
+      .def("close", &python_pipeline::close);
+}

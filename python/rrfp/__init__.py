@@ -1,0 +1,36 @@
+"""Pipeline-parallel training in which each stage runs the task that is ready.
+
+>>> pipe = rrfp.Pipeline(stages, loss_fn, n_microbatches=16, policy="bfw",
+...                      optimizer=lambda params: torch.optim.AdamW(params, 1e-3))
+>>> losses = []
+>>> output = pipe.step(x, target=y, losses=losses)
+
+The words are those of torch.distributed.pipelining. Several processes are started by torchrun; each
+hosts one stage, or some of them.
+"""
+
+import torch  # loads the libraries that _rrfp needs
+
+from . import _rrfp
+
+if torch.__version__.split("+")[0] != _rrfp.torch_version:
+    raise ImportError(
+        f"rrfp {_rrfp.version} was built with torch {_rrfp.torch_version}, but this is torch "
+        f"{torch.__version__}: install torch=={_rrfp.torch_version}, or build rrfp again"
+    )
+
+from ._pipeline import Error, Pipeline, StepResult
+from ._random import keyed_generator
+from ._transformers import from_transformers
+
+__version__ = _rrfp.version
+policies = _rrfp.policies
+
+__all__ = [
+    "Error",
+    "Pipeline",
+    "StepResult",
+    "from_transformers",
+    "keyed_generator",
+    "policies",
+]

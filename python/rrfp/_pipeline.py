@@ -1,0 +1,333 @@
+"""The pipeline of a Python program."""
+
+import dataclasses
+import inspect
+import json
+import os
+import sys
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from . import _rrfp
+from ._batches import Batch
+from ._messages import pack, unpack
+from ._random import StageGenerator
+
+
+class Error(RuntimeError):
+    """Why a pipeline ended or refused to begin, in one line that names the stage.
+
+    `kind` is "bad_input", "failed", "node_lost" or "interrupted"; `exit_code` is what rrfp-node would end
+    with. `__cause__` is the exception of the stage, if a function of this process raised one.
+    """
+
+    def __init__(self, message, kind="failed", exit_code=1):
+        super().__init__(message)
+        self.kind = kind
+        self.exit_code = exit_code
+
+    def __reduce__(self):
+        return Error, (str(self), self.kind, self.exit_code)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """The figures of a step or an evaluation; the same on every process."""
+
+    step: int  #: its number, from 1; evaluations are counted apart
+    loss: float  #: mean over the microbatches
+    losses: list  #: of each microbatch, in order
+    gradient_norm: float  #: before clipping; 0 for an evaluation
+    lr: float  #: of the optimizer of `settings`; without meaning if `optimizer` was given
+    count: int  #: loss terms
+    ms: float  #: duration
+    bubble: float  #: share of the stages' time without a task
+
+
+class Pipeline:
+    """Trains a model whose parts run as the stages of a pipeline.
+
+    stages: the parts of the model in order, a list of torch.nn.Module. Or one module: the part of this
+        process, which torchrun started as one of WORLD_SIZE. Or a function of (index, count) that makes the
+        part `index` of `count`; then `n_stages` says how many there are (WORLD_SIZE unless given). A part
+        takes what the one before it returned: a tensor, or a tuple or dict of tensors, numbers and None. The
+        first one takes the arguments of step().
+    loss_fn: loss_fn(output, target), the mean over a microbatch; with `count` the sum. Only the process of
+        the last part uses it.
+    n_microbatches: into how many microbatches step() splits its arguments, along their first dimension
+        unless `args_chunk_spec` or `kwargs_chunk_spec` say otherwise (as in torch.distributed.pipelining).
+    policy: the hint that ranks the ready tasks: one of rrfp.policies().
+    slots: how many microbatches may hold activations on a stage: a number, "p", "1f1b" or "auto".
+    optimizer: makes the optimizer of the parameters of one stage, for example
+        lambda params: torch.optim.AdamW(params, 1e-3). None: that of the section [train] of `settings`.
+    count: count(target), the loss terms of a microbatch, by which the sum of losses is divided.
+    seed: of the random numbers that the parts draw.
+    job, settings: a job file, and keys of it (docs/job-reference.md), for example
+        {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
+    on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr.
+
+    The result is that of a loop over the microbatches, to the last bit, whatever the order of execution.
+    Buffers that forward changes (the statistics of batch norm) would depend on that order; such a stage is
+    refused unless settings has "dispatch.mode": "in-order".
+
+    Parts run on threads of the pipeline, one thread at a time a part. One thread calls the pipeline.
+    """
+
+    def __init__(
+        self,
+        stages,
+        loss_fn=None,
+        n_microbatches=8,
+        *,
+        n_stages=None,
+        policy=None,
+        slots=None,
+        optimizer=None,
+        count=None,
+        args_chunk_spec=None,
+        kwargs_chunk_spec=None,
+        seed=1,
+        job=None,
+        settings=None,
+        on_note=None,
+        on_report=None,
+    ):
+        self._loss_fn = loss_fn
+        self._count = count
+        self._n = n_microbatches
+        self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
+        self._seed = seed
+        self._batch = None
+        self._failure = None
+        self._pipeline = None
+        self._last_part = None
+        self.optimizers = []  #: of the parts in this process, in the order in which they were made
+        self._make_optimizer = optimizer
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        self._part_at, n_stages = _parts(stages, n_stages, world)
+        own = {
+            "pipeline.stages": n_stages,
+            "pipeline.microbatches": n_microbatches,
+            "dispatch.policy": policy,
+            "dispatch.slots": slots,
+            "train.seed": seed,
+            "train.clip_norm": None if optimizer is None else 0,
+        }
+        chosen = {k: v for k, v in own.items() if v is not None}
+        settings = dict(settings or {})
+        if optimizer is not None:
+            for key in settings:
+                if key.startswith(("checkpoint.", "recovery.")):
+                    raise ValueError(
+                        f"settings['{key}']: expected no optimizer of the program, whose state would not be "
+                        "saved; save the state_dict() of the parts and optimizers instead"
+                    )
+        self._in_order = settings.get("dispatch.mode") == "in-order"
+        self.stages = {}  #: the parts in this process, by their position in the model
+        self.last = None  #: StepResult of the last step or evaluation
+        lines = [f"{key}={_toml(value)}" for key, value in {**chosen, **settings}.items()]
+        say = lambda text: print(text, file=sys.stderr)
+        self._pipeline = self._call(
+            lambda: _rrfp.Pipeline(
+                lines,
+                os.fspath(job) if job else "",
+                self._make_part,
+                None if optimizer is None else self._make_stage_optimizer,
+                on_note or say,
+                on_report or say,
+            )
+        )
+
+    def step(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
+        """One step of the training. Returns the outputs of the last part, merged, in its process.
+
+        The process of the first part passes the arguments, that of the last part the target. `losses`
+        receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
+        has a parameter of that name.
+        """
+        return self._run(True, args, kwargs, target, losses, return_outputs)
+
+    def eval(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
+        """The same without backward and update, with the parts in evaluation mode."""
+        return self._run(False, args, kwargs, target, losses, return_outputs)
+
+    @property
+    def steps(self):
+        """Completed steps, also those before a checkpoint that the training resumed from."""
+        return self._pipeline.steps
+
+    @property
+    def leads(self):
+        """Whether this process is the one that reports for all."""
+        return self._pipeline.leads
+
+    def save(self):
+        """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
+        self._call(self._pipeline.save)
+
+    def report(self, why="requested"):
+        """Passes a report on what every stage is doing to on_report."""
+        self._pipeline.report(why)
+
+    def finish(self):
+        """Ends the training on all processes; every process must call it."""
+        return self._call(self._pipeline.finish)
+
+    def close(self):
+        """Ends without waiting for the other processes, which get an error."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            self.finish()
+        else:
+            self.close()
+
+    def __del__(self):
+        self.close()
+
+    def _run(self, training, args, kwargs, target, losses, return_outputs):
+        self._batch = Batch(args, kwargs, target, self._n, *self._chunk_specs)
+        self._wants_outputs = return_outputs
+        if target is None and self._last_part is not None:
+            raise ValueError("target: expected one in the process of the last part, got none")
+        counts = []
+        if self._count is not None and target is not None:
+            counts = [int(self._count(t)) for t in self._batch.targets]
+        try:
+            result = self._call(lambda: self._pipeline.run(training, counts))
+            self.last = StepResult(**result)
+            if losses is not None:
+                losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
+            return self._batch.merged_outputs()
+        finally:
+            self._batch = None
+
+    def _call(self, work):
+        """Calls the runtime; an exception of a stage becomes the cause of its error."""
+        self._failure = None
+        try:
+            return work()
+        except Error as e:
+            if self._failure is not None:
+                raise e from self._failure
+            raise
+        finally:
+            self._failure = None
+
+    def _kept(self, function, *args):
+        """Calls a function of the program on a thread of the runtime and keeps its first exception."""
+        try:
+            return function(*args)
+        except BaseException as e:
+            if self._failure is None:
+                self._failure = e
+            raise RuntimeError(_one_line(e)) from None
+
+    def _make_part(self, index, count):
+        return self._kept(self._part, index, count)
+
+    def _part(self, index, count):
+        module = self._part_at(index, count)
+        part = Part(self, module, index, count)
+        self.stages[index] = module
+        if part.is_last:
+            self._last_part = part
+            if self._loss_fn is None:
+                raise ValueError("loss_fn: expected a function in the process of the last part, got None")
+        tied = getattr(module, "tied_parameter", "") if part.is_first or part.is_last else ""
+        names, tensors = [], []
+        for name, value in module.named_parameters():
+            if value.dtype != torch.float32 or value.device.type != "cpu":
+                raise TypeError(
+                    f"parameter '{name}': expected float32 on the CPU, got {value.dtype} on {value.device}"
+                )
+            names.append(part.name_of(name))
+            tensors.append(value)
+        return names, tensors, tied, lambda *at: self._kept(part.forward, *at)
+
+    def _make_stage_optimizer(self, parameters):
+        made = self._kept(self._make_optimizer, parameters)
+        self.optimizers.append(made)
+        return lambda: self._kept(lambda: made.step() and None)
+
+
+class Part:
+    """A part of the model in this process, as the runtime calls it."""
+
+    def __init__(self, pipeline, module, index, count):
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
+        self.pipeline = pipeline
+        self.module = module
+        self.is_first = index == 0
+        self.is_last = index + 1 == count
+        self.training = None
+        self.generator = StageGenerator(pipeline._seed, index)
+        self.name_of = getattr(module, "name_of_parameter", lambda name: f"{index}.{name}")
+        parameters = inspect.signature(module.forward).parameters.values()
+        self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
+        self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
+        self.buffers = {} if pipeline._in_order else dict(module.named_buffers())
+
+    def forward(self, message, step, mb, training):
+        """The message to the next part, or the loss."""
+        if training != self.training:
+            self.module.train(training)
+            self.training = training
+        batch = self.pipeline._batch
+        args = batch.args[mb] if self.is_first else (unpack(message),)
+        if not self.is_first and isinstance(args[0], tuple):
+            (args,) = args
+        kwargs = {k: v for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
+        before = {name: b._version for name, b in self.buffers.items()} if training else {}
+        with self.generator.at(step, mb, training):
+            output = self.module(*args, **kwargs)
+        for name, version in before.items():
+            if self.buffers[name]._version != version:
+                raise RuntimeError(
+                    f"forward changes the buffer '{name}', whose value would depend on the order of the "
+                    'microbatches: expected settings["dispatch.mode"] = "in-order", or a module without it'
+                )
+        if not self.is_last:
+            return pack(output)
+        if self.pipeline._wants_outputs:
+            batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
+        loss = self.pipeline._loss_fn(output, batch.targets[mb])
+        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+            raise TypeError(f"loss_fn: expected a scalar tensor, got {_text_of(loss)}")
+        return loss
+
+
+def _parts(stages, n_stages, world):
+    """A function of (index, count) that returns a part, and the number of parts."""
+    if isinstance(stages, torch.nn.Module):
+        return lambda index, count: stages, n_stages or world
+    if callable(stages):
+        return stages, n_stages or world
+    parts = list(stages)
+    if not parts:
+        raise ValueError("stages: expected a module, a list of modules or a function, got an empty list")
+    if n_stages not in (None, len(parts)):
+        raise ValueError(f"n_stages: expected {len(parts)}, the length of the list, got {n_stages}")
+    return lambda index, count: parts[index], len(parts)
+
+
+def _one_line(e):
+    first = str(e).strip().split("\n")[0]
+    return f"{type(e).__name__}: {first}" if first else type(e).__name__
+
+
+def _text_of(value):
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__
+
+
+def _toml(value):
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,72 @@
+"""Small models, and the plain loop that a pipeline must equal to the last bit."""
+
+import copy
+
+import torch
+
+torch.set_num_threads(1)
+
+
+def mlp(parts, width=16):
+    torch.manual_seed(7)
+    blocks = [
+        torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, width))
+        for _ in range(4)
+    ]
+    size = len(blocks) // parts
+    return [torch.nn.Sequential(*blocks[i * size : (i + 1) * size]) for i in range(parts)]
+
+
+def rows(step, count=24, width=16):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(count, width, generator=generator), torch.randn(count, width, generator=generator)
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, 1e-2, weight_decay=0.1)
+
+
+def train_plainly(parts, loss_fn, batches, n, optimizer=adam, around=None):
+    """The same training in a plain loop; returns the losses of all microbatches by step.
+
+    `around(step, microbatch, stage)` may give a context for a forward.
+    """
+    optimizers = [optimizer([p for p in part.parameters() if p.requires_grad]) for part in parts]
+    all_losses = []
+    for step, (x, y) in enumerate(batches, 1):
+        losses = []
+        for i, (inputs, target) in enumerate(zip(x.tensor_split(n), y.tensor_split(n))):
+            value = (inputs,)
+            for stage, part in enumerate(parts):
+                value = value if isinstance(value, tuple) else (value,)
+                if around is None:
+                    value = part(*value)
+                else:
+                    with around(step, i, stage):
+                        value = part(*value)
+            loss = loss_fn(value, target)
+            (loss / n).backward()
+            losses.append(loss.item())
+        all_losses.append(losses)
+        for o in optimizers:
+            for p in o.param_groups[0]["params"]:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+            o.step()
+            o.zero_grad()
+    return all_losses
+
+
+def twin(parts):
+    return copy.deepcopy(parts)
+
+
+def equal(parts, others):
+    """Whether the weights are the same bits."""
+    pairs = [
+        (a, b)
+        for part, other in zip(parts, others)
+        for a, b in zip(part.parameters(), other.parameters())
+    ]
+    assert pairs
+    return all(torch.equal(a, b) for a, b in pairs)

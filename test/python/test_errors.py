@@ -1,0 +1,145 @@
+"""What a program gets when something fails."""
+
+import os
+import pickle
+import signal
+import threading
+import time
+
+import pytest
+import rrfp
+import torch
+from models import adam, mlp, rows
+
+loss_fn = torch.nn.functional.mse_loss
+
+
+class Failing(torch.nn.Module):
+    def forward(self, x):
+        raise LookupError("no such row")
+
+
+class FailingBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("a bad gradient")
+
+
+def step(parts, loss_fn=loss_fn, **options):
+    pipe = rrfp.Pipeline(parts, loss_fn, n_microbatches=6, **options)
+    x, y = rows(1)
+    try:
+        pipe.step(x, target=y)
+    finally:
+        pipe.close()
+
+
+def test_an_exception_of_a_part_is_the_cause_and_names_stage_and_task():
+    with pytest.raises(rrfp.Error, match=r"^stage 1, F\d of step 1: LookupError: no such row") as raised:
+        step([torch.nn.Linear(16, 16), Failing()])
+    assert isinstance(raised.value.__cause__, LookupError)
+    assert raised.value.__cause__.__traceback__ is not None
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert str(copy) == str(raised.value) and copy.kind == raised.value.kind
+
+
+def test_an_exception_in_backward_names_the_task():
+    class Part(torch.nn.Module):
+        def forward(self, x):
+            return FailingBackward.apply(x)
+
+    with pytest.raises(rrfp.Error, match=r"^stage 1, B\d of step 1: .*a bad gradient"):
+        step([torch.nn.Linear(16, 16), Part()])
+
+
+def test_exceptions_of_the_loss_the_optimizer_and_the_factory():
+    def no_loss(output, target):
+        raise KeyError("target")
+
+    with pytest.raises(rrfp.Error, match=r"^stage 1, F\d of step 1: KeyError"):
+        step(mlp(2), no_loss)
+    with pytest.raises(rrfp.Error, match="expected a scalar tensor, got torch.float32"):
+        step(mlp(2), lambda output, target: output)
+    with pytest.raises(rrfp.Error, match="ValueError: no learning rate"):
+
+        def no_optimizer(parameters):
+            raise ValueError("no learning rate")
+
+        step(mlp(2), optimizer=no_optimizer)
+    with pytest.raises(rrfp.Error, match="expected a torch.nn.Module, got int"):
+        step([mlp(2)[0], 3])
+
+
+def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
+    pipe = rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, optimizer=adam)
+    x, y = rows(1)
+    with pytest.raises(ValueError, match="argument: expected at least 6 rows, one a microbatch, got 4"):
+        pipe.step(x[:4], target=y[:4])
+    with pytest.raises(ValueError, match="target: expected one in the process of the last part"):
+        pipe.step(x)
+    pipe.step(x, target=y)
+    assert pipe.steps == 1
+    pipe.finish()
+    with pytest.raises(rrfp.Error, match="the pipeline is closed"):
+        pipe.step(x, target=y)
+
+
+def test_wrong_options_name_the_key():
+    with pytest.raises(rrfp.Error, match="dispatch.policy.*bfw") as raised:
+        rrfp.Pipeline(mlp(2), loss_fn, policy="bfx")
+    assert raised.value.kind == "bad_input" and raised.value.exit_code == 2
+    with pytest.raises(rrfp.Error, match="pipeline.microbatches"):
+        rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=0)
+    with pytest.raises(ValueError, match="checkpoint.dir"):
+        rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam, settings={"checkpoint.dir": "x"})
+    with pytest.raises(ValueError, match="n_stages: expected 2"):
+        rrfp.Pipeline(mlp(2), loss_fn, n_stages=3)
+    with pytest.raises(rrfp.Error, match="parameter 'weight': expected float32 on the CPU, got torch.float64"):
+        rrfp.Pipeline([torch.nn.Linear(2, 2).double()], loss_fn)
+    with pytest.raises(rrfp.Error, match="loss_fn: expected a function"):
+        rrfp.Pipeline(mlp(2))
+
+
+def test_ctrl_c_ends_a_step():
+    class Slow(torch.nn.Module):
+        def forward(self, x):
+            time.sleep(0.05)
+            return x
+
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        pipe = rrfp.Pipeline([Slow(), *mlp(2)], loss_fn, n_microbatches=20)
+        x, y = rows(1)
+        for _ in range(100):
+            pipe.step(x, target=y)
+    pipe.close()
+
+
+def test_early_destruction_and_exceptions_at_random_points_never_hang():
+    torch.manual_seed(1)
+    x, y = rows(1)
+
+    class Sometimes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            if torch.rand((), generator=chance) < 0.1:
+                raise LookupError("by chance")
+            return self.linear(x)
+
+    chance = torch.Generator().manual_seed(11)
+    for run in range(50):
+        parts = [Sometimes() if run % 2 else torch.nn.Linear(16, 16) for _ in range(3)]
+        pipe = rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam)
+        try:
+            for _ in range(run % 3):
+                pipe.step(x, target=y)
+        except rrfp.Error as e:
+            assert isinstance(e.__cause__, LookupError)
+        del pipe

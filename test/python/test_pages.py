@@ -1,0 +1,55 @@
+"""The programs on the pages run."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).parents[2]
+# What the page leaves to the reader.
+BEFORE = """
+import os, torch
+torch.set_num_threads(1)
+def mlp(count):
+    torch.manual_seed(7)
+    return [torch.nn.Linear(16, 16) for _ in range(count)]
+part = mlp(4)[int(os.environ["RANK"])]
+generator = torch.Generator().manual_seed(1)
+batches = [(torch.randn(32, 16, generator=generator), torch.randn(32, 16, generator=generator)) for _ in range(3)]
+"""
+AFTER = 'torch.save(part.state_dict(), os.environ["RESULT"] + os.environ["RANK"])\n'
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_snippets_of_a_page_run_in_their_order(page):
+    names = {}
+    found = blocks(page, "python")
+    assert found
+    for block in found:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_programs_before_and_after_moving_give_the_same_bits(tmp_path):
+    programs = blocks("docs/from-torch-pipelining.md", "py")
+    assert len(programs) == 2
+    for name, program in zip(["before", "after"], programs):
+        file = tmp_path / f"{name}.py"
+        file.write_text(BEFORE + program + AFTER)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+        done = subprocess.run(
+            ["env", f"RESULT={tmp_path}/{name}", *command, str(file)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+    for rank in range(4):
+        before, after = (torch.load(tmp_path / f"{name}{rank}") for name in ("before", "after"))
+        assert all(torch.equal(value, after[key]) for key, value in before.items())

@@ -1,0 +1,193 @@
+"""Training with a pipeline equals a plain loop, to the last bit."""
+
+import pytest
+import rrfp
+import torch
+from models import adam, equal, mlp, rows, train_plainly, twin
+
+loss_fn = torch.nn.functional.mse_loss
+WAYS = {
+    "bfw": {},
+    "in order": {"dispatch.mode": "in-order", "dispatch.policy": "one_f_one_b"},
+    "zero bubble": {"dispatch.policy": "zb_h1"},
+    "jitter": {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5},
+    "recompute": {"pipeline.recompute": True},
+}
+
+
+def train(parts, batches, loss_fn=loss_fn, **options):
+    all_losses = []
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam, **options) as pipe:
+        for x, y in batches:
+            losses = []
+            pipe.step(x, target=y, losses=losses)
+            all_losses.append([loss.item() for loss in losses])
+    return all_losses
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_losses_and_weights_equal_those_of_a_plain_loop(stages, way):
+    parts = mlp(stages)
+    plain = twin(parts)
+    batches = [rows(step) for step in range(3)]
+    assert train(parts, batches, settings=WAYS[way]) == train_plainly(plain, loss_fn, batches, 6)
+    assert equal(parts, plain)
+
+
+def test_evaluation_returns_outputs_and_changes_nothing():
+    parts = mlp(2)
+    plain = twin(parts)
+    x, y = rows(5)
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam) as pipe:
+        losses = []
+        output = pipe.eval(x, target=y, losses=losses)
+        assert pipe.steps == 0 and pipe.leads
+        assert pipe.last.gradient_norm == 0
+        # Parts are in evaluation mode only during an evaluation that needs them.
+        assert not parts[0].training
+    with torch.no_grad():
+        expected = [plain[1](plain[0](rows)) for rows in x.tensor_split(6)]
+    assert torch.equal(output, torch.cat(expected))
+    assert [loss.item() for loss in losses] == [
+        loss_fn(o, t).item() for o, t in zip(expected, y.tensor_split(6))
+    ]
+    assert equal(parts, plain)
+
+
+class Encoder(torch.nn.Module):
+    """Gives the next part several tensors, of which one has no gradient and one is half as wide."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x, scale=None):
+        h = self.linear(x)
+        if scale is not None:
+            h = h * scale
+        return {"hidden": h, "half": h.bfloat16(), "mask": x > 0, "rows": x.size(0), "none": None}
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self, is_last):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.is_last = is_last
+
+    def forward(self, given):
+        assert given["none"] is None and given["mask"].dtype == torch.bool
+        assert given["rows"] == given["hidden"].size(0)
+        h = self.linear(given["hidden"]) * given["mask"] + given["half"].float()
+        return h if self.is_last else {**given, "half": given["half"] * 2, "hidden": h}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parts_pass_several_tensors_of_any_type_and_skip_parts(way):
+    torch.manual_seed(3)
+    parts = [Encoder(), Decoder(False), Decoder(True)]
+    plain = twin(parts)
+    batches = [rows(step) for step in range(3)]
+    assert train(parts, batches, settings=WAYS[way]) == train_plainly(plain, loss_fn, batches, 6)
+    assert equal(parts, plain)
+
+
+def test_keyword_arguments_reach_the_parts_that_name_them():
+    torch.manual_seed(3)
+    parts = [Encoder(), Decoder(True)]
+    plain = twin(parts)
+    x, y = rows(1)
+    scale = torch.rand(24, 1)
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam) as pipe:
+        output = pipe.eval(x, target=y, scale=scale)
+    with torch.no_grad():
+        assert torch.equal(output, plain[1](plain[0](x, scale=scale)))
+
+
+def test_dropout_does_not_depend_on_order():
+    torch.manual_seed(5)
+    parts = [
+        torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 16))
+        for _ in range(3)
+    ]
+    batches = [rows(step) for step in range(3)]
+    plain = twin(parts)
+    before = torch.default_generator.get_state()
+    around = lambda step, mb, stage: rrfp.keyed_generator(4, step, mb, stage)
+    expected = train_plainly(plain, loss_fn, batches, 6, around=around)
+    for way in WAYS.values():
+        trained = twin(parts)
+        assert train(trained, batches, settings=way, seed=4) == expected
+        assert equal(trained, plain)
+    assert torch.equal(before, torch.default_generator.get_state())
+
+
+def test_a_buffer_that_forward_changes_needs_a_fixed_order():
+    torch.manual_seed(5)
+    parts = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16)) for _ in range(2)]
+    plain = twin(parts)
+    batches = [rows(step) for step in range(3)]
+    with pytest.raises(rrfp.Error, match=r"stage 0, F0 of step 1: .*the buffer '1.num_batches_tracked'"):
+        train(twin(parts), batches)
+    assert train(parts, batches, settings=WAYS["in order"]) == train_plainly(plain, loss_fn, batches, 6)
+    assert equal(parts, plain)
+    assert torch.equal(parts[1][1].running_var, plain[1][1].running_var)
+
+
+def test_sums_with_a_count_weigh_microbatches_by_their_terms():
+    def sum_loss(output, target):
+        return torch.nn.functional.cross_entropy(output, target, ignore_index=-1, reduction="sum")
+
+    torch.manual_seed(1)
+    parts = [torch.nn.Linear(16, 16), torch.nn.Linear(16, 5)]
+    x, _ = rows(1)
+    y = torch.randint(0, 5, (24,))
+    y[3:9] = -1
+    whole = twin(parts)
+    (sum_loss(whole[1](whole[0](x)), y) / 18).backward()
+    count = lambda target: int((target >= 0).sum())
+    sgd = lambda parameters: torch.optim.SGD(parameters, 1.0)
+    with rrfp.Pipeline(parts, sum_loss, n_microbatches=6, count=count, optimizer=sgd) as pipe:
+        pipe.step(x, target=y)
+        assert pipe.last.count == 18
+    for part, other in zip(parts, whole):
+        torch.testing.assert_close(part.weight, other.weight - other.weight.grad)
+
+
+def test_autograd_functions_hooks_and_checkpointing_inside_a_part():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    class Unusual(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            y = torch.utils.checkpoint.checkpoint(self.linear, x, use_reentrant=False)
+            y.register_hook(lambda gradient: gradient * 0.5)
+            return Twice.apply(y)
+
+    torch.manual_seed(2)
+    parts = [Unusual(), Unusual(), Unusual()]
+    plain = twin(parts)
+    batches = [rows(step) for step in range(2)]
+    assert train(parts, batches) == train_plainly(plain, loss_fn, batches, 6)
+    assert equal(parts, plain)
+
+
+def test_the_optimizer_of_the_settings_trains_too():
+    parts = mlp(2)
+    settings = {"train.optimizer": "sgd", "train.lr": 0.1, "train.lr_min": 0.1, "train.clip_norm": 0}
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=6, settings=settings) as pipe:
+        first, last = [], []
+        for step in range(20):
+            pipe.step(*rows(1)[:1], target=rows(1)[1], losses=last if step else first)
+        assert pipe.optimizers == []
+        assert sum(last[-6:]) < sum(first)

@@ -1,0 +1,103 @@
+"""Models of transformers, without a line changed in them."""
+
+import copy
+
+import pytest
+import rrfp
+import torch
+from models import adam, train_plainly
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+ROPE = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
+CONFIGS = {
+    "llama": lambda: transformers.LlamaConfig(**ROPE),
+    "qwen3": lambda: transformers.Qwen3Config(
+        **ROPE, layer_types=["full_attention", "sliding_attention"] * 2, sliding_window=5, use_sliding_window=True
+    ),
+    "mistral": lambda: transformers.MistralConfig(**ROPE, sliding_window=5),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**ROPE, tie_word_embeddings=False, sliding_window=5),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=97, n_embd=32, n_layer=4, n_head=4, tie_word_embeddings=False, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    ),
+}
+
+
+def make(name, **changes):
+    torch.manual_seed(1)
+    config = CONFIGS[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def ids_of(step):
+    return torch.randint(0, 97, (8, 12), generator=torch.Generator().manual_seed(step))
+
+
+def loss_fn(logits, ids):
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class Logits(torch.nn.Module):
+    """A whole model as one part."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids):
+        return self.model(input_ids=ids, use_cache=False).logits
+
+
+def train(parts, settings=None):
+    all_losses = []
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=4, optimizer=adam, settings=settings) as pipe:
+        for step in range(2):
+            losses = []
+            pipe.step(ids_of(step), target=ids_of(step), losses=losses)
+            all_losses.append([loss.item() for loss in losses])
+    return all_losses
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_training_equals_that_of_the_whole_model(name):
+    model = make(name)
+    plain = copy.deepcopy(model)
+    expected = train_plainly([Logits(plain)], loss_fn, [(ids_of(s), ids_of(s)) for s in range(2)], 4)
+    for stages in (1, 2, 4):
+        trained = copy.deepcopy(model)
+        parts = rrfp.from_transformers(trained, stages)
+        assert train(parts, {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}) == expected
+        for (name, a), b in zip(trained.named_parameters(), plain.parameters()):
+            assert torch.equal(a, b), name
+
+
+def test_a_tied_head_stays_equal_to_the_embedding():
+    model = make("llama", tie_word_embeddings=True)
+    plain = copy.deepcopy(model)
+    expected = train_plainly([Logits(plain)], loss_fn, [(ids_of(s), ids_of(s)) for s in range(2)], 4)
+    parts = rrfp.from_transformers(model, 2)
+    losses = train(parts)
+    # A plain loop adds up the gradients of both uses in another order.
+    assert losses[0] == expected[0]
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(expected[1]))
+    assert torch.equal(parts[1].head.weight, model.get_input_embeddings().weight)
+
+
+def test_names_are_those_of_the_whole_model():
+    model = make("qwen3")
+    names = [
+        part.name_of_parameter(name)
+        for part in rrfp.from_transformers(model, 3)
+        for name, _ in part.named_parameters()
+    ]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+
+
+def test_what_cannot_be_cut_is_refused():
+    with pytest.raises(ValueError, match="stages: expected 1 to 4, the number of layers, got 5"):
+        rrfp.from_transformers(make("llama"), 5)
+    with pytest.raises(TypeError, match="expected a causal language model, got BertModel"):
+        rrfp.from_transformers(transformers.BertModel(transformers.BertConfig(**SMALL)), 2)
