@@ -36,7 +36,7 @@ def train_plainly(parts, loss_fn, batches, n, optimizer=adam, around=None):
     for step, (x, y) in enumerate(batches, 1):
         losses = []
         for i, (inputs, target) in enumerate(zip(x.tensor_split(n), y.tensor_split(n))):
-            value = (inputs,)
+            value = inputs
             for stage, part in enumerate(parts):
                 value = value if isinstance(value, tuple) else (value,)
                 if around is None:

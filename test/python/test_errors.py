@@ -119,7 +119,11 @@ def test_ctrl_c_ends_a_step():
     pipe.close()
 
 
-def test_early_destruction_and_exceptions_at_random_points_never_hang():
+# A soak: RRFP_RUNS=1000 scripts/test -R python_test
+RUNS = int(os.environ.get("RRFP_RUNS", "50"))
+
+
+def test_early_destruction_exceptions_and_interrupts_at_random_points_never_hang():
     torch.manual_seed(1)
     x, y = rows(1)
 
@@ -134,12 +138,24 @@ def test_early_destruction_and_exceptions_at_random_points_never_hang():
             return self.linear(x)
 
     chance = torch.Generator().manual_seed(11)
-    for run in range(50):
+    interrupted = 0
+    for run in range(RUNS):
         parts = [Sometimes() if run % 2 else torch.nn.Linear(16, 16) for _ in range(3)]
         pipe = rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam)
         try:
+            if run % 5 == 4:
+                moment = 0.02 * torch.rand((), generator=chance).item()
+                threading.Timer(moment, os.kill, (os.getpid(), signal.SIGINT)).start()
+                while True:
+                    pipe.step(x, target=y)
             for _ in range(run % 3):
                 pipe.step(x, target=y)
         except rrfp.Error as e:
             assert isinstance(e.__cause__, LookupError)
+            if run % 5 == 4:
+                with pytest.raises(KeyboardInterrupt):
+                    time.sleep(5)
+        except KeyboardInterrupt:
+            interrupted += 1
         del pipe
+    assert interrupted > 0
