@@ -168,12 +168,10 @@ class python_pipeline {
  public:
   /// `part(index, count)` returns (names, tensors, ties, forward); `optimizer(tensors)` a function
   /// that takes a step, or is None.
-  python_pipeline(const std::vector<std::string>& settings, const std::string& file, py::object part,
+  python_pipeline(const std::vector<std::string>& settings, py::object part,
                   const py::object& optimizer, py::object on_note, py::object on_report) {
-    constexpr auto use = job::job_use::embed;
-    auto j = value_of(file.empty()
-                          ? job::parse_job("", "settings", policies::registry(), settings, use)
-                          : job::load_job(file, policies::registry(), settings, use));
+    auto j = value_of(
+        job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
     pipeline_options o;
     o.make_chunk = [part = shared(std::move(part))](const stage_place& at) {
       return with_gil([&] { return make_stage(*part, at); });
@@ -273,9 +271,9 @@ PYBIND11_MODULE(_rrfp, m) {
     return names;
   });
   py::class_<python_pipeline>(m, "Pipeline")
-      .def(py::init<const std::vector<std::string>&, const std::string&, py::object,
-                    const py::object&, py::object, py::object>(),
-           py::arg("settings"), py::arg("file"), py::arg("part"), py::arg("optimizer"),
+      .def(py::init<const std::vector<std::string>&, py::object, const py::object&, py::object,
+                    py::object>(),
+           py::arg("settings"), py::arg("part"), py::arg("optimizer"),
            py::arg("on_note"), py::arg("on_report"))
       .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"))
       .def_property_readonly("steps", &python_pipeline::steps)

@@ -26,6 +26,7 @@ class Batch:
         if target is not None:
             (self.targets, _) = split_args_kwargs_into_chunks((target,), {}, n)
             self.targets = [t[0] for t in self.targets]
+        self.keeps_outputs = True
         self.outputs = {}
 
     def merged_outputs(self):

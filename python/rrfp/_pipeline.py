@@ -1,10 +1,12 @@
 """The pipeline of a Python program."""
 
+import atexit
 import dataclasses
 import inspect
 import json
 import os
 import sys
+import weakref
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -45,6 +47,16 @@ class StepResult:
     bubble: float  #: share of the stages' time without a task
 
 
+_open = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+    """Ends the pipelines that are left while Python can still run their threads."""
+    for pipeline in list(_open):
+        pipeline.close()
+
+
 class Pipeline:
     """Trains a model whose parts run as the stages of a pipeline.
 
@@ -61,9 +73,9 @@ class Pipeline:
     slots: how many microbatches may hold activations on a stage: a number, "p", "1f1b" or "auto".
     optimizer: makes the optimizer of the parameters of one stage, for example
         lambda params: torch.optim.AdamW(params, 1e-3). None: that of the section [train] of `settings`.
-    count: count(target), the loss terms of a microbatch, by which the sum of losses is divided.
+    count: count(target), the loss terms of a microbatch, by whose sum the losses are divided.
     seed: of the random numbers that the parts draw.
-    job, settings: a job file, and keys of it (docs/job-reference.md), for example
+    settings: keys of a job (docs/job-reference.md), for example
         {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
     on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr.
 
@@ -88,56 +100,41 @@ class Pipeline:
         args_chunk_spec=None,
         kwargs_chunk_spec=None,
         seed=1,
-        job=None,
         settings=None,
         on_note=None,
         on_report=None,
     ):
-        self._loss_fn = loss_fn
-        self._count = count
-        self._n = n_microbatches
-        self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
-        self._seed = seed
-        self._batch = None
-        self._failure = None
         self._pipeline = None
-        self._last_part = None
-        self.optimizers = []  #: of the parts in this process, in the order in which they were made
-        self._make_optimizer = optimizer
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        self._part_at, n_stages = _parts(stages, n_stages, world)
+        self._n = n_microbatches
+        self._count = count
+        self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
+        settings = dict(settings or {})
+        _check_settings(settings, optimizer is not None)
+        part_at, parts = _parts(stages, n_stages, int(os.environ.get("WORLD_SIZE", "1")))
         own = {
-            "pipeline.stages": n_stages,
+            "pipeline.stages": parts // int(settings.get("pipeline.chunks", 1)),
             "pipeline.microbatches": n_microbatches,
             "dispatch.policy": policy,
             "dispatch.slots": slots,
-            "train.seed": seed,
             "train.clip_norm": None if optimizer is None else 0,
         }
-        chosen = {k: v for k, v in own.items() if v is not None}
-        settings = dict(settings or {})
-        if optimizer is not None:
-            for key in settings:
-                if key.startswith(("checkpoint.", "recovery.")):
-                    raise ValueError(
-                        f"settings['{key}']: expected no optimizer of the program, whose state would not be "
-                        "saved; save the state_dict() of the parts and optimizers instead"
-                    )
-        self._in_order = settings.get("dispatch.mode") == "in-order"
-        self.stages = {}  #: the parts in this process, by their position in the model
+        settings = {**{k: v for k, v in own.items() if v is not None}, **settings}
+        in_order = settings.get("dispatch.mode") == "in-order"
+        self._model = Model(part_at, loss_fn, optimizer, seed, in_order)
+        self.stages = self._model.modules  #: the parts in this process, by their position in the model
+        self.optimizers = self._model.optimizers  #: of the parts in this process
         self.last = None  #: StepResult of the last step or evaluation
-        lines = [f"{key}={_toml(value)}" for key, value in {**chosen, **settings}.items()]
         say = lambda text: print(text, file=sys.stderr)
         self._pipeline = self._call(
             lambda: _rrfp.Pipeline(
-                lines,
-                os.fspath(job) if job else "",
-                self._make_part,
-                None if optimizer is None else self._make_stage_optimizer,
+                [f"{key}={_text_of_setting(value)}" for key, value in settings.items()],
+                self._model.make_part,
+                None if optimizer is None else self._model.make_optimizer,
                 on_note or say,
                 on_report or say,
             )
         )
+        _open.add(self)
 
     def step(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
         """One step of the training. Returns the outputs of the last part, merged, in its process.
@@ -192,54 +189,80 @@ class Pipeline:
         self.close()
 
     def _run(self, training, args, kwargs, target, losses, return_outputs):
-        self._batch = Batch(args, kwargs, target, self._n, *self._chunk_specs)
-        self._wants_outputs = return_outputs
-        if target is None and self._last_part is not None:
+        batch = Batch(args, kwargs, target, self._n, *self._chunk_specs)
+        batch.keeps_outputs = return_outputs
+        if self._model.has_first and not args and not kwargs:
+            raise ValueError("expected arguments in the process of the first part, got none")
+        if self._model.has_last and target is None:
             raise ValueError("target: expected one in the process of the last part, got none")
         counts = []
         if self._count is not None and target is not None:
-            counts = [int(self._count(t)) for t in self._batch.targets]
+            counts = [int(self._count(t)) for t in batch.targets]
+        self._model.batch = batch
         try:
-            result = self._call(lambda: self._pipeline.run(training, counts))
-            self.last = StepResult(**result)
-            if losses is not None:
-                losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
-            return self._batch.merged_outputs()
+            self.last = StepResult(**self._call(lambda: self._pipeline.run(training, counts)))
         finally:
-            self._batch = None
+            self._model.batch = None
+        if losses is not None:
+            losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
+        return batch.merged_outputs()
 
     def _call(self, work):
         """Calls the runtime; an exception of a stage becomes the cause of its error."""
-        self._failure = None
+        self._model.failure = None
         try:
             return work()
         except Error as e:
-            if self._failure is not None:
-                raise e from self._failure
+            if self._model.failure is not None:
+                raise e from self._model.failure
             raise
         finally:
-            self._failure = None
+            self._model.failure = None
 
-    def _kept(self, function, *args):
+
+class Model:
+    """What the runtime calls: the parts in this process and their optimizers.
+
+    The runtime holds it. It must not refer to the Pipeline, which would then never be released.
+    """
+
+    def __init__(self, part_at, loss_fn, optimizer, seed, in_order):
+        self.part_at = part_at
+        self.loss_fn = loss_fn
+        self.optimizer = optimizer
+        self.seed = seed
+        self.in_order = in_order
+        self.modules = {}
+        self.optimizers = []
+        self.has_first = self.has_last = False
+        self.batch = None  # of the running step
+        self.failure = None  # the first exception of a function of the program since _call()
+
+    def make_part(self, index, count):
+        return self.kept(self._make_part, index, count)
+
+    def make_optimizer(self, parameters):
+        made = self.kept(self.optimizer, parameters)
+        self.optimizers.append(made)
+        return lambda: self.kept(lambda: made.step() and None)
+
+    def kept(self, function, *args):
         """Calls a function of the program on a thread of the runtime and keeps its first exception."""
         try:
             return function(*args)
         except BaseException as e:
-            if self._failure is None:
-                self._failure = e
+            if self.failure is None:
+                self.failure = e
             raise RuntimeError(_one_line(e)) from None
 
     def _make_part(self, index, count):
-        return self._kept(self._part, index, count)
-
-    def _part(self, index, count):
-        module = self._part_at(index, count)
+        module = self.part_at(index, count)
         part = Part(self, module, index, count)
-        self.stages[index] = module
-        if part.is_last:
-            self._last_part = part
-            if self._loss_fn is None:
-                raise ValueError("loss_fn: expected a function in the process of the last part, got None")
+        self.modules[index] = module
+        self.has_first |= part.is_first
+        self.has_last |= part.is_last
+        if part.is_last and self.loss_fn is None:
+            raise ValueError("loss_fn: expected a function in the process of the last part, got None")
         tied = getattr(module, "tied_parameter", "") if part.is_first or part.is_last else ""
         names, tensors = [], []
         for name, value in module.named_parameters():
@@ -249,38 +272,33 @@ class Pipeline:
                 )
             names.append(part.name_of(name))
             tensors.append(value)
-        return names, tensors, tied, lambda *at: self._kept(part.forward, *at)
-
-    def _make_stage_optimizer(self, parameters):
-        made = self._kept(self._make_optimizer, parameters)
-        self.optimizers.append(made)
-        return lambda: self._kept(lambda: made.step() and None)
+        return names, tensors, tied, lambda *at: self.kept(part.forward, *at)
 
 
 class Part:
     """A part of the model in this process, as the runtime calls it."""
 
-    def __init__(self, pipeline, module, index, count):
+    def __init__(self, model, module, index, count):
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
-        self.pipeline = pipeline
+        self.model = model
         self.module = module
         self.is_first = index == 0
         self.is_last = index + 1 == count
         self.training = None
-        self.generator = StageGenerator(pipeline._seed, index)
+        self.generator = StageGenerator(model.seed, index)
         self.name_of = getattr(module, "name_of_parameter", lambda name: f"{index}.{name}")
         parameters = inspect.signature(module.forward).parameters.values()
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
-        self.buffers = {} if pipeline._in_order else dict(module.named_buffers())
+        self.buffers = {} if model.in_order else dict(module.named_buffers())
 
     def forward(self, message, step, mb, training):
         """The message to the next part, or the loss."""
         if training != self.training:
             self.module.train(training)
             self.training = training
-        batch = self.pipeline._batch
+        batch = self.model.batch
         args = batch.args[mb] if self.is_first else (unpack(message),)
         if not self.is_first and isinstance(args[0], tuple):
             (args,) = args
@@ -296,9 +314,9 @@ class Part:
                 )
         if not self.is_last:
             return pack(output)
-        if self.pipeline._wants_outputs:
+        if batch.keeps_outputs:
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        loss = self.pipeline._loss_fn(output, batch.targets[mb])
+        loss = self.model.loss_fn(output, batch.targets[mb])
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {_text_of(loss)}")
         return loss
@@ -315,7 +333,24 @@ def _parts(stages, n_stages, world):
         raise ValueError("stages: expected a module, a list of modules or a function, got an empty list")
     if n_stages not in (None, len(parts)):
         raise ValueError(f"n_stages: expected {len(parts)}, the length of the list, got {n_stages}")
-    return lambda index, count: parts[index], len(parts)
+
+    def part_at(index, count):
+        if count != len(parts):
+            raise ValueError(f"stages: expected {count} parts, got {len(parts)}")
+        return parts[index]
+
+    return part_at, len(parts)
+
+
+def _check_settings(settings, has_optimizer):
+    for key, value in settings.items():
+        if key in ("pipeline.replicas", "pipeline.tp") and str(value) != "1":
+            raise ValueError(f"settings['{key}']: expected 1 with parts in Python, got {value}")
+        if has_optimizer and key.startswith(("checkpoint.", "recovery.")):
+            raise ValueError(
+                f"settings['{key}']: expected no optimizer of the program, whose state would not be saved; "
+                "save the state_dict() of the parts and optimizers instead"
+            )
 
 
 def _one_line(e):
@@ -329,5 +364,5 @@ def _text_of(value):
     return type(value).__name__
 
 
-def _toml(value):
+def _text_of_setting(value):
     return value if isinstance(value, str) else json.dumps(value)

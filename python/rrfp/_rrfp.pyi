@@ -10,7 +10,6 @@ class Pipeline:
     def __init__(
         self,
         settings: list[str],
-        file: str,
         part: Callable[[int, int], tuple[list[str], list[Any], str, Callable[..., Any]]],
         optimizer: Callable[[list[Any]], Callable[[], None]] | None,
         on_note: Callable[[str], object],

@@ -1,10 +1,14 @@
 """What a program gets when something fails."""
 
+import gc
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
+import weakref
 
 import pytest
 import rrfp
@@ -81,6 +85,8 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
         pipe.step(x[:4], target=y[:4])
     with pytest.raises(ValueError, match="target: expected one in the process of the last part"):
         pipe.step(x)
+    with pytest.raises(ValueError, match="expected arguments in the process of the first part"):
+        pipe.step(target=y)
     pipe.step(x, target=y)
     assert pipe.steps == 1
     pipe.finish()
@@ -96,12 +102,40 @@ def test_wrong_options_name_the_key():
         rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=0)
     with pytest.raises(ValueError, match="checkpoint.dir"):
         rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam, settings={"checkpoint.dir": "x"})
+    with pytest.raises(ValueError, match="pipeline.replicas.*expected 1"):
+        rrfp.Pipeline(mlp(2), loss_fn, settings={"pipeline.replicas": 2})
     with pytest.raises(ValueError, match="n_stages: expected 2"):
         rrfp.Pipeline(mlp(2), loss_fn, n_stages=3)
+    with pytest.raises(rrfp.Error, match="stages: expected 2 parts, got 3"):
+        rrfp.Pipeline([*mlp(2), *mlp(1)], loss_fn, settings={"pipeline.chunks": 2})
     with pytest.raises(rrfp.Error, match="parameter 'weight': expected float32 on the CPU, got torch.float64"):
         rrfp.Pipeline([torch.nn.Linear(2, 2).double()], loss_fn)
     with pytest.raises(rrfp.Error, match="loss_fn: expected a function"):
         rrfp.Pipeline(mlp(2))
+
+
+def test_a_pipeline_that_nobody_holds_ends_and_leaves_nothing_behind():
+    parts = mlp(2)
+    pipe = rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam)
+    x, y = rows(1)
+    pipe.step(x, target=y)
+    part, whole = weakref.ref(parts[0]), weakref.ref(pipe)
+    del parts, pipe
+    gc.collect()
+    assert whole() is None and part() is None
+
+
+def test_a_program_may_end_without_closing_its_pipeline():
+    program = """
+import rrfp, torch
+pipe = rrfp.Pipeline([torch.nn.Linear(4, 4)] , torch.nn.functional.mse_loss, n_microbatches=2)
+pipe.step(torch.ones(2, 4), target=torch.ones(2, 4))
+cycle = [pipe]
+cycle.append(cycle)
+print("end")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_ctrl_c_ends_a_step():

@@ -12,6 +12,7 @@ WAYS = {
     "zero bubble": {"dispatch.policy": "zb_h1"},
     "jitter": {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5},
     "recompute": {"pipeline.recompute": True},
+    "two chunks": {"pipeline.chunks": 2, "dispatch.policy": "interleaved_1f1b"},
 }
 
 
@@ -28,6 +29,8 @@ def train(parts, batches, loss_fn=loss_fn, **options):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_losses_and_weights_equal_those_of_a_plain_loop(stages, way):
+    if way == "two chunks" and stages < 4:
+        pytest.skip("needs two stages of two chunks")
     parts = mlp(stages)
     plain = twin(parts)
     batches = [rows(step) for step in range(3)]
@@ -82,7 +85,7 @@ class Decoder(torch.nn.Module):
         return h if self.is_last else {**given, "half": given["half"] * 2, "hidden": h}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", list(WAYS)[:-1])
 def test_parts_pass_several_tensors_of_any_type_and_skip_parts(way):
     torch.manual_seed(3)
     parts = [Encoder(), Decoder(False), Decoder(True)]
@@ -115,7 +118,7 @@ def test_dropout_does_not_depend_on_order():
     before = torch.default_generator.get_state()
     around = lambda step, mb, stage: rrfp.keyed_generator(4, step, mb, stage)
     expected = train_plainly(plain, loss_fn, batches, 6, around=around)
-    for way in WAYS.values():
+    for way in list(WAYS.values())[:-1]:
         trained = twin(parts)
         assert train(trained, batches, settings=way, seed=4) == expected
         assert equal(trained, plain)
