@@ -59,8 +59,7 @@ def unpack(message):
     plain = words.detach()
     size = int(plain[:2].view(torch.int64)[0])
     end = WORDS + padded_count((size + 3) // 4)
-    text = plain[WORDS:end].view(torch.uint8)[:size].numpy().tobytes()
-    spec, layout = json.loads(text)
+    spec, layout = json.loads(bytes(plain[WORDS:end].view(torch.uint8)[:size].tolist()))
     leaves = []
     for kind, *about in layout:
         if kind is None:

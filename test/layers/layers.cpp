@@ -97,6 +97,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libactors/trainer",
         {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint"},
         torch}},
+      {"python", {"python", {"trainer"}, torch}},
       {"wall_clock",
        {"libactors/wall_clock",
         {"actors", "experiment", "plan", "simulate", "job", "schedule"},
@@ -166,7 +167,7 @@ constexpr guarded_parser guarded_parsers[] = {
 
 /// Folders whose sources must all belong to a layer.
 constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "policies",
-                                                "libactors", "apps"};
+                                                "libactors",   "apps",        "python"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
 const names pure_layers{"base",           "schedule",        "job_core",     "membership_core",

@@ -1,5 +1,5 @@
-/// Checks the dependencies between layers (DESIGN.md, section 3) in the `#include` lines of a
-/// source tree.
+/// Checks the dependencies between layers (CONTRIBUTING.md, "Folders and layers") in the `#include`
+/// lines of a source tree.
 ///
 /// A layer is a folder; its public headers are rrfp/<layer>/. All that is not explicitly allowed is
 /// a violation, also an unknown layer, a folder that no layer owns, and a quoted include of another

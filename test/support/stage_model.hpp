@@ -1,7 +1,7 @@
 /// A naive second implementation of the rules of a stage, with which stage_core is compared.
 ///
-/// It follows DESIGN.md, section 4, and the public headers, and answers every question by a scan of
-/// all tasks. It checks two things: the core's answer to `decide` must equal the model's, reason
+/// It follows docs/driving-the-core.md and the public headers, and answers every question by a scan
+/// of all tasks. It checks two things: the core's answer to `decide` must equal the model's, reason
 /// included; and the limits and the order of folds are asserted on their own, so that an error that
 /// both share in the arbiter does not hide an overrun. The model throws `rule_violation`.
 #pragma once
