@@ -16,6 +16,7 @@
 #include <pybind11/stl.h>
 #include <rrfp/base/exit_code.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/pack.hpp>
 #include <rrfp/pipeline.hpp>
 
 namespace py = pybind11;
@@ -269,6 +270,15 @@ PYBIND11_MODULE(_rrfp, m) {
     std::vector<std::string> names;
     for (const auto& p : policies::registry().known()) names.emplace_back(p.name);
     return names;
+  });
+  m.def("pack", [](std::vector<std::optional<at::Tensor>> tensors, std::string note) {
+    parcel p{{}, std::move(note)};
+    for (auto& t : tensors) p.tensors.push_back(std::move(t).value_or(at::Tensor{}));
+    return pack(p);
+  });
+  m.def("unpack", [](const at::Tensor& message) {
+    auto p = unpack(message);
+    return std::pair{std::move(p.tensors), py::bytes{p.note}};
   });
   py::class_<python_pipeline>(m, "Pipeline")
       .def(py::init<const std::vector<std::string>&, py::object, const py::object&, py::object,

@@ -13,6 +13,7 @@
 
 #include <rrfp/base/result.hpp>
 #include <rrfp/compute/rank_group.hpp>
+#include <rrfp/pack.hpp>
 
 namespace rrfp {
 
@@ -65,19 +66,34 @@ concept tensor_module = requires(Module& module, const at::Tensor& x) {
   { module->forward(x) } -> std::convertible_to<at::Tensor>;
 };
 
-/// A torch::nn module (a module holder or a shared pointer) with forward(Tensor) -> Tensor. Its
-/// parameters are called `prefix` + their names in it.
+/// The same for lists of tensors of any type: what a part returns, the next one takes.
+template <class Module>
+concept tensors_module = requires(Module& module, std::vector<at::Tensor> x) {
+  { module->forward(std::move(x)) } -> std::convertible_to<std::vector<at::Tensor>>;
+};
+
+/// A torch::nn module (a module holder or a shared pointer) with forward(Tensor) -> Tensor, or from
+/// std::vector<Tensor> to std::vector<Tensor>: then the first part of the model gets a list of one
+/// tensor, the inputs, and the last one returns a list of one tensor, for the loss. A skip over
+/// stages is a tensor that the parts between pass on. Its parameters are called `prefix` + their
+/// names in it.
 template <class Module>
 stage stage_of(Module module, const std::string& prefix = {}) {
-  static_assert(tensor_module<Module>,
-                "stage_of() expects a module with forward(Tensor) -> Tensor; fill in a rrfp::stage "
-                "with a forward of your own where a module takes or returns something else");
+  static_assert(tensor_module<Module> || tensors_module<Module>,
+                "stage_of() expects a module with forward(Tensor) -> Tensor or "
+                "forward(std::vector<Tensor>) -> std::vector<Tensor>; fill in a rrfp::stage with a "
+                "forward of your own where a module takes or returns something else");
   stage made;
-  if constexpr (tensor_module<Module>) {
+  if constexpr (tensor_module<Module> || tensors_module<Module>) {
     if (detail::is_null(module)) return made;
     for (const auto& p : module->named_parameters())
       made.parameters.emplace_back(prefix + p.key(), p.value());
-    made.forward = [module](const at::Tensor& x) mutable { return module->forward(x); };
+    made.forward = [module](const at::Tensor& x) mutable -> at::Tensor {
+      if constexpr (tensor_module<Module>)
+        return module->forward(x);
+      else
+        return pack(module->forward(unpack(x).tensors));
+    };
     made.set_training = [module](bool training) mutable { module->train(training); };
   }
   return made;

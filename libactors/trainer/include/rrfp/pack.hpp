@@ -1,0 +1,36 @@
+/// Several tensors as the one that travels between two stages.
+///
+/// A tensor of float32 travels as it is. Anything else is packed into one float32 vector, which
+/// autograd passes through: a header, then each tensor at a multiple of 64 bytes. A packed vector
+/// has `packed_dimensions` dimensions, all but the last of size 1; a tensor with as many dimensions
+/// is packed itself, so the receiver can tell them apart.
+///
+/// Thread-safe: the functions have no state.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace rrfp {
+
+constexpr std::int64_t packed_dimensions = 8;
+
+struct parcel {
+  /// Of any type and shape, on the CPU; undefined tensors stay undefined.
+  std::vector<at::Tensor> tensors;
+  std::string note;  ///< any bytes
+};
+
+/// Gradients flow through tensors of float32, bfloat16 and float16, which travel as float32. Throws
+/// c10::Error if a tensor of another type requires a gradient.
+at::Tensor pack(const parcel& p);
+/// Views of the message where types allow.
+parcel unpack(const at::Tensor& message);
+
+inline at::Tensor pack(std::vector<at::Tensor> tensors) {
+  return pack(parcel{std::move(tensors), {}});
+}
+
+}  // namespace rrfp

@@ -1,0 +1,137 @@
+#include <rrfp/pack.hpp>
+
+#include <cstring>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+namespace rrfp {
+
+namespace {
+
+constexpr std::int64_t alignment = 16;  ///< float32 values in 64 bytes
+
+std::int64_t aligned(std::int64_t words) { return (words + alignment - 1) / alignment * alignment; }
+
+at::Tensor padded(const at::Tensor& words) {
+  return at::constant_pad_nd(words, {0, aligned(words.numel()) - words.numel()});
+}
+
+/// Its values are exact in float32.
+bool is_wide(at::ScalarType type) {
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+std::int64_t words_in(std::int64_t bytes) { return (bytes + 3) / 4; }
+
+/// The bytes, unchanged.
+at::Tensor words_of(const void* bytes, std::int64_t count) {
+  auto words = at::zeros({words_in(count)}, at::kFloat);
+  if (count > 0) std::memcpy(words.mutable_data_ptr(), bytes, static_cast<std::size_t>(count));
+  return words;
+}
+
+at::Tensor words_of(const at::Tensor& t) {
+  if (is_wide(t.scalar_type())) return t.to(at::kFloat).reshape({-1});
+  TORCH_CHECK(!t.requires_grad(),
+              "between stages: expected float32, bfloat16 or float16 where a "
+              "gradient is required, got ",
+              t.scalar_type(), " ", t.sizes());
+  const auto plain = t.detach().cpu().contiguous();
+  return words_of(plain.const_data_ptr(), static_cast<std::int64_t>(plain.nbytes()));
+}
+
+/// Reads the header.
+class reader {
+ public:
+  explicit reader(const at::Tensor& words)
+      : values_(static_cast<const std::int64_t*>(words.const_data_ptr())),
+        size_(words.numel() / 2) {}
+
+  std::int64_t next() {
+    TORCH_CHECK(at_ < size_, "a packed message ends in its header");
+    return values_[at_++];
+  }
+
+ private:
+  const std::int64_t* const values_;
+  const std::int64_t size_;
+  std::int64_t at_ = 0;
+};
+
+constexpr std::int64_t undefined = -1;
+
+}  // namespace
+
+at::Tensor pack(const parcel& p) {
+  if (p.note.empty() && p.tensors.size() == 1) {
+    const auto& only = p.tensors.front();
+    if (only.defined() && only.scalar_type() == at::kFloat && only.dim() != packed_dimensions)
+      return only;
+  }
+  std::vector<std::int64_t> header{0, static_cast<std::int64_t>(p.note.size()),
+                                   static_cast<std::int64_t>(p.tensors.size())};
+  std::vector<at::Tensor> parts(2);
+  for (const auto& t : p.tensors) {
+    if (!t.defined()) {
+      header.push_back(undefined);
+      continue;
+    }
+    // A forward that is recomputed later does not know yet which tensors have a gradient.
+    const bool has_gradient =
+        t.requires_grad() || (is_wide(t.scalar_type()) && !at::GradMode::is_enabled());
+    header.push_back(static_cast<std::int64_t>(t.scalar_type()));
+    header.push_back(has_gradient ? 1 : 0);
+    header.push_back(t.dim());
+    header.insert(header.end(), t.sizes().begin(), t.sizes().end());
+    parts.push_back(padded(words_of(t)));
+  }
+  const auto header_bytes = static_cast<std::int64_t>(header.size() * sizeof(std::int64_t));
+  header.front() = header_bytes;
+  parts[0] = padded(words_of(header.data(), header_bytes));
+  parts[1] = padded(words_of(p.note.data(), static_cast<std::int64_t>(p.note.size())));
+  std::vector<std::int64_t> sizes(packed_dimensions, 1);
+  sizes.back() = -1;
+  return at::cat(parts).view(sizes);
+}
+
+parcel unpack(const at::Tensor& message) {
+  if (message.dim() != packed_dimensions) return {{message}, {}};
+  const auto words = message.reshape({-1});
+  const auto plain = words.detach();
+  reader header{plain};
+  auto at = aligned(words_in(header.next()));
+  const auto take = [&](const at::Tensor& from, std::int64_t count) {
+    const auto part = from.narrow(0, at, count);
+    at += aligned(count);
+    return part;
+  };
+  parcel p;
+  const auto note_bytes = header.next();
+  const auto count = header.next();
+  const auto note = take(plain, words_in(note_bytes));
+  p.note.assign(static_cast<const char*>(note.const_data_ptr()),
+                static_cast<std::size_t>(note_bytes));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto kind = header.next();
+    if (kind == undefined) {
+      p.tensors.emplace_back();
+      continue;
+    }
+    const auto type = static_cast<at::ScalarType>(kind);
+    const bool has_gradient = header.next() != 0;
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(header.next()));
+    for (auto& size : sizes) size = header.next();
+    const auto elements = c10::multiply_integers(sizes);
+    if (is_wide(type)) {
+      p.tensors.push_back(take(has_gradient ? words : plain, elements).view(sizes).to(type));
+      continue;
+    }
+    const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(type));
+    const auto part = take(plain, words_in(bytes)).view(at::kByte).narrow(0, 0, bytes);
+    p.tensors.push_back(part.view(type).view(sizes));
+  }
+  return p;
+}
+
+}  // namespace rrfp
