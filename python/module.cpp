@@ -16,6 +16,7 @@
 #include <pybind11/stl.h>
 #include <rrfp/base/exit_code.hpp>
 #include <rrfp/base/step_name.hpp>
+#include <rrfp/keyed_generator.hpp>
 #include <rrfp/pack.hpp>
 #include <rrfp/pipeline.hpp>
 
@@ -83,36 +84,43 @@ void check(const status& s) {
   if (!s) raise(s.failure());
 }
 
-/// A part of the model: `forward(input or None, step, microbatch, training)` returns the message to
+/// A part of the model: `forward(input or None, microbatch, training)` returns the message to
 /// the next part, or the loss.
 class python_stage final : public compute::stage_module {
  public:
-  python_stage(std::vector<compute::parameter> parameters, py::object forward, bool is_first)
+  python_stage(std::vector<compute::parameter> parameters, py::object forward, std::uint64_t seed,
+               std::uint64_t part)
       : parameters_(std::move(parameters)),
         forward_(shared(std::move(forward))),
-        is_first_(is_first) {}
+        seed_(seed),
+        part_(part) {}
 
   std::span<const compute::parameter> parameters() const override { return parameters_; }
 
   at::Tensor forward(const compute::forward_input& in) override {
     in.batch->whole();  // waits until this process has begun the step
-    return with_gil([&] {
-      auto input = is_first_ ? py::object{py::none()} : py::cast(in.input);
-      return (*forward_)(std::move(input), number_of(in.step), in.mb.value(), in.training)
-          .cast<at::Tensor>();
+    // The turn of the generator first, then the GIL, so that who waits for a turn holds no GIL.
+    return draws_.run({seed_, number_of(in.step), in.mb.value(), part_}, in.training, [&] {
+      return with_gil([&] {
+        auto input = part_ == 0 ? py::object{py::none()} : py::cast(in.input);
+        return (*forward_)(std::move(input), in.mb.value(), in.training).cast<at::Tensor>();
+      });
     });
   }
 
  private:
   const std::vector<compute::parameter> parameters_;
   const std::shared_ptr<py::object> forward_;
-  const bool is_first_;
+  const std::uint64_t seed_;
+  const std::uint64_t part_;
+  keyed_draws draws_;
 };
 
 /// Calls `part(index, count)`: (names, tensors, name of the tied parameter or "", forward). The tied
 /// parameter is the owner in the first part and the copy in the last one.
 result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part,
-                                                          const stage_place& at) {
+                                                          const stage_place& at,
+                                                          std::uint64_t seed) {
   const auto made = part(at.index, at.count).cast<py::tuple>();
   const auto names = made[0].cast<std::vector<std::string>>();
   const auto tensors = made[1].cast<std::vector<at::Tensor>>();
@@ -124,7 +132,7 @@ result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part
       parameters.back().tied = at.is_first() ? compute::tie::owner : compute::tie::copy;
   }
   return std::unique_ptr<compute::stage_module>{
-      std::make_unique<python_stage>(std::move(parameters), made[3], at.is_first())};
+      std::make_unique<python_stage>(std::move(parameters), made[3], seed, at.index)};
 }
 
 /// A torch.optim.Optimizer, whose own learning rate counts. Its state stays in Python.
@@ -165,6 +173,23 @@ auto wait_for(pipeline& p, Work work) {
   return done.get();
 }
 
+/// rrfp.keyed_generator: a keyed_generator from __enter__ to __exit__.
+class generator_scope {
+ public:
+  generator_scope(std::uint64_t seed, std::uint64_t step, std::uint64_t microbatch,
+                  std::uint64_t stage)
+      : key_{seed, step, microbatch, stage} {}
+
+  void enter() {
+    without_gil([&] { generator_.emplace(key_); });
+  }
+  void leave() { generator_.reset(); }
+
+ private:
+  const draw_key key_;
+  std::optional<keyed_generator> generator_;
+};
+
 class python_pipeline {
  public:
   /// `part(index, count)` returns (names, tensors, ties, forward); `optimizer(tensors)` a function
@@ -174,8 +199,8 @@ class python_pipeline {
     auto j = value_of(
         job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
     pipeline_options o;
-    o.make_chunk = [part = shared(std::move(part))](const stage_place& at) {
-      return with_gil([&] { return make_stage(*part, at); });
+    o.make_chunk = [part = shared(std::move(part)), seed = j.train.seed](const stage_place& at) {
+      return with_gil([&] { return make_stage(*part, at, seed); });
     };
     if (!optimizer.is_none())
       o.make_optimizer = [make = shared(optimizer)](std::vector<at::Tensor> parameters) {
@@ -271,6 +296,10 @@ PYBIND11_MODULE(_rrfp, m) {
     for (const auto& p : policies::registry().known()) names.emplace_back(p.name);
     return names;
   });
+  py::class_<generator_scope>(m, "GeneratorScope")
+      .def(py::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>())
+      .def("__enter__", &generator_scope::enter)
+      .def("__exit__", [](generator_scope& s, const py::args&) { s.leave(); });
   m.def("pack", [](std::vector<std::optional<at::Tensor>> tensors, std::string note) {
     parcel p{{}, std::move(note)};
     for (auto& t : tensors) p.tensors.push_back(std::move(t).value_or(at::Tensor{}));

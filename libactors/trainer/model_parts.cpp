@@ -2,9 +2,9 @@
 
 #include <sstream>
 
-#include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
+
+#include <rrfp/keyed_generator.hpp>
 
 #include "stage_chunk.hpp"
 #include "user_functions.hpp"
@@ -12,26 +12,6 @@
 namespace rrfp {
 
 namespace {
-
-/// Seeds libtorch's generator for its lifetime, and then restores its state.
-class seeded_generator {
- public:
-  explicit seeded_generator(std::uint64_t seed) {
-    const std::lock_guard lock{generator_.mutex()};
-    before_ = generator_.get_state();
-    generator_.set_current_seed(seed);
-  }
-  seeded_generator(const seeded_generator&) = delete;
-  seeded_generator& operator=(const seeded_generator&) = delete;
-  ~seeded_generator() {
-    const std::lock_guard lock{generator_.mutex()};
-    generator_.set_state(before_);
-  }
-
- private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  at::Tensor before_;
-};
 
 std::uint64_t seed_of(std::uint64_t seed, std::uint32_t index) {
   // The increment of Weyl sequences; it is odd, so all parts of a model have different seeds.
@@ -72,7 +52,7 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   const auto at = shape.at(vs);
   const stage_place place{at.stage.value(), at.chunk.value(), vs.value(), shape.virtual_stages(),
                           std::move(group)};
-  const seeded_generator drawing{seed_of(seed_, place.index)};
+  const keyed_generator drawing{seed_of(seed_, place.index)};
   auto made = make_by_user(shape, place);
   if (!made) return made;
   if (place.is_last()) *made = keep_outputs(std::move(*made), place, data_);
@@ -96,7 +76,7 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
     const auto from = shape.producer_of(here.stage, {task_kind::forward, {}, here.chunk});
     const auto input_name =
         from ? fmt::format("stage {}", from->stage.value()) : std::string{"the batch"};
-    return make_stage_chunk(place, *std::move(s), input_name, {options_.loss});
+    return make_stage_chunk(place, *std::move(s), input_name, {options_.loss}, seed_);
   };
   return caught(named("its factory", make));
 }

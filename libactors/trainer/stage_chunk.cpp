@@ -6,8 +6,10 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <rrfp/base/step_name.hpp>
 #include <rrfp/compute/first_line.hpp>
 #include <rrfp/compute/operators.hpp>
+#include <rrfp/keyed_generator.hpp>
 
 namespace rrfp {
 
@@ -52,10 +54,13 @@ auto with_context(const std::string& name, const std::string& input, Work work) 
 
 class stage_chunk final : public compute::stage_module {
  public:
-  stage_chunk(const stage_place& place, stage s, std::string input_name, stage_loss loss)
+  stage_chunk(const stage_place& place, stage s, std::string input_name, stage_loss loss,
+              std::uint64_t seed)
       : stage_(std::move(s)),
         input_name_(std::move(input_name)),
         loss_(std::move(loss)),
+        seed_(seed),
+        part_(place.index),
         is_first_(place.is_first()),
         is_last_(place.is_last()) {
     for (const auto& [name, value] : stage_.parameters) parameters_.push_back({name, value});
@@ -73,8 +78,10 @@ class stage_chunk final : public compute::stage_module {
     if (stage_.set_training && training_set_ != in.training) stage_.set_training(in.training);
     training_set_ = in.training;
     const stash_scope scope(in.stash);
-    const auto out = with_context("forward", describe(in.input) + " by " + input_name_,
-                                  [&] { return stage_.forward(in.input); });
+    const draw_key key{seed_, number_of(in.step), in.mb.value(), part_};
+    const auto out = with_context("forward", describe(in.input) + " by " + input_name_, [&] {
+      return draws_.run(key, in.training, [&] { return stage_.forward(in.input); });
+    });
     if (!is_last_) {
       check_output(out, in);
       return out;
@@ -111,6 +118,9 @@ class stage_chunk final : public compute::stage_module {
   const stage stage_;
   const std::string input_name_;
   const stage_loss loss_;
+  const std::uint64_t seed_;
+  const std::uint64_t part_;
+  keyed_draws draws_;
   const bool is_first_;
   const bool is_last_;
   std::optional<bool> training_set_;
@@ -149,7 +159,8 @@ class output_keeper final : public compute::stage_module {
 
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
                                                                 std::string input_name,
-                                                                stage_loss loss) {
+                                                                stage_loss loss,
+                                                                std::uint64_t seed) {
   if (!s.forward) return error{"the factory returned no module"};
   for (const auto& [name, value] : s.parameters) {
     if (!value.defined() || !value.is_leaf() || value.scalar_type() != at::kFloat ||
@@ -157,8 +168,8 @@ result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_plac
       return error{"parameter '" + name + "': expected a float leaf on the CPU, got " +
                    describe(value)};
   }
-  return std::unique_ptr<compute::stage_module>{
-      std::make_unique<stage_chunk>(place, std::move(s), std::move(input_name), std::move(loss))};
+  return std::unique_ptr<compute::stage_module>{std::make_unique<stage_chunk>(
+      place, std::move(s), std::move(input_name), std::move(loss), seed)};
 }
 
 std::unique_ptr<compute::stage_module> keep_outputs(std::unique_ptr<compute::stage_module> last,

@@ -17,11 +17,12 @@ struct stage_loss {
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> function;
 };
 
-/// `input_name`: the source of its input, for messages. Error: the stage has no forward, or
-/// parameters that cannot be trained.
+/// `input_name`: the source of its input, for messages. `seed`: of the numbers that it draws.
+/// Error: the stage has no forward, or parameters that cannot be trained.
 result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_place& place, stage s,
                                                                 std::string input_name,
-                                                                stage_loss loss);
+                                                                stage_loss loss,
+                                                                std::uint64_t seed);
 
 /// Wraps `last`, the last part of the model, so that requested outputs are kept in `data`. Throws
 /// in forward if `last` provides none.

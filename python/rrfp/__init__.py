@@ -20,11 +20,20 @@ if torch.__version__.split("+")[0] != _rrfp.torch_version:
     )
 
 from ._pipeline import Error, Pipeline, StepResult
-from ._random import keyed_generator
 from ._transformers import from_transformers
 
 __version__ = _rrfp.version
 policies = _rrfp.policies
+
+
+def keyed_generator(seed, step, microbatch, stage):
+    """A context in which torch's default generator is seeded by these four numbers; then it is as before.
+
+    The pipeline runs each forward of a stage that draws random numbers in it; `step` counts from 1. A plain
+    loop that does the same gets the same numbers.
+    """
+    return _rrfp.GeneratorScope(seed, step, microbatch, stage)
+
 
 __all__ = [
     "Error",

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map_only
 from . import _rrfp
 from ._batches import Batch
 from ._messages import pack, unpack
-from ._random import StageGenerator
 
 
 class Error(RuntimeError):
@@ -116,11 +115,12 @@ class Pipeline:
             "pipeline.microbatches": n_microbatches,
             "dispatch.policy": policy,
             "dispatch.slots": slots,
+            "train.seed": seed,
             "train.clip_norm": None if optimizer is None else 0,
         }
         settings = {**{k: v for k, v in own.items() if v is not None}, **settings}
         in_order = settings.get("dispatch.mode") == "in-order"
-        self._model = Model(part_at, loss_fn, optimizer, seed, in_order)
+        self._model = Model(part_at, loss_fn, optimizer, in_order)
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
         self.optimizers = self._model.optimizers  #: of the parts in this process
         self.last = None  #: StepResult of the last step or evaluation
@@ -226,11 +226,10 @@ class Model:
     The runtime holds it. It must not refer to the Pipeline, which would then never be released.
     """
 
-    def __init__(self, part_at, loss_fn, optimizer, seed, in_order):
+    def __init__(self, part_at, loss_fn, optimizer, in_order):
         self.part_at = part_at
         self.loss_fn = loss_fn
         self.optimizer = optimizer
-        self.seed = seed
         self.in_order = in_order
         self.modules = {}
         self.optimizers = []
@@ -286,14 +285,13 @@ class Part:
         self.is_first = index == 0
         self.is_last = index + 1 == count
         self.training = None
-        self.generator = StageGenerator(model.seed, index)
         self.name_of = getattr(module, "name_of_parameter", lambda name: f"{index}.{name}")
         parameters = inspect.signature(module.forward).parameters.values()
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
         self.buffers = {} if model.in_order else dict(module.named_buffers())
 
-    def forward(self, message, step, mb, training):
+    def forward(self, message, mb, training):
         """The message to the next part, or the loss."""
         if training != self.training:
             self.module.train(training)
@@ -304,8 +302,7 @@ class Part:
             (args,) = args
         kwargs = {k: v for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
         before = {name: b._version for name, b in self.buffers.items()} if training else {}
-        with self.generator.at(step, mb, training):
-            output = self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
         for name, version in before.items():
             if self.buffers[name]._version != version:
                 raise RuntimeError(

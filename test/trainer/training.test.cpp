@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <thread>
 
+#include <rrfp/keyed_generator.hpp>
+
 #include "program.hpp"
 #include "small_model.hpp"
 
@@ -53,6 +55,55 @@ TEST_CASE("steps and evaluations equal those of a plain loop for any split and o
       CHECK(summary.loss_last == plain.losses.back());
       CHECK(p->step(batch_of(0)).message() == "the training is over");
       CHECK(p->finish().message() == "the training is over");
+    }
+  }
+}
+
+TEST_CASE("dropout equals that of a plain loop, whatever the order") {
+  const auto noisy = [](stage s) {
+    s.forward = [inner = s.forward](const at::Tensor& x) {
+      return at::dropout(inner(x), 0.3, true);
+    };
+    return s;
+  };
+  constexpr std::uint32_t parts = 4, microbatches = 5;
+  const auto part_of = [&](const stage_place& at) { return noisy(part_at(at)); };
+  std::uint64_t call = 0;
+  stage whole;
+  std::vector<stage> plain;
+  for (std::uint32_t i = 0; i < parts; ++i) {
+    plain.push_back(part_of({i, 0, i, parts, nullptr}));
+    whole.parameters.insert(whole.parameters.end(), plain[i].parameters.begin(),
+                            plain[i].parameters.end());
+  }
+  whole.forward = [&](const at::Tensor& input) {
+    auto x = input;
+    for (std::uint32_t i = 0; i < parts; ++i) {
+      const keyed_generator drawing{draw_key{9, call / microbatches + 1, call % microbatches, i}};
+      x = plain[i].forward(x);
+    }
+    ++call;
+    return x;
+  };
+  const auto expected = train_plainly(whole, microbatches, 3);
+  for (const std::string how : {"", "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n",
+                                "[jitter]\ncompute = \"lognormal\"\ncompute_sigma = 0.5\n"}) {
+    for (const bool recompute : {false, true}) {
+      auto j = job_of(how);
+      j.train.seed = 9;
+      j.pipeline.stages = parts;
+      j.pipeline.recompute = recompute;
+      auto options = small_options();
+      options.make_stage = part_of;
+      at::manual_seed(4);
+      auto p = pipeline::open(j, options).value();
+      for (std::uint64_t step = 0; step < 3; ++step)
+        CHECK(p->step(batch_of(step)).value().loss == expected.losses[step]);
+      CHECK(p->finish().ok());
+      // The program's own numbers are those without a pipeline.
+      const auto mine = at::rand({1});
+      at::manual_seed(4);
+      CHECK(at::equal(mine, at::rand({1})));
     }
   }
 }

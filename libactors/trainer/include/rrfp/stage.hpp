@@ -32,9 +32,11 @@ struct stage_place {
 
 /// The parameters of a part and its computation.
 ///
-/// The output of forward() must depend only on its input and the parameters. Buffers that it
-/// changes (as batch norm does) and generators that it uses would see the microbatches in the order
-/// in which they happen to run. Buffers are not saved either.
+/// The output of forward() must depend only on its input, the parameters and numbers from
+/// libtorch's generator (dropout), which is keyed by step, microbatch and part
+/// (rrfp/keyed_generator.hpp): forwards of one process that draw run one at a time. Buffers that it
+/// changes (as batch norm does) and other generators would see the microbatches in the order in
+/// which they happen to run. Buffers are not saved either.
 struct stage {
   /// All leaves that forward() uses and that require a gradient; that must not change after open().
   /// They must be float, under names that no other part of the model has. Checkpoints use the

@@ -25,6 +25,7 @@ enum class random_use : std::uint64_t {
   text_window = 3,
   sample_order = 4,
   shapes = 5,
+  user_module = 6,
 };
 
 }  // namespace rrfp::compute
