@@ -23,6 +23,19 @@ namespace rrfp::compute {
 
 /// One microbatch on one chunk, between its F and its fold.
 struct in_flight {
+  in_flight() = default;
+  in_flight(in_flight&&) = default;
+  in_flight& operator=(in_flight&& other) noexcept {
+    std::swap(input, other.input);
+    std::swap(root, other.root);
+    std::swap(stash, other.stash);
+    std::swap(is_backward_done, other.is_backward_done);
+    return *this;
+  }
+  ~in_flight() {
+    if (stash) stash->clear();
+  }
+
   at::Tensor input;  // the leaf whose gradient goes back; undefined on the first virtual stage
   /// Root of the backward graph. The output itself is not kept: its memory belongs to the
   /// neighbour.
@@ -86,6 +99,10 @@ class stage_compute::impl {
   void keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
                  const at::Tensor& out) const;
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
+  /// Runs the backward graph, or what W does not need to run if W is apart. Returns the gradient of
+  /// the input, undefined if there is none.
+  at::Tensor run_graph(const chunk_state& chunk, in_flight& mb, at::Tensor gradient,
+                       bool fold_inside) const;
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
   void store_loss(const task& t, double sum, std::int64_t tokens);
