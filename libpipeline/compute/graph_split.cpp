@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 namespace rrfp::compute {
@@ -38,6 +40,17 @@ bool can_run_in_parts(Node& node) {
   const auto name = node.name();
   return name.find("Attention") == std::string::npos && name.find("Rnn") == std::string::npos;
 }
+
+/// Frees the saved tensors of a node as soon as it has run, as the engine does unless it keeps the
+/// whole graph.
+struct release_after_run final : torch::autograd::FunctionPostHook {
+  explicit release_after_run(Node& node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    node_.release_variables();
+    return outputs;
+  }
+  Node& node_;
+};
 
 /// The nodes of a graph, users after what they use, and the branches beside the chain.
 class survey {
@@ -236,6 +249,8 @@ graph_split::graph_split(const Edge& root, const edge_list& ends) {
     if (!kept.contains(v.node) && (branch == none || !branches[branch].is_left))
       only_in_b_.push_back(v.node);
   }
+  for (auto* const node : only_in_b_)
+    node->add_post_hook(std::make_unique<release_after_run>(*node));
 }
 
 std::vector<weight_graph> graph_split::detach(variable_list captured) {

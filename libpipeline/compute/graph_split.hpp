@@ -57,10 +57,11 @@ class graph_split {
   bool is_whole() const { return is_whole_; }
   /// Whether W computes the gradient of `leaf`.
   bool is_left(const at::Tensor& leaf) const { return left_.contains(leaf.unsafeGetTensorImpl()); }
-  /// Where B captures gradients. Unless is_empty(), B must keep the graph.
+  /// Where B captures gradients. Unless is_empty(), B must keep the graph; nodes that W does not
+  /// need free their saved tensors when they have run.
   const torch::autograd::edge_list& captures() const { return captures_; }
-  /// After B: detaches what W needs, and frees the saved tensors of all other nodes. `captured`:
-  /// the gradients at captures(). The parts share no node and no leaf.
+  /// After B: detaches what W needs, and frees the saved tensors of nodes that did not run.
+  /// `captured`: the gradients at captures(). The parts share no node and no leaf.
   std::vector<weight_graph> detach(torch::autograd::variable_list captured);
 
  private:

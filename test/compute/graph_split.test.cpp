@@ -415,6 +415,35 @@ TEST_CASE("between B and W a stage holds the inputs and gradients of its product
   CHECK(stage->meter().current() == 0);
 }
 
+TEST_CASE("B frees activations that W does not need while it runs") {
+  constexpr std::int64_t width = 64, bytes = width * width * 4;
+  const std::vector<at::Tensor> w{weight({width, width}, 1)};
+  const part p{"deep",
+               {{"a", w[0]}},
+               [w](const at::Tensor& x, weight_stash*) {
+                 auto y = x;
+                 for (int layer = 0; layer < 20; ++layer) y = at::gelu(y.mm(w[0]));
+                 return y;
+               },
+               {width, width},
+               {}};
+  std::vector<std::unique_ptr<stage_module>> chunks;
+  chunks.push_back(std::make_unique<part_module>(p));
+  const auto stage =
+      stage_compute::make({{3, 1, microbatches, placement::linear}, stage_id{1}, small_train()},
+                          std::move(chunks), std::make_shared<uneven_source>(microbatches))
+          .value();
+  stage->begin_step(step_id{0});
+  stage->run(launch_of(task_kind::forward, 0), wave(p.input, 1));
+  // Inputs of 20 products and 20 activations; a gradient replaces each input of an activation.
+  CHECK(stage->meter().current() == 40 * bytes);
+  stage->run(launch_of(task_kind::backward, 0), wave(p.input, 2));
+  CHECK(stage->meter().current() == 40 * bytes);
+  CHECK(stage->meter().peak() < 46 * bytes);
+  stage->run(launch_of(task_kind::weight, 0, 1), {});
+  CHECK(stage->meter().current() == 0);
+}
+
 TEST_CASE("W computes all gradients of a first stage without own operators") {
   const at::Tensor w = weight({16, 16}, 1);
   const part p{"first",
