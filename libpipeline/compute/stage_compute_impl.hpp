@@ -21,26 +21,22 @@
 
 namespace rrfp::compute {
 
+/// Frees the records of a stash, which may hold references to it, with the stage's reference.
+struct stash_release {
+  void operator()(weight_stash* stash) const {
+    c10::intrusive_ptr<weight_stash>::reclaim(stash)->clear();
+  }
+};
+
 /// One microbatch on one chunk, between its F and its fold.
 struct in_flight {
-  in_flight() = default;
-  in_flight(in_flight&&) = default;
-  in_flight& operator=(in_flight&& other) noexcept {
-    std::swap(input, other.input);
-    std::swap(root, other.root);
-    std::swap(stash, other.stash);
-    std::swap(is_backward_done, other.is_backward_done);
-    return *this;
-  }
-  ~in_flight() {
-    if (stash) stash->clear();
-  }
-
   at::Tensor input;  // the leaf whose gradient goes back; undefined on the first virtual stage
   /// Root of the backward graph. The output itself is not kept: its memory belongs to the
   /// neighbour.
   torch::autograd::Edge root;
-  c10::intrusive_ptr<weight_stash> stash;
+  std::unique_ptr<weight_stash, stash_release> stash;
+  /// Operators other than linear() and embedding() use a matrix.
+  bool has_ordinary_matrix = false;
   bool is_backward_done = false;
 };
 

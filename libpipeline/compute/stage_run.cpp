@@ -198,7 +198,8 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
     mb.input = meter_.take_in(aligned(std::move(input)));
     if (is_training()) mb.input.requires_grad_();
   }
-  if (pass != forward_pass::early) mb.stash = c10::make_intrusive<weight_stash>(&meter_);
+  if (pass != forward_pass::early)
+    mb.stash.reset(c10::make_intrusive<weight_stash>(&meter_).release());
   mb.is_backward_done = false;
 
   lazy_microbatch batch(*this, t);
@@ -224,6 +225,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
 void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
                                     const at::Tensor& out) const {
   mb.root = torch::autograd::impl::gradient_edge(out);
+  mb.has_ordinary_matrix = false;
   if (!mb.root.is_valid()) return;
   for (const auto& leaf : leaves_of(mb.root, mb.stash->anchor())) {
     if (mb.input.defined() && leaf.value.is_same(mb.input)) continue;
@@ -233,7 +235,9 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
                     leaf.value.sizes()) +
                "; expected each that requires a gradient among the parameters of its part of the "
                "model from the start, or detached");
-    if (leaf.is_ordinary) mb.stash->leave_to_graph(leaf.value);
+    if (!leaf.is_ordinary) continue;
+    mb.stash->leave_to_graph(leaf.value);
+    mb.has_ordinary_matrix = mb.has_ordinary_matrix || leaf.value.dim() >= 2;
   }
 }
 
@@ -326,7 +330,8 @@ at::Tensor stage_compute::impl::run_graph(const chunk_state& chunk, in_flight& m
   edge_list wanted{gradient_edge(mb.stash->anchor())};
   if (mb.input.defined()) wanted.push_back(gradient_edge(mb.input));
   const auto before_leaves = wanted.size();
-  auto split = fold_inside ? graph_split{} : graph_split(mb.root, wanted);
+  const bool is_split = !fold_inside && mb.has_ordinary_matrix;
+  auto split = is_split ? graph_split(mb.root, wanted) : graph_split{};
   std::vector<at::Tensor> leaves;
   for (const auto& leaf : chunk.trained) {
     if (split.is_left(leaf)) continue;
