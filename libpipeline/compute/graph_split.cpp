@@ -1,7 +1,6 @@
 #include "graph_split.hpp"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -52,68 +51,125 @@ struct release_after_run final : torch::autograd::FunctionPostHook {
   Node& node_;
 };
 
-/// The nodes of a graph, users after what they use, and the branches beside the chain.
+/// The nodes of a graph in the reverse order of execution, and the branches beside the chain.
 class survey {
  public:
+  struct node {
+    Node* address = nullptr;
+    const AccumulateGrad* leaf = nullptr;
+    bool is_chain = false;      // reaches an end
+    bool reaches_leaf = false;  // one that is no end
+    std::size_t parent = none;  // branches are disjoint sets of nodes
+  };
+  /// A node of the chain from which branches leave.
+  struct exit {
+    Node* address = nullptr;
+    std::vector<std::size_t> to;  // the branch behind each edge, or none
+  };
+
   survey(const Edge& root, const edge_list& ends);
 
-  /// The engine runs the users of every node before the node.
+  /// Whether the engine runs all users of a node before the node.
   bool is_ordered() const { return is_ordered_; }
-  const std::vector<visited>& nodes() const { return nodes_; }
+  const std::vector<node>& nodes() const { return nodes_; }
   /// The branch of a node; none if the node is on the chain, reaches no leaf or is null.
-  std::size_t branch_of(const Node* node) {
-    if (node == nullptr) return none;
-    const auto i = number_of_.at(node);
-    return nodes_[i].is_chain || !nodes_[i].reaches_leaf ? none : root_of(i);
-  }
+  std::size_t branch_of(const Node* address);
+  /// In the order of execution.
+  std::vector<exit> exits();
+  void join(std::size_t branch, std::size_t other) { nodes_[find(branch)].parent = find(other); }
 
  private:
-  /// Branches are disjoint sets of nodes.
-  std::size_t root_of(std::size_t i) {
-    while (nodes_[i].branch != i) i = nodes_[i].branch = nodes_[nodes_[i].branch].branch;
+  void collect(const Edge& root);
+  std::size_t find(std::size_t i) {
+    while (nodes_[i].parent != i) i = nodes_[i].parent = nodes_[nodes_[i].parent].parent;
     return i;
   }
 
-  std::vector<visited> nodes_;
+  std::vector<node> nodes_;
   std::unordered_map<const Node*, std::size_t> number_of_;
   bool is_ordered_ = true;
 };
 
-survey::survey(const Edge& root, const edge_list& ends) {
+/// Accumulators of leaves have the highest number of all nodes but use none, so they come first.
+std::uint64_t order_of(const Node& node) { return node.sequence_nr() + 1; }
+
+void survey::collect(const Edge& root) {
   std::unordered_set<const Node*> seen{root.function.get()};
   std::vector<Node*> open{root.function.get()};
   while (!open.empty()) {
-    auto* const node = open.back();
+    auto* const from = open.back();
     open.pop_back();
-    nodes_.push_back({node});
-    for (const auto& e : node->next_edges())
+    nodes_.push_back({from, dynamic_cast<const AccumulateGrad*>(from)});
+    for (const auto& e : from->next_edges())
       if (e.is_valid() && seen.insert(e.function.get()).second) open.push_back(e.function.get());
   }
-  // The accumulators of leaves have the highest number but use nothing, so they come first.
-  const auto order = [](const visited& v) { return v.node->sequence_nr() + 1; };
-  std::sort(nodes_.begin(), nodes_.end(),
-            [&](const visited& a, const visited& b) { return order(a) < order(b); });
-  for (std::size_t i = 0; i < nodes_.size(); ++i) number_of_.emplace(nodes_[i].node, i);
+  std::sort(nodes_.begin(), nodes_.end(), [](const node& a, const node& b) {
+    return order_of(*a.address) < order_of(*b.address);
+  });
+  for (std::size_t i = 0; i < nodes_.size(); ++i) number_of_.emplace(nodes_[i].address, i);
+}
 
+survey::survey(const Edge& root, const edge_list& ends) {
+  collect(root);
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    auto& v = nodes_[i];
-    v.branch = i;
-    v.is_chain = std::any_of(ends.begin(), ends.end(),
-                             [&](const Edge& e) { return e.function.get() == v.node; });
-    v.reaches_leaf = !v.is_chain && dynamic_cast<const AccumulateGrad*>(v.node) != nullptr;
-    for (const auto& e : v.node->next_edges()) {
+    auto& n = nodes_[i];
+    n.parent = i;
+    n.is_chain = std::any_of(ends.begin(), ends.end(),
+                             [&](const Edge& e) { return e.function.get() == n.address; });
+    n.reaches_leaf = n.leaf != nullptr && !n.is_chain;
+    for (const auto& e : n.address->next_edges()) {
       if (!e.is_valid()) continue;
-      const auto to = number_of_.at(e.function.get());
-      is_ordered_ = is_ordered_ && order(nodes_[to]) < order(v);
+      is_ordered_ = order_of(*e.function) < order_of(*n.address);
       if (!is_ordered_) return;
-      v.is_chain = v.is_chain || nodes_[to].is_chain;
-      v.reaches_leaf = v.reaches_leaf || nodes_[to].reaches_leaf;
+      const auto& next = nodes_[number_of_.at(e.function.get())];
+      n.is_chain = n.is_chain || next.is_chain;
+      n.reaches_leaf = n.reaches_leaf || next.reaches_leaf;
     }
-    if (v.is_chain) continue;
-    for (const auto& e : v.node->next_edges())
-      if (const auto branch = branch_of(e.function.get()); branch != none)
-        nodes_[branch].branch = i;
+    if (n.is_chain) continue;
+    for (const auto& e : n.address->next_edges())
+      if (const auto branch = branch_of(e.function.get()); branch != none) join(branch, i);
   }
+}
+
+std::size_t survey::branch_of(const Node* address) {
+  if (address == nullptr) return none;
+  const auto i = number_of_.at(address);
+  return nodes_[i].is_chain || !nodes_[i].reaches_leaf ? none : find(i);
+}
+
+std::vector<survey::exit> survey::exits() {
+  std::vector<exit> all;
+  for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n) {
+    if (!n->is_chain || !n->reaches_leaf) continue;
+    exit leaving{n->address, {}};
+    for (const auto& e : n->address->next_edges())
+      leaving.to.push_back(branch_of(e.function.get()));
+    if (std::any_of(leaving.to.begin(), leaving.to.end(), [](auto to) { return to != none; }))
+      all.push_back(std::move(leaving));
+  }
+  return all;
+}
+
+/// The branches that W runs.
+std::unordered_set<std::size_t> choose_branches(survey& graph, const Edge& root) {
+  std::unordered_set<std::size_t> has_matrix, refused{none}, chosen;
+  for (const auto& n : graph.nodes())
+    if (n.leaf != nullptr && !n.is_chain && n.leaf->variable.dim() >= 2)
+      has_matrix.insert(graph.branch_of(n.address));
+  // Without a chain there is a single branch, from the root, and no node runs twice.
+  if (graph.branch_of(root.function.get()) != none) return has_matrix;
+
+  const auto exits = graph.exits();
+  for (const auto& e : exits)
+    if (!can_run_in_parts(*e.address)) refused.insert(e.to.begin(), e.to.end());
+  for (const auto& e : exits)
+    if (std::none_of(e.to.begin(), e.to.end(),
+                     [&](auto to) { return has_matrix.contains(to) && !refused.contains(to); }))
+      refused.insert(e.to.begin(), e.to.end());
+  for (const auto& e : exits)
+    for (const auto to : e.to)
+      if (!refused.contains(to)) chosen.insert(to);
+  return chosen;
 }
 
 }  // namespace
@@ -140,114 +196,54 @@ graph_split::graph_split(const Edge& root, const edge_list& ends) {
   if (!root.is_valid()) return;
   survey graph(root, ends);
   if (!graph.is_ordered()) return;
-  const auto& nodes = graph.nodes();
-
-  struct branch_state {
-    bool has_matrix = false;
-    bool is_allowed = true;
-    bool is_left = false;
-    std::vector<at::Tensor> leaves;
-    std::size_t group = none;
+  const auto chosen = choose_branches(graph, root);
+  if (chosen.empty()) return;
+  const auto branch_of_w = [&](const Node* node) {
+    const auto branch = graph.branch_of(node);
+    return chosen.contains(branch) ? branch : none;
   };
-  std::map<std::size_t, branch_state> branches;
-  for (const auto& v : nodes) {
-    const auto* const end = dynamic_cast<const AccumulateGrad*>(v.node);
-    if (end == nullptr || v.is_chain) continue;
-    auto& b = branches[graph.branch_of(v.node)];
-    b.leaves.push_back(end->variable);
-    b.has_matrix = b.has_matrix || end->variable.dim() >= 2;
+  auto exits = graph.exits();
+  for (auto& e : exits) {
+    std::erase_if(e.to, [&](auto to) { return !chosen.contains(to); });
+    for (const auto to : e.to) graph.join(to, e.to.front());
   }
-
-  // From the output to the input, the order of execution.
-  const auto each_exit = [&](const auto& visit) {
-    for (auto v = nodes.rbegin(); v != nodes.rend(); ++v) {
-      if (!v->is_chain || !v->reaches_leaf) continue;
-      std::vector<std::size_t> to;
-      for (const auto& e : v->node->next_edges()) to.push_back(graph.branch_of(e.function.get()));
-      if (std::any_of(to.begin(), to.end(), [](auto branch) { return branch != none; }))
-        visit(*v->node, to);
-    }
-  };
-  std::unordered_set<const Node*> run_twice;
-  each_exit([&](Node& node, const std::vector<std::size_t>& to) {
-    if (can_run_in_parts(node)) return;
-    for (const auto branch : to)
-      if (branch != none) branches[branch].is_allowed = false;
-  });
-  const auto is_wanted = [&](std::size_t branch) {
-    return branch != none && branches[branch].is_allowed && branches[branch].has_matrix;
-  };
-  each_exit([&](Node& node, const std::vector<std::size_t>& to) {
-    if (std::any_of(to.begin(), to.end(), is_wanted)) run_twice.insert(&node);
-  });
-  each_exit([&](Node& node, const std::vector<std::size_t>& to) {
-    if (run_twice.contains(&node)) return;
-    for (const auto branch : to)
-      if (branch != none && !branches[branch].has_matrix) branches[branch].is_allowed = false;
-  });
-  // Unless the root itself is beside the chain: then no node runs twice.
-  const auto whole = graph.branch_of(root.function.get());
-  for (auto& [number, b] : branches)
-    b.is_left = b.is_allowed && (number == whole ? b.has_matrix : whole == none);
-  if (std::none_of(branches.begin(), branches.end(),
-                   [](const auto& b) { return b.second.is_left; }))
-    return;
 
   root_ = root;
-  is_whole_ = whole != none;
-  const auto join = [&](branch_state& b, std::size_t into) {
-    if (b.group == into) return;
-    const auto from = std::exchange(b.group, into);
-    if (from == none) {
-      groups_[into].leaves.insert(groups_[into].leaves.end(), b.leaves.begin(), b.leaves.end());
-      return;
-    }
-    for (auto& [number, other] : branches)
-      if (other.group == from) other.group = into;
-    auto& a = groups_[into];
-    auto& z = groups_[from];
-    a.leaves.insert(a.leaves.end(), z.leaves.begin(), z.leaves.end());
-    a.captures.insert(a.captures.end(), z.captures.begin(), z.captures.end());
-    z = {};
+  is_whole_ = branch_of_w(root.function.get()) != none;
+  std::unordered_map<std::size_t, std::size_t> group_of;
+  const auto group_at = [&](const Node* node) -> group& {
+    const auto [found, is_new] = group_of.try_emplace(branch_of_w(node), groups_.size());
+    if (is_new) groups_.emplace_back();
+    return groups_[found->second];
   };
-  if (is_whole_) {
-    groups_.emplace_back();
-    join(branches[whole], 0);
-    groups_[0].captures.push_back(0);
-    captures_.push_back(root);
+  const auto capture = [&](group& into, Edge edge) {
+    into.captures.push_back(captures_.size());
+    captures_.push_back(std::move(edge));
+  };
+  if (is_whole_) capture(group_at(root.function.get()), root);
+  std::unordered_set<const Node*> is_exit;
+  for (const auto& e : exits) {
+    if (e.to.empty()) continue;
+    is_exit.insert(e.address);
+    exit_node kept{e.address, {}};
+    const Node* into = nullptr;
+    for (std::size_t i = 0; i < e.address->next_edges().size(); ++i) {
+      const auto* const next = e.address->next_edge(i).function.get();
+      if (branch_of_w(next) == none) continue;
+      kept.edges.push_back(i);
+      into = next;
+    }
+    for (std::uint32_t input = 0; input < e.address->num_inputs(); ++input)
+      capture(group_at(into), {e.address->getptr(), input});
+    exits_.push_back(std::move(kept));
   }
-  each_exit([&](Node& node, const std::vector<std::size_t>& to) {
-    exit_node exit{&node, {}};
-    auto into = none;
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      if (to[i] == none || !branches[to[i]].is_left) continue;
-      exit.edges.push_back(i);
-      if (into == none) into = branches[to[i]].group;
+  for (const auto& n : graph.nodes()) {
+    if (branch_of_w(n.address) == none) {
+      if (!is_exit.contains(n.address)) only_in_b_.push_back(n.address);
+    } else if (n.leaf != nullptr) {
+      group_at(n.address).leaves.push_back(n.leaf->variable);
+      left_.insert(n.leaf->variable.unsafeGetTensorImpl());
     }
-    if (exit.edges.empty()) return;
-    if (into == none) {
-      into = groups_.size();
-      groups_.emplace_back();
-    }
-    for (const auto i : exit.edges) join(branches[to[i]], into);
-    for (std::uint32_t input = 0; input < node.num_inputs(); ++input) {
-      groups_[into].captures.push_back(captures_.size());
-      captures_.emplace_back(node.getptr(), input);
-    }
-    exits_.push_back(std::move(exit));
-  });
-  std::erase_if(groups_, [](const group& g) { return g.captures.empty(); });
-  for (auto& g : groups_) {
-    std::sort(g.captures.begin(), g.captures.end());
-    for (const auto& l : g.leaves) left_.insert(l.unsafeGetTensorImpl());
-  }
-
-  std::unordered_set<const Node*> kept;
-  for (const auto& exit : exits_) kept.insert(exit.node);
-  for (const auto& v : nodes) {
-    const auto branch = graph.branch_of(v.node);
-    if (!kept.contains(v.node) && (branch == none || !branches[branch].is_left))
-      only_in_b_.push_back(v.node);
   }
   for (auto* const node : only_in_b_)
     node->add_post_hook(std::make_unique<release_after_run>(*node));
