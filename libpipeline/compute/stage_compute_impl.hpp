@@ -21,13 +21,22 @@
 
 namespace rrfp::compute {
 
+/// Frees the records of a stash, which may hold references to it, with the stage's reference.
+struct stash_release {
+  void operator()(weight_stash* stash) const {
+    c10::intrusive_ptr<weight_stash>::reclaim(stash)->clear();
+  }
+};
+
 /// One microbatch on one chunk, between its F and its fold.
 struct in_flight {
   at::Tensor input;  // the leaf whose gradient goes back; undefined on the first virtual stage
   /// Root of the backward graph. The output itself is not kept: its memory belongs to the
   /// neighbour.
   torch::autograd::Edge root;
-  c10::intrusive_ptr<weight_stash> stash;
+  std::unique_ptr<weight_stash, stash_release> stash;
+  /// Operators other than linear() and embedding() use a matrix.
+  bool has_ordinary_matrix = false;
   bool is_backward_done = false;
 };
 
@@ -86,6 +95,10 @@ class stage_compute::impl {
   void keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
                  const at::Tensor& out) const;
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
+  /// Runs the backward graph, or what W does not need to run if W is apart. Returns the gradient of
+  /// the input, undefined if there is none.
+  at::Tensor run_graph(const chunk_state& chunk, in_flight& mb, at::Tensor gradient,
+                       bool fold_inside) const;
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);
   void store_loss(const task& t, double sum, std::int64_t tokens);

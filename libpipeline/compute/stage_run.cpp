@@ -13,6 +13,7 @@
 #include <rrfp/base/step_name.hpp>
 
 #include "graph_leaves.hpp"
+#include "graph_split.hpp"
 #include "stage_compute_impl.hpp"
 
 namespace rrfp::compute {
@@ -197,7 +198,8 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
     mb.input = meter_.take_in(aligned(std::move(input)));
     if (is_training()) mb.input.requires_grad_();
   }
-  if (pass != forward_pass::early) mb.stash = c10::make_intrusive<weight_stash>(&meter_);
+  if (pass != forward_pass::early)
+    mb.stash.reset(c10::make_intrusive<weight_stash>(&meter_).release());
   mb.is_backward_done = false;
 
   lazy_microbatch batch(*this, t);
@@ -223,6 +225,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
 void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
                                     const at::Tensor& out) const {
   mb.root = torch::autograd::impl::gradient_edge(out);
+  mb.has_ordinary_matrix = false;
   if (!mb.root.is_valid()) return;
   for (const auto& leaf : leaves_of(mb.root, mb.stash->anchor())) {
     if (mb.input.defined() && leaf.value.is_same(mb.input)) continue;
@@ -232,7 +235,9 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
                     leaf.value.sizes()) +
                "; expected each that requires a gradient among the parameters of its part of the "
                "model from the start, or detached");
-    if (leaf.is_ordinary) mb.stash->leave_to_graph(leaf.value);
+    if (!leaf.is_ordinary) continue;
+    mb.stash->leave_to_graph(leaf.value);
+    mb.has_ordinary_matrix = mb.has_ordinary_matrix || leaf.value.dim() >= 2;
   }
 }
 
@@ -301,13 +306,6 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
     gradient = meter_.take_in(aligned(std::move(gradient)));
   }
 
-  edge_list wanted;
-  if (mb.input.defined()) wanted.push_back(torch::autograd::impl::gradient_edge(mb.input));
-  wanted.push_back(torch::autograd::impl::gradient_edge(mb.stash->anchor()));
-  const auto before_parameters = wanted.size();
-  for (const auto& leaf : chunk.trained)
-    wanted.push_back(torch::autograd::impl::gradient_edge(leaf));
-
   if (config_.recompute) {
     // The same operations on the same numbers as in F, so the bits are the same.
     lazy_microbatch batch(*this, t);
@@ -315,25 +313,50 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   }
   mb.stash->set_immediate(fold_inside);
   const auto* const given = memory_of(gradient);
-  variable_list gradients(wanted.size());
-  if (mb.root.is_valid()) {
-    edge_list roots{std::exchange(mb.root, {})};
-    variable_list seeds{std::move(gradient)};
-    gradients = torch::autograd::Engine::get_default_engine().execute(
-        roots, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false,
-        wanted);
-  }
-  for (std::size_t i = 0; i < chunk.trained.size(); ++i) {
-    auto& g = gradients[before_parameters + i];
-    if (g.defined()) mb.stash->ordinary(chunk.trained[i], std::move(g));
-  }
+  const auto of_input = run_graph(chunk, mb, std::move(gradient), fold_inside);
   mb.is_backward_done = true;
   if (!mb.input.defined()) return {};
-  auto out = gradients[0].defined() ? owned(gradients[0].detach().contiguous(), given)
-                                    : at::zeros_like(mb.input);
+  auto out =
+      of_input.defined() ? owned(of_input.detach().contiguous(), given) : at::zeros_like(mb.input);
   mb.input.reset();
   meter_.hand_out(out);
   return out;
+}
+
+at::Tensor stage_compute::impl::run_graph(const chunk_state& chunk, in_flight& mb,
+                                          at::Tensor gradient, bool fold_inside) const {
+  using torch::autograd::impl::gradient_edge;
+  if (!mb.root.is_valid()) return {};
+  edge_list wanted{gradient_edge(mb.stash->anchor())};
+  if (mb.input.defined()) wanted.push_back(gradient_edge(mb.input));
+  const auto before_leaves = wanted.size();
+  const bool is_split = !fold_inside && mb.has_ordinary_matrix;
+  auto split = is_split ? graph_split(mb.root, wanted) : graph_split{};
+  std::vector<at::Tensor> leaves;
+  for (const auto& leaf : chunk.trained) {
+    if (split.is_left(leaf)) continue;
+    leaves.push_back(leaf);
+    wanted.push_back(gradient_edge(leaf));
+  }
+  const auto before_captures = wanted.size();
+  wanted.insert(wanted.end(), split.captures().begin(), split.captures().end());
+
+  edge_list roots{std::exchange(mb.root, {})};
+  variable_list seeds{std::move(gradient)};
+  variable_list gradients(wanted.size());
+  if (split.is_whole()) {
+    gradients.back() = std::move(seeds[0]);
+  } else {
+    gradients = torch::autograd::Engine::get_default_engine().execute(
+        roots, seeds, /*keep_graph=*/!split.is_empty(), /*create_graph=*/false,
+        /*accumulate_grad=*/false, wanted);
+  }
+  for (std::size_t i = 0; i < leaves.size(); ++i)
+    if (auto& g = gradients[before_leaves + i]; g.defined())
+      mb.stash->ordinary(leaves[i], std::move(g));
+  const auto captured = gradients.begin() + static_cast<std::ptrdiff_t>(before_captures);
+  for (auto& part : split.detach({captured, gradients.end()})) mb.stash->postpone(std::move(part));
+  return mb.input.defined() ? gradients[1] : at::Tensor{};
 }
 
 void stage_compute::impl::fold(chunk_state& chunk, fold_range range,

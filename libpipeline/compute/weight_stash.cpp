@@ -32,28 +32,36 @@ weight_stash::gradients weight_stash::linear(slot weight, slot bias, const at::T
   if (is_in_graph(bias)) now.bias = of_bias(std::exchange(bias, none), gy);
   if (weight == none && bias == none) return now;
   // Detached: an input with its graph would form a reference cycle with this stash.
-  add_record(
-      {kind::linear, weight, bias, weight == none ? at::Tensor() : x.detach(), gy.detach(), {}});
+  add_record({kind::linear,
+              weight,
+              bias,
+              weight == none ? at::Tensor() : x.detach(),
+              gy.detach(),
+              {},
+              {}});
   return now;
 }
 
 at::Tensor weight_stash::embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy) {
   if (weight == none) return {};
   if (is_in_graph(weight)) return of_rows(weight, indices, gy);
-  add_record({kind::embedding, weight, none, indices, gy.detach(), {}});
+  add_record({kind::embedding, weight, none, indices, gy.detach(), {}, {}});
   return {};
 }
 
 void weight_stash::ordinary(const at::Tensor& weight, at::Tensor gradient) {
-  add_record({kind::ordinary, none, none, {}, std::move(gradient), weight});
+  add_record({kind::ordinary, none, none, {}, std::move(gradient), weight, {}});
+}
+
+void weight_stash::postpone(weight_graph graph) {
+  add_record({kind::graph, none, none, {}, {}, {}, std::move(graph)});
 }
 
 void weight_stash::fold() {
   const at::NoGradGuard no_grad;
   // Moved one by one, so the memory of a record is freed before the next one is computed.
   for (; applied_ < records_.size(); ++applied_) apply_record(std::move(records_[applied_]));
-  records_.clear();
-  applied_ = 0;
+  clear();
   for (auto& s : slots_) {
     if (s.sum.defined()) accumulate(s.weight, std::move(s.sum));
     s.sum.reset();
@@ -77,9 +85,20 @@ void weight_stash::fold(const task_piece& piece) {
   }
 }
 
+void weight_stash::clear() {
+  records_.clear();
+  applied_ = 0;
+}
+
 /// In multiplications, roughly.
 std::int64_t weight_stash::work_of(const record& r) {
-  return r.type == kind::linear ? r.x.numel() * r.gy.size(-1) : r.gy.numel();
+  switch (r.type) {
+    case kind::linear: return r.x.numel() * r.gy.size(-1);
+    case kind::embedding:
+    case kind::ordinary: return r.gy.numel();
+    case kind::graph: return r.graph.work();
+  }
+  return 0;
 }
 
 void weight_stash::add_record(record r) {
@@ -99,6 +118,12 @@ void weight_stash::apply_record(record r) {
       return;
     case kind::embedding: return deliver(r.weight, of_rows(r.weight, r.x, r.gy));
     case kind::ordinary: accumulate(r.leaf, std::move(r.gy)); return;
+    case kind::graph: {
+      auto gradients = r.graph.run();
+      for (std::size_t i = 0; i < gradients.size(); ++i)
+        if (gradients[i].defined()) accumulate(r.graph.leaves[i], std::move(gradients[i]));
+      return;
+    }
   }
 }
 

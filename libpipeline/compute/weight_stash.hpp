@@ -4,7 +4,9 @@
 /// gradients from the records in the order of B. With `immediate` a record becomes a gradient at
 /// once. As in autograd, the records of one weight are summed before the sum is added to the
 /// gradient, so a weight that is used twice gets the same bits. A weight that ordinary operators
-/// also use is left to the graph, because only autograd knows the order of that sum.
+/// also use is left to the graph, because only autograd knows the order of that sum. Weights of
+/// ordinary operators have records of two kinds: a gradient that B computed, or a part of the graph
+/// that W runs (graph_split.hpp).
 ///
 /// Backward may run in another thread than forward (CUDA), so the graph holds a reference to the
 /// stash; only one thread uses it at a time.
@@ -18,6 +20,8 @@
 
 #include <rrfp/compute/memory_meter.hpp>
 #include <rrfp/schedule/event.hpp>
+
+#include "graph_split.hpp"
 
 namespace rrfp::compute {
 
@@ -52,22 +56,28 @@ class weight_stash final : public torch::CustomClassHolder {
   at::Tensor embedding(slot weight, const at::Tensor& indices, const at::Tensor& gy);
   /// After B: adds a gradient that ordinary autograd computed.
   void ordinary(const at::Tensor& weight, at::Tensor gradient);
+  /// After B: leaves a part of the graph to W.
+  void postpone(weight_graph graph);
 
   /// Computes all pending gradients and adds them to those of the weights.
   void fold();
   /// Computes this piece's share of the gradients, by work; fold() is the last piece. The order of
   /// all sums is that of a single fold().
   void fold(const task_piece& piece);
+  /// Frees the pending records. Records of graphs may refer to the stash in a cycle: call before
+  /// the last reference from outside is released, unless the stash is folded.
+  void clear();
 
  private:
-  enum class kind : std::uint8_t { linear, embedding, ordinary };
+  enum class kind : std::uint8_t { linear, embedding, ordinary, graph };
   struct record {
     kind type;
     slot weight = none;
     slot bias = none;
     at::Tensor x;  // or indices; undefined for ordinary
     at::Tensor gy;
-    at::Tensor leaf;  // ordinary only
+    at::Tensor leaf;     // ordinary only
+    weight_graph graph;  // graph only
   };
   struct use_of_weight {
     at::Tensor weight;

@@ -73,6 +73,11 @@ TEST_CASE("weights that are not leaves are trained as in a plain loop, bit for b
          y = rrfp::linear(at::tanh(y), w[0], w[4]) + rrfp::embedding(ids(x), w[0]).sum(1);
          return rrfp::linear(w[0], y).t() + rrfp::linear(y, w[0]) * w[4];
        }},
+      {"ordinary operators",
+       [](const auto& x, const auto& w) {
+         const auto y = at::tanh(at::linear(at::dropout(x, 0.0, true), w[0], w[4]));
+         return at::linear(y.mm(w[1]).mm(w[2]), w[0] * w[4]) + w[3].narrow(0, 0, 1);
+       }},
       {"a weight with a hook", [](const auto& x, const auto& w) { return rrfp::linear(x, w[0]); }},
   };
   for (const auto& [name, f] : all) {
@@ -89,7 +94,8 @@ TEST_CASE("weights that are not leaves are trained as in a plain loop, bit for b
           w.register_hook([](const at::Tensor& g) { return g * 2; });
     const auto plain = train_plainly(whole, 5, 3);
     for (const std::string how :
-         {"policy = \"zb_h1\"\n", "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n", ""}) {
+         {"policy = \"zb_h1\"\n", "policy = \"bfw_plus\"\nweight_pieces = 3\n",
+          "mode = \"in-order\"\npolicy = \"one_f_one_b\"\n", ""}) {
       INFO(name << ", " << how);
       std::map<std::string, at::Tensor> learnt;
       auto options = small_options();

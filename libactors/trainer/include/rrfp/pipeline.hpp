@@ -98,7 +98,7 @@ struct pipeline_options {
   std::function<std::int64_t(const at::Tensor& target)> count;
 
   /// Instead of make_stage, loss and count: a module that knows the step, the microbatch and the
-  /// tensor-parallel group, ties parameters, or computes its weight gradients in W.
+  /// tensor-parallel group, or ties parameters.
   std::function<result<std::unique_ptr<compute::stage_module>>(const stage_place&)> make_chunk;
 
   /// Makes the optimizer of the parameters of a stage; empty: that of [train]. The learning rate is

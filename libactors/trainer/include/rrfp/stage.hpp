@@ -105,12 +105,13 @@ stage stage_of(Module module, const std::string& prefix = {}) {
 /// file.
 result<stage> script_stage(const std::string& path, const std::string& prefix = {});
 
-/// Like torch::nn::functional::linear, with the same bits. In forward() of a stage the weight
-/// gradient is deferred to a separate task, W, which fills gaps; elsewhere it is the ordinary
-/// operator. A weight or bias that is not a leaf, has hooks, or is used by other operators too gets
-/// its gradient in B, as with the ordinary operator.
+/// Like torch::nn::functional::linear, with the same bits. In forward() of a stage its weight
+/// gradient runs in W, the separate task of weight gradients, and costs nothing extra;
+/// ordinary operators are cut out of the graph (docs/embedding.md). Elsewhere it is the ordinary
+/// operator. A weight or bias that other operators use too gets its gradient in B; one that is not
+/// a leaf or has hooks is treated as by the ordinary operator.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
-/// Like torch::nn::functional::embedding, with a deferred weight gradient as in linear().
+/// Like torch::nn::functional::embedding, with its weight gradient as in linear().
 at::Tensor embedding(const at::Tensor& indices, const at::Tensor& weight);
 
 }  // namespace rrfp

@@ -4,7 +4,8 @@
 /// The backward of linear() and embedding() computes the input gradient at once, because it is on
 /// the critical path of the pipeline, and stores (input, output gradient) in the microbatch's
 /// weight_stash. W computes the weight gradient from the stash with the operations of libtorch's
-/// own backward, so the bits are the same. The split has no measurable cost.
+/// own backward, so the bits are the same. The split has no measurable cost. Weights of all other
+/// operators are split by cutting the graph (stage_compute.hpp).
 ///
 /// Without a stash both are at::linear and at::embedding under ordinary autograd, so the same
 /// module also trains in an ordinary loop with loss.backward() and torch::optim.
@@ -25,9 +26,9 @@ class weight_stash;
 
 /// y = x * weight^T + bias. `x` float [..., in], `weight` [out, in], `bias` [out] or undefined;
 /// returns [..., out]. The gradients equal autograd's bit for bit, whatever else uses the weights.
-/// Only gradients of leaves are deferred. A weight or bias that is the output of an operator (a
-/// cast, a transpose, W + B * A), has hooks, or is also used by ordinary operators gets its
-/// gradient in B.
+/// Only gradients of leaves go to the stash. A weight or bias that is the output of an operator (a
+/// cast, a transpose, W + B * A), or has hooks, is used as by the ordinary operator, and one that
+/// ordinary operators use as well gets its gradient in B.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   weight_stash* stash);
 

@@ -1,8 +1,11 @@
 /// Computes the tasks of one stage on one rank; the rank's compute thread calls it launch by
 /// launch.
 ///
-/// F keeps the autograd graph of a microbatch. B runs the graph backwards and keeps what the weight
-/// gradients need. W computes the weight gradients. Gradients are added only by folds, in the order
+/// F keeps the autograd graph of a microbatch. B runs the graph from the output to the input and
+/// keeps what the weight gradients need: the inputs of linear() and embedding() with the gradients
+/// of their outputs, and of all other operators the parts of the graph beside that path. On a first
+/// stage without linear() and embedding() that is the whole graph. W computes the weight gradients.
+/// Gradients are added only by folds, in the order
 /// of the microbatch numbers (launch.folds), so the result of a step does not depend on the order
 /// of its tasks: it equals an ordinary loop over the microbatches bit for bit.
 ///
@@ -104,7 +107,7 @@ class stage_compute final : public rank_compute {
   /// stage), the input gradient (B and BW, not on the first one), undefined otherwise; contiguous.
   ///
   /// A BW whose folds begin with its own microbatch computes weight gradients inside the backward,
-  /// layer by layer; any other BW leaves them in the stash, as B does. Throws compute_error.
+  /// layer by layer; any other BW leaves them to the fold, as B does. Throws compute_error.
   at::Tensor run(const launch& l, at::Tensor input) override;
   void fail_input(const std::string& input, const std::string& why) const override;
 

@@ -87,7 +87,7 @@ struct forward_input {
   /// Key of the step or evaluation; rrfp/base/step_name.hpp converts it to a number or a name.
   step_id step;
   microbatch_id mb;
-  /// For linear() and embedding(); null: ordinary autograd.
+  /// For linear() and embedding(); null: they are ordinary operators.
   weight_stash* stash = nullptr;
   /// May be null for modules that do not use it.
   microbatch_view* batch = nullptr;
@@ -118,7 +118,7 @@ class stage_module {
   /// parameters; otherwise the result of training depends on the order of execution.
   ///
   /// Parameters that operators other than linear() and embedding() use get their gradient from
-  /// ordinary autograd in B; it is kept until the microbatch is folded. A parameter that no
+  /// ordinary autograd, in W if that part of the graph can run apart from B. A parameter that no
   /// microbatch of a step uses has a gradient of zeros, the gradient of the whole batch. Freeze
   /// parameters that are never used.
   virtual at::Tensor forward(const forward_input& in) = 0;
