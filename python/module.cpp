@@ -3,9 +3,16 @@
 ///
 /// Every function of Python that a thread of the pipeline calls takes the GIL; every call of the
 /// pipeline that waits has released it.
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +26,9 @@
 #include <rrfp/keyed_generator.hpp>
 #include <rrfp/pack.hpp>
 #include <rrfp/pipeline.hpp>
+#include <rrfp/report/picture.hpp>
+#include <rrfp/report/timeline.hpp>
+#include <rrfp/report/trace.hpp>
 
 namespace py = pybind11;
 
@@ -67,6 +77,24 @@ const char* name_of(error_kind kind) {
   PyErr_SetObject(type.ptr(), made.ptr());
   throw py::error_already_set();
 }
+
+class temporary_file {
+ public:
+  temporary_file() {
+    auto pattern = (std::filesystem::temp_directory_path() / "rrfp-trace-XXXXXX").string();
+    const int file = mkstemp(pattern.data());
+    if (file < 0) throw std::runtime_error("cannot make " + pattern);
+    close(file);
+    path_ = pattern;
+  }
+  temporary_file(const temporary_file&) = delete;
+  temporary_file& operator=(const temporary_file&) = delete;
+  ~temporary_file() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 template <class Work>
 auto without_gil(Work work) {
@@ -173,6 +201,25 @@ auto wait_for(pipeline& p, Work work) {
   return done.get();
 }
 
+result<std::string> timeline_of(const actors::trace_recorder& trace,
+                                std::optional<std::uint64_t> step) {
+  if (trace.tasks().empty()) return error{"report(): expected a finished step, got none"};
+  // The reader of traces reads files, as rrfp-report does.
+  const temporary_file file;
+  if (auto written = actors::write_chrome_json(file.path(), {{"rrfp", &trace}}); !written)
+    return written.failure();
+  const auto read = report::read_trace(file.path());
+  if (!read) return read.failure();
+  const auto& run = read->runs.front();
+  for (const auto s : report::steps_of(run) | std::views::reverse) {
+    if (step && number_of(s) != *step) continue;
+    const auto line = report::make_timeline(run, s, s);
+    if (!line) return line.failure();
+    return report::svg_of("rrfp", {*line});
+  }
+  return error{"report(): the trace has no step " + std::to_string(step.value_or(0))};
+}
+
 /// rrfp.keyed_generator: a keyed_generator from __enter__ to __exit__.
 class generator_scope {
  public:
@@ -195,7 +242,8 @@ class python_pipeline {
   /// `part(index, count)` returns (names, tensors, ties, forward); `optimizer(tensors)` a function
   /// that takes a step, or is None.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
-                  const py::object& optimizer, py::object on_note, py::object on_report) {
+                  const py::object& optimizer, py::object on_note, py::object on_report,
+                  bool traces) {
     auto j = value_of(
         job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
     pipeline_options o;
@@ -208,8 +256,11 @@ class python_pipeline {
           return std::make_unique<python_optimizer>((*make)(std::move(parameters)));
         });
       };
-    const auto says = [](py::object to) {
-      return [to = shared(std::move(to))](const std::string& text) {
+    if (traces) trace_ = std::make_shared<actors::trace_recorder>();
+    o.trace = trace_.get();
+    // A thread that cannot be ended keeps the options, so these keep the recorder.
+    const auto says = [&](py::object to) {
+      return [to = shared(std::move(to)), kept = trace_](const std::string& text) {
         with_gil([&] { (*to)(text); });
       };
     };
@@ -255,6 +306,16 @@ class python_pipeline {
     auto& p = open();
     without_gil([&] { p.report(why); });
   }
+  /// An SVG of one step, or of the last one; also after the end.
+  std::string timeline(std::optional<std::uint64_t> step) {
+    if (trace_ == nullptr) raise(error{"report(): expected a Pipeline with trace=True"});
+    auto made = without_gil([&] { return timeline_of(*trace_, step); });
+    return value_of(std::move(made));
+  }
+  void write_trace(const std::string& path) {
+    if (trace_ == nullptr) raise(error{"write_trace(): expected a Pipeline with trace=True"});
+    check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", trace_.get()}}); }));
+  }
   void interrupt() {
     auto& p = open();
     without_gil([&] { p.interrupt(); });
@@ -283,6 +344,7 @@ class python_pipeline {
   }
 
   std::size_t microbatches_ = 0;
+  std::shared_ptr<actors::trace_recorder> trace_;
   std::unique_ptr<pipeline> pipeline_;
 };
 
@@ -311,14 +373,16 @@ PYBIND11_MODULE(_rrfp, m) {
   });
   py::class_<python_pipeline>(m, "Pipeline")
       .def(py::init<const std::vector<std::string>&, py::object, const py::object&, py::object,
-                    py::object>(),
+                    py::object, bool>(),
            py::arg("settings"), py::arg("part"), py::arg("optimizer"),
-           py::arg("on_note"), py::arg("on_report"))
+           py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
       .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"))
       .def_property_readonly("steps", &python_pipeline::steps)
       .def_property_readonly("leads", &python_pipeline::leads)
       .def("save", &python_pipeline::save)
       .def("report", &python_pipeline::report)
+      .def("timeline", &python_pipeline::timeline)
+      .def("write_trace", &python_pipeline::write_trace)
       .def("interrupt", &python_pipeline::interrupt)
       .def("finish", &python_pipeline::finish)
       .def("close", &python_pipeline::close);

@@ -46,6 +46,20 @@ class StepResult:
     bubble: float  #: share of the stages' time without a task
 
 
+class Timeline:
+    """A picture of one step: a lane for each stage. `svg` is its text."""
+
+    def __init__(self, svg):
+        self.svg = svg
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def save(self, path):
+        with open(path, "w") as file:
+            file.write(self.svg)
+
+
 _open = weakref.WeakSet()
 
 
@@ -76,6 +90,7 @@ class Pipeline:
     seed: of the random numbers that the parts draw.
     settings: keys of a job (docs/job-reference.md), for example
         {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
+    trace: whether to record each task, for report() and write_trace().
     on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr.
 
     The result is that of a loop over the microbatches, to the last bit, whatever the order of execution.
@@ -102,6 +117,7 @@ class Pipeline:
         settings=None,
         on_note=None,
         on_report=None,
+        trace=False,
     ):
         self._pipeline = None
         self._n = n_microbatches
@@ -132,6 +148,7 @@ class Pipeline:
                 None if optimizer is None else self._model.make_optimizer,
                 on_note or say,
                 on_report or say,
+                trace,
             )
         )
         _open.add(self)
@@ -163,9 +180,20 @@ class Pipeline:
         """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
         self._call(self._pipeline.save)
 
-    def report(self, why="requested"):
+    def hang_report(self, why="requested"):
         """Passes a report on what every stage is doing to on_report."""
         self._pipeline.report(why)
+
+    def report(self, step=None):
+        """The timeline of a step (the last one), which Jupyter shows as a picture; needs trace=True.
+
+        It has the stages of this process; after finish() in the leading process, those of all.
+        """
+        return Timeline(self._call(lambda: self._pipeline.timeline(step)))
+
+    def write_trace(self, path):
+        """Writes all recorded tasks to a file for Perfetto and rrfp-report; needs trace=True."""
+        self._call(lambda: self._pipeline.write_trace(os.fspath(path)))
 
     def finish(self):
         """Ends the training on all processes; every process must call it."""

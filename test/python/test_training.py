@@ -194,3 +194,24 @@ def test_the_optimizer_of_the_settings_trains_too():
             pipe.step(*rows(1)[:1], target=rows(1)[1], losses=last if step else first)
         assert pipe.optimizers == []
         assert sum(last[-6:]) < sum(first)
+
+
+def test_the_timeline_of_a_step_is_a_picture(tmp_path):
+    with rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, trace=True) as pipe:
+        with pytest.raises(rrfp.Error, match="expected a finished step"):
+            pipe.report()
+        for step in range(3):
+            x, y = rows(step)
+            pipe.step(x, target=y)
+        svg = pipe.report()._repr_svg_()
+        assert svg.startswith("<svg") and "F5" in svg
+        assert pipe.report(2).svg != svg
+        with pytest.raises(rrfp.Error, match="no step 9"):
+            pipe.report(9)
+        pipe.report().save(tmp_path / "step.svg")
+        assert (tmp_path / "step.svg").read_text() == svg
+    pipe.write_trace(tmp_path / "trace.json")
+    assert "traceEvents" in (tmp_path / "trace.json").read_text()
+    with rrfp.Pipeline(mlp(2), loss_fn) as plain:
+        with pytest.raises(rrfp.Error, match="trace=True"):
+            plain.report()
