@@ -60,8 +60,8 @@ class graph_split {
   /// Where B captures gradients. Unless is_empty(), B must keep the graph; nodes that W does not
   /// need free their saved tensors when they have run.
   const torch::autograd::edge_list& captures() const { return captures_; }
-  /// After B: detaches what W needs, and frees the saved tensors of nodes that did not run.
-  /// `captured`: the gradients at captures(). The parts share no node and no leaf.
+  /// After B: detaches what W needs from the rest of the graph. `captured`: the gradients at
+  /// captures(). The parts share no node and no leaf.
   std::vector<weight_graph> detach(torch::autograd::variable_list captured);
 
  private:
@@ -80,7 +80,6 @@ class graph_split {
   torch::autograd::edge_list captures_;
   std::vector<group> groups_;
   std::vector<exit_node> exits_;
-  std::vector<torch::autograd::Node*> only_in_b_;
   std::unordered_set<const at::TensorImpl*> left_;
 };
 
