@@ -239,18 +239,16 @@ graph_split::graph_split(const Edge& root, const edge_list& ends) {
   }
   for (const auto& n : graph.nodes()) {
     if (branch_of_w(n.address) == none) {
-      if (!is_exit.contains(n.address)) only_in_b_.push_back(n.address);
+      if (n.leaf == nullptr && !is_exit.contains(n.address))
+        n.address->add_post_hook(std::make_unique<release_after_run>(*n.address));
     } else if (n.leaf != nullptr) {
       group_at(n.address).leaves.push_back(n.leaf->variable);
       left_.insert(n.leaf->variable.unsafeGetTensorImpl());
     }
   }
-  for (auto* const node : only_in_b_)
-    node->add_post_hook(std::make_unique<release_after_run>(*node));
 }
 
 std::vector<weight_graph> graph_split::detach(variable_list captured) {
-  for (auto* const node : only_in_b_) node->release_variables();
   for (const auto& exit : exits_) {
     auto& edges = exit.node->next_edges();
     for (std::size_t i = 0; i < edges.size(); ++i)

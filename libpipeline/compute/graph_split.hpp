@@ -16,9 +16,8 @@
 ///   of the user should run once. In the branch itself they run once, in W.
 /// - A branch that leaves from an operator which always computes all its gradients (attention, RNN
 ///   layers), because that work would be done twice.
-/// - A branch without any matrix, if no other branch leaves from its nodes: the gradient of a
-/// vector
-///   is a cheap sum, and what W needs for it would take memory.
+/// - A branch without any matrix, if no other branch leaves from its nodes: the gradient
+///   of a vector is a cheap sum, and what W needs for it would take memory.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +59,8 @@ class graph_split {
   /// Where B captures gradients. Unless is_empty(), B must keep the graph; nodes that W does not
   /// need free their saved tensors when they have run.
   const torch::autograd::edge_list& captures() const { return captures_; }
-  /// After B: detaches what W needs, and frees the saved tensors of nodes that did not run.
-  /// `captured`: the gradients at captures(). The parts share no node and no leaf.
+  /// After B: detaches what W needs from the rest of the graph. `captured`: the gradients at
+  /// captures(). The parts share no node and no leaf.
   std::vector<weight_graph> detach(torch::autograd::variable_list captured);
 
  private:
@@ -80,7 +79,6 @@ class graph_split {
   torch::autograd::edge_list captures_;
   std::vector<group> groups_;
   std::vector<exit_node> exits_;
-  std::vector<torch::autograd::Node*> only_in_b_;
   std::unordered_set<const at::TensorImpl*> left_;
 };
 
