@@ -84,6 +84,7 @@ session::session(process& owner, session_setup setup, std::function<void(run_end
       fetches_(fetch_limits) {
   if (setup_.from.has_copies()) owner_.copies().keep(setup_.from.record);
   build();
+  if (leads()) job_ = std::make_unique<job>(*this);
 }
 
 session::~session() {
@@ -154,11 +155,9 @@ status session::connect(const std::vector<std::uint32_t>& numbers) {
 }
 
 void session::start() {
-  if (leads()) {
-    job_ = std::make_unique<job>(*this);
-    job_->feed(job_event::start{});
-  }
+  if (leads()) job_->feed(job_event::start{});
   watches_ = true;
+  if (!unreachable_.empty()) unreachable(std::exchange(unreachable_, {}));
 }
 
 void session::later(nanoseconds after, std::function<void()> then) {
@@ -196,8 +195,17 @@ void session::lose(const std::string& why) {
   end({job_end::node_lost, why, {}});
 }
 
+void session::fail(const error& why) {
+  if (leads()) return job_->feed(job_event::failed{why});
+  end({end_of(why.kind), why.message, {}});
+}
+
 void session::unreachable(const std::string& why) {
-  if (!watches_ || has_ended_) return;
+  if (has_ended_) return;
+  if (!watches_) {
+    if (unreachable_.empty()) unreachable_ = why;
+    return;
+  }
   const auto text = "a node cannot be reached: " + why;
   owner_.note(text);
   if (leads())
