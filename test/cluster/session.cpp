@@ -892,10 +892,8 @@ void session::copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t co
 }
 
 std::optional<node_id> session::buddy_of_rank(const copy_key& what) const {
-  std::vector<node_id> replicas;
-  for (std::uint32_t d = 1; d < c().replicas; ++d)
-    replicas.push_back(c().node_of(replica_id{d}, what.stage, what.rank));
-  return buddy_of(c().node_of(replica_id{0}, what.stage, what.rank), replicas, c().hosts);
+  return buddy_of(
+      c().replicas, [&](replica_id d) { return c().node_of(d, what.stage, what.rank); }, c().hosts);
 }
 
 namespace {
