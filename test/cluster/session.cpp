@@ -491,17 +491,6 @@ void session::read_as_node(const mail& m) {
 }
 
 void session::read_as_supervisor(stage_driver& stage, const mail& m) {
-  const auto to_ranks = [&] {
-    for (std::uint32_t r = 0; r < c().ranks; ++r) {
-      auto copy = m;
-      copy.to = addressee::rank;
-      copy.at.rank = rank_id{r};
-      if (auto* const rank = rank_at(copy.at))
-        read_as_rank(*rank, copy);
-      else
-        send(std::move(copy));
-    }
-  };
   const auto to_job = [&] {
     auto copy = m;
     copy.to = addressee::job;
@@ -517,7 +506,7 @@ void session::read_as_supervisor(stage_driver& stage, const mail& m) {
     case mail_kind::apply_update:
     case mail_kind::take_snapshot:
     case mail_kind::copy_state:
-    case mail_kind::report_weights: return to_ranks();
+    case mail_kind::report_weights: return send_to_ranks(stage, m);
     case mail_kind::state_restored:
     case mail_kind::update_applied:
     case mail_kind::snapshot_taken:
@@ -534,6 +523,17 @@ void session::read_as_supervisor(stage_driver& stage, const mail& m) {
 }
 
 // ---- stages
+
+void session::send_to_ranks(const stage_driver& stage, mail m) {
+  m.to = addressee::rank;
+  for (std::uint32_t r = 0; r < c().ranks; ++r) {
+    m.at = {stage.key.replica, stage.key.stage, rank_id{r}};
+    if (auto* const rank = rank_at(m.at))
+      read_as_rank(*rank, m);
+    else
+      send(m);
+  }
+}
 
 void session::notify(stage_driver& stage, const event& e) {
   stage.core.on(e);
@@ -558,15 +558,7 @@ void session::begin(stage_driver& stage, const mail& m) {
   stage.ended = 0;
   owner_.set_status(to_string(stage.step));
   notify(stage, step_began{.step = stage.step});
-  for (std::uint32_t r = 0; r < c().ranks; ++r) {
-    auto copy = m;
-    copy.to = addressee::rank;
-    copy.at.rank = rank_id{r};
-    if (auto* const rank = rank_at(copy.at))
-      read_as_rank(*rank, copy);
-    else
-      send(std::move(copy));
-  }
+  send_to_ranks(stage, m);
   for (const auto& early : std::exchange(stage.early, {})) on_arrived(stage, early);
 }
 
@@ -607,17 +599,10 @@ void session::choose(stage_driver& stage) {
   }
   if (!stage.core.step_complete()) return;
   stage.phase = stage_phase::ending;
-  for (std::uint32_t r = 0; r < c().ranks; ++r) {
-    mail m;
-    m.kind = mail_kind::end_step;
-    m.to = addressee::rank;
-    m.at = {stage.key.replica, stage.key.stage, rank_id{r}};
-    m.step = stage.step.value();
-    if (auto* const rank = rank_at(m.at))
-      read_as_rank(*rank, m);
-    else
-      send(std::move(m));
-  }
+  mail m;
+  m.kind = mail_kind::end_step;
+  m.step = stage.step.value();
+  send_to_ranks(stage, m);
 }
 
 void session::on_rank_ended(stage_driver& stage, const mail& m) {

@@ -157,6 +157,7 @@ class session final : public data_port, event_sink {
   void read_as_rank(rank_driver& rank, const mail& m);
 
   // Stages.
+  void send_to_ranks(const stage_driver& stage, mail m);
   void begin(stage_driver& stage, const mail& m);
   void on_arrived(stage_driver& stage, const mail& m);
   void notify(stage_driver& stage, const event& e);
