@@ -169,6 +169,7 @@ void job::carry_out(const job_action::end_save& a) {
 
 void job::carry_out(const job_action::copy_state& a) {
   RRFP_EXPECT(a.step == history_.steps, "a copy is made of another step than the last");
+  RRFP_EXPECT(!std::exchange(copies_, true), "copies are made of two steps at the same time");
   auto so_far = history_;
   so_far.saved_step = core_.last_saved();
   encoder out;
@@ -185,6 +186,7 @@ void job::carry_out(const job_action::copy_state& a) {
 
 void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
+  copies_ = false;
   on_.owner().sim().checks.on_keep(on_.setup().run, a.step);
   mail m;
   m.kind = mail_kind::keep_copies;
