@@ -325,7 +325,10 @@ void process::meet() {
     later(random_.between(0, 300 * us), [this, number = memberships_] {
       if (number != memberships_) return;
       session_->start();
-      member_->on_lost([this](const std::string& why) { session_->lose(why); });
+      member_->on_lost([this](const auto& lost) {
+        session_->give_up(lost.node, lost.message);
+        session_->lose(lost.message);
+      });
       has_met_ = true;
       // The run may end elsewhere before this node knows that all have met.
       if (ended_) on_run_ended();

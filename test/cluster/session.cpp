@@ -181,6 +181,12 @@ void session::on_event(std::uint32_t what, std::uint32_t argument) {
   settle();
 }
 
+void session::give_up(node_id lost, const std::string& why) {
+  if (is_over_) return;
+  transport_.fail(lost, why);
+  settle_transport();
+}
+
 void session::lose(const std::string& why) {
   if (has_ended_) return;
   if (leads()) {

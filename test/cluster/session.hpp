@@ -71,6 +71,7 @@ class session final : public data_port, event_sink {
   void start();
   /// The nodes have not met.
   void fail(const error& why);
+  void give_up(node_id lost, const std::string& why);
   /// The membership reports a loss.
   void lose(const std::string& why);
   /// Sends farewells; `done` is called when all have answered, or after a time.
