@@ -238,13 +238,18 @@ int process::end_with(const run_end& how) {
   return kind ? exit_code_of(*kind) : exit_done;
 }
 
+void process::clear_copies() {
+  copies_.clear();
+  sim_.checks.on_cleared(*this);
+}
+
 void process::go_on(recovery_point from) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
     card_.finished.push_back(from.finished[n]);
-    copies_.clear();
+    clear_copies();
   }
-  if (!from.has_copies()) copies_.clear();
+  if (!from.has_copies()) clear_copies();
   card_.lost.clear();
   begin_run(std::move(from));
 }
@@ -373,7 +378,7 @@ void process::finish_run(const run_end& how) {
   finished_.push_back(how.summary);
   card_.finished.push_back(how.summary);
   card_.steps = 0;
-  copies_.clear();
+  clear_copies();
   begin_run({});
 }
 

@@ -85,6 +85,7 @@ class process {
   // The runs: training.
   bool leads() const { return who_.node == 0; }
   bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
+  void clear_copies();
   void go_on(recovery_point from);
   void begin_run(recovery_point from);
   void agree_on_resume(session_setup setup);
