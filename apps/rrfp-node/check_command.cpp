@@ -45,14 +45,11 @@ double bytes_of_copies(const job::job& j, const pipeline_shape& shape,
   std::vector<double> held(places.nodes());
   for (std::uint32_t s = 0; s < shape.stages; ++s)
     for (std::uint32_t r = 0; r < j.pipeline.tp; ++r) {
-      const auto node_of = [&](std::uint32_t d) {
-        return places.node_of(replica_id{d}, stage_id{s}, rank_id{r});
-      };
-      std::vector<node_id> replicas;
-      for (std::uint32_t d = 1; d < j.pipeline.replicas; ++d) replicas.push_back(node_of(d));
+      const auto node_of = [&](replica_id d) { return places.node_of(d, stage_id{s}, rank_id{r}); };
       const auto copies = 2 * bytes_of_state(parameters_of(stage_id{s}, shape, chunks), j.train);
-      held[node_of(0).value()] += copies;
-      if (const auto buddy = buddy_of(node_of(0), replicas, hosts)) held[buddy->value()] += copies;
+      held[node_of(replica_id{0}).value()] += copies;
+      if (const auto buddy = buddy_of(j.pipeline.replicas, node_of, hosts))
+        held[buddy->value()] += copies;
     }
   return *std::max_element(held.begin(), held.end());
 }

@@ -146,7 +146,11 @@ result<resume_choice> choose_and_hold(job::job j, checkpoint_setup& setup,
   if (!ring) return job::blame(j, "checkpoint.dir", ring.message());
   setup.ring = std::move(*ring);
   if (goes_on != nullptr) {
-    if (goes_on->has_copies()) return resume_choice{};
+    if (goes_on->has_copies()) {
+      const auto searched = checkpoint::find_newest(setup.dir, checkpoint::verification::sizes);
+      if (searched && searched->newest) setup.newest_step = searched->newest->contents.step;
+      return resume_choice{};
+    }
     j.checkpoint.resume = job::resume_kind::automatic;
   }
   std::string set_aside;

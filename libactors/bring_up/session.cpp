@@ -232,14 +232,10 @@ class session::impl {
   }
 
   std::optional<node_id> buddy_of_rank(stage_id s, rank_id r) const {
-    const auto node_of = [&](std::uint32_t d) {
-      return cluster_->places.node_of(replica_id{d}, s, r);
-    };
-    std::vector<node_id> replicas;
-    for (std::uint32_t d = 1; d < setup_.replicas; ++d) replicas.push_back(node_of(d));
     std::vector<std::string> hosts;
     for (const auto& m : cluster_->members->members()) hosts.push_back(m.host);
-    return buddy_of(node_of(0), replicas, hosts);
+    return buddy_of(
+        setup_.replicas, [&](replica_id d) { return cluster_->places.node_of(d, s, r); }, hosts);
   }
 
   run_result ended_early(const error& why) const {

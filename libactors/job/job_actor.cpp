@@ -27,16 +27,6 @@ run_totals totals_of(const job_setup& setup) {
   return made;
 }
 
-/// Steps of the newest checkpoint of a run that goes on from copies. The record of the copies does
-/// not know of a save that was completed after them.
-std::uint64_t newest_saved(const job_setup& setup, const run_totals& totals) {
-  if (!setup.checkpoint || !setup.recovery->from.has_copies()) return totals.saved_step();
-  const auto searched =
-      checkpoint::find_newest(setup.checkpoint->dir, checkpoint::verification::sizes);
-  if (!searched || !searched->newest) return totals.saved_step();
-  return std::max(totals.saved_step(), searched->newest->contents.step);
-}
-
 job_core_options core_options(const job_setup& setup, const run_totals& totals) {
   const auto& context = *setup.context;
   job_core_options o;
@@ -50,10 +40,12 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
   if (setup.checkpoint)
     o.saves = {setup.checkpoint->every,
                std::chrono::nanoseconds{setup.checkpoint->save_time_max}.count()};
+  // The record of the copies does not know of a save that was completed after them.
+  const auto newest = setup.checkpoint ? setup.checkpoint->newest_step : 0;
   if (setup.recovery)
     o.copies = {.every = setup.recovery->every,
                 .restores = setup.recovery->from.has_copies(),
-                .saved = newest_saved(setup, totals),
+                .saved = std::max(totals.saved_step(), newest),
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
   o.loss_ms = static_cast<std::uint32_t>(unexplained_loss_time.count());

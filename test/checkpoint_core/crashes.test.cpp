@@ -164,6 +164,22 @@ TEST_CASE("A save that is not interrupted leaves the new checkpoint and the newe
   }
 }
 
+TEST_CASE("A save that is done stays after a crash, also where one of the same step was cut off") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    const std::uint64_t step = 4;
+    tree cut_off;
+    write_ranks(cut_off, temporary_name(step));
+    disk d{cut_off, random};
+    for (const auto& o : plan_begin(d.live().names(), step)) d.carry_out(o);
+    for (const auto& f : files)
+      d.put_synced(temporary_name(step) + "/" + f.name, content::intact, {});
+    for (const auto& o : plan_commit(d.live().names(), step, files, 1)) d.carry_out(o);
+    CHECK(complete_in(d.after_crash()) == steps{step});
+  }
+}
+
 TEST_CASE("After a crash in a removal or while checkpoints are set aside, none is lost") {
   for (std::uint64_t seed = 0; seed < 1500; ++seed) {
     INFO("seed " << seed);

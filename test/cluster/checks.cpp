@@ -76,6 +76,11 @@ void checkers::on_kept(const process& by, std::uint32_t run, std::uint64_t step)
   kept_[{run, by.id()}] = step;
 }
 
+void checkers::on_cleared(const process& by) {
+  for (auto& [_, holders] : holders_) holders.erase(by.id());
+  std::erase_if(kept_, [&](const auto& kept) { return kept.first.second == by.id(); });
+}
+
 void checkers::on_point(const process& by, std::span<const recovery_card> cards,
                         const recovery_point& point) {
   std::string all;

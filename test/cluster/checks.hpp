@@ -33,6 +33,8 @@ class checkers {
   // Copies are held twice before older ones go, and on two hosts if there are two.
   void on_held(const process& by, std::uint32_t run, const copy_key& what);
   void on_keep(std::uint32_t run, std::uint64_t step);
+  /// It has dropped its copies because the job goes on without them.
+  void on_cleared(const process& by);
   void on_kept(const process& by, std::uint32_t run, std::uint64_t step);
   /// All nodes choose the same point, and the newest that the copies of the living allow.
   void on_point(const process& by, std::span<const recovery_card> cards,

@@ -13,6 +13,8 @@ namespace rrfp::cluster {
 namespace {
 
 constexpr nanoseconds save_time_max = 2 * s;
+/// Where nothing fails.
+constexpr nanoseconds copy_time_max = 30 * ms;
 
 mail to_stages(mail_kind kind, std::uint64_t step = 0) {
   mail m;
@@ -124,6 +126,9 @@ void job::carry_out(const job_action::finish_step& a) {
     ++history_.evaluations_done;
     return;
   }
+  RRFP_EXPECT(!c_.faults.empty() || !copies_since_ || on_.time() - *copies_since_ < copy_time_max,
+              "nothing has failed, but the copies of step " + std::to_string(record_.step) +
+                  " are not held");
   history_.losses = mix(history_.losses, loss_);
   ++history_.steps;
   on_.owner().sim().checks.on_committed(on_.setup().run, history_.steps);
@@ -169,6 +174,8 @@ void job::carry_out(const job_action::end_save& a) {
 
 void job::carry_out(const job_action::copy_state& a) {
   RRFP_EXPECT(a.step == history_.steps, "a copy is made of another step than the last");
+  RRFP_EXPECT(!copies_since_, "copies are made of two steps at the same time");
+  copies_since_ = on_.time();
   auto so_far = history_;
   so_far.saved_step = core_.last_saved();
   encoder out;
@@ -185,6 +192,7 @@ void job::carry_out(const job_action::copy_state& a) {
 
 void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
+  copies_since_.reset();
   on_.owner().sim().checks.on_keep(on_.setup().run, a.step);
   mail m;
   m.kind = mail_kind::keep_copies;

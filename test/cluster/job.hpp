@@ -80,6 +80,7 @@ class job {
   symbol evaluation_ = 0;
   std::uint32_t batches_ = 0;
   job_record record_;
+  std::optional<nanoseconds> copies_since_;  ///< nothing: none are being made
   std::map<rank_key, rank_state> weights_;
   symbol weights_hash_ = 0;
   std::vector<saved_file> files_;

@@ -73,8 +73,7 @@ void member::one_turn() {
   for (const auto& e : std::exchange(requests_, {})) feed(e);
   feed(event::turn{});
   std::erase_if(links_, [](const auto& l) { return l.second.closed; });
-  if (lost_ && on_lost_ && !leaving_ && !std::exchange(loss_delivered_, true))
-    on_lost_(lost_->message);
+  if (lost_ && on_lost_ && !leaving_ && !std::exchange(loss_delivered_, true)) on_lost_(*lost_);
   auto next = owner_.c().heartbeat / 2;
   if (connect_at_) next = std::clamp<nanoseconds>(*connect_at_ - owner_.local_now(), 0, next);
   wake(next);
@@ -155,7 +154,7 @@ void member::leave() {
 
 void member::set_status(std::string text) { requests_.push_back(event::status_set{text}); }
 
-void member::on_lost(std::function<void(const std::string&)> callback) {
+void member::on_lost(loss_handler callback) {
   on_lost_ = std::move(callback);
   wake();
 }

@@ -43,7 +43,8 @@ class member {
   void exchange(std::string bytes, nanoseconds limit, bool to_node_0);
   void leave();
   void set_status(std::string text);
-  void on_lost(std::function<void(const std::string&)> callback);
+  using loss_handler = std::function<void(const membership_core::action::lost&)>;
+  void on_lost(loss_handler callback);
   const std::optional<membership_core::action::lost>& loss() const { return lost_; }
   const std::vector<membership_core::roster_entry>& members() const { return members_; }
   const std::string& waiting() const { return waiting_; }
@@ -99,7 +100,7 @@ class member {
   std::vector<membership_core::roster_entry> members_;
   std::string waiting_;
   std::optional<membership_core::action::lost> lost_;
-  std::function<void(const std::string&)> on_lost_;
+  loss_handler on_lost_;
   bool loss_delivered_ = false;
   bool listens_ = false;
   bool connects_ = false;  ///< an attempt is under way, and the thread waits for it

@@ -9,6 +9,7 @@ namespace rrfp::cluster {
 namespace {
 
 constexpr nanoseconds join_timeout = 60 * s;
+constexpr nanoseconds join_pause = 100 * ms;
 constexpr nanoseconds token_limit = 30 * s;
 constexpr nanoseconds finish_limit = 10 * s;
 constexpr nanoseconds outputs_limit = 600 * s;
@@ -52,7 +53,7 @@ void process::later(nanoseconds after, std::function<void()> work) {
 
 void process::begin() {
   note("starts");
-  join(join_timeout);
+  join();
 }
 
 void process::kill(bool silently) {
@@ -85,7 +86,14 @@ void process::exit(int code, const std::string& words) {
 
 // ---- one membership
 
-void process::join(nanoseconds limit) {
+void process::join() {
+  const bool is_new = card_.lost.empty();
+  const auto limit = is_new ? join_timeout : c().hold;
+  join_until_ = (is_new ? local_now() : *lost_at_) + limit;
+  try_to_join(limit);
+}
+
+void process::try_to_join(nanoseconds limit) {
   const auto number = ++memberships_;
   has_joined_ = false;
   member::reports to;
@@ -120,6 +128,13 @@ void process::join(nanoseconds limit) {
 
 void process::give_up_joining(const std::string& why, error_kind kind) {
   member_->end(name() + " gave up: " + why);
+  if (c().max_restarts > 0 && kind == error_kind::node_lost && local_now() < join_until_) {
+    note("joins again: " + why);
+    left_.push_back(std::move(member_));
+    ++memberships_;
+    return later(join_pause,
+                 [this] { try_to_join(std::max(join_until_ - local_now(), join_pause)); });
+  }
   exit(exit_code_of(kind), card_.lost.empty() ? why : card_.lost + "; " + why);
 }
 
@@ -201,7 +216,7 @@ void process::end_membership(int code) {
   ++memberships_;
   later(random_.between(0, linger_max), [this, code] {
     if (card_.lost.empty()) return exit(code, last_words_);
-    join(c().hold);
+    join();
   });
 }
 
@@ -223,13 +238,18 @@ int process::end_with(const run_end& how) {
   return kind ? exit_code_of(*kind) : exit_done;
 }
 
+void process::clear_copies() {
+  copies_.clear();
+  sim_.checks.on_cleared(*this);
+}
+
 void process::go_on(recovery_point from) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
     card_.finished.push_back(from.finished[n]);
-    copies_.clear();
+    clear_copies();
   }
-  if (!from.has_copies()) copies_.clear();
+  if (!from.has_copies()) clear_copies();
   card_.lost.clear();
   begin_run(std::move(from));
 }
@@ -284,8 +304,12 @@ void process::open_session(session_setup setup) {
     note("goes on after step " + std::to_string(setup.first_step) + " of " +
          std::to_string(setup.from.steps));
   if (session_) over_.push_back(std::move(session_));
-  session_ = std::make_unique<session>(*this, std::move(setup),
-                                       [this](const run_end& how) { on_run_ended(how); });
+  has_met_ = false;
+  ended_.reset();
+  session_ = std::make_unique<session>(*this, std::move(setup), [this](run_end how) {
+    ended_ = std::move(how);
+    if (has_met_) on_run_ended();
+  });
   const auto number = std::to_string(session_->number());
   agree(number, [this](const bytes_of_all& all) {
     if (!all) return close_session({end_of(all.failure().kind), all.message(), {}});
@@ -299,19 +323,26 @@ void process::open_session(session_setup setup) {
 
 void process::meet() {
   agree(std::string{}, [this](const bytes_of_all& all) {
-    if (!all) return close_session({end_of(all.failure().kind), all.message(), {}});
+    if (!all) {
+      session_->fail(all.failure());
+      return close_session({end_of(all.failure().kind), all.message(), {}});
+    }
     later(random_.between(0, 300 * us), [this, number = memberships_] {
       if (number != memberships_) return;
       session_->start();
-      member_->on_lost([this](const std::string& why) { session_->lose(why); });
+      member_->on_lost([this](const auto& lost) {
+        session_->give_up(lost.node, lost.message);
+        session_->lose(lost.message);
+      });
+      has_met_ = true;
+      // The run may end elsewhere before this node knows that all have met.
+      if (ended_) on_run_ended();
     });
   });
 }
 
-void process::on_run_ended(const run_end& how) {
-  later(random_.between(1 * us, 100 * us), [this, how] {
-    // The run may end elsewhere before this node knows that all have met.
-    if (exchanged_) return on_run_ended(how);
+void process::on_run_ended() {
+  later(random_.between(1 * us, 100 * us), [this, how = *ended_] {
     member_->on_lost(nullptr);
     if (how.how == job_end::node_lost) return close_session(how);
     exchange({}, finish_limit, true, [this, how](const bytes_of_all&) {
@@ -347,7 +378,7 @@ void process::finish_run(const run_end& how) {
   finished_.push_back(how.summary);
   card_.finished.push_back(how.summary);
   card_.steps = 0;
-  copies_.clear();
+  clear_copies();
   begin_run({});
 }
 

@@ -70,7 +70,8 @@ class process {
   using bytes_of_all = result<std::vector<std::string>>;
 
   // One membership: train_as_member().
-  void join(nanoseconds limit);
+  void join();
+  void try_to_join(nanoseconds limit);
   void give_up_joining(const std::string& why, error_kind kind);
   void on_joined();
   void exchange(std::string bytes, nanoseconds limit, bool to_node_0,
@@ -84,12 +85,13 @@ class process {
   // The runs: training.
   bool leads() const { return who_.node == 0; }
   bool may_recover() const { return card_.totals.restarts < c().max_restarts; }
+  void clear_copies();
   void go_on(recovery_point from);
   void begin_run(recovery_point from);
   void agree_on_resume(session_setup setup);
   void open_session(session_setup setup);
   void meet();
-  void on_run_ended(const run_end& how);
+  void on_run_ended();
   void close_session(run_end how);
   void finish_run(const run_end& how);
   int end_with(const run_end& how);
@@ -110,9 +112,12 @@ class process {
   std::unique_ptr<member> member_;
   std::uint64_t memberships_ = 0;
   bool has_joined_ = false;
+  nanoseconds join_until_ = 0;
   std::function<void(bytes_of_all)> exchanged_;
   std::uint64_t token_ = 0;
   std::unique_ptr<session> session_;
+  bool has_met_ = false;                        ///< the nodes of session_
+  std::optional<run_end> ended_;                ///< of session_
   std::vector<std::unique_ptr<session>> over_;  ///< events under way may still name them
   std::vector<std::unique_ptr<member>> left_;
   held_copies copies_;

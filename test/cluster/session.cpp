@@ -84,6 +84,7 @@ session::session(process& owner, session_setup setup, std::function<void(run_end
       fetches_(fetch_limits) {
   if (setup_.from.has_copies()) owner_.copies().keep(setup_.from.record);
   build();
+  if (leads()) job_ = std::make_unique<job>(*this);
 }
 
 session::~session() {
@@ -154,11 +155,9 @@ status session::connect(const std::vector<std::uint32_t>& numbers) {
 }
 
 void session::start() {
-  if (leads()) {
-    job_ = std::make_unique<job>(*this);
-    job_->feed(job_event::start{});
-  }
+  if (leads()) job_->feed(job_event::start{});
   watches_ = true;
+  if (!unreachable_.empty()) unreachable(std::exchange(unreachable_, {}));
 }
 
 void session::later(nanoseconds after, std::function<void()> then) {
@@ -182,6 +181,12 @@ void session::on_event(std::uint32_t what, std::uint32_t argument) {
   settle();
 }
 
+void session::give_up(node_id lost, const std::string& why) {
+  if (is_over_) return;
+  transport_.fail(lost, why);
+  settle_transport();
+}
+
 void session::lose(const std::string& why) {
   if (has_ended_) return;
   if (leads()) {
@@ -196,8 +201,17 @@ void session::lose(const std::string& why) {
   end({job_end::node_lost, why, {}});
 }
 
+void session::fail(const error& why) {
+  if (leads()) return job_->feed(job_event::failed{why});
+  end({end_of(why.kind), why.message, {}});
+}
+
 void session::unreachable(const std::string& why) {
-  if (!watches_ || has_ended_) return;
+  if (has_ended_) return;
+  if (!watches_) {
+    if (unreachable_.empty()) unreachable_ = why;
+    return;
+  }
   const auto text = "a node cannot be reached: " + why;
   owner_.note(text);
   if (leads())
@@ -483,17 +497,6 @@ void session::read_as_node(const mail& m) {
 }
 
 void session::read_as_supervisor(stage_driver& stage, const mail& m) {
-  const auto to_ranks = [&] {
-    for (std::uint32_t r = 0; r < c().ranks; ++r) {
-      auto copy = m;
-      copy.to = addressee::rank;
-      copy.at.rank = rank_id{r};
-      if (auto* const rank = rank_at(copy.at))
-        read_as_rank(*rank, copy);
-      else
-        send(std::move(copy));
-    }
-  };
   const auto to_job = [&] {
     auto copy = m;
     copy.to = addressee::job;
@@ -509,7 +512,7 @@ void session::read_as_supervisor(stage_driver& stage, const mail& m) {
     case mail_kind::apply_update:
     case mail_kind::take_snapshot:
     case mail_kind::copy_state:
-    case mail_kind::report_weights: return to_ranks();
+    case mail_kind::report_weights: return send_to_ranks(stage, m);
     case mail_kind::state_restored:
     case mail_kind::update_applied:
     case mail_kind::snapshot_taken:
@@ -526,6 +529,17 @@ void session::read_as_supervisor(stage_driver& stage, const mail& m) {
 }
 
 // ---- stages
+
+void session::send_to_ranks(const stage_driver& stage, mail m) {
+  m.to = addressee::rank;
+  for (std::uint32_t r = 0; r < c().ranks; ++r) {
+    m.at = {stage.key.replica, stage.key.stage, rank_id{r}};
+    if (auto* const rank = rank_at(m.at))
+      read_as_rank(*rank, m);
+    else
+      send(m);
+  }
+}
 
 void session::notify(stage_driver& stage, const event& e) {
   stage.core.on(e);
@@ -550,15 +564,7 @@ void session::begin(stage_driver& stage, const mail& m) {
   stage.ended = 0;
   owner_.set_status(to_string(stage.step));
   notify(stage, step_began{.step = stage.step});
-  for (std::uint32_t r = 0; r < c().ranks; ++r) {
-    auto copy = m;
-    copy.to = addressee::rank;
-    copy.at.rank = rank_id{r};
-    if (auto* const rank = rank_at(copy.at))
-      read_as_rank(*rank, copy);
-    else
-      send(std::move(copy));
-  }
+  send_to_ranks(stage, m);
   for (const auto& early : std::exchange(stage.early, {})) on_arrived(stage, early);
 }
 
@@ -599,17 +605,10 @@ void session::choose(stage_driver& stage) {
   }
   if (!stage.core.step_complete()) return;
   stage.phase = stage_phase::ending;
-  for (std::uint32_t r = 0; r < c().ranks; ++r) {
-    mail m;
-    m.kind = mail_kind::end_step;
-    m.to = addressee::rank;
-    m.at = {stage.key.replica, stage.key.stage, rank_id{r}};
-    m.step = stage.step.value();
-    if (auto* const rank = rank_at(m.at))
-      read_as_rank(*rank, m);
-    else
-      send(std::move(m));
-  }
+  mail m;
+  m.kind = mail_kind::end_step;
+  m.step = stage.step.value();
+  send_to_ranks(stage, m);
 }
 
 void session::on_rank_ended(stage_driver& stage, const mail& m) {
@@ -884,10 +883,8 @@ void session::copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t co
 }
 
 std::optional<node_id> session::buddy_of_rank(const copy_key& what) const {
-  std::vector<node_id> replicas;
-  for (std::uint32_t d = 1; d < c().replicas; ++d)
-    replicas.push_back(c().node_of(replica_id{d}, what.stage, what.rank));
-  return buddy_of(c().node_of(replica_id{0}, what.stage, what.rank), replicas, c().hosts);
+  return buddy_of(
+      c().replicas, [&](replica_id d) { return c().node_of(d, what.stage, what.rank); }, c().hosts);
 }
 
 namespace {

@@ -69,6 +69,9 @@ class session final : public data_port, event_sink {
   status connect(const std::vector<std::uint32_t>& numbers);
   /// All nodes are connected: the run begins.
   void start();
+  /// The nodes have not met.
+  void fail(const error& why);
+  void give_up(node_id lost, const std::string& why);
   /// The membership reports a loss.
   void lose(const std::string& why);
   /// Sends farewells; `done` is called when all have answered, or after a time.
@@ -155,6 +158,7 @@ class session final : public data_port, event_sink {
   void read_as_rank(rank_driver& rank, const mail& m);
 
   // Stages.
+  void send_to_ranks(const stage_driver& stage, mail m);
   void begin(stage_driver& stage, const mail& m);
   void on_arrived(stage_driver& stage, const mail& m);
   void notify(stage_driver& stage, const event& e);
@@ -229,8 +233,9 @@ class session final : public data_port, event_sink {
   std::map<copy_key, std::string> fetched_;
   std::map<copy_key, expected_copy> expected_;
   std::map<copy_key, std::vector<std::function<void(bool)>>> fetch_receivers_;
-  bool watches_ = false;    ///< from now on failures of connections are reported
-  bool has_ended_ = false;  ///< the node's actors are gone
+  bool watches_ = false;     ///< from now on failures of connections are reported
+  std::string unreachable_;  ///< what failed before; empty: nothing
+  bool has_ended_ = false;   ///< the node's actors are gone
   bool is_leaving_ = false;
   bool is_over_ = false;  ///< the transport is closed
   std::function<void()> on_left_;

@@ -157,5 +157,6 @@ int main(int argc, char** argv) {
     }
   }
   remember(o.from, o);
+  if (o.traces) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // complete also after an abort
   return o.shrinks ? shrink(draw_scenario(o.from, o.size)) : run_many(o);
 }

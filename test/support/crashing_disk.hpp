@@ -82,6 +82,8 @@ class crashing_disk {
   /// A file that is written and synced, with its folder.
   void put_synced(const std::string& path, content c, const std::string& data) {
     live_.put(path, c, data);
+    // It is a file of the new folder of this name, not of one that was removed or moved before.
+    settle([folder = folder_of(path)](const pending& p) { return concerns(p.operation, folder); });
     durable_.put(path, c, data);
   }
   const tree& live() const { return live_; }
@@ -108,11 +110,7 @@ class crashing_disk {
     return true;
   }
   bool run(const file_operation::sync_folder& o, const std::string&) {
-    std::erase_if(pending_, [&](const pending& p) {
-      const bool is_here = touches(p.operation, o.path);
-      if (is_here) apply(durable_, p, false);
-      return is_here;
-    });
+    settle([&](const pending& p) { return touches(p.operation, o.path); });
     return true;
   }
   template <class Operation>
@@ -121,6 +119,25 @@ class crashing_disk {
     return apply(live_, {o, true, manifest}, false);
   }
 
+  /// Makes durable what is pending, in its order.
+  template <class Which>
+  void settle(Which which) {
+    std::erase_if(pending_, [&](const pending& p) {
+      const bool is_here = which(p);
+      if (is_here) apply(durable_, p, false);
+      return is_here;
+    });
+  }
+  static bool concerns(const file_operation::any& any, const std::string& folder) {
+    if (const auto* r = std::get_if<file_operation::rename>(&any))
+      return r->from == folder || r->to == folder;
+    return std::visit(
+        [&](const auto& o) {
+          if constexpr (requires { o.path; }) return o.path == folder;
+          return false;
+        },
+        any);
+  }
   static bool touches(const file_operation::any& any, const std::string& folder) {
     if (const auto* r = std::get_if<file_operation::rename>(&any))
       return folder_of(r->from) == folder || folder_of(r->to) == folder;

@@ -88,4 +88,12 @@ std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas
   return elsewhere != candidates.end() ? *elsewhere : candidates.front();
 }
 
+std::optional<node_id> buddy_of(std::uint32_t replicas,
+                                const std::function<node_id(replica_id)>& node_of,
+                                std::span<const std::string> hosts) {
+  std::vector<node_id> others;
+  for (std::uint32_t d = 1; d < replicas; ++d) others.push_back(node_of(replica_id{d}));
+  return buddy_of(node_of(replica_id{0}), others, hosts);
+}
+
 }  // namespace rrfp

@@ -25,6 +25,8 @@ struct checkpoint_setup {
   checkpoint::manifest head;
   /// The same folder, opened by node 0; null on others.
   std::shared_ptr<checkpoint::ring> ring = nullptr;
+  /// Steps of the newest checkpoint in it; on node 0, of a run that goes on from copies.
+  std::uint64_t newest_step = 0;
   /// A save that takes longer has failed, and is the last one of the run, so that copies do not
   /// pile up in memory.
   std::chrono::milliseconds save_time_max{600'000};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -75,6 +76,10 @@ recovery_point choose_recovery_point(std::span<const recovery_card> cards,
 /// compute the same, else a node after the owner; if possible on another host. Nothing: `owner` is
 /// the only node. `hosts`: of all nodes.
 std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,
+                                std::span<const std::string> hosts);
+/// The same for a rank, of which replica 0 is copied; `node_of`: the node of each replica.
+std::optional<node_id> buddy_of(std::uint32_t replicas,
+                                const std::function<node_id(replica_id)>& node_of,
                                 std::span<const std::string> hosts);
 
 }  // namespace rrfp
