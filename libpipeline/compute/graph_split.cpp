@@ -151,13 +151,18 @@ std::vector<survey::exit> survey::exits() {
 }
 
 /// The branches that W runs.
-std::unordered_set<std::size_t> choose_branches(survey& graph, const Edge& root) {
+std::unordered_set<std::size_t> choose_branches(survey& graph, const Edge& root,
+                                                functions_in_w functions) {
   std::unordered_set<std::size_t> has_matrix, refused{none}, chosen;
+  for (const auto& n : graph.nodes())
+    if (functions == functions_in_w::none && n.leaf == nullptr && !n.address->is_traceable())
+      refused.insert(graph.branch_of(n.address));
   for (const auto& n : graph.nodes())
     if (n.leaf != nullptr && !n.is_chain && n.leaf->variable.dim() >= 2)
       has_matrix.insert(graph.branch_of(n.address));
   // Without a chain there is a single branch, from the root, and no node runs twice.
-  if (graph.branch_of(root.function.get()) != none) return has_matrix;
+  if (const auto whole = graph.branch_of(root.function.get()); whole != none)
+    return refused.contains(whole) ? chosen : has_matrix;
 
   const auto exits = graph.exits();
   for (const auto& e : exits)
@@ -192,11 +197,11 @@ variable_list weight_graph::run() {
       from, with, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
 }
 
-graph_split::graph_split(const Edge& root, const edge_list& ends) {
+graph_split::graph_split(const Edge& root, const edge_list& ends, functions_in_w functions) {
   if (!root.is_valid()) return;
   survey graph(root, ends);
   if (!graph.is_ordered()) return;
-  const auto chosen = choose_branches(graph, root);
+  const auto chosen = choose_branches(graph, root, functions);
   if (chosen.empty()) return;
   const auto branch_of_w = [&](const Node* node) {
     const auto branch = graph.branch_of(node);

@@ -43,12 +43,17 @@ struct weight_graph {
   torch::autograd::variable_list run();
 };
 
+/// Whether W may run branches that contain an autograd::Function. On a stage with several ranks it
+/// may not: the function may communicate, and only F and B do (parallel_operators.hpp).
+enum class functions_in_w : std::uint8_t { none, all };
+
 class graph_split {
  public:
   /// Leaves nothing to W.
   graph_split() = default;
   /// `ends`: gradient edges of the leaves that B must reach, in the graph of `root` or not.
-  graph_split(const torch::autograd::Edge& root, const torch::autograd::edge_list& ends);
+  graph_split(const torch::autograd::Edge& root, const torch::autograd::edge_list& ends,
+              functions_in_w functions);
 
   bool is_empty() const { return groups_.empty(); }
   /// The graph reaches none of the ends: B has nothing to run, and the gradient of the root is the

@@ -331,7 +331,8 @@ at::Tensor stage_compute::impl::run_graph(const chunk_state& chunk, in_flight& m
   if (mb.input.defined()) wanted.push_back(gradient_edge(mb.input));
   const auto before_leaves = wanted.size();
   const bool is_split = !fold_inside && mb.has_ordinary_matrix;
-  auto split = is_split ? graph_split(mb.root, wanted) : graph_split{};
+  const auto functions = config_.group ? functions_in_w::none : functions_in_w::all;
+  auto split = is_split ? graph_split(mb.root, wanted, functions) : graph_split{};
   std::vector<at::Tensor> leaves;
   for (const auto& leaf : chunk.trained) {
     if (split.is_left(leaf)) continue;

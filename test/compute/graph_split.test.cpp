@@ -340,18 +340,42 @@ TEST_CASE("W of any module has the bits of one backward") {
   }
 }
 
+namespace {
+
+std::set<std::string> left_by(const part& p, functions_in_w functions) {
+  const auto stash = c10::make_intrusive<weight_stash>();
+  const auto x = wave(p.input, 1).requires_grad_();
+  const auto y = p.forward(x, stash.get());
+  const graph_split split(gradient_edge(y), {gradient_edge(x), gradient_edge(stash->anchor())},
+                          functions);
+  std::set<std::string> left;
+  for (const auto& [name, w] : p.weights)
+    if (split.is_left(w)) left.insert(name);
+  return left;
+}
+
+}  // namespace
+
 TEST_CASE("B leaves to W what costs work and can run apart") {
   for (const auto& p : all_parts()) {
     INFO(p.name);
-    const auto stash = c10::make_intrusive<weight_stash>();
-    const auto x = wave(p.input, 1).requires_grad_();
-    const auto y = p.forward(x, stash.get());
-    const graph_split split(gradient_edge(y), {gradient_edge(x), gradient_edge(stash->anchor())});
-    std::set<std::string> left;
-    for (const auto& [name, w] : p.weights)
-      if (split.is_left(w)) left.insert(name);
-    CHECK(left == p.left);
+    CHECK(left_by(p, functions_in_w::all) == p.left);
   }
+}
+
+TEST_CASE("with several ranks W runs no autograd::Function") {
+  const auto w = weight({16, 16}, 1), v = weight({16, 16}, 2);
+  part p{"a branch", {{"a", w}, {"b", v}}, {}, {5, 16}, {}};
+  p.forward = [=](const at::Tensor& x, weight_stash*) {
+    return x.mm(users_square::apply(w, weight({1, 16}, 3).detach())).mm(v);
+  };
+  CHECK(left_by(p, functions_in_w::all) == std::set<std::string>{"a", "b"});
+  CHECK(left_by(p, functions_in_w::none) == std::set<std::string>{"b"});
+  p.forward = [=](const at::Tensor&, weight_stash*) {
+    return users_square::apply(w, weight({1, 16}, 3).detach()).mm(v);
+  };
+  CHECK(left_by(p, functions_in_w::all) == std::set<std::string>{"a", "b"});
+  CHECK(left_by(p, functions_in_w::none).empty());
 }
 
 TEST_CASE("functions and hooks of the user run once for each microbatch") {
