@@ -163,8 +163,9 @@ void simulation::inject(const fault& f) {
       return;
     case fault_kind::power_loss: return lose_power();
     case fault_kind::pause:
-      if (p != nullptr) p->suspend(until);
-      return;
+      if (p == nullptr) return;
+      p->suspend(until);
+      return expect_silence_noticed(*p, until);
     case fault_kind::cut:
     case fault_kind::isolate: return cut(f);
     case fault_kind::slow_link:
@@ -186,6 +187,26 @@ void simulation::inject(const fault& f) {
       if (f.node == 0) return;
       return add_process({f.node}).begin();
   }
+}
+
+/// Node 0 must notice a member that is silent for twice the timeout.
+void simulation::expect_silence_noticed(const process& silent, nanoseconds until) {
+  const auto* const leader = current_[0];
+  const auto time = 2 * w.c.node_timeout;
+  if (leader == nullptr || leader == &silent || until - w.now() <= time) return;
+  // What is on its way still arrives.
+  const bool may_be_heard = std::any_of(w.c.faults.begin(), w.c.faults.end(), [](const fault& f) {
+    return f.kind == fault_kind::cut || f.kind == fault_kind::isolate ||
+           f.kind == fault_kind::slow_link;
+  });
+  const auto membership = leader->whole_membership();
+  if (may_be_heard || !membership || !silent.whole_membership()) return;
+  if (leader->token() != silent.token() || leader->resumes_at() > w.now()) return;
+  w.call(time, [this, leader, membership, &silent, began = w.now()] {
+    if (leader->suspended_until() >= began || !silent.is_alive()) return;
+    RRFP_EXPECT(leader->whole_membership() != membership,
+                leader->name() + " has not noticed that " + silent.name() + " is silent");
+  });
 }
 
 void simulation::cut(const fault& f) {

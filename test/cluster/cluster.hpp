@@ -48,6 +48,7 @@ class simulation {
   void start(std::uint32_t node);
   process& add_process(process::identity who);
   void inject(const fault& f);
+  void expect_silence_noticed(const process& silent, nanoseconds until);
   void cut(const fault& f);
   void lose_power();
   bool has_ended() const;

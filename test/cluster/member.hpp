@@ -46,6 +46,8 @@ class member {
   using loss_handler = std::function<void(const membership_core::action::lost&)>;
   void on_lost(loss_handler callback);
   const std::optional<membership_core::action::lost>& loss() const { return lost_; }
+  /// Has joined, lost nobody and does not leave.
+  bool is_whole() const { return !members_.empty() && !lost_ && !leaving_ && !ended_; }
   const std::vector<membership_core::roster_entry>& members() const { return members_; }
   const std::string& waiting() const { return waiting_; }
 

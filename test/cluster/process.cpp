@@ -32,6 +32,11 @@ std::string process::name() const {
   return "node " + std::to_string(who_.node) + " (process " + std::to_string(id_) + ")";
 }
 
+std::optional<std::uint64_t> process::whole_membership() const {
+  if (!is_alive() || !member_ || !member_->is_whole()) return std::nullopt;
+  return memberships_;
+}
+
 world& process::w() const { return sim_.w; }
 const scenario& process::c() const { return sim_.w.c; }
 nanoseconds process::local_now() const { return w().now() + c().skew[who_.node]; }

@@ -46,12 +46,15 @@ class process {
   std::uint32_t node() const { return who_.node; }
   /// Of its membership; equal for all its members.
   std::uint64_t token() const { return token_; }
+  /// Which membership it is in, of those that it has begun; nothing if that is not whole.
+  std::optional<std::uint64_t> whole_membership() const;
   std::string name() const;
   simulation& sim() { return sim_; }
   world& w() const;
   const scenario& c() const;
   /// Nanoseconds of this machine's clock.
   nanoseconds local_now() const;
+  nanoseconds suspended_until() const { return suspended_until_; }
   nanoseconds resumes_at() const { return std::max(w().now(), suspended_until_); }
   /// Does the work then, unless the process is gone; not before it resumes.
   void later(nanoseconds after, std::function<void()> work);
