@@ -45,7 +45,13 @@ class interrupt_watch {
     const std::lock_guard lock{mutex_};
     report_ = std::move(call);
   }
-  bool interrupted() const { return count_ > 0; }
+  /// Also true for a signal that this object's thread has yet to take.
+  bool interrupted() const {
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGINT) || sigismember(&pending, SIGTERM) ||
+           sigismember(&pending, SIGHUP) || count_ > 0;
+  }
   /// Number of signals so far, without SIGUSR1.
   int count() const { return count_; }
   /// The last of these signals; 0: none.

@@ -156,9 +156,10 @@ bool has_report(const std::vector<child>& nodes) {
          ((nodes[0].failed() || nodes[0].was_killed) && nodes[1].failed_with_code());
 }
 
+/// Node 0 last: a node that it leaves then knows that the launcher ends the job.
 void signal_all(const std::vector<child>& nodes, int number) {
-  for (const auto& n : nodes)
-    if (n.alive) ::kill(n.pid, number);
+  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n)
+    if (n->alive) ::kill(n->pid, number);
 }
 
 void kill_all(std::vector<child>& nodes) {

@@ -5,8 +5,11 @@
 
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <utility>
+
+#include "agent_store.hpp"
 
 namespace rrfp::actors {
 
@@ -64,6 +67,20 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.version = std::move(hooks.version);
   m.description = std::move(hooks.description);
   m.join_timeout = std::chrono::milliseconds{static_cast<std::int64_t>(t.join_timeout_s * 1e3)};
+  std::optional<agent_store> store;
+  if (place.is_agents_port) {
+    auto connected = agent_store::connect(place, m.join_timeout);
+    if (!connected) return connected.failure();
+    store = *std::move(connected);
+    if (place.node == node_id{0}) {
+      m.rendezvous_port = 0;
+      m.on_listening = [&](std::uint16_t port) { return store->publish(port); };
+    } else {
+      const auto port = store->find(hooks.stop);
+      if (!port) return port.failure();
+      m.rendezvous_port = *port;
+    }
+  }
   m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
   m.stop = std::move(hooks.stop);

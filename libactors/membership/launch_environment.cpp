@@ -24,6 +24,7 @@ struct number {
 struct place {
   std::string host;
   std::optional<std::uint16_t> port;
+  bool is_agents_port = false;
 };
 
 error wrong(const std::string& name, std::string_view expected, std::string_view received) {
@@ -95,11 +96,6 @@ bool agent_uses_port(const environment& variables) {
   return value && value->text == "True";
 }
 
-std::uint16_t next_port(std::uint16_t port) {
-  const bool is_highest = port == std::numeric_limits<std::uint16_t>::max();
-  return static_cast<std::uint16_t>(is_highest ? port - 1 : port + 1);
-}
-
 result<place> resolve_place(const launch_arguments& arguments, const environment& variables) {
   place found;
   if (arguments.rendezvous) {
@@ -122,7 +118,8 @@ result<place> resolve_place(const launch_arguments& arguments, const environment
   if (const auto variable = first_set(variables, {"MASTER_PORT"})) {
     const auto port = port_of(variable->name, variable->text);
     if (!port) return port.failure();
-    found.port = agent_uses_port(variables) ? next_port(*port) : *port;
+    found.port = *port;
+    found.is_agents_port = agent_uses_port(variables);
   }
   return found;
 }
@@ -183,6 +180,7 @@ result<launch_place> resolve_launch(const launch_arguments& arguments,
                     nodes->from, found.nodes)};
   if (!address->host.empty()) found.host = std::move(address->host);
   if (address->port) found.port = *address->port;
+  found.is_agents_port = address->is_agents_port;
   return found;
 }
 

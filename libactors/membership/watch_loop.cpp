@@ -222,7 +222,7 @@ status watcher::open_listener() {
   // So that an unusable file is an error now, not at the first handshake.
   if (const auto usable = key(); !usable) return usable.failure();
   feed(event::listening{at.text(), at.host()});
-  return success();
+  return options_.on_listening ? options_.on_listening(at.port()) : success();
 }
 
 status watcher::listen_at_one_of(const std::vector<address>& addresses) {

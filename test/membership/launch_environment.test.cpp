@@ -17,12 +17,12 @@ result<launch_place> resolve(const launch_arguments& arguments, const variables&
   });
 }
 
-/// "RANK of NODES at HOST:PORT", or the error.
+/// "RANK of NODES at HOST:PORT" and perhaps ", the agent's", or the error.
 std::string resolved(const launch_arguments& arguments, const variables& set) {
   const auto got = resolve(arguments, set);
   if (!got) return got.message();
   return std::to_string(got->node.value()) + " of " + std::to_string(got->nodes) + " at " +
-         got->host + ":" + std::to_string(got->port);
+         got->host + ":" + std::to_string(got->port) + (got->is_agents_port ? ", the agent's" : "");
 }
 
 const variables torchrun{
@@ -83,7 +83,7 @@ TEST_CASE("Host and port may be two arguments, as for torchrun") {
   CHECK(resolved({2, 1, {}, "", 77}, {}) == "--master-addr: expected a host, got ''");
 }
 
-TEST_CASE("Each process of torchrun is a node, and the nodes use the port after its agent's") {
+TEST_CASE("Each process of torchrun is a node, and MASTER_PORT is its agent's") {
   // Two processes on each of two machines, as torchrun sets them.
   const variables process{{"RANK", "3"},
                           {"WORLD_SIZE", "4"},
@@ -94,13 +94,13 @@ TEST_CASE("Each process of torchrun is a node, and the nodes use the port after 
                           {"MASTER_ADDR", "head"},
                           {"MASTER_PORT", "29500"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-  CHECK(resolved({}, process) == "3 of 4 at head:29501");
+  CHECK(resolved({}, process) == "3 of 4 at head:29500, the agent's");
   // The variables of the surrounding script have lower priority.
   CHECK(resolved({}, with(process, {{"NNODES", "2"}, {"NODE_RANK", "1"}})) ==
-        "3 of 4 at head:29501");
+        "3 of 4 at head:29500, the agent's");
   CHECK(resolved({}, with(process, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})) ==
         "3 of 4 at head:29500");
-  CHECK(resolved({}, with(process, {{"MASTER_PORT", "65535"}})) == "3 of 4 at head:65534");
+  CHECK(resolved({{}, {}, "other:77"}, process) == "3 of 4 at other:77");
 }
 
 TEST_CASE("A rendezvous is host and port, IPv6 in brackets") {

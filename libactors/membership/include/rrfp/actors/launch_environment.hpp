@@ -14,9 +14,7 @@
 ///
 /// Each line is resolved separately, and its leftmost, first source wins: MASTER_ADDR together with
 /// SLURM_NODEID is common. If the host is an argument, no variable gives the port. An empty
-/// variable counts as unset. A node is a process: torchrun may start several on a machine. Under
-/// torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its agent listens on MASTER_PORT, so the nodes
-/// use the next port.
+/// variable counts as unset. A node is a process: torchrun may start several on a machine.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +44,9 @@ struct launch_place {
   node_id node{0};
   std::string host = "127.0.0.1";
   std::uint16_t port = rendezvous_port_default;
+  /// Under torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its agent listens on MASTER_PORT: node
+  /// 0 listens on a free port, which the other nodes find in the agent's store.
+  bool is_agents_port = false;
 };
 
 /// Returns the value of a variable, or null if it is unset; `std::getenv`, for example.

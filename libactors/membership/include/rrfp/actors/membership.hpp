@@ -45,7 +45,9 @@ struct membership_options {
   node_id node{0};
   /// The address where node 0 listens. An address other than loopback requires a key file.
   std::string rendezvous_host = "127.0.0.1";
-  std::uint16_t rendezvous_port = 0;
+  std::uint16_t rendezvous_port = 0;  ///< 0 on node 0: any free port
+  /// Node 0: called on another thread, with the port, once it listens. An error ends the join.
+  std::function<status(std::uint16_t)> on_listening;
   /// A socket that already listens, instead of host and port; node 0 only. The membership owns it.
   int listen_fd = -1;
   /// A file of 16 bytes or more that only its owner may access, the same on every node.
