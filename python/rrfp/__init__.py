@@ -24,6 +24,9 @@ from ._transformers import from_transformers
 
 __version__ = _rrfp.version
 policies = _rrfp.policies
+for public in (Error, Pipeline, StepResult, from_transformers):
+    public.__module__ = __name__  # the name that a traceback prints
+del public
 
 
 def keyed_generator(seed, step, microbatch, stage):

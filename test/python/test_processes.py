@@ -1,6 +1,9 @@
-"""Several processes, one stage each, started by torchrun."""
+"""Several processes, one stage each."""
 
+import os
 import pathlib
+import signal
+import socket
 import subprocess
 import sys
 
@@ -36,7 +39,22 @@ def test_every_process_trains_its_stage_to_the_bits_of_a_plain_loop(tmp_path, pr
 
 
 def test_a_killed_process_ends_the_others_with_its_name(tmp_path):
-    done = torchrun(2, tmp_path, "kill")
-    assert done.returncode != 0
-    assert "node 1" in done.stderr and "lost" in done.stderr, done.stderr
+    # Without torchrun, which ends the others itself as soon as one is gone.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(FOLDER / "train_one_stage.py"), str(tmp_path), "kill"],
+            env=os.environ
+            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=FOLDER,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, -signal.SIGKILL], errors
+    assert "rrfp.Error" in errors[0] and "node 1" in errors[0] and "lost" in errors[0], errors
     assert not list(tmp_path.iterdir())
