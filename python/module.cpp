@@ -5,12 +5,15 @@
 /// pipeline that waits has released it.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <ranges>
 #include <string>
@@ -20,6 +23,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <ATen/ops/empty.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
 #include <rrfp/base/exit_code.hpp>
 #include <rrfp/base/step_name.hpp>
@@ -29,6 +33,7 @@
 #include <rrfp/report/picture.hpp>
 #include <rrfp/report/timeline.hpp>
 #include <rrfp/report/trace.hpp>
+#include <rrfp/schedule/sequence.hpp>
 
 namespace py = pybind11;
 
@@ -112,6 +117,24 @@ void check(const status& s) {
   if (!s) raise(s.failure());
 }
 
+/// torch.compile without a GPU, in a torch built for CUDA, stores a guard that belongs to its thread
+/// in a global variable (c10::impl::ensureCUDADeviceGuardSet()). An object of this class on the same
+/// thread puts the former guard back when the thread ends.
+class restored_device_guard {
+ public:
+  static void at_end_of_thread() { static const thread_local restored_device_guard object; }
+  restored_device_guard(const restored_device_guard&) = delete;
+  restored_device_guard& operator=(const restored_device_guard&) = delete;
+  ~restored_device_guard() { current().store(before); }
+
+ private:
+  restored_device_guard() = default;
+  static std::atomic<const c10::impl::DeviceGuardImplInterface*>& current() {
+    return c10::impl::device_guard_impl_registry[static_cast<std::size_t>(at::kCUDA)];
+  }
+  static inline const c10::impl::DeviceGuardImplInterface* const before = current().load();
+};
+
 /// A part of the model: `forward(input or None, microbatch, training)` returns the message to
 /// the next part, or the loss.
 class python_stage final : public compute::stage_module {
@@ -126,6 +149,7 @@ class python_stage final : public compute::stage_module {
   std::span<const compute::parameter> parameters() const override { return parameters_; }
 
   at::Tensor forward(const compute::forward_input& in) override {
+    restored_device_guard::at_end_of_thread();
     in.batch->whole();  // waits until this process has begun the step
     // The turn of the generator first, then the GIL, so that who waits for a turn holds no GIL.
     return draws_.run({seed_, number_of(in.step), in.mb.value(), part_}, in.training, [&] {
@@ -178,6 +202,58 @@ class python_optimizer final : public compute::optimizer {
  private:
   const std::shared_ptr<py::object> step_;
 };
+
+/// A policy whose order Python gives anew for each step. Python does not run while tasks are chosen.
+class python_policy final : public policy {
+ public:
+  /// The order of the next step, which any thread may set.
+  class sheet {
+   public:
+    void put(const sequence& order) {
+      const std::lock_guard lock{mutex_};
+      next_ = make_sequence_policy("python", order);
+    }
+    void take(std::unique_ptr<policy>& current) {
+      const std::lock_guard lock{mutex_};
+      if (next_) current = std::move(next_);
+    }
+
+   private:
+    std::mutex mutex_;
+    std::unique_ptr<policy> next_;
+  };
+
+  explicit python_policy(std::shared_ptr<sheet> from) : from_(std::move(from)) { reset(); }
+
+  std::string_view name() const override { return current_->name(); }
+  task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
+    return current_->backward_of(mb, chunk);
+  }
+  std::uint32_t lanes() const override { return current_->lanes(); }
+  std::uint32_t lane_of(const task& t) const override { return current_->lane_of(t); }
+  std::uint64_t rank(const task& t) const override { return current_->rank(t); }
+  lane_order order(const stage_view& now) const override { return current_->order(now); }
+  void reset() override { from_->take(current_); }
+
+ private:
+  const std::shared_ptr<sheet> from_;
+  std::unique_ptr<policy> current_;
+};
+
+/// Calls `order(stage)`, which returns the names of all tasks of the stage.
+result<sequence> order_from(const py::object& order, const pipeline_shape& shape, stage_id stage) {
+  sequence all;
+  for (const auto& name : order(stage.value()).cast<std::vector<std::string>>()) {
+    const auto t = task_of(name);
+    if (!t)
+      return error{"policy: expected tasks such as \"F0\", \"B0\", \"W0\" or \"BW0\", got '" +
+                   name + "'"};
+    all.push_back(*t);
+  }
+  if (auto complete = check_sequence(shape, stage, all); !complete)
+    return error{"policy: " + complete.message()};
+  return all;
+}
 
 /// Waits for `work`, which runs without the GIL, and lets Python handle signals meanwhile. If a
 /// handler raises (Ctrl-C), the pipeline ends first.
@@ -240,10 +316,10 @@ class generator_scope {
 class python_pipeline {
  public:
   /// `part(index, count)` returns (names, tensors, ties, forward); `optimizer(tensors)` a function
-  /// that takes a step, or is None.
+  /// that takes a step, or is None; `order(stage)` the names of the tasks of a step, or is None.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
-                  const py::object& optimizer, py::object on_note, py::object on_report,
-                  bool traces) {
+                  const py::object& optimizer, const py::object& order, py::object on_note,
+                  py::object on_report, bool traces) {
     auto j = value_of(
         job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
     pipeline_options o;
@@ -256,6 +332,20 @@ class python_pipeline {
           return std::make_unique<python_optimizer>((*make)(std::move(parameters)));
         });
       };
+    if (!order.is_none()) {
+      orders_ = shared(order);
+      shape_ = job::effective_shape(j);
+      o.make_policy = [all = orders_, shape = shape_, sheets = sheets_](stage_id stage) {
+        return with_gil([&]() -> std::unique_ptr<policy> {
+          const auto first = order_from(*all, shape, stage);
+          if (!first) throw std::runtime_error(first.message());
+          auto& sheet = (*sheets)[stage];
+          if (sheet == nullptr) sheet = std::make_shared<python_policy::sheet>();
+          sheet->put(*first);
+          return std::make_unique<python_policy>(sheet);
+        });
+      };
+    }
     if (traces) trace_ = std::make_shared<actors::trace_recorder>();
     o.trace = trace_.get();
     // A thread that cannot be ended keeps the options, so these keep the recorder.
@@ -283,6 +373,8 @@ class python_pipeline {
       all[i].tokens = counts.empty() ? 1 : counts.at(i);
     }
     auto& p = open();
+    for (const auto& [stage, sheet] : *sheets_)
+      sheet->put(value_of(order_from(*orders_, shape_, stage)));
     const auto r = value_of(wait_for(p, [&] { return trains ? p.step(all) : p.eval(all); }));
     py::dict d;
     d["step"] = r.step;
@@ -344,6 +436,11 @@ class python_pipeline {
   }
 
   std::size_t microbatches_ = 0;
+  pipeline_shape shape_;
+  std::shared_ptr<py::object> orders_;
+  /// Of the stages in this process; used with the GIL.
+  const std::shared_ptr<std::map<stage_id, std::shared_ptr<python_policy::sheet>>> sheets_ =
+      std::make_shared<std::map<stage_id, std::shared_ptr<python_policy::sheet>>>();
   std::shared_ptr<actors::trace_recorder> trace_;
   std::unique_ptr<pipeline> pipeline_;
 };
@@ -372,9 +469,9 @@ PYBIND11_MODULE(_rrfp, m) {
     return std::pair{std::move(p.tensors), py::bytes{p.note}};
   });
   py::class_<python_pipeline>(m, "Pipeline")
-      .def(py::init<const std::vector<std::string>&, py::object, const py::object&, py::object,
-                    py::object, bool>(),
-           py::arg("settings"), py::arg("part"), py::arg("optimizer"),
+      .def(py::init<const std::vector<std::string>&, py::object, const py::object&,
+                    const py::object&, py::object, py::object, bool>(),
+           py::arg("settings"), py::arg("part"), py::arg("optimizer"), py::arg("order"),
            py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
       .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"))
       .def_property_readonly("steps", &python_pipeline::steps)

@@ -30,10 +30,15 @@ struct visited {
   std::size_t branch = none;  // of a node beside the chain that reaches a leaf
 };
 
+/// Whether this is one of libtorch's own derivatives, not an autograd::Function. Python's functions
+/// cannot be asked by is_traceable(): those of torch.compile then raise.
+bool is_derivative(const Node& node) {
+  return dynamic_cast<const torch::autograd::TraceableFunction*>(&node) != nullptr;
+}
+
 /// Whether the node may run twice, and computes only the gradients that are asked for.
 bool can_run_in_parts(Node& node) {
-  // libtorch's own derivatives are traceable; an autograd::Function is not.
-  if (!node.is_traceable()) return false;
+  if (!is_derivative(node)) return false;
   if (!node.pre_hooks().empty() || !node.post_hooks().empty()) return false;
   if (!node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty()) return false;
   const auto name = node.name();
@@ -155,7 +160,7 @@ std::unordered_set<std::size_t> choose_branches(survey& graph, const Edge& root,
                                                 functions_in_w functions) {
   std::unordered_set<std::size_t> has_matrix, refused{none}, chosen;
   for (const auto& n : graph.nodes())
-    if (functions == functions_in_w::none && n.leaf == nullptr && !n.address->is_traceable())
+    if (functions == functions_in_w::none && n.leaf == nullptr && !is_derivative(*n.address))
       refused.insert(graph.branch_of(n.address));
   for (const auto& n : graph.nodes())
     if (n.leaf != nullptr && !n.is_chain && n.leaf->variable.dim() >= 2)

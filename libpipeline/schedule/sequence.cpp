@@ -41,26 +41,6 @@ class task_marks {
   std::vector<bool> done_;
 };
 
-status check_complete(const pipeline_shape& shape, std::uint32_t stage, const sequence& order) {
-  task_marks seen{shape};
-  for (const auto& t : order) {
-    if (seen.is_foreign(t))
-      return error{at_stage(stage, t) + " does not exist: the job has " +
-                   std::to_string(shape.microbatches) + " microbatches and " +
-                   std::to_string(shape.chunks) + " chunks"};
-    if (seen.test(t) || (t.kind == task_kind::backward_weight && seen.test(2, t.mb, t.chunk)))
-      return error{at_stage(stage, t) + " occurs twice"};
-    seen.set(t);
-  }
-  constexpr task_kind by_row[] = {task_kind::forward, task_kind::backward, task_kind::weight};
-  for (const auto kind : by_row)
-    for (std::uint32_t c = 0; c < shape.chunks; ++c)
-      for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-        if (const task t{kind, microbatch_id{mb}, chunk_id{c}}; !seen.test(t))
-          return error{at_stage(stage, t) + " is missing"};
-  return success();
-}
-
 /// Executes the sequences without a clock, as far as possible.
 class dry_run {
  public:
@@ -186,13 +166,34 @@ std::unique_ptr<policy> make_sequence_policy(std::string_view name, sequence ord
   return std::make_unique<sequence_policy>(name, order);
 }
 
+status check_sequence(const pipeline_shape& shape, stage_id stage, const sequence& order) {
+  task_marks seen{shape};
+  for (const auto& t : order) {
+    if (seen.is_foreign(t))
+      return error{at_stage(stage.value(), t) + " does not exist: the job has " +
+                   std::to_string(shape.microbatches) + " microbatches and " +
+                   std::to_string(shape.chunks) + " chunks"};
+    if (seen.test(t) || (t.kind == task_kind::backward_weight && seen.test(2, t.mb, t.chunk)))
+      return error{at_stage(stage.value(), t) + " occurs twice"};
+    seen.set(t);
+  }
+  constexpr task_kind by_row[] = {task_kind::forward, task_kind::backward, task_kind::weight};
+  for (const auto kind : by_row)
+    for (std::uint32_t c = 0; c < shape.chunks; ++c)
+      for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
+        if (const task t{kind, microbatch_id{mb}, chunk_id{c}}; !seen.test(t))
+          return error{at_stage(stage.value(), t) + " is missing"};
+  return success();
+}
+
 status check_sequences(const pipeline_shape& shape, std::span<const sequence> sequences) {
   if (auto valid = shape.validate(); !valid) return valid;
   if (sequences.size() != shape.stages)
     return error{"expected one sequence for each of " + std::to_string(shape.stages) +
                  " stages, got " + std::to_string(sequences.size())};
   for (std::uint32_t s = 0; s < shape.stages; ++s)
-    if (auto complete = check_complete(shape, s, sequences[s]); !complete) return complete;
+    if (auto complete = check_sequence(shape, stage_id{s}, sequences[s]); !complete)
+      return complete;
   dry_run run{shape, sequences};
   run.run();
   if (run.ended()) return success();

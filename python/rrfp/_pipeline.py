@@ -1,11 +1,13 @@
 """The pipeline of a Python program."""
 
 import atexit
+import contextlib
 import dataclasses
 import inspect
 import json
 import os
 import sys
+import threading
 import weakref
 
 import torch
@@ -82,7 +84,9 @@ class Pipeline:
         the last part uses it.
     n_microbatches: into how many microbatches step() splits its arguments, along their first dimension
         unless `args_chunk_spec` or `kwargs_chunk_spec` say otherwise (as in torch.distributed.pipelining).
-    policy: the hint that ranks the ready tasks: one of rrfp.policies().
+    policy: the hint that ranks the ready tasks: one of rrfp.policies(), or a function of (stage, n_stages,
+        n_microbatches) that returns the names of all tasks of a step, the most urgent first: "F0" and either
+        "BW0", or "B0" and "W0" if the backward is to be split. Called before each step.
     slots: how many microbatches may hold activations on a stage: a number, "p", "1f1b" or "auto".
     optimizer: makes the optimizer of the parameters of one stage, for example
         lambda params: torch.optim.AdamW(params, 1e-3). None: that of the section [train] of `settings`.
@@ -129,12 +133,18 @@ class Pipeline:
         own = {
             "pipeline.stages": parts // int(settings.get("pipeline.chunks", 1)),
             "pipeline.microbatches": n_microbatches,
-            "dispatch.policy": policy,
+            "dispatch.policy": None if callable(policy) else policy,
             "dispatch.slots": slots,
             "train.seed": seed,
             "train.clip_norm": None if optimizer is None else 0,
         }
         settings = {**{k: v for k, v in own.items() if v is not None}, **settings}
+        order = None
+        if callable(policy):
+            if settings.get("dispatch.mode") == "in-order":
+                raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
+            stage_count = own["pipeline.stages"]
+            order = lambda stage: list(policy(stage, stage_count, n_microbatches))
         in_order = settings.get("dispatch.mode") == "in-order"
         self._model = Model(part_at, loss_fn, optimizer, in_order)
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
@@ -146,6 +156,7 @@ class Pipeline:
                 [f"{key}={_text_of_setting(value)}" for key, value in settings.items()],
                 self._model.make_part,
                 None if optimizer is None else self._model.make_optimizer,
+                order,
                 on_note or say,
                 on_report or say,
                 trace,
@@ -262,6 +273,7 @@ class Model:
         self.modules = {}
         self.optimizers = []
         self.has_first = self.has_last = False
+        self.turn = contextlib.nullcontext()
         self.batch = None  # of the running step
         self.failure = None  # the first exception of a function of the program since _call()
 
@@ -286,6 +298,8 @@ class Model:
         module = self.part_at(index, count)
         part = Part(self, module, index, count)
         self.modules[index] = module
+        if _is_compiled(module):
+            self.turn = _compiling
         self.has_first |= part.is_first
         self.has_last |= part.is_last
         if part.is_last and self.loss_fn is None:
@@ -300,6 +314,20 @@ class Model:
             names.append(part.name_of(name))
             tensors.append(value)
         return names, tensors, tied, lambda *at: self.kept(part.forward, *at)
+
+
+# torch.compile traces a module in its forward, when nothing else may run modules.
+_compiling = threading.Lock()
+
+
+def _is_compiled(module):
+    def is_compiled(function):
+        return hasattr(function, "_torchdynamo_orig_callable")
+
+    return any(
+        m._compiled_call_impl is not None or any(map(is_compiled, [type(m).forward, *vars(m).values()]))
+        for m in module.modules()
+    )
 
 
 class Part:
@@ -330,7 +358,8 @@ class Part:
             (args,) = args
         kwargs = {k: v for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
         before = {name: b._version for name, b in self.buffers.items()} if training else {}
-        output = self.module(*args, **kwargs)
+        with self.model.turn:
+            output = self.module(*args, **kwargs)
         for name, version in before.items():
             if self.buffers[name]._version != version:
                 raise RuntimeError(

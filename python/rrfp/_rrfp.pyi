@@ -19,6 +19,7 @@ class Pipeline:
         settings: list[str],
         part: Callable[[int, int], tuple[list[str], list[Any], str, Callable[..., Any]]],
         optimizer: Callable[[list[Any]], Callable[[], None]] | None,
+        order: Callable[[int], list[str]] | None,
         on_note: Callable[[str], object],
         on_report: Callable[[str], object],
         trace: bool,

@@ -1,5 +1,7 @@
 """Training with a pipeline equals a plain loop, to the last bit."""
 
+import json
+
 import pytest
 import rrfp
 import torch
@@ -36,6 +38,77 @@ def test_losses_and_weights_equal_those_of_a_plain_loop(stages, way):
     batches = [rows(step) for step in range(3)]
     assert train(parts, batches, settings=WAYS[way]) == train_plainly(plain, loss_fn, batches, 6)
     assert equal(parts, plain)
+
+
+# The second backend compiles again in threads of another pipeline.
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_modules(backend):
+    def compiled(parts):
+        parts[0].compile(backend=backend)
+        return [parts[0], torch.compile(parts[1], backend=backend), *parts[2:]]
+
+    parts = compiled(mlp(4))
+    plain = compiled(mlp(4))
+    batches = [rows(step) for step in range(3)]
+    for options in ({"settings": WAYS["jitter"]}, {"policy": "zb_h1"}):
+        assert train(parts, batches, **options) == train_plainly(plain, loss_fn, batches, 6)
+    assert equal(parts, plain)
+
+
+def test_a_policy_in_python_ranks_the_tasks(tmp_path):
+    asked = []
+
+    def last_first(stage, n_stages, n_microbatches):
+        asked.append((stage, n_stages, n_microbatches))
+        down = range(n_microbatches)[::-1]
+        kinds = ("F", "BW") if stage == 0 else ("F", "B", "W")
+        return [f"{kind}{mb}" for kind in reversed(kinds) for mb in down]
+
+    parts = mlp(2)
+    plain = twin(parts)
+    batches = [rows(step) for step in range(3)]
+    with rrfp.Pipeline(
+        parts, loss_fn, n_microbatches=6, optimizer=adam, policy=last_first, slots=6, trace=True
+    ) as pipe:
+        losses = []
+        for x, y in batches:
+            losses.append([])
+            pipe.step(x, target=y, losses=losses[-1])
+        pipe.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tasks = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == 0 and e["cat"] != "wait"]
+    assert tasks[:6] == ["F5", "F4", "F3", "F2", "F1", "F0"]
+    assert "BW5" in tasks and "B5" not in tasks
+    assert losses == train_plainly(plain, loss_fn, batches, 6)
+    assert equal(parts, plain)
+    assert set(asked) == {(0, 2, 6), (1, 2, 6)}
+
+
+def test_errors_of_a_policy_in_python():
+    def open_with(policy, **options):
+        return rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=2, policy=policy, **options)
+
+    def tasks(*names):
+        return lambda stage, n_stages, n_microbatches: names
+
+    with pytest.raises(rrfp.Error, match='expected tasks such as "F0".*got \'f0\''):
+        open_with(tasks("f0"))
+    with pytest.raises(rrfp.Error, match="B1 of stage 0 is missing"):
+        open_with(tasks("F0", "F1", "BW0"))
+    with pytest.raises(rrfp.Error, match="F7 of stage 0 does not exist"):
+        open_with(tasks("F7"))
+    with pytest.raises(ValueError, match="expected a name with"):
+        open_with(tasks(), settings={"dispatch.mode": "in-order"})
+    good = ["F0", "F1", "BW0", "BW1"]
+    with open_with(lambda *at: good) as pipe:
+        x, y = rows(1)
+        pipe.step(x, target=y)
+        good.pop()
+        with pytest.raises(rrfp.Error, match="B1 of stage 0 is missing"):
+            pipe.step(x, target=y)
+        good.append("B1")
+        good.append("W1")
+        pipe.step(x, target=y)  # nothing had begun
 
 
 def test_evaluation_returns_outputs_and_changes_nothing():

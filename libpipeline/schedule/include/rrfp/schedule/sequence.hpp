@@ -16,6 +16,10 @@ namespace rrfp {
 /// names the first missing or duplicate task, or the cycle: each stage and what it waits for.
 status check_sequences(const pipeline_shape& shape, std::span<const sequence> sequences);
 
+/// Checks that `order` holds every F of the stage once, and for each F its BW or its B and W. The
+/// error names the first foreign, duplicate or missing task.
+status check_sequence(const pipeline_shape& shape, stage_id stage, const sequence& order);
+
 /// Proves that a stage that executes `order` never needs more slots than `limit` allows. The error
 /// names the first task that would. `slot_bytes` as in step_began.
 status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& order,
