@@ -6,7 +6,7 @@
 MODEL is a folder with a model and its tokenizer (or a name on the hub), OUT the folder for the result in the
 same format. A line of CHATS.jsonl is {"messages": [{"role": "user", "content": "..."}, ...]}; the loss counts
 the tokens of the assistant. A tenth of the chats is held out for evaluation. Under torchrun each process is a
-stage and keeps the weights of its own part alone.
+stage and loads the weights of its own part alone.
 """
 
 import argparse
@@ -97,18 +97,16 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(given.model)
-    model = transformers.AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32)
     ids, targets = read_chats(given.chats, tokenizer, given.length)
     held_out = max(given.microbatches, len(ids) // 10)
 
-    parts = rrfp.from_transformers(model, world if world > 1 else given.stages)
+    parts = rrfp.from_pretrained(given.model, world if world > 1 else given.stages)
     names, seen = [], set()
     for part in parts:
         names.append([n for n in map(part.name_of_parameter, dict(part.named_parameters())) if n not in seen])
         seen.update(names[-1])
-    config = model.config
-    stages = parts[rank] if world > 1 else parts
-    del model, parts  # the weights of the other parts
+    config = transformers.AutoConfig.from_pretrained(given.model)
+    stages = parts[rank].load() if world > 1 else [part.load() for part in parts]
 
     writer = None
     pipe = rrfp.Pipeline(

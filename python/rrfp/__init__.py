@@ -20,11 +20,11 @@ if torch.__version__.split("+")[0] != _rrfp.torch_version:
     )
 
 from ._pipeline import Error, Pipeline, StepResult
-from ._transformers import from_transformers
+from ._transformers import from_pretrained, from_transformers, measure_layers
 
 __version__ = _rrfp.version
 policies = _rrfp.policies
-for public in (Error, Pipeline, StepResult, from_transformers):
+for public in (Error, Pipeline, StepResult, from_pretrained, from_transformers, measure_layers):
     public.__module__ = __name__  # the name that a traceback prints
 del public
 
@@ -42,7 +42,9 @@ __all__ = [
     "Error",
     "Pipeline",
     "StepResult",
+    "from_pretrained",
     "from_transformers",
     "keyed_generator",
+    "measure_layers",
     "policies",
 ]

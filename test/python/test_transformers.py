@@ -8,6 +8,7 @@ import torch
 from models import adam, train_plainly
 
 transformers = pytest.importorskip("transformers")
+from safetensors.torch import save_file  # noqa: E402
 
 SMALL = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
 ROPE = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
@@ -94,6 +95,66 @@ def test_names_are_those_of_the_whole_model():
         for name, _ in part.named_parameters()
     ]
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("shards", ["5GB", "20KB"])
+def test_a_process_loads_the_weights_of_its_own_part(tmp_path, name, shards):
+    model = make(name)
+    model.save_pretrained(tmp_path, max_shard_size=shards)
+    whole = rrfp.from_transformers(model, 3)
+    parts = rrfp.from_pretrained(tmp_path, 3)
+    assert all(p.is_meta for part in parts for p in part.parameters())
+    loaded = parts[1].load()
+    assert all(p.is_meta for part in (parts[0], parts[2]) for p in part.parameters())
+    expected = whole[1].state_dict()
+    assert list(loaded.state_dict()) == list(expected)
+    for key, value in loaded.state_dict().items():
+        assert torch.equal(value, expected[key]), key
+    [part.load() for part in parts]
+    assert train(parts) == train(whole)
+
+
+def test_loading_tied_and_prefixed_weights(tmp_path):
+    model = make("gpt2", tie_word_embeddings=True)
+    model.base_model.save_pretrained(tmp_path)  # as on the hub: "h.0...", not "transformer.h.0..."
+    model.config.save_pretrained(tmp_path)
+    parts = [part.load() for part in rrfp.from_pretrained(tmp_path, 2)]
+    assert torch.equal(parts[1].head.weight, model.get_input_embeddings().weight)
+    assert train(parts) == train(rrfp.from_transformers(model, 2))
+
+
+def test_errors_of_loading(tmp_path):
+    model = make("llama")
+    model.config.save_pretrained(tmp_path)
+    part = rrfp.from_pretrained(tmp_path, 2)[0]
+    with pytest.raises(FileNotFoundError, match="expected model.safetensors or its index"):
+        part.load()
+    state = model.state_dict()
+    save_file({k: v for k, v in state.items() if "norm" not in k}, tmp_path / "model.safetensors")
+    with pytest.raises(KeyError, match="expected a tensor model.layers.0.input_layernorm.weight"):
+        part.load()
+    save_file({**state, "model.embed_tokens.weight": torch.zeros(3, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model.embed_tokens.weight of shape \[97, 32\], got \[3, 2\]"):
+        part.load()
+
+
+def test_cuts_by_cost():
+    model = make("llama")
+    costs = rrfp.measure_layers(model, ids_of(1))
+    assert len(costs) == 5 and all(cost > 0 for cost in costs)
+
+    def layers(costs, stages):
+        return [len(part.base.layers) for part in rrfp.from_transformers(model, stages, costs)]
+
+    assert layers([1, 1, 1, 1, 2], 2) == [3, 1]  # 3 and 1 + 2
+    assert layers([5, 1, 1, 1, 1], 2) == [1, 3]
+    assert layers([1, 1, 1, 1, 9], 4) == [1, 1, 1, 1]
+    assert train(rrfp.from_transformers(copy.deepcopy(model), 2, [5, 1, 1, 1, 1])) == train(
+        rrfp.from_transformers(model, 2)
+    )
+    with pytest.raises(ValueError, match="costs: expected 5, one a layer and one for the rest, got 2"):
+        rrfp.from_transformers(model, 2, [1, 2])
 
 
 def test_what_cannot_be_cut_is_refused():
