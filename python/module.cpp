@@ -139,14 +139,18 @@ class restored_device_guard {
 /// the next part, or the loss.
 class python_stage final : public compute::stage_module {
  public:
-  python_stage(std::vector<compute::parameter> parameters, py::object forward, std::uint64_t seed,
-               std::uint64_t part)
+  python_stage(std::vector<compute::parameter> parameters, std::vector<compute::buffer> buffers,
+               bool forwards_in_order, py::object forward, std::uint64_t seed, std::uint64_t part)
       : parameters_(std::move(parameters)),
+        buffers_(std::move(buffers)),
+        forwards_in_order_(forwards_in_order),
         forward_(shared(std::move(forward))),
         seed_(seed),
         part_(part) {}
 
   std::span<const compute::parameter> parameters() const override { return parameters_; }
+  std::vector<compute::buffer> buffers() const override { return buffers_; }
+  bool forwards_in_order() const override { return forwards_in_order_; }
 
   at::Tensor forward(const compute::forward_input& in) override {
     restored_device_guard::at_end_of_thread();
@@ -162,14 +166,17 @@ class python_stage final : public compute::stage_module {
 
  private:
   const std::vector<compute::parameter> parameters_;
+  const std::vector<compute::buffer> buffers_;
+  const bool forwards_in_order_;
   const std::shared_ptr<py::object> forward_;
   const std::uint64_t seed_;
   const std::uint64_t part_;
   keyed_draws draws_;
 };
 
-/// Calls `part(index, count)`: (names, tensors, name of the tied parameter or "", forward). The tied
-/// parameter is the owner in the first part and the copy in the last one.
+/// Calls `part(index, count)`: (names, tensors, name of the tied parameter or "", names of buffers,
+/// buffers, whether forward changes them, forward). The tied parameter is the owner in the first
+/// part and the copy in the last one.
 result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part,
                                                           const stage_place& at,
                                                           std::uint64_t seed) {
@@ -177,6 +184,11 @@ result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part
   const auto names = made[0].cast<std::vector<std::string>>();
   const auto tensors = made[1].cast<std::vector<at::Tensor>>();
   const auto tied = made[2].cast<std::string>();
+  const auto buffer_names = made[3].cast<std::vector<std::string>>();
+  const auto buffer_tensors = made[4].cast<std::vector<at::Tensor>>();
+  std::vector<compute::buffer> buffers;
+  for (std::size_t i = 0; i < buffer_names.size(); ++i)
+    buffers.push_back({buffer_names[i], buffer_tensors.at(i)});
   std::vector<compute::parameter> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) {
     parameters.push_back({names[i], tensors.at(i)});
@@ -184,7 +196,8 @@ result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part
       parameters.back().tied = at.is_first() ? compute::tie::owner : compute::tie::copy;
   }
   return std::unique_ptr<compute::stage_module>{
-      std::make_unique<python_stage>(std::move(parameters), made[3], seed, at.index)};
+      std::make_unique<python_stage>(std::move(parameters), std::move(buffers),
+                                     made[5].cast<bool>(), made[6], seed, at.index)};
 }
 
 /// A torch.optim.Optimizer, whose own learning rate counts. Its state stays in Python.
@@ -381,6 +394,7 @@ class python_pipeline {
     d["loss"] = r.loss;
     d["losses"] = r.losses;
     d["gradient_norm"] = r.gradient_norm;
+    d["is_skipped"] = r.is_skipped;
     d["lr"] = r.lr;
     d["count"] = r.count;
     d["ms"] = r.ms;

@@ -53,6 +53,7 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
             {"step_ms", s.step_ms},
             {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
             {"bubble_fraction", s.bubble_fraction}};
+  if (s.is_skipped) line["is_skipped"] = true;
   if (!s.strategy.empty()) {
     line["strategy"] = s.strategy;
     line["tasks_ms"] = s.tasks_ms;

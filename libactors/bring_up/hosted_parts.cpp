@@ -133,8 +133,6 @@ status hosted_parts::make() {
     for (std::uint32_t s = 0; s < setup_.shape.stages; ++s) {
       const replica_id replica{d};
       const stage_id stage{s};
-      if (hosts({stage, rank_id{0}, replica}))
-        if (auto made = make_stage(replica, stage); !made) return made;
       const auto of_stage =
           group_of(d * setup_.shape.stages + s, setup_.ranks, [&](std::uint32_t r) {
             return rank_address{stage, rank_id{r}, replica};
@@ -150,6 +148,10 @@ status hosted_parts::make() {
         if (!hosts(address)) continue;
         if (auto made = make_rank(address, {of_stage[r], of_replicas[{s, r}][d]}); !made)
           return made;
+        if (r == 0)
+          if (auto made = make_stage(address, parts_.ranks.back().compute->forwards_in_order());
+              !made)
+            return made;
       }
     }
   ranks_ = parts_.ranks.size();
@@ -157,7 +159,24 @@ status hosted_parts::make() {
   return success();
 }
 
-status hosted_parts::make_stage(replica_id replica, stage_id stage) {
+status hosted_parts::check_forwards_in_order(const policy& hint, dispatch_mode mode) const {
+  if (setup_.replicas > 1)
+    return error{
+        "its forward changes buffers, which would differ between replicas: expected "
+        "pipeline.replicas = 1"};
+  if (mode != dispatch_mode::in_order) return success();
+  std::vector<std::uint32_t> next(setup_.shape.chunks);
+  for (const auto& t : obeyed_order(hint, setup_.shape))
+    if (t.kind == task_kind::forward && t.mb.value() != next[t.chunk.value()]++)
+      return error{fmt::format(
+          "its forward changes buffers: expected a policy that runs the forwards in the order of "
+          "the microbatches, got '{}' with {}",
+          hint.name(), to_string(t))};
+  return success();
+}
+
+status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
+  const auto [stage, rank, replica] = of;
   for (const auto& way : setup_.strategies) {
     const auto hint = way.make_policy(stage);
     if (hint == nullptr)
@@ -165,6 +184,9 @@ status hosted_parts::make_stage(replica_id replica, stage_id stage) {
     try {
       if (auto fits = check_policy(*hint, setup_.shape, way.mode, way.window); !fits)
         return within(fmt::format("stage {}", stage.value()), fits.failure());
+      if (forwards_in_order)
+        if (auto fits = check_forwards_in_order(*hint, way.mode); !fits)
+          return within(fmt::format("stage {}", stage.value()), fits.failure());
     } catch (const std::exception& e) {
       return error{
           fmt::format("stage {}: policy '{}' threw: {}", stage.value(), hint->name(), e.what())};
@@ -177,7 +199,8 @@ status hosted_parts::make_stage(replica_id replica, stage_id stage) {
                             .stage = stage,
                             .ranks = setup_.ranks,
                             .lookahead = setup_.lookahead,
-                            .limit = setup_.limits[stage.value()]};
+                            .limit = setup_.limits[stage.value()],
+                            .forwards_in_order = forwards_in_order};
   parts_.stages.push_back({replica, make_stage_core(config, setup_.strategies),
                            slot_bytes_of(setup_, replica, stage), &counters});
   return success();

@@ -50,7 +50,10 @@ class hosted_parts {
   using members = std::vector<std::shared_ptr<tp_coord::collective>>;
 
   void note_saved_parameters();
-  status make_stage(replica_id replica, stage_id stage);
+  /// Whether a stage whose forward changes buffers may run by `hint`.
+  status check_forwards_in_order(const policy& hint, dispatch_mode mode) const;
+  /// The supervisor of a stage, where its first rank is.
+  status make_stage(rank_address of, bool forwards_in_order);
   status make_rank(rank_address address, rank_collectives groups);
   /// Group `id` of `size` ranks; null for members on other nodes.
   members group_of(std::uint32_t id, std::uint32_t size,

@@ -3,7 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +17,9 @@
 namespace rrfp::actors {
 
 namespace {
+
+/// After so many steps without an update the loss scale has no more digits to lose.
+constexpr std::uint32_t skips_max = 100;
 
 /// The hash of a series from that of the part before it.
 void add_to(std::uint64_t& hash, double value) { hash = XXH64(&value, sizeof value, hash); }
@@ -75,12 +78,15 @@ result<apply_update> run_totals::add_up() {
   s.bubble_fraction = 1 - milliseconds(busy) / span;
   if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
   const auto clipped = compute::clip_gradients(std::move(norms), train_.clip_norm);
-  if (!clipped) return within(to_string(step_), clipped.failure());
-  s.gradient_norm = clipped->norm;
+  s.is_skipped = !clipped && train_.loss_scale > 0 && history_.skips_in_row < skips_max;
+  if (!clipped && !s.is_skipped) return within(to_string(step_), clipped.failure());
+  s.gradient_norm = clipped ? clipped->norm : std::numeric_limits<double>::infinity();
   s.lr = compute::lr_of(train_, step_);
   history_.busy_ms += milliseconds(busy);
   history_.span_ms += span;
-  return apply_update{step_, clipped->scale, s.lr};
+  history_.run.skipped_steps += s.is_skipped;
+  history_.skips_in_row = s.is_skipped ? history_.skips_in_row + 1 : 0;
+  return apply_update{step_, clipped ? clipped->scale : 0, s.lr};
 }
 
 void run_totals::add_to_stage(const stage_step_ended& o) {

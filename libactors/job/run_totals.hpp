@@ -26,7 +26,7 @@ class run_totals {
   /// The first result of each stage counts. Results of other steps are ignored.
   void record(stage_step_ended m);
   /// All stages have reported: the update of a training step. Evaluations have none; ignore it.
-  /// Error: the norm of the gradients is NaN or infinite.
+  /// Error: the norm of the gradients is NaN or infinite, and no scale of the loss is the cause.
   result<apply_update> add_up();
   std::int64_t step_began() const { return step_began_; }
   /// Counts the step if it trains.
@@ -69,9 +69,10 @@ class run_totals {
     double span_ms = 0;
     double seconds = 0;  ///< before this run went on from a record
     std::uint64_t saved_step = 0;
+    std::uint32_t skips_in_row = 0;
   };
   friend auto fields(auto f, history& x) {
-    return f(x.run, x.evaluations, x.busy_ms, x.span_ms, x.seconds, x.saved_step);
+    return f(x.run, x.evaluations, x.busy_ms, x.span_ms, x.seconds, x.saved_step, x.skips_in_row);
   }
   history history_;
 };

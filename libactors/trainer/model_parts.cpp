@@ -59,6 +59,8 @@ model_parts::chunk model_parts::make(const pipeline_shape& shape, virtual_stage_
   for (const auto& p : (*made)->parameters())
     if (p.tied == compute::tie::none)
       if (auto added = owners_.add(place.index, p.name); !added) return added.failure();
+  for (const auto& b : (*made)->buffers())
+    if (auto added = owners_.add(place.index, b.name); !added) return added.failure();
   return made;
 }
 
@@ -76,7 +78,8 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
     const auto from = shape.producer_of(here.stage, {task_kind::forward, {}, here.chunk});
     const auto input_name =
         from ? fmt::format("stage {}", from->stage.value()) : std::string{"the batch"};
-    return make_stage_chunk(place, *std::move(s), input_name, {options_.loss}, seed_);
+    return make_stage_chunk(place, *std::move(s), input_name, {options_.loss, options_.autocast},
+                            seed_);
   };
   return caught(named("its factory", make));
 }

@@ -339,6 +339,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     r.loss = s.loss;
     for (const auto& l : s.losses) r.losses.push_back(l.mean);
     r.gradient_norm = s.gradient_norm;
+    r.is_skipped = s.is_skipped;
     r.lr = s.lr;
     r.count = s.tokens;
     r.ms = s.step_ms;

@@ -42,6 +42,7 @@ result<stage> script_stage(const std::string& path, const std::string& prefix) {
   stage made;
   for (const auto& p : module->named_parameters())
     made.parameters.emplace_back(prefix + p.name, p.value);
+  for (const auto& b : module->named_buffers()) detail::add_buffer(made, prefix + b.name, b.value);
   made.forward = [module](const at::Tensor& x) {
     run_graphs_as_written();
     return module->forward({x}).toTensor();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <rrfp/base/step_name.hpp>
@@ -29,6 +30,30 @@ class stash_scope {
 
  private:
   compute::weight_stash* const before_;
+};
+
+/// torch.autocast on the CPU, for the calling thread. Its cache of converted weights lives as long.
+class autocast_scope {
+ public:
+  explicit autocast_scope(std::optional<at::ScalarType> type) : is_on_(type.has_value()) {
+    if (!is_on_) return;
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, *type);
+    at::autocast::increment_nesting();
+  }
+  autocast_scope(const autocast_scope&) = delete;
+  autocast_scope& operator=(const autocast_scope&) = delete;
+  ~autocast_scope() {
+    if (!is_on_) return;
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, was_on_);
+    at::autocast::set_autocast_dtype(at::kCPU, type_before_);
+  }
+
+ private:
+  const bool is_on_;
+  const bool was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
+  const at::ScalarType type_before_ = at::autocast::get_autocast_dtype(at::kCPU);
 };
 
 /// "float [4, 16]"
@@ -64,6 +89,7 @@ class stage_chunk final : public compute::stage_module {
         is_first_(place.is_first()),
         is_last_(place.is_last()) {
     for (const auto& [name, value] : stage_.parameters) parameters_.push_back({name, value});
+    for (const auto& [name, value] : stage_.buffers) buffers_.push_back({name, value});
   }
 
   status check(const compute::microbatch& mb) const override {
@@ -73,15 +99,20 @@ class stage_chunk final : public compute::stage_module {
   }
 
   std::span<const compute::parameter> parameters() const override { return parameters_; }
+  std::vector<compute::buffer> buffers() const override { return buffers_; }
+  bool forwards_in_order() const override { return stage_.forwards_in_order; }
 
   at::Tensor forward(const compute::forward_input& in) override {
     if (stage_.set_training && training_set_ != in.training) stage_.set_training(in.training);
     training_set_ = in.training;
     const stash_scope scope(in.stash);
     const draw_key key{seed_, number_of(in.step), in.mb.value(), part_};
+    const autocast_scope casting(loss_.autocast);
+    const auto before = versions();
     const auto out = with_context("forward", describe(in.input) + " by " + input_name_, [&] {
       return draws_.run(key, in.training, [&] { return stage_.forward(in.input); });
     });
+    if (!stage_.forwards_in_order) check_unchanged(before);
     if (!is_last_) {
       check_output(out, in);
       return out;
@@ -100,6 +131,22 @@ class stage_chunk final : public compute::stage_module {
   }
 
  private:
+  std::vector<std::uint32_t> versions() const {
+    std::vector<std::uint32_t> all;
+    for (const auto& b : buffers_)
+      all.push_back(b.value.unsafeGetTensorImpl()->version_counter().current_version());
+    return all;
+  }
+
+  void check_unchanged(const std::vector<std::uint32_t>& before) const {
+    const auto now = versions();
+    for (std::size_t i = 0; i < now.size(); ++i)
+      if (now[i] != before[i])
+        throw std::runtime_error("forward changes the buffer '" + buffers_[i].name +
+                                 "': expected stage::forwards_in_order = true, because its value "
+                                 "depends on the order of the microbatches");
+  }
+
   bool learns(const compute::forward_input& in) const {
     return !parameters_.empty() || in.input.requires_grad();
   }
@@ -125,6 +172,7 @@ class stage_chunk final : public compute::stage_module {
   const bool is_last_;
   std::optional<bool> training_set_;
   std::vector<compute::parameter> parameters_;
+  std::vector<compute::buffer> buffers_;
 };
 
 class output_keeper final : public compute::stage_module {
@@ -134,6 +182,8 @@ class output_keeper final : public compute::stage_module {
 
   status check(const compute::microbatch& mb) const override { return last_->check(mb); }
   std::span<const compute::parameter> parameters() const override { return last_->parameters(); }
+  std::vector<compute::buffer> buffers() const override { return last_->buffers(); }
+  bool forwards_in_order() const override { return last_->forwards_in_order(); }
 
   at::Tensor forward(const compute::forward_input& in) override {
     if (!data_->wants_outputs(in.step)) return last_->forward(in);
@@ -180,7 +230,15 @@ std::unique_ptr<compute::stage_module> keep_outputs(std::unique_ptr<compute::sta
   return std::make_unique<output_keeper>(std::move(last), std::move(data));
 }
 
+void detail::add_buffer(stage& to, std::string name, const at::Tensor& value) {
+  if (!value.defined()) return;
+  to.forwards_in_order |= name.ends_with("running_mean");
+  to.buffers.emplace_back(std::move(name), value);
+}
+
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  // Autocast converts the weight, so that the ordinary operator serves as well.
+  if (at::autocast::is_autocast_enabled(at::kCPU)) return at::linear(x, weight, bias);
   return compute::linear(x, weight, bias, current_stash);
 }
 

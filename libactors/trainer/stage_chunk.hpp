@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ namespace rrfp {
 
 struct stage_loss {
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> function;
+  /// Also of forward.
+  std::optional<at::ScalarType> autocast;
 };
 
 /// `input_name`: the source of its input, for messages. `seed`: of the numbers that it draws.

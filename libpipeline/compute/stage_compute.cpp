@@ -22,12 +22,17 @@ std::uint64_t hash_of(const at::Tensor& value) {
 }
 
 /// In place, because the layers hold references to the same tensors.
-void move_parameters(const stage_module& chunk, at::Device device) {
-  for (const auto& p : chunk.parameters()) {
-    if (p.value.device() == device) continue;
-    p.value.set_data(p.value.detach().to(device));
-  }
+void move_state(const stage_module& chunk, at::Device device) {
+  const auto move = [&](const at::Tensor& value) {
+    if (value.device() != device) value.set_data(value.detach().to(device));
+  };
+  for (const auto& p : chunk.parameters()) move(p.value);
+  for (const auto& b : chunk.buffers()) move(b.value);
 }
+
+/// The state of the loss scale, the same on all ranks.
+const std::string scale_name = std::string{optimizer_prefix} + "loss_scale",
+                  good_steps_name = std::string{optimizer_prefix} + "loss_scale_steps";
 
 /// "optimizer.model.norm.weight.exp_avg"
 std::string name_of_state(const parameter& p, const std::string& state_name) {
@@ -82,7 +87,7 @@ result<at::Tensor> find(const pieces_by_name& state, const std::string& name,
 stage_compute::impl::impl(const stage_compute_config& config,
                           std::vector<std::unique_ptr<stage_module>> chunks,
                           std::shared_ptr<const batch_source> data)
-    : config_(config), data_(std::move(data)) {
+    : config_(config), data_(std::move(data)), scaler_(config.train) {
   for (std::uint32_t c = 0; c < chunks.size(); ++c) {
     chunk_state state;
     state.module = std::move(chunks[c]);
@@ -139,7 +144,7 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
   }
   if (data == nullptr) return error{"a stage needs a batch source"};
   try {
-    for (const auto& chunk : chunks) move_parameters(*chunk, config.device);
+    for (const auto& chunk : chunks) move_state(*chunk, config.device);
   } catch (const c10::Error& e) {
     return error{"its parameters do not fit on " + config.device.str() + ": " + first_line_of(e)};
   }
@@ -150,6 +155,13 @@ result<std::unique_ptr<stage_compute>> stage_compute::make(
         return error{"two parameters are named '" + p.name + "'"};
       }
     }
+    for (const auto& b : chunk->buffers())
+      if (!names.emplace(b.name, false).second)
+        return error{"a buffer and another tensor are named '" + b.name + "'"};
+    if (config.recompute && chunk->forwards_in_order())
+      return error{
+          "its forward changes buffers, so it may run only once: expected pipeline.recompute = "
+          "false"};
   }
   auto made = std::make_unique<impl>(config, std::move(chunks), std::move(data));
   if (made->optimizer_ == nullptr) return error{"make_optimizer gave no optimizer"};
@@ -187,6 +199,11 @@ std::vector<at::Tensor> stage_compute::gradients() const {
   return all;
 }
 
+bool stage_compute::forwards_in_order() const {
+  return std::any_of(impl_->chunks_.begin(), impl_->chunks_.end(),
+                     [](const auto& chunk) { return chunk.module->forwards_in_order(); });
+}
+
 tie stage_compute::tied_side() const {
   const auto& s = *impl_;
   if (s.owner_.defined() == s.copy_.defined()) return tie::none;
@@ -217,6 +234,7 @@ std::vector<parameter_norm> stage_compute::squared_norms() {
   s.join_local_tie();
   RRFP_CHECK(s.is_tie_joined_ || tied_side() == tie::none,
              "the tied gradient must be joined first");
+  s.unscale();
   std::vector<parameter_norm> norms;
   std::vector<at::Tensor> squares;
   for (const auto& t : s.parameters_) {
@@ -255,12 +273,19 @@ std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
   const auto& s = *impl_;
   RRFP_CHECK(!s.step_, "a snapshot in the middle of a step");
   auto all = weights(copies);
+  // Copies, because the forwards of the next step change them, not its end alone.
+  for (const auto& chunk : s.chunks_)
+    for (const auto& b : chunk.module->buffers()) all.push_back({b.name, b.value.detach().clone()});
   const auto trained = s.trained_parameters();
   for (const auto& t : s.optimizer_->state()) {
     const auto& p = trained[t.parameter];
     if (p.tied == tie::copy && copies == tied_copies::left_out) continue;
     // A scalar (the number of steps) is the same on every rank, whatever its parameter is.
     all.push_back({name_of_state(p, t.name), t.value, t.value.dim() > 0 ? p.part : std::nullopt});
+  }
+  if (s.scaler_.is_on()) {
+    all.push_back({scale_name, at::scalar_tensor(s.scaler_.scale(), at::kDouble)});
+    all.push_back({good_steps_name, at::scalar_tensor(s.scaler_.good_steps(), at::kLong)});
   }
   return all;
 }
@@ -275,6 +300,20 @@ status stage_compute::restore(std::span<const named_tensor> state) {
     auto value = find(by_name, t.p.name, t.p.value, t.p.part);
     if (!value) return value.failure();
     t.p.value.copy_(*value);
+  }
+  for (const auto& chunk : s.chunks_)
+    for (const auto& b : chunk.module->buffers()) {
+      auto value = find(by_name, b.name, b.value, std::nullopt);
+      if (!value) return value.failure();
+      b.value.copy_(*value);
+    }
+  // A training may begin to scale its loss later.
+  if (s.scaler_.is_on() && by_name.contains(scale_name)) {
+    const auto scale = find(by_name, scale_name, at::empty({}, at::kDouble), std::nullopt);
+    if (!scale) return scale.failure();
+    const auto steps = find(by_name, good_steps_name, at::empty({}, at::kLong), std::nullopt);
+    if (!steps) return steps.failure();
+    s.scaler_.restore(scale->item<double>(), steps->item<std::int64_t>());
   }
   std::vector<optimizer_tensor> found;
   const auto trained = s.trained_parameters();

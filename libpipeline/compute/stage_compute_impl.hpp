@@ -17,6 +17,7 @@
 
 #include <rrfp/compute/first_line.hpp>
 #include <rrfp/compute/optimizer.hpp>
+#include "loss_scaler.hpp"
 #include "weight_stash.hpp"
 
 namespace rrfp::compute {
@@ -75,6 +76,8 @@ class stage_compute::impl {
   void end_evaluation();
   void abort_step();
   void join_local_tie();
+  /// Divides the gradients by the factor of the loss.
+  void unscale();
   void require_folded() const;
   bool has_last_chunk() const;
   bool is_training() const { return purpose_ == step_purpose::training; }
@@ -156,6 +159,8 @@ class stage_compute::impl {
   at::Tensor owner_, copy_;  // the sides of the tied parameter on this stage, unless frozen
   bool is_tie_joined_ = false;
   std::unique_ptr<optimizer> optimizer_;
+  loss_scaler scaler_;
+  bool is_unscaled_ = false;  ///< the gradients no longer have the factor of the loss
   std::optional<step_id> step_;
   step_purpose purpose_ = step_purpose::training;
   std::int64_t step_tokens_ = 0;

@@ -80,7 +80,7 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   meter_.reset_peak();
   losses_.assign(config_.shape.microbatches, std::nullopt);
   late_losses_.clear();
-  is_tie_joined_ = false;
+  is_tie_joined_ = is_unscaled_ = false;
   for (auto& chunk : chunks_) chunk.folded = 0;
   step_ = step;
   purpose_ = purpose;
@@ -278,7 +278,7 @@ void stage_compute::impl::read_late_losses() {
 }
 
 void stage_compute::impl::store_loss(const task& t, double value, std::int64_t tokens) {
-  if (!std::isfinite(value)) {
+  if (!std::isfinite(value) && !scaler_.is_on()) {
     fail(compute_fault::non_finite_loss, to_string(t),
          "the loss of microbatch " + std::to_string(t.mb.value()) + " is " + std::to_string(value) +
              ": training has diverged, or its data is unusable");
@@ -299,7 +299,7 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
   if (config_.shape.is_last(chunk.vs)) {
     RRFP_CHECK(!gradient.defined(), "the last chunk takes its gradient from the loss");
     // d(mean over the tokens of the step) / d(sum over the tokens of this microbatch)
-    gradient = at::full({}, 1.0 / static_cast<double>(step_tokens_),
+    gradient = at::full({}, scaler_.scale() / static_cast<double>(step_tokens_),
                         at::TensorOptions{}.device(config_.device));
   } else {
     RRFP_CHECK(gradient.defined(), "a B needs the gradient of its output");
@@ -398,12 +398,23 @@ void stage_compute::impl::join_local_tie() {
   is_tie_joined_ = true;
 }
 
+void stage_compute::impl::unscale() {
+  if (!scaler_.is_on() || !is_training() || std::exchange(is_unscaled_, true)) return;
+  const at::NoGradGuard no_grad;
+  // In float, as GradScaler does.
+  const auto inverse = static_cast<float>(1 / scaler_.scale());
+  for (const auto& t : parameters_)
+    if (auto& gradient = t.p.value.mutable_grad(); gradient.defined()) gradient.mul_(inverse);
+}
+
 void stage_compute::impl::apply(double scale, double lr) {
   require_folded();
   join_local_tie();
   RRFP_CHECK(is_tie_joined_ || owner_.defined() == copy_.defined(),
              "the tied gradient must be joined before the step is applied");
+  const bool is_skipped = scale == 0;
   guarded(compute_fault::library, "apply", [&] {
+    if (is_skipped) return;
     const at::NoGradGuard no_grad;
     for (const auto& t : parameters_) {
       auto& gradient = t.p.value.mutable_grad();
@@ -411,6 +422,7 @@ void stage_compute::impl::apply(double scale, double lr) {
     }
     optimizer_->step(lr);
   });
+  scaler_.update(is_skipped);
   for (const auto& t : parameters_) t.p.value.mutable_grad().reset();
   step_.reset();
 }

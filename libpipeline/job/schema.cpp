@@ -286,6 +286,12 @@ void add_train(std::vector<key>& table) {
               "sgd: share of the previous update.");
   keys.number("clip_norm", &o::clip_norm, {0, 1e9}, "",
               "Maximum norm of the whole gradient; 0: no clipping.");
+  keys.number("loss_scale", &o::loss_scale, {0, 1e30}, "",
+              "Initial factor of the loss, for stages of your own that compute in float16 (torch's "
+              "GradScaler begins with 65536): a step whose gradient is infinite or NaN is skipped "
+              "and halves it; 0: none.");
+  keys.integer("loss_scale_interval", &o::loss_scale_interval, {1, 1'000'000'000}, "steps",
+               "Steps without such a gradient after which `loss_scale` doubles.");
 }
 
 void add_conditions(std::vector<key>& table) {

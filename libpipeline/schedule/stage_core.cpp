@@ -55,6 +55,8 @@ class stage_core::impl {
     RRFP_CHECK(
         config_.early_forwards == 0 || (config_.window == 0 && config_.limit.activations == 0),
         "early forwards go without a window and a limit of activations");
+    RRFP_CHECK(config_.early_forwards == 0 || !config_.forwards_in_order,
+               "an F that changes buffers runs once");
     all_ranks_ = all_ranks(config_.ranks);
     actions_.reserve(config_.lookahead + 2);
   }
@@ -158,7 +160,7 @@ class stage_core::impl {
     ranks |= bit;
     if (ranks != all_ranks_) return;
     if (forward)
-      mark_ready(position(task_kind::forward, e.mb, e.chunk));
+      offer_forward(e.mb, e.chunk);
     else
       offer_backward(e.mb, e.chunk);
   }
@@ -210,6 +212,17 @@ class stage_core::impl {
   bool is_ready(std::uint32_t at) const {
     return others_.test(at) || forwards_.test(at) || admission_.test(at) || again_.test(at) ||
            due_again_.test(at);
+  }
+
+  /// In order of the microbatches if the stage demands it. In-order mode obeys its sequence.
+  bool is_turn_of_forward(microbatch_id mb, chunk_id chunk) {
+    return !config_.forwards_in_order || config_.mode == dispatch_mode::in_order ||
+           mb.value() == 0 || progress_of(microbatch_id{mb.value() - 1}, chunk).forward_launched;
+  }
+
+  void offer_forward(microbatch_id mb, chunk_id chunk) {
+    if (progress_of(mb, chunk).forward_ranks == all_ranks_ && is_turn_of_forward(mb, chunk))
+      mark_ready(position(task_kind::forward, mb, chunk));
   }
 
   void offer_backward(microbatch_id mb, chunk_id chunk) {
@@ -485,6 +498,9 @@ class stage_core::impl {
     ++forwards_launched_;
     if (p.forward_early) --early_;
     offer_backward(t.mb, t.chunk);
+    if (config_.forwards_in_order && config_.mode == dispatch_mode::ready &&
+        t.mb.value() + 1 < config_.shape.microbatches)
+      offer_forward(microbatch_id{t.mb.value() + 1}, t.chunk);
   }
 
   fold_range fold(const task& t, progress& p) {
@@ -570,6 +586,8 @@ class stage_core::impl {
     }
     if (is_backward(t.kind))
       if (const auto forward = left(task_kind::forward, t.mb, t.chunk)) return forward;
+    if (t.kind == task_kind::forward && config_.forwards_in_order && t.mb.value() != 0)
+      if (const auto before = left(t.kind, microbatch_id{t.mb.value() - 1}, t.chunk)) return before;
     const auto from = config_.shape.producer_of(config_.stage, t);
     if (!from || from->stage != config_.stage) return std::nullopt;
     return left(from->what.kind, t.mb, from->what.chunk);

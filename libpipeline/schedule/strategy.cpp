@@ -23,7 +23,7 @@ stage_core make_stage_core(const stage_config& config, const std::vector<strateg
     own.mode = s.mode;
     own.window = s.window;
     own.weight_pieces = s.weight_pieces;
-    own.early_forwards = s.early_forwards;
+    own.early_forwards = config.forwards_in_order ? 0 : s.early_forwards;
     ways.push_back({own, s.make_policy(config.stage)});
   }
   return stage_core{std::move(ways)};

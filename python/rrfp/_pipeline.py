@@ -42,6 +42,7 @@ class StepResult:
     loss: float  #: mean over the microbatches
     losses: list  #: of each microbatch, in order
     gradient_norm: float  #: before clipping; 0 for an evaluation
+    is_skipped: bool  #: the gradient was infinite or NaN, so nothing changed ("train.loss_scale")
     lr: float  #: of the optimizer of `settings`; without meaning if `optimizer` was given
     count: int  #: loss terms
     ms: float  #: duration
@@ -94,12 +95,15 @@ class Pipeline:
     seed: of the random numbers that the parts draw.
     settings: keys of a job (docs/job-reference.md), for example
         {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
+    autocast: torch.bfloat16 or torch.float16, for torch.autocast around each forward and the loss. For
+        float16 set "train.loss_scale" (65536 in torch's GradScaler) in `settings`: a step with an infinite
+        gradient is skipped and halves the scale.
     trace: whether to record each task, for report() and write_trace().
     on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr.
 
     The result is that of a loop over the microbatches, to the last bit, whatever the order of execution.
-    Buffers that forward changes (the statistics of batch norm) would depend on that order; such a stage is
-    refused unless settings has "dispatch.mode": "in-order".
+    Buffers that forward changes would depend on that order; a stage with such a part (batch norm, or
+    a part with the attribute forwards_in_order = True) runs its forwards in the order of the microbatches.
 
     Parts run on threads of the pipeline, one thread at a time a part. One thread calls the pipeline.
     """
@@ -118,6 +122,7 @@ class Pipeline:
         args_chunk_spec=None,
         kwargs_chunk_spec=None,
         seed=1,
+        autocast=None,
         settings=None,
         on_note=None,
         on_report=None,
@@ -145,8 +150,7 @@ class Pipeline:
                 raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
             stage_count = own["pipeline.stages"]
             order = lambda stage: list(policy(stage, stage_count, n_microbatches))
-        in_order = settings.get("dispatch.mode") == "in-order"
-        self._model = Model(part_at, loss_fn, optimizer, in_order)
+        self._model = Model(part_at, loss_fn, optimizer, autocast)
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
         self.optimizers = self._model.optimizers  #: of the parts in this process
         self.last = None  #: StepResult of the last step or evaluation
@@ -265,17 +269,22 @@ class Model:
     The runtime holds it. It must not refer to the Pipeline, which would then never be released.
     """
 
-    def __init__(self, part_at, loss_fn, optimizer, in_order):
+    def __init__(self, part_at, loss_fn, optimizer, autocast):
         self.part_at = part_at
         self.loss_fn = loss_fn
         self.optimizer = optimizer
-        self.in_order = in_order
         self.modules = {}
         self.optimizers = []
         self.has_first = self.has_last = False
         self.turn = contextlib.nullcontext()
+        self.autocast = autocast
         self.batch = None  # of the running step
         self.failure = None  # the first exception of a function of the program since _call()
+
+    def casting(self):
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast("cpu", self.autocast)
 
     def make_part(self, index, count):
         return self.kept(self._make_part, index, count)
@@ -313,7 +322,16 @@ class Model:
                 )
             names.append(part.name_of(name))
             tensors.append(value)
-        return names, tensors, tied, lambda *at: self.kept(part.forward, *at)
+        buffers = {name: value for name, value in module.state_dict(keep_vars=True).items() if name in part.buffers}
+        return (
+            names,
+            tensors,
+            tied,
+            [part.name_of(name) for name in buffers],
+            list(buffers.values()),
+            part.forwards_in_order,
+            lambda *at: self.kept(part.forward, *at),
+        )
 
 
 # torch.compile traces a module in its forward, when nothing else may run modules.
@@ -345,7 +363,9 @@ class Part:
         parameters = inspect.signature(module.forward).parameters.values()
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
-        self.buffers = {} if model.in_order else dict(module.named_buffers())
+        self.buffers = dict(module.named_buffers())
+        batch_norm = any(name.endswith("running_mean") for name in self.buffers)
+        self.forwards_in_order = getattr(module, "forwards_in_order", batch_norm)
 
     def forward(self, message, mb, training):
         """The message to the next part, or the loss."""
@@ -357,20 +377,22 @@ class Part:
         if not self.is_first and isinstance(args[0], tuple):
             (args,) = args
         kwargs = {k: v for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
-        before = {name: b._version for name, b in self.buffers.items()} if training else {}
-        with self.model.turn:
+        checked = {} if self.forwards_in_order or not training else self.buffers
+        before = {name: b._version for name, b in checked.items()}
+        with self.model.turn, self.model.casting():
             output = self.module(*args, **kwargs)
         for name, version in before.items():
             if self.buffers[name]._version != version:
                 raise RuntimeError(
                     f"forward changes the buffer '{name}', whose value would depend on the order of the "
-                    'microbatches: expected settings["dispatch.mode"] = "in-order", or a module without it'
+                    "microbatches: expected an attribute forwards_in_order = True of the module"
                 )
         if not self.is_last:
             return pack(output)
         if batch.keeps_outputs:
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        loss = self.model.loss_fn(output, batch.targets[mb])
+        with self.model.casting():
+            loss = self.model.loss_fn(output, batch.targets[mb])
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {_text_of(loss)}")
         return loss

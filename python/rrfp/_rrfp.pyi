@@ -17,7 +17,9 @@ class Pipeline:
     def __init__(
         self,
         settings: list[str],
-        part: Callable[[int, int], tuple[list[str], list[Any], str, Callable[..., Any]]],
+        part: Callable[
+            [int, int], tuple[list[str], list[Any], str, list[str], list[Any], bool, Callable[..., Any]]
+        ],
         optimizer: Callable[[list[Any]], Callable[[], None]] | None,
         order: Callable[[int], list[str]] | None,
         on_note: Callable[[str], object],

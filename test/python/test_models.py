@@ -131,14 +131,13 @@ def of_rows(generator):
 
 
 READY = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}
-IN_ORDER = {"dispatch.mode": "in-order", "dispatch.policy": "one_f_one_b"}
 MODELS = {
     "character LSTM": (CharLstm, of_tokens, token_loss, READY),
     "U-Net with skips": (UNetLevel, of_pictures, functional.mse_loss, READY),
     "encoder and decoder with two inputs": (EncoderDecoder, of_two_inputs, token_loss, READY),
     "LoRA": (Lora, of_rows, functional.mse_loss, READY),
     "dropout": (Dropout, of_rows, functional.mse_loss, READY),
-    "batch norm": (Normed, of_pictures, functional.mse_loss, IN_ORDER),
+    "batch norm": (Normed, of_pictures, functional.mse_loss, READY),
 }
 
 

@@ -198,14 +198,83 @@ def test_dropout_does_not_depend_on_order():
     assert torch.equal(before, torch.default_generator.get_state())
 
 
-def test_a_buffer_that_forward_changes_needs_a_fixed_order():
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_float16_with_an_overflow_equals_a_plain_loop_with_torchs_grad_scaler(stages):
+    batches = [rows(step) for step in range(6)]
+    batches[2] = (batches[2][0] * 1e6, batches[2][1])
+    plain = mlp(stages)
+    optimizer = adam([p for part in plain for p in part.parameters()])
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=2)
+    expected, scales = [], []
+    for x, y in batches:
+        for inputs, target in zip(x.tensor_split(6), y.tensor_split(6)):
+            with torch.autocast("cpu", torch.float16):
+                value = inputs
+                for part in plain:
+                    value = part(value)
+                loss = loss_fn(value, target)
+            scaler.scale(loss / 6).backward()
+            expected.append(loss.item())
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scales.append(scaler.get_scale())
+        scaler.update()
+        optimizer.zero_grad()
+    assert scales == [4096, 4096, 8192, 4096, 4096, 8192]
+    parts = mlp(stages)
+    settings = {"train.loss_scale": 4096, "train.loss_scale_interval": 2, **WAYS["jitter"]}
+    losses, skipped = [], []
+    with rrfp.Pipeline(
+        parts, loss_fn, n_microbatches=6, optimizer=adam, autocast=torch.float16, settings=settings
+    ) as pipe:
+        for x, y in batches:
+            pipe.step(x, target=y, losses=losses)
+            skipped.append(pipe.last.is_skipped)
+    assert skipped == [False, False, True, False, False, False]
+    assert [loss.item() for loss in losses] == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+    assert equal(parts, plain)
+
+
+def normed_parts():
     torch.manual_seed(5)
-    parts = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16)) for _ in range(2)]
-    plain = twin(parts)
+    return [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16)) for _ in range(2)]
+
+
+def test_buffers_that_forward_changes_see_the_microbatches_in_order():
     batches = [rows(step) for step in range(3)]
-    with pytest.raises(rrfp.Error, match=r"stage 0, F0 of step 1: .*the buffer '1.num_batches_tracked'"):
-        train(twin(parts), batches)
-    assert train(parts, batches, settings=WAYS["in order"]) == train_plainly(plain, loss_fn, batches, 6)
+    for policy in rrfp.policies():
+        parts = normed_parts()
+        plain = twin(parts)
+        try:
+            losses = train(parts, batches, policy=policy, settings=WAYS["jitter"])
+        except rrfp.Error as e:
+            assert e.kind == "bad_input" and "dispatch.policy" in str(e), e  # needs two chunks, or a table
+            continue
+        assert losses == train_plainly(plain, loss_fn, batches, 6)
+        assert equal(parts, plain)
+        assert all(torch.equal(a, b) for p, q in zip(parts, plain) for a, b in zip(p.buffers(), q.buffers()))
+    parts = normed_parts()
+    parts[0].forwards_in_order = False
+    with pytest.raises(rrfp.Error, match=r"stage 0, F. of step 1: .*the buffer '1.num_batches_tracked'"):
+        train(parts, batches)
+
+
+def test_checkpoints_have_the_buffers(tmp_path):
+    plain = normed_parts()
+    sgd = lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0)
+    batches = [rows(step) for step in range(4)]
+    expected = train_plainly(plain, loss_fn, batches, 6, optimizer=sgd)
+    settings = {"train.optimizer": "sgd", "train.lr": 0.1, "train.lr_min": 0.1, "train.momentum": 0}
+    settings.update({"train.weight_decay": 0, "train.clip_norm": 0, "checkpoint.dir": str(tmp_path)})
+    for begin in (0, 2):
+        parts = normed_parts()
+        with rrfp.Pipeline(parts, loss_fn, n_microbatches=6, settings=settings, on_note=lambda line: None) as pipe:
+            assert pipe.steps == begin
+            for step in range(begin, begin + 2):
+                x, y = batches[step]
+                losses = []
+                pipe.step(x, target=y, losses=losses)
+                assert [loss.item() for loss in losses] == expected[step]
     assert equal(parts, plain)
     assert torch.equal(parts[1][1].running_var, plain[1][1].running_var)
 

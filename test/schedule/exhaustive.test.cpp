@@ -454,6 +454,29 @@ TEST_CASE("Nor when forwards run before they have memory") {
   all.report("every order, early forwards");
 }
 
+TEST_CASE("Nor when forwards run in the order of the microbatches on some stages") {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() * shape.microbatches > 8) continue;
+    for (const bool fused : {true, false}) {
+      for (const auto& hint : hints_for(shape, fused)) {
+        auto limits = limits_for(shape.microbatches);
+        for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
+          limits.push_back({{0, 0, 0, limit}, {}});
+        for (const auto& [limit, bytes] : limits) {
+          for (auto stages = 1U; stages < 1U << shape.stages; ++stages) {
+            pipeline_setup setup{shape, 1, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
+            setup.forwards_in_order = stages;
+            if (hint.name == "reversed") setup.window = stages % 3;
+            all.add(setup, decisions::eager, hint.name);
+          }
+        }
+      }
+    }
+  }
+  all.report("every order, forwards in order");
+}
+
 TEST_CASE("Nor when a window limits the choice") {
   exploration all;
   for (const auto& shape : small_shapes()) {

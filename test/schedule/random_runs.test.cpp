@@ -64,6 +64,8 @@ pipeline_setup random_setup(random_source& random) {
   }
   if (setup.window == 0 && setup.limit.activations == 0 && random.one_in(3))
     setup.early_forwards = random.between(1, 8);
+  else if (random.one_in(3))
+    setup.forwards_in_order = random.below(1U << shape.stages);
   return setup;
 }
 
@@ -203,7 +205,7 @@ void run_in_order(random_source& random) {
   auto setup = random_setup(random);
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
-  setup.window = setup.early_forwards = 0;
+  setup.window = setup.early_forwards = setup.forwards_in_order = 0;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {
     auto& order = sequences[random.below(sequences.size())];

@@ -442,6 +442,30 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
+TEST_CASE("Forwards in order wait for the older microbatches of their chunk") {
+  auto config = first_of_two(3);
+  config.stage = stage_id{1};
+  config.forwards_in_order = true;
+  stage_core core{config, oldest_first(config.shape, true)};
+  const auto text = R"(
+step 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  wait input F0
+arrived F0 rank 0
+decide
+  launch 0 F0 only_choice 0 folds 0+0
+finished 0 rank 0
+decide
+  launch 1 BW0 hint_head 0 folds 0+1
+finished 1 rank 0
+decide
+  launch 2 F1 only_choice 0 folds 1+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
 TEST_CASE("A lane that the policy leaves out is tried after the named lanes") {
   const auto config = first_of_two(1);
   hint_table hint{config.shape};

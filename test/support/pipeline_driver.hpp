@@ -23,6 +23,7 @@ struct pipeline_setup {
   std::uint32_t weight_pieces = 1;
   std::uint32_t window = 0;
   std::uint32_t early_forwards = 0;
+  std::uint32_t forwards_in_order = 0;  ///< bit s: on stage s
 
   stage_config config(std::uint32_t stage) const {
     return {.shape = shape,
@@ -32,7 +33,8 @@ struct pipeline_setup {
             .mode = mode,
             .limit = limit,
             .window = window,
-            .early_forwards = early_forwards};
+            .early_forwards = early_forwards,
+            .forwards_in_order = (forwards_in_order >> stage & 1) != 0};
   }
 };
 

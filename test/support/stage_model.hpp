@@ -216,7 +216,7 @@ class stage_model {
   bool is_ready(const task& t) const {
     const auto& p = pair_of(t.mb, t.chunk);
     switch (t.kind) {
-      case task_kind::forward: return p.forward_ranks == all_ranks();
+      case task_kind::forward: return p.forward_ranks == all_ranks() && !older_forward(t);
       case task_kind::backward:
       case task_kind::backward_weight:
         return p.forward_launched &&
@@ -227,6 +227,15 @@ class stage_model {
                (config_.mode == dispatch_mode::in_order || fold_next(t.chunk) == t.mb.value());
     }
     return false;
+  }
+
+  /// The next older F that must run before this one.
+  std::optional<task> older_forward(const task& t) const {
+    if (!config_.forwards_in_order || config_.mode == dispatch_mode::in_order) return std::nullopt;
+    for (auto i = t.mb.value(); i-- > 0;)
+      if (!pair_of(microbatch_id{i}, t.chunk).forward_launched)
+        return task{task_kind::forward, microbatch_id{i}, t.chunk};
+    return std::nullopt;
   }
 
   std::uint32_t fold_next(chunk_id chunk) const {
@@ -571,6 +580,8 @@ class stage_model {
 
   /// The task itself, or the one that it waits for in the end, if that is one of this stage.
   task without_own_cause(const task& t) const {
+    if (t.kind == task_kind::forward)
+      if (const auto older = older_forward(t)) return without_own_cause(*older);
     std::optional<task> cause;
     for (std::size_t at = 0; at < ranked_.size(); ++at) {
       const auto& u = ranked_[at];

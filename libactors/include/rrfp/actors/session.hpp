@@ -47,6 +47,8 @@ struct step_summary {
   /// Of every microbatch, ordered by replica.
   std::vector<compute::microbatch_loss> losses;
   double gradient_norm = 0;
+  /// The gradient was infinite or NaN, so the parameters did not change (train.loss_scale).
+  bool is_skipped = false;
   double lr = 0;
   std::int64_t tokens = 0;
   double step_ms = 0;
@@ -78,8 +80,9 @@ struct stage_summary {
 };
 
 struct run_summary {
-  std::uint64_t first_step = 0;  ///< complete before this run, which resumed from there
-  std::uint64_t steps = 0;       ///< of this run
+  std::uint64_t first_step = 0;     ///< complete before this run, which resumed from there
+  std::uint64_t steps = 0;          ///< of this run
+  std::uint64_t skipped_steps = 0;  ///< of them, without an update (train.loss_scale)
   double loss_first = 0;
   double loss_last = 0;
   std::optional<double> eval_loss;  ///< of the last evaluation; nothing: there was none

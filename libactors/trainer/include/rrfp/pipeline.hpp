@@ -94,6 +94,9 @@ struct pipeline_options {
   /// Returns the SUM (a float scalar) of the losses of a microbatch. The step divides it by the
   /// count of all microbatches, so that uneven microbatches have the correct weights.
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
+  /// The type in which forward() and `loss` compute what torch.autocast computes in it:
+  /// at::kBFloat16, or at::kHalf with train.loss_scale. Parameters stay float. Empty: no autocast.
+  std::optional<at::ScalarType> autocast;
   /// The number of loss terms of a microbatch with these targets. Empty: the number of rows.
   std::function<std::int64_t(const at::Tensor& target)> count;
 
@@ -154,6 +157,8 @@ struct step_result {
   /// Mean of every microbatch, in order, over all replicas.
   std::vector<double> losses;
   double gradient_norm = 0;  ///< before clipping; only of step()
+  /// The gradient was infinite or NaN, so the parameters did not change (train.loss_scale).
+  bool is_skipped = false;
   double lr = 0;
   std::int64_t count = 0;
   double ms = 0;

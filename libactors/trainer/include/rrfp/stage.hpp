@@ -36,12 +36,18 @@ struct stage_place {
 /// libtorch's generator (dropout), which is keyed by step, microbatch and part
 /// (rrfp/keyed_generator.hpp): forwards of one process that draw run one at a time. Buffers that it
 /// changes (as batch norm does) and other generators would see the microbatches in the order in
-/// which they happen to run. Buffers are not saved either.
+/// which they happen to run; with forwards_in_order these see them in order.
 struct stage {
   /// All leaves that forward() uses and that require a gradient; that must not change after open().
   /// They must be float, under names that no other part of the model has. Checkpoints use the
   /// names: if they do not depend on the number of stages, training can resume with another number.
   std::vector<std::pair<std::string, at::Tensor>> parameters;
+  /// Tensors of the state that are not trained (batch norm's statistics). Checkpoints have them.
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  /// Whether forward() changes buffers in training, in place: its stage then runs the forwards in
+  /// the order of the microbatches, and backwards in any order. If it is false and forward()
+  /// changes one, the step fails.
+  bool forwards_in_order = false;
   /// Computes the input of the next part, or of the loss, from the rows of the batch (first part)
   /// or the output of the previous part. The output is float; its shape may differ between
   /// microbatches.
@@ -51,6 +57,8 @@ struct stage {
 };
 
 namespace detail {
+
+void add_buffer(stage& to, std::string name, const at::Tensor& value);
 
 template <class Module>
 bool is_null(const Module& module) {
@@ -77,8 +85,8 @@ concept tensors_module = requires(Module& module, std::vector<at::Tensor> x) {
 /// A torch::nn module (a module holder or a shared pointer) with forward(Tensor) -> Tensor, or from
 /// std::vector<Tensor> to std::vector<Tensor>: then the first part of the model gets a list of one
 /// tensor, the inputs, and the last one returns a list of one tensor, for the loss. A skip over
-/// stages is a tensor that the parts between pass on. Its parameters are called `prefix` + their
-/// names in it.
+/// stages is a tensor that the parts between pass on. Its parameters and buffers are called
+/// `prefix` + their names in it; with a buffer "running_mean" (batch norm) forwards run in order.
 template <class Module>
 stage stage_of(Module module, const std::string& prefix = {}) {
   static_assert(tensor_module<Module> || tensors_module<Module>,
@@ -90,6 +98,9 @@ stage stage_of(Module module, const std::string& prefix = {}) {
     if (detail::is_null(module)) return made;
     for (const auto& p : module->named_parameters())
       made.parameters.emplace_back(prefix + p.key(), p.value());
+    if constexpr (requires { module->named_buffers(); })
+      for (const auto& b : module->named_buffers())
+        detail::add_buffer(made, prefix + b.key(), b.value());
     made.forward = [module](const at::Tensor& x) mutable -> at::Tensor {
       if constexpr (tensor_module<Module>)
         return module->forward(x);

@@ -65,12 +65,16 @@ class rank_compute {
     throw std::runtime_error(input + ": " + why);
   }
 
+  /// As stage_config::forwards_in_order.
+  virtual bool forwards_in_order() const { return false; }
+
   virtual std::vector<microbatch_loss> losses() const = 0;
   virtual std::vector<at::Tensor> gradients() const = 0;
   virtual std::optional<at::Tensor> tied_gradient() const = 0;
   virtual tie tied_side() const = 0;
   virtual void join_tied(const at::Tensor& partner) = 0;
   virtual std::vector<parameter_norm> squared_norms() = 0;
+  /// Multiplies the gradients by `scale` and updates the parameters; 0: the update is skipped.
   virtual void apply(double scale, double lr) = 0;
   virtual void end_evaluation() = 0;
   virtual std::vector<parameter_hash> hashes() const = 0;

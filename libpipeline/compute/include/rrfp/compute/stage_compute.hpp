@@ -114,6 +114,8 @@ class stage_compute final : public rank_compute {
   /// Losses of the microbatches of this step whose F on the last virtual stage is done, in the
   /// order of their numbers. Empty on other stages. Valid until the next begin_step. Throws
   /// compute_error if a loss that was still on the device is not finite.
+  bool forwards_in_order() const override;
+
   std::vector<microbatch_loss> losses() const override;
 
   /// The gradients of all parameters of this rank, copies included, in model order. The caller sums

@@ -48,6 +48,12 @@ struct parameter {
   stored_form stored = {};
 };
 
+/// A tensor that is not trained, but is part of the state: batch norm's statistics.
+struct buffer {
+  std::string name;  ///< unique in the whole model, also among the parameters
+  at::Tensor value;
+};
+
 /// Lazy access of a chunk to its microbatch: most chunks need no data, and loading may be
 /// expensive. The functions throw what the batch source throws; the references are valid during
 /// forward().
@@ -113,9 +119,16 @@ class stage_module {
   /// Always the same parameters in the same order.
   virtual std::span<const parameter> parameters() const = 0;
 
+  /// Always the same tensors; forward() may change them in place.
+  virtual std::vector<buffer> buffers() const { return {}; }
+  /// Whether forward() changes buffers in training: then the stage runs its F in the order of the
+  /// microbatches, and each F once.
+  virtual bool forwards_in_order() const { return false; }
+
   /// The activation for the next chunk, or, on the last virtual stage, the sum (a scalar) of the
-  /// losses of all targets that enter the loss. Must depend only on its arguments and the
-  /// parameters; otherwise the result of training depends on the order of execution.
+  /// losses of all targets that enter the loss. Must depend only on its arguments, the
+  /// parameters and, if forwards run in order, buffers; otherwise the result of training depends on
+  /// the order of execution.
   ///
   /// Parameters that operators other than linear() and embedding() use get their gradient from
   /// ordinary autograd, in W if that part of the graph can run apart from B. A parameter that no

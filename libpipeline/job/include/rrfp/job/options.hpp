@@ -237,6 +237,11 @@ struct train_options {
   double momentum = 0.0;
   /// Maximum norm of the whole gradient; 0: no clipping.
   double clip_norm = 1.0;
+  /// Initial factor of the loss for gradients in float16, as in torch.amp.GradScaler: a step whose
+  /// gradient is infinite or NaN is skipped and halves the factor. 0: none.
+  double loss_scale = 0;
+  /// Steps without one after which the factor doubles.
+  std::int64_t loss_scale_interval = 2000;
 };
 
 /// [jitter]: delays read from a file. The rest of the section is weather::conditions.

@@ -57,6 +57,10 @@ struct stage_config {
   /// This cannot deadlock, because slots are taken and freed as if the early F had not run. (A
   /// limit of activations relies on all F of a microbatch running before its first B.)
   std::uint32_t early_forwards = 0;
+  /// Ready mode without early forwards: the F of each chunk run in the order of the microbatch
+  /// numbers, for a forward that changes buffers. This cannot deadlock either: an F waits for older
+  /// microbatches alone, and the oldest microbatch of the job for none.
+  bool forwards_in_order = false;
 };
 
 class stage_core {

@@ -31,7 +31,8 @@ void add_early_forwards(std::vector<strategy>& strategies, std::uint32_t most,
                         std::uint32_t stages);
 
 /// The core of a stage that can run each step by any of the strategies. `config` gives the rest:
-/// what a strategy has itself is replaced. The policies must pass check_policy().
+/// what a strategy has itself is replaced, but early forwards are left out if forwards run in
+/// order. The policies must pass check_policy().
 stage_core make_stage_core(const stage_config& config, const std::vector<strategy>& strategies);
 
 }  // namespace rrfp
