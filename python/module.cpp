@@ -135,7 +135,7 @@ class restored_device_guard {
   static inline const c10::impl::DeviceGuardImplInterface* const before = current().load();
 };
 
-/// A part of the model: `forward(input or None, microbatch, training)` returns the message to
+/// A part of the model: `forward(input or None, microbatch, training, device)` returns the message to
 /// the next part, or the loss.
 class python_stage final : public compute::stage_module {
  public:
@@ -156,10 +156,12 @@ class python_stage final : public compute::stage_module {
     restored_device_guard::at_end_of_thread();
     in.batch->whole();  // waits until this process has begun the step
     // The turn of the generator first, then the GIL, so that who waits for a turn holds no GIL.
-    return draws_.run({seed_, number_of(in.step), in.mb.value(), part_}, in.training, [&] {
+    const auto device = (in.input.defined() ? in.input : in.batch->whole().inputs).device();
+    return draws_.run({seed_, number_of(in.step), in.mb.value(), part_}, device, in.training, [&] {
       return with_gil([&] {
         auto input = part_ == 0 ? py::object{py::none()} : py::cast(in.input);
-        return (*forward_)(std::move(input), in.mb.value(), in.training).cast<at::Tensor>();
+        return (*forward_)(std::move(input), in.mb.value(), in.training, device.str())
+            .cast<at::Tensor>();
       });
     });
   }

@@ -16,12 +16,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Looks beside the program (build tree) and in ../lib (installation).
-std::optional<fs::path> find_library() {
+/// The file that contains this code: the program, or a module of Python.
+fs::path this_file() {
   std::error_code failed;
+  Dl_info info{};
+  static const int here = 0;
+  if (dladdr(&here, &info) == 0 || info.dli_fname == nullptr) return {};
+  // The name of a program may be relative to a folder that is no longer the current one.
   const auto program = fs::read_symlink("/proc/self/exe", failed);
-  if (failed) return std::nullopt;
-  const auto beside = program.parent_path();
+  const fs::path file{info.dli_fname};
+  return file.filename() == program.filename() ? program : file;
+}
+
+/// $RRFP_CUDA_LIBRARY; else beside this file (build tree, Python package) or in ../lib
+/// (installation).
+std::optional<fs::path> find_library() {
+  if (const auto* const given = std::getenv(cuda_library_variable); given != nullptr) return given;
+  std::error_code failed;
+  const auto beside = this_file().parent_path();
   const auto prefix = beside.parent_path();
   for (const auto& folder : {beside, prefix, prefix / "lib", prefix / RRFP_LIBRARY_FOLDER})
     if (fs::exists(folder / cuda_library, failed)) return folder / cuda_library;
@@ -62,7 +74,7 @@ result<std::shared_ptr<platform>> load_cuda(bool deterministic) {
   const auto library = find_library();
   if (!library)
     return error{std::string{"this build has no CUDA part: "} + cuda_library +
-                 " is not beside the program"};
+                 " is not beside the program, and " + cuda_library_variable + " is not set"};
   if (deterministic) {
     const auto missing = missing_variables([](const char* name) { return std::getenv(name); });
     if (!missing) return missing.failure();

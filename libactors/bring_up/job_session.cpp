@@ -102,6 +102,11 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   const bool emulated = j.device.kind == job::device_kind::emulated;
   const auto scale = emulated ? j.device.time_scale : 1.0;
   setup.delays = delays_of(j, costs, scale);
+  if (j.device.kind == job::device_kind::cuda) {
+    auto found = accelerated_devices_of(j);
+    if (!found) return found.failure();
+    setup.accelerated = std::move(*found);
+  }
   if (!emulated) return setup;
   setup.emulated = emulation_of(j, *costs, scale);
   if (costs->has_bytes())
@@ -227,11 +232,6 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
     return chunk;
   };
   setup.checkpoint = checkpoint_setup_of(j, identity_of(j, data.training.get(), weights.get()));
-  if (j.device.kind == job::device_kind::cuda) {
-    auto found = accelerated_devices_of(j);
-    if (!found) return found.failure();
-    setup.accelerated = std::move(*found);
-  }
   return made;
 }
 

@@ -1,5 +1,7 @@
 #include <rrfp/keyed_generator.hpp>
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -21,25 +23,33 @@ std::uint64_t seed_of(const draw_key& key) {
 
 }  // namespace
 
-keyed_generator::keyed_generator(std::uint64_t seed)
-    : turn_(turn()), generator_(at::detail::getDefaultCPUGenerator()) {
-  const std::lock_guard lock{generator_.mutex()};
-  before_ = generator_.get_state();
-  generator_.set_current_seed(seed);
-  seeded_ = generator_.get_state();
+keyed_generator::keyed_generator(std::uint64_t seed, at::Device device) : turn_(turn()) {
+  this->seed(at::detail::getDefaultCPUGenerator(), seed);
+  if (!device.is_cpu()) this->seed(at::globalContext().defaultGenerator(device), seed);
 }
 
-keyed_generator::keyed_generator(const draw_key& key) : keyed_generator(seed_of(key)) {}
+keyed_generator::keyed_generator(const draw_key& key, at::Device device)
+    : keyed_generator(seed_of(key), device) {}
 
 keyed_generator::~keyed_generator() {
-  const std::lock_guard lock{generator_.mutex()};
-  generator_.set_state(before_);
+  for (auto& one : all_) {
+    const std::lock_guard lock{one.generator.mutex()};
+    one.generator.set_state(one.before);
+  }
+}
+
+void keyed_generator::seed(at::Generator generator, std::uint64_t seed) {
+  const std::lock_guard lock{generator.mutex()};
+  const auto before = generator.get_state();
+  generator.set_current_seed(seed);
+  all_.push_back({generator, before, generator.get_state()});
 }
 
 bool keyed_generator::was_used() const {
-  auto generator = generator_;
-  const std::lock_guard lock{generator.mutex()};
-  return !at::equal(generator.get_state(), seeded_);
+  return std::any_of(all_.begin(), all_.end(), [](auto one) {
+    const std::lock_guard lock{one.generator.mutex()};
+    return !at::equal(one.generator.get_state(), one.state);
+  });
 }
 
 }  // namespace rrfp

@@ -37,16 +37,18 @@ at::Tensor words_of(const at::Tensor& t) {
               "between stages: expected float32, bfloat16 or float16 where a "
               "gradient is required, got ",
               t.scalar_type(), " ", t.sizes());
-  const auto plain = t.detach().cpu().contiguous();
-  return words_of(plain.const_data_ptr(), static_cast<std::int64_t>(plain.nbytes()));
+  const auto bytes = t.detach().contiguous().view({-1}).view(at::kByte);
+  return at::constant_pad_nd(bytes, {0, words_in(bytes.numel()) * 4 - bytes.numel()})
+      .view(at::kFloat);
 }
 
 /// Reads the header.
 class reader {
  public:
-  explicit reader(const at::Tensor& words)
-      : values_(static_cast<const std::int64_t*>(words.const_data_ptr())),
-        size_(words.numel() / 2) {}
+  explicit reader(at::Tensor words)
+      : words_(std::move(words)),
+        values_(static_cast<const std::int64_t*>(words_.const_data_ptr())),
+        size_(words_.numel() / 2) {}
 
   std::int64_t next() {
     TORCH_CHECK(at_ < size_, "a packed message ends in its header");
@@ -54,12 +56,27 @@ class reader {
   }
 
  private:
+  const at::Tensor words_;
   const std::int64_t* const values_;
   const std::int64_t size_;
   std::int64_t at_ = 0;
 };
 
 constexpr std::int64_t undefined = -1;
+
+at::Device device_of(const std::vector<at::Tensor>& tensors) {
+  for (const auto& t : tensors)
+    if (t.defined()) return t.device();
+  return at::kCPU;
+}
+
+/// Header and note on the host. Reading them from a device waits for it.
+at::Tensor head_of(const at::Tensor& words) {
+  if (words.is_cpu()) return words;
+  reader sizes{words.narrow(0, 0, words_in(2 * sizeof(std::int64_t))).cpu()};
+  const auto header = aligned(words_in(sizes.next()));
+  return words.narrow(0, 0, header + aligned(words_in(sizes.next()))).cpu();
+}
 
 }  // namespace
 
@@ -88,8 +105,9 @@ at::Tensor pack(const parcel& p) {
   }
   const auto header_bytes = static_cast<std::int64_t>(header.size() * sizeof(std::int64_t));
   header.front() = header_bytes;
-  parts[0] = padded(words_of(header.data(), header_bytes));
-  parts[1] = padded(words_of(p.note.data(), static_cast<std::int64_t>(p.note.size())));
+  const auto device = device_of(p.tensors);
+  parts[0] = padded(words_of(header.data(), header_bytes)).to(device);
+  parts[1] = padded(words_of(p.note.data(), static_cast<std::int64_t>(p.note.size()))).to(device);
   std::vector<std::int64_t> sizes(packed_dimensions, 1);
   sizes.back() = -1;
   return at::cat(parts).view(sizes);
@@ -99,7 +117,8 @@ parcel unpack(const at::Tensor& message) {
   if (message.dim() != packed_dimensions) return {{message}, {}};
   const auto words = message.reshape({-1});
   const auto plain = words.detach();
-  reader header{plain};
+  const auto head = head_of(plain);
+  reader header{head};
   auto at = aligned(words_in(header.next()));
   const auto take = [&](const at::Tensor& from, std::int64_t count) {
     const auto part = from.narrow(0, at, count);
@@ -109,7 +128,8 @@ parcel unpack(const at::Tensor& message) {
   parcel p;
   const auto note_bytes = header.next();
   const auto count = header.next();
-  const auto note = take(plain, words_in(note_bytes));
+  const auto note = head.narrow(0, at, words_in(note_bytes));
+  at += aligned(words_in(note_bytes));
   p.note.assign(static_cast<const char*>(note.const_data_ptr()),
                 static_cast<std::size_t>(note_bytes));
   for (std::int64_t i = 0; i < count; ++i) {

@@ -45,8 +45,9 @@ void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", lin
 status check_options(const job::job& j, const pipeline_options& o) {
   if (auto valid = job::check_job(j, policies::registry(), job::job_use::embed); !valid)
     return valid;
-  if (j.device.kind != job::device_kind::cpu)
-    return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined model");
+  if (j.device.kind == job::device_kind::emulated ||
+      (j.device.kind != job::device_kind::cpu && o.make_compute))
+    return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined model or compute");
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();
   return error{
       "pipeline_options: expected make_stage and loss, or make_chunk, or make_compute, got none"};
@@ -344,7 +345,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     r.count = s.tokens;
     r.ms = s.step_ms;
     r.bubble = s.bubble_fraction;
-    r.outputs = std::move(outputs);
+    // All work of the step is done on the device.
+    for (auto& o : outputs) r.outputs.push_back(o.cpu());
     return r;
   }
 

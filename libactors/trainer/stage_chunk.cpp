@@ -32,13 +32,14 @@ class stash_scope {
   compute::weight_stash* const before_;
 };
 
-/// torch.autocast on the CPU, for the calling thread. Its cache of converted weights lives as long.
+/// torch.autocast, for the calling thread. Its cache of converted weights lives as long.
 class autocast_scope {
  public:
-  explicit autocast_scope(std::optional<at::ScalarType> type) : is_on_(type.has_value()) {
+  autocast_scope(std::optional<at::ScalarType> type, at::DeviceType device)
+      : is_on_(type.has_value()), device_(device) {
     if (!is_on_) return;
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, *type);
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, *type);
     at::autocast::increment_nesting();
   }
   autocast_scope(const autocast_scope&) = delete;
@@ -46,14 +47,15 @@ class autocast_scope {
   ~autocast_scope() {
     if (!is_on_) return;
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, was_on_);
-    at::autocast::set_autocast_dtype(at::kCPU, type_before_);
+    at::autocast::set_autocast_enabled(device_, was_on_);
+    at::autocast::set_autocast_dtype(device_, type_before_);
   }
 
  private:
   const bool is_on_;
-  const bool was_on_ = at::autocast::is_autocast_enabled(at::kCPU);
-  const at::ScalarType type_before_ = at::autocast::get_autocast_dtype(at::kCPU);
+  const at::DeviceType device_;
+  const bool was_on_ = at::autocast::is_autocast_enabled(device_);
+  const at::ScalarType type_before_ = at::autocast::get_autocast_dtype(device_);
 };
 
 /// "float [4, 16]"
@@ -107,10 +109,11 @@ class stage_chunk final : public compute::stage_module {
     training_set_ = in.training;
     const stash_scope scope(in.stash);
     const draw_key key{seed_, number_of(in.step), in.mb.value(), part_};
-    const autocast_scope casting(loss_.autocast);
+    const auto device = in.input.device();
+    const autocast_scope casting(loss_.autocast, device.type());
     const auto before = versions();
     const auto out = with_context("forward", describe(in.input) + " by " + input_name_, [&] {
-      return draws_.run(key, in.training, [&] { return stage_.forward(in.input); });
+      return draws_.run(key, device, in.training, [&] { return stage_.forward(in.input); });
     });
     if (!stage_.forwards_in_order) check_unchanged(before);
     if (!is_last_) {
@@ -238,7 +241,7 @@ void detail::add_buffer(stage& to, std::string name, const at::Tensor& value) {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   // Autocast converts the weight, so that the ordinary operator serves as well.
-  if (at::autocast::is_autocast_enabled(at::kCPU)) return at::linear(x, weight, bias);
+  if (at::autocast::is_autocast_enabled(x.device().type())) return at::linear(x, weight, bias);
   return compute::linear(x, weight, bias, current_stash);
 }
 

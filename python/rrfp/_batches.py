@@ -6,7 +6,7 @@ from torch.distributed.pipelining.microbatch import (
     merge_chunks,
     split_args_kwargs_into_chunks,
 )
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
 
 class Batch:
@@ -33,7 +33,8 @@ class Batch:
         """The outputs of all microbatches as one; None where the last stage is elsewhere."""
         if not self.outputs:
             return None
-        outputs = [self.outputs[i] for i in sorted(self.outputs)]
+        # From the device; its work of this step is done.
+        outputs = [tree_map_only(torch.Tensor, torch.Tensor.cpu, self.outputs[i]) for i in sorted(self.outputs)]
         spec = tree_map(
             lambda v: TensorChunkSpec(0) if isinstance(v, torch.Tensor) and v.dim() > 0 else None,
             outputs[0],

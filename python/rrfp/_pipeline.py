@@ -281,10 +281,10 @@ class Model:
         self.batch = None  # of the running step
         self.failure = None  # the first exception of a function of the program since _call()
 
-    def casting(self):
+    def casting(self, device):
         if self.autocast is None:
             return contextlib.nullcontext()
-        return torch.autocast("cpu", self.autocast)
+        return torch.autocast(torch.device(device).type, self.autocast)
 
     def make_part(self, index, count):
         return self.kept(self._make_part, index, count)
@@ -367,19 +367,20 @@ class Part:
         batch_norm = any(name.endswith("running_mean") for name in self.buffers)
         self.forwards_in_order = getattr(module, "forwards_in_order", batch_norm)
 
-    def forward(self, message, mb, training):
+    def forward(self, message, mb, training, device):
         """The message to the next part, or the loss."""
         if training != self.training:
             self.module.train(training)
             self.training = training
         batch = self.model.batch
-        args = batch.args[mb] if self.is_first else (unpack(message),)
+        there = lambda values: _moved(values, device)
+        args = there(batch.args[mb]) if self.is_first else (unpack(message),)
         if not self.is_first and isinstance(args[0], tuple):
             (args,) = args
-        kwargs = {k: v for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
+        kwargs = {k: there(v) for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
         checked = {} if self.forwards_in_order or not training else self.buffers
         before = {name: b._version for name, b in checked.items()}
-        with self.model.turn, self.model.casting():
+        with self.model.turn, self.model.casting(device):
             output = self.module(*args, **kwargs)
         for name, version in before.items():
             if self.buffers[name]._version != version:
@@ -391,8 +392,8 @@ class Part:
             return pack(output)
         if batch.keeps_outputs:
             batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
-        with self.model.casting():
-            loss = self.model.loss_fn(output, batch.targets[mb])
+        with self.model.casting(device):
+            loss = self.model.loss_fn(output, there(batch.targets[mb]))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {_text_of(loss)}")
         return loss
@@ -427,6 +428,12 @@ def _check_settings(settings, has_optimizer):
                 f"settings['{key}']: expected no optimizer of the program, whose state would not be saved; "
                 "save the state_dict() of the parts and optimizers instead"
             )
+
+
+def _moved(values, device):
+    if device == "cpu":
+        return values
+    return tree_map_only(torch.Tensor, lambda value: value.to(device, non_blocking=True), values)
 
 
 def _one_line(e):

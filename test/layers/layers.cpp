@@ -97,7 +97,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libactors/trainer",
         {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint"},
         torch}},
-      {"python", {"python", {"trainer", "report", "actors"}, torch}},
+      {"python", {"python", {"trainer", "report", "actors", "schedule"}, torch}},
       {"wall_clock",
        {"libactors/wall_clock",
         {"actors", "experiment", "plan", "simulate", "job", "schedule"},

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -20,13 +21,13 @@ struct draw_key {
   std::uint64_t part = 0;  ///< position along the model
 };
 
-/// Seeds libtorch's CPU generator for its lifetime, and then restores its state. That generator
-/// belongs to the process, so the next object waits for the end of this one. A plain training loop
-/// that runs each forward of a part within one gets the numbers of the pipeline.
+/// Seeds libtorch's CPU generator and that of `device` for its lifetime, and then restores their
+/// states. They belong to the process, so the next object waits for the end of this one. A plain
+/// training loop that runs each forward of a part within one gets the numbers of the pipeline.
 class keyed_generator {
  public:
-  explicit keyed_generator(std::uint64_t seed);
-  explicit keyed_generator(const draw_key& key);
+  explicit keyed_generator(std::uint64_t seed, at::Device device = at::kCPU);
+  explicit keyed_generator(const draw_key& key, at::Device device = at::kCPU);
   keyed_generator(const keyed_generator&) = delete;
   keyed_generator& operator=(const keyed_generator&) = delete;
   ~keyed_generator();
@@ -35,10 +36,15 @@ class keyed_generator {
   bool was_used() const;
 
  private:
+  struct seeded {
+    at::Generator generator;
+    at::Tensor before;
+    at::Tensor state;  ///< after seeding
+  };
+  void seed(at::Generator generator, std::uint64_t seed);
+
   std::unique_lock<std::recursive_mutex> turn_;
-  at::Generator generator_;
-  at::Tensor before_;
-  at::Tensor seeded_;
+  std::vector<seeded> all_;
 };
 
 /// Runs the forwards of one part: within a keyed_generator, but without one if the first forward of
@@ -46,10 +52,10 @@ class keyed_generator {
 class keyed_draws {
  public:
   template <class Work>
-  auto run(const draw_key& key, bool training, Work work) {
+  auto run(const draw_key& key, at::Device device, bool training, Work work) {
     auto& draws = draws_[training ? 1 : 0];
     if (draws == false) return work();
-    const keyed_generator generator{key};
+    const keyed_generator generator{key, device};
     auto result = work();
     if (!draws) draws = generator.was_used();
     return result;

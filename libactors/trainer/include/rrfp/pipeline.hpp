@@ -49,7 +49,11 @@
 /// train.steps steps and then stays there, and gradients are clipped to train.clip_norm. A
 /// parameter that no microbatch of a step uses has a gradient of zero, as after torch's
 /// zero_grad(set_to_none=False): weight decay and momentum still change it.
-/// User modules run on the CPU (device.kind = "cpu").
+/// With device.kind = "cuda" the parameters and buffers of a stage move to its GPU before the first
+/// step (a module that make_stage keeps sees them there), inputs and targets follow, and outputs
+/// come back. forward and loss must create their tensors on the device of their input, use the
+/// current stream alone, and should not read values from the device (item(), cpu()), which blocks
+/// the thread that launches.
 ///
 /// open() restores libtorch's generator after the factories have run.
 ///
