@@ -62,7 +62,7 @@ def test_a_policy_in_python_ranks_the_tasks(tmp_path):
         asked.append((stage, n_stages, n_microbatches))
         down = range(n_microbatches)[::-1]
         kinds = ("F", "BW") if stage == 0 else ("F", "B", "W")
-        return [f"{kind}{mb}" for kind in reversed(kinds) for mb in down]
+        return [f"{kind}{mb}" for kind in kinds for mb in down]
 
     parts = mlp(2)
     plain = twin(parts)
