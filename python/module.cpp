@@ -154,7 +154,6 @@ class python_stage final : public compute::stage_module {
 
   at::Tensor forward(const compute::forward_input& in) override {
     restored_device_guard::at_end_of_thread();
-    in.batch->whole();  // waits until this process has begun the step
     // The turn of the generator first, then the GIL, so that who waits for a turn holds no GIL.
     const auto device = (in.input.defined() ? in.input : in.batch->whole().inputs).device();
     return draws_.run({seed_, number_of(in.step), in.mb.value(), part_}, device, in.training, [&] {
@@ -202,20 +201,37 @@ result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part
                                      made[5].cast<bool>(), made[6], seed, at.index)};
 }
 
-/// A torch.optim.Optimizer, whose own learning rate counts. Its state stays in Python.
+/// An Optimizer of _optimizers.py, whose own learning rate counts.
 class python_optimizer final : public compute::optimizer {
  public:
-  explicit python_optimizer(py::object step) : step_(shared(std::move(step))) {}
+  explicit python_optimizer(py::object made) : made_(shared(std::move(made))) {}
 
   void step(double) override {
-    with_gil([&] { (*step_)(); });
+    with_gil([&] { made_->attr("step")(); });
   }
-  std::vector<std::string> state_names() const override { return {}; }
-  std::vector<compute::optimizer_tensor> state() const override { return {}; }
-  void set_state(const std::vector<compute::optimizer_tensor>&) override {}
+  std::vector<compute::optimizer_tensor> state() const override {
+    return with_gil([&] {
+      std::vector<compute::optimizer_tensor> all;
+      for (const auto& one : made_->attr("state")()) {
+        auto [parameter, name, value] = one.cast<state_entry>();
+        all.push_back({parameter, std::move(name), std::move(value)});
+      }
+      return all;
+    });
+  }
+  status set_state(const std::vector<compute::optimizer_tensor>& state) override {
+    with_gil([&] {
+      std::vector<state_entry> all;
+      for (const auto& t : state) all.emplace_back(t.parameter, t.name, t.value);
+      made_->attr("set_state")(all);
+    });
+    return success();
+  }
 
  private:
-  const std::shared_ptr<py::object> step_;
+  using state_entry = std::tuple<std::size_t, std::string, at::Tensor>;
+
+  const std::shared_ptr<py::object> made_;
 };
 
 /// A policy whose order Python gives anew for each step. Python does not run while tasks are chosen.
@@ -330,8 +346,8 @@ class generator_scope {
 
 class python_pipeline {
  public:
-  /// `part(index, count)` returns (names, tensors, ties, forward); `optimizer(tensors)` a function
-  /// that takes a step, or is None; `order(stage)` the names of the tasks of a step, or is None.
+  /// `part(index, count)` is that of make_stage(); `optimizer(tensors, names)` returns an Optimizer,
+  /// or is None; `order(stage)` returns the names of the tasks of a step, or is None.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
                   const py::object& optimizer, const py::object& order, py::object on_note,
                   py::object on_report, bool traces) {
@@ -342,9 +358,16 @@ class python_pipeline {
       return with_gil([&] { return make_stage(*part, at, seed); });
     };
     if (!optimizer.is_none())
-      o.make_optimizer = [make = shared(optimizer)](std::vector<at::Tensor> parameters) {
+      o.make_optimizer = [make = shared(optimizer)](
+                             const std::vector<compute::parameter>& parameters) {
+        std::vector<std::string> names;
+        std::vector<at::Tensor> tensors;
+        for (const auto& p : parameters) {
+          names.push_back(p.name);
+          tensors.push_back(p.value);
+        }
         return with_gil([&]() -> std::unique_ptr<compute::optimizer> {
-          return std::make_unique<python_optimizer>((*make)(std::move(parameters)));
+          return std::make_unique<python_optimizer>((*make)(tensors, names));
         });
       };
     if (!order.is_none()) {
@@ -379,8 +402,9 @@ class python_pipeline {
   python_pipeline& operator=(const python_pipeline&) = delete;
   ~python_pipeline() { close(); }
 
-  /// `counts`: the loss terms of each microbatch; none in a process without targets.
-  py::dict pass(bool trains, const std::vector<std::int64_t>& counts) {
+  /// `counts`: the loss terms of each microbatch; none in a process without targets. `updates`: of
+  /// a training step.
+  py::dict pass(bool trains, const std::vector<std::int64_t>& counts, bool updates) {
     std::vector<compute::microbatch> all(microbatches_);
     for (std::size_t i = 0; i < all.size(); ++i) {
       // The tensors themselves stay in Python.
@@ -390,7 +414,9 @@ class python_pipeline {
     auto& p = open();
     for (const auto& [stage, sheet] : *sheets_)
       sheet->put(value_of(order_from(*orders_, shape_, stage)));
-    const auto r = value_of(wait_for(p, [&] { return trains ? p.step(all) : p.eval(all); }));
+    const auto r = value_of(wait_for(p, [&] {
+      return trains ? p.step(all, {.update = updates}) : p.eval(all);
+    }));
     py::dict d;
     d["step"] = r.step;
     d["loss"] = r.loss;
@@ -406,6 +432,19 @@ class python_pipeline {
 
   std::uint64_t steps() { return open().steps(); }
   bool leads() { return open().leads(); }
+  py::dict state_dict() {
+    auto& p = open();
+    py::dict d;
+    for (const auto& t : value_of(without_gil([&] { return p.state_dict(); })))
+      d[py::str{t.name}] = t.value;
+    return d;
+  }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) {
+    auto& p = open();
+    std::vector<compute::named_tensor> all;
+    for (const auto& [name, value] : state) all.push_back({name, value.detach()});
+    check(without_gil([&] { return p.load_state_dict(std::move(all)); }));
+  }
   void save() {
     auto& p = open();
     check(without_gil([&] { return p.save(); }));
@@ -489,9 +528,12 @@ PYBIND11_MODULE(_rrfp, m) {
                     const py::object&, py::object, py::object, bool>(),
            py::arg("settings"), py::arg("part"), py::arg("optimizer"), py::arg("order"),
            py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
-      .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"))
+      .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"),
+           py::arg("update"))
       .def_property_readonly("steps", &python_pipeline::steps)
       .def_property_readonly("leads", &python_pipeline::leads)
+      .def("state_dict", &python_pipeline::state_dict)
+      .def("load_state_dict", &python_pipeline::load_state_dict, py::arg("state"))
       .def("save", &python_pipeline::save)
       .def("report", &python_pipeline::report)
       .def("timeline", &python_pipeline::timeline)

@@ -37,6 +37,7 @@ class replica_source final : public compute::batch_source {
   replica_source(std::shared_ptr<const compute::batch_source> all, std::uint32_t first)
       : all_(std::move(all)), first_(first) {}
 
+  void begin(step_id step) const override { all_->begin(step); }
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return all_->load(step, microbatch_id{first_ + mb.value()});
   }
@@ -218,6 +219,7 @@ status hosted_parts::make_rank(rank_address address, rank_collectives groups) {
   sides_[stage] = (*compute)->tied_side();
   devices_.push_back(
       make_device(fmt::format("compute {}.{}", stage.value(), address.rank.value()), address));
+  computes_.emplace_back(address, *compute);
   // The sequence that the stage follows, if its ranks need it.
   auto order = setup_.blocking_messages
                    ? obeyed_order(*setup_.strategies.front().make_policy(stage), setup_.shape)
@@ -297,9 +299,28 @@ node_parts hosted_parts::take(const std::map<stage_id, compute::tie>& sides) {
   return std::move(parts_);
 }
 
+std::vector<std::future<void>> hosted_parts::post_to_ranks(const rank_work& work) {
+  std::vector<std::future<void>> all;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const auto& [address, compute] = computes_[i];
+    const auto done = std::make_shared<std::promise<void>>();
+    all.push_back(done->get_future());
+    devices_[i]->post([work, done, address = address, compute = compute] {
+      try {
+        work(address, *compute);
+        done->set_value();
+      } catch (...) {
+        done->set_exception(std::current_exception());
+      }
+    });
+  }
+  return all;
+}
+
 void hosted_parts::release_devices() {
   timer_.reset();
   devices_.clear();
+  computes_.clear();
   accelerated_.reset();
 }
 

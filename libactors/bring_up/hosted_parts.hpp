@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,6 +38,10 @@ class hosted_parts {
   /// Moves the stages and ranks out. `sides`: of all stages.
   node_parts take(const std::map<stage_id, compute::tie>& sides);
   std::size_t ranks() const { return ranks_; }
+
+  /// Runs `work` for each rank, on the thread of its device. Call before release_devices(); what
+  /// has not run by then breaks its promise.
+  std::vector<std::future<void>> post_to_ranks(const rank_work& work);
 
   rank_groups& groups() { return groups_; }
   const std::shared_ptr<metrics::run_counters>& counters() const { return counters_; }
@@ -76,6 +81,8 @@ class hosted_parts {
   /// The timer of emulated devices.
   std::unique_ptr<timer_thread> timer_;
   std::vector<std::unique_ptr<device>> devices_;
+  /// What the ranks compute by, in the order of devices_.
+  std::vector<std::pair<rank_address, std::shared_ptr<compute::rank_compute>>> computes_;
   node_parts parts_;
   std::size_t ranks_ = 0;
   std::map<stage_id, compute::tie> sides_;

@@ -77,6 +77,7 @@ class admitted_source final : public compute::batch_source {
         replicas_(j.pipeline.replicas),
         microbatches_(shape.microbatches) {}
 
+  void begin(step_id step) const override { loaded_->begin(step); }
   compute::microbatch load(step_id step, microbatch_id mb) const override {
     return loaded_->load(step, as_loaded(step, mb));
   }

@@ -178,6 +178,26 @@ class session::impl {
       early_demands_.push_back({wanted});
   }
 
+  status for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
+    std::vector<std::future<void>> all;
+    {
+      // Under the lock, so that the devices are still there.
+      const std::lock_guard lock{mutex_};
+      if (!has_ended_) all = hosted_.post_to_ranks(work);
+    }
+    const auto until = std::chrono::steady_clock::now() + limit;
+    try {
+      for (auto& one : all) {
+        if (one.wait_until(until) != std::future_status::ready)
+          return error{"the ranks are busy", error_kind::failed};
+        one.get();
+      }
+    } catch (const std::future_error&) {
+      all.clear();  // the run has ended meanwhile
+    }
+    return all.empty() ? error{"the training is over", error_kind::failed} : success();
+  }
+
   void interrupt() {
     const std::lock_guard lock{mutex_};
     ++interrupts_;
@@ -277,7 +297,7 @@ class session::impl {
       std::unique_ptr<work_queue> planning;
       if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
       job = spawn_detached<job_actor>(
-          system, job_setup{setup_.train, setup_.on_request, setup_.first_step(), setup_.checkpoint,
+          system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(), setup_.checkpoint,
                             context->copies ? setup_.recovery : std::nullopt, context,
                             plan_of_steps(), setup_.expected, std::move(planning),
                             setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
@@ -341,7 +361,8 @@ class session::impl {
     const std::lock_guard lock{mutex_};
     to_interrupt_ = for_job;
     to_report_ = for_reports;
-    if (!for_job) return;
+    has_ended_ = !for_job;
+    if (has_ended_) return;
     if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
     for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
   }
@@ -351,6 +372,7 @@ class session::impl {
   hosted_parts hosted_;
   const std::shared_ptr<metrics::run_counters> counters_;
   bool has_run_ = false;
+  bool has_ended_ = false;
   std::mutex mutex_;
   caf::actor to_interrupt_;
   caf::actor to_report_;
@@ -385,7 +407,11 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
 status session::check_restored() const { return impl_->check_restored(); }
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
+status session::for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
+  return impl_->for_each_rank(work, limit);
+}
 void session::train() { impl_->add_demand(job_demand::train); }
+void session::accumulate() { impl_->add_demand(job_demand::accumulate); }
 void session::evaluate() { impl_->add_demand(job_demand::evaluate); }
 void session::save() { impl_->add_demand(job_demand::save); }
 void session::finish() { impl_->add_demand(job_demand::finish); }

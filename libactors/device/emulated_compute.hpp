@@ -30,7 +30,7 @@ class emulated_compute final : public compute::rank_compute {
   void join_tied(const at::Tensor&) override {}
   std::vector<compute::parameter_norm> squared_norms() override { return {}; }
   void apply(double, double) override {}
-  void end_evaluation() override {}
+  void end_without_update() override {}
   std::vector<compute::parameter_hash> hashes() const override { return {}; }
   std::int64_t held_bytes() const override { return held_; }
   std::int64_t peak_bytes() const override { return peak_; }

@@ -20,7 +20,7 @@ namespace {
 rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 
 run_totals totals_of(const job_setup& setup) {
-  run_totals made{setup.train, setup.context->shape.stages, setup.first_step,
+  run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step,
                   setup.plan.strategies};
   if (setup.recovery && setup.recovery->from.has_copies())
     made.go_on_from(setup.recovery->from.record.bytes);
@@ -174,11 +174,11 @@ void job_actor::on_timer_over(const timer_over& m) {
 
 void job_actor::carry_out(const job_action::begin_step& a) {
   const auto chosen = planner_ ? planner_->choose(a.step) : simulate::step_choice{};
-  totals_.begin_step(a.step, setup_.context->now(), chosen);
-  send_to_stages(begin_step{
-      a.step,
-      is_evaluation(a.step) ? compute::step_purpose::evaluation : compute::step_purpose::training,
-      chosen.strategy});
+  const auto purpose = is_evaluation(a.step) ? compute::step_purpose::evaluation
+                       : a.accumulates       ? compute::step_purpose::accumulation
+                                             : compute::step_purpose::training;
+  totals_.begin_step(a.step, purpose, setup_.context->now(), chosen);
+  send_to_stages(begin_step{a.step, purpose, chosen.strategy});
 }
 
 void job_actor::carry_out(const job_action::add_up& a) {
@@ -192,7 +192,7 @@ void job_actor::carry_out(const job_action::apply_update&) { send_to_stages(upda
 
 void job_actor::carry_out(const job_action::finish_step& a) {
   const auto& summary = totals_.finish_step(setup_.context->now());
-  if (summary.purpose == compute::step_purpose::training) {
+  if (summary.purpose != compute::step_purpose::evaluation) {
     count(summary);
     if (planner_) finish_planned(a.step, summary);
   }

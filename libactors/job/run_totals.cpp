@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -26,22 +27,23 @@ void add_to(std::uint64_t& hash, double value) { hash = XXH64(&value, sizeof val
 
 }  // namespace
 
-run_totals::run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step,
+run_totals::run_totals(job::train_options train, std::function<double(std::uint64_t)> lr,
+                       std::uint32_t stages, std::uint64_t first_step,
                        std::vector<strategy> strategies)
-    : train_(train), strategies_(std::move(strategies)) {
+    : train_(train), lr_(std::move(lr)), strategies_(std::move(strategies)) {
   history_.run.first_step = first_step;
   history_.run.stages.resize(stages);
 }
 
-void run_totals::begin_step(step_id step, std::int64_t now, simulate::step_choice chosen) {
+void run_totals::begin_step(step_id step, compute::step_purpose purpose, std::int64_t now,
+                            simulate::step_choice chosen) {
   chosen_ = chosen;
   step_ = step;
   step_began_ = now;
   outcomes_.clear();
   summary_ = {};
   summary_.step = number_of(step);
-  summary_.purpose =
-      is_evaluation(step) ? compute::step_purpose::evaluation : compute::step_purpose::training;
+  summary_.purpose = purpose;
   if (strategies_.size() > 1) summary_.strategy = strategies_[chosen.strategy].name;
   summary_.forecast_ms = milliseconds(chosen.forecast);
 }
@@ -77,13 +79,17 @@ result<apply_update> run_totals::add_up() {
   const auto span = s.tasks_ms * static_cast<double>(outcomes_.size());
   s.bubble_fraction = 1 - milliseconds(busy) / span;
   if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
+  history_.busy_ms += milliseconds(busy);
+  history_.span_ms += span;
+  if (s.purpose == compute::step_purpose::accumulation) return apply_update{step_};
   const auto clipped = compute::clip_gradients(std::move(norms), train_.clip_norm);
   s.is_skipped = !clipped && train_.loss_scale > 0 && history_.skips_in_row < skips_max;
   if (!clipped && !s.is_skipped) return within(to_string(step_), clipped.failure());
   s.gradient_norm = clipped ? clipped->norm : std::numeric_limits<double>::infinity();
-  s.lr = compute::lr_of(train_, step_);
-  history_.busy_ms += milliseconds(busy);
-  history_.span_ms += span;
+  s.lr = lr_ ? lr_(s.step) : compute::lr_of(train_, step_);
+  if (!std::isfinite(s.lr))
+    return error{fmt::format("{}: lr: expected a number, got {}", to_string(step_), s.lr),
+                 error_kind::failed};
   history_.run.skipped_steps += s.is_skipped;
   history_.skips_in_row = s.is_skipped ? history_.skips_in_row + 1 : 0;
   return apply_update{step_, clipped ? clipped->scale : 0, s.lr};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -18,18 +19,20 @@ namespace rrfp::actors {
 
 class run_totals {
  public:
-  run_totals(job::train_options train, std::uint32_t stages, std::uint64_t first_step,
-             std::vector<strategy> strategies);
+  /// `lr`: the learning rate of a step (from 1); empty: that of `train`.
+  run_totals(job::train_options train, std::function<double(std::uint64_t step)> lr,
+             std::uint32_t stages, std::uint64_t first_step, std::vector<strategy> strategies);
 
   /// Times are nanoseconds since the run began.
-  void begin_step(step_id step, std::int64_t now, simulate::step_choice chosen);
+  void begin_step(step_id step, compute::step_purpose purpose, std::int64_t now,
+                  simulate::step_choice chosen);
   /// The first result of each stage counts. Results of other steps are ignored.
   void record(stage_step_ended m);
-  /// All stages have reported: the update of a training step. Evaluations have none; ignore it.
+  /// All stages have reported: the update of a training step. Other steps have none; ignore it.
   /// Error: the norm of the gradients is NaN or infinite, and no scale of the loss is the cause.
   result<apply_update> add_up();
   std::int64_t step_began() const { return step_began_; }
-  /// Counts the step if it trains.
+  /// Counts the step unless it is an evaluation.
   const step_summary& finish_step(std::int64_t now);
   /// Adds the evaluation step that finish_step() returned last to the evaluation of `batches` steps
   /// that is under way. After its last batch: the evaluation; `step`: complete training steps.
@@ -50,6 +53,7 @@ class run_totals {
   void add_to_stage(const stage_step_ended& o);
 
   const job::train_options train_;
+  const std::function<double(std::uint64_t)> lr_;
   const std::vector<strategy> strategies_;
   step_id step_;
   std::int64_t step_began_ = 0;

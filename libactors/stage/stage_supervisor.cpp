@@ -110,7 +110,7 @@ void stage_supervisor::begin(const begin_step& m) {
   const auto weight_pieces = pieces_of_next_step(m.strategy);
   ledger_.begin(step);
   outcome_ = {};
-  if (core_.ways() > 1 && m.purpose == compute::step_purpose::training)
+  if (core_.ways() > 1 && m.purpose != compute::step_purpose::evaluation)
     outcome_.times = times_of_tasks(core_.config().shape);
   times_.assign(ranks_.size(), {});
   if (context_->on_step_begun) context_->on_step_begun(step);

@@ -261,17 +261,17 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
   return input;
 }
 
-void tp_rank::end_evaluation(step_id step) {
+void tp_rank::end_without_update(step_id step) {
   on_device(setup_, [step, rank = setup_] {
     auto losses = rank->compute->losses();
     const auto peak = rank->compute->peak_bytes();
-    rank->compute->end_evaluation();
+    rank->compute->end_without_update();
     post(rank->supervisor, rank_step_ended{step, rank->address.rank, std::move(losses), {}, peak});
   });
 }
 
 void tp_rank::end(step_id step) {
-  if (purpose_ == compute::step_purpose::evaluation) return end_evaluation(step);
+  if (purpose_ != compute::step_purpose::training) return end_without_update(step);
   // Now, while other stages still work, not at the end of the step.
   if (setup_->groups.replicas)
     on_device(setup_, [step, rank = setup_] {

@@ -80,7 +80,7 @@ class tp_rank : public actor_base, public runs_anywhere {
   std::optional<message_header> next_input(step_id step);
   void join_tied_if_both();
   /// Ends an evaluation, which has no gradients to sum.
-  void end_evaluation(step_id step);
+  void end_without_update(step_id step);
 
   /// Shared with running launches, which may outlive the actor.
   const std::shared_ptr<const tp_rank_setup> setup_;

@@ -38,6 +38,11 @@ const fed_source::fed& fed_source::wait_for(std::unique_lock<std::mutex>& lock,
   return at->second;
 }
 
+void fed_source::begin(step_id step) const {
+  std::unique_lock lock{mutex_};
+  wait_for(lock, step);
+}
+
 compute::microbatch fed_source::load(step_id step, microbatch_id mb) const {
   std::unique_lock lock{mutex_};
   return wait_for(lock, step).microbatches.at(mb.value());

@@ -40,6 +40,10 @@ std::chrono::milliseconds patience(const job::job& j) {
   return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1e3)};
 }
 
+step_purpose purpose_of(const step_options& how) {
+  return how.update ? step_purpose::training : step_purpose::accumulation;
+}
+
 void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 status check_options(const job::job& j, const pipeline_options& o) {
@@ -114,7 +118,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     for (auto& mb : microbatches)
       for (auto* rows : {&mb.inputs, &mb.targets})
         if (rows->defined()) *rows = rows->detach();
-    const bool trains = purpose == step_purpose::training;
+    const bool trains = purpose != step_purpose::evaluation;
     const step_id id{trains ? steps_ : first_evaluation + evaluations_};
     const pass_name step{purpose, number_of(id)};
     {
@@ -124,10 +128,11 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     }
     data_->feed(id, std::move(microbatches), how.return_outputs);
     if (leads() && !is_over()) {
-      if (trains)
-        session_->train();
-      else
-        session_->evaluate();
+      switch (purpose) {
+        case step_purpose::training: session_->train(); break;
+        case step_purpose::accumulation: session_->accumulate(); break;
+        case step_purpose::evaluation: session_->evaluate(); break;
+      }
     }
     std::unique_lock lock{mutex_};
     changed_.wait(lock, [&] { return over_ || summaries_.contains(step); });
@@ -137,6 +142,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     summaries_.erase(at);
     lock.unlock();
     ++(trains ? steps_ : evaluations_);
+    if (trains) accumulates_ = purpose == step_purpose::accumulation;
     auto done = result_of(summary, data_->finish_step(id));
     if (options_.on_step) hooks_->call("on_step", [&] { options_.on_step(summary); });
     done.hook_failure = report_hook_failures();
@@ -155,9 +161,55 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   std::uint64_t steps() const { return steps_; }
   bool leads() const { return members_ == nullptr || members_->node() == node_id{0}; }
 
+  result<std::vector<compute::named_tensor>> state_dict() {
+    if (is_over()) return failure();
+    struct gathered {
+      std::mutex turn;
+      std::map<std::pair<std::string, std::int64_t>, compute::named_tensor> by_place;
+    };
+    // Shared, because a rank that hangs may come later.
+    const auto all = std::make_shared<gathered>();
+    const auto done = session_->for_each_rank(
+        [all](const actors::rank_address&, compute::rank_compute& c) {
+          auto mine = c.snapshot(compute::tied_copies::included);
+          const std::lock_guard lock{all->turn};
+          for (auto& t : mine) {
+            const std::pair place{t.name, t.part ? t.part->offset : 0};
+            if (all->by_place.contains(place)) continue;
+            t.value = t.value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+            all->by_place.emplace(place, std::move(t));
+          }
+        },
+        patience(job_));
+    if (!done) return done.failure();
+    std::vector<compute::named_tensor> state;
+    for (auto& [place, t] : all->by_place) state.push_back(std::move(t));
+    return state;
+  }
+
+  status load_state_dict(std::vector<compute::named_tensor> state) {
+    if (is_over()) return failure();
+    struct refusals {
+      std::mutex turn;
+      status first = success();
+    };
+    const auto refused = std::make_shared<refusals>();
+    const auto done = session_->for_each_rank(
+        [refused, state = std::move(state)](const actors::rank_address& at,
+                                            compute::rank_compute& c) {
+          const auto taken = c.restore(state);
+          const std::lock_guard lock{refused->turn};
+          if (!taken && refused->first.ok())
+            refused->first = within(fmt::format("stage {}", at.stage.value()), taken.failure());
+        },
+        patience(job_));
+    return done ? refused->first : done;
+  }
+
   status save() {
     if (job_.checkpoint.dir.empty())
       return job::blame(job_, "checkpoint.dir", "save() expects a folder, got none");
+    if (accumulates_) return error{"save(): expected a step that updates, got waiting gradients"};
     if (is_over()) return failure();
     if (leads()) session_->save();
     return success();
@@ -236,6 +288,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     };
     setup.make_compute = named("make_compute", options_.make_compute);
     setup.make_optimizer = named("make_optimizer", options_.make_optimizer);
+    setup.lr = named("lr", options_.lr);
     setup.wrap_transport = named("wrap_transport", options_.wrap_transport);
     if (options_.make_policy) {
       setup.strategies.resize(1);
@@ -363,6 +416,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   std::thread runner_;
   std::uint64_t steps_ = 0;
   std::uint64_t evaluations_ = 0;
+  bool accumulates_ = false;  ///< gradients wait for their update
   bool has_first_ = true;  ///< the first part of the model, or a copy of it, is here
   bool has_last_ = true;
   bool is_finished_ = false;
@@ -386,11 +440,11 @@ result<std::unique_ptr<pipeline>> pipeline::open(job::job j, pipeline_options op
 }
 
 result<step_result> pipeline::step(const batch& rows, step_options how) {
-  return impl_->pass(compute::step_purpose::training, rows, how);
+  return impl_->pass(purpose_of(how), rows, how);
 }
 result<step_result> pipeline::step(std::vector<compute::microbatch> microbatches,
                                    step_options how) {
-  return impl_->pass(compute::step_purpose::training, std::move(microbatches), how);
+  return impl_->pass(purpose_of(how), std::move(microbatches), how);
 }
 result<step_result> pipeline::eval(const batch& rows, step_options how) {
   return impl_->pass(compute::step_purpose::evaluation, rows, how);
@@ -401,6 +455,12 @@ result<step_result> pipeline::eval(std::vector<compute::microbatch> microbatches
 }
 std::uint64_t pipeline::steps() const { return impl_->steps(); }
 bool pipeline::leads() const { return impl_->leads(); }
+result<std::vector<compute::named_tensor>> pipeline::state_dict() {
+  return caught([&] { return impl_->state_dict(); });
+}
+status pipeline::load_state_dict(std::vector<compute::named_tensor> state) {
+  return caught([&] { return impl_->load_state_dict(std::move(state)); });
+}
 status pipeline::save() { return impl_->save(); }
 result<actors::run_summary> pipeline::finish() { return impl_->finish(); }
 void pipeline::interrupt() { impl_->interrupt(); }

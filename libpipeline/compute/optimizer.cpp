@@ -50,10 +50,6 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
   using torch_optimizer::torch_optimizer;
   using parameter_state = torch::optim::AdamWParamState;
 
-  std::vector<std::string> state_names() const override {
-    return {"step", "exp_avg", "exp_avg_sq"};
-  }
-
   std::vector<optimizer_tensor> state() const override {
     std::vector<optimizer_tensor> all;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -66,14 +62,22 @@ class adamw final : public torch_optimizer<torch::optim::AdamW> {
     return all;
   }
 
-  void set_state(const std::vector<optimizer_tensor>& state) override {
+  status set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
+    std::vector<int> found(parameters_.size());
     for (const auto& t : state) {
+      if (t.name != "step" && t.name != "exp_avg" && t.name != "exp_avg_sq") continue;
       auto& s = make<parameter_state>(t.parameter);
       if (t.name == "step") s.step(t.value.item<std::int64_t>());
       if (t.name == "exp_avg") s.exp_avg(copy_for(t));
       if (t.name == "exp_avg_sq") s.exp_avg_sq(copy_for(t));
+      ++found[t.parameter];
     }
+    for (const auto count : found)
+      if (count != 0 && count != 3)
+        return error{"expected step, exp_avg and exp_avg_sq of a parameter, got " +
+                     std::to_string(count) + " of them"};
+    return success();
   }
 };
 
@@ -81,8 +85,6 @@ class sgd final : public torch_optimizer<torch::optim::SGD> {
  public:
   using torch_optimizer::torch_optimizer;
   using parameter_state = torch::optim::SGDParamState;
-
-  std::vector<std::string> state_names() const override { return {"momentum"}; }
 
   std::vector<optimizer_tensor> state() const override {
     std::vector<optimizer_tensor> all;
@@ -95,9 +97,12 @@ class sgd final : public torch_optimizer<torch::optim::SGD> {
     return all;
   }
 
-  void set_state(const std::vector<optimizer_tensor>& state) override {
+  status set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
-    for (const auto& t : state) make<parameter_state>(t.parameter).momentum_buffer(copy_for(t));
+    for (const auto& t : state)
+      if (t.name == "momentum")
+        make<parameter_state>(t.parameter).momentum_buffer(copy_for(t));
+    return success();
   }
 };
 

@@ -41,6 +41,19 @@ std::string name_of_state(const parameter& p, const std::string& state_name) {
 
 using pieces_by_name = std::unordered_map<std::string, std::vector<const named_tensor*>>;
 
+/// The names of the optimizer's state tensors, by parameter. A parameter that had no step has none.
+std::unordered_map<std::string, std::set<std::string>> states_by_parameter(
+    const pieces_by_name& state) {
+  std::unordered_map<std::string, std::set<std::string>> all;
+  for (const auto& [name, pieces] : state) {
+    const auto dot = name.rfind('.');
+    if (!name.starts_with(optimizer_prefix) || dot < optimizer_prefix.size()) continue;
+    all[name.substr(optimizer_prefix.size(), dot - optimizer_prefix.size())].insert(
+        name.substr(dot + 1));
+  }
+  return all;
+}
+
 /// The shard that covers a whole tensor.
 shard whole_shard(at::IntArrayRef sizes, std::int64_t dimension) {
   return {sizes.vec(), dimension, 1, 0, sizes[static_cast<std::size_t>(dimension)]};
@@ -92,38 +105,25 @@ stage_compute::impl::impl(const stage_compute_config& config,
     chunk_state state;
     state.module = std::move(chunks[c]);
     state.vs = config_.shape.virtual_stage(config_.stage, chunk_id{c});
-    for (const auto& p : state.module->parameters()) {
-      if (!p.value.requires_grad()) continue;
-      state.trained.push_back(p.value);
-      state.is_trained.insert(p.value.unsafeGetTensorImpl());
-    }
     state.microbatches.resize(config_.shape.microbatches);
     chunks_.push_back(std::move(state));
   }
   // With every placement the chunks of a stage are numbered along the model.
   for (const auto& chunk : chunks_) {
     std::uint32_t index = 0;
-    for (const auto& p : chunk.module->parameters()) {
-      parameters_.push_back(
-          {p, {chunk.vs.value(), index++, p.part ? rank() : 0}, p.value.requires_grad()});
-    }
+    for (const auto& p : chunk.module->parameters())
+      parameters_.push_back({p, {chunk.vs.value(), index++, p.part ? rank() : 0}});
   }
+  std::vector<parameter> all;
   std::vector<at::Tensor> values;
-  for (const auto& p : trained_parameters()) {
+  for (const auto& [p, at] : parameters_) {
+    all.push_back(p);
     values.push_back(p.value);
-    if (p.tied == tie::owner) owner_ = p.value;
-    if (p.tied == tie::copy) copy_ = p.value;
+    if (p.tied == tie::owner && p.value.requires_grad()) owner_ = p.value;
+    if (p.tied == tie::copy && p.value.requires_grad()) copy_ = p.value;
   }
-  optimizer_ = config_.make_optimizer ? config_.make_optimizer(std::move(values))
+  optimizer_ = config_.make_optimizer ? config_.make_optimizer(all)
                                       : make_optimizer(config_.train, std::move(values));
-}
-
-std::vector<parameter> stage_compute::impl::trained_parameters() const {
-  std::vector<parameter> trained;
-  for (const auto& placed : parameters_) {
-    if (placed.is_trained) trained.push_back(placed.p);
-  }
-  return trained;
 }
 
 stage_compute::stage_compute(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
@@ -178,7 +178,7 @@ void stage_compute::fail_input(const std::string& input, const std::string& why)
   impl_->guarded(compute_fault::library, input, [&] { throw std::runtime_error(why); });
 }
 void stage_compute::apply(double scale, double lr) { impl_->apply(scale, lr); }
-void stage_compute::end_evaluation() { impl_->end_evaluation(); }
+void stage_compute::end_without_update() { impl_->end_without_update(); }
 void stage_compute::abort_step() { impl_->abort_step(); }
 const memory_meter& stage_compute::meter() const { return impl_->meter_; }
 
@@ -276,12 +276,16 @@ std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
   // Copies, because the forwards of the next step change them, not its end alone.
   for (const auto& chunk : s.chunks_)
     for (const auto& b : chunk.module->buffers()) all.push_back({b.name, b.value.detach().clone()});
-  const auto trained = s.trained_parameters();
   for (const auto& t : s.optimizer_->state()) {
-    const auto& p = trained[t.parameter];
+    const auto& p = s.parameters_[t.parameter].p;
     if (p.tied == tie::copy && copies == tied_copies::left_out) continue;
-    // A scalar (the number of steps) is the same on every rank, whatever its parameter is.
-    all.push_back({name_of_state(p, t.name), t.value, t.value.dim() > 0 ? p.part : std::nullopt});
+    const bool is_scalar = t.value.dim() == 0;
+    TORCH_CHECK(t.name.find('.') == std::string::npos, "the state '", t.name,
+                "' of the optimizer: expected a name without a dot");
+    TORCH_CHECK(!p.part || is_scalar || t.value.sizes().equals(p.value.sizes()), "the state '",
+                t.name, "' of '", p.name, "', which is cut over the ranks: expected a scalar or ",
+                p.value.sizes(), ", got ", t.value.sizes());
+    all.push_back({name_of_state(p, t.name), t.value, is_scalar ? std::nullopt : p.part});
   }
   if (s.scaler_.is_on()) {
     all.push_back({scale_name, at::scalar_tensor(s.scaler_.scale(), at::kDouble)});
@@ -315,23 +319,27 @@ status stage_compute::restore(std::span<const named_tensor> state) {
     if (!steps) return steps.failure();
     s.scaler_.restore(scale->item<double>(), steps->item<std::int64_t>());
   }
+  const auto states = states_by_parameter(by_name);
   std::vector<optimizer_tensor> found;
-  const auto trained = s.trained_parameters();
-  const auto names = s.optimizer_->state_names();
-  const auto step_like = at::empty({}, at::kLong);
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    // A snapshot taken before the first step has no state of the optimizer.
-    if (names.empty() || !by_name.contains(name_of_state(trained[i], names.front()))) continue;
-    for (const auto& name : names) {
-      const bool is_scalar = name == "step";
-      auto value =
-          find(by_name, name_of_state(trained[i], name), is_scalar ? step_like : trained[i].value,
-               is_scalar ? std::nullopt : trained[i].part);
+  for (std::size_t i = 0; i < s.parameters_.size(); ++i) {
+    const auto& p = s.parameters_[i].p;
+    const auto of_parameter = states.find(p.name);
+    if (of_parameter == states.end()) continue;
+    for (const auto& its_name : of_parameter->second) {
+      const auto name = name_of_state(p, its_name);
+      const auto& saved = *by_name.at(name).front();
+      const auto whole = p.part ? at::IntArrayRef(p.part->whole) : p.value.sizes();
+      if (!saved.part && !saved.value.sizes().equals(whole)) {
+        found.push_back({i, its_name, saved.value});
+        continue;
+      }
+      auto value = find(by_name, name, p.value.detach().to(saved.value.scalar_type()), p.part);
       if (!value) return value.failure();
-      found.push_back({i, name, *value});
+      found.push_back({i, its_name, *value});
     }
   }
-  s.optimizer_->set_state(found);
+  if (auto taken = s.optimizer_->set_state(found); !taken)
+    return within("the optimizer's state", taken.failure());
   return success();
 }
 

@@ -44,7 +44,7 @@ struct in_flight {
 struct chunk_state {
   std::unique_ptr<stage_module> module;
   virtual_stage_id vs;
-  /// Parameters that get a gradient; fixed when the stage is created.
+  /// Parameters that get a gradient in this step.
   std::vector<at::Tensor> trained;
   std::unordered_set<const at::TensorImpl*> is_trained;
   std::vector<in_flight> microbatches;
@@ -62,7 +62,6 @@ struct late_loss {
 struct placed_parameter {
   parameter p;
   parameter_position at;
-  bool is_trained = false;  ///< fixed when the stage is created
 };
 
 class stage_compute::impl {
@@ -73,16 +72,14 @@ class stage_compute::impl {
   void begin_step(step_id step, step_purpose purpose);
   at::Tensor run(const launch& l, at::Tensor input);
   void apply(double scale, double lr);
-  void end_evaluation();
+  void end_without_update();
   void abort_step();
   void join_local_tie();
   /// Divides the gradients by the factor of the loss.
   void unscale();
   void require_folded() const;
   bool has_last_chunk() const;
-  bool is_training() const { return purpose_ == step_purpose::training; }
-  /// The parameters of the optimizer, in its order.
-  std::vector<parameter> trained_parameters() const;
+  bool is_training() const { return purpose_ != step_purpose::evaluation; }
 
   std::uint32_t rank() const { return config_.group ? config_.group->rank() : 0; }
   /// Whether this rank reports a parameter at the end of a step.
@@ -90,8 +87,9 @@ class stage_compute::impl {
     return p.tied != tie::copy && (p.part.has_value() || rank() == 0);
   }
 
-  /// Fails if requires_grad of a parameter has changed: the optimizer and checkpoints rely on it.
-  void require_unchanged_trained() const;
+  /// Reads which parameters are frozen now. Fails if a tied one has changed: the stages exchange
+  /// its gradients from the start, or never.
+  void find_trained();
   at::Tensor forward(const task& t, at::Tensor input, forward_pass pass);
   /// Stores the root of the backward graph of `out`. Fails if the graph has a leaf that is not
   /// trained.

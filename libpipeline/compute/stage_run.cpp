@@ -84,7 +84,8 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   for (auto& chunk : chunks_) chunk.folded = 0;
   step_ = step;
   purpose_ = purpose;
-  if (is_training()) require_unchanged_trained();
+  if (is_training()) find_trained();
+  guarded(compute_fault::data, "begin", [&] { data_->begin(step); });
   if (!has_last_chunk()) return;
   step_tokens_ = guarded(compute_fault::data, "begin", [&] { return data_->step_tokens(step); });
   if (step_tokens_ <= 0) {
@@ -93,12 +94,21 @@ void stage_compute::impl::begin_step(step_id step, step_purpose purpose) {
   }
 }
 
-void stage_compute::impl::require_unchanged_trained() const {
-  for (const auto& t : parameters_) {
-    if (t.p.value.requires_grad() == t.is_trained) continue;
-    fail(compute_fault::library, "begin",
-         "parameter '" + t.p.name + "' was " + (t.is_trained ? "frozen" : "unfrozen") +
-             " after the stage was created: expected a requires_grad that does not change");
+void stage_compute::impl::find_trained() {
+  for (auto& chunk : chunks_) {
+    chunk.trained.clear();
+    chunk.is_trained.clear();
+    for (const auto& p : chunk.module->parameters()) {
+      const bool is_trained = p.value.requires_grad();
+      const auto& tied = p.tied == tie::owner ? owner_ : copy_;
+      if (p.tied != tie::none && is_trained != tied.defined())
+        fail(compute_fault::library, "begin",
+             "the tied parameter '" + p.name + "' was " + (is_trained ? "unfrozen" : "frozen") +
+                 " after the stage was created: expected a requires_grad that does not change");
+      if (!is_trained) continue;
+      chunk.trained.push_back(p.value);
+      chunk.is_trained.insert(p.value.unsafeGetTensorImpl());
+    }
   }
 }
 
@@ -234,7 +244,7 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
            c10::str("forward uses a leaf that is not trained here: ", leaf.value.scalar_type(), " ",
                     leaf.value.sizes()) +
                "; expected each that requires a gradient among the parameters of its part of the "
-               "model from the start, or detached");
+               "model, or detached");
     if (!leaf.is_ordinary) continue;
     mb.stash->leave_to_graph(leaf.value);
     mb.has_ordinary_matrix = mb.has_ordinary_matrix || leaf.value.dim() >= 2;
@@ -427,9 +437,9 @@ void stage_compute::impl::apply(double scale, double lr) {
   step_.reset();
 }
 
-void stage_compute::impl::end_evaluation() {
+void stage_compute::impl::end_without_update() {
   require_folded();
-  RRFP_CHECK(!is_training(), "a training step ends with apply()");
+  RRFP_CHECK(purpose_ != step_purpose::training, "a training step ends with apply()");
   step_.reset();
 }
 

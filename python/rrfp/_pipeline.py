@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from . import _rrfp
 from ._batches import Batch
 from ._messages import pack, unpack
+from ._optimizers import Optimizer, Parameters
 
 
 class Error(RuntimeError):
@@ -90,7 +91,8 @@ class Pipeline:
         "BW0", or "B0" and "W0" if the backward is to be split. Called before each step.
     slots: how many microbatches may hold activations on a stage: a number, "p", "1f1b" or "auto".
     optimizer: makes the optimizer of the parameters of one stage, for example
-        lambda params: torch.optim.AdamW(params, 1e-3). None: that of the section [train] of `settings`.
+        lambda params: torch.optim.AdamW(params, 1e-3). params is a list; params.named() has the names as
+        well, for groups. None: that of the section [train] of `settings`.
     count: count(target), the loss terms of a microbatch, by whose sum the losses are divided.
     seed: of the random numbers that the parts draw.
     settings: keys of a job (docs/job-reference.md), for example
@@ -133,7 +135,7 @@ class Pipeline:
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
         settings = dict(settings or {})
-        _check_settings(settings, optimizer is not None)
+        _check_settings(settings)
         part_at, parts = _parts(stages, n_stages, int(os.environ.get("WORLD_SIZE", "1")))
         own = {
             "pipeline.stages": parts // int(settings.get("pipeline.chunks", 1)),
@@ -168,18 +170,19 @@ class Pipeline:
         )
         _open.add(self)
 
-    def step(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
+    def step(self, *args, target=None, losses=None, return_outputs=True, update=True, **kwargs):
         """One step of the training. Returns the outputs of the last part, merged, in its process.
 
         The process of the first part passes the arguments, that of the last part the target. `losses`
         receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
-        has a parameter of that name.
+        has a parameter of that name. With update=False the gradients wait, and those of the next steps are
+        added to them, up to a step with update=True: divide the loss where you want the mean.
         """
-        return self._run(True, args, kwargs, target, losses, return_outputs)
+        return self._run(True, args, kwargs, target, losses, return_outputs, update)
 
     def eval(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
         """The same without backward and update, with the parts in evaluation mode."""
-        return self._run(False, args, kwargs, target, losses, return_outputs)
+        return self._run(False, args, kwargs, target, losses, return_outputs, True)
 
     @property
     def steps(self):
@@ -190,6 +193,28 @@ class Pipeline:
     def leads(self):
         """Whether this process is the one that reports for all."""
         return self._pipeline.leads
+
+    def progress(self, batches, **options):
+        """Yields `batches` under a bar of tqdm with the loss, the time and the bubble of the last step.
+
+        The leading process shows it. `options` are those of tqdm, for example total=100.
+        """
+        from tqdm.auto import tqdm
+
+        bar = tqdm(batches, **{"unit": "step", "disable": not self.leads, **options})
+        for batch in bar:
+            yield batch
+            if self.last is not None:
+                last = self.last
+                bar.set_postfix(loss=f"{last.loss:.4g}", ms=f"{last.ms:.1f}", bubble=f"{last.bubble:.0%}")
+
+    def state_dict(self):
+        """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU."""
+        return self._call(self._pipeline.state_dict)
+
+    def load_state_dict(self, state):
+        """Sets the state of the parts in this process; `state` may have more. `steps` does not change."""
+        self._call(lambda: self._pipeline.load_state_dict(state))
 
     def save(self):
         """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
@@ -231,7 +256,7 @@ class Pipeline:
     def __del__(self):
         self.close()
 
-    def _run(self, training, args, kwargs, target, losses, return_outputs):
+    def _run(self, training, args, kwargs, target, losses, return_outputs, update):
         batch = Batch(args, kwargs, target, self._n, *self._chunk_specs)
         batch.keeps_outputs = return_outputs
         if self._model.has_first and not args and not kwargs:
@@ -243,7 +268,7 @@ class Pipeline:
             counts = [int(self._count(t)) for t in batch.targets]
         self._model.batch = batch
         try:
-            self.last = StepResult(**self._call(lambda: self._pipeline.run(training, counts)))
+            self.last = StepResult(**self._call(lambda: self._pipeline.run(training, counts, update)))
         finally:
             self._model.batch = None
         if losses is not None:
@@ -289,10 +314,10 @@ class Model:
     def make_part(self, index, count):
         return self.kept(self._make_part, index, count)
 
-    def make_optimizer(self, parameters):
-        made = self.kept(self.optimizer, parameters)
+    def make_optimizer(self, parameters, names):
+        made = self.kept(self.optimizer, Parameters(parameters, names))
         self.optimizers.append(made)
-        return lambda: self.kept(lambda: made.step() and None)
+        return KeptOptimizer(self, Optimizer(made, parameters))
 
     def kept(self, function, *args):
         """Calls a function of the program on a thread of the runtime and keeps its first exception."""
@@ -332,6 +357,15 @@ class Model:
             part.forwards_in_order,
             lambda *at: self.kept(part.forward, *at),
         )
+
+
+class KeptOptimizer:
+    """Keeps the exceptions of an optimizer."""
+
+    def __init__(self, model, optimizer):
+        self.step = lambda: model.kept(optimizer.step)
+        self.state = lambda: model.kept(lambda: list(optimizer.state()))
+        self.set_state = lambda found: model.kept(optimizer.set_state, found)
 
 
 # torch.compile traces a module in its forward, when nothing else may run modules.
@@ -419,15 +453,10 @@ def _parts(stages, n_stages, world):
     return part_at, len(parts)
 
 
-def _check_settings(settings, has_optimizer):
+def _check_settings(settings):
     for key, value in settings.items():
         if key in ("pipeline.replicas", "pipeline.tp") and str(value) != "1":
             raise ValueError(f"settings['{key}']: expected 1 with parts in Python, got {value}")
-        if has_optimizer and key.startswith(("checkpoint.", "recovery.")):
-            raise ValueError(
-                f"settings['{key}']: expected no optimizer of the program, whose state would not be saved; "
-                "save the state_dict() of the parts and optimizers instead"
-            )
 
 
 def _moved(values, device):

@@ -70,7 +70,7 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
     case 9:
       return job_event::timer_fired{static_cast<job_timer>(below(random, 4)), below(random, 3)};
     case 10:
-    case 11: return job_event::demanded{static_cast<job_demand>(below(random, 4))};
+    case 11: return job_event::demanded{static_cast<job_demand>(below(random, 5))};
     case 12:
     case 13: return job_event::snapshot_taken{step};
     case 14: return job_event::snapshot_written{step, failure};
@@ -155,10 +155,12 @@ class driver {
   }
 
   void answer(const job_action::begin_step& a) {
+    if (!is_evaluation(a.step)) accumulates_ = a.accumulates;
     for_each_stage([&](auto s) { due_.push_back(job_event::stage_ended{a.step, s}); });
   }
   void answer(const job_action::add_up& a) { at_once_ = job_event::added_up{a.step}; }
   void answer(const job_action::apply_update& a) {
+    CHECK_FALSE(accumulates_);
     for_each_rank([&](auto) { due_.push_back(job_event::update_applied{a.step}); });
   }
   void answer(const job_action::finish_step& a) {
@@ -231,6 +233,7 @@ class driver {
   job_end how_ = job_end::failed;
   std::uint64_t steps_ = 0;
   std::uint64_t saved_ = 0;
+  bool accumulates_ = false;
   std::optional<std::uint64_t> copying_;
   std::uint64_t kept_;
   std::uint64_t copied_ = 0;
@@ -290,7 +293,7 @@ TEST_CASE("A job ends done after its steps, in whatever order its answers come, 
     if (options.on_request) {
       for (std::uint64_t i = 0; i < steps; ++i) {
         d.feed(job_event::demanded{job_demand::evaluate});
-        d.feed(job_event::demanded{job_demand::train});
+        d.feed(job_event::demanded{i % 3 == 1 ? job_demand::accumulate : job_demand::train});
         if (i % 2 == 0) d.feed(job_event::demanded{job_demand::save});
       }
       d.feed(job_event::demanded{job_demand::finish});

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t ms = 1'000'000;
 
 constexpr const char* timers[] = {"watch", "inquiry", "reports", "loss"};
-constexpr const char* demands[] = {"train", "evaluate", "save", "finish"};
+constexpr const char* demands[] = {"train", "accumulate", "evaluate", "save", "finish"};
 constexpr const char* ends[] = {"done", "interrupted", "bad_input", "failed", "node_lost"};
 constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost", "interrupted"};
 
@@ -128,7 +128,9 @@ std::string text_of(step_id s) {
 }
 std::string told(const std::string& text) { return text.empty() ? "" : ": " + text; }
 
-std::string line_of(const job_action::begin_step& a) { return "begin_step " + text_of(a.step); }
+std::string line_of(const job_action::begin_step& a) {
+  return "begin_step " + text_of(a.step) + (a.accumulates ? " accumulates" : "");
+}
 std::string line_of(const job_action::add_up& a) { return "add_up " + text_of(a.step); }
 std::string line_of(const job_action::apply_update& a) { return "apply_update " + text_of(a.step); }
 std::string line_of(const job_action::finish_step& a) { return "finish_step " + text_of(a.step); }

@@ -1,7 +1,9 @@
 /// Gradients of all kinds of weights equal those of a plain loop; invalid weights are errors.
+#include <filesystem>
 #include <functional>
 #include <map>
 
+#include "program.hpp"
 #include "small_model.hpp"
 
 #include <catch2/catch.hpp>
@@ -160,22 +162,124 @@ TEST_CASE("inputs and targets that require a gradient are treated as data") {
   CHECK_FALSE(all[0].inputs.grad().defined());
 }
 
-TEST_CASE("a parameter that is frozen or unfrozen after open is an error that names it") {
-  for (const bool from : {false, true}) {
-    auto options = small_options();
-    at::Tensor changing;
-    options.make_stage = [&](const stage_place& at) {
-      auto s = part_at(at);
-      if (at.index == 1) (changing = s.parameters[0].second).requires_grad_(from);
-      return s;
-    };
-    auto p = pipeline::open(job_of(), options).value();
-    CHECK(p->step(batch_of(0)).ok());
-    changing.requires_grad_(!from);
-    CHECK(p->eval(batch_of(0)).ok());
-    CHECK_THAT(p->step(batch_of(1)).message(),
-               Contains("stage 1, begin of step 2: parameter 'layers.2' was ") &&
-                   Contains(from ? "'layers.2' was frozen" : "'layers.2' was unfrozen"));
+TEST_CASE("parameters are frozen and unfrozen during the run as in a plain loop") {
+  // The frozen weight of each step.
+  const std::vector<std::optional<std::size_t>> frozen{2, {}, 0, 0, {}};
+  const auto freeze = [&](std::vector<at::Tensor>& weights, std::size_t step) {
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i].requires_grad_(frozen[step] != i);
+  };
+  const auto whole = layers_of(0, layers);
+  std::vector<at::Tensor> plain;
+  for (const auto& p : whole.parameters) plain.push_back(p.second);
+  std::vector<at::Tensor> momentum(plain.size());
+  std::vector<double> losses;
+  for (std::size_t step = 0; step < frozen.size(); ++step) {
+    freeze(plain, step);
+    const auto b = batch_of(step);
+    const auto xs = at::tensor_split(b.inputs, 5), ys = at::tensor_split(b.targets, 5);
+    double sum = 0;
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+      const auto l = square_loss(whole.forward(xs[i].clone()), ys[i].clone());
+      (l / 37.0).backward();
+      const auto count = static_cast<double>(xs[i].size(0));
+      sum += l.item<double>() / count * count;
+    }
+    losses.push_back(sum / 37.0);
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      if (frozen[step] == i) continue;
+      const auto& g = plain[i].grad();
+      momentum[i] = momentum[i].defined() ? momentum[i].mul(0.9).add(g) : g.clone();
+      plain[i].add_(momentum[i], -0.01);
+      plain[i].mutable_grad().reset();
+    }
+  }
+  for (const std::string policy : {"bfw", "zb_h1"}) {
+    for (const std::uint32_t stages : {1, 2, 4}) {
+      std::map<std::string, at::Tensor> learnt;
+      auto options = small_options();
+      options.make_stage = [&](const stage_place& at) {
+        auto s = part_at(at);
+        learnt.insert(s.parameters.begin(), s.parameters.end());
+        return s;
+      };
+      auto j = job_of("[dispatch]\npolicy = \"" + policy + "\"\n");
+      j.pipeline.stages = stages;
+      auto p = pipeline::open(j, options).value();
+      std::vector<at::Tensor> weights;
+      for (const auto& w : learnt) weights.push_back(w.second);
+      for (std::size_t step = 0; step < frozen.size(); ++step) {
+        freeze(weights, step);
+        CHECK(p->step(batch_of(step)).value().loss == losses[step]);
+      }
+      CHECK(p->finish().ok());
+      for (std::size_t i = 0; i < plain.size(); ++i) CHECK(at::equal(weights[i], plain[i]));
+    }
+  }
+}
+
+TEST_CASE("gradients accumulate over several steps") {
+  const auto half = [](const at::Tensor& output, const at::Tensor& target) {
+    return square_loss(output, target) / 2;
+  };
+  // Two steps of five microbatches each are one update of ten.
+  const auto whole = layers_of(0, layers);
+  std::vector<double> losses;
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    const auto b = batch_of(step);
+    const auto xs = at::tensor_split(b.inputs, 5), ys = at::tensor_split(b.targets, 5);
+    double sum = 0;
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+      const auto l = half(whole.forward(xs[i].clone()), ys[i].clone());
+      (l / 37.0).backward();
+      const auto count = static_cast<double>(xs[i].size(0));
+      sum += l.item<double>() / count * count;
+    }
+    losses.push_back(sum / 37.0);
+    if (step % 2 == 0) continue;
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, w] : whole.parameters) {
+      w.add_(w.grad(), -0.01);
+      w.mutable_grad().reset();
+    }
+  }
+  const rrfp::test::scratch_folder folder;
+  for (const std::string policy : {"bfw", "zb_h1", "one_f_one_b"}) {
+    for (const std::uint32_t stages : {1, 2, 4}) {
+      auto options = small_options();
+      options.loss = half;
+      options.lr = [](std::uint64_t) { return 0.01; };
+      std::map<std::string, at::Tensor> learnt;
+      options.make_stage = [&](const stage_place& at) {
+        auto s = part_at(at);
+        learnt.insert(s.parameters.begin(), s.parameters.end());
+        return s;
+      };
+      auto j = job_of("[dispatch]\npolicy = \"" + policy + "\"\n");
+      j.pipeline.stages = stages;
+      j.train.momentum = 0;
+      j.train.lr = 5;  // not that of options.lr
+      j.checkpoint.dir = folder / (policy + std::to_string(stages));
+      j.checkpoint.every = 3;
+      auto p = pipeline::open(j, options).value();
+      for (std::uint64_t step = 0; step < 6; ++step) {
+        const bool update = step % 2 == 1;
+        const auto r = p->step(batch_of(step), {.update = update}).value();
+        CHECK(r.step == step + 1);
+        CHECK(r.loss == losses[step]);
+        CHECK(r.lr == (update ? 0.01 : 0));
+        CHECK((r.gradient_norm > 0) == update);
+        CHECK(p->eval(batch_of(7)).ok());
+        if (!update)
+          CHECK(p->save().message() == "save(): expected a step that updates, got waiting gradients");
+      }
+      CHECK(p->steps() == 6);
+      CHECK(p->finish().ok());
+      for (const auto& [name, w] : whole.parameters) CHECK(at::equal(learnt.at(name), w));
+      // Step 3 did not update, so its save waited for step 4.
+      CHECK(std::filesystem::exists(j.checkpoint.dir + "/step-00000004/manifest.json"));
+      CHECK_FALSE(std::filesystem::exists(j.checkpoint.dir + "/step-00000003"));
+    }
   }
 }
 

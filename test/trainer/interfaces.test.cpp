@@ -1,5 +1,6 @@
 /// User-defined weather, transports, optimizers, devices and chunks.
 #include <atomic>
+#include <cmath>
 
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/schedule/policy.hpp>
@@ -75,30 +76,74 @@ TEST_CASE("a user-defined transport carries every tensor") {
 TEST_CASE("a user-defined optimizer updates the parameters of its stage") {
   class descent final : public compute::optimizer {
    public:
-    explicit descent(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
+    explicit descent(std::vector<compute::parameter> parameters)
+        : parameters_(std::move(parameters)) {}
     void step(double lr) override {
       const at::NoGradGuard no_grad;
-      for (auto& p : parameters_) p.add_(p.grad(), -lr);
+      for (auto& p : parameters_) p.value.add_(p.value.grad(), -lr);
     }
-    std::vector<std::string> state_names() const override { return {}; }
     std::vector<compute::optimizer_tensor> state() const override { return {}; }
-    void set_state(const std::vector<compute::optimizer_tensor>&) override {}
+    status set_state(const std::vector<compute::optimizer_tensor>&) override { return success(); }
 
    private:
-    std::vector<at::Tensor> parameters_;
+    std::vector<compute::parameter> parameters_;
   };
   auto options = small_options();
   std::atomic<int> made = 0;
-  options.make_optimizer = [&](std::vector<at::Tensor> parameters) {
+  options.make_optimizer = [&](const std::vector<compute::parameter>& parameters) {
     ++made;
-    CHECK(parameters.size() == 2);
-    return std::make_unique<descent>(std::move(parameters));
+    REQUIRE(parameters.size() == 2);
+    CHECK((parameters[0].name == "layers.0" || parameters[0].name == "layers.2"));
+    return std::make_unique<descent>(parameters);
   };
   const auto own = losses_of(options);
   CHECK(made == 2);
   const auto with_momentum = losses_of(small_options());
   CHECK(own[1] == with_momentum[1]);  // without momentum so far, its first step is the same
   CHECK(own[2] != with_momentum[2]);
+}
+
+TEST_CASE("the learning rate of a user's schedule") {
+  auto options = small_options();
+  options.lr = [](std::uint64_t step) { return 0.01 * static_cast<double>(step); };
+  {
+    auto p = pipeline::open(job_of(), options).value();
+    for (std::uint64_t step = 0; step < 3; ++step)
+      CHECK(p->step(batch_of(step)).value().lr == 0.01 * static_cast<double>(step + 1));
+  }
+  options.lr = [](std::uint64_t) { return std::nan(""); };
+  CHECK(pipeline::open(job_of(), options).value()->step(batch_of(0)).message() ==
+        "step 1: lr: expected a number, got nan");
+  options.lr = [](std::uint64_t) -> double { throw std::runtime_error("no rate"); };
+  CHECK_THAT(pipeline::open(job_of(), options).value()->step(batch_of(0)).message(),
+             Contains("lr threw: no rate"));
+}
+
+TEST_CASE("the state of a pipeline is read and set, the optimizer's included") {
+  auto j = job_of();
+  j.pipeline.stages = 4;
+  const auto plain = train_plainly(5, 4);
+  auto p = pipeline::open(j, small_options()).value();
+  CHECK(p->state_dict().value().size() == layers);  // no step, so no momentum
+  for (std::uint64_t step = 0; step < 2; ++step) CHECK(p->step(batch_of(step)).ok());
+  const auto state = p->state_dict().value();
+  CHECK(state.size() == 2 * layers);
+  CHECK(p->step(batch_of(7)).ok());
+  // Copies: the step has not changed them.
+  CHECK(p->load_state_dict(state).ok());
+  for (std::uint64_t step = 2; step < 4; ++step)
+    CHECK(p->step(batch_of(step)).value().loss == plain.losses[step]);
+  p->finish().value();
+  CHECK(p->state_dict().message() == "the training is over");
+  // With another number of stages.
+  j.pipeline.stages = 2;
+  p = pipeline::open(j, small_options()).value();
+  CHECK(p->load_state_dict(state).ok());
+  CHECK(p->steps() == 0);
+  CHECK(p->step(batch_of(2)).value().loss == plain.losses[2]);
+  auto less = state;
+  std::erase_if(less, [](const auto& t) { return t.name == "layers.3"; });
+  CHECK(p->load_state_dict(less).message() == "stage 1: the checkpoint lacks 'layers.3'");
 }
 
 TEST_CASE("a user-defined device computes instead of libtorch's threads") {
@@ -123,7 +168,7 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
     void join_tied(const at::Tensor&) override {}
     std::vector<compute::parameter_norm> squared_norms() override { return {}; }
     void apply(double, double) override {}
-    void end_evaluation() override {}
+    void end_without_update() override {}
     std::vector<compute::parameter_hash> hashes() const override { return {}; }
     std::int64_t held_bytes() const override { return 0; }
     std::int64_t peak_bytes() const override { return 0; }

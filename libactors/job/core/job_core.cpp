@@ -116,6 +116,7 @@ job_phase job_core::serve_next_demand() {
     demands_.pop_front();
     switch (wanted) {
       case job_demand::train: return begin(step_id{steps_done()});
+      case job_demand::accumulate: return begin(step_id{steps_done()}, true);
       case job_demand::evaluate: return begin(step_id{first_evaluation + evaluations_++});
       case job_demand::finish: finishing_ = true; [[fallthrough]];
       case job_demand::save:
@@ -126,10 +127,11 @@ job_phase job_core::serve_next_demand() {
   }
 }
 
-job_phase job_core::begin(step_id step) {
+job_phase job_core::begin(step_id step, bool accumulates) {
   step_ = step;
+  if (!is_evaluation(step)) accumulates_ = accumulates;
   stages_ended_.clear();
-  actions_.push_back(job_action::begin_step{step});
+  actions_.push_back(job_action::begin_step{step, accumulates});
   return job_phase::stepping;
 }
 
@@ -141,7 +143,7 @@ job_phase job_core::after(const job_event::stage_ended& e) {
 
 job_phase job_core::after(const job_event::added_up& e) {
   if (e.step != step_ || stages_ended_.size() < stage_count()) return phase_;
-  if (is_evaluation(step_)) return finish_step();
+  if (is_evaluation(step_) || accumulates_) return finish_step();
   updates_ = 0;
   actions_.push_back(job_action::apply_update{step_});
   return job_phase::updating;

@@ -9,9 +9,12 @@ namespace rrfp {
 
 bool job_core::is_save_due(std::uint64_t steps, bool last) const {
   if (!options_.saves || no_more_saves_ || steps == last_save_) return false;
+  if (accumulates_ && !leaving_ && !finishing_) return false;
   // After a loss: that checkpoint is good, and replacing it would lose it for a moment.
   if (steps <= last_saved_) return false;
-  return last || (options_.saves->every > 0 && steps % options_.saves->every == 0);
+  // A multiple may have passed while gradients accumulated.
+  const auto every = options_.saves->every;
+  return last || (every > 0 && steps / every > last_save_ / every);
 }
 
 job_phase job_core::begin_save() {

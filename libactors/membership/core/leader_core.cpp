@@ -184,7 +184,11 @@ std::string leader_core::take_piece(peer& p, const piece& m, bool passed_on) {
 std::string leader_core::take(peer& p, const goodbye&) {
   if (std::exchange(p.said_goodbye, true)) return {};
   if (phase_ == leader_phase::joining) return "left before the job began";
-  if (phase_ != leader_phase::leaving) send({p.id}, goodbye{});
+  if (phase_ != leader_phase::leaving) {
+    // First: the node may join its next job at this address at once.
+    common_.act(action::stop_listening{});
+    send({p.id}, goodbye{});
+  }
   common_.depart(p.node);
   // After this node's contributions, which others may not have received yet.
   send(members(&p), departed{p.node.value()});

@@ -188,7 +188,10 @@ struct session_setup {
   bool on_request = false;
   /// See stage_compute_config.
   bool recompute = false;
-  std::function<std::unique_ptr<compute::optimizer>(std::vector<at::Tensor>)> make_optimizer;
+  compute::optimizer_factory make_optimizer;
+  /// The learning rate of a step (from 1), in place of that of `train`. May be empty. Called on
+  /// node 0.
+  std::function<double(std::uint64_t step)> lr;
   /// Makes a rank's part of a chunk; `group`: the tensor-parallel ranks of its stage, null if
   /// alone.
   std::function<result<std::unique_ptr<compute::stage_module>>(
@@ -266,6 +269,8 @@ struct cluster {
   std::uint32_t epoch = 0;
 };
 
+using rank_work = std::function<void(const rank_address&, compute::rank_compute&)>;
+
 class session {
  public:
   /// Builds the part of the model hosted here and checks that the parts fit. Errors are errors of
@@ -293,10 +298,18 @@ class session {
   /// report contains `why`. Thread-safe, any number of times; no effect before and after run().
   void report(std::string why);
 
+  /// Calls `work` for each rank of this process, each on the thread of its device, and waits up to
+  /// `limit`. Between two steps only. Throws what `work` throws. Error: the run is over, or a rank
+  /// still works.
+  status for_each_rank(const rank_work& work, std::chrono::milliseconds limit);
+
   /// With on_request, on node 0: queues a step, evaluation or save. Thread-safe; also before run().
   void train();
+  /// A step whose gradients wait for those of the next train().
+  void accumulate();
   void evaluate();
-  /// Saves, unless no step was trained since the last save. Requires checkpoints.
+  /// Saves, unless no step was trained since the last save, or gradients wait for their update.
+  /// Requires checkpoints.
   void save();
   /// Ends run() with ending::done after the queue is empty.
   void finish();

@@ -45,6 +45,9 @@
 /// destructor waits run.hang_timeout_s for it (without limit if that is 0, and only briefly after a
 /// hang), calls on_note and detaches it; objects that the function uses must outlive it.
 ///
+/// requires_grad may change between two steps, alike on all replicas, except that of tied parameters:
+/// a frozen parameter stays as it is, and so does its state in the optimizer.
+///
 /// [train] applies: the learning rate goes from train.lr to train.lr_min along a cosine of
 /// train.steps steps and then stays there, and gradients are clipped to train.clip_norm. A
 /// parameter that no microbatch of a step uses has a gradient of zero, as after torch's
@@ -108,9 +111,12 @@ struct pipeline_options {
   /// tensor-parallel group, or ties parameters.
   std::function<result<std::unique_ptr<compute::stage_module>>(const stage_place&)> make_chunk;
 
-  /// Makes the optimizer of the parameters of a stage; empty: that of [train]. The learning rate is
-  /// always that of [train].
-  std::function<std::unique_ptr<compute::optimizer>(std::vector<at::Tensor>)> make_optimizer;
+  /// Makes the optimizer of the parameters of a stage, which have names to group them by; empty:
+  /// that of [train].
+  compute::optimizer_factory make_optimizer;
+  /// The learning rate of a step (from 1), which the optimizers get; empty: that of [train]. Called
+  /// in the leading process, from a thread of the pipeline.
+  std::function<double(std::uint64_t step)> lr;
   /// Makes the policy of a stage, instead of dispatch.policy (rrfp/schedule/policy.hpp).
   std::function<std::unique_ptr<policy>(stage_id)> make_policy;
   /// Bytes of a microbatch's slot on a stage, for dispatch.slot_bytes; empty: not counted.
@@ -152,6 +158,11 @@ struct step_options {
   /// make_chunk must pass its output to forward_input::keep_output; make_compute cannot provide
   /// any.
   bool return_outputs = false;
+  /// False: the gradients of this step() wait, and the next ones are added to them, until a step()
+  /// that updates the parameters by their sum. Divide the loss where you want their mean. The step
+  /// counts like any other, but has no learning rate and no gradient norm. What waits is lost if
+  /// the training ends.
+  bool update = true;
 };
 
 struct step_result {
@@ -203,8 +214,18 @@ class pipeline {
   /// Whether this process is node 0, which reports for all.
   bool leads() const;
 
+  /// Copies of the parameters, the buffers and the optimizer's state of the parts in this process,
+  /// in host memory, under the names of checkpoints. With several replicas, those of the first one
+  /// here.
+  result<std::vector<compute::named_tensor>> state_dict();
+  /// Sets the state of the parts in this process; other tensors in `state` are ignored. steps(), to
+  /// which random numbers and the learning rate belong, does not change. Error: a tensor is missing
+  /// or has another shape; the state is then partly set.
+  status load_state_dict(std::vector<compute::named_tensor> state);
+
   /// Saves now, unless this state is already saved. Returns at once: the next step begins after the
-  /// state is copied, and on_checkpoint gets the outcome. Error: no checkpoint.dir.
+  /// state is copied, and on_checkpoint gets the outcome. Error: no checkpoint.dir, or gradients
+  /// wait for their update. (Saves that are due by checkpoint.every wait for it.)
   status save();
   /// Ends the training on all processes: saves unsaved state if there is a checkpoint.dir, and
   /// leaves the job. The summary is complete on node 0. After an interrupt() that completed and

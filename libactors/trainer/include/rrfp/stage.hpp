@@ -38,7 +38,7 @@ struct stage_place {
 /// changes (as batch norm does) and other generators would see the microbatches in the order in
 /// which they happen to run; with forwards_in_order these see them in order.
 struct stage {
-  /// All leaves that forward() uses and that require a gradient; that must not change after open().
+  /// All leaves that forward() uses and that ever require a gradient.
   /// They must be float, under names that no other part of the model has. Checkpoints use the
   /// names: if they do not depend on the number of stages, training can resume with another number.
   std::vector<std::pair<std::string, at::Tensor>> parameters;

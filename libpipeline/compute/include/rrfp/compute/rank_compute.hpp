@@ -42,11 +42,13 @@ enum class tied_copies : std::uint8_t { left_out, included };
 
 /// An evaluation has the same tasks as a training step, so the same scheduling, limits and
 /// monitoring apply, but its B and W compute nothing.
-enum class step_purpose : std::uint8_t { training, evaluation };
+///
+/// A step of accumulation computes gradients, which the next training step adds to its own.
+enum class step_purpose : std::uint8_t { training, evaluation, accumulation };
 
 /// Sequence of calls in a step: begin_step, run for every launch of the stage core, gradients()
 /// summed over the replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms,
-/// apply. In an evaluation: begin_step, run for every launch, losses, end_evaluation. Not
+/// apply. Without an update: begin_step, run for every launch, losses, end_without_update. Not
 /// thread-safe, except held_bytes() and peak_bytes().
 class rank_compute {
  public:
@@ -76,7 +78,8 @@ class rank_compute {
   virtual std::vector<parameter_norm> squared_norms() = 0;
   /// Multiplies the gradients by `scale` and updates the parameters; 0: the update is skipped.
   virtual void apply(double scale, double lr) = 0;
-  virtual void end_evaluation() = 0;
+  /// Ends an evaluation, or a step of accumulation, whose gradients stay.
+  virtual void end_without_update() = 0;
   virtual std::vector<parameter_hash> hashes() const = 0;
 
   /// The state that a run needs to resume; empty on an emulated device. Call between steps. The

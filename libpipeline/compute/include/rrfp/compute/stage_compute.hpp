@@ -21,6 +21,9 @@
 ///   stages, squared_norms -> (job: clip_gradients over all ranks) -> apply.
 /// abort_step ends an abandoned step.
 ///
+/// requires_grad of parameters is read at the begin of each training step: one that is frozen then
+/// gets no gradient, and its state in the optimizer stays. That of tied parameters must not change.
+///
 /// On a device with streams, run() returns once the work is enqueued in the current stream.
 /// Functions that read numbers (losses, norms, hashes) wait for the stream.
 ///
@@ -79,8 +82,8 @@ struct stage_compute_config {
   /// Keeps only the input of a microbatch between F and B; B runs the forward again (Chen et al.,
   /// 2016). The bits are the same.
   bool recompute = false;
-  /// Creates the optimizer of the trained parameters; empty: train.optimizer selects it.
-  std::function<std::unique_ptr<optimizer>(std::vector<at::Tensor>)> make_optimizer = {};
+  /// Empty: train.optimizer selects it.
+  optimizer_factory make_optimizer = {};
   /// The device of the model, its gradients, the optimizer state, and the inputs and outputs of
   /// run().
   at::Device device{at::kCPU};
@@ -111,11 +114,11 @@ class stage_compute final : public rank_compute {
   at::Tensor run(const launch& l, at::Tensor input) override;
   void fail_input(const std::string& input, const std::string& why) const override;
 
+  bool forwards_in_order() const override;
+
   /// Losses of the microbatches of this step whose F on the last virtual stage is done, in the
   /// order of their numbers. Empty on other stages. Valid until the next begin_step. Throws
   /// compute_error if a loss that was still on the device is not finite.
-  bool forwards_in_order() const override;
-
   std::vector<microbatch_loss> losses() const override;
 
   /// The gradients of all parameters of this rank, copies included, in model order. The caller sums
@@ -139,8 +142,7 @@ class stage_compute final : public rank_compute {
   /// learning rate `lr` and frees the gradients. Throws compute_error.
   void apply(double scale, double lr) override;
 
-  /// Ends an evaluation without any change. Call after every microbatch is folded.
-  void end_evaluation() override;
+  void end_without_update() override;
 
   /// Abandons the step: frees saved activations and gradients; the weights stay unchanged.
   void abort_step();

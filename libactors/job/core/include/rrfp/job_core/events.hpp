@@ -58,7 +58,8 @@ constexpr job_end end_of(error_kind kind) {
   return job_end::failed;
 }
 
-enum class job_demand : std::uint8_t { train, evaluate, save, finish };
+/// `accumulate`: a step whose gradients wait for those of the next one that trains.
+enum class job_demand : std::uint8_t { train, accumulate, evaluate, save, finish };
 
 enum class job_timer : std::uint8_t {
   watch,    ///< the next tick is due
@@ -158,9 +159,11 @@ namespace job_action {
 /// On all ranks: take the state of the first step from the copies. Answer with state_restored, one
 /// for each rank.
 struct restore_state {};
-/// On all stages; answer with stage_ended, one for each stage. The id tells whether it trains.
+/// On all stages; answer with stage_ended, one for each stage. The id tells whether it is an
+/// evaluation.
 struct begin_step {
   step_id step;
+  bool accumulates = false;  ///< its gradients wait for those of the next step
 };
 /// Add up the stages' results; answer at once with added_up or failed.
 struct add_up {

@@ -4,7 +4,8 @@
 ///   created -> stepping -> updating -> stepping ... -> hashing_weights -> ended
 ///
 /// An evaluation has no update: its batches run between two steps. With on_request, the job waits
-/// in phase idle for the next demand between two steps, without a limit.
+/// in phase idle for the next demand between two steps, without a limit; and a demanded step may
+/// leave its gradients to the next one, without an update and a save between them.
 ///
 /// Between two steps the job may save: updating -> waiting_to_save, while an earlier save is still
 /// being written -> copying -> stepping; the rest of the save runs in the background. At the end
@@ -151,7 +152,7 @@ class job_core {
   job_phase begin_next_step();
   /// Starts the oldest demand, or waits for one.
   job_phase serve_next_demand();
-  job_phase begin(step_id step);
+  job_phase begin(step_id step, bool accumulates = false);
   job_phase finish_step();
   /// After a step: saves if a save is due, and continues.
   job_phase continue_run();
@@ -195,6 +196,7 @@ class job_core {
   std::uint64_t evaluations_ = 0;   ///< begun, one for each batch
   std::uint32_t batches_left_ = 0;  ///< of the evaluation that is due
   step_id step_;                    ///< the running one, or the last
+  bool accumulates_ = false;        ///< gradients wait for their update, or will after the step
   std::set<stage_key> stages_ended_;
   std::uint32_t updates_ = 0;
   std::set<rank_key> hashed_;
