@@ -297,9 +297,9 @@ class session::impl {
       std::unique_ptr<work_queue> planning;
       if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
       job = spawn_detached<job_actor>(
-          system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(), setup_.checkpoint,
-                            context->copies ? setup_.recovery : std::nullopt, context,
-                            plan_of_steps(), setup_.expected, std::move(planning),
+          system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
+                            setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+                            context, plan_of_steps(), setup_.expected, std::move(planning),
                             setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
                             setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
                             [&](run_result r) { job_over.set_value(std::move(r)); }});

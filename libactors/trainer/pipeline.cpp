@@ -417,7 +417,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   std::uint64_t steps_ = 0;
   std::uint64_t evaluations_ = 0;
   bool accumulates_ = false;  ///< gradients wait for their update
-  bool has_first_ = true;  ///< the first part of the model, or a copy of it, is here
+  bool has_first_ = true;     ///< the first part of the model, or a copy of it, is here
   bool has_last_ = true;
   bool is_finished_ = false;
 

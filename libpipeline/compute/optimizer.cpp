@@ -100,8 +100,7 @@ class sgd final : public torch_optimizer<torch::optim::SGD> {
   status set_state(const std::vector<optimizer_tensor>& state) override {
     torch_.state().clear();
     for (const auto& t : state)
-      if (t.name == "momentum")
-        make<parameter_state>(t.parameter).momentum_buffer(copy_for(t));
+      if (t.name == "momentum") make<parameter_state>(t.parameter).momentum_buffer(copy_for(t));
     return success();
   }
 };

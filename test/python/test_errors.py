@@ -100,8 +100,6 @@ def test_wrong_options_name_the_key():
     assert raised.value.kind == "bad_input" and raised.value.exit_code == 2
     with pytest.raises(rrfp.Error, match="pipeline.microbatches"):
         rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=0)
-    with pytest.raises(ValueError, match="checkpoint.dir"):
-        rrfp.Pipeline(mlp(2), loss_fn, optimizer=adam, settings={"checkpoint.dir": "x"})
     with pytest.raises(ValueError, match="pipeline.replicas.*expected 1"):
         rrfp.Pipeline(mlp(2), loss_fn, settings={"pipeline.replicas": 2})
     with pytest.raises(ValueError, match="n_stages: expected 2"):

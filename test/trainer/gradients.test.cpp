@@ -271,7 +271,8 @@ TEST_CASE("gradients accumulate over several steps") {
         CHECK((r.gradient_norm > 0) == update);
         CHECK(p->eval(batch_of(7)).ok());
         if (!update)
-          CHECK(p->save().message() == "save(): expected a step that updates, got waiting gradients");
+          CHECK(p->save().message() ==
+                "save(): expected a step that updates, got waiting gradients");
       }
       CHECK(p->steps() == 6);
       CHECK(p->finish().ok());

@@ -45,8 +45,8 @@
 /// destructor waits run.hang_timeout_s for it (without limit if that is 0, and only briefly after a
 /// hang), calls on_note and detaches it; objects that the function uses must outlive it.
 ///
-/// requires_grad may change between two steps, alike on all replicas, except that of tied parameters:
-/// a frozen parameter stays as it is, and so does its state in the optimizer.
+/// requires_grad may change between two steps, alike on all replicas, except that of tied
+/// parameters: a frozen parameter stays as it is, and so does its state in the optimizer.
 ///
 /// [train] applies: the learning rate goes from train.lr to train.lr_min along a cosine of
 /// train.steps steps and then stays there, and gradients are clipped to train.clip_norm. A
