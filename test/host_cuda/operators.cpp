@@ -13,6 +13,7 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -108,10 +109,51 @@ bool has_only_tensors(const c10::FunctionSchema& schema) {
   return true;
 }
 
+/// aten::_thnn_fused_lstm_cell, which libtorch has for devices alone: the gates are [rows, 4 x
+/// width], in the order input, forget, cell, output.
+Stack lstm_cell(const Stack& in) {
+  const auto& cx = in[2].toTensor();
+  auto gates = in[0].toTensor() + in[1].toTensor();
+  for (const std::size_t bias : {3, 4})
+    if (in[bias].isTensor() && in[bias].toTensor().defined()) gates += in[bias].toTensor();
+  const auto g = gates.chunk(4, 1);
+  g[0].sigmoid_();
+  g[1].sigmoid_();
+  g[2].tanh_();
+  g[3].sigmoid_();
+  const auto cy = g[1] * cx + g[0] * g[2];
+  return {g[3] * cy.tanh(), cy, gates};
+}
+
+/// aten::_thnn_fused_lstm_cell_backward_impl; `gates` are those that lstm_cell() returned.
+Stack lstm_cell_backward(const Stack& in) {
+  const auto given = [&](std::size_t i) { return in[i].isTensor() && in[i].toTensor().defined(); };
+  const auto& cx = in[2].toTensor();
+  const auto& gates = in[4].toTensor();
+  const auto g = gates.chunk(4, 1);
+  const auto cell = in[3].toTensor().tanh();
+  const auto of_hy = given(0) ? in[0].toTensor() : at::zeros_like(cx);
+  const auto of_cy =
+      of_hy * g[3] * (1 - cell * cell) + (given(1) ? in[1].toTensor() : at::zeros_like(cx));
+  const auto sigmoid = [](const at::Tensor& gradient, const at::Tensor& y) {
+    return gradient * y * (1 - y);
+  };
+  const auto of_gates = at::cat({sigmoid(of_cy * g[2], g[0]), sigmoid(of_cy * cx, g[1]),
+                                 of_cy * g[0] * (1 - g[2] * g[2]), sigmoid(of_hy * cell, g[3])},
+                                1);
+  return {of_gates, of_cy * g[1], in[5].toBool() ? of_gates.sum(0) : at::Tensor{}};
+}
+
 /// Runs `op` on CPU tensors, on this thread.
 void call(const c10::OperatorHandle& op, Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  op.callBoxed(stack);
+  const auto& name = op.operator_name();
+  if (name == c10::OperatorName{"aten::_thnn_fused_lstm_cell", ""})
+    stack = lstm_cell(stack);
+  else if (name == c10::OperatorName{"aten::_thnn_fused_lstm_cell_backward_impl", ""})
+    stack = lstm_cell_backward(stack);
+  else
+    op.callBoxed(stack);
 }
 
 /// Runs on a stream's thread, which has no caller to report an error to.
