@@ -145,7 +145,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (trains) accumulates_ = purpose == step_purpose::accumulation;
     auto done = result_of(summary, data_->finish_step(id));
     if (options_.on_step) hooks_->call("on_step", [&] { options_.on_step(summary); });
-    done.hook_failure = report_hook_failures();
+    done.hook_failure = report_failures();
     return done;
   }
 
@@ -167,20 +167,18 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       std::mutex turn;
       std::map<std::pair<std::string, std::int64_t>, compute::named_tensor> by_place;
     };
-    // Shared, because a rank that hangs may come later.
     const auto all = std::make_shared<gathered>();
-    const auto done = session_->for_each_rank(
-        [all](const actors::rank_address&, compute::rank_compute& c) {
-          auto mine = c.snapshot(compute::tied_copies::included);
-          const std::lock_guard lock{all->turn};
-          for (auto& t : mine) {
-            const std::pair place{t.name, t.part ? t.part->offset : 0};
-            if (all->by_place.contains(place)) continue;
-            t.value = t.value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-            all->by_place.emplace(place, std::move(t));
-          }
-        },
-        patience(job_));
+    const auto done = for_each_compute([all](auto& c) {
+      auto mine = c.snapshot(compute::tied_copies::included);
+      const std::lock_guard lock{all->turn};
+      for (auto& t : mine) {
+        const std::pair place{t.name, t.part ? t.part->offset : 0};
+        if (all->by_place.contains(place)) continue;
+        t.value = t.value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+        all->by_place.emplace(place, std::move(t));
+      }
+      return success();
+    });
     if (!done) return done.failure();
     std::vector<compute::named_tensor> state;
     for (auto& [place, t] : all->by_place) state.push_back(std::move(t));
@@ -189,21 +187,11 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
 
   status load_state_dict(std::vector<compute::named_tensor> state) {
     if (is_over()) return failure();
-    struct refusals {
-      std::mutex turn;
-      status first = success();
-    };
-    const auto refused = std::make_shared<refusals>();
-    const auto done = session_->for_each_rank(
-        [refused, state = std::move(state)](const actors::rank_address& at,
-                                            compute::rank_compute& c) {
-          const auto taken = c.restore(state);
-          const std::lock_guard lock{refused->turn};
-          if (!taken && refused->first.ok())
-            refused->first = within(fmt::format("stage {}", at.stage.value()), taken.failure());
-        },
-        patience(job_));
-    return done ? refused->first : done;
+    const auto shared =
+        std::make_shared<const std::vector<compute::named_tensor>>(std::move(state));
+    // All ranks look before the first one changes.
+    auto fits = for_each_compute([shared](auto& c) { return c.fits(*shared); });
+    return fits ? for_each_compute([shared](auto& c) { return c.restore(*shared); }) : fits;
   }
 
   status save() {
@@ -224,14 +212,37 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     }
     if (ended_.how != actors::ending::done && !ended_.nothing_lost) return failure();
     if (wait_for_rest() && members_) members_->leave();
-    report_hook_failures();
-    return ended_.summary;
+    report_failures();
+    const std::lock_guard lock{mutex_};
+    if (!ended_.summary.last_checkpoint_failed) return ended_.summary;
+    return error{
+        failed_save_.empty() ? "the last state was not saved, as node 0 reports" : failed_save_,
+        error_kind::failed};
   }
 
   void interrupt() { session_->interrupt(); }
   void report(std::string why) { session_->report(std::move(why)); }
 
  private:
+  /// Calls `work(compute)` for each rank here, between steps. Returns the first failure.
+  status for_each_compute(std::function<status(compute::rank_compute&)> work) {
+    struct outcome {
+      std::mutex turn;
+      status first = success();
+    };
+    // Shared, because a rank that hangs may come later.
+    const auto all = std::make_shared<outcome>();
+    const auto done = session_->for_each_rank(
+        [all, work = std::move(work)](const actors::rank_address& at, compute::rank_compute& c) {
+          const auto one = work(c);
+          const std::lock_guard lock{all->turn};
+          if (!one && all->first.ok())
+            all->first = within(fmt::format("stage {}", at.stage.value()), one.failure());
+        },
+        patience(job_));
+    return done ? all->first : done;
+  }
+
   /// Waits until nothing runs any more, up to a limit. False if something has not returned.
   bool wait_for_rest() {
     std::unique_lock lock{mutex_};
@@ -302,11 +313,16 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
       return job::blame(job_, "dispatch.slot_bytes",
                         "expected pipeline_options::slot_bytes to be set, got none");
     setup.trace = options_.trace;
-    // On their own thread, because a hook that blocks must not block the job.
-    if (options_.on_checkpoint)
-      setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
+    // Hooks have a thread of their own, because one that blocks must not block the job.
+    setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
+      if (!r.failure.empty()) {
+        const std::lock_guard lock{mutex_};
+        failed_save_ = fmt::format("checkpoint of step {} not saved: {}", r.step, r.failure);
+        notes_.push_back(failed_save_);
+      }
+      if (options_.on_checkpoint)
         hooks_->post("on_checkpoint", [this, r] { options_.on_checkpoint(r); });
-      };
+    };
     setup.on_report = [this](const std::string& text) {
       hooks_->post("on_report", [this, text] { options_.on_report(text); });
     };
@@ -330,8 +346,14 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     return success();
   }
 
-  /// Notes and returns what hooks threw since the last call.
-  std::string report_hook_failures() {
+  /// Notes failed saves and what hooks threw since the last call, and returns the latter.
+  std::string report_failures() {
+    std::vector<std::string> notes;
+    {
+      const std::lock_guard lock{mutex_};
+      notes.swap(notes_);
+    }
+    for (const auto& line : notes) note(line);
     auto failures = hooks_->take_failures();
     if (!failures.empty()) note(failures);
     return failures;
@@ -425,8 +447,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   std::condition_variable changed_;
   std::map<pass_name, actors::step_summary> summaries_;
   bool over_ = false;
-  actors::run_result ended_;  ///< once over_
-  bool is_at_rest_ = false;   ///< over_, and nothing runs any more
+  actors::run_result ended_;        ///< once over_
+  bool is_at_rest_ = false;         ///< over_, and nothing runs any more
+  std::string failed_save_;         ///< the last one
+  std::vector<std::string> notes_;  ///< for on_note
   std::unique_ptr<hook_thread> hooks_;
 };
 

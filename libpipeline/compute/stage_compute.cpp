@@ -294,35 +294,40 @@ std::vector<named_tensor> stage_compute::snapshot(tied_copies copies) const {
   return all;
 }
 
-status stage_compute::restore(std::span<const named_tensor> state) {
-  auto& s = *impl_;
-  RRFP_CHECK(!s.step_, "a restore in the middle of a step");
+/// Values of `state` for this rank.
+struct stage_compute::impl::matching {
+  std::vector<std::pair<at::Tensor, at::Tensor>> values;  ///< the rank's tensor, its value
+  std::optional<std::pair<double, std::int64_t>> scale;   ///< and good steps
+  std::vector<optimizer_tensor> optimizer;
+};
+
+result<stage_compute::impl::matching> stage_compute::impl::match(
+    std::span<const named_tensor> state) const {
   pieces_by_name by_name;
   for (const auto& t : state) by_name[t.name].push_back(&t);
-  const at::NoGradGuard no_grad;
-  for (const auto& t : s.parameters_) {
+  matching all;
+  for (const auto& t : parameters_) {
     auto value = find(by_name, t.p.name, t.p.value, t.p.part);
     if (!value) return value.failure();
-    t.p.value.copy_(*value);
+    all.values.emplace_back(t.p.value, std::move(*value));
   }
-  for (const auto& chunk : s.chunks_)
+  for (const auto& chunk : chunks_)
     for (const auto& b : chunk.module->buffers()) {
       auto value = find(by_name, b.name, b.value, std::nullopt);
       if (!value) return value.failure();
-      b.value.copy_(*value);
+      all.values.emplace_back(b.value, std::move(*value));
     }
   // A training may begin to scale its loss later.
-  if (s.scaler_.is_on() && by_name.contains(scale_name)) {
+  if (scaler_.is_on() && by_name.contains(scale_name)) {
     const auto scale = find(by_name, scale_name, at::empty({}, at::kDouble), std::nullopt);
     if (!scale) return scale.failure();
     const auto steps = find(by_name, good_steps_name, at::empty({}, at::kLong), std::nullopt);
     if (!steps) return steps.failure();
-    s.scaler_.restore(scale->item<double>(), steps->item<std::int64_t>());
+    all.scale.emplace(scale->item<double>(), steps->item<std::int64_t>());
   }
   const auto states = states_by_parameter(by_name);
-  std::vector<optimizer_tensor> found;
-  for (std::size_t i = 0; i < s.parameters_.size(); ++i) {
-    const auto& p = s.parameters_[i].p;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& p = parameters_[i].p;
     const auto of_parameter = states.find(p.name);
     if (of_parameter == states.end()) continue;
     for (const auto& its_name : of_parameter->second) {
@@ -330,15 +335,31 @@ status stage_compute::restore(std::span<const named_tensor> state) {
       const auto& saved = *by_name.at(name).front();
       const auto whole = p.part ? at::IntArrayRef(p.part->whole) : p.value.sizes();
       if (!saved.part && !saved.value.sizes().equals(whole)) {
-        found.push_back({i, its_name, saved.value});
+        all.optimizer.push_back({i, its_name, saved.value});
         continue;
       }
       auto value = find(by_name, name, p.value.detach().to(saved.value.scalar_type()), p.part);
       if (!value) return value.failure();
-      found.push_back({i, its_name, *value});
+      all.optimizer.push_back({i, its_name, std::move(*value)});
     }
   }
-  if (auto taken = s.optimizer_->set_state(found); !taken)
+  return all;
+}
+
+status stage_compute::fits(std::span<const named_tensor> state) const {
+  const auto found = impl_->match(state);
+  return found ? success() : found.failure();
+}
+
+status stage_compute::restore(std::span<const named_tensor> state) {
+  auto& s = *impl_;
+  RRFP_CHECK(!s.step_, "a restore in the middle of a step");
+  const auto found = s.match(state);
+  if (!found) return found.failure();
+  const at::NoGradGuard no_grad;
+  for (const auto& [mine, value] : found->values) mine.copy_(value);
+  if (found->scale) s.scaler_.restore(found->scale->first, found->scale->second);
+  if (auto taken = s.optimizer_->set_state(found->optimizer); !taken)
     return within("the optimizer's state", taken.failure());
   return success();
 }

@@ -75,6 +75,9 @@ class stage_compute::impl {
   void end_without_update();
   void abort_step();
   void join_local_tie();
+  /// What restore() would set. Error: a tensor is missing or does not fit.
+  struct matching;
+  result<matching> match(std::span<const named_tensor> state) const;
   /// Divides the gradients by the factor of the loss.
   void unscale();
   void require_folded() const;

@@ -139,8 +139,8 @@ struct pipeline_options {
   /// after report(). Empty: stderr.
   std::function<void(const std::string&)> on_report;
   /// Called with one line for each note to the user: the checkpoint that it resumes from, those
-  /// that it skipped, a hook that threw. Called on the thread that calls the pipeline. Empty:
-  /// stderr.
+  /// that it skipped, a failed save, a hook that threw. Called on the thread that calls the
+  /// pipeline. Empty: stderr.
   std::function<void(const std::string&)> on_note;
   /// Records the tasks of the run; may be null. Must outlive the pipeline.
   actors::trace_recorder* trace = nullptr;
@@ -220,7 +220,7 @@ class pipeline {
   result<std::vector<compute::named_tensor>> state_dict();
   /// Sets the state of the parts in this process; other tensors in `state` are ignored. steps(), to
   /// which random numbers and the learning rate belong, does not change. Error: a tensor is missing
-  /// or has another shape; the state is then partly set.
+  /// or has another shape; nothing is set then.
   status load_state_dict(std::vector<compute::named_tensor> state);
 
   /// Saves now, unless this state is already saved. Returns at once: the next step begins after the
@@ -229,7 +229,8 @@ class pipeline {
   status save();
   /// Ends the training on all processes: saves unsaved state if there is a checkpoint.dir, and
   /// leaves the job. The summary is complete on node 0. After an interrupt() that completed and
-  /// saved the running step, it returns the summary, too, but without weights_xxh64.
+  /// saved the running step, it returns the summary, too, but without weights_xxh64. Error: the
+  /// training failed, or its last state could not be saved.
   result<actors::run_summary> finish();
   /// Ends the training; from any thread, but not from a signal handler. With a checkpoint.dir the
   /// first call completes and saves the running step.

@@ -88,6 +88,8 @@ class rank_compute {
     return {};
   }
   virtual status restore(std::span<const named_tensor>) { return success(); }
+  /// The error that restore() would return.
+  virtual status fits(std::span<const named_tensor>) const { return success(); }
 
   /// Bytes held by launches, now and at the peak of the current step.
   virtual std::int64_t held_bytes() const = 0;

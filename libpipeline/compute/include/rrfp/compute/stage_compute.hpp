@@ -158,9 +158,10 @@ class stage_compute final : public rank_compute {
   std::vector<named_tensor> snapshot(tied_copies copies = tied_copies::left_out) const override;
   /// Copies what this rank needs, copies of tied parameters included, from `state`: the snapshots
   /// of all ranks of all stages, possibly with other numbers of stages and ranks. Other entries are
-  /// ignored. Error: a tensor or a part of it is missing, or has another shape or type; the state
-  /// is then partly restored.
+  /// ignored. Error: a tensor or a part of it is missing, or has another shape or type; nothing is
+  /// changed then.
   status restore(std::span<const named_tensor> state) override;
+  status fits(std::span<const named_tensor> state) const override;
 
   /// Memory of this stage's launches: activations and temporaries, without weights, their gradients
   /// and the optimizer state. The peak is that of the current step.
