@@ -1,0 +1,206 @@
+"""What programs do around step(): freezing, accumulation, schedules, averages, checkpoints, progress."""
+
+import io
+
+import pytest
+import rrfp
+import torch
+from models import adam, equal, mlp, rows, twin
+
+loss_fn = torch.nn.functional.mse_loss
+N = 6
+JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}
+
+
+def no_notes(line):
+    pass
+
+
+class PlainLoop:
+    """The same without a pipeline."""
+
+    def __init__(self, parts, optimizer=adam):
+        self.parts = parts
+        self.optimizers = [optimizer(Named(part, i)) for i, part in enumerate(parts)]
+
+    def step(self, x, y, update=True):
+        losses = []
+        for value, target in zip(x.tensor_split(N), y.tensor_split(N)):
+            for part in self.parts:
+                value = part(value)
+            loss = loss_fn(value, target)
+            (loss / N).backward()
+            losses.append(loss.item())
+        for o in self.optimizers if update else ():
+            o.step()
+            o.zero_grad()
+        return losses
+
+
+class Named(list):
+    """The parameters of a part as the pipeline gives them to an optimizer's function."""
+
+    def __init__(self, part, index):
+        super().__init__(part.parameters())
+        self.names = [f"{index}.{name}" for name, _ in part.named_parameters()]
+
+    def named(self):
+        return list(zip(self.names, self))
+
+
+def open_pipeline(parts, optimizer=adam, **options):
+    options.setdefault("settings", JITTER)
+    return rrfp.Pipeline(parts, loss_fn, n_microbatches=N, optimizer=optimizer, on_note=no_notes, **options)
+
+
+def step_of(pipe, x, y, **options):
+    losses = []
+    pipe.step(x, target=y, losses=losses, **options)
+    return [loss.item() for loss in losses]
+
+
+@pytest.mark.parametrize("policy", ["bfw", "zb_h1"])
+def test_parameters_are_frozen_and_thawed_between_steps(policy):
+    def freeze(parts, step):
+        parts[0].requires_grad_(not 2 <= step < 4)
+        parts[1][0][0].bias.requires_grad_(step < 3)
+
+    parts = mlp(2)
+    plain = PlainLoop(twin(parts))
+    with open_pipeline(parts, policy=policy) as pipe:
+        for step in range(6):
+            freeze(parts, step)
+            freeze(plain.parts, step)
+            before = twin(parts)
+            assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+            assert equal(parts[:1], before[:1]) == (2 <= step < 4)
+    assert equal(parts, plain.parts)
+
+
+def test_gradients_accumulate_over_steps():
+    parts = mlp(4)
+    plain = PlainLoop(twin(parts))
+    with open_pipeline(parts) as pipe:
+        for step in range(6):
+            update = step % 3 == 2
+            before = twin(parts)
+            assert step_of(pipe, *rows(step), update=update) == plain.step(*rows(step), update=update)
+            assert equal(parts, before) != update
+            assert pipe.eval(rows(9)[0], target=rows(9)[1]) is not None  # gradients wait
+        assert pipe.steps == 6
+    assert equal(parts, plain.parts)
+
+
+def test_groups_of_parameters_have_names():
+    seen = []
+
+    def optimizer(params):
+        seen.extend(name for name, _ in params.named())
+        biases = [p for name, p in params.named() if name.endswith("bias")]
+        others = [p for name, p in params.named() if not name.endswith("bias")]
+        return torch.optim.AdamW(
+            [{"params": biases, "weight_decay": 0.0}, {"params": others, "weight_decay": 0.3}], 1e-2
+        )
+
+    parts = mlp(2)
+    plain = PlainLoop(twin(parts), optimizer)
+    expected, seen[:] = list(seen), []
+    with open_pipeline(parts, optimizer) as pipe:
+        assert sorted(seen) == sorted(expected)
+        for step in range(3):
+            assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+    assert equal(parts, plain.parts)
+
+
+def test_schedules_of_the_rate_and_averages_of_weights():
+    def around(parts, optimizers):
+        schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda step: 0.5**step) for o in optimizers]
+        averages = [torch.optim.swa_utils.AveragedModel(part) for part in parts]
+
+        def after_step():
+            for schedule in schedules:
+                schedule.step()
+            for average, part in zip(averages, parts):
+                average.update_parameters(part)
+
+        return averages, after_step
+
+    parts = mlp(2)
+    plain = PlainLoop(twin(parts))
+    plain_averages, after_plain_step = around(plain.parts, plain.optimizers)
+    with open_pipeline(parts) as pipe:
+        averages, after_step = around([pipe.stages[i] for i in range(2)], pipe.optimizers)
+        for step in range(4):
+            assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+            after_step()
+            after_plain_step()
+    assert equal(parts, plain.parts)
+    assert equal(averages, plain_averages)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        adam,
+        lambda params: torch.optim.SGD(params, 0.1, momentum=0.9),
+        lambda params: torch.optim.SGD(params, 0.1),
+        lambda params: torch.optim.ASGD(params, 0.1),
+    ],
+    ids=["AdamW", "SGD with momentum", "SGD", "ASGD"],
+)
+def test_a_training_resumes_with_the_optimizer_of_the_program(tmp_path, optimizer):
+    plain = PlainLoop(mlp(2), optimizer)
+    settings = {**JITTER, "checkpoint.dir": str(tmp_path)}
+    for begin in (0, 3):
+        parts = mlp(2)
+        with open_pipeline(parts, optimizer, settings=settings) as pipe:
+            assert pipe.steps == begin
+            for step in range(begin, begin + 3):
+                assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+    assert equal(parts, plain.parts)
+
+
+def test_an_optimizer_whose_state_cannot_be_saved_says_so(tmp_path):
+    class Odd(torch.optim.SGD):
+        def step(self):
+            super().step()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p]["history"] = ["a list"]
+
+    settings = {"checkpoint.dir": str(tmp_path)}
+    pipe = open_pipeline(mlp(2), lambda params: Odd(params, 0.1), settings=settings)
+    step_of(pipe, *rows(0))
+    with pytest.raises(rrfp.Error, match="the state 'history' of the optimizer: expected a tensor or a number"):
+        pipe.save()
+        pipe.finish()
+
+
+def test_the_state_moves_to_another_pipeline():
+    plain = PlainLoop(mlp(2))
+    with open_pipeline(mlp(2)) as pipe:
+        for step in range(2):
+            assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+        state = pipe.state_dict()
+        step_of(pipe, *rows(8))  # `state` is a copy
+    parts = mlp(2)
+    with open_pipeline(parts) as pipe:
+        pipe.load_state_dict(state)
+        for step in range(2, 4):
+            assert step_of(pipe, *rows(step)) == plain.step(*rows(step))
+        name = "0.0.0.weight"
+        with pytest.raises(rrfp.Error, match=name):
+            pipe.load_state_dict({k: v for k, v in state.items() if k != name})
+        with pytest.raises(rrfp.Error, match=name):
+            pipe.load_state_dict({**state, name: torch.zeros(3)})
+    assert equal(parts, plain.parts)
+
+
+def test_progress_shows_loss_time_and_bubble():
+    shown = io.StringIO()
+    with open_pipeline(mlp(2)) as pipe:
+        for x, y in pipe.progress([rows(step) for step in range(3)], file=shown, mininterval=0):
+            pipe.step(x, target=y)
+    assert "3/3" in shown.getvalue()
+    for text in ("loss=", "ms=", "bubble="):
+        assert text in shown.getvalue()
