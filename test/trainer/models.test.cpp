@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn.h>
@@ -265,10 +266,10 @@ class part_of_layers final : public nn::Module {
 
 class autocast_to_half {
  public:
-  explicit autocast_to_half(bool on) : on_(on) {
+  autocast_to_half(bool on, at::Device device) : on_(on), device_(device.type()) {
     if (!on_) return;
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, at::kHalf);
     at::autocast::increment_nesting();
   }
   autocast_to_half(const autocast_to_half&) = delete;
@@ -277,11 +278,12 @@ class autocast_to_half {
     if (!on_) return;
     at::autocast::decrement_nesting();
     at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_enabled(device_, false);
   }
 
  private:
   const bool on_;
+  const at::DeviceType device_;
 };
 
 struct trained {
@@ -296,13 +298,14 @@ void add_state(trained& r, const nn::Module& part) {
 }
 
 /// The same training of the parts in a loop. Random numbers depend on the number of parts.
-trained train_in_a_loop(const kind& k, std::uint32_t parts) {
+trained train_in_a_loop(const kind& k, std::uint32_t parts, at::Device device = at::kCPU) {
   at::set_num_threads(1);
   std::vector<std::shared_ptr<part_of_layers>> model;
   std::vector<at::Tensor> weights;
   trained r;
   for (std::uint32_t i = 0; i < parts; ++i) {
     model.push_back(std::make_shared<part_of_layers>(k, stage_place{i, 0, i, parts, nullptr}));
+    model[i]->to(device);
     add_state(r, *model[i]);
     for (const auto& p : model[i]->parameters()) weights.push_back(p);
   }
@@ -316,13 +319,14 @@ trained train_in_a_loop(const kind& k, std::uint32_t parts) {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       at::Tensor loss;
       {
-        const autocast_to_half casting{k.is_scaled};
+        const autocast_to_half casting{k.is_scaled, device};
         auto x = batch[i].inputs;
+        for (auto& input : x) input = input.to(device);
         for (std::uint32_t part = 0; part < parts; ++part) {
-          const keyed_generator drawing{draw_key{seed, step + 1, i, part}};
+          const keyed_generator drawing{draw_key{seed, step + 1, i, part}, device};
           x = model[part]->forward(std::move(x));
         }
-        loss = k.loss(x[0], batch[i].target);
+        loss = k.loss(x[0], batch[i].target.to(device));
       }
       losses.push_back(loss.item<double>() / static_cast<double>(batch[i].count));
       (loss / static_cast<double>(total) * scale).backward();
@@ -445,7 +449,7 @@ void check_equal(const trained& r, const trained& plain, bool is_whole) {
   if (is_whole) CHECK(r.state.size() == plain.state.size());
   for (const auto& [name, value] : r.state) {
     INFO(name);
-    CHECK(at::equal(value.cpu(), plain.state.at(name)));
+    CHECK(at::equal(value.cpu(), plain.state.at(name).cpu()));
   }
 }
 
@@ -457,35 +461,34 @@ job::job with_policy(const std::string& policy, std::uint32_t stages) {
   return j;
 }
 
+/// `is_whole`: all parts of the model are in this process.
+void train_with_every_policy(const std::string& name, const kind& k, std::uint32_t stages,
+                             bool is_whole = true, job::device_kind device = job::device_kind::cpu,
+                             at::Device loop_device = at::kCPU) {
+  const auto plain = train_in_a_loop(k, stages, loop_device);
+  int policies_run = 0;
+  for (const auto& policy : policies::registry().known()) {
+    INFO(name << ", " << stages << " stages, " << policy.name);
+    auto j = with_policy(std::string{policy.name}, stages);
+    j.device.kind = device;
+    if (!job::check_job(j, policies::registry(), job::job_use::embed)) continue;
+    check_equal(train_in_a_pipeline(k, j), plain, is_whole);
+    ++policies_run;
+  }
+  CHECK(policies_run > 5);
+}
+
 }  // namespace
 
 TEST_CASE("models of several kinds equal a plain loop with every policy") {
-  for (const auto& [name, k] : kinds()) {
-    for (const std::uint32_t stages : {1, 2, 4}) {
-      const auto plain = train_in_a_loop(k, stages);
-      int policies_run = 0;
-      for (const auto& policy : policies::registry().known()) {
-        INFO(name << ", " << stages << " stages, " << policy.name);
-        auto j = with_policy(std::string{policy.name}, stages);
-        if (!job::check_job(j, policies::registry(), job::job_use::embed)) continue;
-        check_equal(train_in_a_pipeline(k, j), plain, true);
-        ++policies_run;
-      }
-      CHECK(policies_run > 5);
-    }
-  }
+  for (const auto& [name, k] : kinds())
+    for (const std::uint32_t stages : {1, 2, 4}) train_with_every_policy(name, k, stages);
 }
 
 // As one node of several, started by the next test.
 TEST_CASE("one node of several", "[.][node]") {
   REQUIRE(std::getenv("NNODES") != nullptr);
-  for (const auto& [name, k] : kinds()) {
-    const auto plain = train_in_a_loop(k, 4);
-    for (const std::string policy : {"bfw", "zb_h1"}) {
-      INFO(name << ", " << policy);
-      check_equal(train_in_a_pipeline(k, with_policy(policy, 4)), plain, false);
-    }
-  }
+  for (const auto& [name, k] : kinds()) train_with_every_policy(name, k, 4, false);
 }
 
 TEST_CASE("models of several kinds equal a plain loop in several processes") {
@@ -512,20 +515,9 @@ TEST_CASE("models of several kinds train on a device", "[.][cuda]") {
     std::exit(77);
   }
   at::globalContext().setUserEnabledCuDNN(false);
-  for (const auto& [name, k] : kinds()) {
-    trained first;
-    for (const std::uint32_t stages : {1, 2, 4}) {
-      for (const std::string policy : {"bfw", "zb_h1", "one_f_one_b"}) {
-        INFO(name << ", " << stages << " stages, " << policy);
-        auto j = with_policy(policy, stages);
-        j.device.kind = job::device_kind::cuda;
-        auto r = train_in_a_pipeline(k, j);
-        if (first.losses.empty() || k.is_tied) first = r;
-        for (auto& [parameter, value] : first.state) value = value.cpu();
-        check_equal(r, first, true);
-      }
-    }
-  }
+  for (const auto& [name, k] : kinds())
+    for (const std::uint32_t stages : {1, 2, 4})
+      train_with_every_policy(name, k, stages, true, job::device_kind::cuda, at::kCUDA);
 }
 
 }  // namespace rrfp::testing
