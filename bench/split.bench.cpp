@@ -6,7 +6,8 @@
 /// Each module is a stage in the middle of a pipeline, on one core. A line gives the time of a
 /// fused backward (BW), of the split one (B, W), their ratio, the share of the time that went to W,
 /// and the memory that a microbatch holds after F and between B and W. Medians; fused and split
-/// alternate.
+/// alternate. The first backwards find out whether the split pays (split_trial.hpp); they do not
+/// count.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -60,7 +61,7 @@ double median(std::vector<double> v) {
 
 void measure(const std::string& name, const torch::nn::Module& parameters, forward_function f,
              const std::vector<std::int64_t>& input) {
-  constexpr std::uint32_t rounds = 31;
+  constexpr std::uint32_t rounds = 31, trial = 20;
   const auto gradient = at::randn_like(f(at::randn(input), nullptr));
   std::vector<std::unique_ptr<stage_module>> chunks;
   chunks.push_back(std::make_unique<user_module>(parameters, std::move(f)));
@@ -77,19 +78,19 @@ void measure(const std::string& name, const torch::nn::Module& parameters, forwa
   };
   std::vector<double> fused, b, w, both;
   std::int64_t after_f = 0, after_b = 0;
-  for (std::uint32_t i = 0; i < 2 * (rounds + 2); ++i) {
+  for (std::uint32_t i = 0; i < trial + 2 * rounds; ++i) {
     stage->begin_step(step_id{i});
     const auto x = at::randn(input);
     run(task_kind::forward, false, x);
     after_f = stage->meter().current();
     if (i % 2 == 0) {
       const auto ms = run(task_kind::backward_weight, true, gradient.clone());
-      if (i >= 4) fused.push_back(ms);
+      if (i >= trial) fused.push_back(ms);
     } else {
       const auto of_b = run(task_kind::backward, false, gradient.clone());
       after_b = stage->meter().current();
       const auto of_w = run(task_kind::weight, true, {});
-      if (i >= 4) {
+      if (i >= trial) {
         b.push_back(of_b);
         w.push_back(of_w);
         both.push_back(of_b + of_w);

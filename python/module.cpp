@@ -427,6 +427,7 @@ class python_pipeline {
     d["count"] = r.count;
     d["ms"] = r.ms;
     d["bubble"] = r.bubble;
+    d["weight_shares"] = r.weight_shares;
     return d;
   }
 

@@ -52,7 +52,8 @@ void json_log::step(const job::job& run, const actors::step_summary& s) {
             {"tokens", s.tokens},
             {"step_ms", s.step_ms},
             {"tokens_per_s", static_cast<double>(s.tokens) / s.step_ms * 1e3},
-            {"bubble_fraction", s.bubble_fraction}};
+            {"bubble_fraction", s.bubble_fraction},
+            {"weight_shares", s.weight_shares}};
   if (s.is_skipped) line["is_skipped"] = true;
   if (!s.strategy.empty()) {
     line["strategy"] = s.strategy;

@@ -114,6 +114,9 @@ struct stage_step_ended {
   std::int64_t busy = 0;        ///< in tasks
   std::int64_t blocked = 0;     ///< after tasks, until their output was received
   std::int64_t launch_gap = 0;  ///< free, while the stage waited for nothing
+  // Of the first rank:
+  std::int64_t in_backward = 0;  ///< in B and BW
+  std::int64_t in_weight = 0;    ///< in W
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
   stage_times times;  ///< empty in runs of one strategy, and in evaluations
@@ -278,13 +281,14 @@ auto fields(auto f, stage_times& x) {
 }
 auto fields(auto f, stage_step_ended& x) {
   return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
-           x.busy, x.blocked, x.launch_gap, x.first_begin, x.last_end, x.times);
+           x.busy, x.blocked, x.launch_gap, x.in_backward, x.in_weight, x.first_begin, x.last_end,
+           x.times);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
 auto fields(auto f, step_summary& x) {
   return f(x.step, x.purpose, x.loss, x.losses, x.gradient_norm, x.is_skipped, x.lr, x.tokens,
-           x.step_ms, x.bubble_fraction, x.tasks_ms, x.strategy, x.forecast_ms);
+           x.step_ms, x.bubble_fraction, x.tasks_ms, x.weight_shares, x.strategy, x.forecast_ms);
 }
 auto fields(auto f, step_over& x) { return f(x.summary); }
 auto fields(auto f, take_snapshot& x) { return f(x.step); }

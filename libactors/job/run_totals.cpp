@@ -61,7 +61,11 @@ result<apply_update> run_totals::add_up() {
   std::int64_t last = 0;
   std::int64_t busy = 0;
   double loss_sum = 0;
+  std::vector<double> backward_ms(history_.run.stages.size());
+  s.weight_shares.resize(history_.run.stages.size());
   for (const auto& [from, o] : outcomes_) {
+    s.weight_shares[from.stage.value()] += milliseconds(o.in_weight);
+    backward_ms[from.stage.value()] += milliseconds(o.in_weight + o.in_backward);
     // The gradients are already summed over the replicas.
     if (from.replica == replica_id{0}) norms.insert(norms.end(), o.norms.begin(), o.norms.end());
     for (const auto& l : o.losses) {
@@ -74,6 +78,8 @@ result<apply_update> run_totals::add_up() {
     busy += o.busy;
     add_to_stage(o);
   }
+  for (std::size_t i = 0; i < backward_ms.size(); ++i)
+    if (backward_ms[i] > 0) s.weight_shares[i] /= backward_ms[i];
   s.loss = s.tokens > 0 ? loss_sum / static_cast<double>(s.tokens) : 0;
   s.tasks_ms = milliseconds(last - first);
   const auto span = s.tasks_ms * static_cast<double>(outcomes_.size());

@@ -182,6 +182,7 @@ void stage_supervisor::count_time(const launch_done& m) {
   }
   time.busy += m.end - m.begin;
   ++time.launches;
+  if (is_backward(m.launched.what.kind)) time.in_backward += m.end - m.begin;
   if (m.launched.what.kind == task_kind::weight) {
     time.in_weight += m.end - m.begin;
     time.weights += m.launched.piece.is_last();
@@ -265,6 +266,8 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
     outcome_.blocked = std::max(outcome_.blocked, time.blocked);
     outcome_.launch_gap = std::max(outcome_.launch_gap, time.launch_gap);
   }
+  outcome_.in_backward = times_.front().in_backward;
+  outcome_.in_weight = times_.front().in_weight;
   outcome_.times.launch_gap = times_.front().launch_gap;
   outcome_.times.launches = times_.front().launches;
   post(job_, std::move(outcome_));

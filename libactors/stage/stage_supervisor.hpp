@@ -93,8 +93,9 @@ class stage_supervisor : public actor_base, public runs_anywhere {
     std::int64_t blocked = 0;
     std::int64_t launch_gap = 0;
     std::uint32_t launches = 0;
-    std::int64_t in_weight = 0;  ///< in launches of W
-    std::uint32_t weights = 0;   ///< W completed
+    std::int64_t in_backward = 0;  ///< in B and BW
+    std::int64_t in_weight = 0;    ///< in launches of W
+    std::uint32_t weights = 0;     ///< W completed
     /// When the rank became free, and `waited_` at that time; 0 before its first task.
     std::int64_t free_since = 0;
     std::int64_t waited_before = 0;

@@ -420,6 +420,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     r.count = s.tokens;
     r.ms = s.step_ms;
     r.bubble = s.bubble_fraction;
+    r.weight_shares = s.weight_shares;
     // All work of the step is done on the device.
     for (auto& o : outputs) r.outputs.push_back(o.cpu());
     return r;

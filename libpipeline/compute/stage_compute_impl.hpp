@@ -1,5 +1,5 @@
-/// The implementation of stage_compute: stage_run.cpp runs a step, stage_compute.cpp reports the
-/// state.
+/// The implementation of stage_compute: stage_run.cpp runs a step, stage_backward.cpp its
+/// backwards, stage_compute.cpp reports the state.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,15 @@
 #include <rrfp/compute/first_line.hpp>
 #include <rrfp/compute/optimizer.hpp>
 #include "loss_scaler.hpp"
+#include "split_trial.hpp"
 #include "weight_stash.hpp"
 
 namespace rrfp::compute {
+
+/// `t`, or a copy that is contiguous and aligned as libtorch allocates: with less alignment matrix
+/// products may sum in another order.
+at::Tensor aligned(at::Tensor t);
+const void* memory_of(const at::Tensor& t);
 
 /// Frees the records of a stash, which may hold references to it, with the stage's reference.
 struct stash_release {
@@ -38,6 +44,8 @@ struct in_flight {
   std::unique_ptr<weight_stash, stash_release> stash;
   /// Operators other than linear() and embedding() use a matrix.
   bool has_ordinary_matrix = false;
+  bool is_split = false;         ///< W runs a part of the graph
+  std::int64_t backward_ns = 0;  ///< processor time of the backward so far, during the trial
   bool is_backward_done = false;
 };
 
@@ -49,6 +57,7 @@ struct chunk_state {
   std::unordered_set<const at::TensorImpl*> is_trained;
   std::vector<in_flight> microbatches;
   std::uint32_t folded = 0;  // microbatches 0 .. folded - 1 are folded
+  split_trial trial;
 };
 
 /// A loss that the device may still be computing.
@@ -94,14 +103,18 @@ class stage_compute::impl {
   /// its gradients from the start, or never.
   void find_trained();
   at::Tensor forward(const task& t, at::Tensor input, forward_pass pass);
+  /// Runs the operations of F again, on the same numbers and so to the same bits.
+  void recompute(chunk_state& chunk, in_flight& mb, const task& t) const;
   /// Stores the root of the backward graph of `out`. Fails if the graph has a leaf that is not
   /// trained.
   void keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
                  const at::Tensor& out) const;
+  /// Runs a B, W or BW, and times it while the trial of the chunk goes on.
+  at::Tensor run_backward(const launch& l, at::Tensor input);
   at::Tensor backward(const task& t, at::Tensor gradient, bool fold_inside);
   /// Runs the backward graph, or what W does not need to run if W is apart. Returns the gradient of
   /// the input, undefined if there is none.
-  at::Tensor run_graph(const chunk_state& chunk, in_flight& mb, at::Tensor gradient,
+  at::Tensor run_graph(chunk_state& chunk, in_flight& mb, at::Tensor gradient,
                        bool fold_inside) const;
   void fold(chunk_state& chunk, fold_range range, const in_flight* folded_inside);
   void record_loss(const task& t, const at::Tensor& sum, std::int64_t tokens);

@@ -7,28 +7,18 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
 #include <rrfp/base/step_name.hpp>
 
 #include "graph_leaves.hpp"
-#include "graph_split.hpp"
 #include "stage_compute_impl.hpp"
 
 namespace rrfp::compute {
 
-namespace {
-
-using torch::autograd::edge_list;
-using torch::autograd::variable_list;
-
-/// The alignment of libtorch's kernels; with less, matrix products may sum in another order.
-constexpr std::uintptr_t tensor_alignment = 64;
-
 at::Tensor aligned(at::Tensor t) {
+  constexpr std::uintptr_t alignment = 64;
   const auto address = reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
-  if (address % tensor_alignment == 0 && t.is_contiguous()) return t;
+  if (address % alignment == 0 && t.is_contiguous()) return t;
   auto copy = t.clone(at::MemoryFormat::Contiguous);
   memory_meter::drop(std::move(t));
   return copy;
@@ -37,8 +27,6 @@ at::Tensor aligned(at::Tensor t) {
 const void* memory_of(const at::Tensor& t) {
   return t.defined() ? t.storage().unsafeGetStorageImpl()->data() : nullptr;
 }
-
-}  // namespace
 
 void prepare_compute_thread() { at::set_num_threads(1); }
 
@@ -120,24 +108,8 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   const at::AutoGradMode with_grad(is_training());
   if (config_.group) config_.group->set_task(*step_, l);
   return guarded(compute_fault::library, to_string(l.what), [&] {
-    auto& chunk = chunks_[l.what.chunk.value()];
-    at::Tensor out;
-    const in_flight* folded_inside = nullptr;
-    switch (l.what.kind) {
-      case task_kind::forward: out = forward(l.what, std::move(input), l.pass); break;
-      case task_kind::backward: out = backward(l.what, std::move(input), false); break;
-      case task_kind::backward_weight: {
-        const bool is_its_turn = l.folds.count > 0 && l.folds.first == l.what.mb;
-        out = backward(l.what, std::move(input), is_its_turn);
-        if (is_its_turn) folded_inside = &chunk.microbatches[l.what.mb.value()];
-        break;
-      }
-      case task_kind::weight:
-        if (!l.piece.is_last()) chunk.microbatches[l.what.mb.value()].stash->fold(l.piece);
-        break;
-    }
-    fold(chunk, l.folds, folded_inside);
-    return out;
+    if (l.what.kind == task_kind::forward) return forward(l.what, std::move(input), l.pass);
+    return run_backward(l, std::move(input));
   });
 }
 
@@ -211,6 +183,7 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
   if (pass != forward_pass::early)
     mb.stash.reset(c10::make_intrusive<weight_stash>(&meter_).release());
   mb.is_backward_done = false;
+  mb.backward_ns = 0;
 
   lazy_microbatch batch(*this, t);
   at::Tensor out;
@@ -230,6 +203,11 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
   out = owned(out.detach().contiguous(), memory_of(mb.input));
   meter_.hand_out(out);
   return out;
+}
+
+void stage_compute::impl::recompute(chunk_state& chunk, in_flight& mb, const task& t) const {
+  lazy_microbatch batch(*this, t);
+  keep_root(chunk, mb, t, call_module(chunk, t, mb.input, *mb.stash, batch));
 }
 
 void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, const task& t,
@@ -295,101 +273,6 @@ void stage_compute::impl::store_loss(const task& t, double value, std::int64_t t
   }
   const double mean = tokens > 0 ? value / static_cast<double>(tokens) : 0;
   losses_[t.mb.value()] = microbatch_loss{t.mb, mean, tokens};
-}
-
-at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, bool fold_inside) {
-  auto& chunk = chunks_[t.chunk.value()];
-  auto& mb = chunk.microbatches[t.mb.value()];
-  RRFP_CHECK(mb.stash && !mb.is_backward_done, "a B after its F, once");
-  if (!is_training()) {
-    // A dummy gradient tells the neighbour that it may release its input as well.
-    mb.is_backward_done = true;
-    return std::exchange(mb.input, {}).defined() ? at::zeros({1}, config_.device) : at::Tensor{};
-  }
-  if (config_.shape.is_last(chunk.vs)) {
-    RRFP_CHECK(!gradient.defined(), "the last chunk takes its gradient from the loss");
-    // d(mean over the tokens of the step) / d(sum over the tokens of this microbatch)
-    gradient = at::full({}, scaler_.scale() / static_cast<double>(step_tokens_),
-                        at::TensorOptions{}.device(config_.device));
-  } else {
-    RRFP_CHECK(gradient.defined(), "a B needs the gradient of its output");
-    gradient = meter_.take_in(aligned(std::move(gradient)));
-  }
-
-  if (config_.recompute) {
-    // The same operations on the same numbers as in F, so the bits are the same.
-    lazy_microbatch batch(*this, t);
-    keep_root(chunk, mb, t, call_module(chunk, t, mb.input, *mb.stash, batch));
-  }
-  mb.stash->set_immediate(fold_inside);
-  const auto* const given = memory_of(gradient);
-  const auto of_input = run_graph(chunk, mb, std::move(gradient), fold_inside);
-  mb.is_backward_done = true;
-  if (!mb.input.defined()) return {};
-  auto out =
-      of_input.defined() ? owned(of_input.detach().contiguous(), given) : at::zeros_like(mb.input);
-  mb.input.reset();
-  meter_.hand_out(out);
-  return out;
-}
-
-at::Tensor stage_compute::impl::run_graph(const chunk_state& chunk, in_flight& mb,
-                                          at::Tensor gradient, bool fold_inside) const {
-  using torch::autograd::impl::gradient_edge;
-  if (!mb.root.is_valid()) return {};
-  edge_list wanted{gradient_edge(mb.stash->anchor())};
-  if (mb.input.defined()) wanted.push_back(gradient_edge(mb.input));
-  const auto before_leaves = wanted.size();
-  const bool is_split = !fold_inside && mb.has_ordinary_matrix;
-  const auto functions = config_.group ? functions_in_w::none : functions_in_w::all;
-  auto split = is_split ? graph_split(mb.root, wanted, functions) : graph_split{};
-  std::vector<at::Tensor> leaves;
-  for (const auto& leaf : chunk.trained) {
-    if (split.is_left(leaf)) continue;
-    leaves.push_back(leaf);
-    wanted.push_back(gradient_edge(leaf));
-  }
-  const auto before_captures = wanted.size();
-  wanted.insert(wanted.end(), split.captures().begin(), split.captures().end());
-
-  edge_list roots{std::exchange(mb.root, {})};
-  variable_list seeds{std::move(gradient)};
-  variable_list gradients(wanted.size());
-  if (split.is_whole()) {
-    gradients.back() = std::move(seeds[0]);
-  } else {
-    gradients = torch::autograd::Engine::get_default_engine().execute(
-        roots, seeds, /*keep_graph=*/!split.is_empty(), /*create_graph=*/false,
-        /*accumulate_grad=*/false, wanted);
-  }
-  for (std::size_t i = 0; i < leaves.size(); ++i)
-    if (auto& g = gradients[before_leaves + i]; g.defined())
-      mb.stash->ordinary(leaves[i], std::move(g));
-  const auto captured = gradients.begin() + static_cast<std::ptrdiff_t>(before_captures);
-  for (auto& part : split.detach({captured, gradients.end()})) mb.stash->postpone(std::move(part));
-  return mb.input.defined() ? gradients[1] : at::Tensor{};
-}
-
-void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
-                               const in_flight* folded_inside) {
-  if (range.count == 0) return;
-  RRFP_CHECK(range.first.value() == chunk.folded, "folds in the order of the microbatches");
-  RRFP_CHECK(range.count <= chunk.microbatches.size() - chunk.folded, "a fold beyond the step");
-  for (std::uint32_t i = 0; i < range.count; ++i) {
-    auto& mb = chunk.microbatches[chunk.folded];
-    RRFP_CHECK(mb.is_backward_done, "a fold of a microbatch whose B has not run");
-    RRFP_CHECK(folded_inside == nullptr || i > 0 || folded_inside == &mb, "a fold of another mb");
-    // After a fused backward: only weights whose other uses were in dead branches.
-    mb.stash->fold();
-    mb = {};
-    ++chunk.folded;
-  }
-  if (chunk.folded < chunk.microbatches.size() || !is_training()) return;
-  for (const auto& leaf : chunk.trained) {
-    if (leaf.grad().defined()) continue;
-    leaf.mutable_grad() = at::zeros_like(leaf, at::MemoryFormat::Contiguous);
-    meter_.hand_out(leaf.grad());
-  }
 }
 
 void stage_compute::impl::require_folded() const {

@@ -48,6 +48,7 @@ class StepResult:
     count: int  #: loss terms
     ms: float  #: duration
     bubble: float  #: share of the stages' time without a task
+    weight_shares: list  #: by stage, the share of the time of its backwards that went to W
 
 
 class Timeline:

@@ -215,6 +215,21 @@ TEST_CASE("a parameter that no microbatch uses has a gradient of zero") {
   CHECK(at::equal(unused, at::ones({3}).mul_(1 - 0.01 * 0.5)));
 }
 
+TEST_CASE("a step says how much of the backward of each stage went to W") {
+  for (const std::string policy : {"bfw", "bf"}) {
+    auto j = job_of();
+    j.dispatch.policy = policy;
+    auto p = pipeline::open(j, small_options()).value();
+    const auto shares = p->step(batch_of(0)).value().weight_shares;
+    REQUIRE(shares.size() == 2);
+    for (const auto share : shares) {
+      CHECK((share > 0) == (policy == "bfw"));
+      CHECK(share < 1);
+    }
+    CHECK(p->finish().ok());
+  }
+}
+
 TEST_CASE("an exception of a hook is reported and does not affect the training") {
   auto options = small_options();
   std::vector<std::string> notes;

@@ -55,6 +55,8 @@ struct step_summary {
   /// 1 - time in tasks / (stages * time from the first task to the last).
   double bubble_fraction = 0;
   double tasks_ms = 0;  ///< from the first task to the last
+  /// By stage: the share of its time in B, BW and W that went to W.
+  std::vector<double> weight_shares;
   /// Of a run with several: the strategy of the step, and the forecast of tasks_ms, 0 without one.
   std::string strategy;
   double forecast_ms = 0;

@@ -178,6 +178,8 @@ struct step_result {
   std::int64_t count = 0;
   double ms = 0;
   double bubble = 0;  ///< share of the stages' time without a task
+  /// By stage: the share of its time in B, BW and W that went to W.
+  std::vector<double> weight_shares;
   /// One per microbatch, detached, if requested and hosted here.
   std::vector<at::Tensor> outputs;
   /// "on_step threw: no such file"; includes on_checkpoint and on_report since the last step. Empty
