@@ -175,13 +175,45 @@ class python_stage final : public compute::stage_module {
   keyed_draws draws_;
 };
 
-/// Calls `part(index, count)`: (names, tensors, name of the tied parameter or "", names of buffers,
-/// buffers, whether forward changes them, forward). The tied parameter is the owner in the first
-/// part and the copy in the last one.
+/// The tensor-parallel ranks of a stage.
+class python_group {
+ public:
+  explicit python_group(std::shared_ptr<compute::rank_group> group) : group_(std::move(group)) {}
+  std::uint32_t rank() const { return group_->rank(); }
+  std::uint32_t size() const { return group_->size(); }
+  /// Sums the tensors of all ranks in the order of the ranks.
+  at::Tensor all_reduce(const at::Tensor& x) const {
+    return without_gil([&] {
+      auto sum = x.detach().clone(at::MemoryFormat::Contiguous);
+      group_->all_reduce_sum(sum);
+      return sum;
+    });
+  }
+
+ private:
+  const std::shared_ptr<compute::rank_group> group_;
+};
+
+/// The runtime does not know what a rank holds of a tensor: it takes the tensors of all ranks for
+/// pieces of one, along the first dimension.
+std::optional<compute::shard> piece_of_rank(const at::Tensor& t, const compute::rank_group* group) {
+  if (group == nullptr) return std::nullopt;
+  if (t.dim() == 0)
+    throw py::value_error("pipeline.tp: expected parameters with a dimension, got a scalar");
+  auto whole = t.sizes().vec();
+  whole[0] *= group->size();
+  return compute::even_shard(std::move(whole), 0, 1, group->rank(), group->size());
+}
+
+/// Calls `part(index, count, group or None)`: (names, tensors, name of the tied parameter or "",
+/// names of buffers, buffers, whether forward changes them, forward). The tied parameter is the
+/// owner in the first part and the copy in the last one.
 result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part,
                                                           const stage_place& at,
                                                           std::uint64_t seed) {
-  const auto made = part(at.index, at.count).cast<py::tuple>();
+  const auto group =
+      at.group ? py::cast(python_group{at.group}) : py::object{py::none()};
+  const auto made = part(at.index, at.count, group).cast<py::tuple>();
   const auto names = made[0].cast<std::vector<std::string>>();
   const auto tensors = made[1].cast<std::vector<at::Tensor>>();
   const auto tied = made[2].cast<std::string>();
@@ -193,6 +225,7 @@ result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part
   std::vector<compute::parameter> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) {
     parameters.push_back({names[i], tensors.at(i)});
+    parameters.back().part = piece_of_rank(tensors.at(i), at.group.get());
     if (names[i] == tied && at.count > 1)
       parameters.back().tied = at.is_first() ? compute::tie::owner : compute::tie::copy;
   }
@@ -346,7 +379,7 @@ class generator_scope {
 
 class python_pipeline {
  public:
-  /// `part(index, count)` is that of make_stage(); `optimizer(tensors, names)` returns an Optimizer,
+  /// `part(index, count, group)` is that of make_stage(); `optimizer(tensors, names)` returns an Optimizer,
   /// or is None; `order(stage)` returns the names of the tasks of a step, or is None.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
                   const py::object& optimizer, const py::object& order, py::object on_note,
@@ -515,6 +548,10 @@ PYBIND11_MODULE(_rrfp, m) {
       .def(py::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>())
       .def("__enter__", &generator_scope::enter)
       .def("__exit__", [](generator_scope& s, const py::args&) { s.leave(); });
+  py::class_<python_group>(m, "RankGroup")
+      .def_property_readonly("rank", &python_group::rank)
+      .def_property_readonly("size", &python_group::size)
+      .def("all_reduce", &python_group::all_reduce, py::arg("tensor"));
   m.def("pack", [](std::vector<std::optional<at::Tensor>> tensors, std::string note) {
     parcel p{{}, std::move(note)};
     for (auto& t : tensors) p.tensors.push_back(std::move(t).value_or(at::Tensor{}));

@@ -19,12 +19,22 @@ if torch.__version__.split("+")[0] != _rrfp.torch_version:
         f"{torch.__version__}: install torch=={_rrfp.torch_version}, or build rrfp again"
     )
 
+from ._parallel import copy_to_ranks, reduce_from_ranks
 from ._pipeline import Error, Pipeline, StepResult
 from ._transformers import from_pretrained, from_transformers, measure_layers
 
 __version__ = _rrfp.version
 policies = _rrfp.policies
-for public in (Error, Pipeline, StepResult, from_pretrained, from_transformers, measure_layers):
+for public in (
+    Error,
+    Pipeline,
+    StepResult,
+    copy_to_ranks,
+    from_pretrained,
+    from_transformers,
+    measure_layers,
+    reduce_from_ranks,
+):
     public.__module__ = __name__  # the name that a traceback prints
 del public
 
@@ -42,9 +52,11 @@ __all__ = [
     "Error",
     "Pipeline",
     "StepResult",
+    "copy_to_ranks",
     "from_pretrained",
     "from_transformers",
     "keyed_generator",
     "measure_layers",
     "policies",
+    "reduce_from_ranks",
 ]

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import copy
 import dataclasses
 import inspect
 import json
@@ -82,11 +83,13 @@ class Pipeline:
         process, which torchrun started as one of WORLD_SIZE. Or a function of (index, count) that makes the
         part `index` of `count`; then `n_stages` says how many there are (WORLD_SIZE unless given). A part
         takes what the one before it returned: a tensor, or a tuple or dict of tensors, numbers and None. The
-        first one takes the arguments of step().
+        first one takes the arguments of step(). With settings["pipeline.tp"] the function gets the
+        tensor-parallel ranks of the stage as a third argument: `rank`, `size` and `all_reduce(tensor)`.
     loss_fn: loss_fn(output, target), the mean over a microbatch; with `count` the sum. Only the process of
         the last part uses it.
     n_microbatches: into how many microbatches step() splits its arguments, along their first dimension
         unless `args_chunk_spec` or `kwargs_chunk_spec` say otherwise (as in torch.distributed.pipelining).
+        With settings["pipeline.replicas"] each replica gets so many of them.
     policy: the hint that ranks the ready tasks: one of rrfp.policies(), or a function of (stage, n_stages,
         n_microbatches) that returns the names of all tasks of a step, the most urgent first: "F0" and either
         "BW0", or "B0" and "W0" if the backward is to be split. Called before each step.
@@ -132,12 +135,13 @@ class Pipeline:
         trace=False,
     ):
         self._pipeline = None
-        self._n = n_microbatches
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
         settings = dict(settings or {})
-        _check_settings(settings)
-        part_at, parts = _parts(stages, n_stages, int(os.environ.get("WORLD_SIZE", "1")))
+        replicas, ranks = (int(settings.get(f"pipeline.{key}", 1)) for key in ("replicas", "tp"))
+        self._n = n_microbatches * replicas
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        part_at, parts = _parts(stages, n_stages, max(1, world // (replicas * ranks)))
         own = {
             "pipeline.stages": parts // int(settings.get("pipeline.chunks", 1)),
             "pipeline.microbatches": n_microbatches,
@@ -312,8 +316,8 @@ class Model:
             return contextlib.nullcontext()
         return torch.autocast(torch.device(device).type, self.autocast)
 
-    def make_part(self, index, count):
-        return self.kept(self._make_part, index, count)
+    def make_part(self, index, count, group):
+        return self.kept(self._make_part, index, count, group)
 
     def make_optimizer(self, parameters, names):
         made = self.kept(self.optimizer, Parameters(parameters, names))
@@ -329,17 +333,21 @@ class Model:
                 self.failure = e
             raise RuntimeError(_one_line(e)) from None
 
-    def _make_part(self, index, count):
-        module = self.part_at(index, count)
+    def _make_part(self, index, count, group):
+        if group is not None and self.modules:
+            raise ValueError("pipeline.tp: expected one rank of one stage in each process, got more")
+        if index in self.modules:
+            module = copy.deepcopy(self.modules[index])  # of another replica
+        else:
+            module = self.modules[index] = self.part_at(index, count, *([] if group is None else [group]))
         part = Part(self, module, index, count)
-        self.modules[index] = module
         if _is_compiled(module):
             self.turn = _compiling
         self.has_first |= part.is_first
         self.has_last |= part.is_last
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
-        tied = getattr(module, "tied_parameter", "") if part.is_first or part.is_last else ""
+        tied = part.name_of(part.tied) if part.tied and (part.is_first or part.is_last) else ""
         names, tensors = [], []
         for name, value in module.named_parameters():
             if value.dtype != torch.float32 or value.device.type != "cpu":
@@ -394,8 +402,12 @@ class Part:
         self.is_first = index == 0
         self.is_last = index + 1 == count
         self.training = None
-        self.name_of = getattr(module, "name_of_parameter", lambda name: f"{index}.{name}")
+        self.tied = getattr(module, "tied_parameter", "")
+        self.name_of = getattr(
+            module, "name_of_parameter", lambda name: "tied" if name == self.tied else f"{index}.{name}"
+        )
         parameters = inspect.signature(module.forward).parameters.values()
+        self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
         self.buffers = dict(module.named_buffers())
@@ -412,7 +424,13 @@ class Part:
         args = there(batch.args[mb]) if self.is_first else (unpack(message),)
         if not self.is_first and isinstance(args[0], tuple):
             (args,) = args
-        kwargs = {k: there(v) for k, v in batch.kwargs[mb].items() if self.takes_all or k in self.keywords}
+        # What the part before passes on counts more than what step() was given.
+        passed = () if self.is_first else self.positional[: len(args)]
+        kwargs = {
+            k: there(v)
+            for k, v in batch.kwargs[mb].items()
+            if k not in passed and (self.takes_all or k in self.keywords)
+        }
         checked = {} if self.forwards_in_order or not training else self.buffers
         before = {name: b._version for name, b in checked.items()}
         with self.model.turn, self.model.casting(device):
@@ -437,7 +455,7 @@ class Part:
 def _parts(stages, n_stages, world):
     """A function of (index, count) that returns a part, and the number of parts."""
     if isinstance(stages, torch.nn.Module):
-        return lambda index, count: stages, n_stages or world
+        return lambda index, count, *group: stages, n_stages or world
     if callable(stages):
         return stages, n_stages or world
     parts = list(stages)
@@ -446,18 +464,12 @@ def _parts(stages, n_stages, world):
     if n_stages not in (None, len(parts)):
         raise ValueError(f"n_stages: expected {len(parts)}, the length of the list, got {n_stages}")
 
-    def part_at(index, count):
+    def part_at(index, count, *group):
         if count != len(parts):
             raise ValueError(f"stages: expected {count} parts, got {len(parts)}")
         return parts[index]
 
     return part_at, len(parts)
-
-
-def _check_settings(settings):
-    for key, value in settings.items():
-        if key in ("pipeline.replicas", "pipeline.tp") and str(value) != "1":
-            raise ValueError(f"settings['{key}']: expected 1 with parts in Python, got {value}")
 
 
 def _moved(values, device):

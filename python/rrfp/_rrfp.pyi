@@ -10,6 +10,13 @@ class GeneratorScope:
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
+class RankGroup:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def all_reduce(self, tensor: Any) -> Any: ...
+
 def pack(tensors: list[Any], note: str) -> Any: ...
 def unpack(message: Any) -> tuple[list[Any], bytes]: ...
 
@@ -18,7 +25,8 @@ class Pipeline:
         self,
         settings: list[str],
         part: Callable[
-            [int, int], tuple[list[str], list[Any], str, list[str], list[Any], bool, Callable[..., Any]]
+            [int, int, RankGroup | None],
+            tuple[list[str], list[Any], str, list[str], list[Any], bool, Callable[..., Any]],
         ],
         optimizer: Callable[[list[Any], list[str]], Any] | None,
         order: Callable[[int], list[str]] | None,

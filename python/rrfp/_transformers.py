@@ -26,7 +26,8 @@ class Nothing(torch.nn.Module):
 class TransformerPart(torch.nn.Module):
     """Layers [first, end) of a causal language model: its own base model with the other layers left out.
 
-    The first part takes token ids, the others the hidden state; the last one returns the logits.
+    The first part takes token ids, the others the hidden state; the last one returns the logits. What the
+    first part gets beside the ids (attention_mask, position_ids) travels along.
     """
 
     def __init__(self, model, first, end, weights=None):
@@ -53,15 +54,25 @@ class TransformerPart(torch.nn.Module):
         self._first, self._layers, self._base = first, layers_name, base_name
         self._head = next(n for n, m in model.named_modules() if m is model.get_output_embeddings())
         embedding = model.get_input_embeddings()
+        self._tied = ""
         if model.get_output_embeddings().weight is embedding.weight and not (self.is_first and self.is_last):
-            self.tied_parameter = next(n for n, p in model.named_parameters() if p is embedding.weight)
+            self._tied = next(n for n, p in model.named_parameters() if p is embedding.weight)
             if self.is_last:
                 self.head = copy.deepcopy(self.head)
+                self.tied_parameter = "head.weight"
+            elif self.is_first:
+                self.tied_parameter = next(n for n, p in self.named_parameters() if p is embedding.weight)
 
-    def forward(self, hidden):
-        given = {"input_ids": hidden} if self.is_first else {"inputs_embeds": hidden}
-        hidden = self.base(**given, use_cache=False).last_hidden_state
-        return self.head(hidden) if self.is_last else hidden
+    def forward(self, hidden, attention_mask=None, position_ids=None):
+        name = "input_ids" if self.is_first else "inputs_embeds"
+        hidden = self.base(
+            **{name: hidden}, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
+        ).last_hidden_state
+        if self.is_last:
+            return self.head(hidden)
+        if attention_mask is None and position_ids is None:
+            return hidden
+        return hidden, attention_mask, position_ids
 
     def load(self):
         """Reads the weights of this part, if it is of from_pretrained(). Returns the part."""
@@ -86,7 +97,7 @@ class TransformerPart(torch.nn.Module):
         """The name in the whole model."""
         head, rest = name.split(".", 1)
         if head == "head":
-            return self.tied_parameter or f"{self._head}.{rest}"
+            return self._tied or f"{self._head}.{rest}"
         if rest.startswith(f"{self._layers}."):
             layers, number, rest = rest.split(".", 2)
             rest = f"{layers}.{int(number) + self._first}.{rest}"

@@ -100,8 +100,10 @@ def test_wrong_options_name_the_key():
     assert raised.value.kind == "bad_input" and raised.value.exit_code == 2
     with pytest.raises(rrfp.Error, match="pipeline.microbatches"):
         rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=0)
-    with pytest.raises(ValueError, match="pipeline.replicas.*expected 1"):
-        rrfp.Pipeline(mlp(2), loss_fn, settings={"pipeline.replicas": 2})
+    with pytest.raises(rrfp.Error, match="pipeline.tp: expected one rank of one stage in each process"):
+        rrfp.Pipeline(
+            lambda index, count, group: mlp(2)[index], loss_fn, n_stages=2, settings={"pipeline.tp": 2}
+        )
     with pytest.raises(ValueError, match="n_stages: expected 2"):
         rrfp.Pipeline(mlp(2), loss_fn, n_stages=3)
     with pytest.raises(rrfp.Error, match="stages: expected 2 parts, got 3"):

@@ -9,33 +9,35 @@ import sys
 
 import pytest
 import torch
-from models import mlp, rows, train_plainly
+from cases import CASES, PROCESSES
 
 FOLDER = pathlib.Path(__file__).parent
 
 
-def torchrun(processes, *args):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run(
-        [*command, str(FOLDER / "train_one_stage.py"), *map(str, args)],
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """By process: for each case, the losses and the part."""
+    folder = tmp_path_factory.mktemp("trained")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
+    done = subprocess.run(
+        [*command, str(FOLDER / "one_process.py"), str(folder), "cases"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         cwd=FOLDER,
     )
-
-
-@pytest.mark.parametrize("processes, way", [(2, "ready"), (4, "jitter")])
-def test_every_process_trains_its_stage_to_the_bits_of_a_plain_loop(tmp_path, processes, way):
-    done = torchrun(processes, tmp_path, way)
     assert done.returncode == 0, done.stderr
-    plain = mlp(processes)
-    losses = train_plainly(plain, torch.nn.functional.mse_loss, [rows(step) for step in range(3)], 6)
-    for rank in range(processes):
-        saved = torch.load(tmp_path / f"{rank}.pt")
-        assert saved["losses"] == losses
-        expected = plain[rank].state_dict()
-        assert all(torch.equal(value, expected[name]) for name, value in saved["part"].items())
+    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_process_trains_its_part_to_the_bits_of_a_plain_loop(trained, name):
+    expected, parts = CASES[name].plain()
+    for of_process, part in zip(trained, parts, strict=True):
+        losses, state = of_process[name]
+        for step, expected_step in zip(losses, expected, strict=True):
+            assert step == pytest.approx(expected_step, rel=0, abs=0, nan_ok=True)
+        assert all(torch.equal(value, state[key]) for key, value in part.state_dict().items())
 
 
 def test_a_killed_process_ends_the_others_with_its_name(tmp_path):
@@ -45,7 +47,7 @@ def test_a_killed_process_ends_the_others_with_its_name(tmp_path):
         port = free.getsockname()[1]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(FOLDER / "train_one_stage.py"), str(tmp_path), "kill"],
+            [sys.executable, str(FOLDER / "one_process.py"), str(tmp_path), "kill"],
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
             stderr=subprocess.PIPE,

@@ -5,7 +5,7 @@ import json
 import pytest
 import rrfp
 import torch
-from models import adam, equal, mlp, rows, train_plainly, twin
+from models import HALF, adam, equal, mlp, rows, rows_with_overflow, train_in_half, train_plainly, twin
 
 loss_fn = torch.nn.functional.mse_loss
 WAYS = {
@@ -200,32 +200,19 @@ def test_dropout_does_not_depend_on_order():
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_float16_with_an_overflow_equals_a_plain_loop_with_torchs_grad_scaler(stages):
-    batches = [rows(step) for step in range(6)]
-    batches[2] = (batches[2][0] * 1e6, batches[2][1])
+    batches = rows_with_overflow()
     plain = mlp(stages)
-    optimizer = adam([p for part in plain for p in part.parameters()])
-    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=2)
-    expected, scales = [], []
-    for x, y in batches:
-        for inputs, target in zip(x.tensor_split(6), y.tensor_split(6)):
-            with torch.autocast("cpu", torch.float16):
-                value = inputs
-                for part in plain:
-                    value = part(value)
-                loss = loss_fn(value, target)
-            scaler.scale(loss / 6).backward()
-            expected.append(loss.item())
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scales.append(scaler.get_scale())
-        scaler.update()
-        optimizer.zero_grad()
+    expected, scales = train_in_half(plain, loss_fn, batches, 6)
     assert scales == [4096, 4096, 8192, 4096, 4096, 8192]
     parts = mlp(stages)
-    settings = {"train.loss_scale": 4096, "train.loss_scale_interval": 2, **WAYS["jitter"]}
     losses, skipped = [], []
     with rrfp.Pipeline(
-        parts, loss_fn, n_microbatches=6, optimizer=adam, autocast=torch.float16, settings=settings
+        parts,
+        loss_fn,
+        n_microbatches=6,
+        optimizer=adam,
+        autocast=torch.float16,
+        settings={**HALF, **WAYS["jitter"]},
     ) as pipe:
         for x, y in batches:
             pipe.step(x, target=y, losses=losses)

@@ -75,6 +75,42 @@ def test_training_equals_that_of_the_whole_model(name):
             assert torch.equal(a, b), name
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_masks_and_positions_of_padded_batches_travel_along(name, by_name):
+    class Masked(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, mask, positions):
+            return self.model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+            ).logits
+
+    model = make(name)
+    plain = copy.deepcopy(model)
+    ids = ids_of(0)
+    mask = (torch.arange(12) >= torch.arange(8)[:, None]).long()
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    whole, losses = Masked(plain), []
+    optimizer = adam(whole.parameters())
+    for rows in (slice(i, i + 2) for i in range(0, 8, 2)):
+        loss = loss_fn(whole(ids[rows], mask[rows], positions[rows]), ids[rows])
+        (loss / 4).backward()
+        losses.append(loss.item())
+    optimizer.step()
+    found = []
+    parts = rrfp.from_transformers(model, 4)
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=4, optimizer=adam) as pipe:
+        if by_name:
+            pipe.step(ids, attention_mask=mask, position_ids=positions, target=ids, losses=found)
+        else:
+            pipe.step(ids, mask, positions, target=ids, losses=found)
+    assert [loss.item() for loss in found] == losses
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters()))
+
+
 def test_a_tied_head_stays_equal_to_the_embedding():
     model = make("llama", tie_word_embeddings=True)
     plain = copy.deepcopy(model)

@@ -1,0 +1,45 @@
+"""Operators of a part whose matrices are divided over the tensor-parallel ranks of its stage."""
+
+import torch
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _sum(gradient, ctx.group), None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def _sum(x, group):
+    """In float32, which the collectives take."""
+    return group.all_reduce(x.float()).to(x.dtype)
+
+
+def copy_to_ranks(x, group):
+    """x, whose gradient is the sum of those of all ranks: before a matrix that is divided by columns.
+
+    Megatron-LM calls it copy_to_tensor_model_parallel_region.
+    """
+    return _Copy.apply(x, group)
+
+
+def reduce_from_ranks(x, group):
+    """The sum of x over all ranks, in their order: after a matrix that is divided by rows.
+
+    Megatron-LM calls it reduce_from_tensor_model_parallel_region.
+    """
+    return _Reduce.apply(x, group)

@@ -1,0 +1,205 @@
+"""Trainings that test_processes.py runs under torchrun, each beside its plain loop."""
+
+import copy
+
+import rrfp
+import torch
+import test_transformers as hugging_face
+from kinds import KINDS
+from models import HALF, adam, mlp, rows, rows_with_overflow, train_in_half, train_plainly, twin
+from test_pages import blocks
+from torch import nn
+
+JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5, "run.hang_timeout_s": 60}
+PROCESSES = 4
+mse = nn.functional.mse_loss
+
+
+class Case:
+    """`part(rank)` is the module of a process, or makes it; `plain()` returns losses and the parts by process."""
+
+    n_microbatches = 4
+    loss_fn = staticmethod(mse)
+    settings = {}
+    options = {}
+
+    def batches(self):
+        return [((x,), y) for x, y in (rows(step) for step in range(3))]
+
+    def takes_inputs(self, rank):
+        return rank == 0
+
+    def takes_target(self, rank):
+        return rank == PROCESSES - 1
+
+
+class OfKind(Case):
+    options = {"seed": 3}
+
+    def __init__(self, kind):
+        self.kind, self.loss_fn, self.batches = kind, kind.loss_fn, kind.batches
+
+    def part(self, rank):
+        return self.kind.make(PROCESSES)[rank]
+
+    def plain(self):
+        parts = self.kind.make(PROCESSES)
+        return self.kind.train_plainly(parts), parts
+
+
+class Half(Case):
+    n_microbatches = 6
+    settings = HALF
+    options = {"autocast": torch.float16}
+
+    def batches(self):
+        return [((x,), y) for x, y in rows_with_overflow()]
+
+    def part(self, rank):
+        return mlp(PROCESSES)[rank]
+
+    def plain(self):
+        parts = mlp(PROCESSES)
+        losses, _ = train_in_half(parts, mse, rows_with_overflow(), 6)
+        return [losses[i : i + 6] for i in range(0, len(losses), 6)], parts
+
+
+class OfTransformers(Case):
+    loss_fn = staticmethod(hugging_face.loss_fn)
+
+    def __init__(self, name):
+        self.name = name
+
+    def batches(self):
+        return [((hugging_face.ids_of(step),), hugging_face.ids_of(step)) for step in range(2)]
+
+    def part(self, rank):
+        return rrfp.from_transformers(hugging_face.make(self.name), PROCESSES)[rank]
+
+    def plain(self):
+        model = hugging_face.make(self.name)
+        whole = hugging_face.Logits(model)
+        losses = train_plainly([whole], self.loss_fn, [(x, y) for (x,), y in self.batches()], 4)
+        return losses, rrfp.from_transformers(model, PROCESSES)
+
+
+class Replicas(Case):
+    """Two stages, two replicas with three microbatches each."""
+
+    n_microbatches = 3
+    settings = {"pipeline.replicas": 2}
+
+    def part(self, rank):
+        return mlp(2)[rank % 2]
+
+    def takes_inputs(self, rank):
+        return rank % 2 == 0
+
+    def takes_target(self, rank):
+        return rank % 2 == 1
+
+    def plain(self):
+        parts, losses = mlp(2), []
+        optimizer = adam([p for part in parts for p in part.parameters()])
+        for (x,), y in self.batches():
+            losses.append([])
+            replicas = [twin(parts), twin(parts)]
+            for i, (inputs, target) in enumerate(zip(x.tensor_split(6), y.tensor_split(6))):
+                a, b = replicas[i // 3]
+                loss = mse(b(a(inputs)), target)
+                (loss / 6).backward()
+                losses[-1].append(loss.item())
+            for own, *others in zip(*([p for part in r for p in part.parameters()] for r in (parts, *replicas))):
+                own.grad = others[0].grad + others[1].grad
+            optimizer.step()
+        return losses, [*parts, *parts]
+
+
+def from_the_page(name):
+    """A class of a snippet of docs/python.md."""
+    (block,) = (block for block in blocks("docs/python.md", "py") if f"class {name}(" in block)
+    names = {"rrfp": rrfp, "torch": torch}
+    exec(compile(block.split("\npipe = ")[0], "docs/python.md", "exec"), names)
+    return names[name]
+
+
+Divided = from_the_page("Divided")
+
+
+class OneOfTwo:
+    size = 2
+
+    def __init__(self, rank):
+        self.rank = rank
+
+
+class Ranks(Case):
+    """Two stages of two ranks."""
+
+    n_microbatches = 6
+    settings = {"pipeline.tp": 2}
+
+    def part(self, rank):
+        return lambda index, count, group: Divided(index, group)
+
+    def takes_inputs(self, rank):
+        return rank < 2
+
+    def takes_target(self, rank):
+        return rank >= 2
+
+    def plain(self):
+        """Both ranks of a stage, one after the other, and the sums between them by hand."""
+        stages = [[Divided(stage, OneOfTwo(rank)) for rank in range(2)] for stage in range(2)]
+        optimizer = adam([p for ranks in stages for r in ranks for p in r.parameters()])
+
+        def of_stage(ranks, x):
+            inner = [torch.tanh(nn.functional.linear(x, r.up)) for r in ranks]
+            a, b = (nn.functional.linear(h, r.down) for h, r in zip(inner, ranks))
+            return a + b + ranks[0].bias
+
+        losses = []
+        for (x,), y in self.batches():
+            losses.append([])
+            for inputs, target in zip(x.tensor_split(6), y.tensor_split(6)):
+                loss = mse(of_stage(stages[1], of_stage(stages[0], inputs)), target)
+                (loss / 6).backward()
+                losses[-1].append(loss.item())
+            for a, b in stages:
+                b.bias.grad = a.bias.grad.clone()
+            optimizer.step()
+            optimizer.zero_grad()
+        return losses, [r for ranks in stages for r in ranks]
+
+
+CASES = {
+    **{name: OfKind(kind) for name, kind in KINDS.items()},
+    "float16 with an overflow": Half(),
+    **{name: OfTransformers(name) for name in ("llama", "qwen3", "gpt2")},
+    "replicas": Replicas(),
+    "tensor-parallel ranks": Ranks(),
+}
+
+
+def train(case, rank):
+    """In a process of torchrun: the losses by step and the part."""
+    losses = []
+    with rrfp.Pipeline(
+        case.part(rank),
+        case.loss_fn,
+        n_microbatches=case.n_microbatches,
+        optimizer=adam,
+        settings={**JITTER, **case.settings},
+        on_note=lambda line: None,
+        **case.options,
+    ) as pipe:
+        for x, y in case.batches():
+            losses.append([])
+            output = pipe.step(
+                *(x if case.takes_inputs(rank) else ()),
+                target=y if case.takes_target(rank) else None,
+                losses=losses[-1],
+            )
+            assert (output is not None) == case.takes_target(rank)
+        (part,) = pipe.stages.values()
+    return [[loss.item() for loss in step] for step in losses], copy.deepcopy(part.state_dict())

@@ -1,0 +1,24 @@
+"""One process of test_processes.py. With "cases" it trains all of cases.py and saves what comes out; with "kill"
+process 1 ends in the middle of a training."""
+
+import os
+import signal
+import sys
+
+import rrfp
+import torch
+from models import adam, mlp, rows
+
+folder, what = sys.argv[1:]
+rank = int(os.environ["RANK"])
+if what == "cases":
+    from cases import CASES, train
+
+    torch.save({name: train(case, rank) for name, case in CASES.items()}, f"{folder}/{rank}.pt")
+else:
+    with rrfp.Pipeline(mlp(2)[rank], torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam) as pipe:
+        for step in range(3):
+            x, y = rows(step)
+            if rank == 1 and step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            pipe.step(*([x] if rank == 0 else []), target=y if rank == 1 else None)
