@@ -183,11 +183,31 @@ class Pipeline:
         has a parameter of that name. With update=False the gradients wait, and those of the next steps are
         added to them, up to a step with update=True: divide the loss where you want the mean.
         """
-        return self._run(True, args, kwargs, target, losses, return_outputs, update)
+        batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
+        return self._run(True, batch, losses, return_outputs, update).merged_outputs()
+
+    def step_microbatches(
+        self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, return_outputs=True, update=True
+    ):
+        """A step whose microbatches are cut already and may differ in shape. Returns the list of their outputs.
+
+        Lists of as many arguments (or tuples of them), dicts of keyword arguments, and targets as there are
+        microbatches.
+        """
+        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, self._n)
+        return self._run(True, batch, losses, return_outputs, update).outputs_in_order()
 
     def eval(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
-        """The same without backward and update, with the parts in evaluation mode."""
-        return self._run(False, args, kwargs, target, losses, return_outputs, True)
+        """step() without backward and update, with the parts in evaluation mode."""
+        batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
+        return self._run(False, batch, losses, return_outputs, True).merged_outputs()
+
+    def eval_microbatches(
+        self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, return_outputs=True
+    ):
+        """step_microbatches() without backward and update, with the parts in evaluation mode."""
+        batch = Batch.of_microbatches(arg_mbs, kwarg_mbs, target_mbs, self._n)
+        return self._run(False, batch, losses, return_outputs, True).outputs_in_order()
 
     @property
     def steps(self):
@@ -261,15 +281,14 @@ class Pipeline:
     def __del__(self):
         self.close()
 
-    def _run(self, training, args, kwargs, target, losses, return_outputs, update):
-        batch = Batch(args, kwargs, target, self._n, *self._chunk_specs)
+    def _run(self, training, batch, losses, return_outputs, update):
         batch.keeps_outputs = return_outputs
-        if self._model.has_first and not args and not kwargs:
+        if self._model.has_first and not batch.has_inputs():
             raise ValueError("expected arguments in the process of the first part, got none")
-        if self._model.has_last and target is None:
+        if self._model.has_last and not batch.has_targets():
             raise ValueError("target: expected one in the process of the last part, got none")
         counts = []
-        if self._count is not None and target is not None:
+        if self._count is not None and batch.has_targets():
             counts = [int(self._count(t)) for t in batch.targets]
         self._model.batch = batch
         try:
@@ -278,7 +297,7 @@ class Pipeline:
             self._model.batch = None
         if losses is not None:
             losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
-        return batch.merged_outputs()
+        return batch
 
     def _call(self, work):
         """Calls the runtime; an exception of a stage becomes the cause of its error."""

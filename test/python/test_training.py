@@ -168,6 +168,62 @@ def test_parts_pass_several_tensors_of_any_type_and_skip_parts(way):
     assert equal(parts, plain)
 
 
+def test_microbatches_of_their_own_shapes():
+    class Encoder(torch.nn.Module):
+        """Pools a varying number of images into the first position of a text of varying length."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.images = torch.nn.Embedding(30, 8), torch.nn.Linear(5, 8)
+
+        def forward(self, ids, pixels, scale=1.0):
+            return torch.cat([self.images(pixels).mean(0).view(1, 1, 8), self.words(ids)], 1) * scale
+
+    class Decoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(8, 30)
+
+        def forward(self, x):
+            return self.head(x[:, 1:])
+
+    def draw(step):
+        generator = torch.Generator().manual_seed(step)
+        lengths = [(3, 1), (9, 4), (1, 2), (5, 7)]
+        ids = [torch.randint(0, 30, (1, length), generator=generator) for length, _ in lengths]
+        return [(i, torch.randn(images, 5, generator=generator)) for i, (_, images) in zip(ids, lengths)], ids
+
+    def total(logits, ids):
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten(), reduction="sum")
+
+    torch.manual_seed(2)
+    parts = [Encoder(), Decoder()]
+    plain = twin(parts)
+    optimizer = adam([p for part in plain for p in part.parameters()])
+    with rrfp.Pipeline(
+        parts, total, n_microbatches=4, optimizer=adam, count=torch.numel, settings=WAYS["jitter"]
+    ) as pipe:
+        for step in range(3):
+            args, ids = draw(step)
+            losses, expected = [], []
+            scales = [{"scale": 0.5}] * 4
+            outputs = pipe.step_microbatches(args, scales, target_mbs=ids, losses=losses)
+            assert [output.shape for output in outputs] == [(1, i.size(1), 30) for i in ids]
+            for one, target in zip(args, ids):
+                loss = total(plain[1](plain[0](*one, scale=0.5)), target)
+                (loss / sum(i.numel() for i in ids)).backward()
+                expected.append(loss.item() / target.numel())
+            optimizer.step()
+            optimizer.zero_grad()
+            assert [loss.item() for loss in losses] == expected
+        assert equal(parts, plain)
+        args, ids = draw(7)
+        (first, *_) = pipe.eval_microbatches(args, target_mbs=ids)
+        assert torch.equal(first, plain[1](plain[0](*args[0])))
+        with pytest.raises(ValueError, match="arg_mbs: expected 4 microbatches, got 3"):
+            pipe.step_microbatches(args[:3], target_mbs=ids)
+
+
 def test_keyword_arguments_reach_the_parts_that_name_them():
     torch.manual_seed(3)
     parts = [Encoder(), Decoder(True)]
