@@ -1,9 +1,10 @@
 """One rank of DeepSpeed's PipelineEngine on its CPU accelerator; `run` starts one process a rank.
 
-    deepspeed_worker.py OUT.json WARM_UP STEPS MICROBATCHES:DELAYS.csv...
+    deepspeed_worker.py OUT.json WARM_UP STEPS ROW:DELAYS.csv...
 
 Its schedule is 1F1B, forwards and backwards each in the order of the microbatches. A stage's module
-sleeps a forward's delay after its computation; its autograd function sleeps a backward's.
+sleeps a forward's delay after its computation; its autograd function sleeps a backward's. In the rows "images"
+shapes are exchanged before every message (dynamic_shape).
 """
 
 import itertools
@@ -19,7 +20,7 @@ import torch.distributed as distributed
 from deepspeed.pipe import PipelineModule
 
 import model
-from delays import STAGES, Delays
+from delays import STAGES, Delays, Row, row_of
 
 
 class Pauses:
@@ -51,33 +52,39 @@ class BackwardPause(torch.autograd.Function):
         return gradient, None
 
 
-class DelayedPart(model.Part):
-    def __init__(self, index: int, pauses: Pauses) -> None:
-        super().__init__(index, STAGES)
+class DelayedPart(torch.nn.Module):
+    def __init__(self, row: Row, index: int, pauses: Pauses) -> None:
+        super().__init__()
+        self.part = model.part_of(row, index, STAGES)
         self.pauses = pauses
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = super().forward(x)
+    def forward(self, x) -> torch.Tensor:
+        y = self.part(*x) if isinstance(x, tuple) else self.part(x)
         self.pauses.sleep("F")
         return BackwardPause.apply(y, self.pauses)
 
 
-def train(microbatches: int, delays: Delays, steps: int) -> list[float]:
+def train(row: Row, delays: Delays, steps: int) -> list[float]:
     """For each step: milliseconds from its start to the start of the next, on this rank."""
     torch.manual_seed(1)
-    layers = [DelayedPart(i, Pauses(i, microbatches, delays)) for i in range(STAGES)]
+    layers = [DelayedPart(row, i, Pauses(i, row.microbatches, delays)) for i in range(STAGES)]
     pipeline = PipelineModule(
-        layers, num_stages=STAGES, loss_fn=model.loss_of, partition_method="uniform"
+        layers, num_stages=STAGES, loss_fn=model.loss_of, partition_method="uniform",
+        dynamic_shape=row.kind == "images",
     )
     optimizer = torch.optim.SGD(pipeline.parameters(), lr=model.LEARNING_RATE)
     config = {
         "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": microbatches,
+        "gradient_accumulation_steps": row.microbatches,
         "steps_per_print": 1_000_000_000,
     }
     engine, *_ = deepspeed.initialize(model=pipeline, optimizer=optimizer, config=config)
-    tokens, targets = model.batch(microbatches)
-    data = itertools.cycle([(tokens[i : i + 1], targets[i : i + 1]) for i in range(microbatches)])
+    microbatches = [
+        (arguments if len(arguments) > 1 else arguments[0], target)
+        for step in model.batches(row)
+        for arguments, target in step
+    ]
+    data = itertools.cycle(microbatches)
     begun = []
     for _ in range(steps):
         begun.append(time.perf_counter())
@@ -92,10 +99,10 @@ def main() -> None:
     torch.set_num_threads(1)
     deepspeed.init_distributed(dist_backend="gloo")
     results = []
-    for row in sys.argv[4:]:
-        microbatches, file = row.split(":", 1)
+    for argument in sys.argv[4:]:
+        name, file = argument.split(":", 1)
         delays = Delays(pathlib.Path(file))
-        results.append(train(int(microbatches), delays, warm_up + measured)[warm_up:])
+        results.append(train(row_of(name), delays, warm_up + measured)[warm_up:])
     if distributed.get_rank() == 0:
         pathlib.Path(out).write_text(json.dumps(results))
     distributed.barrier()

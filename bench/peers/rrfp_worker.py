@@ -1,9 +1,9 @@
 """One rank of the Python package rrfp; `run` starts one process a rank.
 
-    rrfp_worker.py OUT.json WARM_UP STEPS MICROBATCHES:DELAYS.csv...
+    rrfp_worker.py MODE POLICY CHUNKS OUT.json WARM_UP STEPS ROW:DELAYS.csv...
 
-The model, the loss and the optimizer are those of torch_worker.py. The runtime itself sleeps the delays, after
-the computation of a task and before its result is sent.
+The model, the loss and the optimizer are those of torch_worker.py; two CHUNKS are placed in a V. The runtime itself
+sleeps the delays, after the computation of a task and before its result is sent.
 """
 
 import json
@@ -16,37 +16,46 @@ import rrfp
 import torch
 
 import model
-from delays import STAGES
+from delays import STAGES, Row, row_of
 
 
-def train(microbatches: int, file: str, steps: int) -> list[float]:
+def train(mode: str, policy: str, chunks: int, row: Row, file: str, steps: int) -> list[float]:
     """For each step: milliseconds from its start to the start of the next, on this rank."""
     rank = int(os.environ["RANK"])
-    torch.manual_seed(1)
-    part = model.Part(rank, STAGES)
-    tokens, targets = model.batch(microbatches)
-    arguments = (tokens,) if rank == 0 else ()
-    labels = {"target": targets} if rank == STAGES - 1 else {}
+    parts = STAGES * chunks
+
+    def part(index: int, count: int) -> torch.nn.Module:
+        torch.manual_seed(1 + index)
+        return model.part_of(row, index, count)
+
+    settings = {"jitter.delays": file, "pipeline.chunks": chunks, "dispatch.mode": mode}
+    if chunks > 1:
+        settings |= {"pipeline.placement": "v", "dispatch.slot_unit": "chunk"}
+    has_target = rank == (STAGES - 1 if chunks == 1 else 0)
+    batches = [list(zip(*microbatches)) for microbatches in model.batches(row)]
     begun = []
     with rrfp.Pipeline(
-        part, model.loss_of, n_microbatches=microbatches, policy="bfw",
-        optimizer=lambda weights: torch.optim.SGD(weights, lr=model.LEARNING_RATE),
-        settings={"jitter.delays": file},
+        part, model.loss_of, n_microbatches=row.microbatches, n_stages=parts, policy=policy,
+        optimizer=lambda weights: torch.optim.SGD(weights, lr=model.LEARNING_RATE), settings=settings,
     ) as pipe:
-        for _ in range(steps):
+        for step in range(steps):
+            arguments, targets = batches[step % len(batches)]
             begun.append(time.perf_counter())
-            pipe.step(*arguments, return_outputs=False, **labels)
+            pipe.step_microbatches(
+                arguments if rank == 0 else None, target_mbs=targets if has_target else None, return_outputs=False
+            )
         begun.append(time.perf_counter())
     return [(end - begin) * 1e3 for begin, end in zip(begun, begun[1:])]
 
 
 def main() -> None:
-    out, warm_up, measured = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    mode, policy, chunks, out = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    warm_up, measured = int(sys.argv[5]), int(sys.argv[6])
     torch.set_num_threads(1)
     results = []
-    for row in sys.argv[4:]:
-        microbatches, file = row.split(":", 1)
-        results.append(train(int(microbatches), file, warm_up + measured)[warm_up:])
+    for argument in sys.argv[7:]:
+        name, file = argument.split(":", 1)
+        results.append(train(mode, policy, chunks, row_of(name), file, warm_up + measured)[warm_up:])
     if os.environ["RANK"] == "0":
         pathlib.Path(out).write_text(json.dumps(results))
 
