@@ -22,7 +22,7 @@ namespace {
 /// injected delays or losses.
 std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_shape& shape,
                                                                const message_header& h) {
-  if (h.kind == payload::tied_gradient || h.from.stage == h.to.stage) return std::nullopt;
+  if (!is_input(h.kind) || h.from.stage == h.to.stage) return std::nullopt;
   const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
   return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
 }
@@ -393,8 +393,6 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
   RRFP_CHECK(!setup.blocking_messages ||
                  (setup.strategies.front().mode == dispatch_mode::in_order && setup.lookahead == 0),
              "blocking_messages needs mode in_order and no lookahead");
-  if (in_cluster && setup.blocking_messages)
-    return error{"dispatch.messages: expected \"asynchronous\" on several nodes, got \"blocking\""};
   if (in_cluster && setup.delays.fate)
     return error{"jitter.loss_probability, jitter.double_probability: expected 0 on several nodes"};
   RRFP_CHECK(!setup.checkpoint || !setup.emulated, "an emulated device has nothing to save");

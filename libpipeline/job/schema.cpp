@@ -70,7 +70,7 @@ void add_dispatch(std::vector<key>& table) {
       "messages", &o::messages, {"asynchronous", "blocking"},
       "`blocking`: a stage posts its send together with its next receive and waits until its "
       "result was received, as frameworks with fixed schedules do. Requires mode `in-order` "
-      "without `lookahead`, and one process.");
+      "without `lookahead`.");
   keys.integer("lookahead", &o::lookahead, {0, 64}, "launches",
                "Maximum number of launches queued behind the running one.");
   keys.limit("slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},

@@ -25,6 +25,7 @@ struct choice_of_run {
   std::uint32_t slots = 0;
   std::uint32_t lookahead = 0;
   std::uint32_t spin_us = 0;
+  bool blocking_messages = false;
 };
 
 inline double scattered_ms(std::uint64_t weather, std::uint64_t a, std::uint64_t b,
@@ -41,6 +42,7 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
   session_setup s;
   s.shape = c.shape;
   s.lookahead = c.lookahead;
+  s.blocking_messages = c.blocking_messages;
   s.spin = std::chrono::microseconds{c.spin_us};
   s.limits.assign(c.shape.stages, memory_limit{c.slots});
   auto set = policies::registry().make(c.policy, c.shape);

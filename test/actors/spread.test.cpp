@@ -153,3 +153,20 @@ TEST_CASE(
         CHECK(result.summary.weights_xxh64 == expected.summary.weights_xxh64);
       }
 }
+
+TEST_CASE("blocking sends give the same bits on several nodes as in one process") {
+  choice_of_run c{
+      {4, 1, microbatches, placement::linear}, dispatch_mode::in_order, "one_f_one_b", 5};
+  const auto expected = run_here(c);
+  REQUIRE(expected.how == ending::done);
+  c.blocking_messages = true;
+  for (const std::uint32_t nodes : {2U, 4U}) {
+    INFO(nodes << " nodes");
+    const auto result = run_on_nodes(c, nodes, "auto");
+    INFO(result.message);
+    REQUIRE(result.how == ending::done);
+    CHECK(result.summary.losses_xxh64 == expected.summary.losses_xxh64);
+    CHECK(result.summary.weights_xxh64 == expected.summary.weights_xxh64);
+    for (const auto& stage : result.summary.stages) CHECK(stage.blocked_ms > 0);
+  }
+}

@@ -24,6 +24,7 @@ message_header header_of(std::uint32_t mb) {
 /// Records when messages arrive and when their senders are notified.
 struct recorded_wire {
   recorded_wire() : wire(make_in_process_transport()) {
+    wire.bind({stage_id{0}, rank_id{0}}, [](message) {});
     wire.bind({stage_id{1}, rank_id{0}}, [this](message m) {
       events.push_back("arrived " + std::to_string(m.header.mb.value()));
     });

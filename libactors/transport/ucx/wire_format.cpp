@@ -192,9 +192,9 @@ result<tensor_header> decode_tensor_header(std::span<const std::byte> bytes) {
   h.message.from = r.get_address();
   h.message.to = r.get_address();
   const auto what = r.get<std::uint8_t>();
-  if (what > static_cast<std::uint8_t>(payload::tied_gradient))
+  if (what > static_cast<std::uint8_t>(payload::gradient_received))
     return expected("unknown payload kind (highest known)",
-                    static_cast<std::uint8_t>(payload::tied_gradient), what);
+                    static_cast<std::uint8_t>(payload::gradient_received), what);
   h.message.kind = static_cast<payload>(what);
   h.dtype = r.get<wire_dtype>();
   if (item_bytes(h.dtype) == 0)

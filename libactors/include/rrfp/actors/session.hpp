@@ -176,7 +176,7 @@ struct session_setup {
   std::uint32_t lookahead = 0;
   /// Sends block, as in frameworks with fixed schedules: after a task a rank posts its send
   /// together with the receive that its next F or B needs, and waits until its output was received.
-  /// Requires mode in_order, no lookahead, and one process.
+  /// Requires mode in_order and no lookahead.
   bool blocking_messages = false;
   /// How long idle threads of stages and ranks poll for work before they sleep.
   std::chrono::microseconds spin{0};

@@ -21,7 +21,17 @@ enum class payload : std::uint8_t {
   activation,     ///< the input of an F
   gradient,       ///< the input of a B or BW
   tied_gradient,  ///< one side's gradient of a parameter that two stages hold
+  // To the sender of a synchronous send (synchronous_transport.hpp), without data:
+  activation_posted,
+  gradient_posted,
+  activation_received,
+  gradient_received,
 };
+
+/// Whether it is the input of a task.
+constexpr bool is_input(payload kind) {
+  return kind == payload::activation || kind == payload::gradient;
+}
 
 struct message_header {
   payload kind = payload::activation;
