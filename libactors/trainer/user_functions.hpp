@@ -1,6 +1,7 @@
 /// Calls of functions that the user's program passes to its pipeline.
 #pragma once
 
+#include <cstdio>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,8 @@
 #include <rrfp/compute/first_line.hpp>
 
 namespace rrfp {
+
+inline void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 /// Wraps a user function: its exceptions get its name, and all become std::exceptions.
 template <class Result, class... Arguments>
