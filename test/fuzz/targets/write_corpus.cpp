@@ -65,7 +65,7 @@ void write_ucx_frames(const folder& to) {
 
 /// Mail of each code: the address of a supervisor, then zeros, which are empty texts and lists.
 void write_mail(const folder& to) {
-  for (int code = 0; code < 22; ++code) {
+  for (int code = 0; code < 30; ++code) {
     std::string bytes(14 + 120, '\0');
     bytes[0] = 2;
     bytes[13] = static_cast<char>(code);
