@@ -94,11 +94,13 @@ function(rrfp_set_test name)
   if(NOT arg_SUPPRESSIONS)
     set(arg_SUPPRESSIONS ${PROJECT_SOURCE_DIR}/cmake/tsan.supp)
   endif()
-  # A code that no program of rrfp ends with, so that no test takes a report for a failure that it expects.
+  # A code that no program of rrfp ends with, so that no test takes a report for a failure that it expects; and an
+  # allocation that is too large fails, as it does without sanitizers.
+  set(common exitcode=99:allocator_may_return_null=1)
   if(RRFP_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")  # as slowdown in test/support/slowdown.hpp
-    list(APPEND arg_ENVIRONMENT "ASAN_OPTIONS=exitcode=99" "UBSAN_OPTIONS=exitcode=99:print_stacktrace=1"
-      "TSAN_OPTIONS=exitcode=99:halt_on_error=1:suppressions=${arg_SUPPRESSIONS}"
+    list(APPEND arg_ENVIRONMENT "ASAN_OPTIONS=${common}" "UBSAN_OPTIONS=exitcode=99:print_stacktrace=1"
+      "TSAN_OPTIONS=${common}:halt_on_error=1:suppressions=${arg_SUPPRESSIONS}"
       # UCX hooks madvise(), which the end of a thread calls when the thread sanitizer has forgotten the thread.
       UCX_MEM_MMAP_HOOK_MODE=none
       # The thread sanitizer does not see how OpenMP's threads, which serve libtorch alone, wait for each other.
