@@ -77,9 +77,42 @@ function(rrfp_add_program name)
   endif()
 endfunction()
 
+# The runtime of the sanitizers, which must be the first library that is preloaded into a program; else empty.
+set(RRFP_PRELOADED_FIRST "")
+if(RRFP_SANITIZE MATCHES "^(address|thread)")
+  string(SUBSTRING ${RRFP_SANITIZE} 0 1 initial)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=lib${initial}san.so
+    OUTPUT_VARIABLE RRFP_PRELOADED_FIRST OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  string(APPEND RRFP_PRELOADED_FIRST ":")
+endif()
+
+# rrfp_set_test(NAME LABELS label... TIMEOUT seconds [ENVIRONMENT name=value...] [SUPPRESSIONS file])
+# Properties of a test, with what the sanitizers need. The presets asan and tsan run all tests but those with the
+# label soak, gpu or no_sanitizer. SUPPRESSIONS: of the thread sanitizer, in place of cmake/tsan.supp.
+function(rrfp_set_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT;SUPPRESSIONS" "LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT arg_SUPPRESSIONS)
+    set(arg_SUPPRESSIONS ${PROJECT_SOURCE_DIR}/cmake/tsan.supp)
+  endif()
+  # A code that no program of rrfp ends with, so that no test takes a report for a failure that it expects; and an
+  # allocation that is too large fails, as it does without sanitizers.
+  set(common exitcode=99:allocator_may_return_null=1)
+  if(RRFP_SANITIZE)
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")  # as slowdown in test/support/slowdown.hpp
+    list(APPEND arg_ENVIRONMENT "ASAN_OPTIONS=${common}" "UBSAN_OPTIONS=exitcode=99:print_stacktrace=1"
+      "TSAN_OPTIONS=${common}:halt_on_error=1:suppressions=${arg_SUPPRESSIONS}"
+      # UCX hooks madvise(), which the end of a thread calls when the thread sanitizer has forgotten the thread.
+      UCX_MEM_MMAP_HOOK_MODE=none
+      # The thread sanitizer does not see how OpenMP's threads, which serve libtorch alone, wait for each other.
+      OMP_NUM_THREADS=1)
+  endif()
+  # Tests with a long limit start first, so that none is left alone at the end of a parallel run.
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
+    ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
 # rrfp_add_test(NAME [TENSORS] SOURCES file... DEPENDS lib... [LABELS label...] [TIMEOUT seconds] [ARGS arg...])
-# One Catch2 program is one ctest entry. The preset asan runs all but those with the label soak, gpu or
-# no_sanitizer; the preset tsan runs those with the label unit.
+# One Catch2 program is one ctest entry.
 # TENSORS: most sources need tensors, and get them precompiled with Catch2.
 function(rrfp_add_test name)
   cmake_parse_arguments(arg "TENSORS" "TIMEOUT" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
@@ -101,18 +134,5 @@ function(rrfp_add_test name)
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
-  if(RRFP_SANITIZE)
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")  # as slowdown in test/support/slowdown.hpp
-  endif()
-  # Tests with a long limit start first, so that none is left alone at the end of a parallel run.
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
-    COST ${arg_TIMEOUT})
-  # A code that no program of rrfp ends with, so that no test takes a report for a failure that it expects.
-  if(RRFP_SANITIZE STREQUAL "thread")
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT
-      "TSAN_OPTIONS=exitcode=99:halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
-  elseif(RRFP_SANITIZE)
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT
-      "ASAN_OPTIONS=exitcode=99;UBSAN_OPTIONS=exitcode=99:print_stacktrace=1")
-  endif()
+  rrfp_set_test(${name} LABELS ${arg_LABELS} TIMEOUT ${arg_TIMEOUT})
 endfunction()

@@ -221,7 +221,10 @@ class session::impl {
           [this](const rank_address& a) {
             return cluster_->places.node_of(a.replica, a.stage, a.rank);
           },
-          link->mail_sender());
+          link->mail_sender(),
+          mail_ranges{setup_.shape, setup_.ranks, setup_.replicas, cluster_->places.nodes(),
+                      static_cast<std::uint32_t>(setup_.strategies.size()),
+                      setup_.checkpoint.has_value(), setup_.recovery.has_value()});
       context->nodes = cluster_->places.nodes();
     } else {
       context = std::make_shared<run_context>();

@@ -4,28 +4,32 @@
 
 #include <rrfp/base/check.hpp>
 
-#include "messages.hpp"
+#include "mail_ranges.hpp"
 
 namespace rrfp::actors {
 
 namespace {
 
+error garbled(const std::string& why) { return {why, error_kind::failed}; }
+
 template <class Message>
-bool read(decoder& in, const caf::actor& to) {
+status read(const char* name, decoder& in, const mail_ranges& run, const caf::actor& to) {
   Message m;
   in(m);
-  if (in.complete()) post(to, std::move(m));
-  return in.complete();
+  if (!in.complete()) return garbled(std::string{name} + ": its members do not have this size");
+  if (auto fits = check_ranges(run, m); !fits) return within(name, fits.failure());
+  post(to, std::move(m));
+  return success();
 }
 
-bool read(message_code code, decoder& in, const caf::actor& to) {
+status read(message_code code, decoder& in, const mail_ranges& run, const caf::actor& to) {
   switch (code) {
 #define RRFP_READ(message) \
-  case message_code::message: return read<message>(in, to);
+  case message_code::message: return read<message>(#message, in, run, to);
     RRFP_MESSAGES(RRFP_READ)
 #undef RRFP_READ
   }
-  return false;
+  return garbled("no message has code " + std::to_string(static_cast<unsigned>(code)));
 }
 
 }  // namespace
@@ -63,7 +67,7 @@ actor_ref directory::node(node_id n) const {
   return {*this, n, {actor_kind::node}};
 }
 
-bool directory::deliver(std::string_view mail) const {
+status directory::deliver(std::string_view mail) const {
   decoder in{mail};
   actor_address address;
   message_code code{};
@@ -71,10 +75,11 @@ bool directory::deliver(std::string_view mail) const {
   caf::actor to;
   {
     const std::shared_lock lock{mutex_};
-    if (closed_) return true;
+    if (closed_) return success();
     if (const auto found = actors_.find(address); found != actors_.end()) to = found->second;
   }
-  return to && read(code, in, to);
+  if (!to) return garbled("its receiver is not on this node");
+  return read(code, in, run_, to);
 }
 
 void directory::close() {

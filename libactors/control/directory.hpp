@@ -15,6 +15,8 @@
 
 #include <rrfp/actors/transport.hpp>
 #include <rrfp/base/codec.hpp>
+#include <rrfp/base/result.hpp>
+#include <rrfp/schedule/placement.hpp>
 
 #include "caf_compat.hpp"
 
@@ -33,6 +35,17 @@ auto fields(auto f, actor_address& x) { return f(x.what, x.at.stage, x.at.rank, 
 constexpr actor_address supervisor_of(replica_id replica, stage_id stage) {
   return {actor_kind::supervisor, {stage, rank_id{0}, replica}};
 }
+
+/// What mail of a run may name: every id is below its number here.
+struct mail_ranges {
+  pipeline_shape shape = {};
+  std::uint32_t ranks = 1;
+  std::uint32_t replicas = 1;
+  std::uint32_t nodes = 1;
+  std::uint32_t strategies = 1;
+  bool saves = false;   ///< its ranks write checkpoints
+  bool copies = false;  ///< its ranks copy their state for recovery
+};
 
 class directory;
 
@@ -65,16 +78,17 @@ class directory {
   /// All actors are on this node.
   directory() = default;
   /// `node_of`: of a rank. `send`: as ucx_transport::send_mail().
-  directory(node_id here, std::function<node_id(const rank_address&)> node_of, send_function send)
-      : here_(here), node_of_(std::move(node_of)), send_(std::move(send)) {}
+  directory(node_id here, std::function<node_id(const rank_address&)> node_of, send_function send,
+            const mail_ranges& run)
+      : here_(here), node_of_(std::move(node_of)), send_(std::move(send)), run_(run) {}
 
   void bind(const actor_address& address, caf::actor a);
   /// An actor of this node must be bound.
   actor_ref find(const actor_address& address) const;
   actor_ref node(node_id n) const;
 
-  /// Passes mail on. False: it does not decode, or its actor is not here.
-  bool deliver(std::string_view mail) const;
+  /// Passes mail on. Error: it does not decode, does not fit the run, or its actor is not here.
+  status deliver(std::string_view mail) const;
   /// Forgets all actors; drops mail from now on.
   void close();
 
@@ -84,6 +98,7 @@ class directory {
   const node_id here_{0};
   const std::function<node_id(const rank_address&)> node_of_;
   const send_function send_;
+  const mail_ranges run_;
   mutable std::shared_mutex mutex_;
   std::map<actor_address, caf::actor> actors_;
   bool closed_ = false;

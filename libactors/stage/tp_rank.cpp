@@ -182,6 +182,15 @@ void tp_rank::on_tensor(message& m) {
     join_tied_if_both();
     return;
   }
+  const auto& shape = setup_->context->shape;
+  if (h.mb.value() >= shape.microbatches || h.chunk.value() >= shape.chunks)
+    return post(
+        setup_->supervisor,
+        failed{
+            {fmt::format(
+                 "{}: a tensor came for microbatch {} of chunk {}: expected less than {} and {}",
+                 setup_->name(), h.mb.value(), h.chunk.value(), shape.microbatches, shape.chunks),
+             error_kind::failed}});
   const bool forward = h.kind == payload::activation;
   auto& input = input_of(forward, h.mb, h.chunk);
   RRFP_CHECK(!input.tensor.defined(), "an input arrives once");

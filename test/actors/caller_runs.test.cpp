@@ -42,12 +42,14 @@ struct observed {
   std::vector<std::uint64_t> steps;
   handler also;
   caf::actor actor = spawn<Actor>(system, [this](const end_step& m) {
+    handler then;
     {
       const std::lock_guard lock{mutex};
       threads.push_back(std::this_thread::get_id());
       steps.push_back(m.step.value());
+      then = also;
     }
-    if (also) also(m);
+    if (then) then(m);
   });
 
   observed() { wait_until_idle(); }
@@ -59,12 +61,22 @@ struct observed {
     while (count() == 0) std::this_thread::yield();
     // The scheduler's thread may still be in the handler's turn.
     std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    const std::lock_guard lock{mutex};
     threads.clear();
     steps.clear();
   }
   std::size_t count() {
     const std::lock_guard lock{mutex};
     return threads.size();
+  }
+  /// From now on each message is also passed to `h`.
+  void pass_to(handler h) {
+    const std::lock_guard lock{mutex};
+    also = std::move(h);
+  }
+  std::ptrdiff_t count_on(std::thread::id thread) {
+    const std::lock_guard lock{mutex};
+    return std::count(threads.begin(), threads.end(), thread);
   }
   void end() {
     if (actor) post(actor, stop{});
@@ -113,10 +125,10 @@ TEST_CASE("what an actor wakes runs after it, in the same scope, and an inner sc
     second.steps.push_back(m.step.value());
   });
   std::this_thread::sleep_for(std::chrono::milliseconds{50});
-  first.also = [&](const end_step& m) {
+  first.pass_to([&](const end_step& m) {
     const caller_runs inner;
     post(chained, m);
-  };
+  });
   {
     const caller_runs scope;
     post(first.actor, end_step{step_id{7}});
@@ -131,14 +143,14 @@ TEST_CASE("a thread does not run actors for ever: the scheduler gets the rest") 
   observed<quick> o;
   std::atomic<std::uint64_t> handled{0};
   constexpr std::uint64_t many = 20'000;
-  o.also = [&](const end_step& m) {
+  o.pass_to([&](const end_step& m) {
     if (handled.fetch_add(1) + 1 < many) post(o.actor, m);
-  };
+  });
   {
     const caller_runs scope;
     post(o.actor, end_step{step_id{1}});
   }
-  const auto here = std::count(o.threads.begin(), o.threads.end(), std::this_thread::get_id());
+  const auto here = o.count_on(std::this_thread::get_id());
   CHECK(here > 0);
   while (handled < many) std::this_thread::yield();
   o.end();

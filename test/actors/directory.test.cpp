@@ -1,5 +1,5 @@
-/// Messages to actors on other nodes: as mail and back, and mail that is none. More of it:
-/// test/fuzz/targets/mail.cpp.
+/// Messages to actors on other nodes: as mail and back, mail that is none, and mail that does not
+/// fit the run. More of it: test/fuzz/targets/mail.cpp.
 #include <random>
 
 #include "control/messages.hpp"
@@ -32,18 +32,44 @@ struct mailbox {
 };
 
 const actor_address stage_3 = supervisor_of(replica_id{1}, stage_id{3});
+const mail_ranges run{{4, 2, 8, placement::interleaved}, 4, 2, 3, 2};
 
-/// The mail of a post from node 0 to stage 3, which is on node 2.
+/// Of node `here`; the ranks are on node 2.
+directory directory_of(node_id here, directory::send_function send, const mail_ranges& r = run) {
+  return {here, [](const rank_address&) { return node_id{2}; }, std::move(send), r};
+}
+
+/// The mail of a post from node 0 to stage 3.
 template <class Message>
 std::string mail_of(Message m) {
   std::string sent;
-  const directory here{node_id{0}, [](const rank_address&) { return node_id{2}; },
-                       [&](node_id to, std::string mail) {
-                         CHECK(to == node_id{2});
-                         sent = std::move(mail);
-                       }};
+  const auto here = directory_of(node_id{0}, [&](node_id to, std::string mail) {
+    CHECK(to == node_id{2});
+    sent = std::move(mail);
+  });
   post(here.find(stage_3), std::move(m));
   return sent;
+}
+
+/// Why a run refuses this message; empty: it does not.
+template <class Message>
+std::string refusal_of(Message m, const mail_ranges& r = run) {
+  mailbox<Message> box;
+  auto there = directory_of(node_id{2}, {}, r);
+  there.bind(stage_3, box.actor);
+  const auto delivered = there.deliver(mail_of(std::move(m)));
+  there.close();
+  if (!delivered) anon_send_exit(box.actor, caf::exit_reason::user_shutdown);
+  CHECK(box.read().size() == (delivered ? 1 : 0));
+  return delivered ? std::string{} : delivered.message();
+}
+
+stage_progress some_progress() {
+  stage_progress m;
+  m.state.stage = stage_id{3};
+  m.state.core.microbatches = 8;
+  m.state.core.progress.resize(16);
+  return m;
 }
 
 stage_step_ended some_result() {
@@ -60,9 +86,9 @@ stage_step_ended some_result() {
 
 TEST_CASE("A message to an actor of another node arrives there with all its members") {
   mailbox<stage_step_ended> box;
-  directory there;
+  auto there = directory_of(node_id{2}, {});
   there.bind(stage_3, box.actor);
-  REQUIRE(there.deliver(mail_of(some_result())));
+  REQUIRE(there.deliver(mail_of(some_result())).ok());
   const auto& got = box.read();
   REQUIRE(got.size() == 1);
   CHECK(got[0].step == step_id{1});
@@ -79,30 +105,124 @@ TEST_CASE("A message to an actor of another node arrives there with all its memb
 
 TEST_CASE("Mail to nobody, cut mail and random mail is refused, and nothing is posted") {
   mailbox<failed> box;
-  directory there;
+  auto there = directory_of(node_id{2}, {});
   there.bind(stage_3, box.actor);
   const auto good = mail_of(failed{{"why", error_kind::node_lost}});
   for (std::size_t size = 0; size < good.size(); ++size)
-    CHECK_FALSE(there.deliver(good.substr(0, size)));
-  CHECK_FALSE(there.deliver(good + "x"));
+    CHECK_FALSE(there.deliver(good.substr(0, size)).ok());
+  CHECK(there.deliver(good + "x").message() == "failed: its members do not have this size");
   auto nobody = good;
   nobody[1] = 9;  // the stage
-  CHECK_FALSE(there.deliver(nobody));
+  CHECK(there.deliver(nobody).message() == "its receiver is not on this node");
   auto unknown = good;
   unknown[13] = '\x7f';  // the code
-  CHECK_FALSE(there.deliver(unknown));
+  CHECK(there.deliver(unknown).message() == "no message has code 127");
 
   std::mt19937_64 random{1};
-  const std::string mails[] = {good, mail_of(some_result()), mail_of(stage_progress{}),
+  const std::string mails[] = {good, mail_of(some_result()), mail_of(some_progress()),
                                mail_of(stage_weights{{}, {{}, {}}, {"a", "b"}})};
   for (int i = 0; i < 20'000; ++i) {
     auto mail = mails[random() % std::size(mails)];
     for (std::uint64_t n = 1 + random() % 4; n > 0; --n)
       mail[14 + random() % (mail.size() - 14)] = static_cast<char>(random());
     // Another message than the actor expects stays unread in its mailbox.
-    there.deliver(mail);
+    static_cast<void>(there.deliver(mail));
   }
   box.read();
   there.close();
-  CHECK(there.deliver("anything"));
+  CHECK(there.deliver("anything").ok());
+}
+
+TEST_CASE("Mail whose ids and kinds are not those of the run is refused, and says which") {
+  const auto begin_of = [](std::uint32_t strategy) { return begin_step{step_id{1}, {}, strategy}; };
+  CHECK(refusal_of(begin_of(1)) == "");
+  CHECK(refusal_of(begin_of(2)) == "begin_step: strategy: expected less than 2, got 2");
+  auto begin = begin_of(0);
+  begin.purpose = static_cast<compute::step_purpose>(3);
+  CHECK(refusal_of(begin) == "begin_step: a kind: expected less than 3, got 3");
+
+  const auto arrival_of = [](task_kind kind, std::uint32_t mb, std::uint32_t chunk,
+                             std::uint32_t rank) {
+    return arrived{step_id{1}, kind, microbatch_id{mb}, chunk_id{chunk}, rank_id{rank}};
+  };
+  CHECK(refusal_of(arrival_of(task_kind::backward, 7, 1, 3)) == "");
+  CHECK(refusal_of(arrival_of(task_kind::weight, 7, 1, 3)) ==
+        "arrived: the kind of an arrival: expected less than 2, got 2");
+  CHECK(refusal_of(arrival_of(task_kind::forward, 8, 1, 3)) ==
+        "arrived: microbatch: expected less than 8, got 8");
+  CHECK(refusal_of(arrival_of(task_kind::forward, 7, 2, 3)) ==
+        "arrived: chunk: expected less than 2, got 2");
+  CHECK(refusal_of(arrival_of(task_kind::forward, 7, 1, 4)) ==
+        "arrived: rank: expected less than 4, got 4");
+
+  launch_done done;
+  done.launched.folds = {microbatch_id{8}, 0};
+  CHECK(refusal_of(done) == "");
+  done.launched.folds = {microbatch_id{7}, 2};
+  CHECK(refusal_of(done) == "launch_done: the end of the folds: expected less than 9, got 9");
+  done.launched = {};
+  done.launched.piece.count = 0;
+  CHECK(refusal_of(done) == "launch_done: piece: expected less than 0, got 0");
+  done.launched.piece = {};
+  done.launched.pass = static_cast<forward_pass>(3);
+  CHECK(refusal_of(done) == "launch_done: a kind: expected less than 3, got 3");
+
+  CHECK(refusal_of(stage_weights{{stage_id{4}, rank_id{0}, replica_id{0}}, {}, {}}) ==
+        "stage_weights: stage: expected less than 4, got 4");
+  CHECK(refusal_of(stage_weights{{stage_id{0}, rank_id{0}, replica_id{2}}, {}, {}}) ==
+        "stage_weights: replica: expected less than 2, got 2");
+  CHECK(refusal_of(copy_offered{{0, stage_id{0}, rank_id{0}}, node_id{3}, 1, 1, 1}) ==
+        "copy_offered: node: expected less than 3, got 3");
+  CHECK(refusal_of(failed{{"why", static_cast<error_kind>(4)}}) ==
+        "failed: a kind: expected less than 4, got 4");
+
+  auto result = some_result();  // microbatches of losses are numbered over the replicas
+  result.losses.push_back({microbatch_id{15}, 0, 1});
+  CHECK(refusal_of(result) == "");
+  result.losses.push_back({microbatch_id{16}, 0, 1});
+  CHECK(refusal_of(result) == "stage_step_ended: microbatch: expected less than 16, got 16");
+}
+
+TEST_CASE("Mail whose tables are not as large as the run is refused") {
+  auto result = some_result();
+  for (auto* of : {&result.times.forward, &result.times.backward, &result.times.weight,
+                   &result.times.forward_ended, &result.times.backward_ended,
+                   &result.times.forward_arrived, &result.times.backward_arrived})
+    of->resize(16);
+  CHECK(refusal_of(result) == "");
+  result.times.backward_arrived.pop_back();
+  CHECK(refusal_of(result) == "stage_step_ended: times: expected 16, got 15");
+  result = some_result();
+  result.times.weight.resize(1);
+  CHECK(refusal_of(result) == "stage_step_ended: times: expected 0, got 1");
+
+  auto progress = some_progress();
+  CHECK(refusal_of(progress) == "");
+  progress.state.core.microbatches = 9;
+  CHECK(refusal_of(progress) == "stage_progress: microbatches: expected 8, got 9");
+  progress = some_progress();
+  progress.state.core.progress.pop_back();
+  CHECK(refusal_of(progress) == "stage_progress: progress: expected 16, got 15");
+  progress = some_progress();
+  progress.state.core.running.emplace_back();
+  CHECK(refusal_of(progress) == "stage_progress: ages: expected 1, got 0");
+  progress.state.ages.push_back(1);
+  CHECK(refusal_of(progress) == "");
+  progress.state.core.holders.emplace_back(9);
+  CHECK(refusal_of(progress) == "stage_progress: microbatch: expected less than 8, got 9");
+}
+
+TEST_CASE("Mail about checkpoints and copies is refused by a run that makes none") {
+  auto both = run;
+  both.saves = both.copies = true;
+  CHECK(refusal_of(take_snapshot{1}) == "take_snapshot: this run makes no checkpoints");
+  CHECK(refusal_of(snapshot_taken{1}) == "snapshot_taken: this run makes no checkpoints");
+  CHECK(refusal_of(snapshot_written{1, {}, 0, 0, {}}) ==
+        "snapshot_written: this run makes no checkpoints");
+  CHECK(refusal_of(restore_state{}) == "restore_state: this run makes no copies");
+  CHECK(refusal_of(copy_state{1, 1}) == "copy_state: this run makes no copies");
+  CHECK(refusal_of(take_snapshot{1}, both) == "");
+  CHECK(refusal_of(snapshot_written{1, {}, 0, 0, {}}, both) == "");
+  CHECK(refusal_of(restore_state{}, both) == "");
+  CHECK(refusal_of(copy_state{1, 1}, both) == "");
 }

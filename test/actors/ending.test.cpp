@@ -67,6 +67,32 @@ TEST_CASE("a lost message ends the run with a report of who waits for what") {
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds{20});
 }
 
+TEST_CASE("a tensor of a microbatch that the run does not have ends the run") {
+  class renumbering final : public transport {
+   public:
+    explicit renumbering(std::unique_ptr<transport> inner) : inner_(std::move(inner)) {}
+    void bind(rank_address address, message_sink sink) override {
+      inner_->bind(address, std::move(sink));
+    }
+    void send(message m) override {
+      if (m.header.mb == microbatch_id{4}) m.header.mb = microbatch_id{shape.microbatches};
+      inner_->send(std::move(m));
+    }
+    void close() override { inner_->close(); }
+
+   private:
+    const std::unique_ptr<transport> inner_;
+  };
+  auto setup = setup_of(5);
+  setup.wrap_transport = [](std::unique_ptr<transport> inner) {
+    return std::make_unique<renumbering>(std::move(inner));
+  };
+  const auto r = run(std::move(setup));
+  CHECK(r.how == ending::failed);
+  CHECK_THAT(r.message,
+             Contains("a tensor came for microbatch 6 of chunk 0: expected less than 6 and 1"));
+}
+
 TEST_CASE("an interrupt ends a run during a long task") {
   auto setup = setup_of(1000);
   setup.delays.compute = [](step_id, stage_id, rank_id, const task&) { return 60'000.0; };

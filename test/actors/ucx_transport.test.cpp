@@ -430,7 +430,7 @@ TEST_CASE("Mail of any size is read in the order in which its node sent it") {
     wire->on_mail([&](node_id from, std::string_view mail) {
       if (mail != mail_of(from.value(), read[from]++)) ++wrong;
       ++total;
-      return true;
+      return success();
     });
     node.barrier();
     for (std::uint32_t i = 0; i < count; ++i)
@@ -454,7 +454,7 @@ TEST_CASE("Mail larger than tensors may be is read, and mail sent before close()
     wire->on_mail([&](node_id, std::string_view) {
       reads = true;
       std::this_thread::sleep_for(milliseconds{300});  // the progress thread cannot send
-      return true;
+      return success();
     });
     node.barrier();
     expect(eventually([&] { return reads.load(); }), "no mail came");
@@ -470,7 +470,7 @@ TEST_CASE("Mail larger than tensors may be is read, and mail sent before close()
     auto wire = node.connected(std::move(options), failed.note());
     wire->on_mail([&](node_id, std::string_view mail) {
       bytes = mail.size();
-      return true;
+      return success();
     });
     node.barrier();
     wire->send_mail(node_id{0}, "hello");
@@ -491,10 +491,11 @@ TEST_CASE("A node whose mail is not understood has failed") {
   const node_body reader = [](test_node& node) {
     failures failed;
     auto wire = node.connected(node.options(), failed.note());
-    wire->on_mail([](node_id, std::string_view) { return false; });
+    wire->on_mail([](node_id, std::string_view) { return error{"no such actor"}; });
     node.barrier();
     expect(eventually([&] { return !failed.all().empty(); }), "no failure was reported");
-    expect(failed.text() == "node 0: cannot be understood: mail 0 (5 bytes)\n", failed.text());
+    expect(failed.text() == "node 0: cannot be understood: mail 0 (5 bytes): no such actor\n",
+           failed.text());
     node.barrier();
   };
   CHECK(run_nodes("posix", {sender, reader}) == "");

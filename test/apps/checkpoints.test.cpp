@@ -116,7 +116,7 @@ class job_folder {
 
 template <class Condition>
 bool eventually(Condition condition, std::chrono::seconds limit = std::chrono::seconds{60}) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::microseconds{200});

@@ -31,7 +31,7 @@ using clock_type = std::chrono::steady_clock;
 using settings = std::vector<std::string>;
 
 constexpr std::uint32_t nodes = 3;
-constexpr std::chrono::seconds report_limit{3};
+constexpr std::chrono::seconds report_limit{3 * slowdown};
 constexpr std::size_t steps = 6;
 
 const std::string job_text = R"([pipeline]
@@ -75,7 +75,7 @@ struct outcome_of_kill {
 };
 
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
-  const auto end = clock_type::now() + limit;
+  const auto end = clock_type::now() + limit * slowdown;
   while (!condition()) {
     if (clock_type::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::microseconds{500});

@@ -116,7 +116,7 @@ bits bits_of(const job_file& job, std::uint32_t nodes, const std::vector<setting
 }
 
 bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
   while (!condition())
     if (std::chrono::steady_clock::now() > end)
       return false;
@@ -158,10 +158,11 @@ void lose_node(std::uint32_t number, int signal, const std::string& why) {
   CHECK(o.code == 3);
   CHECK_THAT(o.err, Contains("node " + std::to_string(number)) && Contains(why) &&
                         Contains("stages " + std::to_string(2 * number)));
-  CHECK(occurrences(o.err, "rrfp-node:") == 1);
+  // A slow node ends after the time that the launcher gives it to report the loss of node 0.
+  CHECK(occurrences(o.err, "rrfp-node:") <= (slowdown == 1 ? 1 : 2));
   CHECK_THAT(o.err, Contains("step ") && !Contains("***"));
-  CHECK(detected.count() < 6);  // 2 s on a quiet machine
-  CHECK(o.seconds < 8);         // one second later
+  CHECK(detected.count() < 6 * slowdown);  // 2 s on a quiet machine
+  CHECK(o.seconds < 8 * slowdown);         // one second later
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 
@@ -334,7 +335,7 @@ TEST_CASE("a node that is killed while it joins is named in time, and the others
   CHECK_THAT(o.err, Contains("rrfp-node: node " + std::to_string(rank) + " (stages ") &&
                         Contains("was killed by signal 9"));
   CHECK(occurrences(o.err, "rrfp-node:") == 1);
-  CHECK(o.seconds < 6);  // 2 s on a quiet machine
+  CHECK(o.seconds < 6 * slowdown);  // 2 s on a quiet machine
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 
@@ -399,7 +400,7 @@ TEST_CASE("SIGINT ends all nodes with code 130, while they join and while they t
   const auto o = training.wait();
   INFO(o.out << o.err);
   CHECK(o.code == 130);
-  CHECK(o.seconds < 6);  // half a second on a quiet machine
+  CHECK(o.seconds < 6 * slowdown);  // half a second on a quiet machine
   for (const auto node : nodes) CHECK(parent_of(node) == 0);
 }
 

@@ -143,7 +143,7 @@ TEST_CASE("Strangers change nothing in a running job of two nodes, and cost it n
         const auto growth = memory_of(nodes[n]) - before[n];
         if (wanted != nullptr)
           WARN(kind << ": node " << n << " grew by " << growth / 1024 << " KiB");
-        CHECK(growth < 1 << 20);
+        CHECK(growth < (1 << 20) * slowdown);  // sanitizers have memory of their own
       }
     }
     CHECK(steps_beyond(step + 20));

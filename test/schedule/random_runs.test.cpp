@@ -15,11 +15,13 @@
 #include <rrfp/schedule/sequence.hpp>
 
 #include "pipeline_driver.hpp"
+#include "slowdown.hpp"
 
 namespace rrfp::testing {
 namespace {
 
-constexpr std::uint64_t runs_in_suite = 100'000;
+/// A sanitizer makes each of them ten to twenty times as long.
+constexpr std::uint64_t runs_in_suite = test::slowdown == 1 ? 100'000 : 10'000;
 constexpr std::uint64_t runs_in_soak = 1'000'000;
 
 std::vector<std::uint64_t> random_bytes(std::uint32_t microbatches, random_source& random) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <sstream>
 #include <string>
@@ -132,7 +133,12 @@ inline std::map<std::string, double> samples_of(const std::string& text) {
   for (std::string line; std::getline(in, line);) {
     if (line.empty() || line[0] == '#') continue;
     const auto space = line.rfind(' ');
-    samples[line.substr(0, space)] = std::stod(line.substr(space + 1));
+    const auto number = line.substr(space + 1);
+    char* end = nullptr;
+    errno = 0;
+    samples[line.substr(0, space)] = std::strtod(number.c_str(), &end);
+    if (number.empty() || *end != 0 || errno != 0)
+      throw std::runtime_error("not a sample: '" + line + "'");
   }
   return samples;
 }

@@ -31,6 +31,13 @@ std::string to_text(const void* pointer) {
   return std::to_string(reinterpret_cast<std::uintptr_t>(pointer) - 1);
 }
 
+/// Mail of this size that begins with its number.
+std::string numbered(std::uint64_t sequence, std::uint64_t bytes) {
+  auto mail = std::to_string(sequence) + ' ';
+  mail.resize(std::max<std::size_t>(mail.size(), bytes), ' ');
+  return mail;
+}
+
 class player {
  public:
   std::string answer(words& w) {
@@ -123,8 +130,8 @@ class player {
       h.sequence = w.number();
       auto out = arrive(h, w);
       if (out.starts_with("  deliver"))
-        for (const auto& number : core.in_order(h, std::to_string(h.sequence)))
-          out += "  read " + number + "\n";
+        for (const auto& mail : core.in_order(h, numbered(h.sequence, h.data_bytes)))
+          out += "  read " + mail.substr(0, mail.find(' ')) + "\n";
       return out;
     }
     if (kind == "bytes") {
@@ -198,7 +205,7 @@ class player {
   }
 
   template <class Header>
-  std::string arrive(Header h, words& w) {
+  std::string arrive(Header& h, words& w) {
     h.job_token = 7;
     h.epoch = 2;
     h.data_bytes = w.number();

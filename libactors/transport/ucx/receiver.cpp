@@ -50,7 +50,7 @@ ucs_status_t receiver::on_message(const result<Header>& h, void* data, std::size
     what = node_.core.arrived(*h, bytes, is_announced ? data : nullptr);
   else
     node_.core.arrived_undecodable();
-  if (what == fate::deliver) node_.core.delivered(*h, deliver_small(*h, as_span(data, bytes)));
+  if (what == fate::deliver) take(*h, as_span(data, bytes));
   node_.publish();
   // A kept descriptor stays valid until it is fetched or released.
   return what == fate::keep ? UCS_INPROGRESS : UCS_OK;
@@ -164,12 +164,15 @@ delivery receiver::deliver_small(const tensor_header& h, std::span<const std::by
 }
 
 /// Counted as delivered even if it still waits for an earlier one.
-delivery receiver::deliver_small(const mail_header& h, std::span<const std::byte> data) {
-  if (!matches(h, data)) return delivery::damaged;
+void receiver::take(const mail_header& h, std::span<const std::byte> data) {
+  auto& core = node_.core;
+  if (!matches(h, data)) return core.delivered(h, delivery::damaged);
   for (const auto& mail :
-       node_.core.in_order(h, {reinterpret_cast<const char*>(data.data()), data.size()}))
-    if (!read_mail_ || !read_mail_(h.from_node, mail)) return delivery::garbled;
-  return delivery::done;
+       core.in_order(h, {reinterpret_cast<const char*>(data.data()), data.size()})) {
+    const auto read = read_mail_ ? read_mail_(h.from_node, mail) : error{"nobody reads mail here"};
+    if (!read) return core.delivered(h, delivery::garbled, read.message());
+  }
+  core.delivered(h, delivery::done);
 }
 
 delivery receiver::deliver(const tensor_header& h, slab data) {

@@ -48,13 +48,18 @@ class receiver {
   template <class Header>
   ucs_status_t on_message(const result<Header>& h, void* data, std::size_t bytes,
                           const ucp_am_recv_param_t* how);
+  /// Delivers data that came with its header.
+  template <class Header>
+  void take(const Header& h, std::span<const std::byte> data) {
+    node_.core.delivered(h, deliver_small(h, data));
+  }
+  void take(const mail_header& h, std::span<const std::byte> data);
   /// Undefined: fetch to host memory.
   at::Tensor allocate_on_device(const any_header& h) const;
   void begin_fetch(fetch_order order);
   void end_fetch(std::unique_ptr<fetch> f, ucs_status_t how);
   delivery deliver_small(const tensor_header& h, std::span<const std::byte> data);
   delivery deliver_small(const bytes_header& h, std::span<const std::byte> data);
-  delivery deliver_small(const mail_header& h, std::span<const std::byte> data);
   delivery deliver(const tensor_header& h, slab data);
   delivery deliver(const tensor_header& h, at::Tensor t);
   delivery deliver(const bytes_header& h, slab data);

@@ -1,5 +1,7 @@
-/// Mail between actors of two nodes: the address, the code of the message and its fields.
-#include <control/messages.hpp>
+/// Mail between actors of two nodes: the address, the code of the message and its fields. What fits
+/// the run may be used to index.
+#include <control/hang_cause.hpp>
+#include <control/mail_ranges.hpp>
 
 #include "promises.hpp"
 
@@ -14,11 +16,42 @@ std::string encoded(Message& m) {
   return out.take();
 }
 
+const mail_ranges run{{2, 2, 3, rrfp::placement::interleaved}, 2, 2, 3, 2, true, true};
+const job_dimensions dimensions{run.shape, run.ranks, run.replicas};
+
+// What actors do with messages that fit the run.
+template <class Message>
+void use(const Message&) {}
+void use(const arrived& m) { run.shape.index(m.mb, m.chunk); }
+void use(const run_launch& m) {
+  run.shape.index(m.launched.what.mb, m.launched.what.chunk);
+  const auto whole = m.launched.piece.share_of(1000);
+  rrfp::fuzz::promise(whole >= 0 && whole <= 1000, "a piece is a part of its task");
+}
+void use(const stage_weights& m) {
+  rrfp::fuzz::promise(m.from.stage.value() < run.shape.stages && m.from.rank.value() < run.ranks &&
+                          m.from.replica.value() < run.replicas,
+                      "a rank is one of the run");
+}
+void use(const stage_step_ended& m) {
+  const auto size = run.shape.index(rrfp::microbatch_id{run.shape.microbatches - 1},
+                                    rrfp::chunk_id{run.shape.chunks - 1}) +
+                    1;
+  if (!m.times.forward.empty())
+    rrfp::fuzz::promise(m.times.backward_arrived.size() == size, "each task has its time");
+}
+void use(const stage_progress& m) {
+  causes_of(dimensions, {m.state});
+  details_of(dimensions, m.state);
+}
+
 template <class Message>
 void read(std::string_view bytes) {
   Message m;
   rrfp::decoder in{bytes};
   in(m);
+  // What is missing was read as zeros.
+  if (check_ranges(run, m)) use(m);
   if (!in.complete()) return;
   const auto once = encoded(m);
   rrfp::fuzz::promise(once.size() == bytes.size(), "a message has the size of its bytes");

@@ -11,6 +11,7 @@
 
 #include <frames.hpp>
 #include <image_file.hpp>
+#include <rrfp/base/bytes.hpp>
 #include <wire_format.hpp>
 
 namespace {
@@ -63,9 +64,44 @@ void write_ucx_frames(const folder& to) {
   write_header(to, "farewell", ucx::farewell_header{7, 3, from, true});
 }
 
+/// The progress of a stage that runs a launch, with the tables of the run that the fuzzer of mail
+/// has.
+std::string progress_mail() {
+  constexpr std::uint8_t supervisor = 2, stage_progress = 24, running = 1;
+  constexpr std::uint32_t microbatches = 3, tasks = 6;
+  byte_writer w;
+  const auto words = [&](std::initializer_list<std::uint32_t> all) {
+    for (const auto x : all) w.put(x);
+  };
+  const auto zeros = [&](int count) {
+    for (int i = 0; i < count; ++i) w.put(std::uint8_t{0});
+  };
+  w.put(supervisor);
+  words({0, 0, 0});
+  w.put(stage_progress);
+  w.put(std::string_view{"text"});
+  words({0, 0});
+  w.put(running);
+  w.put(std::uint64_t{1});  // the step
+  words({microbatches, 1});
+  zeros(8 + 9 + 5 + 8);  // the launch: number, task, reason, folds
+  words({0, 1});         // its piece
+  zeros(1);
+  w.put(std::uint64_t{3});         // ranks that have not finished it
+  zeros(1 + 10 + 1 + 32);          // the wait, its bound, memory
+  words({1, 0, 0, tasks, tasks});  // a holder, ready, remaining
+  zeros(tasks * (8 + 8 + 4));
+  words({1});
+  w.put(std::int64_t{1000});
+  zeros(16);
+  return w.take();
+}
+
 /// Mail of each code: the address of a supervisor, then zeros, which are empty texts and lists.
 void write_mail(const folder& to) {
-  for (int code = 0; code < 22; ++code) {
+  const auto progress = progress_mail();
+  to.write("progress", progress.data(), progress.size());
+  for (int code = 0; code < 30; ++code) {
     std::string bytes(14 + 120, '\0');
     bytes[0] = 2;
     bytes[13] = static_cast<char>(code);

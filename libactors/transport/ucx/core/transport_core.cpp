@@ -227,7 +227,12 @@ bool transport_core::is_fresh(const tensor_header& h) {
 }
 
 bool transport_core::is_fresh(const mail_header& h) {
-  return is_fresh(h, inboxes_[h.from_node].judge(h.sequence), ordered_inbox::ahead_max);
+  const auto& inbox = inboxes_[h.from_node];
+  if (!is_fresh(h, inbox.judge(h.sequence), ordered_inbox::ahead_max)) return false;
+  if (inbox.has_room(h.sequence, h.data_bytes, options_.mail_bytes_max)) return true;
+  fail(h.from_node, "more than mail_bytes_max, " + std::to_string(options_.mail_bytes_max) +
+                        ", waits for earlier mail that never arrived: " + name_of(h));
+  return false;
 }
 
 std::vector<std::string> transport_core::in_order(const mail_header& h, std::string bytes) {
@@ -293,7 +298,7 @@ fate transport_core::fetched(const any_header& any, const std::string& failure) 
 }
 
 template <class Header>
-void transport_core::delivered(const Header& h, delivery how) {
+void transport_core::delivered(const Header& h, delivery how, const std::string& why) {
   switch (how) {
     case delivery::done:
       ++counts_.received;
@@ -305,7 +310,9 @@ void transport_core::delivered(const Header& h, delivery how) {
     case delivery::no_memory:
       return fail(h.from_node, "this node has no memory left for " + name_of(h));
     case delivery::not_bound: return fail(h.from_node, "no receiver on this node: " + name_of(h));
-    case delivery::garbled: return fail(h.from_node, "cannot be understood: " + name_of(h));
+    case delivery::garbled:
+      return fail(h.from_node,
+                  "cannot be understood: " + name_of(h) + (why.empty() ? "" : ": " + why));
     case delivery::full:
       return fail(h.from_node,
                   "its messages are not received, and their buffer is full: " + name_of(h));
@@ -315,9 +322,9 @@ void transport_core::delivered(const Header& h, delivery how) {
 template fate transport_core::arrived(const tensor_header&, std::uint64_t, void*);
 template fate transport_core::arrived(const bytes_header&, std::uint64_t, void*);
 template fate transport_core::arrived(const mail_header&, std::uint64_t, void*);
-template void transport_core::delivered(const mail_header&, delivery);
-template void transport_core::delivered(const tensor_header&, delivery);
-template void transport_core::delivered(const bytes_header&, delivery);
+template void transport_core::delivered(const mail_header&, delivery, const std::string&);
+template void transport_core::delivered(const tensor_header&, delivery, const std::string&);
+template void transport_core::delivered(const bytes_header&, delivery, const std::string&);
 
 // ---- the end
 

@@ -62,7 +62,8 @@ struct ucx_options {
   /// Limit of data being fetched at the same time, without delivered data. At least
   /// message_bytes_max.
   std::size_t inflight_bytes_max = std::size_t{1} << 30;
-  /// The same for mail, which is not fetched.
+  /// The same for mail, which is not fetched; also the limit of a node's mail that waits for mail
+  /// sent before it.
   std::size_t mail_bytes_max = std::size_t{1} << 30;
   /// Limit of unused memory kept for later messages.
   std::size_t cached_bytes_max = std::size_t{1} << 30;
@@ -162,9 +163,9 @@ class ucx_transport final : public transport {
   void close() override;
 
   /// Call it before other nodes send mail. `read` gets what send_mail() of the node has sent, in
-  /// that order and once, on the progress thread, and must not block. False: it does not understand
+  /// that order and once, on the progress thread, and must not block. Error: it does not understand
   /// the bytes, and the node has failed.
-  using mail_reader = std::function<bool(node_id from, std::string_view bytes)>;
+  using mail_reader = std::function<status(node_id from, std::string_view bytes)>;
   void on_mail(mail_reader read);
   /// To a connected node. Never blocks; dropped if the node has failed or left.
   void send_mail(node_id to, std::string bytes);

@@ -24,11 +24,19 @@ class ordered_inbox {
     return sequence - next_ < ahead_max ? verdict::fresh : verdict::too_far;
   }
 
+  /// Whether fresh mail may wait here: together, all that waits has at most `bytes_max`. The oldest
+  /// missing mail does not wait.
+  bool has_room(std::uint64_t sequence, std::uint64_t bytes, std::uint64_t bytes_max) const {
+    return sequence == next_ || (bytes <= bytes_max && waiting_bytes_ <= bytes_max - bytes);
+  }
+
   /// Of fresh mail: all that is now in order.
   std::vector<std::string> take(std::uint64_t sequence, std::string bytes) {
+    waiting_bytes_ += bytes.size();
     waiting_.emplace(sequence, std::move(bytes));
     std::vector<std::string> due;
     for (auto first = waiting_.begin(); first != waiting_.end() && first->first == next_; ++next_) {
+      waiting_bytes_ -= first->second.size();
       due.push_back(std::move(first->second));
       first = waiting_.erase(first);
     }
@@ -38,6 +46,7 @@ class ordered_inbox {
  private:
   std::uint64_t next_ = 0;
   std::map<std::uint64_t, std::string> waiting_;
+  std::uint64_t waiting_bytes_ = 0;
 };
 
 }  // namespace rrfp::actors::ucx

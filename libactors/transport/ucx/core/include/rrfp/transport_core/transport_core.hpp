@@ -154,8 +154,9 @@ class transport_core {
   std::optional<fetch_order> next_fetch();
   /// Call it once for each fetch_order that is not stale. `failure`: empty if the data is there.
   fate fetched(const any_header& h, const std::string& failure = {});
+  /// `why`: of garbled mail; may be empty.
   template <class Header>
-  void delivered(const Header& h, delivery how);
+  void delivered(const Header& h, delivery how, const std::string& why = {});
 
   // ---- the end
 
