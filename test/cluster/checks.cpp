@@ -1,6 +1,7 @@
 #include "checks.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cluster.hpp"
 
@@ -41,11 +42,37 @@ void checkers::on_applied(std::uint32_t run, std::uint64_t step, const rank_key&
                   " are not those of a run without faults");
 }
 
-void checkers::on_committed(std::uint32_t run, std::uint64_t step) {
+void checkers::on_committed(std::uint32_t run, std::uint64_t step, std::optional<symbol> losses) {
   RRFP_EXPECT(step <= sim_.w.c.steps, "run " + std::to_string(run) + " commits step " +
                                           std::to_string(step) + " of " +
                                           std::to_string(sim_.w.c.steps));
+  RRFP_EXPECT(!losses || *losses == reference(run).losses.at(step),
+              "run " + std::to_string(run) + " has other losses after step " +
+                  std::to_string(step) + " than without faults");
+  newest_step_[run] = std::max(newest_step_[run], step);
   ++steps_committed_;
+}
+
+void checkers::on_step_over(const process& by, std::uint32_t run, std::uint64_t step) {
+  RRFP_EXPECT(step >= 1 && step <= newest_step_[run],
+              by.name() + " takes step " + std::to_string(step) + " of run " + std::to_string(run) +
+                  " for complete, which no job has committed");
+}
+
+void checkers::on_loss(const process& by, const std::string& why) const {
+  RRFP_EXPECT(!sim_.w.c.is_harmless(), "no node has failed, but " + by.name() + " says: " + why);
+}
+
+void checkers::on_clock_offset(const process& by, nanoseconds found, nanoseconds expected) const {
+  // A way that is slow in one direction alone shifts the measurement.
+  constexpr fault_kind disturbing[] = {
+      fault_kind::pause,      fault_kind::cut,        fault_kind::isolate,   fault_kind::slow_link,
+      fault_kind::crash_host, fault_kind::power_loss, fault_kind::clock_jump};
+  for (const auto kind : disturbing)
+    if (sim_.w.c.has(kind)) return;
+  RRFP_EXPECT(std::abs(found - expected) < 3 * ms,
+              by.name() + " takes the clock of node 0 to be " + std::to_string(found / us) +
+                  " us ahead of its own, expected " + std::to_string(expected / us) + " us");
 }
 
 void checkers::on_held(const process& by, std::uint32_t run, const copy_key& what) {
@@ -126,7 +153,7 @@ void checkers::on_outputs(const std::vector<std::string>& summaries) {
     RRFP_EXPECT(found[0] == r.weights,
                 "run " + std::to_string(run) + " ends with other weights than without faults");
     const bool is_whole = found[3] != 0;
-    RRFP_EXPECT(!is_whole || found[1] == r.losses,
+    RRFP_EXPECT(!is_whole || found[1] == r.losses.back(),
                 "run " + std::to_string(run) + " ends with other losses than without faults");
     RRFP_EXPECT(!is_whole || found[2] == r.evaluations,
                 "run " + std::to_string(run) + " ends with other evaluations than without faults");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -28,7 +29,14 @@ class checkers {
   /// The weights of every rank after every step are those of the run without faults.
   void on_applied(std::uint32_t run, std::uint64_t step, const rank_key& at,
                   const rank_state& state);
-  void on_committed(std::uint32_t run, std::uint64_t step);
+  /// `losses`: all so far, if the run has them since its first step.
+  void on_committed(std::uint32_t run, std::uint64_t step, std::optional<symbol> losses);
+  /// No node sees other steps than the job commits.
+  void on_step_over(const process& by, std::uint32_t run, std::uint64_t step);
+  /// A node takes another one for lost.
+  void on_loss(const process& by, const std::string& why) const;
+  /// A node has measured the clock of node 0; what it has found, and what is right.
+  void on_clock_offset(const process& by, nanoseconds found, nanoseconds expected) const;
 
   // Copies are held twice before older ones go, and on two hosts if there are two.
   void on_held(const process& by, std::uint32_t run, const copy_key& what);
@@ -59,6 +67,7 @@ class checkers {
   std::map<std::string, std::string> points_;                              ///< by the cards
   bool has_outputs_ = false;
   bool outputs_known_ = false;
+  std::map<std::uint32_t, std::uint64_t> newest_step_;  ///< that was committed, by run
   std::uint64_t steps_committed_ = 0;
   std::uint64_t recoveries_ = 0;
 };

@@ -1,6 +1,8 @@
 #include "cluster.hpp"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace rrfp::cluster {
 
@@ -8,8 +10,12 @@ namespace {
 
 constexpr nanoseconds poll_period = 20 * ms;
 constexpr nanoseconds end_limit = 8 * s;
-/// After the last fault, a job must end within this time.
-constexpr nanoseconds patience = 300 * s;
+constexpr nanoseconds report_limit = 1500 * ms;
+constexpr nanoseconds interrupt_limit = 500 * ms;
+/// After the last fault a job must be done within this time, and all its processes must have ended:
+/// one whose place another has taken tries to join for a minute.
+constexpr nanoseconds result_limit = 15 * s;
+constexpr nanoseconds patience = 75 * s;
 /// No node may have to be started more often.
 constexpr std::uint32_t launches_max = 400;
 
@@ -24,7 +30,10 @@ simulation::simulation(scenario drawn, std::FILE* trace)
       checks(*this),
       current_(w.c.nodes, nullptr),
       starts_(w.c.nodes, false),
-      restarts_left_(w.c.max_restarts) {}
+      clock_ahead_(w.c.skew),
+      slow_until_(w.c.nodes, 0) {
+  launcher_.restarts_left = w.c.max_restarts;
+}
 
 outcome simulation::run() {
   outcome o;
@@ -40,9 +49,16 @@ outcome simulation::run() {
       last_fault = std::max(last_fault, f.at + f.lasts);
     }
     if (w.c.restarts == restart_kind::launcher) w.call(poll_period, [this] { poll_launcher(); });
-    while (!has_ended()) {
-      RRFP_EXPECT(w.advance(), "nothing happens any more");
-      RRFP_EXPECT(w.now() < last_fault + patience, "the job does not end");
+    for (;;) {
+      while (!has_ended()) {
+        RRFP_EXPECT(w.advance(), "nothing happens any more");
+        RRFP_EXPECT(w.now() < last_fault + patience, "the job does not end");
+        RRFP_EXPECT(checks.has_outputs() || may_give_up() || w.now() < last_fault + result_limit,
+                    "the job is not done");
+      }
+      if (interrupts_ == 0 || checks.has_outputs()) break;
+      last_fault = std::max(last_fault, w.now());
+      launch_again(1 * s);
     }
     require_result();
   } catch (const violation& v) {
@@ -62,23 +78,28 @@ bool simulation::has_ended() const {
   if (!has_power_) return false;
   for (std::uint32_t n = 0; n < w.c.nodes; ++n)
     if (starts_[n] || (current_[n] != nullptr && current_[n]->is_alive())) return false;
-  if (w.c.restarts == restart_kind::loop || launcher_gives_up_) return true;
+  if (w.c.restarts == restart_kind::loop || launcher_.kills_at || interrupts_ > 0) return true;
   // The launcher looks at them first.
   return std::all_of(current_.begin(), current_.end(), [](const auto* p) {
     return p != nullptr && p->code() && *p->code() == exit_done;
   });
 }
 
-/// Unless the job has a limit that faults may exceed, it must be done.
+/// The job has a limit that faults may exceed.
+bool simulation::may_give_up() const { return w.c.max_restarts < 50 || w.c.hold < 30 * s; }
+
 void simulation::require_result() const {
   if (checks.has_outputs()) return;
   std::string words;
   for (const auto* p : current_)
     if (p->code()) words += "; " + p->name() + ": " + p->last_words();
-  if (launcher_gives_up_) words += "; the launcher says which node has ended";
-  const bool may_give_up = w.c.max_restarts < 50 || w.c.hold < 30 * s;
-  RRFP_EXPECT(may_give_up, "the job ended without a result" + words);
+  if (launcher_.has_failed) words += "; the launcher says which node has ended";
+  RRFP_EXPECT(may_give_up(), "the job ended without a result" + words);
   RRFP_EXPECT(!words.empty(), "the job ended without a word");
+}
+
+nanoseconds simulation::clock_of(std::uint32_t node) const {
+  return clock_ahead_[node] + w.now() + w.now() / 1'000'000 * w.c.drift_ppm[node];
 }
 
 // ---- processes
@@ -96,6 +117,7 @@ const process& simulation::partner_of(const process& p, std::uint32_t node) cons
 }
 
 void simulation::start(std::uint32_t node) {
+  if (!starts_[node]) return;
   starts_[node] = false;
   if (!has_power_ || (current_[node] != nullptr && current_[node]->is_alive())) return;
   RRFP_EXPECT(++launches_ < launches_max, "nodes are started again and again");
@@ -103,16 +125,30 @@ void simulation::start(std::uint32_t node) {
   current_[node]->begin();
 }
 
+void simulation::launch_again(nanoseconds after) {
+  ++generation_;
+  interrupts_ = 0;
+  launcher_ = {};
+  launcher_.restarts_left = w.c.max_restarts;
+  for (std::uint32_t n = 0; n < w.c.nodes; ++n) {
+    starts_[n] = true;
+    w.call(after, [this, n, g = generation_] {
+      if (g == generation_) start(n);
+    });
+  }
+}
+
 void simulation::on_process_end(process& p) {
   if (current_[p.node()] != &p || !has_power_) return;
   const auto code = p.code();
-  RRFP_EXPECT(
-      !code || *code == exit_done || *code == exit_node_lost,
-      p.name() + " ended with code " + std::to_string(code.value_or(-1)) + ": " + p.last_words());
+  const bool is_expected = !code || *code == exit_done || *code == exit_node_lost ||
+                           (*code == exit_interrupted && (interrupts_ > 0 || p.was_interrupted()));
+  RRFP_EXPECT(is_expected, p.name() + " ended with code " + std::to_string(code.value_or(-1)) +
+                               ": " + p.last_words());
   if (w.c.restarts == restart_kind::launcher) return;
   // Whoever has ended well is not started again; then nobody can go on without it.
-  if ((code && *code == exit_done) || checks.outputs_known()) return;
-  if (code && (w.c.max_restarts < 50 || w.c.hold < 30 * s)) return;
+  if ((code && *code == exit_done) || checks.outputs_known() || interrupts_ > 0) return;
+  if (code && may_give_up()) return;
   starts_[p.node()] = true;
   random_source random{w.c.seed, mix(7, p.id())};
   w.call(random.between(10 * ms, 300 * ms), [this, node = p.node(), g = generation_] {
@@ -120,31 +156,62 @@ void simulation::on_process_end(process& p) {
   });
 }
 
+// ---- the launcher
+
 void simulation::poll_launcher() {
-  if (has_power_ && !launcher_gives_up_) {
-    bool any_failed = false;
-    bool may_restart = true;
-    for (auto* p : current_) {
-      if (p == nullptr || p->is_alive()) continue;
-      any_failed |= p->was_killed() || *p->code() != exit_done;
-      may_restart &= p->was_killed();
-    }
-    if (any_failed && may_restart && restarts_left_ > 0) {
-      for (std::uint32_t n = 0; n < w.c.nodes && restarts_left_ > 0; ++n) {
-        if (current_[n] == nullptr || current_[n]->is_alive()) continue;
-        start(n);
-        --restarts_left_;
-      }
-    } else if (any_failed) {
-      launcher_gives_up_ = true;
-      w.call(end_limit, [this, g = generation_] {
-        if (g != generation_) return;
-        for (auto* p : current_)
-          if (p != nullptr) p->kill(false);
-      });
-    }
-  }
+  if (has_power_) run_launcher();
   w.call(poll_period, [this] { poll_launcher(); });
+}
+
+void simulation::end_nodes_within(nanoseconds limit) {
+  if (!launcher_.kills_at) launcher_.kills_at = w.now() + limit;
+}
+
+void simulation::interrupt_all() {
+  for (auto* p : current_)
+    if (p != nullptr) p->interrupt();
+}
+
+void simulation::run_launcher() {
+  auto& l = launcher_;
+  bool any_failed = false;
+  bool all_killed = true;
+  bool is_done = false;
+  for (const auto* p : current_) {
+    if (p == nullptr || p->is_alive()) continue;
+    const auto code = p->code();
+    is_done |= code == exit_done && w.c.max_restarts > 0;
+    any_failed |= code != exit_done && code != exit_interrupted;
+    all_killed &= p->was_killed();
+  }
+  if (is_done) end_nodes_within(end_limit);
+  if (any_failed && all_killed && l.restarts_left > 0 && !l.kills_at && l.forwarded == 0) {
+    for (std::uint32_t n = 0; n < w.c.nodes && l.restarts_left > 0; ++n) {
+      if (current_[n] == nullptr || current_[n]->is_alive()) continue;
+      starts_[n] = true;
+      start(n);
+      --l.restarts_left;
+    }
+  } else if (any_failed && !is_done && !std::exchange(l.has_failed, true)) {
+    if (all_killed) l.terminates_at = w.now() + report_limit;
+    end_nodes_within(end_limit);
+  }
+  const auto leader_runs = current_[0] != nullptr && current_[0]->is_alive();
+  if (interrupts_ > l.forwarded && l.forwarded < 2) {
+    if (leader_runs) current_[0]->interrupt();
+    if (++l.forwarded == 2 || !w.c.saves) end_nodes_within(end_limit);
+  }
+  if (l.forwarded > 0 && !leader_runs && !std::exchange(l.has_interrupted_all, true)) {
+    interrupt_all();
+    l.kills_at = w.now() + interrupt_limit;
+  }
+  if (l.forwarded == 0 && l.terminates_at && w.now() > *l.terminates_at) {
+    l.terminates_at.reset();
+    interrupt_all();
+  }
+  if (l.kills_at && w.now() > *l.kills_at)
+    for (auto* p : current_)
+      if (p != nullptr) p->kill(false);
 }
 
 // ---- faults
@@ -157,10 +224,7 @@ void simulation::inject(const fault& f) {
     case fault_kind::crash:
       if (p != nullptr) p->kill(false);
       return;
-    case fault_kind::crash_host:
-      for (auto* other : current_)
-        if (other != nullptr && w.c.hosts[other->node()] == w.c.hosts[f.node]) other->kill(true);
-      return;
+    case fault_kind::crash_host: return crash_host(w.c.hosts[f.node]);
     case fault_kind::power_loss: return lose_power();
     case fault_kind::pause:
       if (p == nullptr) return;
@@ -186,7 +250,36 @@ void simulation::inject(const fault& f) {
       // A second node 0 finds its port in use.
       if (f.node == 0) return;
       return add_process({f.node}).begin();
+    case fault_kind::clock_jump:
+      for (std::uint32_t n = 0; n < w.c.nodes; ++n)
+        if (w.c.hosts[n] == w.c.hosts[f.node]) clock_ahead_[n] += f.lasts;
+      return;
+    case fault_kind::slow_node: slow_until_[f.node] = std::max(slow_until_[f.node], until); return;
+    case fault_kind::interrupt: return interrupt(f);
+    case fault_kind::ask_report:
+      if (p != nullptr) p->ask_report();
+      return;
   }
+}
+
+void simulation::crash_host(const std::string& host) {
+  for (auto& p : processes_)
+    if (w.c.hosts[p->node()] == host) p->kill(true);
+  // Its clock begins anew.
+  for (std::uint32_t n = 0; n < w.c.nodes; ++n)
+    if (w.c.hosts[n] == host) clock_ahead_[n] = w.c.skew[n] / 60 - w.now();
+}
+
+/// Once or twice; whoever starts nodes again does so no more.
+void simulation::interrupt(const fault& f) {
+  for (std::uint64_t i = 0; i <= f.detail % 2; ++i)
+    w.call(static_cast<nanoseconds>(i) * f.lasts, [this, g = generation_] {
+      if (g != generation_ || !has_power_ || has_ended()) return;
+      ++interrupts_;
+      if (w.c.restarts == restart_kind::launcher) return;
+      starts_.assign(w.c.nodes, false);
+      interrupt_all();
+    });
 }
 
 /// Node 0 must notice a member that is silent for twice the timeout.
@@ -218,28 +311,28 @@ void simulation::cut(const fault& f) {
   }
   for (std::uint32_t n = 0; n < w.c.nodes; ++n) {
     if (n == f.node) continue;
-    paths.cut(f.node, n, until);
-    paths.cut(n, f.node, until);
+    if (f.detail % 3 != 2) paths.cut(f.node, n, until);
+    if (f.detail % 3 != 1) paths.cut(n, f.node, until);
   }
 }
 
 void simulation::lose_power() {
   has_power_ = false;
-  ++generation_;
-  for (auto& p : processes_) p->kill(true);
+  for (const auto& host : std::set<std::string>{w.c.hosts.begin(), w.c.hosts.end()})
+    crash_host(host);
   while (const auto waits = meeting.accept()) waits->reset();
   disk.crash();
-  restarts_left_ = w.c.max_restarts;
-  launcher_gives_up_ = false;
+  ++generation_;
+  starts_.assign(w.c.nodes, false);
   // Whatever ran when the outputs were written: their job is done.
   if (checks.outputs_known()) {
     has_power_ = true;
-    for (std::uint32_t n = 0; n < w.c.nodes; ++n) starts_[n] = false;
     return;
   }
-  w.call(200 * ms, [this] {
+  w.call(200 * ms, [this, g = generation_] {
+    if (g != generation_) return;
     has_power_ = true;
-    for (std::uint32_t n = 0; n < w.c.nodes; ++n) start(n);
+    launch_again(0);
   });
 }
 

@@ -40,33 +40,53 @@ class simulation {
   checkers checks;
 
   void on_process_end(process& p);
+  /// Of the machine of the node.
+  nanoseconds clock_of(std::uint32_t node) const;
+  bool is_slow(std::uint32_t node) const { return w.now() < slow_until_[node]; }
   /// The process of the node that has joined with `p`.
   const process& partner_of(const process& p, std::uint32_t node) const;
   const process& process_at(std::uint32_t id) const { return *processes_[id]; }
 
  private:
   void start(std::uint32_t node);
+  /// All nodes, of a job that is over.
+  void launch_again(nanoseconds after);
   process& add_process(process::identity who);
   void inject(const fault& f);
   void expect_silence_noticed(const process& silent, nanoseconds until);
   void cut(const fault& f);
   void lose_power();
+  void crash_host(const std::string& host);
+  void interrupt(const fault& f);
   bool has_ended() const;
+  bool may_give_up() const;
   void require_result() const;
 
   // As local_launch.cpp.
   void poll_launcher();
+  void run_launcher();
+  void end_nodes_within(nanoseconds limit);
+  void interrupt_all();
 
   std::vector<std::unique_ptr<process>> processes_;
-  std::vector<process*> current_;  ///< by node
-  std::vector<bool> starts_;       ///< by node: will be started
-  std::vector<process*> unreaped_;
-  std::uint32_t restarts_left_ = 0;
+  std::vector<process*> current_;         ///< by node
+  std::vector<bool> starts_;              ///< by node: will be started
+  std::vector<nanoseconds> clock_ahead_;  ///< by node
+  std::vector<nanoseconds> slow_until_;   ///< by node
   std::uint32_t launches_ = 0;
-  bool launcher_gives_up_ = false;
-  bool has_launcher_polled_ = false;
   bool has_power_ = true;
-  std::uint32_t generation_ = 0;
+  std::uint32_t generation_ = 0;  ///< of the job, as the user starts it
+  std::uint32_t interrupts_ = 0;  ///< by the user, in this generation
+
+  struct launcher {
+    std::uint32_t restarts_left = 0;
+    std::uint32_t forwarded = 0;  ///< interrupts
+    bool has_interrupted_all = false;
+    bool has_failed = false;
+    std::optional<nanoseconds> terminates_at;
+    std::optional<nanoseconds> kills_at;
+  };
+  launcher launcher_;
 };
 
 outcome run_scenario(const scenario& c, std::FILE* trace = nullptr);

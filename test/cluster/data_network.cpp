@@ -38,7 +38,9 @@ void data_network::break_between(std::uint32_t a, std::uint32_t b) {
   for (const auto& [from, to] : links_) {
     const auto x = node_of_[from];
     const auto y = node_of_[to];
-    if ((x == a && y == b) || (x == b && y == a)) break_link(from, node_id{y}, 0);
+    if ((x != a || y != b) && (x != b || y != a)) continue;
+    broken_.try_emplace({from, to}, world_.now());
+    break_link(from, node_id{y}, 0);
   }
 }
 
@@ -56,6 +58,7 @@ std::uint32_t data_network::place_of(data_message m) {
 void data_network::send(data_message m) {
   const auto from = node_of_[m.from];
   const auto to = node_of_[m.to];
+  m.sent = world_.now();
   const auto opens = ways_.opens(from, to);
   if (opens - world_.now() > retries_max) return break_link(m.from, node_id{to}, retries_max);
   const auto delay = opens - world_.now() + ways_.draw_delay(from, to);
@@ -72,9 +75,15 @@ data_port* data_network::receiver_of(const data_message& m) {
   return nullptr;
 }
 
+/// A link that has broken carries nothing more, and may have lost what was on its way.
+bool data_network::is_lost(const data_message& m) {
+  const auto broken = broken_.find({m.from, m.to});
+  return broken != broken_.end() && (m.sent >= broken->second || random_.one_in(2));
+}
+
 void data_network::on_event(std::uint32_t, std::uint32_t argument) {
   auto* const port = receiver_of(messages_[argument]);
-  if (port == nullptr) return release(argument);
+  if (port == nullptr || is_lost(messages_[argument])) return release(argument);
   const auto wait = port->resumes_at() - world_.now();
   if (wait > 0) return travel(argument, wait);
   // A port may send while it receives, which moves the messages.

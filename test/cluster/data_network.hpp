@@ -29,6 +29,7 @@ struct data_message {
   std::uint64_t generation = 0;  ///< what no header says: the session that sent it
   std::uint32_t from = 0;        ///< number of the sending session
   std::uint32_t to = 0;          ///< and of the receiving one
+  nanoseconds sent = 0;
   bool is_announced = false;
 };
 
@@ -69,6 +70,7 @@ class data_network final : public event_sink {
   void break_link(std::uint32_t from, node_id other, nanoseconds after);
   std::uint32_t place_of(data_message m);
   data_port* receiver_of(const data_message& m);
+  bool is_lost(const data_message& m);
 
   world& world_;
   ways& ways_;
@@ -77,6 +79,8 @@ class data_network final : public event_sink {
   std::vector<data_port*> ports_;
   std::vector<std::uint32_t> node_of_;  ///< by port
   std::vector<std::pair<std::uint32_t, std::uint32_t>> links_;
+  /// When the link from a session to another broke.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, nanoseconds> broken_;
   std::vector<data_message> messages_;
   std::vector<std::uint32_t> free_;
 };

@@ -82,6 +82,8 @@ void job::read(const mail& m) {
       weights_[m.at] = m.values;
       return feed(job_event::weights_reported{m.at});
     case mail_kind::stage_progress: return feed(job_event::progress_reported{stage});
+    case mail_kind::interrupted: return feed(job_event::interrupted{m.number != 0});
+    case mail_kind::report_requested: return feed(job_event::report_requested{"asked for"});
     case mail_kind::failed: return feed(job_event::failed{{m.text, m.how}});
     default: throw violation("the job got mail for another actor");
   }
@@ -131,7 +133,9 @@ void job::carry_out(const job_action::finish_step& a) {
                   " are not held");
   history_.losses = mix(history_.losses, loss_);
   ++history_.steps;
-  on_.owner().sim().checks.on_committed(on_.setup().run, history_.steps);
+  on_.owner().sim().checks.on_committed(
+      on_.setup().run, history_.steps,
+      history_.is_whole ? std::optional{history_.losses} : std::nullopt);
   mail m;
   m.kind = mail_kind::step_over;
   m.step = history_.steps;
@@ -240,6 +244,9 @@ void job::carry_out(const job_action::set_timer& a) {
 
 void job::carry_out(const job_action::end& a) {
   RRFP_EXPECT(!std::exchange(has_ended_, true), "a job ends twice");
+  RRFP_EXPECT(!a.nothing_lost || on_.owner().sim().disk.newest_step() == history_.steps,
+              "an interrupted job says that all steps are saved, but step " +
+                  std::to_string(history_.steps) + " is not");
   mail m;
   m.kind = mail_kind::job_ended;
   m.is_good = a.how == job_end::done;

@@ -47,6 +47,8 @@ enum class mail_kind : std::uint8_t {
   stage_weights,
   report_progress,
   stage_progress,
+  interrupted,
+  report_requested,
   failed,
   job_ended,
 };

@@ -1,5 +1,6 @@
 #include "member.hpp"
 
+#include "cluster.hpp"
 #include "process.hpp"
 
 namespace rrfp::cluster {
@@ -242,6 +243,11 @@ void member::carry_out(const action::stop_listening&) {
 
 void member::carry_out(const action::refused_join& a) { owner_.note(a.line); }
 void member::carry_out(const action::gone_early& a) { owner_.note(a.line); }
+
+void member::carry_out(const action::clock_offset& a) {
+  const auto& sim = owner_.sim();
+  sim.checks.on_clock_offset(owner_, a.ns, sim.clock_of(0) - sim.clock_of(owner_.node()));
+}
 
 void member::carry_out(const action::joined& a) {
   members_ = a.members;

@@ -41,6 +41,8 @@ class member {
   void reset_connections();
 
   void exchange(std::string bytes, nanoseconds limit, bool to_node_0);
+  /// Ends the running exchange and every later one.
+  void interrupt() { request(membership_core::event::interrupted{}); }
   void leave();
   void set_status(std::string text);
   using loss_handler = std::function<void(const membership_core::action::lost&)>;
@@ -83,7 +85,7 @@ class member {
   void carry_out(const membership_core::action::refused_join& a);
   void carry_out(const membership_core::action::gone_early& a);
   void carry_out(const membership_core::action::join_failed& a) { to_.join_failed(a); }
-  void carry_out(const membership_core::action::clock_offset&) {}
+  void carry_out(const membership_core::action::clock_offset& a);
   void carry_out(const membership_core::action::joined& a);
   void carry_out(const membership_core::action::lost& a);
   void carry_out(const membership_core::action::left&);

@@ -39,7 +39,7 @@ std::optional<std::uint64_t> process::whole_membership() const {
 
 world& process::w() const { return sim_.w; }
 const scenario& process::c() const { return sim_.w.c; }
-nanoseconds process::local_now() const { return w().now() + c().skew[who_.node]; }
+nanoseconds process::local_now() const { return sim_.clock_of(who_.node); }
 
 void process::note(const std::string& line) const {
   if (w().traces()) w().note(name() + ": " + line);
@@ -77,6 +77,28 @@ void process::reset_control() {
   if (member_) member_->reset_connections();
 }
 
+void process::interrupt() {
+  if (!is_alive()) return;
+  ++interrupts_;
+  note("is interrupted");
+  later(random_.between(0, 200 * us), [this] {
+    if (!has_joined_) return end_interrupted();
+    if (waits_for_outputs_) return member_->interrupt();
+    if (has_met_ && !ended_) session_->interrupt(interrupts_ > 1);
+  });
+}
+
+/// While it joins.
+void process::end_interrupted() {
+  if (member_) member_->end(name() + " gave up: interrupted while joining");
+  exit(exit_interrupted, card_.lost.empty() ? "interrupted before the training began"
+                                            : "interrupted after " + card_.lost);
+}
+
+void process::ask_report() {
+  if (is_alive() && has_met_ && !ended_) session_->ask_report();
+}
+
 void process::exit(int code, const std::string& words) {
   if (!is_alive()) return;
   note("ends with " + std::to_string(code) + ": " + words);
@@ -101,6 +123,7 @@ void process::join() {
 void process::try_to_join(nanoseconds limit) {
   const auto number = ++memberships_;
   has_joined_ = false;
+  if (interrupts_ > 0) return end_interrupted();
   member::reports to;
   to.joined = [this] {
     has_joined_ = true;
@@ -171,6 +194,7 @@ void process::agree(const result<std::string>& mine, std::function<void(bytes_of
 }
 
 void process::on_joined() {
+  if (interrupts_ > 0) return end_interrupted();
   exchange(std::to_string(random_.next()), token_limit, false, [this](bytes_of_all all) {
     if (!all) return end_membership(lose(all.message()));
     token_ = 0;
@@ -200,9 +224,11 @@ void process::agree_on_point() {
 }
 
 void process::wait_for_outputs() {
+  waits_for_outputs_ = true;
   exchange({}, outputs_limit, true, [this](const bytes_of_all&) {
     const auto& lost = member_->loss();
-    if (!lost) sim_.checks.on_outputs_known();
+    waits_for_outputs_ = false;
+    if (!lost && interrupts_ == 0) sim_.checks.on_outputs_known();
     const auto code = lost ? lose(lost->message) : exit_done;
     if (code == exit_node_lost) return end_membership(code);
     code_when_left_ = code;
@@ -230,6 +256,7 @@ void process::end_membership(int code) {
 int process::lose(const std::string& why) { return end_with({job_end::node_lost, why, {}}); }
 
 int process::end_with(const run_end& how) {
+  if (how.how == job_end::node_lost) sim_.checks.on_loss(*this, how.message);
   if (how.how == job_end::node_lost && may_recover()) {
     if (card_.lost.empty()) lost_at_ = local_now();
     card_.lost = how.message;
@@ -238,7 +265,7 @@ int process::end_with(const run_end& how) {
     note(how.message + "; waiting for all nodes");
     return exit_node_lost;
   }
-  last_words_ = how.message;
+  last_words_ = how.how == job_end::interrupted ? "interrupted" : how.message;
   const auto kind = kind_of(how.how);
   return kind ? exit_code_of(*kind) : exit_done;
 }
@@ -340,6 +367,7 @@ void process::meet() {
         session_->lose(lost.message);
       });
       has_met_ = true;
+      if (interrupts_ > 0) session_->interrupt(interrupts_ > 1);
       // The run may end elsewhere before this node knows that all have met.
       if (ended_) on_run_ended();
     });

@@ -35,9 +35,13 @@ class process {
   void kill(bool silently);
   void suspend(nanoseconds until);
   void reset_control();
+  /// A signal of the user.
+  void interrupt();
+  void ask_report();
 
   bool is_alive() const { return !code_ && !was_killed_; }
   bool was_killed() const { return was_killed_; }
+  bool was_interrupted() const { return interrupts_ > 0; }
   /// The exit code, unless it runs or was killed.
   std::optional<int> code() const { return code_; }
   const std::string& last_words() const { return last_words_; }
@@ -84,6 +88,7 @@ class process {
   void agree_on_point();
   void wait_for_outputs();
   void end_membership(int code);
+  void end_interrupted();
 
   // The runs: training.
   bool leads() const { return who_.node == 0; }
@@ -128,6 +133,8 @@ class process {
   std::optional<nanoseconds> lost_at_;
   std::vector<std::string> finished_;
   bool written_ = false;
+  bool waits_for_outputs_ = false;
+  std::uint32_t interrupts_ = 0;
   std::uint32_t disk_work_ = 0;
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);
 };

@@ -21,7 +21,9 @@ void rank_compute::begin_step(step_id step) {
   saved_.assign(std::size_t{shape.chunks} * shape.microbatches, {});
   next_fold_.assign(shape.chunks, 0);
   held_.assign(shape.microbatches, 0);
+  next_forward_.assign(shape.chunks, 0);
   slots_ = activations_ = 0;
+  bytes_ = 0;
   losses_.clear();
   const auto last = shape.at(virtual_stage_id{shape.virtual_stages() - 1});
   if (last.stage == at_.stage) losses_.assign(shape.microbatches, 0);
@@ -58,8 +60,13 @@ std::optional<symbol> rank_compute::forward(const launch& l, symbol input) {
     return output;
   }
   kept.input = input;
+  RRFP_EXPECT(next_forward_[t.chunk.value()]++ == t.mb.value() || !c_.forwards_in_order,
+              name(t) + ": runs before an older microbatch");
   ++activations_;
-  if (held_[t.mb.value()]++ == 0) ++slots_;
+  if (held_[t.mb.value()]++ == 0) {
+    ++slots_;
+    bytes_ += bytes_of(t.mb);
+  }
   check_memory(t);
   if (shape.is_last(vs)) {
     kept.output = output;
@@ -95,7 +102,9 @@ void rank_compute::fold(const launch& l) {
     auto& sum = gradients_[chunk.value()];
     sum = symbols::fold(sum, *kept.weight_gradient);
     --activations_;
-    if (--held_[t.mb.value()] == 0) --slots_;
+    if (--held_[t.mb.value()] > 0) continue;
+    --slots_;
+    bytes_ -= bytes_of(t.mb);
   }
 }
 
@@ -105,6 +114,10 @@ void rank_compute::check_memory(const task& t) const {
     RRFP_EXPECT(slots_ <= limit.slots, name(t) + ": holds " + std::to_string(slots_) +
                                            " slots, expected at most " +
                                            std::to_string(limit.slots));
+  if (limit.bytes != 0)
+    RRFP_EXPECT(bytes_ <= limit.bytes || slots_ == 1,
+                name(t) + ": holds " + std::to_string(bytes_) + " bytes, expected at most " +
+                    std::to_string(limit.bytes));
   if (limit.activations != 0)
     RRFP_EXPECT(activations_ <= limit.activations,
                 name(t) + ": holds " + std::to_string(activations_) +

@@ -47,6 +47,9 @@ class rank_compute {
   };
   saved& at(const task& t) { return saved_[c_.shape.index(t.mb, t.chunk)]; }
   std::string name(const task& t) const;
+  std::uint64_t bytes_of(microbatch_id mb) const {
+    return c_.slot_bytes.empty() ? 0 : c_.slot_bytes[mb.value()];
+  }
   std::optional<symbol> forward(const launch& l, symbol input);
   std::optional<symbol> backward(const task& t, symbol gradient);
   void fold(const launch& l);
@@ -60,9 +63,11 @@ class rank_compute {
   rank_state gradients_;
   std::vector<symbol> losses_;
   std::vector<saved> saved_;
-  std::vector<std::uint32_t> next_fold_;  ///< by chunk
-  std::vector<std::uint32_t> held_;       ///< by microbatch: chunks between F and fold
+  std::vector<std::uint32_t> next_fold_;     ///< by chunk
+  std::vector<std::uint32_t> held_;          ///< by microbatch: chunks between F and fold
+  std::vector<std::uint32_t> next_forward_;  ///< by chunk
   std::uint32_t slots_ = 0;
+  std::uint64_t bytes_ = 0;
   std::uint32_t activations_ = 0;
 };
 

@@ -38,16 +38,25 @@ void draw_dispatch(scenario& c, random_source& random) {
   if (is_linear && c.shape.microbatches >= c.shape.stages && random.one_in(3)) {
     c.policy = fixed[random.below(3)];
     if (random.one_in(2)) c.mode = dispatch_mode::in_order;
+    if (c.mode == dispatch_mode::ready && random.one_in(3))
+      c.window = static_cast<std::uint32_t>(random.between(1, 4));
   }
   c.lookahead = static_cast<std::uint32_t>(random.below(3));
   if (c.mode == dispatch_mode::in_order) return;
   if (random.one_in(3)) c.weight_pieces = 2;
-  const auto limit = random.below(4);
-  if (limit == 1) c.limit.slots = static_cast<std::uint32_t>(random.between(1, 6));
-  if (limit == 2)
-    c.limit.activations = static_cast<std::uint32_t>(random.between(c.shape.chunks, 8));
-  if (limit == 1 && random.one_in(2))
+  if (random.one_in(4)) c.forwards_in_order = true;
+  const auto limit = random.below(6);
+  if (limit == 1 || limit == 2) c.limit.slots = static_cast<std::uint32_t>(random.between(1, 6));
+  if (limit == 1 && c.window == 0 && !c.forwards_in_order)
     c.early_forwards = static_cast<std::uint32_t>(random.between(1, 3));
+  if (limit == 3)
+    c.limit.activations = static_cast<std::uint32_t>(random.between(c.shape.chunks, 8));
+  if (limit == 4) {
+    c.limit.bytes = static_cast<std::uint64_t>(random.between(100, 600));
+    for (std::uint32_t mb = 0; mb < c.shape.microbatches; ++mb)
+      c.slot_bytes.push_back(static_cast<std::uint64_t>(random.between(20, 200)));
+  }
+  if (limit == 5) c.limit.run_ahead = static_cast<std::uint32_t>(random.between(1, 6));
 }
 
 /// A launcher starts all nodes on its own machine, so nothing between them breaks.
@@ -65,9 +74,20 @@ fault_kind on_one_machine(fault_kind k) {
     case fault_kind::pause:
     case fault_kind::disk_full:
     case fault_kind::disk_slow:
-    case fault_kind::join_stranger: return k;
+    case fault_kind::join_stranger:
+    case fault_kind::clock_jump:
+    case fault_kind::slow_node:
+    case fault_kind::interrupt:
+    case fault_kind::ask_report: return k;
   }
   return k;
+}
+
+/// Of a fault that nobody should take for the end of a node.
+bool is_harmless(fault_kind k) {
+  return k == fault_kind::disk_full || k == fault_kind::disk_slow ||
+         k == fault_kind::join_stranger || k == fault_kind::clock_jump ||
+         k == fault_kind::slow_node || k == fault_kind::ask_report;
 }
 
 fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) {
@@ -78,7 +98,8 @@ fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) 
       fault_kind::pause,      fault_kind::cut,           fault_kind::isolate,
       fault_kind::slow_link,  fault_kind::reset_control, fault_kind::break_data,
       fault_kind::disk_full,  fault_kind::disk_slow,     fault_kind::join_stranger,
-      fault_kind::join_twice, fault_kind::power_loss,
+      fault_kind::join_twice, fault_kind::power_loss,    fault_kind::clock_jump,
+      fault_kind::slow_node,  fault_kind::interrupt,     fault_kind::ask_report,
   };
   f.kind = kinds[random.below(std::size(kinds))];
   if (c.restarts == restart_kind::launcher) f.kind = on_one_machine(f.kind);
@@ -89,6 +110,16 @@ fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) 
                              : random.between(0, c.node_timeout / 2);
   f.detail = random.next();
   return f;
+}
+
+/// The same faults at the same times, but none that may cost a node its membership.
+void make_harmless(std::vector<fault>& faults, nanoseconds node_timeout) {
+  for (auto& f : faults) {
+    if (is_harmless(f.kind)) continue;
+    f.kind = f.detail % 2 == 0 ? fault_kind::pause : fault_kind::slow_node;
+    if (f.kind == fault_kind::pause)
+      f.lasts = node_timeout / 2 / static_cast<nanoseconds>(faults.size() + 1);
+  }
 }
 
 void draw_faults(scenario& c, random_source& random) {
@@ -105,10 +136,26 @@ void draw_faults(scenario& c, random_source& random) {
     next.at = c.faults.back().at + random.between(0, c.node_timeout + c.heartbeat * 4);
     c.faults.push_back(next);
   }
+  if (random.one_in(8)) make_harmless(c.faults, c.node_timeout);
   std::sort(c.faults.begin(), c.faults.end(), [](auto& a, auto& b) { return a.at < b.at; });
 }
 
 }  // namespace
+
+bool scenario::is_harmless() const {
+  nanoseconds paused = 0;
+  for (const auto& f : faults) {
+    if (f.kind == fault_kind::pause)
+      paused += f.lasts;
+    else if (!cluster::is_harmless(f.kind))
+      return false;
+  }
+  return paused < node_timeout / 2;
+}
+
+bool scenario::has(fault_kind kind) const {
+  return std::any_of(faults.begin(), faults.end(), [&](const fault& f) { return f.kind == kind; });
+}
 
 nanoseconds scenario::expected_time() const {
   const auto tasks = shape.chunks * shape.microbatches + shape.stages;
@@ -144,7 +191,9 @@ scenario draw_scenario(std::uint64_t seed, size_kind size) {
   const auto hosts = c.restarts == restart_kind::launcher ? 1 : several;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {
     c.hosts.push_back("host-" + std::to_string(n * hosts / c.nodes));
-    c.skew.push_back(random.between(0, 3600 * s));
+    const bool is_new = n == 0 || c.hosts[n] != c.hosts[n - 1];
+    c.skew.push_back(is_new ? random.between(0, 3600 * s) : c.skew.back());
+    c.drift_ppm.push_back(is_new ? random.between(-500, 500) : c.drift_ppm.back());
     c.starts_late.push_back(random.one_in(8) ? random.between(0, 2 * s) : 0);
   }
   draw_faults(c, random);
@@ -165,7 +214,11 @@ std::string to_string(const fault& f) {
         return (f.detail % 2 == 0 ? "partition of " + both
                                   : "no way from " + node + " to node " + std::to_string(f.other)) +
                lasting;
-      case fault_kind::isolate: return "isolation of " + node + lasting;
+      case fault_kind::isolate:
+        return (f.detail % 3 == 0   ? "isolation of " + node
+                : f.detail % 3 == 1 ? "no way from " + node
+                                    : "no way to " + node) +
+               lasting;
       case fault_kind::slow_link: return "slow link between " + both + lasting;
       case fault_kind::reset_control: return "reset of the control connection of " + node;
       case fault_kind::break_data: return "break of the data connection between " + both;
@@ -173,6 +226,12 @@ std::string to_string(const fault& f) {
       case fault_kind::disk_slow: return "slow disk" + lasting;
       case fault_kind::join_stranger: return "a stranger joins as " + node;
       case fault_kind::join_twice: return "a second " + node + " joins";
+      case fault_kind::clock_jump: return "the clock of " + node + " jumps by " + text_of(f.lasts);
+      case fault_kind::slow_node: return "slow " + node + lasting;
+      case fault_kind::interrupt:
+        return f.detail % 2 == 0 ? "the user interrupts the job"
+                                 : "the user interrupts the job twice within " + text_of(f.lasts);
+      case fault_kind::ask_report: return "the user asks " + node + " for a report";
     }
     return "?";
   };

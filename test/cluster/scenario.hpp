@@ -22,7 +22,7 @@ enum class fault_kind : std::uint8_t {
   power_loss,     ///< of all machines; what is not synced may be lost
   pause,          ///< a process is suspended, and resumes
   cut,            ///< nothing passes from a node to another, or in both directions
-  isolate,        ///< nothing passes between a node and all others
+  isolate,        ///< nothing passes between a node and all others, or in one direction
   slow_link,      ///< messages between two nodes take much longer
   reset_control,  ///< the control connection of a node breaks
   break_data,     ///< the data connection between two nodes breaks
@@ -30,6 +30,10 @@ enum class fault_kind : std::uint8_t {
   disk_slow,
   join_stranger,  ///< of another version, or with another key
   join_twice,     ///< a second process of a node joins
+  clock_jump,     ///< the clock of a machine jumps forward
+  slow_node,      ///< the tasks of a node take much longer
+  interrupt,      ///< the user interrupts the job, once or twice, and starts it again later
+  ask_report,     ///< the user asks a node for a report
 };
 
 struct fault {
@@ -65,8 +69,11 @@ struct scenario {
   std::uint32_t lookahead = 0;
   std::uint32_t early_forwards = 0;
   std::uint32_t weight_pieces = 1;
+  std::uint32_t window = 0;
+  bool forwards_in_order = false;
   memory_limit limit;
-  nanoseconds task_time = 0;  ///< about
+  std::vector<std::uint64_t> slot_bytes;  ///< by microbatch; empty: bytes are not counted
+  nanoseconds task_time = 0;              ///< about
 
   std::uint32_t max_restarts = 0;
   std::uint64_t copy_every = 1;
@@ -87,7 +94,8 @@ struct scenario {
   std::uint64_t eager_bytes_max = 0;
   std::uint64_t inflight_bytes_max = 0;
   restart_kind restarts = restart_kind::loop;
-  std::vector<nanoseconds> skew;         ///< of the clocks, by node
+  std::vector<nanoseconds> skew;         ///< of the clocks, by node; equal on a machine
+  std::vector<std::int64_t> drift_ppm;   ///< of the same clocks
   std::vector<nanoseconds> starts_late;  ///< by node
   std::vector<fault> faults;
 
@@ -96,6 +104,9 @@ struct scenario {
     const auto at = (replica.value() * shape.stages + stage.value()) * ranks + rank.value();
     return node_id{at * nodes / (replicas * stage_ranks())};
   }
+  /// Nothing happens that may cost a node its membership: what is slow is not dead.
+  bool is_harmless() const;
+  bool has(fault_kind kind) const;
   /// The time that the training takes without faults, roughly.
   nanoseconds expected_time() const;
 };

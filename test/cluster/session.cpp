@@ -45,6 +45,7 @@ std::vector<strategy> strategies_of(const scenario& c) {
   way.mode = c.mode;
   way.early_forwards = c.early_forwards;
   way.weight_pieces = c.weight_pieces;
+  way.window = c.window;
   return {way};
 }
 
@@ -129,6 +130,7 @@ void session::build() {
         config.ranks = c().ranks;
         config.lookahead = c().lookahead;
         config.limit = c().limit;
+        config.forwards_in_order = c().forwards_in_order;
         auto stage = std::make_unique<stage_driver>(
             stage_driver{{key.replica, key.stage}, make_stage_core(config, strategies)});
         stage_of_[stage->key] = stage.get();
@@ -204,6 +206,19 @@ void session::lose(const std::string& why) {
 void session::fail(const error& why) {
   if (leads()) return job_->feed(job_event::failed{why});
   end({end_of(why.kind), why.message, {}});
+}
+
+void session::interrupt(bool again) {
+  mail m;
+  m.kind = mail_kind::interrupted;
+  m.number = again;
+  send(std::move(m));
+}
+
+void session::ask_report() {
+  mail m;
+  m.kind = mail_kind::report_requested;
+  send(std::move(m));
 }
 
 void session::unreachable(const std::string& why) {
@@ -481,7 +496,9 @@ void session::read(const mail& m) {
 
 void session::read_as_node(const mail& m) {
   switch (m.kind) {
-    case mail_kind::step_over: return owner_.note_step(m.step);
+    case mail_kind::step_over:
+      owner_.sim().checks.on_step_over(owner_, setup_.run, m.step);
+      return owner_.note_step(m.step);
     case mail_kind::keep_copies: {
       owner_.copies().keep({m.step, m.text});
       return owner_.sim().checks.on_kept(owner_, setup_.run, m.step);
@@ -563,7 +580,7 @@ void session::begin(stage_driver& stage, const mail& m) {
   stage.gradients.assign(c().ranks, {});
   stage.ended = 0;
   owner_.set_status(to_string(stage.step));
-  notify(stage, step_began{.step = stage.step});
+  notify(stage, step_began{.step = stage.step, .slot_bytes = c().slot_bytes});
   send_to_ranks(stage, m);
   for (const auto& early : std::exchange(stage.early, {})) on_arrived(stage, early);
 }
@@ -714,6 +731,7 @@ void session::begin_task(rank_driver& rank) {
   const auto draw = random_.next();
   auto time = c().task_time / 2 + static_cast<nanoseconds>(draw % 4096) * c().task_time / 4096;
   if ((draw >> 32) % 256 == 0) time *= 8;
+  if (owner_.sim().is_slow(owner_.node())) time *= 20;
   world_.post(self_, time, task_ended, rank.index);
   if (c().ranks == 1) return;
   const auto print = std::to_string(w.launched.seq.value()) + " " + to_string(w.launched.what) +

@@ -78,6 +78,9 @@ class session final : public data_port, event_sink {
   void leave(std::function<void()> done);
   /// The process is gone.
   void vanish();
+  /// The user interrupts this node, or asks it for a report.
+  void interrupt(bool again);
+  void ask_report();
 
   // For the job.
   void send(mail m);

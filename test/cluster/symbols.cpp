@@ -105,6 +105,7 @@ reference_run compute_reference(const scenario& c, std::uint32_t run) {
     }
   std::uint64_t evaluations = 0;
   made.states.push_back(now);
+  made.losses.push_back(0);
   for (std::uint64_t step = 0; step < c.steps; ++step) {
     const reference_step ran{c, run, step_id{step}, now};
     const auto gradients = ran.gradients();
@@ -113,7 +114,7 @@ reference_run compute_reference(const scenario& c, std::uint32_t run) {
     for (std::size_t at = 0; at < now.size(); ++at)
       for (std::size_t chunk = 0; chunk < now[at].size(); ++chunk)
         now[at][chunk] = symbols::updated(now[at][chunk], gradients[at][chunk], scale);
-    made.losses = mix(made.losses, ran.loss());
+    made.losses.push_back(mix(made.losses.back(), ran.loss()));
     made.states.push_back(now);
     if (!c.evaluation) continue;
     const auto every = c.evaluation->every;

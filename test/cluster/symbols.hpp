@@ -49,7 +49,7 @@ std::optional<rank_state> state_of(const std::string& bytes);
 struct reference_run {
   /// By complete steps, and stage * ranks + rank.
   std::vector<std::vector<rank_state>> states;
-  symbol losses = 0;
+  std::vector<symbol> losses;  ///< all so far, by complete steps
   symbol evaluations = 0;
   symbol weights = 0;
 };

@@ -91,7 +91,6 @@ void follower_core::retry(std::string waiting) {
 
 void follower_core::become_member() {
   phase_ = follower_phase::joined;
-  common_.act(action::clock_offset{filter_.offset()});
   common_.join(roster_);
 }
 
