@@ -57,6 +57,8 @@ class stage_core::impl {
         "early forwards go without a window and a limit of activations");
     RRFP_CHECK(config_.early_forwards == 0 || !config_.forwards_in_order,
                "an F that changes buffers runs once");
+    RRFP_CHECK(config_.limit.run_ahead == 0 || is_bound_by_run_ahead_alone(),
+               "back-pressure is for ready mode, and goes without other limits of F");
     all_ranks_ = all_ranks(config_.ranks);
     actions_.reserve(config_.lookahead + 2);
   }
@@ -254,7 +256,13 @@ class stage_core::impl {
     bool is_early = false;
   };
 
-  bool run_ahead_bound() const {
+  bool is_bound_by_run_ahead_alone() const {
+    const memory_limit alone{.run_ahead = config_.limit.run_ahead};
+    return config_.mode == dispatch_mode::ready && config_.limit == alone && config_.window == 0 &&
+           config_.early_forwards == 0 && !config_.forwards_in_order;
+  }
+
+  bool under_back_pressure() const {
     return config_.limit.run_ahead != 0 &&
            forwards_launched_ - backwards_launched_ >= config_.limit.run_ahead;
   }
@@ -269,9 +277,15 @@ class stage_core::impl {
   /// What the hint may know of this moment.
   stage_view view() const {
     const lane_range all{0, ranking_.size()};
+    const auto free = first_of(forwards_, all);
     auto blocked = none;
-    return {.forward_blocked = best_forward(all, blocked) == none &&
-                               best_admission(all, blocked) == none && blocked != none};
+    if (under_back_pressure()) {
+      const auto next = next_under_back_pressure();
+      const bool is_forward = next != none && ranking_.at(next).kind == task_kind::forward;
+      return {.forward_blocked = !is_forward && std::min(free, first_of(admission_, all)) != none};
+    }
+    return {.forward_blocked =
+                free == none && best_admission(all, blocked) == none && blocked != none};
   }
 
   candidate best_ready() const {
@@ -302,7 +316,7 @@ class stage_core::impl {
       const auto at = best_taker(again_, lane, blocked);
       if (at != none) return {at, reason_for(at, lane, true)};
     }
-    if (early_ >= config_.early_forwards || run_ahead_bound()) return {};
+    if (early_ >= config_.early_forwards) return {};
     for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
       for (auto at = admission_.first_in(lane.begin, lane.end); at != none;
@@ -316,8 +330,34 @@ class stage_core::impl {
   /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked
   /// one that it does not allow.
   std::uint32_t best_in(lane_range range, std::uint32_t& blocked) const {
-    return std::min({others_.first_in(range.begin, range.end), best_forward(range, blocked),
-                     best_admission(range, blocked)});
+    if (under_back_pressure()) return best_under_back_pressure(range, blocked);
+    return std::min(
+        {first_of(others_, range), first_of(forwards_, range), best_admission(range, blocked)});
+  }
+
+  static std::uint32_t first_of(const priority_bitmap& ready, lane_range range) {
+    return ready.first_in(range.begin, range.end);
+  }
+
+  /// The paper's rule: with one chunk, no F. With several, an F may be what a B of this stage waits
+  /// for, so the oldest unfinished microbatch takes its next step, and no other one does. W fills
+  /// the time.
+  std::uint32_t best_under_back_pressure(lane_range range, std::uint32_t& blocked) const {
+    const auto within = [&](std::uint32_t at) { return range.contains(at) ? at : none; };
+    const auto other = first_of(others_, range);
+    auto best = other;
+    if (config_.shape.chunks > 1)
+      best = std::min(within(next_under_back_pressure()),
+                      best_of_chunks([&](chunk_id c) { return within(due_weight(c)); }));
+    const auto first = std::min({other, first_of(forwards_, range), first_of(admission_, range)});
+    if (first < best) blocked = std::min(blocked, first);
+    return best;
+  }
+
+  /// With several chunks: the next task of the oldest unfinished microbatch, if it is ready.
+  std::uint32_t next_under_back_pressure() const {
+    if (config_.shape.chunks == 1) return none;
+    return best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(c); });
   }
 
   reason reason_for(std::uint32_t at, lane_range lane, bool bound_before) const {
@@ -376,17 +416,6 @@ class stage_core::impl {
     return at != none && others_.test(at) ? at : none;
   }
 
-  std::uint32_t best_forward(lane_range lane, std::uint32_t& blocked) const {
-    const auto first = forwards_.first_in(lane.begin, lane.end);
-    if (first == none || !run_ahead_bound()) return first;
-    const auto best = best_of_chunks([&](chunk_id c) {
-      const auto at = position(task_kind::forward, microbatch_id{oldest_unfinished_}, c);
-      return lane.contains(at) && forwards_.test(at) ? at : none;
-    });
-    if (best != first) blocked = std::min(blocked, first);
-    return best;
-  }
-
   std::uint32_t best_admission(lane_range lane, std::uint32_t& blocked) const {
     const auto best = best_taker(admission_, lane, blocked);
     return early_ == 0 ? best : std::min(best, best_taker(due_again_, lane, blocked));
@@ -396,17 +425,15 @@ class stage_core::impl {
   /// neither may take a slot, trying more of them is not worth the time.
   std::uint32_t best_taker(const priority_bitmap& waiting, lane_range lane,
                            std::uint32_t& blocked) const {
-    const auto first = waiting.first_in(lane.begin, lane.end);
+    const auto first = first_of(waiting, lane);
     if (first == none) return none;
-    const bool bound = run_ahead_bound();
     const auto allowed = [&](std::uint32_t at) {
       const auto mb = ranking_.at(at).mb;
-      if (bound && mb.value() != oldest_unfinished_) return false;
       return (&waiting != &admission_ || leaves_slots_to_early(mb)) && slots_.may_take(mb);
     };
     if (allowed(first)) return first;
     blocked = std::min(blocked, first);
-    const microbatch_id oldest{bound ? oldest_unfinished_ : slots_.oldest_waiting()};
+    const microbatch_id oldest{slots_.oldest_waiting()};
     if (oldest.value() == config_.shape.microbatches) return none;
     return best_of_chunks([&](chunk_id c) {
       const auto at = position(task_kind::forward, oldest, c);
@@ -538,13 +565,11 @@ class stage_core::impl {
     }
     for (const auto number : ranking_.order(view())) {
       const auto lane = ranking_.lane(number);
-      const auto first = [&](const priority_bitmap& of) {
-        return of.first_in(lane.begin, lane.end);
-      };
-      const auto head =
-          ready_count_ == 0
-              ? left_.first_in(lane.begin, lane.end)
-              : std::min({first(admission_), first(forwards_), first(again_), first(due_again_)});
+      const auto first = [&](const priority_bitmap& of) { return first_of(of, lane); };
+      const auto head = ready_count_ == 0
+                            ? left_.first_in(lane.begin, lane.end)
+                            : std::min({first(others_), first(admission_), first(forwards_),
+                                        first(again_), first(due_again_)});
       if (head == none) continue;
       if (ready_count_ != 0) return {wait_cause::memory, ranking_.at(head)};
       return {wait_cause::input, awaited_task(ranking_.at(head))};
@@ -557,7 +582,7 @@ class stage_core::impl {
     if (!waiting_ || waiting_->why != wait_cause::memory) return memory_bound::none;
     const auto mb = waiting_->head.mb;
     if (config_.mode == dispatch_mode::in_order) return slots_.bound_on_fitting(mb);
-    if (run_ahead_bound() && mb.value() != oldest_unfinished_) return memory_bound::run_ahead;
+    if (under_back_pressure()) return memory_bound::run_ahead;
     return slots_.must_take(mb) ? slots_.bound_on_taking(mb) : memory_bound::none;
   }
 

@@ -53,9 +53,12 @@ status check_plan(const plan& p) {
 }
 
 bool keeps_limits(const plan& p, const strategy& way) {
-  if (way.mode == dispatch_mode::ready) return true;
+  const auto limit_of = [&](std::uint32_t stage) {
+    return p.limits.empty() ? p.limit : p.limits[stage];
+  };
+  if (way.mode == dispatch_mode::ready) return way.window == 0 || limit_of(0).run_ahead == 0;
   for (std::uint32_t s = 0; s < p.shape.stages; ++s) {
-    const auto& limit = p.limits.empty() ? p.limit : p.limits[s];
+    const auto limit = limit_of(s);
     if (limit.bytes != 0 || limit.run_ahead != 0) return false;
     const auto order = obeyed_order(*way.make_policy(stage_id{s}), p.shape);
     if (!check_slots(p.shape, stage_id{s}, order, limit)) return false;

@@ -357,8 +357,7 @@ struct named_limit {
   std::vector<std::uint64_t> slot_bytes;
 };
 
-/// Slots 1 to m (m never binds); bytes that some microbatch exceeds by itself; run_ahead; all of
-/// them together.
+/// Slots 1 to m (m never binds); bytes that some microbatch exceeds by itself; both.
 std::vector<named_limit> limits_for(std::uint32_t m) {
   constexpr std::array<std::uint64_t, 4> uneven{2, 5, 1, 3};
   const std::vector<std::uint64_t> bytes(uneven.begin(), uneven.begin() + m);
@@ -366,19 +365,26 @@ std::vector<named_limit> limits_for(std::uint32_t m) {
   for (std::uint32_t slots = 1; slots <= m; ++slots) limits.push_back({{slots, 0, 0}, {}});
   limits.push_back({{0, 4, 0}, bytes});
   limits.push_back({{0, 6, 0}, bytes});
-  limits.push_back({{0, 0, 1}, {}});
-  limits.push_back({{0, 0, 2}, {}});
-  limits.push_back({{1, 0, 1}, {}});
-  limits.push_back({{2, 4, 2}, bytes});
+  limits.push_back({{2, 4, 0}, bytes});
+  return limits;
+}
+
+/// The paper's back-pressure, with limits up to `most`.
+std::vector<named_limit> run_ahead_limits(const pipeline_shape& shape, std::uint32_t most) {
+  std::vector<named_limit> limits;
+  for (std::uint32_t limit = 1; limit <= std::min(most, shape.chunks * shape.microbatches); ++limit)
+    limits.push_back({{.run_ahead = limit}, {}});
   return limits;
 }
 
 /// Every hint and limit of a shape, in ready mode.
 void add_all(exploration& all, const pipeline_shape& shape, std::uint32_t ranks,
              std::uint32_t lookahead, decisions when) {
+  auto limits = limits_for(shape.microbatches);
+  for (auto& limit : run_ahead_limits(shape, 2)) limits.push_back(std::move(limit));
   for (const bool fused : {true, false}) {
     for (const auto& hint : hints_for(shape, fused)) {
-      for (const auto& [limit, bytes] : limits_for(shape.microbatches)) {
+      for (const auto& [limit, bytes] : limits) {
         // Without a limit, the largest shapes have a million states each; one hint represents all.
         if (shape.chunks * shape.microbatches == 8 && limit.slots == 4 && hint.name != "reversed")
           continue;
@@ -399,6 +405,30 @@ TEST_CASE("No order of arrivals and finishes deadlocks a small pipeline, whateve
 
 namespace {
 
+void explore_back_pressure(std::uint32_t pairs_max) {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() * shape.microbatches > pairs_max) continue;
+    for (const bool fused : {true, false})
+      for (const auto& hint : hints_for(shape, fused))
+        for (const auto& [limit, bytes] : run_ahead_limits(shape, ~0U))
+          for (const std::uint32_t lookahead : {0U, 1U})
+            all.add({shape, 1, lookahead, dispatch_mode::ready, limit, bytes, hint.by_stage},
+                    decisions::lazy, hint.name);
+  }
+  all.report("every order, back-pressure");
+}
+
+}  // namespace
+
+TEST_CASE("Nor under the paper's back-pressure, whatever its limit") { explore_back_pressure(8); }
+
+TEST_CASE("Nor in larger pipelines under the paper's back-pressure", "[.soak]") {
+  explore_back_pressure(12);
+}
+
+namespace {
+
 void explore_activations(std::uint32_t pairs_max) {
   exploration all;
   for (const auto& shape : small_shapes()) {
@@ -406,10 +436,8 @@ void explore_activations(std::uint32_t pairs_max) {
     for (const bool fused : {true, false})
       for (const auto& hint : hints_for(shape, fused))
         for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
-          for (const std::uint32_t run_ahead : {0U, 2U})
-            all.add(
-                {shape, 1, 0, dispatch_mode::ready, {0, 0, run_ahead, limit}, {}, hint.by_stage},
-                decisions::eager, hint.name);
+          all.add({shape, 1, 0, dispatch_mode::ready, {0, 0, 0, limit}, {}, hint.by_stage},
+                  decisions::eager, hint.name);
   }
   all.report("every order, limits of activations");
 }

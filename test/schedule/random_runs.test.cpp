@@ -42,15 +42,16 @@ pipeline_setup random_setup(random_source& random) {
                                                    : random.between(1, 3);
   setup.ranks = random.one_in(2) ? 1 : random.between(1, 4);
   setup.lookahead = random.below(3);
-  if (random.one_in(2)) setup.limit.slots = random.between(1, shape.microbatches);
-  if (random.one_in(3)) {
+  const bool back_pressure = random.one_in(4);
+  if (!back_pressure && random.one_in(2)) setup.limit.slots = random.between(1, shape.microbatches);
+  if (!back_pressure && random.one_in(3)) {
     setup.slot_bytes = random_bytes(shape.microbatches, random);
     setup.limit.bytes = random.between(1, 150);
   }
   if (random.one_in(3)) setup.weight_pieces = random.between(2, 4);
-  if (random.one_in(4))
+  if (back_pressure)
     setup.limit.run_ahead = random.between(1, shape.microbatches * shape.chunks);
-  if (setup.limit.slots == 0 && setup.limit.bytes == 0 && random.one_in(2))
+  else if (setup.limit.slots == 0 && setup.limit.bytes == 0 && random.one_in(2))
     setup.limit.activations = random.between(shape.chunks, shape.chunks * shape.microbatches);
   for (std::uint32_t s = 0; s < shape.stages; ++s)
     setup.hints.push_back(random_hint(shape, random));
@@ -60,8 +61,9 @@ pipeline_setup random_setup(random_source& random) {
     if (auto valid = check_sequences(shape, sequences); !valid)
       throw rule_violation{valid.message()};
     setup.hints = sequence_hints(shape, sequences);
-    if (random.one_in(2)) setup.window = random.between(1, 8);
+    if (!back_pressure && random.one_in(2)) setup.window = random.between(1, 8);
   }
+  if (back_pressure) return setup;
   if (setup.window == 0 && setup.limit.activations == 0 && random.one_in(3))
     setup.early_forwards = random.between(1, 8);
   else if (random.one_in(3))

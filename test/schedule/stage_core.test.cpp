@@ -520,7 +520,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("run_ahead blocks all forwards except those of the oldest unfinished microbatch") {
+TEST_CASE("At the limit of run_ahead a stage with one chunk runs no forward") {
   auto config = first_of_two(3);
   config.limit.run_ahead = 1;
   stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
@@ -535,22 +535,61 @@ decide
   wait memory F2
 arrived F0 rank 0
 decide
-  launch 1 F0 memory_bound 1 folds 0+0
-finished 1 rank 0
-decide
-  wait memory F2
-arrived B0 rank 0
-decide
-  launch 2 BW0 memory_bound 1 folds 0+1
-finished 2 rank 0
-decide
   wait memory F2
 arrived B1 rank 0
 decide
-  launch 3 BW1 memory_bound 1 folds 1+1
-finished 3 rank 0
+  launch 1 BW1 memory_bound 3 folds 1+0
+finished 1 rank 0
 decide
-  launch 4 F2 only_choice 0 folds 2+0
+  launch 2 F2 hint_head 0 folds 2+0
+finished 2 rank 0
+decide
+  wait memory F0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("With several chunks, only the oldest microbatch goes on at the limit of run_ahead") {
+  stage_config config;
+  config.shape = {2, 2, 3, placement::interleaved};
+  config.limit.run_ahead = 2;
+  stage_core core{
+      config, table(hint_table{config.shape, true}.assign(
+                  [](const task&) { return 0U; }, [](const task& t) { return 9 - t.mb.value(); }))};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  launch 0 F2 hint_head 0 folds 2+0
+finished 0 rank 0
+arrived F2.1 rank 0
+decide
+  launch 1 F2.1 skipped_not_ready 1 folds 2+0
+finished 1 rank 0
+arrived B2.1 rank 0
+decide
+  launch 2 F0 memory_bound 6 folds 0+0
+finished 2 rank 0
+decide
+  wait memory BW2.1
+arrived F0.1 rank 0
+decide
+  launch 3 F0.1 memory_bound 7 folds 0+0
+finished 3 rank 0
+arrived B0.1 rank 0
+decide
+  launch 4 BW0.1 memory_bound 7 folds 0+1
+finished 4 rank 0
+decide
+  wait memory BW2.1
+arrived B0 rank 0
+decide
+  launch 5 BW0 memory_bound 6 folds 0+1
+finished 5 rank 0
+decide
+  launch 6 F1 memory_bound 2 folds 1+0
 )";
   CHECK(replayed(core, text) == text);
 }

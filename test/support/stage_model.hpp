@@ -309,9 +309,19 @@ class stage_model {
     for (const auto& p : pairs_) ahead += std::uint32_t{p.forward_launched} - p.backward_launched;
     return ahead;
   }
-  bool run_ahead_forbids(microbatch_id mb) const {
-    return config_.limit.run_ahead != 0 && forwards_ahead() >= config_.limit.run_ahead &&
-           mb.value() != oldest_unfinished();
+  /// At the limit, one chunk: no F. Several: of F and B only the next step of the oldest unfinished
+  /// microbatch, in its own order F0 F1 .. B1 B0.
+  bool back_pressure_forbids(const task& t) const {
+    if (config_.limit.run_ahead == 0 || forwards_ahead() < config_.limit.run_ahead) return false;
+    if (t.kind == task_kind::weight) return false;
+    if (config_.shape.chunks == 1) return t.kind == task_kind::forward;
+    const microbatch_id oldest{oldest_unfinished()};
+    if (t.mb != oldest) return true;
+    std::uint32_t next = 0;
+    while (next < config_.shape.chunks && pair_of(oldest, chunk_id{next}).forward_launched) ++next;
+    if (next < config_.shape.chunks) return t.kind != task_kind::forward || t.chunk.value() != next;
+    while (pair_of(oldest, chunk_id{next - 1}).backward_launched) --next;
+    return t.kind == task_kind::forward || t.chunk.value() != next - 1;
   }
 
   // ---- arbitration
@@ -411,9 +421,7 @@ class stage_model {
 
   /// Such a second pass, or else an F that waits for memory and runs early.
   std::optional<launch> choose_for_spare_time() const {
-    const auto run_ahead = config_.limit.run_ahead;
-    const bool may_begin =
-        early() < config_.early_forwards && (run_ahead == 0 || forwards_ahead() < run_ahead);
+    const bool may_begin = early() < config_.early_forwards;
     for (const bool again : {true, false}) {
       for (const auto lane : lane_sequence()) {
         std::uint32_t skipped = 0;
@@ -445,9 +453,9 @@ class stage_model {
   using first_looked_at = std::array<bool, 3>;
 
   bool may_run(const task& t, first_looked_at& looked_at) const {
+    if (back_pressure_forbids(t)) return false;
     if (t.kind != task_kind::forward) return true;
-    const bool forbidden = run_ahead_forbids(t.mb);
-    if (config_.limit.activations == 0 && holds(t.mb)) return !forbidden;
+    if (config_.limit.activations == 0 && holds(t.mb)) return true;
     const bool ran_early = pair_of(t.mb, t.chunk).forward_early;
     // Under a byte limit the core looks at the best-ranked of a lane and at the oldest, no further.
     const auto group = !ran_early ? 0 : is_for_spare_time(t) ? 2 : 1;
@@ -457,7 +465,7 @@ class stage_model {
     const bool leaves_slots =
         ran_early || oldest || early() == 0 ||
         (config_.limit.bytes == 0 && memory().slots + early() < config_.limit.slots);
-    return !forbidden && leaves_slots && slot_free_for(t.mb);
+    return leaves_slots && slot_free_for(t.mb);
   }
 
   std::optional<launch> choose_in_order() const {
@@ -498,7 +506,7 @@ class stage_model {
       queue_.push_back({l, 0});
       return;
     }
-    if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
+    expect(!back_pressure_forbids(t), "at the limit D only the oldest microbatch goes on");
     if (t.kind == task_kind::weight) {
       auto& pieces = pieces_launched_[t.chunk.value()];
       expect(l.piece.number == pieces, "the pieces of a W run in order");
@@ -529,11 +537,6 @@ class stage_model {
     expect_limits_kept();
   }
 
-  void expect_may_run_ahead(microbatch_id mb) const {
-    if (config_.mode == dispatch_mode::in_order) return;
-    expect(!run_ahead_forbids(mb), "run_ahead holds for all but the oldest microbatch");
-  }
-
   void expect_limits_kept() {
     const auto use = memory();
     const auto& limit = config_.limit;
@@ -542,6 +545,9 @@ class stage_model {
            "no more bytes than the limit, but for one microbatch alone");
     expect(limit.activations == 0 || use.activations <= limit.activations,
            "no more activations than the limit");
+    const auto beyond = config_.shape.chunks == 1 ? 0 : config_.shape.chunks;
+    expect(limit.run_ahead == 0 || forwards_ahead() <= limit.run_ahead + beyond,
+           "D exceeds its limit by no more than the chunks, and not at all with one");
     slots_peak_ = std::max(slots_peak_, use.slots);
     bytes_peak_ = std::max(bytes_peak_, use.bytes);
     activations_peak_ = std::max(activations_peak_, use.activations);

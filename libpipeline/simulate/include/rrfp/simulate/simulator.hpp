@@ -143,8 +143,9 @@ struct report {
 /// left (an infeasible sequence), the error names each stage and what it waits for.
 result<report> run(const plan& p, const cost_model& costs, observer* watcher = nullptr);
 
-/// Whether the strategy can run any step of the plan to its end: in ready mode always, in order if
-/// the schedule fits into the slots and nothing else is limited.
+/// Whether the strategy can run any step of the plan to its end: in ready mode always, but for a
+/// window under back-pressure; in order if the schedule fits into the slots and nothing else is
+/// limited.
 bool keeps_limits(const plan& p, const strategy& way);
 
 /// The order in which each stage runs its tasks in one step with these costs, which should be free
