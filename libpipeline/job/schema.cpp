@@ -111,6 +111,16 @@ void add_dispatch(std::vector<key>& table) {
               "order of the "
               "data; `small_large_small`: the cheapest first and last, the most expensive in the "
               "middle; `large_first`, `small_first`: sorted by cost.");
+  keys.choice("agreement", &o::agreement,
+              {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
+              "How the tensor-parallel ranks of a stage come to run the same task. `arrivals`: the "
+              "stage decides for them, among the tasks whose inputs are on every rank. "
+              "`candidates`: the paper's rule, for comparison: each rank picks from what is ready "
+              "on it, an all-gather compares the picks, and if they differ nothing runs until a "
+              "task becomes ready on a rank. Mode `ready` without `lookahead`.");
+  keys.number("agreement_ms", &o::agreement_ms, {0, ms_max}, "ms",
+              "Agreement by `candidates`: time of one all-gather, in simulations and on emulated "
+              "devices. The paper's Table 3 has 0.16 ms with 2 ranks and 0.23 ms with 4.");
 }
 
 const words activations{"gelu", "gelu_tanh", "silu", "relu"};
@@ -331,6 +341,11 @@ void add_conditions(std::vector<key>& table) {
               "Time after which a lost message is sent again.");
   keys.number("double_probability", &o::double_probability, {0, 1}, "",
               "Probability that a message arrives twice; within one process.");
+  keys.choice("ranks", &o::ranks,
+              {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
+              "Delays of the tensor-parallel ranks of a stage. `together`: the slowest rank ends a "
+              "task for all, and their messages have one delay. `apart`: each rank ends its tasks "
+              "by itself, and each message has a delay of its own.");
 }
 
 void apply_level(weather::conditions& jitter, std::string_view name) {

@@ -382,6 +382,23 @@ status check_run_ahead(const job& j, const provenance& from) {
   return success();
 }
 
+status check_agreement(const job& j, const provenance& from) {
+  const auto& d = j.dispatch;
+  if (d.agreement == rank_agreement::arrivals) return success();
+  const auto refused = [&](const std::string& expected, const std::string& got,
+                           std::string_view key) {
+    return from.blame("dispatch.agreement", "\"candidates\" expects " + std::string{key} + " = " +
+                                                expected + ", got " + got + from.note(key));
+  };
+  if (d.mode == dispatch_mode::in_order)
+    return refused("\"ready\"", in_quotes(name(d.mode)), "dispatch.mode");
+  for (const auto& [key, value] : {std::pair{"dispatch.lookahead", d.lookahead},
+                                   {"dispatch.window", d.window},
+                                   {"dispatch.early_forwards", d.early_forwards}})
+    if (value != 0) return refused("0", text_of(value), key);
+  return success();
+}
+
 status check_slot_unit(const job& j, const provenance& from) {
   if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
     return success();
@@ -464,9 +481,9 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
 status validate(const job& j, const provenance& from, const policy_registry& policies,
                 job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds :
-       {check_shape, check_nodes, check_transport, check_train, check_jitter, check_delays,
-        check_messages, check_run_ahead, check_slot_unit, check_preset, check_cost})
+  for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
+                            check_delays, check_messages, check_run_ahead, check_agreement,
+                            check_slot_unit, check_preset, check_cost})
     if (auto held = holds(j, from); !held) return held;
   if (auto policy = check_policy(j, from, policies); !policy) return policy;
   if (use == job_use::simulate) return success();

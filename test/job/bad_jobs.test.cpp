@@ -331,6 +331,20 @@ TEST_CASE("Back-pressure is refused beside any other limit of forwards") {
   CHECK(refusal(job + "mode = \"in-order\"") == refused("in mode in-order"));
 }
 
+TEST_CASE("Agreement by candidates is refused where the stage does not choose alone") {
+  const std::string job =
+      "[pipeline]\nstages = 4\ntp = 2\n[dispatch]\nagreement = \"candidates\"\n";
+  const auto refused = [](const std::string& expected) {
+    return "x.toml:5: dispatch.agreement: \"candidates\" expects dispatch." + expected;
+  };
+  CHECK(refusal(job) == "accepted");
+  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
+  CHECK(refusal(job + "mode = \"in-order\"") == refused("mode = \"ready\", got \"in-order\""));
+  CHECK(refusal(job + "lookahead = 1") == refused("lookahead = 0, got 1"));
+  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("window = 0, got 5"));
+  CHECK(refusal(job + "early_forwards = 2") == refused("early_forwards = 0, got 2"));
+}
+
 TEST_CASE("A window is refused where it means nothing, and slots by chunk beside bytes") {
   const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nwindow = 5\n";
   CHECK(refusal(job + "policy = \"zb_h1\"") == "accepted");

@@ -63,6 +63,11 @@ pipeline_setup random_setup(random_source& random) {
     setup.hints = sequence_hints(shape, sequences);
     if (!back_pressure && random.one_in(2)) setup.window = random.between(1, 8);
   }
+  if (setup.window == 0 && random.one_in(4)) {
+    setup.agreement = rank_agreement::candidates;
+    setup.lookahead = 0;
+    return setup;
+  }
   if (back_pressure) return setup;
   if (setup.window == 0 && setup.limit.activations == 0 && random.one_in(3))
     setup.early_forwards = random.between(1, 8);
@@ -88,6 +93,7 @@ class event_picker {
     possible_.clear();
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s) {
       if (undecided_[s]) possible_.push_back({kind::decide, s, 0});
+      if (driver.can_gather(s)) possible_.push_back({kind::gather, s, 0});
       for (std::uint32_t r = 0; r < setup.ranks; ++r)
         if (driver.can_finish(s, r)) possible_.push_back({kind::finish, s, r});
     }
@@ -100,7 +106,7 @@ class event_picker {
 
  private:
   enum class bias { none, messages_first, finishes_first, newest_message_first, slow_stage };
-  enum class kind { decide, finish, deliver };
+  enum class kind { decide, finish, gather, deliver };
   struct next_event {
     kind what;
     std::uint32_t at;
@@ -148,6 +154,7 @@ class event_picker {
         undecided_[stage] = false;
         return;
       case kind::finish: driver.finish(stage, h.rank); break;
+      case kind::gather: driver.gather(stage); break;
       case kind::deliver: stage = driver.deliver(h.at); break;
     }
     if (lazy_decisions_)
@@ -208,6 +215,7 @@ void run_in_order(random_source& random) {
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
   setup.window = setup.early_forwards = setup.forwards_in_order = 0;
+  setup.agreement = rank_agreement::arrivals;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {
     auto& order = sequences[random.below(sequences.size())];
