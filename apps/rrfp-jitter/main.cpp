@@ -66,11 +66,12 @@ void print_tables(const experiment::experiment& e,
                   const std::vector<experiment::engine_outcomes>& all) {
   const auto& main = all.back();
   const bool clock = main.engine == experiment::engine_kind::wall_clock;
-  apps::print("{}: {} cells on the {}{}, {} seeds of {} steps\n{}{}{}{}{}", e.name, e.cells(),
+  apps::print("{}: {} cells on the {}{}, {} seeds of {} steps\n{}{}{}{}{}{}", e.name, e.cells(),
               name(main.engine), clock ? fmt::format(" (time scale {})", e.time_scale) : "",
               e.seeds.size(), e.steps, results_table(e, main.outcomes),
               ablation_table(e, main.outcomes), weather_table(e, main.outcomes),
-              spread_table(e, main.outcomes), paper_table(e, main.outcomes));
+              spread_table(e, main.outcomes), ranks_table(e, main.outcomes),
+              paper_table(e, main.outcomes));
   if (clock) apps::print("{}", breakdown_table(e, main.outcomes));
   if (all.size() > 1)
     apps::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));

@@ -137,7 +137,7 @@ void add_stages(collection& to, const std::deque<metrics::stage_counters>& stage
   to.family("rrfp_stage_wait_seconds_total",
             "Time in which the stage could launch nothing, by cause.", MetricType::Counter);
   for (const auto& s : stages)
-    for (std::size_t c = 0; c < metrics::wait_causes; ++c)
+    for (std::size_t c = 0; c < wait_causes; ++c)
       to.counter(with(stage_labels(s), "cause", name(static_cast<wait_cause>(c))),
                  seconds(s.waited_ns[c].value()));
   to.family("rrfp_launch_gap_seconds_total",

@@ -13,7 +13,26 @@ namespace rrfp::apps {
 
 namespace {
 
-constexpr std::size_t causes = 4;
+double idle_ms(const simulate::stage_report& stage, wait_cause c) {
+  return milliseconds(stage.idle_by_cause[static_cast<std::size_t>(c)]);
+}
+
+/// What the ranks of each stage waited for each other; empty if they never did.
+std::string ranks_table_of(const simulate::report& r) {
+  std::string text;
+  for (std::size_t s = 0; s < r.stages.size(); ++s) {
+    const auto& stage = r.stages[s];
+    const auto for_ranks = milliseconds(stage.behind) + idle_ms(stage, wait_cause::ranks);
+    if (for_ranks == 0 && stage.agreement.gathers == 0) continue;
+    if (text.empty())
+      text = fmt::format("{:>5}  {:>12}  {:>12}  {:>12}  {:>8}  {:>9}\n", "stage", "for ranks ms",
+                         "gathering", "deferred", "gathers", "deferrals");
+    text += fmt::format("{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>8}  {:>9}\n", s, for_ranks,
+                        idle_ms(stage, wait_cause::gathering), idle_ms(stage, wait_cause::deferred),
+                        stage.agreement.gathers, stage.agreement.deferrals);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -37,17 +56,16 @@ std::string table_of(const simulate::report& r, const plan::dispatch_plan& dispa
                   "tail ms", "peak slots", "peak bytes");
   for (std::size_t s = 0; s < r.stages.size(); ++s) {
     const auto& stage = r.stages[s];
-    const auto cause = [&](wait_cause c) {
-      return milliseconds(stage.idle_by_cause[static_cast<std::size_t>(c)]);
-    };
     text += fmt::format(
         "{:>5}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>12.3f}  {:>10.3f}  {:>10.3f}  "
         "{:>10}  "
         "{:>12}\n",
-        s, milliseconds(stage.busy), milliseconds(stage.idle), cause(wait_cause::input),
-        cause(wait_cause::in_order), cause(wait_cause::memory), milliseconds(stage.head),
-        milliseconds(stage.tail), stage.memory.slots_peak, stage.memory.bytes_peak);
+        s, milliseconds(stage.busy), milliseconds(stage.idle), idle_ms(stage, wait_cause::input),
+        idle_ms(stage, wait_cause::in_order), idle_ms(stage, wait_cause::memory),
+        milliseconds(stage.head), milliseconds(stage.tail), stage.memory.slots_peak,
+        stage.memory.bytes_peak);
   }
+  text += ranks_table_of(r);
   if (dispatch.strategies.size() == 1) return text;
   std::vector<simulate::chosen_step> steps;
   for (const auto& step : r.steps) steps.push_back({step.chosen, step.makespan});
@@ -72,11 +90,13 @@ std::string json_of(const simulate::report& r, const plan::dispatch_plan& dispat
   json stages = json::array();
   for (const auto& stage : r.stages) {
     json idle;
-    for (std::size_t c = 0; c < causes; ++c)
-      idle[std::string(name(static_cast<wait_cause>(c)))] = milliseconds(stage.idle_by_cause[c]);
+    for (const auto c : all_wait_causes) idle[std::string(name(c))] = idle_ms(stage, c);
     stages.push_back({{"busy_ms", milliseconds(stage.busy)},
                       {"idle_ms", milliseconds(stage.idle)},
                       {"idle_by_cause_ms", idle},
+                      {"behind_ms", milliseconds(stage.behind)},
+                      {"gathers", stage.agreement.gathers},
+                      {"deferrals", stage.agreement.deferrals},
                       {"head_ms", milliseconds(stage.head)},
                       {"tail_ms", milliseconds(stage.tail)},
                       {"peak_slots", stage.memory.slots_peak},

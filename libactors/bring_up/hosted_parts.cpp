@@ -165,6 +165,9 @@ status hosted_parts::check_forwards_in_order(const policy& hint, dispatch_mode m
     return error{
         "its forward changes buffers, which would differ between replicas: expected "
         "pipeline.replicas = 1"};
+  if (setup_.limits.front().run_ahead != 0)
+    return error{
+        "its forward changes buffers, so forwards run in order: expected dispatch.run_ahead = 0"};
   if (mode != dispatch_mode::in_order) return success();
   std::vector<std::uint32_t> next(setup_.shape.chunks);
   for (const auto& t : obeyed_order(hint, setup_.shape))
@@ -201,7 +204,8 @@ status hosted_parts::make_stage(rank_address of, bool forwards_in_order) {
                             .ranks = setup_.ranks,
                             .lookahead = setup_.lookahead,
                             .limit = setup_.limits[stage.value()],
-                            .forwards_in_order = forwards_in_order};
+                            .forwards_in_order = forwards_in_order,
+                            .agreement = setup_.agreement};
   parts_.stages.push_back({replica, make_stage_core(config, setup_.strategies),
                            slot_bytes_of(setup_, replica, stage), &counters});
   return success();

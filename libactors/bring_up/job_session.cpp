@@ -30,18 +30,20 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, double s
   const bool given = !j.delays.file.empty();
   if (given || weather::disturbs_tasks(j.jitter)) {
     const auto nominal = std::make_shared<const simulate::stage_costs>(costs->undisturbed());
-    delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id, const task& t) {
-      return scale *
-             milliseconds(costs->compute(step, stage, t) - nominal->compute(step, stage, t));
+    delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id rank,
+                                             const task& t) {
+      return scale * milliseconds(costs->compute_of_rank(step, stage, rank, t) -
+                                  nominal->compute(step, stage, t));
     };
   }
   if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 || costs->has_bytes())
-    delays.link = [costs, scale](step_id step, virtual_stage_id to, const task& t) {
-      return scale * milliseconds(costs->travel(step, to, t));
+    delays.link = [costs, scale](step_id step, virtual_stage_id to, rank_id rank, const task& t) {
+      return scale * milliseconds(costs->travel(step, to, rank, t));
     };
   if (j.jitter.loss_probability > 0 || j.jitter.double_probability > 0) {
-    delays.fate = [costs](step_id step, virtual_stage_id to, const task& t, std::uint32_t attempt) {
-      const auto delivery = costs->delivery_of(step, to, t);
+    delays.fate = [costs](step_id step, virtual_stage_id to, rank_id rank, const task& t,
+                          std::uint32_t attempt) {
+      const auto delivery = costs->delivery_of(step, to, rank, t);
       return attempt_fate{attempt < delivery.losses,
                           attempt == delivery.losses && delivery.duplicated};
     };
@@ -96,6 +98,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
   setup.limits = dispatch.limits;
+  setup.agreement = dispatch.agreement;
   setup.train = j.train;
   setup.recompute = j.pipeline.recompute;
   setup.hang_timeout_s = j.run.hang_timeout_s;
@@ -109,6 +112,7 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   }
   if (!emulated) return setup;
   setup.emulated = emulation_of(j, *costs, scale);
+  setup.emulated->gather_ms = scale * dispatch.gather_ms;
   if (costs->has_bytes())
     setup.slot_bytes = [costs, m = setup.shape.microbatches](step_id step, stage_id s,
                                                              microbatch_id mb) {

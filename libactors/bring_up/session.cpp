@@ -34,13 +34,13 @@ std::unique_ptr<transport> with_delays(const session_setup& setup, std::unique_p
     wire = make_delaying_transport(std::move(wire),
                                    [shape, link = setup.delays.link](const message_header& h) {
                                      const auto t = input_task_of(shape, h);
-                                     return t ? link(h.step, t->first, t->second) : 0.0;
+                                     return t ? link(h.step, t->first, h.to.rank, t->second) : 0.0;
                                    });
   if (!setup.delays.fate) return wire;
   wire = make_lossy_transport(std::move(wire), [shape, fate = setup.delays.fate](
                                                    const message_header& h, std::uint32_t attempt) {
     const auto t = input_task_of(shape, h);
-    return t ? fate(h.step, t->first, t->second, attempt) : attempt_fate{};
+    return t ? fate(h.step, t->first, h.to.rank, t->second, attempt) : attempt_fate{};
   });
   const std::chrono::duration<double, std::milli> after{setup.delays.resend_ms};
   return make_resending_transport(std::move(wire),
@@ -247,7 +247,10 @@ class session::impl {
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
     context->delay = setup_.delays.compute;
-    if (setup_.emulated) context->emulated_time = setup_.emulated->task_ms;
+    if (setup_.emulated) {
+      context->emulated_time = setup_.emulated->task_ms;
+      context->gather_ms = setup_.emulated->gather_ms;
+    }
     context->trace = setup_.trace;
     context->record_transcripts = setup_.record_transcripts;
     context->on_step = setup_.on_step;

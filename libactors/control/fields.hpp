@@ -19,6 +19,7 @@ auto fields(auto f, wait& x) { return f(x.why, x.head); }
 auto fields(auto f, memory_use& x) {
   return f(x.slots, x.slots_peak, x.bytes, x.bytes_peak, x.activations, x.activations_peak);
 }
+auto fields(auto f, agreement_counts& x) { return f(x.gathers, x.deferrals); }
 auto fields(auto f, running_launch& x) { return f(x.launched, x.behind); }
 auto fields(auto f, chunk_progress& x) {
   return f(x.activation, x.gradient, x.forward_early, x.forward_done, x.backward_done,
@@ -50,7 +51,8 @@ namespace rrfp::actors {
 
 auto fields(auto f, rank_address& x) { return f(x.stage, x.rank, x.replica); }
 auto fields(auto f, stage_summary& x) {
-  return f(x.memory, x.peak_bytes, x.device_memory, x.busy_ms, x.blocked_ms, x.launch_gap_ms);
+  return f(x.memory, x.peak_bytes, x.device_memory, x.busy_ms, x.blocked_ms, x.launch_gap_ms,
+           x.ranks_ms, x.gathering_ms, x.deferred_ms, x.agreement);
 }
 auto fields(auto f, run_summary& x) {
   return f(x.first_step, x.steps, x.skipped_steps, x.loss_first, x.loss_last, x.eval_loss,

@@ -74,9 +74,14 @@ void outcome_sum::add(const std::vector<double>& step_ms, const std::vector<stag
   for (std::size_t i = 0; i < step_ms.size(); ++i)
     made_.step_ms[i] = std::max(made_.step_ms[i], step_ms[i]);
   for (std::uint32_t s = 0; s < stages.size(); ++s) {
-    const auto& [busy_ms, blocked_ms, memory] = stages[s];
-    busy_ms_ += busy_ms;
-    blocked_ms_ += blocked_ms;
+    const auto& of = stages[s];
+    const auto& memory = of.memory;
+    all_.busy_ms += of.busy_ms;
+    all_.blocked_ms += of.blocked_ms;
+    all_.ranks_ms += of.ranks_ms;
+    all_.gathering_ms += of.gathering_ms;
+    all_.deferred_ms += of.deferred_ms;
+    made_.agreement += of.agreement;
     made_.slots_peak = std::max(made_.slots_peak, memory.slots_peak);
     if (model_ == nullptr) continue;
     const auto weights = static_cast<std::uint64_t>(model_->static_bytes(stage_id{s}));
@@ -92,8 +97,11 @@ outcome outcome_sum::finish() {
     all_ms += ms * devices_;
   }
   if (all_ms > 0) {
-    made_.idle = 1 - busy_ms_ / all_ms;
-    made_.blocked = blocked_ms_ / all_ms;
+    made_.idle = 1 - all_.busy_ms / all_ms;
+    made_.blocked = all_.blocked_ms / all_ms;
+    made_.ranks = all_.ranks_ms / all_ms;
+    made_.gathering = all_.gathering_ms / all_ms;
+    made_.deferred = all_.deferred_ms / all_ms;
   }
   return made_;
 }

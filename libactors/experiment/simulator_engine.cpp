@@ -26,8 +26,15 @@ class simulator_engine final : public engine {
       std::vector<double> step_ms;
       for (const auto& step : ran->steps) step_ms.push_back(milliseconds(step.makespan));
       std::vector<stage_time> stages;
-      for (const auto& s : ran->stages)
-        stages.push_back({milliseconds(s.busy), milliseconds(s.blocked), s.memory});
+      for (const auto& s : ran->stages) {
+        const auto idle_ms = [&](wait_cause why) {
+          return milliseconds(s.idle_by_cause[static_cast<std::size_t>(why)]);
+        };
+        stages.push_back({milliseconds(s.busy), milliseconds(s.blocked),
+                          milliseconds(s.behind) + idle_ms(wait_cause::ranks),
+                          idle_ms(wait_cause::gathering), idle_ms(wait_cause::deferred),
+                          s.agreement, s.memory});
+      }
       sum.add(step_ms, stages);
     }
     return sum.finish();

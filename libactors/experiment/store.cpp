@@ -29,6 +29,11 @@ json json_of(const outcome& o) {
   return {{"step_ms", o.step_ms},
           {"idle", o.idle},
           {"blocked", o.blocked},
+          {"ranks", o.ranks},
+          {"gathering", o.gathering},
+          {"deferred", o.deferred},
+          {"gathers", o.agreement.gathers},
+          {"deferrals", o.agreement.deferrals},
           {"launch_gap_ms", o.launch_gap_ms},
           {"slots_peak", o.slots_peak},
           {"activation_bytes_peak", o.activation_bytes_peak},
@@ -46,6 +51,11 @@ outcome outcome_of(const json& j) {
   j.at("step_ms").get_to(o.step_ms);
   j.at("idle").get_to(o.idle);
   j.at("blocked").get_to(o.blocked);
+  j.at("ranks").get_to(o.ranks);
+  j.at("gathering").get_to(o.gathering);
+  j.at("deferred").get_to(o.deferred);
+  j.at("gathers").get_to(o.agreement.gathers);
+  j.at("deferrals").get_to(o.agreement.deferrals);
   j.at("launch_gap_ms").get_to(o.launch_gap_ms);
   j.at("slots_peak").get_to(o.slots_peak);
   j.at("activation_bytes_peak").get_to(o.activation_bytes_peak);
@@ -164,16 +174,18 @@ std::string results_csv(const experiment& e, const std::vector<engine_outcomes>&
     return q + '"';
   };
   std::string text =
-      "cell,engine,workload,weather,run,mode,policy,hint,seed,mean_ms,idle,blocked,launch_gap_ms,"
-      "slots_peak,activation_bytes_peak,held_bytes_peak\n";
+      "cell,engine,workload,weather,run,mode,policy,hint,seed,mean_ms,idle,blocked,ranks,gathering,"
+      "deferred,gathers,deferrals,launch_gap_ms,slots_peak,activation_bytes_peak,held_bytes_peak\n";
   for (const auto& of : all)
     for (std::size_t i = 0; i < of.outcomes.size(); ++i) {
       const auto c = cell_at(e, i, of.engine);
       const auto& o = of.outcomes[i];
-      text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},{:.6f},{},{},{}\n", i,
-                          name(of.engine), quoted(c.workload), quoted(c.weather), quoted(c.run),
-                          mode_of(c.job), quoted(c.job.dispatch.policy), name(c.hint),
-                          c.job.jitter.seed, o.mean_ms(), o.idle, o.blocked, o.launch_gap_ms,
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6f},{:.6f},{:.6f},", i, name(of.engine),
+                          quoted(c.workload), quoted(c.weather), quoted(c.run), mode_of(c.job),
+                          quoted(c.job.dispatch.policy), name(c.hint), c.job.jitter.seed,
+                          o.mean_ms(), o.idle, o.blocked);
+      text += fmt::format("{:.6f},{:.6f},{:.6f},{},{},{:.6f},{},{},{}\n", o.ranks, o.gathering,
+                          o.deferred, o.agreement.gathers, o.agreement.deferrals, o.launch_gap_ms,
                           o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);
     }
   return text;

@@ -60,6 +60,10 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
   for (std::size_t i = 0; i < e.seeds.size(); ++i) {
     s.idle += cells[i].idle / seeds;
     s.blocked += cells[i].blocked / seeds;
+    s.ranks += cells[i].ranks / seeds;
+    s.gathering += cells[i].gathering / seeds;
+    s.deferred += cells[i].deferred / seeds;
+    s.agreement += cells[i].agreement;
     s.launch_gap_ms += cells[i].launch_gap_ms / seeds;
     s.slots_peak = std::max(s.slots_peak, cells[i].slots_peak);
     s.activation_bytes_peak = std::max(s.activation_bytes_peak, cells[i].activation_bytes_peak);
@@ -182,6 +186,30 @@ std::string breakdown_table(const experiment& e, const std::vector<outcome>& out
       }
     }
   return text;
+}
+
+std::string ranks_table(const experiment& e, const std::vector<outcome>& outcomes) {
+  const auto width = width_of_names(names_of_runs(e));
+  std::string text;
+  for (std::size_t w = 0; w < e.workloads.size(); ++w)
+    for (std::size_t k = 0; k < e.weathers.size(); ++k) {
+      std::string rows;
+      for (std::size_t r = 0; r < e.runs.size(); ++r) {
+        const auto s = summary_of(e, outcomes, w, k, r);
+        if (!s.has_rank_waits()) continue;
+        const auto ms = [&](double share) { return share * s.step_ms; };
+        rows +=
+            fmt::format("{:<{}}  {:>10.1f}  {:>10.1f}  {:>10.2f}  {:>10.2f}  {:>9}  {:>7.2f} %\n",
+                        e.runs[r].name, width, s.step_ms, ms(s.ranks), ms(s.gathering),
+                        ms(s.deferred), s.agreement.deferrals, 100 * s.deferral_share());
+      }
+      if (rows.empty()) continue;
+      text +=
+          fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}  {:>9}\n{}",
+                      e.workloads[w].name, e.weathers[k].name, "run", width, "step ms", "for ranks",
+                      "gathering", "deferred", "deferrals", "share", rows);
+    }
+  return text.empty() ? text : "\nranks of a stage, ms of the mean step\n" + text;
 }
 
 std::string paper_table(const experiment& e, const std::vector<outcome>& outcomes) {

@@ -50,6 +50,7 @@ caf::behavior stage_supervisor::make_behavior() {
       [this](const begin_step& m) { guarded([&] { begin(m); }); },
       [this](const arrived& m) { on_arrived(m); },
       [this](const launch_done& m) { on_launch_done(m); },
+      [this](const picks_seen& m) { on_picks_seen(m); },
       [this](decide_now) {
         decision_requested_ = false;
         if (!is_broken_) guarded([this] { choose(); });
@@ -109,6 +110,8 @@ void stage_supervisor::begin(const begin_step& m) {
   step_ = step;
   const auto weight_pieces = pieces_of_next_step(m.strategy);
   ledger_.begin(step);
+  ranks_gathering_ = 0;
+  gathers_ = 0;
   outcome_ = {};
   if (core_.ways() > 1 && m.purpose != compute::step_purpose::evaluation)
     outcome_.times = times_of_tasks(core_.config().shape);
@@ -164,6 +167,7 @@ void stage_supervisor::on_launch_done(const launch_done& m) {
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   outcome_.device_memory = accelerator::most_of(outcome_.device_memory, m.device_memory);
   notify_core(task_finished{m.launched.seq, m.rank});
+  if (core_.outstanding() == 0) count_behind();
   if (context_->trace != nullptr)
     context_->trace->add(task_record{replica_, stage_, m.rank, m.step, m.launched,
                                      ledger_.decided_at(m.launched.seq).value(), m.begin, m.end,
@@ -190,6 +194,21 @@ void stage_supervisor::count_time(const launch_done& m) {
   time.free_since = std::max(m.end, m.received);
   time.blocked += time.free_since - m.end;
   time.waited_before = waited_;
+}
+
+void stage_supervisor::count_behind() {
+  std::int64_t last = 0;
+  for (const auto& time : times_) last = std::max(last, time.free_since);
+  for (auto& time : times_) time.behind += last - std::exchange(time.free_since, last);
+}
+
+void stage_supervisor::on_picks_seen(const picks_seen& m) {
+  const auto bit = rank_set{1} << m.rank.value();
+  if (m.step != step_ || (ranks_gathering_ & bit) == 0) return;
+  ranks_gathering_ &= ~bit;
+  if (ranks_gathering_ != 0) return;
+  notify_core(picks_gathered{});
+  request_decision();
 }
 
 void stage_supervisor::note_times(const launch_done& m) {
@@ -229,6 +248,10 @@ void stage_supervisor::perform(const rrfp::launch& l) {
 }
 
 void stage_supervisor::perform(const rrfp::wait& w) {
+  if (w.why == wait_cause::gathering) {
+    ranks_gathering_ = all_ranks(core_.config().ranks);
+    send_to_ranks(gather_picks{step_, gathers_++});
+  }
   if (waiting_ && waiting_->waiting == w) return;
   const auto now = context_->now();
   end_wait(now);
@@ -240,7 +263,11 @@ void stage_supervisor::end_wait(std::int64_t now) {
   if (!waiting_) return;
   waiting_->end = now;
   waited_ += now - waiting_->begin;
-  counters_.waited_ns[static_cast<std::size_t>(waiting_->waiting.why)].add(
+  const auto why = waiting_->waiting.why;
+  if (why == wait_cause::ranks) outcome_.for_ranks += now - waiting_->begin;
+  if (why == wait_cause::gathering) outcome_.gathering += now - waiting_->begin;
+  if (why == wait_cause::deferred) outcome_.deferred += now - waiting_->begin;
+  counters_.waited_ns[static_cast<std::size_t>(why)].add(
       static_cast<std::uint64_t>(now - waiting_->begin));
   if (context_->trace != nullptr) context_->trace->add(*waiting_);
   waiting_.reset();
@@ -261,11 +288,15 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   outcome_.replica = replica_;
   outcome_.stage = stage_;
   outcome_.memory = core_.memory();
+  outcome_.agreement = core_.agreement();
   for (const auto& time : times_) {
-    outcome_.busy = std::max(outcome_.busy, time.busy);
-    outcome_.blocked = std::max(outcome_.blocked, time.blocked);
+    outcome_.busy += time.busy;
+    outcome_.blocked += time.blocked;
+    outcome_.behind += time.behind;
     outcome_.launch_gap = std::max(outcome_.launch_gap, time.launch_gap);
   }
+  for (auto* sum : {&outcome_.busy, &outcome_.blocked, &outcome_.behind})
+    *sum /= static_cast<std::int64_t>(times_.size());
   outcome_.in_backward = times_.front().in_backward;
   outcome_.in_weight = times_.front().in_weight;
   outcome_.times.launch_gap = times_.front().launch_gap;

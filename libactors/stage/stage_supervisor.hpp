@@ -48,7 +48,10 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   std::uint32_t pieces_of_next_step(std::uint32_t strategy) const;
   void on_arrived(const arrived& m);
   void on_launch_done(const launch_done& m);
+  void on_picks_seen(const picks_seen& m);
   void count_time(const launch_done& m);
+  /// All ranks have ended all launches: those that ended them first were ahead until now.
+  void count_behind();
   /// For the planner of the job.
   void note_times(const launch_done& m);
   void on_rank_step_ended(rank_step_ended& m);
@@ -91,6 +94,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   struct rank_time {
     std::int64_t busy = 0;
     std::int64_t blocked = 0;
+    std::int64_t behind = 0;
     std::int64_t launch_gap = 0;
     std::uint32_t launches = 0;
     std::int64_t in_backward = 0;  ///< in B and BW
@@ -105,6 +109,9 @@ class stage_supervisor : public actor_base, public runs_anywhere {
   std::int64_t waited_ = 0;
   stage_step_ended outcome_;
   rank_set ranks_ended_ = 0;
+  /// Ranks that have not seen the picks that are being gathered.
+  rank_set ranks_gathering_ = 0;
+  std::uint64_t gathers_ = 0;  ///< of the step
   std::vector<std::string> transcript_;
 };
 

@@ -70,7 +70,8 @@ class wall_clock_engine final : public experiment::engine {
       for (auto& ms : ran->step_ms) ms /= scale;
       std::vector<experiment::stage_time> stages;
       for (const auto& s : ran->run.summary.stages) {
-        stages.push_back({s.busy_ms / scale, s.blocked_ms / scale, s.memory});
+        stages.push_back({s.busy_ms / scale, s.blocked_ms / scale, s.ranks_ms / scale,
+                          s.gathering_ms / scale, s.deferred_ms / scale, s.agreement, s.memory});
         launch_gap_ms = std::max(launch_gap_ms, s.launch_gap_ms / scale / steps);
       }
       sum.add(ran->step_ms, stages);

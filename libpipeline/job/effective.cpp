@@ -34,7 +34,7 @@ memory_limit effective_limit(const job& j, stage_id stage) {
   memory_limit limit{0, j.dispatch.slot_bytes, j.dispatch.run_ahead};
   if (j.dispatch.slots)
     limit.slots = *j.dispatch.slots;
-  else if (j.dispatch.mode == dispatch_mode::ready)
+  else if (j.dispatch.mode == dispatch_mode::ready && limit.run_ahead == 0)
     limit.slots = std::min(2 * j.pipeline.stages, j.pipeline.microbatches);
   if (limit.slots == slots_of_stages)
     limit.slots = std::min(j.pipeline.stages, j.pipeline.microbatches);

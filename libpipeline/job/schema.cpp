@@ -73,21 +73,23 @@ void add_dispatch(std::vector<key>& table) {
       "without `lookahead`.");
   keys.integer("lookahead", &o::lookahead, {0, 64}, "launches",
                "Maximum number of launches queued behind the running one.");
-  keys.limit("slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
-             {std::nullopt, 0U, slots_of_1f1b, slots_of_stages},
-             "Maximum number of microbatches that may hold activations on a stage; `auto`: min(2 * "
-             "stages, microbatches) in mode `ready`, `none` in mode `in-order`; `1f1b`: p - s on "
-             "stage s of p, as 1F1B holds; `p`: p on every stage.");
+  keys.limit(
+      "slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
+      {std::nullopt, 0U, slots_of_1f1b, slots_of_stages},
+      "Maximum number of microbatches that may hold activations on a stage; `auto`: min(2 * "
+      "stages, microbatches) in mode `ready`, `none` in mode `in-order` or with `run_ahead`; "
+      "`1f1b`: p - s on stage s of p, as 1F1B holds; `p`: p on every stage.");
   keys.choice(
       "slot_unit", &o::slot_unit, {"microbatch", "chunk"},
       "What a slot holds. `microbatch`: a microbatch on all chunks of the stage; `chunk`: a "
       "microbatch on one chunk, with `slots` times the chunks of the stage as the limit.");
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
-  keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
-               "Maximum number of forwards by which a stage may be ahead of its backwards; at the "
-               "limit only the oldest unfinished microbatch runs further forwards. Postponed W do "
-               "not count. 0: no limit.");
+  keys.integer(
+      "run_ahead", &o::run_ahead, {0, 65536}, "forwards",
+      "The paper's back-pressure, in place of `slots` and `slot_bytes`: a stage that is so "
+      "many forwards ahead of its backwards runs no F; with several chunks only the "
+      "oldest unfinished microbatch goes on there. Postponed W do not count. 0: no limit.");
   keys.integer("window", &o::window, {0, 65536}, "tasks",
                "Mode `ready` with a fixed schedule: only the first `window` tasks of the sequence "
                "that are not launched yet may run, besides those of the oldest microbatch; W fills "
@@ -109,6 +111,16 @@ void add_dispatch(std::vector<key>& table) {
               "order of the "
               "data; `small_large_small`: the cheapest first and last, the most expensive in the "
               "middle; `large_first`, `small_first`: sorted by cost.");
+  keys.choice("agreement", &o::agreement,
+              {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
+              "How the tensor-parallel ranks of a stage come to run the same task. `arrivals`: the "
+              "stage decides for them, among the tasks whose inputs are on every rank. "
+              "`candidates`: the paper's rule, for comparison: each rank picks from what is ready "
+              "on it, an all-gather compares the picks, and if they differ nothing runs until a "
+              "task becomes ready on a rank. Mode `ready` without `lookahead`.");
+  keys.number("agreement_ms", &o::agreement_ms, {0, ms_max}, "ms",
+              "Agreement by `candidates`: time of one all-gather, in simulations and on emulated "
+              "devices. The paper's Table 3 has 0.16 ms with 2 ranks and 0.23 ms with 4.");
 }
 
 const words activations{"gelu", "gelu_tanh", "silu", "relu"};
@@ -329,6 +341,11 @@ void add_conditions(std::vector<key>& table) {
               "Time after which a lost message is sent again.");
   keys.number("double_probability", &o::double_probability, {0, 1}, "",
               "Probability that a message arrives twice; within one process.");
+  keys.choice("ranks", &o::ranks,
+              {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
+              "Delays of the tensor-parallel ranks of a stage. `together`: the slowest rank ends a "
+              "task for all, and their messages have one delay. `apart`: each rank ends its tasks "
+              "by itself, and each message has a delay of its own.");
 }
 
 void apply_level(weather::conditions& jitter, std::string_view name) {

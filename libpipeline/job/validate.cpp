@@ -362,10 +362,40 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
     const auto slots = check_slots(shape, stage_id{s}, sequences[s],
                                    {.slots = limit.slots, .activations = limit.activations});
     if (!slots) return from.blame("dispatch.slots", slots.message(), "dispatch.mode");
-    const auto ahead =
-        check_slots(shape, stage_id{s}, sequences[s], {.run_ahead = limit.run_ahead});
-    if (!ahead) return from.blame("dispatch.run_ahead", ahead.message(), "dispatch.mode");
   }
+  return success();
+}
+
+/// Another limit beside the paper's back-pressure could deadlock.
+status check_run_ahead(const job& j, const provenance& from) {
+  const auto& d = j.dispatch;
+  if (d.run_ahead == 0) return success();
+  const auto refused = [&](const std::string& with) {
+    return from.blame("dispatch.run_ahead", "expected 0 " + with + ", got " + text_of(d.run_ahead));
+  };
+  if (d.mode == dispatch_mode::in_order) return refused("in mode in-order");
+  for (const auto& [key, is_set] : {std::pair{"dispatch.slots", d.slots.value_or(0) != 0},
+                                    {"dispatch.slot_bytes", d.slot_bytes != 0},
+                                    {"dispatch.window", d.window != 0},
+                                    {"dispatch.early_forwards", d.early_forwards != 0}})
+    if (is_set) return refused("beside " + std::string{key});
+  return success();
+}
+
+status check_agreement(const job& j, const provenance& from) {
+  const auto& d = j.dispatch;
+  if (d.agreement == rank_agreement::arrivals) return success();
+  const auto refused = [&](const std::string& expected, const std::string& got,
+                           std::string_view key) {
+    return from.blame("dispatch.agreement", "\"candidates\" expects " + std::string{key} + " = " +
+                                                expected + ", got " + got + from.note(key));
+  };
+  if (d.mode == dispatch_mode::in_order)
+    return refused("\"ready\"", in_quotes(name(d.mode)), "dispatch.mode");
+  for (const auto& [key, value] : {std::pair{"dispatch.lookahead", d.lookahead},
+                                   {"dispatch.window", d.window},
+                                   {"dispatch.early_forwards", d.early_forwards}})
+    if (value != 0) return refused("0", text_of(value), key);
   return success();
 }
 
@@ -451,9 +481,9 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
 status validate(const job& j, const provenance& from, const policy_registry& policies,
                 job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds :
-       {check_shape, check_nodes, check_transport, check_train, check_jitter, check_delays,
-        check_messages, check_slot_unit, check_preset, check_cost})
+  for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
+                            check_delays, check_messages, check_run_ahead, check_agreement,
+                            check_slot_unit, check_preset, check_cost})
     if (auto held = holds(j, from); !held) return held;
   if (auto policy = check_policy(j, from, policies); !policy) return policy;
   if (use == job_use::simulate) return success();

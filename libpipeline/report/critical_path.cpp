@@ -45,7 +45,7 @@ class path_finder {
       }
     }
     for (const auto& w : run_.waits)
-      if (w.what.why == wait_cause::input || w.what.why == wait_cause::in_order)
+      if (ends_with_an_arrival(w.what.why))
         woken_[{stage_number(w), static_cast<std::uint64_t>(w.end)}] = true;
     path_.by_stage.resize(run_.shape.stages);
   }

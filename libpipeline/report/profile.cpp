@@ -113,8 +113,7 @@ class message_finder {
   message_finder(const traced_run& run, const std::vector<launched>& launches)
       : shape_(run.shape), launches_(launches) {
     for (const auto& w : run.waits)
-      if (w.what.why == wait_cause::input || w.what.why == wait_cause::in_order)
-        woken_.emplace(w.replica, w.stage, w.end);
+      if (ends_with_an_arrival(w.what.why)) woken_.emplace(w.replica, w.stage, w.end);
     for (const auto& l : launches)
       if (l.timed.what.kind != task_kind::weight) ends_[output_of(l.timed)] = l.end;
   }

@@ -77,12 +77,17 @@ nanoseconds added_time(const json& object, const char* key) {
 }
 
 template <class Enum>
-Enum named(const json& object, const char* key, std::initializer_list<Enum> all) {
+Enum named(const json& object, const char* key, std::span<const Enum> all) {
   const auto value = text(object, key);
   for (const auto e : all)
     if (name(e) == value) return e;
   throw malformed{fmt::format("expected \"{}\" as a word of the trace format, got \"{}\"", key,
                               printable(value))};
+}
+
+template <class Enum>
+Enum named(const json& object, const char* key, std::initializer_list<Enum> all) {
+  return named(object, key, std::span<const Enum>{all.begin(), all.size()});
 }
 
 task task_named(const std::string& name) {
@@ -238,9 +243,7 @@ class reader {
     auto named_wait = e;
     const auto name = text(e, "name");
     if (name.starts_with("wait: ")) named_wait["name"] = name.substr(6);
-    w.what.why =
-        named(named_wait, "name",
-              {wait_cause::input, wait_cause::in_order, wait_cause::memory, wait_cause::complete});
+    w.what.why = named(named_wait, "name", std::span<const wait_cause>{all_wait_causes});
     if (w.what.why != wait_cause::complete) w.what.head = task_named(text(args, "for"));
     w.begin = time(e, "ts");
     w.end = w.begin + time(e, "dur");

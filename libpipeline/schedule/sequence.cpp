@@ -206,7 +206,6 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
   slots.reset(slot_bytes);
   task_marks due{shape};
   std::vector<std::uint32_t> fold_next(shape.chunks);
-  std::uint32_t ahead = 0;
   const auto refused = [&](const task& t, const std::string& which) {
     return error{at_stage(stage.value(), t) +
                  " exceeds the memory limit: the sequence needs more than " + which};
@@ -221,13 +220,9 @@ status check_slots(const pipeline_shape& shape, stage_id stage, const sequence& 
         if (bound == memory_bound::bytes) return refused(t, std::to_string(limit.bytes) + " bytes");
         slots.take(t.mb);
       }
-      if (limit.run_ahead != 0 && ahead >= limit.run_ahead)
-        return refused(t, std::to_string(limit.run_ahead) + " forwards ahead of backwards");
-      ++ahead;
       slots.activation_begins();
       continue;
     }
-    if (is_backward(t.kind)) --ahead;
     if (!has_weight(t.kind)) continue;
     due.set({task_kind::weight, t.mb, t.chunk});
     auto& next = fold_next[t.chunk.value()];

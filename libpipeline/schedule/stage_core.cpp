@@ -6,6 +6,7 @@
 
 #include "priority_bitmap.hpp"
 #include "ranking.hpp"
+#include "ready_sets.hpp"
 
 namespace rrfp {
 
@@ -36,11 +37,8 @@ class stage_core::impl {
         fold_next_(config_.shape.chunks),
         piece_next_(config_.shape.chunks),
         backwards_of_(config_.shape.microbatches),
-        admission_(ranking_.size()),
-        forwards_(ranking_.size()),
-        again_(ranking_.size()),
-        due_again_(ranking_.size()),
-        others_(ranking_.size()) {
+        partly_here_(ranking_.size()),
+        ready_(ranking_.size()) {
     RRFP_CHECK(config_.shape.validate().ok(), "the shape must be valid");
     RRFP_CHECK(config_.stage.value() < config_.shape.stages, "the stage must belong to the shape");
     RRFP_CHECK(config_.ranks >= 1 && config_.ranks <= 64, "ranks must be 1 to 64");
@@ -57,7 +55,13 @@ class stage_core::impl {
         "early forwards go without a window and a limit of activations");
     RRFP_CHECK(config_.early_forwards == 0 || !config_.forwards_in_order,
                "an F that changes buffers runs once");
+    RRFP_CHECK(config_.limit.run_ahead == 0 || is_bound_by_run_ahead_alone(),
+               "back-pressure is for ready mode, and goes without other limits of F");
+    RRFP_CHECK(config_.agreement == rank_agreement::arrivals || agrees_alone(),
+               "candidates are for ready mode, without lookahead, window and early forwards");
     all_ranks_ = all_ranks(config_.ranks);
+    if (config_.agreement == rank_agreement::candidates && config_.ranks > 1)
+      by_rank_.assign(config_.ranks, ready_sets{ranking_.size()});
     actions_.reserve(config_.lookahead + 2);
   }
 
@@ -83,7 +87,7 @@ class stage_core::impl {
                      .bound = bound(),
                      .memory = slots_.use(),
                      .holders = {},
-                     .ready = ready_count_,
+                     .ready = ready_.count,
                      .remaining = left_.count(),
                      .progress = {}};
     for (microbatch_id mb; mb.value() < microbatches; mb = microbatch_id{mb.value() + 1})
@@ -110,7 +114,8 @@ class stage_core::impl {
   memory_slots slots_;
   counted_bitmap left_;
   std::vector<running_launch> running_;
-  std::uint32_t ready_count_ = 0;
+  std::uint32_t ready() const { return ready_.count; }
+  const agreement_counts& agreement() const { return agreement_; }
 
  private:
   std::uint32_t position(task_kind kind, microbatch_id mb, chunk_id chunk) const {
@@ -135,13 +140,14 @@ class stage_core::impl {
     std::fill(piece_next_.begin(), piece_next_.end(), 0);
     std::fill(backwards_of_.begin(), backwards_of_.end(), 0);
     weight_pieces_ = weight_pieces_of(e);
-    forwards_launched_ = backwards_launched_ = early_ = oldest_unfinished_ = ready_count_ = 0;
+    forwards_launched_ = backwards_launched_ = early_ = oldest_unfinished_ = 0;
     left_.fill();
-    admission_.clear();
-    forwards_.clear();
-    again_.clear();
-    due_again_.clear();
-    others_.clear();
+    partly_here_.clear();
+    ready_.clear();
+    for (auto& of_rank : by_rank_) of_rank.clear();
+    picks_are_due_ = true;
+    gather_ = gather_phase::none;
+    agreement_ = {};
     ranking_.hint().reset();
   }
 
@@ -158,7 +164,12 @@ class stage_core::impl {
     RRFP_CHECK((ranks & bit) == 0, "an input arrives once per step and rank");
     RRFP_CHECK(left_.count() != 0, "an input must arrive during a step");
     ranks |= bit;
-    if (ranks != all_ranks_) return;
+    const auto at = position(e.kind, e.mb, e.chunk);
+    if (ranks != all_ranks_)
+      partly_here_.insert(at);
+    else if (config_.ranks > 1)
+      partly_here_.erase(at);
+    if (ranks != all_ranks_ && by_rank_.empty()) return;
     if (forward)
       offer_forward(e.mb, e.chunk);
     else
@@ -183,35 +194,100 @@ class stage_core::impl {
 
   void handle(const abort&) { aborted_ = true; }
 
+  void handle(const picks_gathered&) {
+    RRFP_CHECK(gather_ == gather_phase::under_way, "the ranks must be gathering their picks");
+    gather_ = gather_phase::done;
+  }
+
   void handle(const decide&) {
     if (aborted_) return;
+    if (!by_rank_.empty()) return agree();
     while (running_.size() <= config_.lookahead) {
-      const auto chosen = config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready();
+      const auto chosen =
+          config_.mode == dispatch_mode::in_order ? next_in_order() : best_ready(ready_);
       if (chosen.position == none) break;
       start(chosen);
     }
-    if (!running_.empty() || !actions_.empty()) return;
+    if (running_.empty() && actions_.empty()) wait_for_events();
+  }
+
+  void wait_for_events() {
     ranking_.hint().waited();
-    waiting_ = explain_wait();
-    actions_.push_back(*waiting_);
+    answer(explain_wait());
+  }
+
+  void answer(const wait& why) {
+    waiting_ = why;
+    actions_.assign(1, why);
+  }
+
+  // ---- agreement of the ranks by candidates
+
+  enum class gather_phase : std::uint8_t { none, under_way, done };
+
+  bool agrees_alone() const {
+    return config_.mode == dispatch_mode::ready && config_.lookahead == 0 && config_.window == 0 &&
+           config_.early_forwards == 0;
+  }
+
+  /// Each rank picks from what is ready on it, and nothing is consumed. If all have picked the same
+  /// task, it runs. Else the hint begins its order anew, and the ranks pick again when a task has
+  /// become ready on any of them.
+  void agree() {
+    if (gather_ == gather_phase::under_way || !running_.empty()) return;
+    if (std::exchange(gather_, gather_phase::none) == gather_phase::done) {
+      ++agreement_.gathers;
+      const auto agreed = std::all_of(picks_.begin(), picks_.end(), [&](const candidate& c) {
+        return c.position == picks_.front().position;
+      });
+      if (agreed) return start(picks_.front());
+      ++agreement_.deferrals;
+      answer(explain_deferral());
+      ranking_.hint().waited();
+    }
+    if (!std::exchange(picks_are_due_, false)) return;
+    picks_.clear();
+    for (const auto& of_rank : by_rank_) picks_.push_back(best_ready(of_rank));
+    const auto first = std::find_if(picks_.begin(), picks_.end(),
+                                    [](const candidate& c) { return c.position != none; });
+    if (first == picks_.end()) return wait_for_events();
+    gather_ = gather_phase::under_way;
+    answer({wait_cause::gathering, ranking_.at(first->position)});
+  }
+
+  /// Whether a task could run on every rank, had all ranks picked it.
+  wait explain_deferral() const {
+    const auto common = best_ready(ready_);
+    if (common.position != none) return {wait_cause::deferred, ranking_.at(common.position)};
+    const auto head = partly_here_.first_in(0, ranking_.size());
+    RRFP_CHECK(head != none, "the picks of ranks differ only while inputs differ");
+    return {wait_cause::ranks, ranking_.at(head)};
   }
 
   // ---- readiness
 
-  void mark_ready(std::uint32_t at) {
-    const auto& t = ranking_.at(at);
-    ++ready_count_;
-    if (t.kind != task_kind::forward)
-      others_.insert(at);
-    else if (slots_.must_take(t.mb))
-      admission_.insert(at);
-    else
-      forwards_.insert(at);
+  /// Calls `change` with the ready tasks of the stage if an input is on `all` of its ranks, and
+  /// with those of each rank that it is on.
+  template <class Change>
+  void for_each_set(rank_set here, Change change) {
+    if (here == all_ranks_) change(ready_);
+    for (std::size_t r = 0; r < by_rank_.size(); ++r)
+      if ((here >> r & 1) != 0) change(by_rank_[r]);
   }
 
-  bool is_ready(std::uint32_t at) const {
-    return others_.test(at) || forwards_.test(at) || admission_.test(at) || again_.test(at) ||
-           due_again_.test(at);
+  void mark_ready(rank_set here, std::uint32_t at) {
+    for_each_set(here, [&](ready_sets& of) {
+      if (of.test(at)) return;
+      const auto& t = ranking_.at(at);
+      ++of.count;
+      picks_are_due_ = true;
+      if (t.kind != task_kind::forward)
+        of.others.insert(at);
+      else if (slots_.must_take(t.mb))
+        of.admission.insert(at);
+      else
+        of.forwards.insert(at);
+    });
   }
 
   /// In order of the microbatches if the stage demands it. In-order mode obeys its sequence.
@@ -221,19 +297,19 @@ class stage_core::impl {
   }
 
   void offer_forward(microbatch_id mb, chunk_id chunk) {
-    if (progress_of(mb, chunk).forward_ranks == all_ranks_ && is_turn_of_forward(mb, chunk))
-      mark_ready(position(task_kind::forward, mb, chunk));
+    if (is_turn_of_forward(mb, chunk))
+      mark_ready(progress_of(mb, chunk).forward_ranks, position(task_kind::forward, mb, chunk));
   }
 
   void offer_backward(microbatch_id mb, chunk_id chunk) {
     const auto& p = progress_of(mb, chunk);
-    if (p.backward_launched || (p.backward_ranks != all_ranks_ && !on_last_virtual_stage(chunk)))
-      return;
-    if (p.forward_launched) return mark_ready(position(task_kind::backward, mb, chunk));
+    const auto here = on_last_virtual_stage(chunk) ? all_ranks_ : p.backward_ranks;
+    if (p.backward_launched) return;
+    if (p.forward_launched) return mark_ready(here, position(task_kind::backward, mb, chunk));
     const auto forward = position(task_kind::forward, mb, chunk);
-    if (!again_.test(forward)) return;
-    again_.erase(forward);
-    due_again_.insert(forward);
+    if (here != all_ranks_ || !ready_.again.test(forward)) return;
+    ready_.again.erase(forward);
+    ready_.due_again.insert(forward);
   }
 
   /// In ready mode, W waits for its turn to be folded. In-order mode may run W earlier; it then
@@ -241,9 +317,9 @@ class stage_core::impl {
   void offer_weight(microbatch_id mb, chunk_id chunk) {
     const auto at = position(task_kind::weight, mb, chunk);
     const auto& p = progress_of(mb, chunk);
-    if (at == none || !p.backward_launched || p.weight_due || is_ready(at)) return;
+    if (at == none || !p.backward_launched || p.weight_due) return;
     if (config_.mode == dispatch_mode::in_order || fold_next_[chunk.value()] == mb.value())
-      mark_ready(at);
+      mark_ready(all_ranks_, at);
   }
 
   // ---- arbitration
@@ -254,40 +330,53 @@ class stage_core::impl {
     bool is_early = false;
   };
 
-  bool run_ahead_bound() const {
+  bool is_bound_by_run_ahead_alone() const {
+    const memory_limit alone{.run_ahead = config_.limit.run_ahead};
+    return config_.mode == dispatch_mode::ready && config_.limit == alone && config_.window == 0 &&
+           config_.early_forwards == 0 && !config_.forwards_in_order;
+  }
+
+  bool under_back_pressure() const {
     return config_.limit.run_ahead != 0 &&
            forwards_launched_ - backwards_launched_ >= config_.limit.run_ahead;
   }
 
   candidate next_in_order() const {
     const auto head = left_.first_in(0, ranking_.size());
-    if (head == none || !is_ready(head)) return {};
-    if (admission_.test(head) && !slots_.fits(ranking_.at(head).mb)) return {};
-    return {head, {ready_count_ == 1 ? choice::only_choice : choice::hint_head, 0}};
+    if (head == none || !ready_.test(head)) return {};
+    if (ready_.admission.test(head) && !slots_.fits(ranking_.at(head).mb)) return {};
+    return {head, {ready_.count == 1 ? choice::only_choice : choice::hint_head, 0}};
   }
 
   /// What the hint may know of this moment.
-  stage_view view() const {
+  stage_view view(const ready_sets& of) const {
     const lane_range all{0, ranking_.size()};
+    const auto free = first_of(of.forwards, all);
     auto blocked = none;
-    return {.forward_blocked = best_forward(all, blocked) == none &&
-                               best_admission(all, blocked) == none && blocked != none};
+    if (under_back_pressure()) {
+      const auto next = next_under_back_pressure(of);
+      const bool is_forward = next != none && ranking_.at(next).kind == task_kind::forward;
+      return {.forward_blocked =
+                  !is_forward && std::min(free, first_of(of.admission, all)) != none};
+    }
+    return {.forward_blocked =
+                free == none && best_admission(of, all, blocked) == none && blocked != none};
   }
 
-  candidate best_ready() const {
-    if (ready_count_ == 0) return {};
+  candidate best_ready(const ready_sets& of) const {
+    if (of.count == 0) return {};
     if (config_.window != 0) return best_in_window();
     bool bound_before = false;
-    for (const auto number : ranking_.order(view())) {
+    for (const auto number : ranking_.order(view(of))) {
       const auto lane = ranking_.lane(number);
       if (lane.begin == lane.end) continue;
       auto blocked = none;
-      const auto best = best_in(lane, blocked);
+      const auto best = best_in(of, lane, blocked);
       if (best == none) {
         bound_before = bound_before || blocked != none;
         continue;
       }
-      return {best, reason_for(best, lane, bound_before || blocked < best)};
+      return {best, reason_for(of, best, lane, bound_before || blocked < best)};
     }
     if (config_.early_forwards == 0 || !running_.empty()) return {};
     return best_of_spare_time();
@@ -296,36 +385,65 @@ class stage_core::impl {
   /// If nothing else can run: the second pass of an F whose gradient has not arrived. Else an F
   /// that waits for a slot runs early.
   candidate best_of_spare_time() const {
-    for (const auto number : ranking_.order(view())) {
+    for (const auto number : ranking_.order(view(ready_))) {
       const auto lane = ranking_.lane(number);
       auto blocked = none;
-      const auto at = best_taker(again_, lane, blocked);
-      if (at != none) return {at, reason_for(at, lane, true)};
+      const auto at = best_taker(ready_.again, lane, blocked);
+      if (at != none) return {at, reason_for(ready_, at, lane, true)};
     }
-    if (early_ >= config_.early_forwards || run_ahead_bound()) return {};
-    for (const auto number : ranking_.order(view())) {
+    if (early_ >= config_.early_forwards) return {};
+    for (const auto number : ranking_.order(view(ready_))) {
       const auto lane = ranking_.lane(number);
-      for (auto at = admission_.first_in(lane.begin, lane.end); at != none;
-           at = admission_.first_in(at + 1, lane.end))
+      for (auto at = ready_.admission.first_in(lane.begin, lane.end); at != none;
+           at = ready_.admission.first_in(at + 1, lane.end))
         if (!on_last_virtual_stage(ranking_.at(at).chunk))
-          return {at, reason_for(at, lane, true), true};
+          return {at, reason_for(ready_, at, lane, true), true};
     }
     return {};
   }
 
   /// The best-ranked ready task of a range that memory allows; `blocked` becomes the best-ranked
   /// one that it does not allow.
-  std::uint32_t best_in(lane_range range, std::uint32_t& blocked) const {
-    return std::min({others_.first_in(range.begin, range.end), best_forward(range, blocked),
-                     best_admission(range, blocked)});
+  std::uint32_t best_in(const ready_sets& of, lane_range range, std::uint32_t& blocked) const {
+    if (under_back_pressure()) return best_under_back_pressure(of, range, blocked);
+    return std::min({first_of(of.others, range), first_of(of.forwards, range),
+                     best_admission(of, range, blocked)});
   }
 
-  reason reason_for(std::uint32_t at, lane_range lane, bool bound_before) const {
+  static std::uint32_t first_of(const priority_bitmap& ready, lane_range range) {
+    return ready.first_in(range.begin, range.end);
+  }
+
+  /// The paper's rule: with one chunk, no F. With several, an F may be what a B of this stage waits
+  /// for, so the oldest unfinished microbatch takes its next step, and no other one does. W fills
+  /// the time.
+  std::uint32_t best_under_back_pressure(const ready_sets& of, lane_range range,
+                                         std::uint32_t& blocked) const {
+    const auto within = [&](std::uint32_t at) { return range.contains(at) ? at : none; };
+    const auto other = first_of(of.others, range);
+    auto best = other;
+    if (config_.shape.chunks > 1)
+      best = std::min(within(next_under_back_pressure(of)),
+                      best_of_chunks([&](chunk_id c) { return within(due_weight(c)); }));
+    const auto first =
+        std::min({other, first_of(of.forwards, range), first_of(of.admission, range)});
+    if (first < best) blocked = std::min(blocked, first);
+    return best;
+  }
+
+  /// With several chunks: the next task of the oldest unfinished microbatch, if it is ready.
+  std::uint32_t next_under_back_pressure(const ready_sets& of) const {
+    if (config_.shape.chunks == 1) return none;
+    return best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(of, c); });
+  }
+
+  reason reason_for(const ready_sets& of, std::uint32_t at, lane_range lane,
+                    bool bound_before) const {
     const auto skipped = left_.count(lane.begin, at);
-    return {ready_count_ == 1 ? choice::only_choice
-            : bound_before    ? choice::memory_bound
-            : skipped == 0    ? choice::hint_head
-                              : choice::skipped_not_ready,
+    return {of.count == 1  ? choice::only_choice
+            : bound_before ? choice::memory_bound
+            : skipped == 0 ? choice::hint_head
+                           : choice::skipped_not_ready,
             skipped};
   }
 
@@ -344,11 +462,12 @@ class stage_core::impl {
   /// it fills the time and frees memory.
   candidate best_in_window() const {
     auto blocked = none;
-    auto best = best_in(window(), blocked);
-    if (best == none) best = best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(c); });
+    auto best = best_in(ready_, window(), blocked);
+    if (best == none)
+      best = best_of_chunks([&](chunk_id c) { return of_oldest_unfinished(ready_, c); });
     if (best == none) best = best_of_chunks([&](chunk_id c) { return due_weight(c); });
     if (best == none) return {};
-    return {best, reason_for(best, {0, ranking_.size()}, blocked < best)};
+    return {best, reason_for(ready_, best, {0, ranking_.size()}, blocked < best)};
   }
 
   template <class Best>
@@ -359,54 +478,42 @@ class stage_core::impl {
     return best;
   }
 
-  std::uint32_t of_oldest_unfinished(chunk_id chunk) const {
+  std::uint32_t of_oldest_unfinished(const ready_sets& of, chunk_id chunk) const {
     const microbatch_id oldest{oldest_unfinished_};
     if (oldest.value() == config_.shape.microbatches) return none;
     const auto forward = position(task_kind::forward, oldest, chunk);
-    if (forwards_.test(forward)) return forward;
-    if (admission_.test(forward)) return slots_.may_take(oldest) ? forward : none;
+    if (of.forwards.test(forward)) return forward;
+    if (of.admission.test(forward)) return slots_.may_take(oldest) ? forward : none;
     const auto backward = position(task_kind::backward, oldest, chunk);
-    return others_.test(backward) ? backward : none;
+    return of.others.test(backward) ? backward : none;
   }
 
   std::uint32_t due_weight(chunk_id chunk) const {
     const microbatch_id due{fold_next_[chunk.value()]};
     if (due.value() == config_.shape.microbatches) return none;
     const auto at = position(task_kind::weight, due, chunk);
-    return at != none && others_.test(at) ? at : none;
+    return at != none && ready_.others.test(at) ? at : none;
   }
 
-  std::uint32_t best_forward(lane_range lane, std::uint32_t& blocked) const {
-    const auto first = forwards_.first_in(lane.begin, lane.end);
-    if (first == none || !run_ahead_bound()) return first;
-    const auto best = best_of_chunks([&](chunk_id c) {
-      const auto at = position(task_kind::forward, microbatch_id{oldest_unfinished_}, c);
-      return lane.contains(at) && forwards_.test(at) ? at : none;
-    });
-    if (best != first) blocked = std::min(blocked, first);
-    return best;
-  }
-
-  std::uint32_t best_admission(lane_range lane, std::uint32_t& blocked) const {
-    const auto best = best_taker(admission_, lane, blocked);
-    return early_ == 0 ? best : std::min(best, best_taker(due_again_, lane, blocked));
+  std::uint32_t best_admission(const ready_sets& of, lane_range lane,
+                               std::uint32_t& blocked) const {
+    const auto best = best_taker(of.admission, lane, blocked);
+    return early_ == 0 ? best : std::min(best, best_taker(of.due_again, lane, blocked));
   }
 
   /// Of the F in `waiting`: that of the best-ranked microbatch, or else of the oldest one. If
   /// neither may take a slot, trying more of them is not worth the time.
   std::uint32_t best_taker(const priority_bitmap& waiting, lane_range lane,
                            std::uint32_t& blocked) const {
-    const auto first = waiting.first_in(lane.begin, lane.end);
+    const auto first = first_of(waiting, lane);
     if (first == none) return none;
-    const bool bound = run_ahead_bound();
     const auto allowed = [&](std::uint32_t at) {
       const auto mb = ranking_.at(at).mb;
-      if (bound && mb.value() != oldest_unfinished_) return false;
-      return (&waiting != &admission_ || leaves_slots_to_early(mb)) && slots_.may_take(mb);
+      return (&waiting != &ready_.admission || leaves_slots_to_early(mb)) && slots_.may_take(mb);
     };
     if (allowed(first)) return first;
     blocked = std::min(blocked, first);
-    const microbatch_id oldest{bound ? oldest_unfinished_ : slots_.oldest_waiting()};
+    const microbatch_id oldest{slots_.oldest_waiting()};
     if (oldest.value() == config_.shape.microbatches) return none;
     return best_of_chunks([&](chunk_id c) {
       const auto at = position(task_kind::forward, oldest, c);
@@ -430,7 +537,7 @@ class stage_core::impl {
       l.pass = forward_pass::again;
     if (l.ends_task()) {
       left_.erase(chosen.position);
-      --ready_count_;
+      for_each_set(all_ranks_, [](ready_sets& of) { --of.count; });
     }
     if (t.kind == task_kind::forward) {
       if (l.ends_task())
@@ -438,7 +545,7 @@ class stage_core::impl {
       else
         start_early(chosen.position, p);
     } else if (l.piece.is_last()) {
-      others_.erase(chosen.position);
+      for_each_set(all_ranks_, [&](ready_sets& of) { of.others.erase(chosen.position); });
       if (is_backward(t.kind)) {
         p.backward_launched = true;
         ++backwards_launched_;
@@ -449,6 +556,7 @@ class stage_core::impl {
     }
     // To the hint, an F has run when its output is sent.
     if (l.pass != forward_pass::again) ranking_.hint().launched(t);
+    picks_are_due_ = true;
     waiting_.reset();
     running_.push_back({l, all_ranks_});
     actions_.emplace_back(l);
@@ -471,28 +579,30 @@ class stage_core::impl {
   }
 
   void start_early(std::uint32_t at, progress& p) {
-    admission_.erase(at);
-    again_.insert(at);
+    ready_.admission.erase(at);
+    ready_.again.insert(at);
     p.forward_early = true;
     ++early_;
   }
 
   void start_forward(std::uint32_t at, const task& t, progress& p) {
-    forwards_.erase(at);
-    const std::array waiting{&admission_, &again_, &due_again_};
-    for (auto* set : waiting) set->erase(at);
-    if (slots_.must_take(t.mb)) {
-      slots_.take(t.mb);
+    const bool takes_slot = slots_.must_take(t.mb);
+    if (takes_slot) slots_.take(t.mb);
+    for_each_set(all_ranks_, [&](ready_sets& of) {
+      const std::array waiting{&of.admission, &of.again, &of.due_again};
+      of.forwards.erase(at);
+      for (auto* set : waiting) set->erase(at);
+      if (!takes_slot || slots_.must_take(t.mb)) return;
       // Inputs of the other chunks may have arrived first; those F no longer need a slot.
-      for (std::uint32_t c = 0; c < config_.shape.chunks && !slots_.must_take(t.mb); ++c) {
+      for (std::uint32_t c = 0; c < config_.shape.chunks; ++c) {
         const auto other = position(task_kind::forward, t.mb, chunk_id{c});
         for (auto* set : waiting) {
           if (!set->test(other)) continue;
           set->erase(other);
-          forwards_.insert(other);
+          of.forwards.insert(other);
         }
       }
-    }
+    });
     slots_.activation_begins();
     p.forward_launched = true;
     ++forwards_launched_;
@@ -525,28 +635,31 @@ class stage_core::impl {
     if (left_.count() == 0) return {wait_cause::complete, {}};
     if (config_.mode == dispatch_mode::in_order) {
       const auto head = left_.first_in(0, ranking_.size());
-      const auto why = is_ready(head)      ? wait_cause::memory
-                       : ready_count_ != 0 ? wait_cause::in_order
-                                           : wait_cause::input;
+      const auto why = ready_.test(head)         ? wait_cause::memory
+                       : ready_.count != 0       ? wait_cause::in_order
+                       : partly_here_.test(head) ? wait_cause::ranks
+                                                 : wait_cause::input;
       return {why, ranking_.at(head)};
     }
-    if (config_.window != 0 && ready_count_ != 0) {
+    if (ready_.count == 0)
+      if (const auto head = partly_here_.first_in(0, ranking_.size()); head != none)
+        return {wait_cause::ranks, ranking_.at(head)};
+    if (config_.window != 0 && ready_.count != 0) {
       auto blocked = none;
-      best_in(window(), blocked);
+      best_in(ready_, window(), blocked);
       if (blocked != none) return {wait_cause::memory, ranking_.at(blocked)};
       return {wait_cause::in_order, ranking_.at(left_.first_in(0, ranking_.size()))};
     }
-    for (const auto number : ranking_.order(view())) {
+    for (const auto number : ranking_.order(view(ready_))) {
       const auto lane = ranking_.lane(number);
-      const auto first = [&](const priority_bitmap& of) {
-        return of.first_in(lane.begin, lane.end);
-      };
+      const auto first = [&](const priority_bitmap& of) { return first_of(of, lane); };
       const auto head =
-          ready_count_ == 0
+          ready_.count == 0
               ? left_.first_in(lane.begin, lane.end)
-              : std::min({first(admission_), first(forwards_), first(again_), first(due_again_)});
+              : std::min({first(ready_.others), first(ready_.admission), first(ready_.forwards),
+                          first(ready_.again), first(ready_.due_again)});
       if (head == none) continue;
-      if (ready_count_ != 0) return {wait_cause::memory, ranking_.at(head)};
+      if (ready_.count != 0) return {wait_cause::memory, ranking_.at(head)};
       return {wait_cause::input, awaited_task(ranking_.at(head))};
     }
     RRFP_CHECK(false, "every remaining task must be in a lane");
@@ -557,7 +670,7 @@ class stage_core::impl {
     if (!waiting_ || waiting_->why != wait_cause::memory) return memory_bound::none;
     const auto mb = waiting_->head.mb;
     if (config_.mode == dispatch_mode::in_order) return slots_.bound_on_fitting(mb);
-    if (run_ahead_bound() && mb.value() != oldest_unfinished_) return memory_bound::run_ahead;
+    if (under_back_pressure()) return memory_bound::run_ahead;
     return slots_.must_take(mb) ? slots_.bound_on_taking(mb) : memory_bound::none;
   }
 
@@ -603,13 +716,15 @@ class stage_core::impl {
   std::vector<std::uint32_t> fold_next_;     ///< by chunk: the next microbatch to fold
   std::vector<std::uint32_t> piece_next_;    ///< by chunk: the next piece of the W that is due
   std::vector<std::uint32_t> backwards_of_;  ///< by microbatch: backwards launched
-  /// Ready tasks: F that still need a slot; F that do not; F that ran early and have no slot yet,
-  /// before and after their gradient has arrived; B, W and BW.
-  priority_bitmap admission_;
-  priority_bitmap forwards_;
-  priority_bitmap again_;
-  priority_bitmap due_again_;
-  priority_bitmap others_;
+  /// Tasks whose input is on some ranks, and not on others.
+  priority_bitmap partly_here_;
+  ready_sets ready_;
+  /// The same by rank, if the ranks agree by candidates; else empty.
+  std::vector<ready_sets> by_rank_;
+  std::vector<candidate> picks_;  ///< by rank, while they are gathered
+  bool picks_are_due_ = true;     ///< what is ready has changed since the last ones
+  gather_phase gather_ = gather_phase::none;
+  agreement_counts agreement_;
   std::uint32_t weight_pieces_ = 1;
   std::uint32_t forwards_launched_ = 0;
   std::uint32_t backwards_launched_ = 0;
@@ -652,7 +767,8 @@ std::uint32_t stage_core::outstanding() const {
   return static_cast<std::uint32_t>(now().running_.size());
 }
 std::uint32_t stage_core::remaining() const { return now().left_.count(); }
-std::uint32_t stage_core::ready() const { return now().ready_count_; }
+std::uint32_t stage_core::ready() const { return now().ready(); }
+const agreement_counts& stage_core::agreement() const { return now().agreement(); }
 bool stage_core::step_complete() const { return remaining() == 0 && outstanding() == 0; }
 stage_snapshot stage_core::snapshot() const { return now().snapshot(); }
 

@@ -1,5 +1,6 @@
 /// The pending events of a simulation, earliest first. Events of the same instant are ordered by
-/// stage, and the end of a task comes before arrivals, so that the order of events is unique.
+/// stage and rank, and the end of a task comes before arrivals, so that the order of events is
+/// unique.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +10,34 @@
 
 namespace rrfp::simulate {
 
-/// The end of the task that runs on a stage, or an arrival there. Packed, because the queue is the
-/// hottest data of a simulation.
+/// On one rank of a stage: the end of the task that runs there, the end of the gathering of picks
+/// (on rank 0), or an arrival. Packed, because the queue is the hottest data of a simulation.
 class timed_event {
  public:
   /// Identifies the input: 2 * (chunk * microbatches + mb), plus 1 for a gradient.
   using input_index = std::uint32_t;
+  /// stage * ranks + rank
+  using lane_index = std::uint32_t;
 
-  static timed_event task_end(nanoseconds at, std::uint32_t stage) { return {at, stage, 0}; }
-  static timed_event arrival(nanoseconds at, std::uint32_t stage, input_index input) {
-    return {at, stage, input + 1};
+  static timed_event task_end(nanoseconds at, lane_index lane) { return {at, lane, 0}; }
+  static timed_event gathered(nanoseconds at, lane_index lane) { return {at, lane, 1}; }
+  static timed_event arrival(nanoseconds at, lane_index lane, input_index input) {
+    return {at, lane, input + 2};
   }
 
   nanoseconds at() const { return at_; }
-  std::uint32_t stage() const { return static_cast<std::uint32_t>(key_ >> 32); }
+  lane_index lane() const { return static_cast<lane_index>(key_ >> 32); }
   bool is_task_end() const { return static_cast<std::uint32_t>(key_) == 0; }
-  input_index input() const { return static_cast<std::uint32_t>(key_) - 1; }
+  bool is_gathered() const { return static_cast<std::uint32_t>(key_) == 1; }
+  input_index input() const { return static_cast<std::uint32_t>(key_) - 2; }
 
   bool operator<(const timed_event& other) const {
     return at_ != other.at_ ? at_ < other.at_ : key_ < other.key_;
   }
 
  private:
-  timed_event(nanoseconds at, std::uint32_t stage, std::uint32_t low)
-      : at_(at), key_(std::uint64_t{stage} << 32 | low) {}
+  timed_event(nanoseconds at, lane_index lane, std::uint32_t low)
+      : at_(at), key_(std::uint64_t{lane} << 32 | low) {}
 
   nanoseconds at_;
   std::uint64_t key_;

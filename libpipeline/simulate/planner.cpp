@@ -75,6 +75,7 @@ planner::planner(plan candidates, std::shared_ptr<const cost_model> expected)
   RRFP_CHECK(!plan_.strategies.empty(), "a planner chooses from at least one strategy");
   plan_.steps = 1;
   plan_.choose = {};
+  plan_.ranks = 1;
 }
 
 double planner::expected(step_id step, stage_id stage, const task& t) const {

@@ -13,27 +13,44 @@ namespace rrfp::simulate {
 
 namespace {
 
-/// The simulator's view of a stage: its core, its device, and why the device is idle.
+/// The device of one rank of a stage.
+struct rank_state {
+  /// Launches that the device has not finished; the first one is running.
+  std::vector<launch> queue;
+  /// When it had finished all launches while other ranks had not; -1: it runs, or none is behind.
+  nanoseconds ahead_since = -1;
+  nanoseconds busy = 0;
+  nanoseconds behind = 0;
+
+  // Blocking transport.
+  /// The ends posted for each input, by input_index: see simulation::post_end().
+  std::vector<std::uint8_t> posted;
+  std::size_t ran = 0;  ///< tasks of the step
+  bool sending = false;
+  nanoseconds sends_since = 0;
+  nanoseconds blocked = 0;
+};
+
+/// A stage: its core, and why its devices are idle.
 struct stage_state {
   explicit stage_state(stage_core c) : core(std::move(c)) {}
 
   stage_core core;
-  /// Launches that the device has not finished; the first one is running.
-  std::vector<launch> queue;
-  nanoseconds task_began = 0;
   bool notified = false;
+  /// Launches that some rank has begun and some rank has not finished, in order.
+  struct span {
+    launch_seq seq;
+    nanoseconds began = 0;   ///< on the first rank
+    std::uint32_t left = 0;  ///< ranks that have not finished it
+  };
+  std::vector<span> running;
 
   bool is_idle = false;
   bool ran_in_step = false;
   wait why;
   nanoseconds idle_since = 0;
 
-  // Blocking transport.
-  sequence obeyed;
-  /// The ends posted for each input, by input_index: see simulation::post_end().
-  std::vector<std::uint8_t> posted;
-  bool sending = false;
-  nanoseconds sends_since = 0;
+  sequence obeyed;  ///< with blocking transport
 };
 
 class simulation {
@@ -43,6 +60,7 @@ class simulation {
       : plan_(p), costs_(costs), watcher_(watcher), bound_(p.shape) {
     stages_.reserve(cores.size());
     for (auto& core : cores) stages_.emplace_back(std::move(core));
+    ranks_.resize(stages_.size() * plan_.ranks);
     report_.stages.resize(stages_.size());
     if (!blocking()) return;
     for (auto& stage : stages_) stage.obeyed = obeyed_order(stage.core.hint(), plan_.shape);
@@ -55,9 +73,19 @@ class simulation {
       if (auto ended = end_step(); !ended) return ended.failure();
     }
     nanoseconds busy = 0;
-    for (const auto& stage : report_.stages) busy += stage.busy;
+    for (const auto& rank : ranks_) busy += rank.busy;
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) {
+      auto& stage = report_.stages[s];
+      for (std::uint32_t r = 0; r < plan_.ranks; ++r) {
+        const auto& rank = ranks_[lane_of(s, r)];
+        stage.busy += rank.busy;
+        stage.behind += rank.behind;
+        stage.blocked += rank.blocked;
+      }
+      for (auto* sum : {&stage.busy, &stage.behind, &stage.blocked}) *sum /= plan_.ranks;
+    }
     const auto available =
-        static_cast<double>(stages_.size()) * static_cast<double>(report_.makespan);
+        static_cast<double>(ranks_.size()) * static_cast<double>(report_.makespan);
     if (available > 0) report_.bubble_fraction = 1 - static_cast<double>(busy) / available;
     return std::move(report_);
   }
@@ -82,12 +110,15 @@ class simulation {
     }
     const auto first = shape.at(virtual_stage_id{0});
     for (std::uint32_t mb = 0; mb < shape.microbatches; ++mb)
-      notify(first.stage.value(),
-             input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{0}});
+      for (std::uint32_t r = 0; r < plan_.ranks; ++r)
+        notify(first.stage.value(),
+               input_arrived{task_kind::forward, microbatch_id{mb}, first.chunk, rank_id{r}});
     if (!blocking()) return;
-    for (auto& stage : stages_)
-      stage.posted.assign(std::size_t{2} * shape.chunks * shape.microbatches, 0);
-    for (std::uint32_t s = 0; s < stages_.size(); ++s) post_receive(s);
+    for (auto& rank : ranks_) {
+      rank.posted.assign(std::size_t{2} * shape.chunks * shape.microbatches, 0);
+      rank.ran = 0;
+    }
+    for (std::uint32_t lane = 0; lane < ranks_.size(); ++lane) post_receive(lane);
   }
 
   /// Delivers all events of the next instant, including those that they cause at the same instant.
@@ -96,9 +127,11 @@ class simulation {
     while (!queue_.empty() && queue_.top().at() == now_) {
       const auto next = queue_.pop();
       if (next.is_task_end())
-        finish_task(next.stage());
+        finish_task(next.lane());
+      else if (next.is_gathered())
+        notify(stage_of(next.lane()), picks_gathered{});
       else
-        deliver(next.stage(), next.input());
+        deliver(next.lane(), next.input());
     }
   }
 
@@ -118,6 +151,7 @@ class simulation {
     if (!complete) return error{explain_deadlock()};
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
       end_idle(s);
+      report_.stages[s].agreement += stages_[s].core.agreement();
       auto& total = report_.stages[s].memory;
       const auto slots_peak = total.slots_peak;
       const auto bytes_peak = total.bytes_peak;
@@ -148,96 +182,135 @@ class simulation {
     notified_.push_back(s);
   }
 
-  void deliver(std::uint32_t s, timed_event::input_index input) {
+  std::uint32_t lane_of(std::uint32_t s, std::uint32_t r) const { return s * plan_.ranks + r; }
+  std::uint32_t stage_of(std::uint32_t lane) const { return lane / plan_.ranks; }
+  rank_id rank_of(std::uint32_t lane) const { return rank_id{lane % plan_.ranks}; }
+
+  void deliver(std::uint32_t lane, timed_event::input_index input) {
+    const auto s = stage_of(lane);
     const auto mb = input / 2 % plan_.shape.microbatches;
     const auto chunk = input / 2 / plan_.shape.microbatches;
     const auto kind = input % 2 == 0 ? task_kind::forward : task_kind::backward;
     const task receiver{kind, microbatch_id{mb}, chunk_id{chunk}};
-    notify(s, input_arrived{kind, receiver.mb, receiver.chunk, rank_id{0}});
+    notify(s, input_arrived{kind, receiver.mb, receiver.chunk, rank_of(lane)});
     if (!blocking()) return;
     const auto sender = plan_.shape.producer_of(stage_id{s}, receiver)->stage;
-    if (sender != stage_id{s}) end_sending(sender.value());
+    if (sender != stage_id{s}) end_sending(lane_of(sender.value(), rank_of(lane).value()));
   }
 
   void act(std::uint32_t s, std::span<const action> actions) {
     if (actions.empty()) return;
     if (watcher_ != nullptr) watcher_->on_actions(stage_id{s}, now_, actions);
-    auto& stage = stages_[s];
     for (const auto& a : actions) {
-      if (const auto* const l = std::get_if<launch>(&a)) {
-        stage.queue.push_back(*l);
-        if (stage.queue.size() == 1) begin_task(s);
-      } else {
+      if (const auto* const l = std::get_if<launch>(&a))
+        start(s, *l);
+      else
         begin_idle(s, std::get<wait>(a));
-      }
     }
   }
 
   // ---- the devices
 
-  void begin_task(std::uint32_t s) {
-    auto& stage = stages_[s];
-    const auto& [seq, t, why, folds, piece, pass] = stage.queue.front();
+  void start(std::uint32_t s, const launch& l) {
     end_idle(s);
-    stage.ran_in_step = true;
-    stage.task_began = now_;
-    const auto whole = costs_.compute(step_, stage_id{s}, t);
-    RRFP_CHECK(whole >= 0, "a duration must not be negative");
-    const auto duration = piece.share_of(whole) + plan_.launch_cost;
-    if (pass != forward_pass::early)
-      bound_.add_task(plan_.shape.virtual_stage(stage_id{s}, t.chunk), stage_id{s}, t, duration);
-    report_.stages[s].busy += duration;
-    if (stage.queue.front().ends_task()) report_.stages[s].order.push_back(t);
-    queue_.push(timed_event::task_end(now_ + duration, s));
-  }
-
-  void finish_task(std::uint32_t s) {
-    auto& stage = stages_[s];
-    const auto& finished = stage.queue.front();
-    if (watcher_ != nullptr)
-      watcher_->on_task({step_, stage_id{s}, finished, stage.task_began, now_});
-    const auto t = finished.what;
-    const bool has_output = finished.pass != forward_pass::again;
-    if (blocking()) {
-      if (send(s, t)) {
-        stage.sending = true;
-        stage.sends_since = now_;
-      }
-      post_receive(s);
-      if (!stage.sending) notify_finished(s);
-    } else {
-      notify_finished(s);
-      if (has_output) send(s, t);
-      if (!stage.queue.empty()) begin_task(s);
+    stages_[s].ran_in_step = true;
+    if (l.ends_task()) report_.stages[s].order.push_back(l.what);
+    for (std::uint32_t r = 0; r < plan_.ranks; ++r) {
+      auto& queue = ranks_[lane_of(s, r)].queue;
+      queue.push_back(l);
+      if (queue.size() == 1) begin_task(lane_of(s, r));
     }
   }
 
-  void notify_finished(std::uint32_t s) {
-    auto& stage = stages_[s];
-    const auto finished = stage.queue.front();
-    stage.queue.erase(stage.queue.begin());
-    notify(s, task_finished{finished.seq, rank_id{0}});
+  void begin_task(std::uint32_t lane) {
+    auto& rank = ranks_[lane];
+    const stage_id stage{stage_of(lane)};
+    const auto& [seq, t, why, folds, piece, pass] = rank.queue.front();
+    end_ahead(rank);
+    auto& running = stages_[stage.value()].running;
+    if (running.empty() || running.back().seq < seq) running.push_back({seq, now_, plan_.ranks});
+    const auto whole = plan_.ranks == 1 ? costs_.compute(step_, stage, t)
+                                        : costs_.compute_of_rank(step_, stage, rank_of(lane), t);
+    RRFP_CHECK(whole >= 0, "a duration must not be negative");
+    const auto duration = piece.share_of(whole) + plan_.launch_cost;
+    // What bounds one rank bounds the stage.
+    if (pass != forward_pass::early && rank_of(lane) == rank_id{0})
+      bound_.add_task(plan_.shape.virtual_stage(stage, t.chunk), stage, t, duration);
+    rank.busy += duration;
+    queue_.push(timed_event::task_end(now_ + duration, lane));
+  }
+
+  void finish_task(std::uint32_t lane) {
+    auto& rank = ranks_[lane];
+    note_end(lane, rank.queue.front());
+    const auto t = rank.queue.front().what;
+    const bool has_output = rank.queue.front().pass != forward_pass::again;
+    if (blocking()) {
+      ++rank.ran;
+      if (send(lane, t)) {
+        rank.sending = true;
+        rank.sends_since = now_;
+      }
+      post_receive(lane);
+      if (!rank.sending) notify_finished(lane);
+    } else {
+      notify_finished(lane);
+      if (has_output) send(lane, t);
+      if (!rank.queue.empty()) begin_task(lane);
+    }
+  }
+
+  void notify_finished(std::uint32_t lane) {
+    auto& rank = ranks_[lane];
+    const auto s = stage_of(lane);
+    const auto& stage = stages_[s];
+    const auto seq = rank.queue.front().seq;
+    rank.queue.erase(rank.queue.begin());
+    notify(s, task_finished{seq, rank_of(lane)});
+    if (rank.queue.empty()) rank.ahead_since = now_;
+    if (stage.core.outstanding() != 0) return;
+    for (std::uint32_t r = 0; r < plan_.ranks; ++r) end_ahead(ranks_[lane_of(s, r)]);
+  }
+
+  void end_ahead(rank_state& rank) {
+    if (rank.ahead_since >= 0) rank.behind += now_ - rank.ahead_since;
+    rank.ahead_since = -1;
+  }
+
+  /// Reports a launch that has ended on all ranks.
+  void note_end(std::uint32_t lane, const launch& finished) {
+    const auto s = stage_of(lane);
+    auto& running = stages_[s].running;
+    const auto span = std::find_if(running.begin(), running.end(),
+                                   [&](const auto& x) { return x.seq == finished.seq; });
+    if (--span->left != 0) return;
+    if (watcher_ != nullptr) watcher_->on_task({step_, stage_id{s}, finished, span->began, now_});
+    running.erase(span);
   }
 
   /// Returns whether the result goes to another stage.
-  bool send(std::uint32_t s, const task& done) {
-    const auto next = plan_.shape.consumer_of(stage_id{s}, done);
+  bool send(std::uint32_t lane, const task& done) {
+    const stage_id stage{stage_of(lane)};
+    const auto next = plan_.shape.consumer_of(stage, done);
     if (!next) return false;
-    const bool same_stage = next->stage == stage_id{s};
+    const bool same_stage = next->stage == stage;
     if (same_stage || !blocking())
-      travel(*next, same_stage);
+      travel(*next, rank_of(lane), same_stage);
     else
-      post_end(*next, sent);
+      post_end(*next, rank_of(lane), sent);
     return !same_stage;
   }
 
-  /// Sends the input of `next`.
-  void travel(const placed_task& next, bool same_stage = false) {
+  /// Sends the input of `next` to a rank.
+  void travel(const placed_task& next, rank_id to, bool same_stage = false) {
     const auto& t = next.what;
-    const auto delay = same_stage ? 0 : costs_.link(step_, next.vs, t);
+    const auto delay = same_stage         ? 0
+                       : plan_.ranks == 1 ? costs_.link(step_, next.vs, t)
+                                          : costs_.link_of_rank(step_, next.vs, to, t);
     RRFP_CHECK(delay >= 0, "a message must not arrive before it is sent");
-    bound_.add_link(t.kind, t.mb, delay);
-    queue_.push(timed_event::arrival(now_ + delay, next.stage.value(), input_index_of(t)));
+    if (to == rank_id{0}) bound_.add_link(t.kind, t.mb, delay);
+    queue_.push(timed_event::arrival(now_ + delay, lane_of(next.stage.value(), to.value()),
+                                     input_index_of(t)));
   }
 
   // ---- blocking transport
@@ -247,33 +320,36 @@ class simulation {
   bool blocking() const { return plan_.messages == transport::blocking; }
 
   /// Posts one end of the message that carries the input of `next`.
-  void post_end(const placed_task& next, message_end end) {
-    auto& posted = stages_[next.stage.value()].posted[input_index_of(next.what)];
+  void post_end(const placed_task& next, rank_id rank, message_end end) {
+    auto& posted =
+        ranks_[lane_of(next.stage.value(), rank.value())].posted[input_index_of(next.what)];
     RRFP_CHECK((posted & end) == 0, "each end is posted once per step");
     posted |= end;
-    if (posted == (sent | received)) travel(next);
+    if (posted == (sent | received)) travel(next, rank);
   }
 
   /// Posts the receive of the next F or B if another stage has to send its input.
-  void post_receive(std::uint32_t s) {
-    const auto& obeyed = stages_[s].obeyed;
-    const auto ran = static_cast<std::ptrdiff_t>(report_.stages[s].order.size());
-    const auto next = std::find_if(obeyed.begin() + ran, obeyed.end(),
-                                   [](const task& t) { return t.kind != task_kind::weight; });
+  void post_receive(std::uint32_t lane) {
+    const stage_id stage{stage_of(lane)};
+    const auto& rank = ranks_[lane];
+    const auto& obeyed = stages_[stage.value()].obeyed;
+    const auto next =
+        std::find_if(obeyed.begin() + static_cast<std::ptrdiff_t>(rank.ran), obeyed.end(),
+                     [](const task& t) { return t.kind != task_kind::weight; });
     if (next == obeyed.end()) return;
     const auto& shape = plan_.shape;
-    const auto from = shape.producer_of(stage_id{s}, *next);
-    const auto posted = stages_[s].posted[input_index_of(*next)];
-    if (from && from->stage != stage_id{s} && (posted & received) == 0)
-      post_end(*shape.consumer_of(from->stage, from->what), received);
+    const auto from = shape.producer_of(stage, *next);
+    const auto posted = rank.posted[input_index_of(*next)];
+    if (from && from->stage != stage && (posted & received) == 0)
+      post_end(*shape.consumer_of(from->stage, from->what), rank_of(lane), received);
   }
 
-  void end_sending(std::uint32_t s) {
-    auto& stage = stages_[s];
-    RRFP_CHECK(stage.sending, "the sender of an arriving message must be blocked");
-    stage.sending = false;
-    report_.stages[s].blocked += now_ - stage.sends_since;
-    notify_finished(s);
+  void end_sending(std::uint32_t lane) {
+    auto& rank = ranks_[lane];
+    RRFP_CHECK(rank.sending, "the sender of an arriving message must be blocked");
+    rank.sending = false;
+    rank.blocked += now_ - rank.sends_since;
+    notify_finished(lane);
   }
 
   timed_event::input_index input_index_of(const task& t) const {
@@ -285,6 +361,8 @@ class simulation {
 
   void begin_idle(std::uint32_t s, const wait& why) {
     auto& stage = stages_[s];
+    if (why.why == wait_cause::gathering)
+      queue_.push(timed_event::gathered(now_ + plan_.gather_cost, lane_of(s, 0)));
     if (stage.is_idle && stage.why == why) return;
     end_idle(s);
     stage.is_idle = true;
@@ -299,13 +377,16 @@ class simulation {
     const auto gap = now_ - stage.idle_since;
     if (gap == 0) return;
     auto& total = report_.stages[s];
-    if (stage.why.why == wait_cause::complete) {
+    const auto why = stage.why.why;
+    const bool by_ranks =
+        why == wait_cause::ranks || why == wait_cause::gathering || why == wait_cause::deferred;
+    if (why == wait_cause::complete) {
       total.tail += gap;
-    } else if (!stage.ran_in_step) {
+    } else if (!stage.ran_in_step && !by_ranks) {
       total.head += gap;
     } else {
       total.idle += gap;
-      total.idle_by_cause[static_cast<std::size_t>(stage.why.why)] += gap;
+      total.idle_by_cause[static_cast<std::size_t>(why)] += gap;
     }
     if (watcher_ != nullptr)
       watcher_->on_idle({step_, stage_id{s}, stage.why, stage.idle_since, now_});
@@ -335,7 +416,7 @@ class simulation {
       if (stuck > 1) text += "; ";
       text += "stage " + std::to_string(s) + " waits ";
       const auto state = stage.core.snapshot();
-      text += stage.sending
+      text += ranks_[lane_of(s, 0)].sending
                   ? "for the receiver of " + to_string(state.running.front().launched.what)
                   : "with " + to_string(state.waiting.head) + " for " + missing_for(s, state) +
                         " (" + std::string(name(state.waiting.why)) + ")";
@@ -350,6 +431,7 @@ class simulation {
   const event decide_{decide{}};
 
   std::vector<stage_state> stages_;
+  std::vector<rank_state> ranks_;  ///< by stage * plan.ranks + rank
   event_queue queue_;
   std::vector<std::uint32_t> notified_;
   nanoseconds now_ = 0;
@@ -373,6 +455,7 @@ result<report> run(const plan& p, const cost_model& costs, observer* watcher) {
 result<std::vector<sequence>> nominal_sequences(const plan& p, const cost_model& costs) {
   auto one_step = p;
   one_step.steps = 1;
+  one_step.ranks = 1;
   auto ran = run(one_step, costs);
   if (!ran) return ran.failure();
   std::vector<sequence> orders;

@@ -88,7 +88,7 @@ result<stage_costs> stage_costs::make(const pipeline_shape& shape, stage_costs_o
 stage_costs::stage_costs(const pipeline_shape& shape, stage_costs_options options)
     : shape_(shape),
       options_(std::move(options)),
-      jitter_(options_.jitter, shape),
+      jitter_(options_.jitter, shape, options_.ranks),
       views_(std::make_shared<view_cache>()) {
   const auto& given = options_.durations;
   const auto kept_share = std::pow(past, 2.0 * shape.chunks);
@@ -183,18 +183,33 @@ double stage_costs::average_ms(const step_view* view, stage_id stage, const task
   return t.kind == task_kind::forward ? a.forward_ms : a.backward_ms;
 }
 
+rank_id stage_costs::drawn_rank(rank_id rank) const {
+  return options_.jitter.ranks == weather::rank_delays::apart ? rank : rank_id{0};
+}
+
 nanoseconds stage_costs::compute(step_id step, stage_id stage, const task& admitted) const {
+  return compute_of(step, stage, {0, options_.ranks}, admitted);
+}
+
+nanoseconds stage_costs::compute_of_rank(step_id step, stage_id stage, rank_id rank,
+                                         const task& admitted) const {
+  if (options_.jitter.ranks == weather::rank_delays::together)
+    return compute(step, stage, admitted);
+  return compute_of(step, stage, {rank.value(), 1}, admitted);
+}
+
+nanoseconds stage_costs::compute_of(step_id step, stage_id stage, weather::rank_range ranks,
+                                    const task& admitted) const {
   const auto view = view_of(step);
   auto t = admitted;
   if (view) t.mb = microbatch_id{view->order[t.mb.value()]};
   const auto duration =
-      nanoseconds_of(disturbed_ms(step, stage, t, average_ms(view.get(), stage, t)));
+      nanoseconds_of(disturbed_ms(step, stage, ranks, t, average_ms(view.get(), stage, t)));
   return options_.delays ? duration + options_.delays->compute(step, stage, t) : duration;
 }
 
-double stage_costs::disturbed_ms(step_id step, stage_id stage, const task& t,
-                                 double average) const {
-  const auto ranks = options_.ranks;
+double stage_costs::disturbed_ms(step_id step, stage_id stage, weather::rank_range ranks,
+                                 const task& t, double average) const {
   if (t.kind != task_kind::backward_weight)
     return jitter_.compute_ms(step, stage, ranks, t, own_ms(step, stage, t), average);
   const auto part = [&](task_kind kind) { return own_ms(step, stage, {kind, t.mb, t.chunk}); };
@@ -215,31 +230,39 @@ double stage_costs::own_link_ms(step_id step, virtual_stage_id to, const task& t
   return options_.by_microbatch->message_ms(step, lower_stage(to, t), t.mb);
 }
 
-double stage_costs::shape_ms(step_id step, virtual_stage_id to, const task& t) const {
+double stage_costs::shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t) const {
   if (!options_.by_microbatch) return 0;
   const auto own = options_.by_microbatch->shape_ms(lower_stage(to, t));
-  return own ? jitter_.shape_ms(step, to, t, *own) : 0;
+  return own ? jitter_.shape_ms(step, to, rank, t, *own) : 0;
 }
 
 nanoseconds stage_costs::link(step_id step, virtual_stage_id to, const task& admitted) const {
-  const auto t = as_loaded(step, admitted);
-  return arrival(step, to, t, jitter_.link_ms(step, to, t, own_link_ms(step, to, t)));
+  return link_of_rank(step, to, rank_id{0}, admitted);
 }
 
-nanoseconds stage_costs::travel(step_id step, virtual_stage_id to, const task& admitted) const {
+nanoseconds stage_costs::link_of_rank(step_id step, virtual_stage_id to, rank_id rank,
+                                      const task& admitted) const {
   const auto t = as_loaded(step, admitted);
-  return arrival(step, to, t, jitter_.travel_ms(step, to, t, own_link_ms(step, to, t)));
+  const auto of = drawn_rank(rank);
+  return arrival(step, to, of, t, jitter_.link_ms(step, to, of, t, own_link_ms(step, to, t)));
 }
 
-nanoseconds stage_costs::arrival(step_id step, virtual_stage_id to, const task& t,
+nanoseconds stage_costs::travel(step_id step, virtual_stage_id to, rank_id rank,
+                                const task& admitted) const {
+  const auto t = as_loaded(step, admitted);
+  const auto of = drawn_rank(rank);
+  return arrival(step, to, of, t, jitter_.travel_ms(step, to, of, t, own_link_ms(step, to, t)));
+}
+
+nanoseconds stage_costs::arrival(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                                  double sent_ms) const {
-  const auto duration = nanoseconds_of(shape_ms(step, to, t) + sent_ms);
+  const auto duration = nanoseconds_of(shape_ms(step, to, rank, t) + sent_ms);
   return options_.delays ? duration + options_.delays->link(step, to, t) : duration;
 }
 
-weather::message_delivery stage_costs::delivery_of(step_id step, virtual_stage_id to,
+weather::message_delivery stage_costs::delivery_of(step_id step, virtual_stage_id to, rank_id rank,
                                                    const task& admitted) const {
-  return jitter_.delivery_of(step, to, as_loaded(step, admitted));
+  return jitter_.delivery_of(step, to, drawn_rank(rank), as_loaded(step, admitted));
 }
 
 std::uint64_t stage_costs::activation_bytes(step_id step, stage_id stage, microbatch_id mb) const {

@@ -20,6 +20,14 @@ std::string_view name(link_spread s) {
   return "?";
 }
 
+std::string_view name(rank_delays d) {
+  switch (d) {
+    case rank_delays::together: return "together";
+    case rank_delays::apart: return "apart";
+  }
+  return "?";
+}
+
 std::optional<conditions> conditions_of(std::string_view name) {
   conditions c;
   if (name == "none") return c;
@@ -61,16 +69,18 @@ bool disturbs_messages(const conditions& c) {
          c.loss_probability > 0 || c.double_probability > 0;
 }
 
-double disturbed_times::compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
+double disturbed_times::compute_ms(step_id step, stage_id stage, rank_range ranks, const task& t,
                                    double own_ms, double average_ms) const {
-  auto slowest = own_ms + jitter_.compute_extra_ms(step, stage, rank_id{0}, t, own_ms, average_ms);
-  for (std::uint32_t r = 1; r < ranks; ++r)
-    slowest = std::max(
-        slowest, own_ms + jitter_.compute_extra_ms(step, stage, rank_id{r}, t, own_ms, average_ms));
-  return place_ms(step, stage, t, slowest);
+  const auto of_rank = [&](std::uint32_t r) {
+    return own_ms + jitter_.compute_extra_ms(step, stage, rank_id{r}, t, own_ms, average_ms);
+  };
+  auto slowest = of_rank(ranks.first);
+  for (std::uint32_t i = 1; i < ranks.count; ++i)
+    slowest = std::max(slowest, of_rank(ranks.first + i));
+  return place_ms(step, stage, ranks, t, slowest);
 }
 
-double disturbed_times::fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
+double disturbed_times::fused_ms(step_id step, stage_id stage, rank_range ranks, const task& t,
                                  double backward_ms, double weight_ms, double average_ms) const {
   // Each part separately, because the ranks of a stage meet inside each part.
   auto part = t;
@@ -80,7 +90,8 @@ double disturbed_times::fused_ms(step_id step, stage_id stage, std::uint32_t ran
   return first + compute_ms(step, stage, ranks, part, weight_ms, average_ms);
 }
 
-double disturbed_times::place_ms(step_id step, stage_id stage, const task& t, double ms) const {
+double disturbed_times::place_ms(step_id step, stage_id stage, rank_range ranks, const task& t,
+                                 double ms) const {
   const auto& c = conditions_;
   if (stage.value() == c.straggler_stage) ms *= c.straggler_factor;
   if (c.pause_ms == 0 || stage.value() != c.pause_stage || t.kind != task_kind::forward ||
@@ -88,15 +99,18 @@ double disturbed_times::place_ms(step_id step, stage_id stage, const task& t, do
     return ms;
   keyed_random random{c.seed, static_cast<std::uint64_t>(salt::pause), step.value(), stage.value()};
   const auto chosen = static_cast<std::uint32_t>(random.uniform() * shape_.microbatches);
-  return t.mb.value() == chosen ? ms + c.pause_ms : ms;
+  if (t.mb.value() != chosen) return ms;
+  const auto rank = static_cast<std::uint32_t>(random.uniform() * ranks_);
+  return rank >= ranks.first && rank < ranks.first + ranks.count ? ms + c.pause_ms : ms;
 }
 
-double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id to, const task& t,
-                                  double own_ms) const {
+double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id to, rank_id rank,
+                                  const task& t, double own_ms) const {
   const auto& c = conditions_;
   if (c.spread == link_spread::none) return own_ms;
   keyed_random random{c.seed, static_cast<std::uint64_t>(purpose), step.value(),
-                      pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
+                      pack(to.value(), is_backward(t.kind) ? 1 : 0),
+                      pack(rank.value(), t.mb.value())};
   if (c.spread == link_spread::lognormal)
     return own_ms * std::exp(c.spread_sigma * random.normal());
   if (random.uniform() >= c.stall_probability) return own_ms;
@@ -104,19 +118,21 @@ double disturbed_times::spread_ms(salt purpose, step_id step, virtual_stage_id t
   return own_ms + unit_ms * c.stall_factor * std::pow(1 - random.uniform(), -1 / c.stall_alpha);
 }
 
-double disturbed_times::link_ms(step_id step, virtual_stage_id to, const task& t,
+double disturbed_times::link_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                                 double own_ms) const {
-  return delivery_of(step, to, t).losses * conditions_.resend_ms + travel_ms(step, to, t, own_ms);
+  return delivery_of(step, to, rank, t).losses * conditions_.resend_ms +
+         travel_ms(step, to, rank, t, own_ms);
 }
 
-message_delivery disturbed_times::delivery_of(step_id step, virtual_stage_id to,
+message_delivery disturbed_times::delivery_of(step_id step, virtual_stage_id to, rank_id rank,
                                               const task& t) const {
   const auto& c = conditions_;
   message_delivery delivery;
   if (c.loss_probability == 0 && c.double_probability == 0) return delivery;
   const auto draw = [&](salt purpose) {
     return keyed_random{c.seed, static_cast<std::uint64_t>(purpose), step.value(),
-                        pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
+                        pack(to.value(), is_backward(t.kind) ? 1 : 0),
+                        pack(rank.value(), t.mb.value())};
   };
   auto losses = draw(salt::loss);
   while (delivery.losses < message_delivery::losses_max && losses.uniform() < c.loss_probability)
@@ -132,17 +148,18 @@ bool disturbed_times::is_slow_link(virtual_stage_id to, const task& t) const {
   return lower == conditions_.slow_link_stage && upper == lower + 1;
 }
 
-double disturbed_times::travel_ms(step_id step, virtual_stage_id to, const task& t,
+double disturbed_times::travel_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                                   double own_ms) const {
   const auto& c = conditions_;
-  const auto ms = spread_ms(salt::spread, step, to, t, own_ms) + jitter_.link_extra_ms(step, to, t);
+  const auto ms =
+      spread_ms(salt::spread, step, to, rank, t, own_ms) + jitter_.link_extra_ms(step, to, rank, t);
   return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
 }
 
-double disturbed_times::shape_ms(step_id step, virtual_stage_id to, const task& t,
+double disturbed_times::shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
                                  double own_ms) const {
   const auto& c = conditions_;
-  const auto ms = spread_ms(salt::shape, step, to, t, own_ms);
+  const auto ms = spread_ms(salt::shape, step, to, rank, t, own_ms);
   return c.slow_link_factor != 1 && is_slow_link(to, t) ? ms * c.slow_link_factor : ms;
 }
 

@@ -55,13 +55,15 @@ double jitter_model::fused_extra_ms(step_id step, stage_id stage, rank_id rank, 
   return backward + compute_extra_ms(step, stage, rank, part, weight_ms, average_ms);
 }
 
-double jitter_model::link_extra_ms(step_id step, virtual_stage_id to, const task& t) const {
+double jitter_model::link_extra_ms(step_id step, virtual_stage_id to, rank_id rank,
+                                   const task& t) const {
   if (options_.link == link_jitter::none || options_.link_mean_ms == 0) return 0;
   if (options_.link == link_jitter::constant) return options_.link_mean_ms;
   RRFP_CHECK(t.kind != task_kind::weight, "a weight gradient is never sent to another stage");
   // The receiving virtual stage implies the chunk; how the policy splits backward must not matter.
   keyed_random random{options_.seed, static_cast<std::uint64_t>(salt::link), step.value(),
-                      pack(to.value(), is_backward(t.kind) ? 1 : 0), t.mb.value()};
+                      pack(to.value(), is_backward(t.kind) ? 1 : 0),
+                      pack(rank.value(), t.mb.value())};
   const auto mean = options_.link_mean_ms;
   switch (options_.link) {
     case link_jitter::none:

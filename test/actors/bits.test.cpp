@@ -122,6 +122,42 @@ TEST_CASE("every order of a linear pipeline gives the same bits as a plain loop"
   }
 }
 
+TEST_CASE("ranks with delays of their own give the same bits, however they agree") {
+  const auto run_ranks = [](std::uint64_t weather, rank_agreement agreement) {
+    auto setup = small_setup({linear(3)}, model_of(false), train_of());
+    setup.ranks = 2;
+    setup.agreement = agreement;
+    if (weather != 0) {
+      setup.delays.compute = [=](step_id step, stage_id stage, rank_id r, const task& t) {
+        return scattered_ms(weather, step.value(), stage.value() * 2 + r.value(), t.mb.value());
+      };
+      setup.delays.link = [=](step_id step, virtual_stage_id to, rank_id r, const task& t) {
+        return 3 * scattered_ms(weather + 1, step.value(), to.value() * 2 + r.value(),
+                                t.mb.value() * 2 + (t.kind == task_kind::forward));
+      };
+    }
+    const auto r = (*session::open(std::move(setup)))->run();
+    INFO(r.message);
+    REQUIRE(r.how == ending::done);
+    return r.summary;
+  };
+  const auto expected = run_ranks(0, rank_agreement::arrivals);
+  std::uint64_t deferrals = 0;
+  for (const std::uint64_t weather : {0U, 1U, 2U})
+    for (const auto agreement : {rank_agreement::arrivals, rank_agreement::candidates}) {
+      INFO(name(agreement) << ", weather " << weather);
+      const auto got = run_ranks(weather, agreement);
+      CHECK(got.losses_xxh64 == expected.losses_xxh64);
+      CHECK(got.weights_xxh64 == expected.weights_xxh64);
+      for (const auto& stage : got.stages) {
+        CHECK((stage.agreement.gathers > 0) == (agreement == rank_agreement::candidates));
+        CHECK((stage.gathering_ms > 0) == (agreement == rank_agreement::candidates));
+        deferrals += stage.agreement.deferrals;
+      }
+    }
+  CHECK(deferrals > 0);
+}
+
 TEST_CASE("chunks, few slots and lookahead give the same bits as a plain loop") {
   const auto m = model_of(true);
   const auto expected = plain_reference(m);

@@ -54,7 +54,7 @@ TEST_CASE("a failing task ends the run with an error that names stage and cause"
 TEST_CASE("a lost message ends the run with a report of who waits for what") {
   auto setup = setup_of(5);
   setup.hang_timeout_s = 0.5;
-  setup.delays.link = [](step_id step, virtual_stage_id to, const task& t) {
+  setup.delays.link = [](step_id step, virtual_stage_id to, rank_id, const task& t) {
     const bool lost = step == step_id{1} && to == virtual_stage_id{2} &&
                       t == task{task_kind::forward, microbatch_id{4}, chunk_id{0}};
     return lost ? 1e7 : 0.0;

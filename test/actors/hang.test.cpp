@@ -121,7 +121,7 @@ TEST_CASE("the report names a lost activation, its sender and the stage that wai
   const auto p = GENERATE(hang_point{0, 1, 0}, hang_point{1, 2, 4}, hang_point{1, 1, 5},
                           hang_point{2, 2, 0}, hang_point{3, 1, 3});
   auto setup = setup_of();
-  setup.delays.link = [=](step_id step, virtual_stage_id to, const task& t) {
+  setup.delays.link = [=](step_id step, virtual_stage_id to, rank_id, const task& t) {
     const bool lost = step.value() == p.step && to.value() == p.stage && t == forward(p.mb);
     return lost ? endless_ms : 0.0;
   };
@@ -153,7 +153,7 @@ TEST_CASE("the report names a slot that is never released, its holder and the mi
   const auto p = GENERATE(hang_point{0, 0, 0}, hang_point{1, 0, 2}, hang_point{1, 1, 1},
                           hang_point{2, 1, 3}, hang_point{3, 0, 4});
   auto setup = setup_of(1);
-  setup.delays.link = [=](step_id step, virtual_stage_id to, const task& t) {
+  setup.delays.link = [=](step_id step, virtual_stage_id to, rank_id, const task& t) {
     const bool lost = step.value() == p.step && to.value() == p.stage && is_backward(t.kind) &&
                       t.mb.value() == p.mb;
     return lost ? endless_ms : 0.0;
@@ -205,7 +205,7 @@ TEST_CASE("the report names a tensor-parallel rank that hangs") {
 
 TEST_CASE("a report holds the last decisions of each stage and what its ranks hold") {
   auto setup = setup_of(2);
-  setup.delays.link = [](step_id step, virtual_stage_id to, const task& t) {
+  setup.delays.link = [](step_id step, virtual_stage_id to, rank_id, const task& t) {
     return step == step_id{1} && to == virtual_stage_id{2} && t == forward(4) ? endless_ms : 0.0;
   };
   const auto r = run_until_hang(std::move(setup));

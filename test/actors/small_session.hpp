@@ -69,7 +69,7 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
       return scattered_ms(w, step.value(), stage.value(),
                           t.mb.value() * 8 + static_cast<std::uint64_t>(t.kind) * 2);
     };
-    s.delays.link = [w = c.weather](step_id step, virtual_stage_id to, const task& t) {
+    s.delays.link = [w = c.weather](step_id step, virtual_stage_id to, rank_id, const task& t) {
       return scattered_ms(w + 1, step.value(), to.value(), t.mb.value() * 2 + t.chunk.value());
     };
   }

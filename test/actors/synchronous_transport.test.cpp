@@ -49,7 +49,7 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
   s.make_chunk = nullptr;
   s.data = nullptr;
   s.emulated = emulated_device{[](step_id, stage_id, rank_id, const task&) { return 1.0; }, 16, 1};
-  s.delays.link = [link_ms](step_id, virtual_stage_id, const task&) { return link_ms; };
+  s.delays.link = [link_ms](step_id, virtual_stage_id, rank_id, const task&) { return link_ms; };
   s.blocking_messages = true;
   return s;
 }

@@ -67,17 +67,17 @@ TEST_CASE("a job file may be the base; the experiment's own keys override it") {
 TEST_CASE("lists expand an entry to one for each combination, with distinct names") {
   const auto e = good(
       "[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\ndispatch.policy = [\"bf\", \"bfw\"]\n"
-      "dispatch.slots = [\"auto\", 3, \"1f1b\", \"none\"]\ndispatch.run_ahead = [0, 8]\n");
+      "dispatch.slots = [\"auto\", 3, \"1f1b\", \"none\"]\ndispatch.lookahead = [0, 8]\n");
   CHECK(e.runs.size() == 16);
   std::set<std::string> names;
   for (const auto& r : e.runs) names.insert(r.name);
   CHECK(names.size() == 16);
-  CHECK(names.contains("r bf slots auto run_ahead 0"));
-  CHECK(names.contains("r bfw slots 3 run_ahead 8"));
-  const auto number = e.run_index("r bf slots 1f1b run_ahead 8") * e.seeds.size();
+  CHECK(names.contains("r bf slots auto lookahead 0"));
+  CHECK(names.contains("r bfw slots 3 lookahead 8"));
+  const auto number = e.run_index("r bf slots 1f1b lookahead 8") * e.seeds.size();
   const auto c = cell_at(e, number, engine_kind::simulator);
   CHECK(c.job.dispatch.slots == job::slots_of_1f1b);
-  CHECK(c.job.dispatch.run_ahead == 8);
+  CHECK(c.job.dispatch.lookahead == 8);
 }
 
 TEST_CASE("a list stays whole for a key that takes one") {

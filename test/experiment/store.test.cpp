@@ -18,7 +18,19 @@ using test::scratch_folder;
 using test::text_of;
 
 outcome some(double ms) {
-  return {{ms, 1.0 / 3}, 0.25, 0.125, 1.75, 7, 1'000'000'007, 5'000'000'000};
+  outcome o;
+  o.step_ms = {ms, 1.0 / 3};
+  o.idle = 0.25;
+  o.blocked = 0.125;
+  o.ranks = 0.1;
+  o.gathering = 0.01;
+  o.deferred = 0.003;
+  o.agreement = {1000, 30};
+  o.launch_gap_ms = 1.75;
+  o.slots_peak = 7;
+  o.activation_bytes_peak = 1'000'000'007;
+  o.held_bytes_peak = 5'000'000'000;
+  return o;
 }
 
 store opened(const std::string& folder) {
@@ -41,6 +53,10 @@ TEST_CASE("an outcome reads back to the last bit") {
   CHECK(o->step_ms == some(0.1).step_ms);
   CHECK(o->idle == 0.25);
   CHECK(o->blocked == 0.125);
+  CHECK(o->ranks == 0.1);
+  CHECK(o->gathering == 0.01);
+  CHECK(o->deferred == 0.003);
+  CHECK(o->agreement == agreement_counts{1000, 30});
   CHECK(o->launch_gap_ms == 1.75);
   CHECK(o->slots_peak == 7);
   CHECK(o->activation_bytes_peak == 1'000'000'007);

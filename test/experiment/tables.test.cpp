@@ -23,7 +23,16 @@ experiment two_runs() {
       "[[run]]\nname = \"quick\"\npaper = \"bfw\"\n");
 }
 
-outcome of(double ms, std::uint64_t held) { return {{ms}, 0.5, 0.25, 0, 4, held / 2, held}; }
+outcome of(double ms, std::uint64_t held) {
+  outcome o;
+  o.step_ms = {ms};
+  o.idle = 0.5;
+  o.blocked = 0.25;
+  o.slots_peak = 4;
+  o.activation_bytes_peak = held / 2;
+  o.held_bytes_peak = held;
+  return o;
+}
 
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
@@ -86,6 +95,18 @@ TEST_CASE("a step splits into tasks, waiting and launch gap") {
   o.idle = 0.4;
   o.launch_gap_ms = 1.5;
   CHECK_THAT(breakdown_table(e, {o}), Contains("100.0        60.0        38.5          1.50"));
+}
+
+TEST_CASE("what ranks waited for each other is printed if they did") {
+  const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  auto o = of(200, 0);
+  CHECK(ranks_table(e, {o}).empty());
+  o.ranks = 0.1;
+  o.gathering = 0.05;
+  o.deferred = 0.01;
+  o.agreement = {400, 10};
+  CHECK_THAT(ranks_table(e, {o}),
+             Contains("200.0        20.0       10.00        2.00         10     2.50 %"));
 }
 
 TEST_CASE("the CSV has one row per cell") {

@@ -311,11 +311,38 @@ TEST_CASE("An in-order sequence that exceeds the memory limit is refused") {
   CHECK(refusal(job + "slots = 3") ==
         "x.toml:6: dispatch.slots: F3 of stage 0 exceeds the memory limit: the sequence needs more "
         "than 3 slots");
-  CHECK(refusal(job + "run_ahead = 3") ==
-        "x.toml:6: dispatch.run_ahead: F3 of stage 0 exceeds the memory limit: the sequence needs "
-        "more than 3 forwards ahead of backwards");
   CHECK(refusal(job + "slots = 3", {"dispatch.mode=ready"}) == "accepted");
   CHECK(refusal(job, {"dispatch.policy=bf"}) == "accepted");
+}
+
+TEST_CASE("Back-pressure is refused beside any other limit of forwards") {
+  const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nrun_ahead = 3\n";
+  const auto refused = [](const std::string& with) {
+    return "x.toml:4: dispatch.run_ahead: expected 0 " + with + ", got 3";
+  };
+  CHECK(refusal(job) == "accepted");
+  CHECK(refusal(job + "slots = \"none\"") == "accepted");
+  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
+  CHECK(refusal(job + "slots = 5") == refused("beside dispatch.slots"));
+  CHECK(refusal(job + "slots = \"1f1b\"") == refused("beside dispatch.slots"));
+  CHECK(refusal(job + "slot_bytes = \"1MiB\"") == refused("beside dispatch.slot_bytes"));
+  CHECK(refusal(job + "early_forwards = 1") == refused("beside dispatch.early_forwards"));
+  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("beside dispatch.window"));
+  CHECK(refusal(job + "mode = \"in-order\"") == refused("in mode in-order"));
+}
+
+TEST_CASE("Agreement by candidates is refused where the stage does not choose alone") {
+  const std::string job =
+      "[pipeline]\nstages = 4\ntp = 2\n[dispatch]\nagreement = \"candidates\"\n";
+  const auto refused = [](const std::string& expected) {
+    return "x.toml:5: dispatch.agreement: \"candidates\" expects dispatch." + expected;
+  };
+  CHECK(refusal(job) == "accepted");
+  CHECK(refusal(job + "policy = \"auto\"") == "accepted");
+  CHECK(refusal(job + "mode = \"in-order\"") == refused("mode = \"ready\", got \"in-order\""));
+  CHECK(refusal(job + "lookahead = 1") == refused("lookahead = 0, got 1"));
+  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("window = 0, got 5"));
+  CHECK(refusal(job + "early_forwards = 2") == refused("early_forwards = 0, got 2"));
 }
 
 TEST_CASE("A window is refused where it means nothing, and slots by chunk beside bytes") {

@@ -97,6 +97,7 @@ TEST_CASE("The default of slots depends on the mode") {
   CHECK(slots({"dispatch.mode=in-order"}) == 0);
   CHECK(slots({"dispatch.slots=9"}) == 9);
   CHECK(slots({"dispatch.slots=none"}) == 0);
+  CHECK(slots({"dispatch.run_ahead=9"}) == 0);
   CHECK(slots({"dispatch.slots=9", "dispatch.slots=auto"}) == 6);
 }
 

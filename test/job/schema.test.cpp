@@ -34,6 +34,8 @@ value other_value(const key& k) {
                                  value{std::string{"nccl"}},
                                  value{std::string{"lines"}},
                                  value{std::string{"large_first"}},
+                                 value{std::string{"candidates"}},
+                                 value{std::string{"apart"}},
                                  value{std::string{"chunk"}},
                                  value{std::string{"layers"}},
                                  value{std::string{"/a"}},

@@ -57,11 +57,12 @@ struct local_state {
   std::array<std::uint64_t, stages_max> sent{};  ///< by receiving stage, as its input bits
   std::uint32_t can_finish = 0;                  ///< bit r: rank r runs a task
   bool undecided = false;
+  bool gathering = false;
   bool complete = false;
 };
 
 /// The states of one stage, explored on demand. Events are numbered: inputs, then the finishes by
-/// rank, then `decide`.
+/// rank, then `decide` and the end of a gathering of picks.
 class stage_automaton {
  public:
   stage_automaton(const pipeline_setup& setup, std::uint32_t stage, decisions when)
@@ -76,6 +77,7 @@ class stage_automaton {
 
   std::uint32_t finish_event(std::uint32_t rank) const { return bits_.count() + rank; }
   std::uint32_t decide_event() const { return bits_.count() + setup_.ranks; }
+  std::uint32_t gather_event() const { return decide_event() + 1; }
   const local_state& state(std::uint32_t id) const { return states_[id]; }
   std::size_t size() const { return states_.size(); }
 
@@ -88,7 +90,7 @@ class stage_automaton {
   }
 
  private:
-  std::uint32_t events() const { return bits_.count() + setup_.ranks + 1; }
+  std::uint32_t events() const { return bits_.count() + setup_.ranks + 2; }
 
   void restart() {
     live_ = std::make_unique<checked_stage>(setup_.config(stage_), hint_);
@@ -123,6 +125,8 @@ class stage_automaton {
       const auto ended = live_->finish(rank);
       if (const auto sent = output_of(setup_.shape, stage_, ended, rank))
         state.sent[sent->stage] |= std::uint64_t{1} << bits_.of(sent->what);
+    } else if (event == gather_event()) {
+      live_->gather();
     }
     state.undecided = when_ == decisions::lazy && event != decide_event();
     if (!state.undecided) live_->decide();
@@ -133,6 +137,7 @@ class stage_automaton {
     for (std::uint32_t r = 0; r < setup_.ranks; ++r)
       state.can_finish |= std::uint32_t{live_->model().can_finish(rank_id{r})} << r;
     state.complete = live_->core().step_complete();
+    state.gathering = live_->model().is_gathering();
     auto key = live_->model().key();
     key += state.undecided ? '?' : '.';
     const auto id = static_cast<std::uint32_t>(states_.size());
@@ -249,6 +254,7 @@ class product {
       for (std::uint32_t r = 0; r < setup_.ranks; ++r)
         if ((local.can_finish >> r & 1) != 0) go(stage.finish_event(r));
       if (local.undecided) go(stage.decide_event());
+      if (local.gathering) go(stage.gather_event());
     }
     return any;
   }
@@ -357,8 +363,7 @@ struct named_limit {
   std::vector<std::uint64_t> slot_bytes;
 };
 
-/// Slots 1 to m (m never binds); bytes that some microbatch exceeds by itself; run_ahead; all of
-/// them together.
+/// Slots 1 to m (m never binds); bytes that some microbatch exceeds by itself; both.
 std::vector<named_limit> limits_for(std::uint32_t m) {
   constexpr std::array<std::uint64_t, 4> uneven{2, 5, 1, 3};
   const std::vector<std::uint64_t> bytes(uneven.begin(), uneven.begin() + m);
@@ -366,19 +371,26 @@ std::vector<named_limit> limits_for(std::uint32_t m) {
   for (std::uint32_t slots = 1; slots <= m; ++slots) limits.push_back({{slots, 0, 0}, {}});
   limits.push_back({{0, 4, 0}, bytes});
   limits.push_back({{0, 6, 0}, bytes});
-  limits.push_back({{0, 0, 1}, {}});
-  limits.push_back({{0, 0, 2}, {}});
-  limits.push_back({{1, 0, 1}, {}});
-  limits.push_back({{2, 4, 2}, bytes});
+  limits.push_back({{2, 4, 0}, bytes});
+  return limits;
+}
+
+/// The paper's back-pressure, with limits up to `most`.
+std::vector<named_limit> run_ahead_limits(const pipeline_shape& shape, std::uint32_t most) {
+  std::vector<named_limit> limits;
+  for (std::uint32_t limit = 1; limit <= std::min(most, shape.chunks * shape.microbatches); ++limit)
+    limits.push_back({{.run_ahead = limit}, {}});
   return limits;
 }
 
 /// Every hint and limit of a shape, in ready mode.
 void add_all(exploration& all, const pipeline_shape& shape, std::uint32_t ranks,
              std::uint32_t lookahead, decisions when) {
+  auto limits = limits_for(shape.microbatches);
+  for (auto& limit : run_ahead_limits(shape, 2)) limits.push_back(std::move(limit));
   for (const bool fused : {true, false}) {
     for (const auto& hint : hints_for(shape, fused)) {
-      for (const auto& [limit, bytes] : limits_for(shape.microbatches)) {
+      for (const auto& [limit, bytes] : limits) {
         // Without a limit, the largest shapes have a million states each; one hint represents all.
         if (shape.chunks * shape.microbatches == 8 && limit.slots == 4 && hint.name != "reversed")
           continue;
@@ -399,6 +411,30 @@ TEST_CASE("No order of arrivals and finishes deadlocks a small pipeline, whateve
 
 namespace {
 
+void explore_back_pressure(std::uint32_t pairs_max) {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() * shape.microbatches > pairs_max) continue;
+    for (const bool fused : {true, false})
+      for (const auto& hint : hints_for(shape, fused))
+        for (const auto& [limit, bytes] : run_ahead_limits(shape, ~0U))
+          for (const std::uint32_t lookahead : {0U, 1U})
+            all.add({shape, 1, lookahead, dispatch_mode::ready, limit, bytes, hint.by_stage},
+                    decisions::lazy, hint.name);
+  }
+  all.report("every order, back-pressure");
+}
+
+}  // namespace
+
+TEST_CASE("Nor under the paper's back-pressure, whatever its limit") { explore_back_pressure(8); }
+
+TEST_CASE("Nor in larger pipelines under the paper's back-pressure", "[.soak]") {
+  explore_back_pressure(12);
+}
+
+namespace {
+
 void explore_activations(std::uint32_t pairs_max) {
   exploration all;
   for (const auto& shape : small_shapes()) {
@@ -406,10 +442,8 @@ void explore_activations(std::uint32_t pairs_max) {
     for (const bool fused : {true, false})
       for (const auto& hint : hints_for(shape, fused))
         for (auto limit = shape.chunks; limit < shape.chunks * shape.microbatches; ++limit)
-          for (const std::uint32_t run_ahead : {0U, 2U})
-            all.add(
-                {shape, 1, 0, dispatch_mode::ready, {0, 0, run_ahead, limit}, {}, hint.by_stage},
-                decisions::eager, hint.name);
+          all.add({shape, 1, 0, dispatch_mode::ready, {0, 0, 0, limit}, {}, hint.by_stage},
+                  decisions::eager, hint.name);
   }
   all.report("every order, limits of activations");
 }
@@ -526,6 +560,23 @@ TEST_CASE("Nor when the ranks of a stage receive inputs and finish at different 
       for (const std::uint32_t lookahead : {0U, 1U})
         add_all(all, shape, 2, lookahead, decisions::eager);
   all.report("every order, two ranks per stage");
+}
+
+TEST_CASE("Nor when the ranks of a stage agree by candidates") {
+  exploration all;
+  for (const auto& shape : small_shapes()) {
+    if (shape.virtual_stages() > 4 || shape.microbatches > 2) continue;
+    auto limits = limits_for(shape.microbatches);
+    for (auto& limit : run_ahead_limits(shape, 2)) limits.push_back(std::move(limit));
+    for (const bool fused : {true, false})
+      for (const auto& hint : hints_for(shape, fused))
+        for (const auto& [limit, bytes] : limits) {
+          pipeline_setup setup{shape, 2, 0, dispatch_mode::ready, limit, bytes, hint.by_stage};
+          setup.agreement = rank_agreement::candidates;
+          all.add(setup, decisions::eager, hint.name);
+        }
+  }
+  all.report("every order, two ranks per stage that agree by candidates");
 }
 
 TEST_CASE("Every order completes a checked sequence, including 1F1B at its own memory peak") {

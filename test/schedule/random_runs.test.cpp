@@ -44,15 +44,16 @@ pipeline_setup random_setup(random_source& random) {
                                                    : random.between(1, 3);
   setup.ranks = random.one_in(2) ? 1 : random.between(1, 4);
   setup.lookahead = random.below(3);
-  if (random.one_in(2)) setup.limit.slots = random.between(1, shape.microbatches);
-  if (random.one_in(3)) {
+  const bool back_pressure = random.one_in(4);
+  if (!back_pressure && random.one_in(2)) setup.limit.slots = random.between(1, shape.microbatches);
+  if (!back_pressure && random.one_in(3)) {
     setup.slot_bytes = random_bytes(shape.microbatches, random);
     setup.limit.bytes = random.between(1, 150);
   }
   if (random.one_in(3)) setup.weight_pieces = random.between(2, 4);
-  if (random.one_in(4))
+  if (back_pressure)
     setup.limit.run_ahead = random.between(1, shape.microbatches * shape.chunks);
-  if (setup.limit.slots == 0 && setup.limit.bytes == 0 && random.one_in(2))
+  else if (setup.limit.slots == 0 && setup.limit.bytes == 0 && random.one_in(2))
     setup.limit.activations = random.between(shape.chunks, shape.chunks * shape.microbatches);
   for (std::uint32_t s = 0; s < shape.stages; ++s)
     setup.hints.push_back(random_hint(shape, random));
@@ -62,8 +63,14 @@ pipeline_setup random_setup(random_source& random) {
     if (auto valid = check_sequences(shape, sequences); !valid)
       throw rule_violation{valid.message()};
     setup.hints = sequence_hints(shape, sequences);
-    if (random.one_in(2)) setup.window = random.between(1, 8);
+    if (!back_pressure && random.one_in(2)) setup.window = random.between(1, 8);
   }
+  if (setup.window == 0 && random.one_in(4)) {
+    setup.agreement = rank_agreement::candidates;
+    setup.lookahead = 0;
+    return setup;
+  }
+  if (back_pressure) return setup;
   if (setup.window == 0 && setup.limit.activations == 0 && random.one_in(3))
     setup.early_forwards = random.between(1, 8);
   else if (random.one_in(3))
@@ -88,6 +95,7 @@ class event_picker {
     possible_.clear();
     for (std::uint32_t s = 0; s < setup.shape.stages; ++s) {
       if (undecided_[s]) possible_.push_back({kind::decide, s, 0});
+      if (driver.can_gather(s)) possible_.push_back({kind::gather, s, 0});
       for (std::uint32_t r = 0; r < setup.ranks; ++r)
         if (driver.can_finish(s, r)) possible_.push_back({kind::finish, s, r});
     }
@@ -100,7 +108,7 @@ class event_picker {
 
  private:
   enum class bias { none, messages_first, finishes_first, newest_message_first, slow_stage };
-  enum class kind { decide, finish, deliver };
+  enum class kind { decide, finish, gather, deliver };
   struct next_event {
     kind what;
     std::uint32_t at;
@@ -148,6 +156,7 @@ class event_picker {
         undecided_[stage] = false;
         return;
       case kind::finish: driver.finish(stage, h.rank); break;
+      case kind::gather: driver.gather(stage); break;
       case kind::deliver: stage = driver.deliver(h.at); break;
     }
     if (lazy_decisions_)
@@ -208,6 +217,7 @@ void run_in_order(random_source& random) {
   setup.mode = dispatch_mode::in_order;
   setup.limit.run_ahead = 0;
   setup.window = setup.early_forwards = setup.forwards_in_order = 0;
+  setup.agreement = rank_agreement::arrivals;
   auto sequences = random_sequences(setup.hints, random);
   if (random.one_in(2)) {
     auto& order = sequences[random.below(sequences.size())];

@@ -157,14 +157,6 @@ TEST_CASE("Bytes are counted, and a microbatch larger than the limit may run alo
         "F1 of stage 1 exceeds the memory limit: the sequence needs more than 9 bytes");
 }
 
-TEST_CASE("Forwards ahead of backwards are counted") {
-  const auto order = of({"F0", "F1", "BW0", "BW1", "F2", "BW2"});
-  CHECK(slots_refusal(order, {0, 0, 2}) == "accepted");
-  CHECK(slots_refusal(order, {0, 0, 1}) ==
-        "F1 of stage 1 exceeds the memory limit: the sequence needs more than 1 forwards ahead of "
-        "backwards");
-}
-
 TEST_CASE("A sequence as a policy is one lane, ranked by position, split as the sequence splits") {
   const auto hint = make_sequence_policy("mine", of({"F1", "F0", "BW1", "B0", "W0"}));
   CHECK(hint->name() == "mine");

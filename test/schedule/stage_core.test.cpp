@@ -271,7 +271,7 @@ arrived F0 rank 2
 arrived F0 rank 0
 arrived F1 rank 1
 decide
-  wait input F0
+  wait ranks F0
 arrived F0 rank 1
 decide
   launch 0 F0 only_choice 0 folds 0+0
@@ -282,7 +282,7 @@ finished 0 rank 0
 decide
 finished 0 rank 2
 decide
-  wait input BW0
+  wait ranks BW0
 arrived B0 rank 2
 decide
   launch 1 BW0 only_choice 0 folds 0+1
@@ -304,7 +304,7 @@ decide
 finished 0 rank 0
 finished 0 rank 1
 decide
-  wait input BW0
+  wait ranks BW0
 arrived B0 rank 1
 decide
   launch 1 BW0 only_choice 0 folds 0+1
@@ -520,7 +520,7 @@ decide
   CHECK(replayed(core, text) == text);
 }
 
-TEST_CASE("run_ahead blocks all forwards except those of the oldest unfinished microbatch") {
+TEST_CASE("At the limit of run_ahead a stage with one chunk runs no forward") {
   auto config = first_of_two(3);
   config.limit.run_ahead = 1;
   stage_core core{config, obeying({"F2", "F1", "F0", "BW0", "BW1", "BW2"})};
@@ -535,22 +535,61 @@ decide
   wait memory F2
 arrived F0 rank 0
 decide
-  launch 1 F0 memory_bound 1 folds 0+0
-finished 1 rank 0
-decide
-  wait memory F2
-arrived B0 rank 0
-decide
-  launch 2 BW0 memory_bound 1 folds 0+1
-finished 2 rank 0
-decide
   wait memory F2
 arrived B1 rank 0
 decide
-  launch 3 BW1 memory_bound 1 folds 1+1
-finished 3 rank 0
+  launch 1 BW1 memory_bound 3 folds 1+0
+finished 1 rank 0
 decide
-  launch 4 F2 only_choice 0 folds 2+0
+  launch 2 F2 hint_head 0 folds 2+0
+finished 2 rank 0
+decide
+  wait memory F0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+TEST_CASE("With several chunks, only the oldest microbatch goes on at the limit of run_ahead") {
+  stage_config config;
+  config.shape = {2, 2, 3, placement::interleaved};
+  config.limit.run_ahead = 2;
+  stage_core core{
+      config, table(hint_table{config.shape, true}.assign(
+                  [](const task&) { return 0U; }, [](const task& t) { return 9 - t.mb.value(); }))};
+  const auto text = R"(
+step 0
+arrived F0 rank 0
+arrived F1 rank 0
+arrived F2 rank 0
+decide
+  launch 0 F2 hint_head 0 folds 2+0
+finished 0 rank 0
+arrived F2.1 rank 0
+decide
+  launch 1 F2.1 skipped_not_ready 1 folds 2+0
+finished 1 rank 0
+arrived B2.1 rank 0
+decide
+  launch 2 F0 memory_bound 6 folds 0+0
+finished 2 rank 0
+decide
+  wait memory BW2.1
+arrived F0.1 rank 0
+decide
+  launch 3 F0.1 memory_bound 7 folds 0+0
+finished 3 rank 0
+arrived B0.1 rank 0
+decide
+  launch 4 BW0.1 memory_bound 7 folds 0+1
+finished 4 rank 0
+decide
+  wait memory BW2.1
+arrived B0 rank 0
+decide
+  launch 5 BW0 memory_bound 6 folds 0+1
+finished 5 rank 0
+decide
+  launch 6 F1 memory_bound 2 folds 1+0
 )";
   CHECK(replayed(core, text) == text);
 }
@@ -572,6 +611,117 @@ decide
 finished 0 rank 0
 decide
   launch 1 F1 memory_bound 1 folds 1+0
+)";
+  CHECK(replayed(core, text) == text);
+}
+
+// ---- agreement by candidates
+
+TEST_CASE("By candidates, a task runs when every rank has picked it, and a pick consumes nothing") {
+  auto config = first_of_two(3);
+  config.ranks = 2;
+  config.agreement = rank_agreement::candidates;
+  stage_core core{config, obeying({"F0", "F1", "F2", "BW0", "BW1", "BW2"})};
+  const auto text = R"(
+step 0
+arrived F1 rank 0
+decide
+  wait gathering F1
+decide
+gathered
+decide
+  wait ranks F1
+decide
+arrived F0 rank 1
+decide
+  wait gathering F1
+arrived F1 rank 1
+arrived F0 rank 0
+gathered
+decide
+  wait gathering F0
+gathered
+decide
+  launch 0 F0 hint_head 0 folds 0+0
+finished 0 rank 1
+decide
+finished 0 rank 0
+decide
+  wait gathering F1
+gathered
+decide
+  launch 1 F1 only_choice 0 folds 1+0
+finished 1 rank 0
+finished 1 rank 1
+arrived F2 rank 0
+arrived B1 rank 0
+arrived B1 rank 1
+decide
+  wait gathering F2
+gathered
+decide
+  wait deferred BW1
+decide
+arrived F2 rank 1
+decide
+  wait gathering F2
+gathered
+decide
+  launch 2 F2 hint_head 0 folds 2+0
+)";
+  CHECK(replayed(core, text) == text);
+  CHECK(core.agreement() == agreement_counts{6, 3});
+}
+
+TEST_CASE("After ranks have differed, the hint begins its order anew") {
+  auto config = first_of_two(4);
+  config.ranks = 2;
+  config.agreement = rank_agreement::candidates;
+  // Like BF: after a B has run, an F comes first; a round that ends begins again with B.
+  hint_table hint{config.shape, true};
+  hint.lanes = 2;
+  hint.rule = testing::lane_rule::alternate;
+  hint.assign([](const task& t) { return t.kind == task_kind::forward ? 1U : 0U; },
+              [](const task& t) { return t.mb.value(); });
+  stage_core core{config, table(hint)};
+  replayed(core, R"(
+step 0
+arrived F0 rank 0
+arrived F0 rank 1
+arrived F1 rank 0
+arrived F1 rank 1
+decide
+gathered
+decide
+finished 0 rank 0
+finished 0 rank 1
+decide
+gathered
+decide
+finished 1 rank 0
+finished 1 rank 1
+arrived B0 rank 0
+arrived B0 rank 1
+decide
+gathered
+decide
+finished 2 rank 0
+finished 2 rank 1)");
+  const auto text = R"(
+arrived F2 rank 0
+arrived B1 rank 0
+arrived B1 rank 1
+decide
+  wait gathering F2
+gathered
+decide
+  wait deferred BW1
+arrived F3 rank 0
+decide
+  wait gathering BW1
+gathered
+decide
+  launch 3 BW1 hint_head 0 folds 1+1
 )";
   CHECK(replayed(core, text) == text);
 }
@@ -945,7 +1095,7 @@ TEST_CASE("A snapshot tells arrivals, running launches, slots and finished tasks
   replayed(core, "decide");
   now = core.snapshot();
   CHECK(now.waits);
-  CHECK(now.waiting == wait{wait_cause::input, bw0});
+  CHECK(now.waiting == wait{wait_cause::ranks, *task_of("F1")});
   CHECK(now.bound == memory_bound::none);
   replayed(core, "arrived B0 rank 1\narrived B0 rank 0\ndecide");
   now = core.snapshot();

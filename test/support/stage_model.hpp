@@ -54,6 +54,9 @@ class stage_model {
     launches_ = 0;
     slots_peak_ = activations_peak_ = 0;
     bytes_peak_ = 0;
+    gather_ = gather_phase::none;
+    seen_at_picks_.clear();
+    gathers_ = {};
     hint_->reset();
   }
 
@@ -64,27 +67,33 @@ class stage_model {
   }
 
   void aborted() { aborted_ = true; }
+  bool is_gathering() const { return gather_ == gather_phase::under_way; }
+  void gathered() { gather_ = gather_phase::done; }
 
   /// Compares the core's answer to `decide` with the model's answer, and applies it.
   void decided(std::span<const action> actions) {
     std::size_t at = 0;
-    if (!aborted_) {
+    const auto expect_next = [&](const action& wanted) {
+      const std::string got = at < actions.size() ? to_line(actions[at]) : "nothing";
+      if (at >= actions.size() || actions[at] != wanted)
+        throw rule_violation{"expected '" + to_line(wanted) + "', got '" + got + "'"};
+      ++at;
+    };
+    if (!aborted_ && by_candidates()) {
+      if (const auto wanted = agree()) {
+        expect_next(*wanted);
+        if (const auto* const l = std::get_if<launch>(&*wanted)) apply(*l);
+      }
+    } else if (!aborted_) {
       while (queue_.size() <= config_.lookahead) {
-        const auto wanted = choose();
+        const auto wanted = choose(all_ranks());
         if (!wanted) break;
-        const std::string got = at < actions.size() ? to_line(actions[at]) : "nothing";
-        if (at >= actions.size() || actions[at] != action{*wanted})
-          throw rule_violation{"expected '" + to_line(action{*wanted}) + "', got '" + got + "'"};
-        ++at;
+        expect_next(*wanted);
         apply(*wanted);
       }
       if (queue_.empty() && at == 0) {
         hint_->waited();
-        const action wanted{explain_wait()};
-        if (actions.empty() || actions[0] != wanted)
-          throw rule_violation{"expected '" + to_line(wanted) + "', got " +
-                               (actions.empty() ? "nothing" : to_line(actions[0]))};
-        ++at;
+        expect_next(explain_wait());
       }
     }
     if (at != actions.size()) throw rule_violation{"one too many: '" + to_line(actions[at]) + "'"};
@@ -128,12 +137,8 @@ class stage_model {
   }
 
   /// Tasks that could be launched now if they fit.
-  std::uint32_t ready() const {
-    std::uint32_t count = 0;
-    for (std::size_t at = 0; at < ranked_.size(); ++at)
-      count += !launched_[at] && is_ready(ranked_[at]);
-    return count;
-  }
+  std::uint32_t ready() const { return ready(all_ranks()); }
+  const agreement_counts& agreement() const { return gathers_; }
 
   /// The complete state that later decisions depend on, as bytes. Not for aborted steps.
   std::string key() const {
@@ -154,8 +159,13 @@ class stage_model {
       append(text, r.ranks_done, config_.ranks);
     }
     text += '|';
-    const auto order = hint_->order({forward_blocked()});
+    const auto order = hint_->order({forward_blocked(all_ranks())});
     for (std::uint32_t i = 0; i < order.count; ++i) text += static_cast<char>(order.lane[i]);
+    if (!by_candidates()) return text;
+    text += static_cast<char>(gather_);
+    text += picks_are_due() ? 'd' : '-';
+    if (gather_ == gather_phase::none) return text;
+    for (const auto& pick : picks_) text += pick ? to_string(pick->what) : "none";
     return text;
   }
 
@@ -213,20 +223,92 @@ class stage_model {
 
   // ---- readiness
 
-  bool is_ready(const task& t) const {
+  bool is_ready(const task& t) const { return is_ready(t, all_ranks()); }
+
+  /// Whether the input of `t` is on all of `ranks`.
+  bool is_ready(const task& t, std::uint64_t ranks) const {
     const auto& p = pair_of(t.mb, t.chunk);
     switch (t.kind) {
-      case task_kind::forward: return p.forward_ranks == all_ranks() && !older_forward(t);
+      case task_kind::forward: return (p.forward_ranks & ranks) == ranks && !older_forward(t);
       case task_kind::backward:
       case task_kind::backward_weight:
         return p.forward_launched &&
-               (p.backward_ranks == all_ranks() ||
+               ((p.backward_ranks & ranks) == ranks ||
                 config_.shape.is_last(config_.shape.virtual_stage(config_.stage, t.chunk)));
       case task_kind::weight:
         return p.backward_launched &&
                (config_.mode == dispatch_mode::in_order || fold_next(t.chunk) == t.mb.value());
     }
     return false;
+  }
+
+  std::uint32_t ready(std::uint64_t ranks) const {
+    std::uint32_t count = 0;
+    for (std::size_t at = 0; at < ranked_.size(); ++at)
+      count += !launched_[at] && is_ready(ranked_[at], ranks);
+    return count;
+  }
+
+  // ---- agreement by candidates
+
+  enum class gather_phase : std::uint8_t { none, under_way, done };
+
+  bool by_candidates() const {
+    return config_.agreement == rank_agreement::candidates && config_.ranks > 1;
+  }
+  std::uint64_t only(std::uint32_t rank) const { return std::uint64_t{1} << rank; }
+
+  /// What is ready on each rank.
+  std::string seen() const {
+    std::string text;
+    for (std::uint32_t r = 0; r < config_.ranks; ++r)
+      for (std::size_t at = 0; at < ranked_.size(); ++at)
+        text += !launched_[at] && is_ready(ranked_[at], only(r)) ? '1' : '0';
+    return text;
+  }
+  bool picks_are_due() const { return seen_at_picks_ != seen(); }
+
+  /// What the core should answer to `decide`.
+  std::optional<action> agree() {
+    if (gather_ == gather_phase::under_way || !queue_.empty()) return std::nullopt;
+    std::optional<action> answer;
+    if (std::exchange(gather_, gather_phase::none) == gather_phase::done) {
+      ++gathers_.gathers;
+      bool agreed = picks_[0].has_value();
+      for (const auto& pick : picks_) agreed = agreed && pick && pick->what == picks_[0]->what;
+      if (agreed) {
+        seen_at_picks_.clear();
+        return *picks_[0];
+      }
+      ++gathers_.deferrals;
+      const auto common = choose(all_ranks());
+      answer = common ? wait{wait_cause::deferred, common->what}
+                      : wait{wait_cause::ranks, *best_partly_here()};
+      hint_->waited();
+    }
+    if (!picks_are_due()) return answer;
+    seen_at_picks_ = seen();
+    picks_.clear();
+    for (std::uint32_t r = 0; r < config_.ranks; ++r) picks_.push_back(choose(only(r)));
+    for (const auto& pick : picks_) {
+      if (!pick) continue;
+      gather_ = gather_phase::under_way;
+      return wait{wait_cause::gathering, pick->what};
+    }
+    hint_->waited();
+    return explain_wait();
+  }
+
+  /// The best-ranked task whose input is on some ranks and not on others.
+  std::optional<task> best_partly_here() const {
+    for (std::size_t at = 0; at < ranked_.size(); ++at) {
+      const auto& t = ranked_[at];
+      if (launched_[at] || t.kind == task_kind::weight) continue;
+      const auto& p = pair_of(t.mb, t.chunk);
+      const auto here = t.kind == task_kind::forward ? p.forward_ranks : p.backward_ranks;
+      if (here != 0 && here != all_ranks()) return t;
+    }
+    return std::nullopt;
   }
 
   /// The next older F that must run before this one.
@@ -309,15 +391,25 @@ class stage_model {
     for (const auto& p : pairs_) ahead += std::uint32_t{p.forward_launched} - p.backward_launched;
     return ahead;
   }
-  bool run_ahead_forbids(microbatch_id mb) const {
-    return config_.limit.run_ahead != 0 && forwards_ahead() >= config_.limit.run_ahead &&
-           mb.value() != oldest_unfinished();
+  /// At the limit, one chunk: no F. Several: of F and B only the next step of the oldest unfinished
+  /// microbatch, in its own order F0 F1 .. B1 B0.
+  bool back_pressure_forbids(const task& t) const {
+    if (config_.limit.run_ahead == 0 || forwards_ahead() < config_.limit.run_ahead) return false;
+    if (t.kind == task_kind::weight) return false;
+    if (config_.shape.chunks == 1) return t.kind == task_kind::forward;
+    const microbatch_id oldest{oldest_unfinished()};
+    if (t.mb != oldest) return true;
+    std::uint32_t next = 0;
+    while (next < config_.shape.chunks && pair_of(oldest, chunk_id{next}).forward_launched) ++next;
+    if (next < config_.shape.chunks) return t.kind != task_kind::forward || t.chunk.value() != next;
+    while (pair_of(oldest, chunk_id{next - 1}).backward_launched) --next;
+    return t.kind == task_kind::forward || t.chunk.value() != next - 1;
   }
 
   // ---- arbitration
 
-  std::vector<std::uint32_t> lane_sequence() const {
-    const auto named = hint_->order({forward_blocked()});
+  std::vector<std::uint32_t> lane_sequence(std::uint64_t ranks) const {
+    const auto named = hint_->order({forward_blocked(ranks)});
     std::vector<std::uint32_t> sequence(named.lane.begin(), named.lane.begin() + named.count);
     for (std::uint32_t lane = 0; lane < lanes_max; ++lane)
       if (std::find(sequence.begin(), sequence.end(), lane) == sequence.end())
@@ -326,12 +418,12 @@ class stage_model {
   }
 
   /// Whether an F is ready, and none that is may run.
-  bool forward_blocked() const {
+  bool forward_blocked(std::uint64_t ranks) const {
     bool seen = false;
     first_looked_at looked_at{};
     for (std::size_t at = 0; at < ranked_.size(); ++at) {
       const auto& t = ranked_[at];
-      if (launched_[at] || t.kind != task_kind::forward || !is_ready(t)) continue;
+      if (launched_[at] || t.kind != task_kind::forward || !is_ready(t, ranks)) continue;
       if (is_for_spare_time(t)) continue;
       if (may_run(t, looked_at)) return false;
       seen = true;
@@ -369,18 +461,19 @@ class stage_model {
     return std::nullopt;
   }
 
-  std::optional<launch> choose() const {
+  /// Of what is ready on all of `ranks`.
+  std::optional<launch> choose(std::uint64_t ranks) const {
     if (config_.mode == dispatch_mode::in_order) return choose_in_order();
     if (config_.window != 0) return choose_in_window();
     bool blocked = false;
-    const auto all_ready = ready();
-    for (const auto lane : lane_sequence()) {
+    const auto all_ready = ready(ranks);
+    for (const auto lane : lane_sequence(ranks)) {
       std::uint32_t skipped = 0;
       first_looked_at looked_at{};
       for (std::size_t at = 0; at < ranked_.size(); ++at) {
         const auto& t = ranked_[at];
         if (launched_[at] || lanes_[at] != lane) continue;
-        if (is_ready(t) && !is_for_spare_time(t)) {
+        if (is_ready(t, ranks) && !is_for_spare_time(t)) {
           if (may_run(t, looked_at)) {
             const auto why = all_ready == 1 ? choice::only_choice
                              : blocked      ? choice::memory_bound
@@ -411,11 +504,9 @@ class stage_model {
 
   /// Such a second pass, or else an F that waits for memory and runs early.
   std::optional<launch> choose_for_spare_time() const {
-    const auto run_ahead = config_.limit.run_ahead;
-    const bool may_begin =
-        early() < config_.early_forwards && (run_ahead == 0 || forwards_ahead() < run_ahead);
+    const bool may_begin = early() < config_.early_forwards;
     for (const bool again : {true, false}) {
-      for (const auto lane : lane_sequence()) {
+      for (const auto lane : lane_sequence(all_ranks())) {
         std::uint32_t skipped = 0;
         first_looked_at looked_at{};
         for (std::size_t at = 0; at < ranked_.size(); ++at) {
@@ -445,9 +536,9 @@ class stage_model {
   using first_looked_at = std::array<bool, 3>;
 
   bool may_run(const task& t, first_looked_at& looked_at) const {
+    if (back_pressure_forbids(t)) return false;
     if (t.kind != task_kind::forward) return true;
-    const bool forbidden = run_ahead_forbids(t.mb);
-    if (config_.limit.activations == 0 && holds(t.mb)) return !forbidden;
+    if (config_.limit.activations == 0 && holds(t.mb)) return true;
     const bool ran_early = pair_of(t.mb, t.chunk).forward_early;
     // Under a byte limit the core looks at the best-ranked of a lane and at the oldest, no further.
     const auto group = !ran_early ? 0 : is_for_spare_time(t) ? 2 : 1;
@@ -457,7 +548,7 @@ class stage_model {
     const bool leaves_slots =
         ran_early || oldest || early() == 0 ||
         (config_.limit.bytes == 0 && memory().slots + early() < config_.limit.slots);
-    return !forbidden && leaves_slots && slot_free_for(t.mb);
+    return leaves_slots && slot_free_for(t.mb);
   }
 
   std::optional<launch> choose_in_order() const {
@@ -498,7 +589,7 @@ class stage_model {
       queue_.push_back({l, 0});
       return;
     }
-    if (t.kind == task_kind::forward) expect_may_run_ahead(t.mb);
+    expect(!back_pressure_forbids(t), "at the limit D only the oldest microbatch goes on");
     if (t.kind == task_kind::weight) {
       auto& pieces = pieces_launched_[t.chunk.value()];
       expect(l.piece.number == pieces, "the pieces of a W run in order");
@@ -529,11 +620,6 @@ class stage_model {
     expect_limits_kept();
   }
 
-  void expect_may_run_ahead(microbatch_id mb) const {
-    if (config_.mode == dispatch_mode::in_order) return;
-    expect(!run_ahead_forbids(mb), "run_ahead holds for all but the oldest microbatch");
-  }
-
   void expect_limits_kept() {
     const auto use = memory();
     const auto& limit = config_.limit;
@@ -542,6 +628,9 @@ class stage_model {
            "no more bytes than the limit, but for one microbatch alone");
     expect(limit.activations == 0 || use.activations <= limit.activations,
            "no more activations than the limit");
+    const auto beyond = config_.shape.chunks == 1 ? 0 : config_.shape.chunks;
+    expect(limit.run_ahead == 0 || forwards_ahead() <= limit.run_ahead + beyond,
+           "D exceeds its limit by no more than the chunks, and not at all with one");
     slots_peak_ = std::max(slots_peak_, use.slots);
     bytes_peak_ = std::max(bytes_peak_, use.bytes);
     activations_peak_ = std::max(activations_peak_, use.activations);
@@ -553,11 +642,18 @@ class stage_model {
     if (config_.mode == dispatch_mode::in_order) {
       const auto head = std::find(launched_.begin(), launched_.end(), false) - launched_.begin();
       const auto& t = ranked_[static_cast<std::size_t>(head)];
-      return {is_ready(t)      ? wait_cause::memory
-              : all_ready != 0 ? wait_cause::in_order
-                               : wait_cause::input,
+      const auto& p = pair_of(t.mb, t.chunk);
+      const auto here = t.kind == task_kind::forward  ? p.forward_ranks
+                        : t.kind == task_kind::weight ? 0
+                                                      : p.backward_ranks;
+      return {is_ready(t)                        ? wait_cause::memory
+              : all_ready != 0                   ? wait_cause::in_order
+              : here != 0 && here != all_ranks() ? wait_cause::ranks
+                                                 : wait_cause::input,
               t};
     }
+    if (all_ready == 0)
+      if (const auto part = best_partly_here()) return {wait_cause::ranks, *part};
     if (config_.window != 0 && all_ready != 0) {
       std::uint32_t skipped = 0;
       first_looked_at looked_at{};
@@ -570,7 +666,7 @@ class stage_model {
       }
       return {wait_cause::in_order, ranked_[static_cast<std::size_t>(head)]};
     }
-    for (const auto lane : lane_sequence())
+    for (const auto lane : lane_sequence(all_ranks()))
       for (std::size_t at = 0; at < ranked_.size(); ++at)
         if (!launched_[at] && lanes_[at] == lane && (all_ready == 0 || is_ready(ranked_[at])))
           return all_ready == 0 ? wait{wait_cause::input, without_own_cause(ranked_[at])}
@@ -620,6 +716,10 @@ class stage_model {
   std::uint32_t activations_peak_ = 0;
   std::uint64_t next_seq_ = 0;
   std::size_t launches_ = 0;
+  gather_phase gather_ = gather_phase::none;
+  std::vector<std::optional<launch>> picks_;  ///< by rank
+  std::string seen_at_picks_;                 ///< seen() when the last picks were made
+  agreement_counts gathers_;
   bool aborted_ = false;
   bool begun_ = false;
 };
@@ -645,6 +745,10 @@ class checked_stage {
     expect(core_.on(task_finished{ended.seq, rank}).empty(), "a finish returns no action");
     return ended;
   }
+  void gather() {
+    expect(core_.on(picks_gathered{}).empty(), "gathered picks return no action");
+    model_.gathered();
+  }
   void abort() {
     core_.on(rrfp::abort{});
     model_.aborted();
@@ -654,6 +758,7 @@ class checked_stage {
     const auto actions = core_.on(rrfp::decide{});
     model_.decided(actions);
     expect(core_.memory() == model_.memory(), "the core counts memory as the model does");
+    expect(core_.agreement() == model_.agreement(), "the core counts gathers as the model does");
     expect(core_.remaining() == model_.remaining() && core_.outstanding() == model_.outstanding() &&
                core_.ready() == model_.ready() && core_.step_complete() == model_.complete(),
            "the core counts tasks as the model does");

@@ -132,6 +132,10 @@ TEST_CASE("what would make buffers depend on the order is refused") {
   j.pipeline.replicas = 2;
   CHECK_THAT(pipeline::open(j, normed_options(buffers)).message(),
              Contains("expected pipeline.replicas = 1"));
+  j.pipeline.replicas = 1;
+  j.dispatch.run_ahead = 4;
+  CHECK_THAT(pipeline::open(j, normed_options(buffers)).message(),
+             Contains("expected dispatch.run_ahead = 0"));
 
   auto undeclared = small_options();
   undeclared.make_stage = [](const stage_place& at) {

@@ -67,6 +67,30 @@ TEST_CASE("ranks and replicas run, and memory follows each step's images") {
   check_in_order(c);
 }
 
+TEST_CASE("ranks apart wait for each other, and agree by candidates as in the simulator") {
+  auto c = jittered_cell();
+  make_ready(c, "bfw");
+  c.job.pipeline.tp = 4;
+  c.job.pipeline.microbatches = 16;
+  c.job.jitter.ranks = weather::rank_delays::apart;
+  const auto by_arrivals = measured(c);
+  CHECK(by_arrivals.ranks > 0);
+  CHECK(by_arrivals.agreement == agreement_counts{});
+  c.job.dispatch.agreement = rank_agreement::candidates;
+  c.job.dispatch.agreement_ms = 1;
+  const auto simulated = run_well(c);
+  const auto o = measured(c);
+  const auto tasks = std::uint64_t{3} * c.job.pipeline.stages * 16;
+  for (const auto& x : {simulated, o}) {
+    CHECK(x.ranks > 0);
+    CHECK(x.agreement.deferrals > 0);
+    CHECK(x.agreement.gathers == tasks + x.agreement.deferrals);
+    CHECK(x.gathering * x.mean_ms() * c.job.pipeline.stages >=
+          0.999 * static_cast<double>(x.agreement.gathers));
+    CHECK(x.idle >= x.ranks + x.gathering + x.deferred);
+  }
+}
+
 TEST_CASE("readiness keeps its limits on the wall clock") {
   auto c = jittered_cell();
   c.job.pipeline.microbatches = 16;

@@ -19,12 +19,12 @@ pipeline_shape shape_of(std::uint32_t microbatches) {
 }
 
 double link(const disturbed_times& w, std::uint32_t mb, double own_ms = 1) {
-  return w.link_ms(step_id{0}, virtual_stage_id{1}, of(task_kind::forward, mb), own_ms);
+  return w.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, of(task_kind::forward, mb), own_ms);
 }
 
 double compute(const disturbed_times& w, std::uint32_t stage, const task& what,
                std::uint32_t ranks = 1) {
-  return w.compute_ms(step_id{0}, stage_id{stage}, ranks, what, 10, 10);
+  return w.compute_ms(step_id{0}, stage_id{stage}, {0, ranks}, what, 10, 10);
 }
 
 struct spreads {
@@ -120,7 +120,7 @@ TEST_CASE("a slow link is slow in both directions, and no other link is") {
   c.slow_link_factor = 4;
   const disturbed_times w{c, shape_of(8)};
   const auto ms = [&](std::uint32_t to, task_kind kind) {
-    return w.link_ms(step_id{0}, virtual_stage_id{to}, of(kind), 2);
+    return w.link_ms(step_id{0}, virtual_stage_id{to}, rank_id{0}, of(kind), 2);
   };
   CHECK(ms(2, task_kind::forward) == 8);
   CHECK(ms(1, task_kind::backward) == 8);
@@ -135,7 +135,7 @@ TEST_CASE("with chunks, a slow link connects two stages, whichever of their chun
   c.slow_link_factor = 4;
   const disturbed_times w{c, {3, 2, 8, placement::interleaved}};
   const auto ms = [&](std::uint32_t to, task_kind kind) {
-    return w.link_ms(step_id{0}, virtual_stage_id{to}, of(kind), 2);
+    return w.link_ms(step_id{0}, virtual_stage_id{to}, rank_id{0}, of(kind), 2);
   };
   CHECK(ms(5, task_kind::forward) == 8);   // chunk 1 of stage 1 to stage 2
   CHECK(ms(4, task_kind::backward) == 8);  // and back
@@ -155,17 +155,19 @@ TEST_CASE(
   double doubled = 0;
   for (std::uint32_t mb = 0; mb < 20'000; ++mb) {
     const auto t = of(task_kind::forward, mb);
-    const auto delivery = w.delivery_of(step_id{0}, virtual_stage_id{1}, t);
+    const auto delivery = w.delivery_of(step_id{0}, virtual_stage_id{1}, rank_id{0}, t);
     losses += delivery.losses / 20'000.0;
     doubled += delivery.duplicated / 20'000.0;
-    CHECK(w.travel_ms(step_id{0}, virtual_stage_id{1}, t, 2) == 2);
-    CHECK(w.link_ms(step_id{0}, virtual_stage_id{1}, t, 2) == 2 + 30 * delivery.losses);
+    CHECK(w.travel_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, t, 2) == 2);
+    CHECK(w.link_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, t, 2) == 2 + 30 * delivery.losses);
   }
   CHECK(losses == Approx(0.25 / 0.75).epsilon(0.05));
   CHECK(doubled == Approx(0.1).epsilon(0.1));
   const disturbed_times calm{conditions{}, shape_of(8)};
-  CHECK(calm.delivery_of(step_id{0}, virtual_stage_id{1}, of(task_kind::forward)).losses == 0);
-  CHECK_FALSE(calm.delivery_of(step_id{0}, virtual_stage_id{1}, of(task_kind::forward)).duplicated);
+  CHECK(calm.delivery_of(step_id{0}, virtual_stage_id{1}, rank_id{0}, of(task_kind::forward))
+            .losses == 0);
+  CHECK_FALSE(calm.delivery_of(step_id{0}, virtual_stage_id{1}, rank_id{0}, of(task_kind::forward))
+                  .duplicated);
 }
 
 TEST_CASE("the slowest rank ends a task") {
@@ -182,18 +184,54 @@ TEST_CASE("the slowest rank ends a task") {
   CHECK(four > 12);
 }
 
+TEST_CASE("each rank draws its own tasks, messages, losses and pause") {
+  auto c = *conditions_of("measured");
+  c.link = link_jitter::exponential;
+  c.link_mean_ms = 1;
+  c.loss_probability = 0.5;
+  c.pause_stage = 0;
+  c.pause_ms = 1e5;
+  constexpr std::uint32_t ranks = 4;
+  const disturbed_times w{c, shape_of(draws), ranks};
+  int equal = 0;
+  int paused = 0;
+  std::array<int, 20> losses_that_differ{};
+  for (std::uint32_t mb = 0; mb < draws; ++mb) {
+    const auto t = of(task_kind::forward, mb);
+    double slowest = 0;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      const auto ms = w.compute_ms(step_id{0}, stage_id{0}, {r, 1}, t, 10, 10);
+      slowest = std::max(slowest, ms);
+      paused += ms > 1e5;
+      if (r == 0) continue;
+      equal += ms == w.compute_ms(step_id{0}, stage_id{0}, {0, 1}, t, 10, 10);
+      equal += w.travel_ms(step_id{0}, virtual_stage_id{1}, rank_id{r}, t, 2) ==
+               w.travel_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, t, 2);
+      losses_that_differ[mb % 20] +=
+          w.delivery_of(step_id{0}, virtual_stage_id{1}, rank_id{r}, t).losses !=
+          w.delivery_of(step_id{0}, virtual_stage_id{1}, rank_id{0}, t).losses;
+    }
+    if (slowest < 1e5)
+      CHECK(w.compute_ms(step_id{0}, stage_id{0}, {0, ranks}, t, 10, 10) == slowest);
+  }
+  CHECK(equal == 0);
+  CHECK(paused == 1);
+  for (const auto differ : losses_that_differ) CHECK(differ > 0);
+}
+
 TEST_CASE("splitting backward changes no disturbance") {
   for (const auto* name : {"measured", "J3"}) {
     const disturbed_times w{*conditions_of(name), shape_of(8)};
     for (std::uint32_t mb = 0; mb < 50; ++mb) {
       const auto at = [&](task_kind kind) {
-        return w.compute_ms(step_id{0}, stage_id{0}, 2, of(kind, mb), 5, 5);
+        return w.compute_ms(step_id{0}, stage_id{0}, {0, 2}, of(kind, mb), 5, 5);
       };
       const auto fused =
-          w.fused_ms(step_id{0}, stage_id{0}, 2, of(task_kind::backward_weight, mb), 5, 5, 5);
+          w.fused_ms(step_id{0}, stage_id{0}, {0, 2}, of(task_kind::backward_weight, mb), 5, 5, 5);
       CHECK(fused == Approx(at(task_kind::backward) + at(task_kind::weight)));
-      CHECK(w.link_ms(step_id{0}, virtual_stage_id{0}, of(task_kind::backward_weight, mb), 1) ==
-            w.link_ms(step_id{0}, virtual_stage_id{0}, of(task_kind::backward, mb), 1));
+      CHECK(w.link_ms(step_id{0}, virtual_stage_id{0}, rank_id{0},
+                      of(task_kind::backward_weight, mb), 1) ==
+            w.link_ms(step_id{0}, virtual_stage_id{0}, rank_id{0}, of(task_kind::backward, mb), 1));
     }
   }
 }

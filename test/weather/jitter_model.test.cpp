@@ -41,7 +41,7 @@ double extra(const jitter_model& f, const task& what, double expected_ms = 1,
 }
 
 double link_extra(const jitter_model& f, const task& what) {
-  return f.link_extra_ms(step_id{0}, virtual_stage_id{1}, what);
+  return f.link_extra_ms(step_id{0}, virtual_stage_id{1}, rank_id{0}, what);
 }
 
 }  // namespace
@@ -217,7 +217,8 @@ TEST_CASE("every word of a link's key changes its delay") {
     for (std::uint64_t step = 0; step < 3; ++step)
       for (std::uint32_t to = 0; to < 3; ++to)
         for (std::uint32_t mb = 0; mb < 3; ++mb) {
-          const auto x = f.link_extra_ms(step_id{step}, virtual_stage_id{to}, of(kind, mb));
+          const auto x =
+              f.link_extra_ms(step_id{step}, virtual_stage_id{to}, rank_id{0}, of(kind, mb));
           CHECK(seen.insert(x).second);
         }
 }
@@ -232,7 +233,8 @@ TEST_CASE("a link and a task with the same numbers have independent draws") {
   for (std::uint32_t mb = 0; mb < 10'000; ++mb) {
     const auto task_part = extra(f, of(task_kind::forward, mb));
     const auto link_part =
-        f.link_extra_ms(step_id{0}, virtual_stage_id{0}, of(task_kind::forward, mb)) - 1;
+        f.link_extra_ms(step_id{0}, virtual_stage_id{0}, rank_id{0}, of(task_kind::forward, mb)) -
+        1;
     together += task_part * link_part;
   }
   CHECK(together / 10'000 == Approx(0).margin(0.005));

@@ -56,6 +56,11 @@ std::string workload_table(const page_data& x, std::size_t workload, std::size_t
                  "blocked", "other idle", "slots"}};
   const bool has_gaps = x.engine() == engine_kind::wall_clock;
   if (has_gaps) t.head("launch gap ms");
+  bool has_ranks = false;
+  for (std::size_t r = 0; r < e.runs.size(); ++r)
+    has_ranks = has_ranks || x.at(workload, weather, r).aggregate.has_rank_waits();
+  if (has_ranks)
+    for (const auto* head : {"for ranks", "gathering", "deferred", "deferrals"}) t.head(head);
   if (has_bytes)
     for (const auto* head : {"act. GiB", "held GiB"}) t.head(head);
   for (std::size_t r = 0; r < e.runs.size(); ++r) {
@@ -72,6 +77,11 @@ std::string workload_table(const page_data& x, std::size_t workload, std::size_t
     t.cell(percent(m.aggregate.idle - m.aggregate.blocked));
     t.cell(std::to_string(m.aggregate.slots_peak));
     if (has_gaps) t.cell(time_text(m.launch_gap_ms));
+    if (has_ranks) {
+      for (const auto share : {m.aggregate.ranks, m.aggregate.gathering, m.aggregate.deferred})
+        t.cell(percent(share));
+      t.cell(percent(m.aggregate.deferral_share()));
+    }
     if (!has_bytes) continue;
     t.cell(
         fmt::format("{:.1f}", static_cast<double>(m.aggregate.activation_bytes_peak) / gibibyte));

@@ -262,7 +262,8 @@ std::string_view meaning(idle_cause s) {
       return "No task could be launched: an output gradient of the next stage was missing.";
     case idle_cause::memory: return "A task was ready, but no memory slot was free for it.";
     case idle_cause::ranks_behind:
-      return "This rank had finished; another tensor-parallel rank of its stage had not.";
+      return "Another tensor-parallel rank of the stage had not finished the task, or an input had "
+             "not arrived on it.";
     case idle_cause::launch_gap:
       return "A task was ready, but the rank had not begun it: decision, message, wake-up.";
     case idle_cause::head:
@@ -274,6 +275,9 @@ std::string_view meaning(idle_cause s) {
     case idle_cause::between_steps:
       return "From the end of a step to the begin of the next, equal on every rank: gradient "
              "exchange, optimizer, the job's barrier.";
+    case idle_cause::agreement:
+      return "The ranks of the stage exchanged the tasks that they had picked, or had picked "
+             "different ones.";
   }
   return "";
 }

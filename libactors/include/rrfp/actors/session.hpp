@@ -79,6 +79,11 @@ struct stage_summary {
   double busy_ms = 0;        ///< in tasks, injected delays included
   double blocked_ms = 0;     ///< waiting for sends to be received (blocking_messages)
   double launch_gap_ms = 0;  ///< idle with a ready task: the runtime's own time
+  /// Waits of wait_cause::ranks, and of ranks that had ended a task for those that had not.
+  double ranks_ms = 0;
+  double gathering_ms = 0;  ///< of wait_cause::gathering
+  double deferred_ms = 0;   ///< of wait_cause::deferred
+  agreement_counts agreement;
 };
 
 struct run_summary {
@@ -135,11 +140,14 @@ struct run_result {
 /// Injected delays, in milliseconds. Empty: none. Called concurrently.
 struct injected_delays {
   std::function<double(step_id, stage_id, rank_id, const task&)> compute;
-  /// Delay of the message that carries the input of the task (F or B) to the virtual stage.
-  std::function<double(step_id, virtual_stage_id, const task&)> link;
+  /// Delay of the message that carries the input of the task (F or B) to a rank of the virtual
+  /// stage.
+  std::function<double(step_id, virtual_stage_id, rank_id, const task&)> link;
   /// Whether an attempt (from 0) to send that message is lost or duplicated; empty: neither. A lost
   /// message is sent again after resend_ms. Within one process only.
-  std::function<attempt_fate(step_id, virtual_stage_id, const task&, std::uint32_t attempt)> fate;
+  std::function<attempt_fate(step_id, virtual_stage_id, rank_id, const task&,
+                             std::uint32_t attempt)>
+      fate;
   double resend_ms = 20;
 };
 
@@ -149,6 +157,7 @@ struct emulated_device {
   std::function<double(step_id, stage_id, rank_id, const task&)> task_ms;
   std::int64_t activation_bytes = 1;  ///< of a message between stages
   std::int64_t tokens = 0;            ///< of a microbatch
+  double gather_ms = 0;               ///< of an all-gather of picks
 };
 
 /// Devices with memory of their own, for the ranks of this machine.
@@ -182,6 +191,8 @@ struct session_setup {
   std::chrono::microseconds spin{0};
   /// Memory limits, by stage.
   std::vector<memory_limit> limits;
+  /// How the ranks of a stage agree on a task.
+  rank_agreement agreement = rank_agreement::arrivals;
   /// Bytes of a microbatch's slot; empty: not counted.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 

@@ -47,6 +47,13 @@ struct outcome {
   /// was not yet received.
   double idle = 0;
   double blocked = 0;
+  /// Tensor-parallel ranks, parts of `idle`: waiting for another rank's input or for its end of a
+  /// task; exchanging picks; with a task that was ready on every rank while the picks differed.
+  double ranks = 0;
+  double gathering = 0;
+  double deferred = 0;
+  /// Sums over all stages and steps.
+  agreement_counts agreement;
   /// Wall clock: time per mean step in which a device was free and its stage waited for nothing, on
   /// the stage with the most: the runtime's own overhead.
   double launch_gap_ms = 0;
@@ -63,6 +70,10 @@ struct outcome {
 struct stage_time {
   double busy_ms = 0;
   double blocked_ms = 0;
+  double ranks_ms = 0;
+  double gathering_ms = 0;
+  double deferred_ms = 0;
+  agreement_counts agreement;
   memory_use memory;
 };
 
@@ -79,8 +90,7 @@ class outcome_sum {
   std::shared_ptr<const workload::pipeline_cost> model_;
   double devices_;
   outcome made_;
-  double busy_ms_ = 0;
-  double blocked_ms_ = 0;
+  stage_time all_;
 };
 
 /// Runs cells. Thread-safe.

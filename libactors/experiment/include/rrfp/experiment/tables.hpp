@@ -16,8 +16,22 @@ struct summary {
   double speed_up = 1;
   double idle = 0;
   double blocked = 0;
+  double ranks = 0;
+  double gathering = 0;
+  double deferred = 0;
+  /// Sums over the seeds.
+  agreement_counts agreement;
   /// Wall clock: the runtime's own overhead.
   double launch_gap_ms = 0;
+
+  /// Whether ranks of a stage ever waited for each other.
+  bool has_rank_waits() const { return ranks > 0 || agreement.gathers > 0; }
+  /// Of the gatherings of picks, the share in which they differed.
+  double deferral_share() const {
+    return agreement.gathers == 0
+               ? 0
+               : static_cast<double>(agreement.deferrals) / static_cast<double>(agreement.gathers);
+  }
   /// Maximum over the seeds.
   std::uint32_t slots_peak = 0;
   std::uint64_t activation_bytes_peak = 0;
@@ -46,6 +60,11 @@ inline constexpr std::size_t spread_steps = 20;
 /// The mean step of each run split into tasks, waiting and launches per device; for outcomes of the
 /// wall clock.
 std::string breakdown_table(const experiment& e, const std::vector<outcome>& outcomes);
+
+/// What the tensor-parallel ranks of a stage waited for each other, in milliseconds of the mean
+/// step of a device: for inputs and ends of tasks of other ranks, for the exchange of picks, and
+/// because picks differed while a task was ready on every rank. Empty if they never waited.
+std::string ranks_table(const experiment& e, const std::vector<outcome>& outcomes);
 
 /// One row per workload: the paper's speed-ups beside ours; empty if no workload has any.
 std::string paper_table(const experiment& e, const std::vector<outcome>& outcomes);

@@ -17,7 +17,6 @@
 namespace rrfp::metrics {
 
 inline constexpr std::size_t choices = 4;
-inline constexpr std::size_t wait_causes = 4;
 
 /// Written by the stage supervisor.
 struct stage_counters {

@@ -64,7 +64,7 @@ struct dispatch_options {
   std::optional<std::uint32_t> slots;
   /// Maximum bytes that all microbatches together may hold on a stage; 0: no limit.
   std::uint64_t slot_bytes = 0;
-  /// Maximum number of forwards by which a stage may be ahead of its backwards; 0: no limit.
+  /// As memory_limit::run_ahead.
   std::uint32_t run_ahead = 0;
   slot_unit_kind slot_unit = slot_unit_kind::microbatch;
   /// As stage_config::window.
@@ -75,6 +75,9 @@ struct dispatch_options {
   /// costs much.
   std::optional<std::uint32_t> weight_pieces;
   admission admit = admission::loaded;
+  rank_agreement agreement = rank_agreement::arrivals;
+  /// Time of one gathering of picks.
+  double agreement_ms = 0.16;
 };
 
 /// Decoder families, named as in Hugging Face transformers.

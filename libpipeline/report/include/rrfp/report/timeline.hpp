@@ -9,7 +9,8 @@
 ///                  stage (in the order of the model, so with chunks it may be any stage)
 ///   gradient       the same for an output gradient of the next stage
 ///   memory         a task was ready, but no slot was free for it
-///   ranks behind   this rank had finished, another rank of its stage had not
+///   ranks behind   another rank of the stage was later: it had not finished the task, or an input
+///                  had not arrived on it
 ///   launch gap     a task was ready, but the rank had not begun it: from the end of the previous
 ///                  task, or from the decision if nothing was ready, to the begin of the task.
 ///                  Also all time for which the recorder gave no other cause
@@ -17,6 +18,8 @@
 ///   tail           from the end of the rank's last task to the end of the step (drain)
 ///   between steps  from the end of a step to the begin of the next, equal on every rank: gradient
 ///                  exchange, optimizer, the job's barrier
+///   agreement      the ranks of the stage exchanged their picks, or had picked different tasks
+///                  (rank_agreement::candidates)
 ///
 /// In in-order mode, a wait for the next task of the sequence counts as a wait for the input of
 /// that task, and also in `other_ready` if another task was ready. A collective inside a task,
@@ -40,12 +43,13 @@ enum class idle_cause : std::uint8_t {
   head,
   tail,
   between_steps,
+  agreement,
 };
 
-inline constexpr std::size_t idle_causes = 8;
+inline constexpr std::size_t idle_causes = 9;
 
 /// "activation", "gradient", "memory", "ranks behind", "launch gap", "head", "tail", "between
-/// steps".
+/// steps", "agreement".
 std::string_view name(idle_cause s);
 
 /// An interval in which a rank was idle; intervals do not overlap.
@@ -53,7 +57,8 @@ struct gap {
   idle_cause why = idle_cause::launch_gap;
   nanoseconds begin = 0;
   nanoseconds end = 0;
-  /// The task that was waited for, if recorded (activation, gradient, memory).
+  /// The task that was waited for, if recorded (activation, gradient, memory, ranks behind,
+  /// agreement).
   std::optional<task> head = std::nullopt;
   /// Another task was ready, but in-order mode followed its sequence.
   bool other_ready = false;

@@ -41,6 +41,11 @@ struct traced_task {
   std::int64_t bytes = 0;
 };
 
+/// Whether such a wait ends when an input arrives.
+inline bool ends_with_an_arrival(wait_cause c) {
+  return c == wait_cause::input || c == wait_cause::in_order || c == wait_cause::ranks;
+}
+
 /// An interval in which a stage had nothing to launch.
 struct traced_wait {
   replica_id replica;

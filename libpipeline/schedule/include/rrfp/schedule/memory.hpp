@@ -16,6 +16,17 @@
 /// so that microbatch still holds what it has taken, and the younger ones together never hold more
 /// than limit - chunks. The oldest microbatch of the job, when all older ones have finished, thus
 /// finds room for every chunk. This holds for any limit >= chunks.
+///
+/// The paper's back-pressure (arXiv 2605.18750, appendix C.2) counts D = forwards - backwards that
+/// a stage has run in the step, and nothing for a pending W. While D >= run_ahead, a stage with one
+/// chunk runs no F, and of a stage with several only the oldest unfinished microbatch runs its next
+/// F or B; W may run. So D <= run_ahead, or run_ahead + chunks. It cannot deadlock either. Several
+/// chunks: all microbatches before the oldest unfinished one of the job have finished everywhere,
+/// so it is the oldest on every stage, and its next task runs. One chunk: B runs wherever it is
+/// ready, so if nothing runs, all stages have run the same backwards, the last stage no more
+/// forwards than those, and the last stage with an F to run is below its limit. Another limit would
+/// break this: a slot kept free for an older microbatch is lost if an earlier stage holds that one
+/// back.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +44,7 @@ struct memory_limit {
   /// Maximum sum of slot_bytes over the microbatches that hold a slot. A microbatch that exceeds
   /// the limit on its own still runs, alone.
   std::uint64_t bytes = 0;
-  /// The paper's back-pressure: once forwards done - backwards done >= run_ahead, only the oldest
-  /// unfinished microbatch may run further forwards. Pending W do not count.
+  /// The paper's back-pressure, which goes without any other limit, see below.
   std::uint32_t run_ahead = 0;
   /// Maximum number of activations: (microbatch, chunk) pairs between F and fold. At least the
   /// number of chunks; not together with slots or bytes.

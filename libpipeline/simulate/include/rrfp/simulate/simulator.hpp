@@ -34,6 +34,14 @@ class cost_model {
   /// reaches virtual stage `to`. Never called for two virtual stages of the same stage: their
   /// transfers take no time.
   virtual nanoseconds link(step_id step, virtual_stage_id to, const task& t) const = 0;
+  /// The same for one of the ranks of a stage, if a plan has several.
+  virtual nanoseconds compute_of_rank(step_id step, stage_id stage, rank_id, const task& t) const {
+    return compute(step, stage, t);
+  }
+  virtual nanoseconds link_of_rank(step_id step, virtual_stage_id to, rank_id,
+                                   const task& t) const {
+    return link(step, to, t);
+  }
   /// Whether every duration that the plan needs is known; run() checks this before it starts.
   virtual status covers(const plan&) const { return success(); }
 };
@@ -70,9 +78,14 @@ struct plan {
   transport messages = transport::asynchronous;
   /// Time that each launch adds to its task.
   nanoseconds launch_cost = 0;
+  /// Ranks of a stage, each with times and arrivals of its own; 1: a stage is one device.
+  std::uint32_t ranks = 1;
+  rank_agreement agreement = rank_agreement::arrivals;
+  /// Time in which the ranks exchange their picks once (rank_agreement::candidates).
+  nanoseconds gather_cost = 0;
 };
 
-/// One executed task.
+/// One executed task: from its begin on the first rank to its end on the last.
 struct task_span {
   step_id step;
   stage_id stage;
@@ -105,13 +118,18 @@ class observer {
   virtual void on_idle(const idle_span&) {}
 };
 
+/// Of a stage with several ranks, `busy`, `behind` and `blocked` are means over them.
 struct stage_report {
   nanoseconds busy = 0;
-  /// Idle time between the stage's first and last task of each step.
+  /// From the end of a task on one rank to its end on the last.
+  nanoseconds behind = 0;
+  /// Idle time between the stage's first and last task of each step, and before the first one what
+  /// the ranks waited for each other.
   nanoseconds idle = 0;
   /// `idle` by cause; index: wait_cause.
-  nanoseconds idle_by_cause[4] = {};
-  /// Time before the first and after the last task of each step.
+  nanoseconds idle_by_cause[wait_causes] = {};
+  agreement_counts agreement;  ///< sums over all steps
+  /// Other time before the first and after the last task of each step.
   nanoseconds head = 0;
   nanoseconds tail = 0;
   /// Blocking transport: time during which the result of a finished task was not yet received. Not
@@ -143,8 +161,9 @@ struct report {
 /// left (an infeasible sequence), the error names each stage and what it waits for.
 result<report> run(const plan& p, const cost_model& costs, observer* watcher = nullptr);
 
-/// Whether the strategy can run any step of the plan to its end: in ready mode always, in order if
-/// the schedule fits into the slots and nothing else is limited.
+/// Whether the strategy can run any step of the plan to its end. In ready mode always, and in order
+/// if the schedule fits into the slots and bytes are not limited; but back-pressure and agreement
+/// by candidates go with neither order nor window.
 bool keeps_limits(const plan& p, const strategy& way);
 
 /// The order in which each stage runs its tasks in one step with these costs, which should be free

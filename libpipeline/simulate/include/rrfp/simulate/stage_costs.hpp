@@ -43,7 +43,7 @@ struct stage_costs_options {
   double gradient_ms = 0;
   /// Replaces the durations and counts bytes; null: every microbatch has the durations above.
   std::shared_ptr<const microbatch_costs> by_microbatch;
-  /// Number of tensor-parallel ranks of a stage: the slowest one ends a task.
+  /// Number of tensor-parallel ranks of a stage; jitter.ranks says how their delays differ.
   std::uint32_t ranks = 1;
   weather::conditions jitter;
   /// Extra delays, made for the same shape; null: none.
@@ -64,13 +64,20 @@ class stage_costs final : public cost_model {
   /// The error names the value that is out of range, or the wrong number of entries.
   static result<stage_costs> make(const pipeline_shape& shape, stage_costs_options options);
 
+  /// On the slowest rank.
   nanoseconds compute(step_id step, stage_id stage, const task& t) const override;
+  /// To rank 0.
   nanoseconds link(step_id step, virtual_stage_id to, const task& t) const override;
+  nanoseconds compute_of_rank(step_id step, stage_id stage, rank_id rank,
+                              const task& t) const override;
+  nanoseconds link_of_rank(step_id step, virtual_stage_id to, rank_id rank,
+                           const task& t) const override;
 
   /// The time of the attempt of a message that arrives, and what happens to the other attempts.
-  /// link() is the sum.
-  nanoseconds travel(step_id step, virtual_stage_id to, const task& t) const;
-  weather::message_delivery delivery_of(step_id step, virtual_stage_id to, const task& t) const;
+  /// link_of_rank() is the sum.
+  nanoseconds travel(step_id step, virtual_stage_id to, rank_id rank, const task& t) const;
+  weather::message_delivery delivery_of(step_id step, virtual_stage_id to, rank_id rank,
+                                        const task& t) const;
 
   bool has_bytes() const { return options_.by_microbatch != nullptr; }
   /// Only if has_bytes().
@@ -106,12 +113,18 @@ class stage_costs final : public cost_model {
   /// Undisturbed; `t.kind` is F, B or W.
   double own_ms(step_id step, stage_id stage, const task& loaded) const;
   double own_link_ms(step_id step, virtual_stage_id to, const task& loaded) const;
-  double shape_ms(step_id step, virtual_stage_id to, const task& loaded) const;
-  nanoseconds arrival(step_id step, virtual_stage_id to, const task& loaded, double sent_ms) const;
+  double shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& loaded) const;
+  nanoseconds compute_of(step_id step, stage_id stage, weather::rank_range ranks,
+                         const task& admitted) const;
+  nanoseconds arrival(step_id step, virtual_stage_id to, rank_id rank, const task& loaded,
+                      double sent_ms) const;
+  /// Rank 0 if the ranks have one delay.
+  rank_id drawn_rank(rank_id rank) const;
   double average_ms(const step_view* view, stage_id stage, const task& loaded) const;
   double closed_form_ms(stage_id stage, const task& loaded) const;
   /// With jitter, without delays.
-  double disturbed_ms(step_id step, stage_id stage, const task& loaded, double average) const;
+  double disturbed_ms(step_id step, stage_id stage, weather::rank_range ranks, const task& loaded,
+                      double average) const;
   task as_loaded(step_id step, task t) const;
 
   pipeline_shape shape_;

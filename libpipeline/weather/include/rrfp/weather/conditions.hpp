@@ -2,7 +2,8 @@
 /// that are slower than the rest. Every disturbance is keyed like the jitter: a task or message
 /// gets the same one whatever the order of execution and however backward is split.
 ///
-/// The paper measured over 300 identical runs (PAPER.md, setup), in multiples of the median:
+/// "measured": the largest spreads that the paper found for single events over 300 identical runs
+/// (arXiv 2605.18750, figure 2), in multiples of the median:
 ///
 ///   compute         p95 - p5 = 0.73    p75 - p25 = 0.35
 ///   communication   p95 - p5 = 58.74   p75 - p25 = 50.80
@@ -43,6 +44,14 @@ enum class link_spread : std::uint8_t { none, lognormal, stalls };
 
 std::string_view name(link_spread s);
 
+/// How the delays of the tensor-parallel ranks of a stage differ. together: the slowest rank ends a
+/// task for all, because their collectives make them meet inside it, and their messages have one
+/// delay. apart: each rank ends its task by itself, and each of their messages has a delay of its
+/// own, so inputs arrive on the ranks at different times.
+enum class rank_delays : std::uint8_t { together, apart };
+
+std::string_view name(rank_delays d);
+
 struct conditions : jitter_options {
   link_spread spread = link_spread::none;
   double spread_sigma = measured_link_sigma;
@@ -70,6 +79,14 @@ struct conditions : jitter_options {
   double resend_ms = 20;
   /// Probability that a message that arrives is delivered twice.
   double double_probability = 0;
+
+  rank_delays ranks = rank_delays::together;
+};
+
+/// Ranks of a stage, of which the slowest counts.
+struct rank_range {
+  std::uint32_t first = 0;
+  std::uint32_t count = 1;
 };
 
 /// Losses and duplication of one message.
@@ -93,38 +110,43 @@ bool disturbs_tasks(const conditions& c);
 bool disturbs_messages(const conditions& c);
 
 /// Task and message times under given conditions. Thread-safe. The conditions must satisfy
-/// validate(). Times are in milliseconds. `ranks` is the number of tensor-parallel ranks of the
-/// stage, and the slowest rank ends the task.
+/// validate(). Times are in milliseconds. A stage has `ranks` tensor-parallel ranks; a message goes
+/// to `rank`. What is together has the delays of rank 0.
 class disturbed_times {
  public:
-  disturbed_times(const conditions& c, const pipeline_shape& shape)
-      : conditions_(c), jitter_(c), shape_(shape) {}
+  disturbed_times(const conditions& c, const pipeline_shape& shape, std::uint32_t ranks = 1)
+      : conditions_(c), jitter_(c), shape_(shape), ranks_(ranks) {}
 
   /// Duration of a task with undisturbed duration `own_ms`. `average_ms`: the e of the paper's
   /// formula.
-  double compute_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t, double own_ms,
+  double compute_ms(step_id step, stage_id stage, rank_range ranks, const task& t, double own_ms,
                     double average_ms) const;
   /// The same for a BW with two parts.
-  double fused_ms(step_id step, stage_id stage, std::uint32_t ranks, const task& t,
-                  double backward_ms, double weight_ms, double average_ms) const;
+  double fused_ms(step_id step, stage_id stage, rank_range ranks, const task& t, double backward_ms,
+                  double weight_ms, double average_ms) const;
   /// Time of the message that carries the input of `t` to virtual stage `to`, including lost
   /// attempts.
-  double link_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
+  double link_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
+                 double own_ms) const;
   /// The same for the successful attempt only.
-  double travel_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
+  double travel_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
+                   double own_ms) const;
   /// Time of a small message before it, which tells its shape; it is spread independently.
-  double shape_ms(step_id step, virtual_stage_id to, const task& t, double own_ms) const;
-  message_delivery delivery_of(step_id step, virtual_stage_id to, const task& t) const;
+  double shape_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t,
+                  double own_ms) const;
+  message_delivery delivery_of(step_id step, virtual_stage_id to, rank_id rank,
+                               const task& t) const;
 
  private:
-  double place_ms(step_id step, stage_id stage, const task& t, double ms) const;
+  double place_ms(step_id step, stage_id stage, rank_range ranks, const task& t, double ms) const;
   bool is_slow_link(virtual_stage_id to, const task& t) const;
-  double spread_ms(salt purpose, step_id step, virtual_stage_id to, const task& t,
+  double spread_ms(salt purpose, step_id step, virtual_stage_id to, rank_id rank, const task& t,
                    double own_ms) const;
 
   conditions conditions_;
   jitter_model jitter_;
   pipeline_shape shape_;
+  std::uint32_t ranks_;
 };
 
 }  // namespace rrfp::weather

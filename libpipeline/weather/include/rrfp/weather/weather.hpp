@@ -27,9 +27,9 @@ class jitter_model {
                         double backward_ms, double weight_ms, double average_ms) const;
 
   /// Extra time, >= 0, of the message that carries the input of `t` (F: activation, B or BW:
-  /// gradient) to `to`. Messages on one link are independent: a later one may overtake an earlier
-  /// one.
-  double link_extra_ms(step_id step, virtual_stage_id to, const task& t) const;
+  /// gradient) to a rank of `to`. Messages on one link are independent: a later one may overtake an
+  /// earlier one.
+  double link_extra_ms(step_id step, virtual_stage_id to, rank_id rank, const task& t) const;
 
  private:
   jitter_options options_;

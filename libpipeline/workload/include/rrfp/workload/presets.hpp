@@ -1,4 +1,4 @@
-/// The paper's workloads by name (listed in PAPER.md): a decoder, or a decoder with an encoder.
+/// The paper's workloads by name: a decoder, or a decoder with an encoder.
 /// arXiv 2605.18750 gives only the names, so the sizes are those of the public models with these
 /// names.
 ///

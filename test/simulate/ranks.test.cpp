@@ -1,0 +1,196 @@
+/// Stages of several tensor-parallel ranks: tasks and messages that take each rank its own time,
+/// and the two ways in which the ranks agree on a task.
+#include <rrfp/policies/registry.hpp>
+#include <rrfp/simulate/replay.hpp>
+
+#include "support.hpp"
+
+namespace rrfp::simulate {
+
+using namespace testing;
+
+namespace {
+
+/// Durations from functions of the rank, too.
+class costs_of_ranks final : public cost_model {
+ public:
+  std::function<nanoseconds(stage_id, rank_id, const task&)> task_time =
+      [](stage_id, rank_id, const task&) { return 2; };
+  std::function<nanoseconds(virtual_stage_id, rank_id, const task&)> link_time =
+      [](virtual_stage_id, rank_id, const task&) { return 1; };
+
+  nanoseconds compute(step_id, stage_id stage, const task& t) const override {
+    return task_time(stage, rank_id{0}, t);
+  }
+  nanoseconds link(step_id, virtual_stage_id to, const task& t) const override {
+    return link_time(to, rank_id{0}, t);
+  }
+  nanoseconds compute_of_rank(step_id, stage_id stage, rank_id r, const task& t) const override {
+    return task_time(stage, r, t);
+  }
+  nanoseconds link_of_rank(step_id, virtual_stage_id to, rank_id r, const task& t) const override {
+    return link_time(to, r, t);
+  }
+};
+
+plan plan_of(std::string_view name, const pipeline_shape& shape, std::uint32_t ranks) {
+  const auto set = policies::registry().make(name, shape);
+  REQUIRE(set.ok());
+  plan p;
+  p.shape = shape;
+  const bool fixed = (*set)->sequences() != nullptr;
+  p.strategies = {{[set = *set](stage_id s) { return set->make(s); },
+                   fixed ? dispatch_mode::in_order : dispatch_mode::ready}};
+  p.ranks = ranks;
+  return p;
+}
+
+nanoseconds idle_for(const stage_report& s, wait_cause c) {
+  return s.idle_by_cause[static_cast<std::size_t>(c)];
+}
+
+/// Log-normal tasks and exponential messages, by rank.
+stage_costs ranks_apart(const pipeline_shape& shape, std::uint32_t ranks, std::uint64_t seed) {
+  stage_costs_options options;
+  options.ranks = ranks;
+  options.jitter.seed = seed;
+  options.jitter.compute = weather::compute_jitter::lognormal;
+  options.jitter.compute_sigma = 0.3;
+  options.jitter.link = weather::link_jitter::exponential;
+  options.jitter.link_mean_ms = 1;
+  options.jitter.ranks = weather::rank_delays::apart;
+  return *stage_costs::make(shape, options);
+}
+
+}  // namespace
+
+TEST_CASE("a stage waits for the slowest rank of its task and for the last of its inputs") {
+  costs_of_ranks costs;
+  costs.task_time = [](stage_id, rank_id r, const task&) { return r == rank_id{0} ? 2 : 5; };
+  costs.link_time = [](virtual_stage_id, rank_id r, const task&) {
+    return r == rank_id{0} ? 4 : 3;
+  };
+  const auto ran = run_well(plan_of("bf", linear(2, 1), 2), costs);
+  // F on stage 0 ends at 2 and 5; its output arrives at 6 and 8, so F on stage 1 begins at 8.
+  CHECK(ran.makespan == 5 + 3 + 5 + 5 + 3 + 5);
+  CHECK(ran.stages[0].busy == 7);
+  CHECK(ran.stages[0].behind == 3);
+  CHECK(idle_for(ran.stages[0], wait_cause::ranks) == 2);
+  CHECK(idle_for(ran.stages[1], wait_cause::ranks) == 2);
+  CHECK(ran.stages[1].head == 6);
+  for (const auto& s : ran.stages)
+    CHECK(s.busy + s.behind + s.idle + s.head + s.tail == ran.makespan);
+}
+
+TEST_CASE("ranks with equal times run like a stage of one device, in every mode") {
+  for (const auto* policy : {"bf", "bfw", "bfw_plus", "one_f_one_b", "zb_h1"})
+    for (const auto messages : {transport::asynchronous, transport::blocking}) {
+      const auto shape = linear(4, 8);
+      auto one = plan_of(policy, shape, 1);
+      if (messages == transport::blocking && one.strategies.front().mode == dispatch_mode::ready)
+        continue;
+      one.messages = messages;
+      auto four = one;
+      four.ranks = 4;
+      const auto costs = jittered_costs(shape, 3);
+      transcript_recorder of_one{4}, of_four{4};
+      const auto a = run_well(one, costs, &of_one);
+      const auto b = run_well(four, costs, &of_four);
+      INFO(policy);
+      CHECK(a.makespan == b.makespan);
+      CHECK(a.lower_bound == b.lower_bound);
+      CHECK(a.bubble_fraction == Approx(b.bubble_fraction));
+      for (std::uint32_t s = 0; s < 4; ++s) {
+        CHECK(a.stages[s].order == b.stages[s].order);
+        CHECK(a.stages[s].busy == b.stages[s].busy);
+        CHECK(a.stages[s].blocked == b.stages[s].blocked);
+        CHECK(b.stages[s].behind == 0);
+        CHECK(idle_for(b.stages[s], wait_cause::ranks) == 0);
+      }
+    }
+}
+
+TEST_CASE("ranks apart take longer than together, and every nanosecond has its cause") {
+  const auto shape = linear(4, 16);
+  for (const auto agreement : {rank_agreement::arrivals, rank_agreement::candidates}) {
+    auto p = plan_of("bfw", shape, 4);
+    p.agreement = agreement;
+    p.gather_cost = 10'000;
+    p.steps = 3;
+    const auto apart = run_well(p, ranks_apart(shape, 4, 1));
+    auto one = p;
+    one.ranks = 1;
+    CHECK(apart.makespan > run_well(one, ranks_apart(shape, 1, 1)).makespan);
+    for (const auto& s : apart.stages) {
+      CHECK(s.behind > 0);
+      CHECK(std::abs(s.busy + s.behind + s.idle + s.head + s.tail - apart.makespan) <= 8);
+      CHECK((s.agreement.gathers > 0) == (agreement == rank_agreement::candidates));
+    }
+  }
+}
+
+TEST_CASE("a gathering of picks costs its time before every task") {
+  auto p = plan_of("bf", linear(2, 3), 2);
+  p.agreement = rank_agreement::candidates;
+  costs_of_ranks costs;
+  costs.link_time = [](virtual_stage_id, rank_id, const task&) { return 0; };
+  const auto free = run_well(p, costs);
+  p.gather_cost = 3;
+  const auto ran = run_well(p, costs);
+  const auto sum = [](const report& r, auto of) {
+    nanoseconds all = 0;
+    for (const auto& s : r.stages) all += of(s);
+    return all;
+  };
+  for (const auto& s : ran.stages) {
+    CHECK(s.agreement == agreement_counts{6, 0});
+    CHECK(idle_for(s, wait_cause::gathering) == 6 * 3);
+  }
+  CHECK(sum(free, [](const auto& s) { return idle_for(s, wait_cause::gathering); }) == 0);
+  CHECK(free.makespan == 16);
+  CHECK(ran.makespan == 16 / 2 * 5);
+}
+
+TEST_CASE("picks that differ defer the stage, although a task is ready on every rank") {
+  // F1 reaches rank 0 of stage 1 late: rank 1 picks F1 after B0, rank 0 has nothing; F2 is on both.
+  auto p = plan_of("bf", linear(2, 3), 2);
+  p.agreement = rank_agreement::candidates;
+  costs_of_ranks costs;
+  costs.link_time = [](virtual_stage_id, rank_id r, const task& t) {
+    return t.kind == task_kind::forward && t.mb.value() == 1 && r == rank_id{0} ? 20 : 1;
+  };
+  const auto deferred = run_well(p, costs);
+  p.agreement = rank_agreement::arrivals;
+  const auto ours = run_well(p, costs);
+  CHECK(deferred.stages[1].agreement.deferrals > 0);
+  CHECK(idle_for(deferred.stages[1], wait_cause::deferred) > 0);
+  CHECK(idle_for(ours.stages[1], wait_cause::deferred) == 0);
+  CHECK(deferred.makespan > ours.makespan);
+  CHECK(text_of(ours.stages[1].order) == "F0 BW0 F2 BW2 F1 BW1");
+  CHECK(text_of(deferred.stages[1].order) == "F0 BW0 F1 BW1 F2 BW2");
+}
+
+TEST_CASE("a run by candidates can be replayed from its transcript") {
+  const auto shape = linear(3, 8);
+  auto p = plan_of("bfw", shape, 3);
+  p.agreement = rank_agreement::candidates;
+  p.gather_cost = 50'000;
+  transcript_recorder lines{3};
+  const auto ran = run_well(p, ranks_apart(shape, 3, 7), &lines);
+  std::uint64_t deferrals = 0;
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    deferrals += ran.stages[s].agreement.deferrals;
+    stage_config config;
+    config.shape = shape;
+    config.stage = stage_id{s};
+    config.ranks = 3;
+    config.agreement = rank_agreement::candidates;
+    config.weight_pieces = 0;
+    const auto replayed =
+        replay(config, p.strategies.front().make_policy(stage_id{s}), lines.lines(stage_id{s}));
+    CHECK((replayed ? "" : replayed.message()) == "");
+  }
+  CHECK(deferrals > 0);
+}
+
+}  // namespace rrfp::simulate
