@@ -35,7 +35,7 @@ TEST_CASE("user-defined weather delays tasks and messages and changes no bit") {
     ++asked;
     return stage == stage_id{1} ? 2.0 : 0.0;
   };
-  options.weather->link = [](step_id, virtual_stage_id, const task& t) {
+  options.weather->link = [](step_id, virtual_stage_id, rank_id, const task& t) {
     return t.mb.value() * 0.5;
   };
   CHECK(losses_of(options) == calm);
