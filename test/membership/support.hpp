@@ -35,7 +35,7 @@ using joined = result<std::unique_ptr<membership>>;
 /// Polls a condition that cannot be waited for.
 inline bool eventually(const std::function<bool()>& condition,
                        std::chrono::milliseconds limit = 10s) {
-  const auto until = clock::now() + limit * slowdown;
+  const auto until = clock::now() + limit * rrfp::test::slowdown;
   while (!condition()) {
     if (clock::now() > until) return false;
     std::this_thread::sleep_for(2ms);
