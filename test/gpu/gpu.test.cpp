@@ -310,7 +310,7 @@ TEST_CASE("with compare_calls, ranks that call NCCL for different tasks get an e
         return group->all_reduce(tp_coord::reduction::sum, t.mutable_data_ptr(), 4,
                                  tp_coord::element::float32);
       };
-      REQUIRE(reduce());
+      if (const auto done = reduce(); !done) throw std::runtime_error(done.message());
       group->begin(
           {step_id{1}, launch_seq{2}, {task_kind::forward, microbatch_id{r}, chunk_id{0}}});
       message = reduce().message();
