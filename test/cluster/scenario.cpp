@@ -56,7 +56,9 @@ void draw_dispatch(scenario& c, random_source& random) {
     for (std::uint32_t mb = 0; mb < c.shape.microbatches; ++mb)
       c.slot_bytes.push_back(static_cast<std::uint64_t>(random.between(20, 200)));
   }
-  if (limit == 5) c.limit.run_ahead = static_cast<std::uint32_t>(random.between(1, 6));
+  // The paper's back-pressure goes without other limits of F.
+  if (limit == 5 && c.window == 0 && !c.forwards_in_order)
+    c.limit.run_ahead = static_cast<std::uint32_t>(random.between(1, 6));
 }
 
 /// A launcher starts all nodes on its own machine, so nothing between them breaks.

@@ -126,7 +126,7 @@ TEST_CASE("times are in modelled units, whatever the scale") {
   CHECK(o.mean_ms() < 3 * calm);
 }
 
-TEST_CASE("blocking, lost and duplicate messages are refused on several nodes") {
+TEST_CASE("lost and duplicate messages are refused on several nodes") {
   const auto refusal = [](cell c) {
     emulate(c);
     auto setup = actors::make_setup_without_model(c.job, policies::registry());
@@ -136,10 +136,6 @@ TEST_CASE("blocking, lost and duplicate messages are refused on several nodes") 
     return opened.message();
   };
   auto c = plain_cell();
-  block(c);
-  CHECK(refusal(c) ==
-        "dispatch.messages: expected \"asynchronous\" on several nodes, got \"blocking\"");
-  c = plain_cell();
   c.job.jitter.loss_probability = 0.1;
   CHECK(refusal(c) ==
         "jitter.loss_probability, jitter.double_probability: expected 0 on several nodes");
