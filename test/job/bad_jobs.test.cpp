@@ -329,6 +329,14 @@ TEST_CASE("A cut that does not fit the layers and parts is refused") {
         "x.toml:3: pipeline.cuts: \"cost\" expects at most as many parts as layers, 6, got 9");
   CHECK(refusal("[cost]\nspeed = [1, 2, 3]\n", {"pipeline.stages=2"}) ==
         "x.toml:2: cost.speed: expected one value or 2 (one per stage), got 3");
+  // A program divides its own model.
+  const auto embedded = [](const std::string& text) { return refusal(text, {}, job::job_use::embed); };
+  CHECK(embedded("[pipeline]\ncuts = \"layers\"\n") ==
+        "x.toml:2: pipeline.cuts: expected \"auto\" for the modules of a program");
+  CHECK(embedded("[cost]\nforward_ms = [1, 2, 3, 4]\nbackward_ms = [1, 2, 3, 4]\n"
+                 "weight_ms = [1, 2, 3, 4]\n[pipeline]\nstages = 2\n") ==
+        "x.toml:2: cost.forward_ms: expected one value, or one per stage or virtual stage, for the "
+        "modules of a program, got 4");
   CHECK(refusal("[cost]\nspeed = 0\n") == "x.toml:2: cost.speed: expected a number > 0, got 0");
 }
 
