@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -64,11 +65,44 @@ std::string limit_text(const memory_limit& limit) {
   return text;
 }
 
+/// Whether the job says how long the tasks of each stage take, not one time for all.
+bool has_times(const job::job& j) {
+  const auto& c = j.cost;
+  return !c.preset.empty() ||
+         std::max({c.forward_ms.size(), c.backward_ms.size(), c.weight_ms.size()}) > 1;
+}
+
+/// The share of each stage in the time of a step's tasks: by [cost], or else by the estimated
+/// operations and the speed of the devices.
+std::vector<double> shares_of(const job::job& j, const pipeline_shape& shape,
+                              const std::vector<compute::chunk_estimate>& chunks) {
+  std::vector<double> times(shape.stages);
+  if (has_times(j)) {
+    const auto costs = plan::nominal_costs(j);
+    for (std::uint32_t s = 0; s < shape.stages; ++s)
+      for (std::uint32_t i = 0; i < shape.chunks * shape.microbatches; ++i)
+        for (const auto kind : {task_kind::forward, task_kind::backward_weight})
+          times[s] += milliseconds(
+              costs.compute(step_id{0}, stage_id{s},
+                            {kind, microbatch_id{i / shape.chunks}, chunk_id{i % shape.chunks}}));
+  } else {
+    for (const auto& c : chunks) {
+      const auto stage = shape.at(c.vs).stage;
+      times[stage.value()] +=
+          (c.forward_flops + c.backward_flops + c.weight_flops) / job::speed_of(j, stage);
+    }
+  }
+  const auto all = std::accumulate(times.begin(), times.end(), 0.0);
+  for (auto& ms : times) ms = all > 0 ? ms / all : 0;
+  return times;
+}
+
 void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
                   const std::vector<compute::chunk_estimate>& chunks,
                   const simulate::report& predicted) {
-  print("{:>5}  {:<10} {:>11} {:>11} {:>8} {:>10} {:>15}\n", "stage", "layers", "parameters",
-        "weights MiB", "MiB/slot", "peak slots", "activations MiB");
+  const auto shares = shares_of(j, dispatch.shape, chunks);
+  print("{:>5}  {:<10} {:>7} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "stage", "layers", "share",
+        "parameters", "weights MiB", "MiB/slot", "peak slots", "peak MiB");
   for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
     const stage_id stage{s};
     std::string layers;
@@ -83,9 +117,12 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
     const auto slot =
         static_cast<double>(compute::slot_bytes(chunks, dispatch.shape, stage)) / mebibyte;
     const auto& memory = predicted.stages[s].memory;
-    print("{:>5}  {:<10} {:>11} {:>11.1f} {:>8.2f} {:>10} {:>15.1f}\n", s, layers, parameters,
-          bytes / mebibyte, slot, memory.slots_peak, slot * memory.slots_peak);
+    print("{:>5}  {:<10} {:>5.1f} % {:>11} {:>11.1f} {:>8.2f} {:>10} {:>9.1f}\n", s, layers,
+          100 * shares[s], parameters, bytes / mebibyte, slot, memory.slots_peak,
+          slot * memory.slots_peak);
   }
+  print("share: of the time of a step's tasks, by {}\n",
+        has_times(j) ? "[cost]" : "estimated operations and cost.speed");
 }
 
 using duration = std::chrono::duration<double>;
@@ -127,8 +164,9 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   if (!expected) return end_with(expected.failure());
   const auto places = plan::node_places::make(j, nodes);
   if (!places) return end_with(places.failure());
-  const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
-                                        dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
+  const auto cut = job::layers_of_parts(j);
+  const auto sizes = compute::expected_layout(j.model, j.data);
+  const auto chunks = compute::estimate(j.model, sizes, cut, j.pipeline.tp, j.pipeline.recompute);
   constexpr std::uint64_t steps = 10;
   auto simulation = plan::simulation_of(*dispatch, steps);
   simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
@@ -139,9 +177,7 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   const auto checkpoints = describe_checkpoints(j, setup.checkpoint);
   if (!checkpoints) return end_with(checkpoints.failure());
   std::uint64_t parameters = 0;
-  for (const auto& chunk :
-       compute::estimate(j.model, compute::expected_layout(j.model, j.data), dispatch->shape))
-    parameters += chunk.parameters;
+  for (const auto& chunk : compute::estimate(j.model, sizes, cut)) parameters += chunk.parameters;
   print("{}: {} {}, lookahead {}, {}\n", j.name, name(j.dispatch.mode), dispatch->policies->name(),
         dispatch->lookahead, limit_text(dispatch->limits[0]));
   print("{} stages x {} chunks ({}), {} parameters\n", dispatch->shape.stages,

@@ -165,8 +165,9 @@ result<job_data> data_opener::open(const job::job& j) {
 
 status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) {
   if (j.dispatch.mode == dispatch_mode::ready || j.dispatch.slot_bytes == 0) return success();
-  const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
-                                        dispatch.shape, j.pipeline.tp, j.pipeline.recompute);
+  const auto chunks =
+      compute::estimate(j.model, compute::expected_layout(j.model, j.data), job::layers_of_parts(j),
+                        j.pipeline.tp, j.pipeline.recompute);
   const auto costs = plan::nominal_costs(j);
   auto simulation = plan::simulation_of(dispatch, costs, 1);
   if (j.device.kind != job::device_kind::emulated || !costs.has_bytes())
@@ -203,17 +204,18 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
     }
     setup.expected = times_by_size(setup.data, j, dispatch->shape);
   }
+  const auto cut = job::layers_of_parts(j);
   // If bytes are limited, count the bytes of each microbatch, not of the expected layout.
   if (data.training != nullptr && j.dispatch.slot_bytes != 0) {
-    setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape,
+    setup.slot_bytes = [model = j.model, pipeline = j.pipeline, shape = dispatch->shape, cut,
                         sized = setup.data](step_id step, stage_id s, microbatch_id mb) {
       const auto sizes =
-          compute::estimate(model, sized->layout(step, mb), shape, pipeline.tp, pipeline.recompute);
+          compute::estimate(model, sized->layout(step, mb), cut, pipeline.tp, pipeline.recompute);
       return compute::slot_bytes(sizes, shape, s);
     };
   } else if (!setup.slot_bytes) {
-    const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data),
-                                          dispatch->shape, j.pipeline.tp, j.pipeline.recompute);
+    const auto chunks = compute::estimate(j.model, compute::expected_layout(j.model, j.data), cut,
+                                          j.pipeline.tp, j.pipeline.recompute);
     setup.slot_bytes = [chunks, shape = dispatch->shape](step_id, stage_id s, microbatch_id) {
       return compute::slot_bytes(chunks, shape, s);
     };
@@ -226,11 +228,11 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
       return job::blame(j, "model.pretrained", fits.message());
     weights = std::make_shared<const safetensors::collection>(std::move(*opened));
   }
-  setup.make_chunk = [model = j.model, virtual_stages = dispatch->shape.virtual_stages(),
-                      seed = j.train.seed,
-                      weights](virtual_stage_id vs, std::shared_ptr<compute::rank_group> group)
+  setup.make_chunk = [model = j.model, cut, seed = j.train.seed, weights](
+                         virtual_stage_id vs, std::shared_ptr<compute::rank_group> group)
       -> result<std::unique_ptr<compute::stage_module>> {
-    auto chunk = compute::make_model_chunk(model, vs, virtual_stages, seed, std::move(group));
+    auto chunk =
+        compute::make_model_chunk(model, compute::layers_of(cut, vs), seed, std::move(group));
     if (!chunk || weights == nullptr) return chunk;
     if (auto loaded = compute::load_pretrained(**chunk, *weights); !loaded) return loaded.failure();
     return chunk;

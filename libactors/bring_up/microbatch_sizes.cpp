@@ -1,41 +1,15 @@
 #include "microbatch_sizes.hpp"
 
-#include <deque>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/schedule/admission.hpp>
+#include <rrfp/simulate/last_steps.hpp>
 
 namespace rrfp::actors {
 
 namespace {
-
-/// The values of the last few steps, made when they are first asked for. Thread-safe.
-template <class Value>
-class last_steps {
- public:
-  template <class Make>
-  std::shared_ptr<const Value> at(std::uint64_t key, Make make) {
-    constexpr std::size_t kept = 8;
-    {
-      const std::lock_guard lock{mutex_};
-      for (const auto& [known, value] : values_)
-        if (known == key) return value;
-    }
-    // Not under the lock: sizes may have to be read. Two threads may make the same value.
-    auto value = std::make_shared<const Value>(make());
-    const std::lock_guard lock{mutex_};
-    values_.emplace_back(key, value);
-    if (values_.size() > kept) values_.pop_front();
-    return value;
-  }
-
- private:
-  std::mutex mutex_;
-  std::deque<std::pair<std::uint64_t, std::shared_ptr<const Value>>> values_;
-};
 
 class estimates {
  public:
@@ -43,7 +17,11 @@ class estimates {
 
   estimates(std::shared_ptr<const compute::batch_source> data, const job::job& j,
             const pipeline_shape& shape)
-      : data_(std::move(data)), model_(j.model), pipeline_(j.pipeline), shape_(shape) {}
+      : data_(std::move(data)),
+        model_(j.model),
+        pipeline_(j.pipeline),
+        shape_(shape),
+        cut_(job::layers_of_parts(j)) {}
 
   /// By microbatch of the replica.
   std::vector<of_chunks> of(step_id step, std::uint32_t replica) const {
@@ -55,7 +33,7 @@ class estimates {
         all.push_back(all.back());
       else
         all.push_back(
-            compute::estimate(model_, layouts[i], shape_, pipeline_.tp, pipeline_.recompute));
+            compute::estimate(model_, layouts[i], cut_, pipeline_.tp, pipeline_.recompute));
     }
     return all;
   }
@@ -65,6 +43,7 @@ class estimates {
   const job::model_options model_;
   const job::pipeline_options pipeline_;
   const pipeline_shape shape_;
+  const std::vector<std::uint32_t> cut_;
 };
 
 class admitted_source final : public compute::batch_source {
@@ -109,7 +88,7 @@ class admitted_source final : public compute::batch_source {
   const admission order_;
   const std::uint32_t replicas_;
   const std::uint32_t microbatches_;
-  mutable last_steps<std::vector<std::uint32_t>> orders_;
+  mutable simulate::last_steps<std::vector<std::uint32_t>> orders_;
 };
 
 class sized_times final : public simulate::cost_model {
@@ -138,7 +117,7 @@ class sized_times final : public simulate::cost_model {
  private:
   const estimates estimates_;
   const pipeline_shape shape_;
-  mutable last_steps<std::vector<estimates::of_chunks>> steps_;
+  mutable simulate::last_steps<std::vector<estimates::of_chunks>> steps_;
 };
 
 }  // namespace

@@ -56,6 +56,7 @@ std::string description_of(const cell& c) {
   const auto& policy = c.job.dispatch.policy;
   if (policy.starts_with(table)) text += content_of("table", policy.substr(table.size()));
   if (!c.job.delays.file.empty()) text += content_of("delays", c.job.delays.file);
+  if (!c.job.texts.histogram.empty()) text += content_of("histogram", c.job.texts.histogram);
   return text;
 }
 

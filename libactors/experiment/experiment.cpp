@@ -40,7 +40,8 @@ double figure_of(const paper_figures& p, paper_column column) {
 }
 
 bool is_cell_key(std::string_view key) {
-  for (const auto* section : {"pipeline.", "dispatch.", "jitter.", "cost.", "machine.", "images."})
+  for (const auto* section :
+       {"pipeline.", "dispatch.", "jitter.", "cost.", "machine.", "images.", "texts.", "experts."})
     if (key.starts_with(section)) return true;
   return key == "train.steps" || key == "device.time_scale";
 }

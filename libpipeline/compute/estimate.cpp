@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <numeric>
 
+#include <rrfp/base/check.hpp>
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/job/model_rules.hpp>
 
@@ -192,16 +194,16 @@ microbatch_layout expected_layout(const job::model_options& model, const job::da
   return mb;
 }
 
-layer_range layers_of(std::uint32_t layers, virtual_stage_id vs, std::uint32_t virtual_stages) {
-  const auto even = layers / virtual_stages;
-  const auto remainder = layers % virtual_stages;
-  const auto k = vs.value();
-  return {k * even + std::min(k, remainder), even + (k < remainder ? 1u : 0u)};
+layer_range layers_of(const std::vector<std::uint32_t>& cut, virtual_stage_id vs) {
+  const auto own = cut.begin() + vs.value();
+  return {std::accumulate(cut.begin(), own, 0U), *own};
 }
 
 std::vector<chunk_estimate> estimate(const job::model_options& model, const microbatch_layout& mb,
-                                     const pipeline_shape& shape, std::uint32_t ranks,
+                                     const std::vector<std::uint32_t>& cut, std::uint32_t ranks,
                                      bool recompute) {
+  RRFP_CHECK(std::accumulate(cut.begin(), cut.end(), 0U) == job::all_layers_of(model),
+             "the cut must hold every layer once");
   const auto& vision = model.vision;
   rows text, images;
   const auto item = item_bytes(model);
@@ -213,13 +215,13 @@ std::vector<chunk_estimate> estimate(const job::model_options& model, const micr
     patches += of_image;
     images.add(of_image + (vision.class_token ? 1 : 0));
   }
-  std::vector<chunk_estimate> chunks(shape.virtual_stages());
+  std::vector<chunk_estimate> chunks(cut.size());
   std::uint64_t input_bytes = 0;
   for (std::uint32_t k = 0; k < chunks.size(); ++k) {
     auto& e = chunks[k];
     e.vs = virtual_stage_id{k};
-    e.layers = layers_of(job::all_layers_of(model), e.vs, shape.virtual_stages());
-    if (shape.is_first(e.vs) && vision.layers > 0) add_patches(e, vision, images, patches, item);
+    e.layers = layers_of(cut, e.vs);
+    if (k == 0 && vision.layers > 0) add_patches(e, vision, images, patches, item);
     const auto end = e.layers.first + e.layers.count;
     // All layers share the angles of rotary positions.
     if (end > vision.layers && model.family != job::architecture::gpt2)
@@ -232,7 +234,7 @@ std::vector<chunk_estimate> estimate(const job::model_options& model, const micr
         add_layer(e, decoder_layer_of(model, ranks), text);
       }
     }
-    if (shape.is_last(e.vs)) {
+    if (k + 1 == chunks.size()) {
       add_exit(e, model, text, ranks);
     } else {
       e.boundary_bytes =

@@ -45,14 +45,6 @@ memory_limit effective_limit(const job& j, stage_id stage) {
   return limit;
 }
 
-double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs) {
-  if (list.size() == 1) return list[0];
-  if (list.size() == shape.virtual_stages()) return list[vs.value()];
-  RRFP_CHECK(list.size() == shape.stages,
-             "expected one cost, one per stage or one per virtual stage");
-  return list[shape.at(vs).stage.value()];
-}
-
 std::string source_of(const job& j) { return j.source.empty() ? "the job" : j.source; }
 
 error blame(const job& j, std::string_view key, const std::string& message) {

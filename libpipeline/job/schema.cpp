@@ -3,17 +3,12 @@
 #include <rrfp/base/check.hpp>
 
 #include <rrfp/job/key_types.hpp>
-#include <rrfp/workload/pipeline_cost.hpp>
-#include <rrfp/workload/presets.hpp>
-
-#include "profile.hpp"
 
 namespace rrfp::job {
 
 namespace {
 
-/// Upper bounds that only protect sums of times and counts from overflow.
-constexpr double ms_max = 1e6;
+/// Upper bounds that only protect sums of counts from overflow.
 constexpr std::int64_t count_max = 1'000'000'000;
 constexpr std::int64_t bytes_max = std::int64_t{1} << 50;
 constexpr std::int64_t samples_max = std::int64_t{1} << 28;
@@ -33,6 +28,45 @@ void add_name(std::vector<key>& table) {
                    [](const job& j) { return value{j.name}; }});
 }
 
+const words cut_kinds{"auto", "layers", "cost"};
+
+status set_cuts(job& j, const value& v) {
+  auto& cuts = j.pipeline.cuts;
+  if (std::holds_alternative<value_list>(v.data)) {
+    auto counts = read_integers(v, {1, 65536});
+    if (!counts) return counts.failure();
+    if (!counts->empty()) {
+      cuts = {cut_kind::given, std::move(*counts)};
+      return success();
+    }
+  }
+  const auto word = read_word(v, cut_kinds);
+  if (!word)
+    return error{"expected \"auto\", \"layers\", \"cost\" or an array of integers >= 1, got " +
+                 describe(v)};
+  cuts = {static_cast<cut_kind>(*word), {}};
+  return success();
+}
+
+value cuts_of(const job& j) {
+  const auto& cuts = j.pipeline.cuts;
+  if (cuts.kind != cut_kind::given)
+    return {std::string{cut_kinds[static_cast<std::size_t>(cuts.kind)]}};
+  return to_list(std::vector<std::int64_t>(cuts.layers.begin(), cuts.layers.end()));
+}
+
+void add_cuts(std::vector<key>& table) {
+  table.push_back(
+      {"pipeline.cuts", type_name(cut_kinds) + ", or an array of integer, 1 to 65536", "layers",
+       "Division of the layers, the encoder's first, into the parts of the pipeline. `layers`: "
+       "evenly. `cost`: such that the slowest part takes the least time, with the times of [cost] "
+       "by layer, or of `cost.preset`, and `cost.speed`. An array: the number of layers of each "
+       "part. `auto`: `cost` with `cost.preset`, else `layers`. The projector, the embedding and "
+       "the head come on top of the layers beside them; only `cost` with `cost.preset` moves them "
+       "as well.",
+       true, path_rule::none, set_cuts, cuts_of});
+}
+
 void add_pipeline(std::vector<key>& table) {
   section_keys<pipeline_options> keys{table, "pipeline", &job::pipeline};
   using o = pipeline_options;
@@ -45,6 +79,7 @@ void add_pipeline(std::vector<key>& table) {
       "order of the stages; `interleaved`: chunk c of stage s is part c * p + s; `v`: two "
       "chunks, the second in reverse order; `auto`: `linear` with one chunk, else "
       "`interleaved`.");
+  add_cuts(table);
   keys.integer("microbatches", &o::microbatches, {1, 65536}, "",
                "Number of microbatches in a step.");
   keys.integer("tp", &o::tp, {1, 64}, "", "Number of tensor-parallel ranks per stage.");
@@ -370,8 +405,8 @@ void add_jitter(std::vector<key>& table) {
   using weather::compute_jitter;
   using weather::link_jitter;
   keys.integer("seed", &o::seed, {}, "",
-               "Seed of all delays and of the images of `cost.preset`. Equal seeds give equal "
-               "delays in every mode.");
+               "Seed of all delays, and of the images, texts and loads of experts of "
+               "`cost.preset`. Equal seeds give equal delays in every mode.");
   levels.preset(
       "level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
       "The paper's levels set `compute`, `probability`, `floor_ms` and `alpha` unless the job "
@@ -412,92 +447,6 @@ void add_jitter(std::vector<key>& table) {
       "none. Kinds: tasks F, B, W and BW (default: B + W), and messages act and "
       "grad to the given stage and chunk. Steps count from 1; after the last one "
       "the file repeats.");
-}
-
-void add_cost(std::vector<key>& table) {
-  section_keys<cost_options> keys{table, "cost", &job::cost};
-  using o = cost_options;
-  words presets{"none"};
-  const auto known = workload::preset_names();
-  presets.insert(presets.end(), known.begin(), known.end());
-  keys.name_of("preset", &o::preset, presets,
-               "A model whose times and bytes on [machine] replace the times below. It describes "
-               "simulations and emulated devices, whatever [model] trains; stages have one chunk.");
-  keys.integer("samples", &o::samples, {1, 64}, "", "Preset: number of samples in a microbatch.");
-  keys.integer(
-      "sequence_tokens", &o::sequence_tokens, {0, 1 << 20}, "tokens",
-      "Preset with images: decoder tokens per sample; 0: the preset's value. A sample of a "
-      "model without images always fills its context.");
-  keys.choice(
-      "cut", &o::cut, {name(workload::cut_rule::parts), name(workload::cut_rule::layers)},
-      "Preset: what the cut into stages balances. `parts`: all parts of the model. `layers`: "
-      "the layers; the head comes on top of the last stage, the embedding on top of the "
-      "stage of the layer before it, else of the first stage.");
-  keys.boolean(
-      "shape_messages", &o::shape_messages,
-      "Preset: if `dispatch.messages` is `blocking` and the model has images, each message "
-      "waits for an empty one that tells its shape.");
-  table.push_back({"cost.profile",
-                   "a file",
-                   "",
-                   "File with the times of [cost], as `rrfp-report --profile FILE.toml` writes it; "
-                   "the keys below override it.",
-                   true,
-                   path_rule::files,
-                   [](job& j, const value& v) -> status {
-                     const auto path = read_text(v);
-                     if (!path) return path.failure();
-                     const auto times = read_profile(*path);
-                     if (!times) return times.failure();
-                     for (const auto& t : *times)
-                       if (auto set = find_key(t.key)->set(j, *read_value(t.value)); !set)
-                         return set;
-                     return success();
-                   },
-                   {}});
-  keys.numbers("forward_ms", &o::forward_ms, {0, ms_max}, "ms",
-               "Duration of the forward of a microbatch; one value, one per stage, or one per "
-               "virtual stage.");
-  keys.numbers("backward_ms", &o::backward_ms, {0, ms_max}, "ms",
-               "Duration of the input gradient alone; values as for `forward_ms`.");
-  keys.numbers("weight_ms", &o::weight_ms, {0, ms_max}, "ms",
-               "Duration of the weight gradient alone; values as for `forward_ms`.");
-  keys.number("link_ms", &o::link_ms, {0, ms_max}, "ms",
-              "Time from the end of a task to the arrival of its result.");
-}
-
-void add_machine(std::vector<key>& table) {
-  section_keys<machine_options> keys{table, "machine", &job::machine};
-  using o = machine_options;
-  const number_range rate{0, 1e9, true, false};
-  keys.number("tflops", &o::tflops, rate, "TFLOP/s", "Peak throughput of a device.");
-  keys.number("memory_gb_s", &o::memory_gb_s, rate, "GB/s", "Memory bandwidth of a device.");
-  keys.number("memory_gib", &o::memory_gib, {0, 1e6}, "GiB", "Memory of a device.");
-  keys.integer("group", &o::group, {1, 4096}, "devices", "Number of devices on a node.");
-  keys.number("within_gb_s", &o::within_gb_s, rate, "GB/s", "Bandwidth between devices of a node.");
-  keys.number("within_us", &o::within_us, {0, ms_max}, "us", "Latency between devices of a node.");
-  keys.number("between_gb_s", &o::between_gb_s, rate, "GB/s",
-              "Bandwidth of a node's network adapter.");
-  keys.number("between_us", &o::between_us, {0, ms_max}, "us", "Latency between nodes.");
-  keys.number("efficiency", &o::efficiency, {0, 1, true, false}, "",
-              "Share of the peaks that kernels reach.");
-  keys.number("layer_us", &o::layer_us, {0, ms_max}, "us",
-              "Time that a layer takes in each of F, B and W whatever its size: launches and small "
-              "kernels.");
-}
-
-void add_images(std::vector<key>& table) {
-  using workload::image_spread;
-  section_keys<workload::image_counts> keys{table, "images", &job::images};
-  using o = workload::image_counts;
-  keys.choice(
-      "spread", &o::spread,
-      {name(image_spread::fixed), name(image_spread::uniform), name(image_spread::geometric)},
-      "Distribution of the number of images in a sample.");
-  keys.number("mean", &o::mean, {0, workload::pipeline_cost::images_max / 2.0}, "images",
-              "Mean number of images in a sample, before the cut at `most`.");
-  keys.integer("most", &o::most, {0, workload::pipeline_cost::images_max}, "images",
-               "Maximum number of images in a sample.");
 }
 
 void add_device(std::vector<key>& table) {
@@ -600,9 +549,7 @@ std::vector<key> make_keys() {
   add_eval(table);
   add_train(table);
   add_jitter(table);
-  add_cost(table);
-  add_machine(table);
-  add_images(table);
+  add_cost_keys(table);
   add_device(table);
   add_transport(table);
   add_checkpoint(table);
@@ -628,6 +575,8 @@ const key_table<job>& job_keys() {
           {"cost", "Expected task durations, used by simulations and as the scale of jitter."},
           {"machine", "The machine of `cost.preset`, by default a cluster of RTX 4090."},
           {"images", "The images in a sample of a multimodal `cost.preset`."},
+          {"texts", "The text in a sample of `cost.preset`."},
+          {"experts", "The load of the experts of a `cost.preset` that is a mixture of experts."},
           {"device", "The device of a rank."},
           {"transport", "Communication between the nodes of a job."},
           {"checkpoint", "Saving and resuming."},

@@ -19,6 +19,11 @@ const std::vector<key>& keys();
 
 const key_table<job>& job_keys();
 
+/// Upper bound of times, which only protects sums from overflow.
+inline constexpr double ms_max = 1e6;
+/// Adds [cost] and the sections that describe a preset.
+void add_cost_keys(std::vector<key>& table);
+
 /// The value with absolute paths. Error: not UTF-8.
 result<value> resolved(const key& k, value v, const std::filesystem::path& folder,
                        const origin& from);

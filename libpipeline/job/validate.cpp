@@ -12,8 +12,6 @@
 #include <rrfp/job/byte_level.hpp>
 #include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/value.hpp>
-#include <rrfp/job/workload.hpp>
-#include <rrfp/workload/presets.hpp>
 
 #include "schema.hpp"
 
@@ -272,58 +270,6 @@ status check_delays(const job& j, const provenance& from) {
   return from.blame("jitter.delays", "cannot read " + file + ": " + why);
 }
 
-/// The tokens of the images must fit into a sample.
-status check_preset_images(const job& j, const workload::model& model, const provenance& from) {
-  if (!model.images) return success();
-  const auto tokens = j.cost.sequence_tokens != 0 ? j.cost.sequence_tokens : model.sequence_tokens;
-  const auto of_image = model.images->tokens_per_image();
-  if (j.images.most <= tokens / of_image) return success();
-  return from.blame("images.most",
-                    "expected at most " + text_of(tokens / of_image) + ", because a sample has " +
-                        text_of(tokens) + " tokens and an image " + text_of(of_image) + ", got " +
-                        text_of(j.images.most) + from.note("images.most"),
-                    "cost.sequence_tokens");
-}
-
-/// Rejects keys that would have no effect: they are mistakes.
-status check_unused_costs(const job& j, const provenance& from) {
-  static const job defaults;
-  const bool has_preset = !j.cost.preset.empty();
-  for (const auto& k : keys()) {
-    const bool is_time = k.section() == "cost" && k.path.ends_with("_ms");
-    const bool of_preset = k.section() == "machine" || k.section() == "images" ||
-                           k.path == "cost.samples" || k.path == "cost.sequence_tokens" ||
-                           k.path == "cost.cut" || k.path == "cost.shape_messages";
-    if (!(has_preset ? is_time : of_preset) || to_toml(k.get(j)) == to_toml(k.get(defaults)))
-      continue;
-    if (!has_preset) return from.blame(k.path, "needs cost.preset, which it modifies");
-    return from.blame(k.path, "cannot be set together with cost.preset, which gives the times",
-                      "cost.profile");
-  }
-  return success();
-}
-
-status check_preset(const job& j, const provenance& from) {
-  if (auto used = check_unused_costs(j, from); !used) return used;
-  const auto model = workload::preset(j.cost.preset);
-  if (!model) return success();
-  if (j.pipeline.chunks != 1)
-    return from.blame("pipeline.chunks",
-                      "expected 1 with cost.preset, got " + text_of(j.pipeline.chunks),
-                      "cost.preset");
-  // The encoder's heads count as divisible: frameworks pad them (InternViT has 25).
-  const auto& layer = model->text.layer;
-  if (layer.heads % j.pipeline.tp != 0 || layer.feed_forward % j.pipeline.tp != 0)
-    return from.blame("pipeline.tp",
-                      "expected a divisor of the " + text_of(layer.heads) + " heads of " +
-                          in_quotes(j.cost.preset) + ", got " + text_of(j.pipeline.tp),
-                      "cost.preset");
-  if (auto images = check_preset_images(j, *model, from); !images) return images;
-  if (const auto made = workload_of(j); !made)
-    return from.blame("pipeline.stages", made.message(), "cost.preset");
-  return success();
-}
-
 status check_messages(const job& j, const provenance& from) {
   const auto& d = j.dispatch;
   if (d.messages == messages_kind::asynchronous) return success();
@@ -336,21 +282,6 @@ status check_messages(const job& j, const provenance& from) {
         "dispatch.lookahead",
         "expected 0 with dispatch.messages = \"blocking\", got " + text_of(d.lookahead));
   return success();
-}
-
-status check_cost(const job& j, const provenance& from) {
-  const auto shape = effective_shape(j);
-  const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
-    if (list.size() == 1 || list.size() == shape.stages || list.size() == shape.virtual_stages())
-      return success();
-    auto expected = "expected one value or " + text_of(shape.stages) + " (one per stage)";
-    if (shape.chunks > 1)
-      expected += " or " + text_of(shape.virtual_stages()) + " (one per virtual stage)";
-    return from.blame(key, expected + ", got " + text_of(list.size()), "cost.profile");
-  };
-  if (auto f = fits("cost.forward_ms", j.cost.forward_ms); !f) return f;
-  if (auto b = fits("cost.backward_ms", j.cost.backward_ms); !b) return b;
-  return fits("cost.weight_ms", j.cost.weight_ms);
 }
 
 /// Does not check byte limits: the bytes of a microbatch are known only during the run.
@@ -435,6 +366,14 @@ status check_early_forwards(const job& j, const provenance& from) {
 
 /// A program feeds its microbatches in its own order, and its modules run each F once.
 status check_fed(const job& j, const provenance& from) {
+  if (j.pipeline.cuts.kind != cut_kind::automatic)
+    return from.blame("pipeline.cuts", "expected \"auto\" for the modules of a program");
+  if (has_layer_times(j))
+    return from.blame("cost.forward_ms",
+                      "expected one value, or one per stage or virtual stage, for the modules of a "
+                      "program, got " +
+                          text_of(j.cost.forward_ms.size()),
+                      "cost.profile");
   if (j.dispatch.early_forwards != 0)
     return from.blame("dispatch.early_forwards", "expected 0 for the modules of a program, got " +
                                                      text_of(j.dispatch.early_forwards));
@@ -481,9 +420,9 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
 status validate(const job& j, const provenance& from, const policy_registry& policies,
                 job_use use) {
   using check = status (*)(const job&, const provenance&);
-  for (const check holds : {check_shape, check_nodes, check_transport, check_train, check_jitter,
-                            check_delays, check_messages, check_run_ahead, check_agreement,
-                            check_slot_unit, check_preset, check_cost})
+  for (const check holds :
+       {check_shape, check_nodes, check_transport, check_train, check_jitter, check_delays,
+        check_messages, check_run_ahead, check_agreement, check_slot_unit, check_costs})
     if (auto held = holds(j, from); !held) return held;
   if (auto policy = check_policy(j, from, policies); !policy) return policy;
   if (use == job_use::simulate) return success();

@@ -5,59 +5,83 @@
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/workload.hpp>
+#include <rrfp/simulate/last_steps.hpp>
+#include <rrfp/workload/loads.hpp>
 
 namespace rrfp::plan {
 
 namespace {
 
-/// The costs of cost.preset; images are numbered over all replicas.
+/// The costs of cost.preset; microbatches are numbered over all replicas.
 class preset_costs final : public simulate::microbatch_costs {
  public:
   preset_costs(const job::job& j, std::shared_ptr<const workload::pipeline_cost> model,
                replica_id replica)
       : model_(std::move(model)),
-        images_(j.images),
-        seed_(j.jitter.seed),
-        samples_(j.cost.samples),
-        tells_shapes_(j.cost.shape_messages && model_->has_images() &&
+        loads_(model_->described(), j.cost.samples, j.images, j.texts, j.experts, j.jitter.seed),
+        tells_shapes_(j.cost.shape_messages && loads_.shapes_vary() &&
                       j.dispatch.messages == job::messages_kind::blocking),
-        first_(std::uint64_t{replica.value()} * j.pipeline.microbatches) {}
+        microbatches_(j.pipeline.microbatches),
+        first_(std::uint64_t{replica.value()} * microbatches_) {
+    for (std::uint32_t s = 0; s < j.pipeline.stages; ++s)
+      speeds_.push_back(job::speed_of(j, stage_id{s}));
+  }
 
   double task_ms(step_id step, stage_id stage, task_kind kind, microbatch_id mb) const override {
-    const auto& cost = at(step, stage, mb);
-    return kind == task_kind::forward    ? cost.forward_ms
-           : kind == task_kind::backward ? cost.backward_ms
-                                         : cost.weight_ms;
+    const auto all = at(step);
+    const auto& cost = (*all)[mb.value()].stages[stage.value()];
+    const auto ms = kind == task_kind::forward    ? cost.forward_ms
+                    : kind == task_kind::backward ? cost.backward_ms
+                                                  : cost.weight_ms;
+    return ms / speeds_[stage.value()];
   }
   double message_ms(step_id step, stage_id lower, microbatch_id mb) const override {
-    return model_->message_ms(lower, images(step, mb));
+    return (*at(step))[mb.value()].messages_ms[lower.value()];
   }
   std::optional<double> shape_ms(stage_id lower) const override {
     return tells_shapes_ ? std::optional{model_->empty_message_ms(lower)} : std::nullopt;
   }
   std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const override {
-    return static_cast<std::uint64_t>(at(step, stage, mb).activation_bytes);
+    return static_cast<std::uint64_t>(
+        (*at(step))[mb.value()].stages[stage.value()].activation_bytes);
   }
 
  private:
-  std::uint32_t images(step_id step, microbatch_id mb) const {
-    return workload::images_of(images_, seed_, step, first_ + mb.value(), samples_);
+  struct costs_of_microbatch {
+    std::vector<workload::part_cost> stages;
+    std::vector<double> messages_ms;  ///< by lower stage
+  };
+  using costs_of_step = std::vector<costs_of_microbatch>;
+
+  costs_of_microbatch costs_with(const workload::load& load) const {
+    costs_of_microbatch made;
+    for (std::uint32_t s = 0; s < speeds_.size(); ++s) {
+      made.stages.push_back(model_->stage(stage_id{s}, load));
+      if (s + 1 < speeds_.size()) made.messages_ms.push_back(model_->message_ms(stage_id{s}, load));
+    }
+    return made;
   }
-  const workload::part_cost& at(step_id step, stage_id stage, microbatch_id mb) const {
-    return model_->stage(stage, images(step, mb));
+
+  std::shared_ptr<const costs_of_step> at(step_id step) const {
+    return steps_.at(step.value(), [&] {
+      costs_of_step made;
+      for (std::uint32_t i = 0; i < microbatches_; ++i)
+        made.push_back(costs_with(loads_.of(step, first_ + i)));
+      return made;
+    });
   }
 
   const std::shared_ptr<const workload::pipeline_cost> model_;
-  const workload::image_counts images_;
-  const std::uint64_t seed_;
-  const std::uint32_t samples_;
+  const workload::load_source loads_;
   const bool tells_shapes_;
+  const std::uint32_t microbatches_;
   const std::uint64_t first_;
+  std::vector<double> speeds_;  ///< by stage
+  mutable simulate::last_steps<costs_of_step> steps_;
 };
 
 /// The costs of [cost] alone.
-simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& shape,
-                                       replica_id replica) {
+simulate::stage_costs_options costs_of(const job::job& j, replica_id replica) {
   simulate::stage_costs_options options;
   options.ranks = j.pipeline.tp;
   options.admit = j.dispatch.admit;
@@ -68,13 +92,8 @@ simulate::stage_costs_options costs_of(const job::job& j, const pipeline_shape& 
     return options;
   }
   options.durations.clear();
-  for (std::uint32_t v = 0; v < shape.virtual_stages(); ++v) {
-    const virtual_stage_id vs{v};
-    options.durations.push_back({job::cost_at(j.cost.forward_ms, shape, vs),
-                                 job::cost_at(j.cost.backward_ms, shape, vs),
-                                 job::cost_at(j.cost.weight_ms, shape, vs),
-                                 {}});
-  }
+  for (const auto& t : job::times_of_parts(j))
+    options.durations.push_back({t.forward_ms, t.backward_ms, t.weight_ms, {}});
   options.activation_ms = options.gradient_ms = j.cost.link_ms;
   return options;
 }
@@ -89,7 +108,7 @@ simulate::stage_costs made(const pipeline_shape& shape, simulate::stage_costs_op
 
 result<simulate::stage_costs> expected_costs(const job::job& j, replica_id replica) {
   const auto shape = job::effective_shape(j);
-  auto options = costs_of(j, shape, replica);
+  auto options = costs_of(j, replica);
   options.jitter = j.jitter;
   options.jitter.seed += std::uint64_t{replica.value()} << 32;
   if (!j.delays.file.empty()) {
@@ -102,7 +121,7 @@ result<simulate::stage_costs> expected_costs(const job::job& j, replica_id repli
 
 simulate::stage_costs nominal_costs(const job::job& j) {
   const auto shape = job::effective_shape(j);
-  return made(shape, costs_of(j, shape, replica_id{0}));
+  return made(shape, costs_of(j, replica_id{0}));
 }
 
 result<dispatch_plan> make_dispatch_plan(const job::job& j, const policy_registry& registry) {

@@ -1,8 +1,6 @@
 #include <rrfp/simulate/stage_costs.hpp>
 
-#include <array>
 #include <cmath>
-#include <mutex>
 #include <numeric>
 #include <string>
 
@@ -47,25 +45,6 @@ status check_durations(const std::string& key, const task_durations& d) {
 
 }  // namespace
 
-class stage_costs::view_cache {
- public:
-  template <class Make>
-  std::shared_ptr<const step_view> at(step_id step, Make make) {
-    const std::lock_guard lock{mutex_};
-    auto& [held, view] = views_[step.value() % views_.size()];
-    if (view == nullptr || held != step) {
-      held = step;
-      view = std::make_shared<const step_view>(make(step));
-    }
-    return view;
-  }
-
- private:
-  std::mutex mutex_;
-  /// Stages are at most a step apart.
-  std::array<std::pair<step_id, std::shared_ptr<const step_view>>, 2> views_;
-};
-
 result<stage_costs> stage_costs::make(const pipeline_shape& shape, stage_costs_options options) {
   if (auto valid = shape.validate(); !valid) return valid.failure();
   const auto entries = options.durations.size();
@@ -89,7 +68,7 @@ stage_costs::stage_costs(const pipeline_shape& shape, stage_costs_options option
     : shape_(shape),
       options_(std::move(options)),
       jitter_(options_.jitter, shape, options_.ranks),
-      views_(std::make_shared<view_cache>()) {
+      views_(std::make_shared<last_steps<step_view>>()) {
   const auto& given = options_.durations;
   const auto kept_share = std::pow(past, 2.0 * shape.chunks);
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
@@ -125,7 +104,7 @@ std::shared_ptr<const stage_costs::step_view> stage_costs::view_of(step_id step)
   const bool needs_averages =
       options_.by_microbatch != nullptr && weather::has_paper(options_.jitter.compute);
   if (options_.admit == admission::loaded && !needs_averages) return nullptr;
-  return views_->at(step, [this](step_id s) { return make_view(s); });
+  return views_->at(step.value(), [&] { return make_view(step); });
 }
 
 stage_costs::step_view stage_costs::make_view(step_id step) const {

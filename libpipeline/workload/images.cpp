@@ -37,12 +37,12 @@ std::string_view name(image_spread s) {
   return "?";
 }
 
-std::uint32_t images_of(const image_counts& counts, std::uint64_t seed, step_id step,
-                        std::uint64_t microbatch, std::uint32_t samples) {
+std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t seed, step_id step,
+                                     std::uint64_t microbatch, std::uint32_t samples) {
   weather::keyed_random random{seed, images_salt, step.value(), microbatch};
-  std::uint32_t all = 0;
-  for (std::uint32_t i = 0; i < samples; ++i)
-    all += static_cast<std::uint32_t>(
+  std::vector<std::uint32_t> all(samples);
+  for (auto& images : all)
+    images = static_cast<std::uint32_t>(
         std::min(draw(counts, random.uniform()), static_cast<double>(counts.most)));
   return all;
 }

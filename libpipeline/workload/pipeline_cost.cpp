@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
 
 #include <rrfp/base/check.hpp>
 
@@ -24,14 +27,52 @@ struct work {
   double reduced_bytes = 0;
 };
 
-work layer_work(const block& b, double tokens, double sequences, std::uint32_t tp) {
+/// Without experts.
+work layer_work(const block& b, double tokens, double token_squares, std::uint32_t tp) {
+  const auto own = parameters(b) - b.experts * feed_forward_parameters(b);
   work w;
-  w.matrix_flops = matrix_flops(parameters(b), tokens) / tp;
-  if (sequences > 0) w.attention_flops = sequences * attention_flops(b, tokens / sequences) / tp;
-  w.weight_count = static_cast<double>(parameters(b)) / tp;
+  w.matrix_flops = matrix_flops(own, tokens) / tp;
+  w.attention_flops = attention_flops_of_squares(b, token_squares) / tp;
+  w.weight_count = static_cast<double>(own) / tp;
   w.activation_bytes = tokens * activation_bytes_per_token(b, tp);
   w.reduced_bytes = tokens * b.hidden * fp16_bytes;
   return w;
+}
+
+/// On the slowest, and the fullest, of the ranks that share the experts.
+struct expert_work {
+  double pass_s = 0;  ///< F, and B
+  double weight_s = 0;
+  double activation_bytes = 0;
+};
+
+expert_work work_of_experts(const block& b, double tokens, std::span<const double> shares,
+                            std::uint32_t tp, const machine& on) {
+  const auto weights = feed_forward_parameters(b);
+  const auto weight_count = static_cast<double>(weights);
+  const auto of_one = b.experts / tp;
+  expert_work most;
+  for (std::uint32_t rank = 0; rank < tp; ++rank) {
+    expert_work all;
+    for (auto e = rank * of_one; e < (rank + 1) * of_one; ++e) {
+      const auto share = shares.empty() ? 1.0 / b.experts : shares[e];
+      const auto routed = share * tokens * b.experts_per_token;
+      if (routed == 0) continue;
+      const auto flops = matrix_flops(weights, routed);
+      const auto activation = routed * activation_bytes_per_routed_token(b);
+      all.pass_s += kernel_s(on, flops, weight_count * fp16_bytes + 2 * activation);
+      all.weight_s += kernel_s(on, flops, activation + weight_count * gradient_traffic_bytes);
+      all.activation_bytes += activation;
+    }
+    most.pass_s = std::max(most.pass_s, all.pass_s);
+    most.weight_s = std::max(most.weight_s, all.weight_s);
+    most.activation_bytes = std::max(most.activation_bytes, all.activation_bytes);
+  }
+  return most;
+}
+
+double tokens_of(const model& m, const load& l) {
+  return l.tokens > 0 ? l.tokens : double{1} * l.samples * m.sequence_tokens;
 }
 
 bool is_layer(part_kind part) {
@@ -48,11 +89,13 @@ work matrix_work(std::uint64_t parameters, double tokens, double width, std::uin
 }
 
 work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
-  const auto tokens = double{1} * l.samples * m.sequence_tokens;
+  const auto tokens = tokens_of(m, l);
   const auto& text = m.text;
   switch (part) {
-    case part_kind::encoder_layer:
-      return layer_work(m.images->layer, double{1} * l.images * m.images->patches, l.images, tp);
+    case part_kind::encoder_layer: {
+      const auto patches = double{1} * l.images * m.images->patches;
+      return layer_work(m.images->layer, patches, patches * m.images->patches, tp);
+    }
     case part_kind::projector: {
       const auto image_tokens = double{1} * l.images * m.images->tokens_per_image();
       return matrix_work(
@@ -60,7 +103,9 @@ work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
           double{1} * m.images->layer.hidden * m.images->patches_per_token + text.layer.hidden, tp);
     }
     case part_kind::embedding: return {};
-    case part_kind::decoder_layer: return layer_work(text.layer, tokens, l.samples, tp);
+    case part_kind::decoder_layer:
+      return layer_work(text.layer, tokens,
+                        l.tokens > 0 ? l.token_squares : tokens * m.sequence_tokens, tp);
     case part_kind::head:
       // The logits are kept for B in FP16, divided by tp.
       return matrix_work(std::uint64_t{text.vocabulary} * text.layer.hidden, tokens,
@@ -70,7 +115,7 @@ work work_of(const model& m, part_kind part, const load& l, std::uint32_t tp) {
 }
 
 /// The positions of the parts that a cut counts, in order.
-std::vector<std::uint32_t> divisible(const std::vector<part_kind>& parts, cut_rule rule) {
+std::vector<std::uint32_t> divided_by(cut_rule rule, const std::vector<part_kind>& parts) {
   std::vector<std::uint32_t> at;
   for (std::uint32_t i = 0; i < parts.size(); ++i)
     if (rule == cut_rule::parts || is_layer(parts[i])) at.push_back(i);
@@ -100,7 +145,7 @@ std::vector<part_kind> parts_of(const model& m) {
 }
 
 part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t tp,
-                  const machine& on) {
+                  const machine& on, std::uint32_t layer) {
   const auto w = work_of(m, part, l, tp);
   // No work: no kernel reads the weights.
   if (w.matrix_flops == 0) return {};
@@ -113,10 +158,16 @@ part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t t
   const auto backward = kernel_s(on, w.matrix_flops + 2 * w.attention_flops, pass_bytes);
   const auto weight =
       kernel_s(on, w.matrix_flops, w.activation_bytes + w.weight_count * gradient_traffic_bytes);
-  c.forward_ms = 1e3 * (fixed + forward + reduces);
-  c.backward_ms = 1e3 * (fixed + backward + reduces);
-  c.weight_ms = 1e3 * (fixed + weight);
-  c.activation_bytes = w.activation_bytes;
+  expert_work routed;
+  if (const auto& b = m.text.layer; part == part_kind::decoder_layer && b.experts != 0) {
+    std::span<const double> shares{l.expert_shares};
+    if (!shares.empty()) shares = shares.subspan(std::size_t{layer} * b.experts, b.experts);
+    routed = work_of_experts(b, tokens_of(m, l), shares, tp, on);
+  }
+  c.forward_ms = 1e3 * (fixed + forward + routed.pass_s + reduces);
+  c.backward_ms = 1e3 * (fixed + backward + routed.pass_s + reduces);
+  c.weight_ms = 1e3 * (fixed + weight + routed.weight_s);
+  c.activation_bytes = w.activation_bytes + routed.activation_bytes;
   return c;
 }
 
@@ -132,9 +183,12 @@ std::uint64_t parameters_of(const model& m, part_kind part) {
   RRFP_CHECK(false, "unknown part");
 }
 
-std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages) {
+std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages,
+                                      const std::vector<double>& speeds) {
   const auto n = static_cast<std::uint32_t>(costs.size());
   RRFP_CHECK(stages >= 1 && n >= stages, "every stage needs a part");
+  RRFP_CHECK(speeds.empty() || speeds.size() == stages, "every stage has a speed");
+  const auto speed_of = [&](std::uint32_t stage) { return speeds.empty() ? 1 : speeds[stage]; };
   std::vector<double> sum(n + 1);
   for (std::uint32_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
   // best[k][i]: the cost of the most expensive of k stages that hold the first i parts; from[k][i]:
@@ -146,7 +200,7 @@ std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uin
   for (std::uint32_t k = 1; k <= stages; ++k)
     for (auto i = k; i <= n - (stages - k); ++i)
       for (auto j = k - 1; j < i; ++j) {
-        const auto largest = std::max(best[k - 1][j], sum[i] - sum[j]);
+        const auto largest = std::max(best[k - 1][j], (sum[i] - sum[j]) / speed_of(k - 1));
         if (largest >= best[k][i]) continue;
         best[k][i] = largest;
         from[k][i] = j;
@@ -160,53 +214,74 @@ std::string_view name(cut_rule r) {
   switch (r) {
     case cut_rule::parts: return "parts";
     case cut_rule::layers: return "layers";
+    case cut_rule::given: return "given";
   }
   return "?";
 }
+
+namespace {
+
+status check_cut(const model& m, const layout& l) {
+  const auto text = [](std::size_t n) { return std::to_string(n); };
+  const auto parts = divided_by(l.cut, parts_of(m)).size();
+  if (parts < l.stages)
+    return error{"expected at most as many stages as " + m.name + " has " +
+                 (l.cut == cut_rule::parts ? "parts" : "layers") + ", " + text(parts) + ", got " +
+                 text(l.stages)};
+  if (l.cut != cut_rule::given) return success();
+  RRFP_CHECK(l.layers.size() == l.stages, "every stage has a number of layers");
+  const auto all = std::accumulate(l.layers.begin(), l.layers.end(), std::size_t{0});
+  if (all == parts) return success();
+  return error{"expected all " + text(parts) + " layers of " + m.name + ", got " + text(all)};
+}
+
+}  // namespace
 
 result<pipeline_cost> pipeline_cost::make(model m, machine on, layout l) {
   if (auto valid = validate(on); !valid) return valid.failure();
   RRFP_CHECK(l.stages > 0 && l.tp > 0 && l.replicas > 0 && l.samples > 0,
              "a layout needs stages, ranks, replicas and samples");
-  const auto parts = divisible(parts_of(m), l.cut).size();
-  if (parts < l.stages)
-    return error{"expected at most as many stages as " + m.name + " has " +
-                 std::string{name(l.cut)} + ", " + std::to_string(parts) + ", got " +
-                 std::to_string(l.stages)};
-  return pipeline_cost{std::move(m), std::move(on), l};
+  if (auto fits = check_cut(m, l); !fits) return fits.failure();
+  RRFP_CHECK(m.text.layer.experts % l.tp == 0, "ranks have whole experts");
+  return pipeline_cost{std::move(m), std::move(on), std::move(l)};
 }
 
 pipeline_cost::pipeline_cost(model m, machine on, layout l)
-    : model_(std::move(m)), on_(std::move(on)), layout_(l), parts_(parts_of(model_)) {
-  const auto cost_at = [&](part_kind part, std::uint32_t images) {
-    return cost_of(model_, part, {layout_.samples, images}, layout_.tp, on_);
-  };
-  const auto divided = divisible(parts_, layout_.cut);
-  std::vector<double> mean;
-  for (const auto i : divided) mean.push_back(cost_at(parts_[i], layout_.mean_images).all_ms());
-  const auto even = cut_evenly(mean, layout_.stages);
-  cuts_.push_back(0);
-  for (std::uint32_t s = 1; s < layout_.stages; ++s) cuts_.push_back(divided[even[s]]);
-  cuts_.push_back(static_cast<std::uint32_t>(parts_.size()));
-
-  constexpr int kinds = 5;
-  const auto most = model_.images ? images_max * layout_.samples : 0;
-  for (std::uint32_t images = 0; images <= most; ++images) {
-    part_cost of_kind[kinds];
-    for (const auto part : parts_) of_kind[static_cast<int>(part)] = cost_at(part, images);
-    for (std::uint32_t s = 0; s < layout_.stages; ++s) {
-      part_cost all;
-      for (auto i = cuts_[s]; i < cuts_[s + 1]; ++i) all += of_kind[static_cast<int>(parts_[i])];
-      table_.push_back(all);
-    }
+    : model_(std::move(m)), on_(std::move(on)), layout_(std::move(l)), parts_(parts_of(model_)) {
+  load mean{.samples = layout_.samples, .images = layout_.mean_images};
+  mean.tokens = layout_.mean_tokens;
+  mean.token_squares = mean.tokens * mean.tokens / layout_.samples;
+  const auto divided = divided_by(layout_.cut, parts_);
+  std::vector<double> costs;
+  for (const auto i : divided)
+    costs.push_back(cost_of(model_, parts_[i], mean, layout_.tp, on_).all_ms());
+  std::vector<std::uint32_t> first{0};
+  switch (layout_.cut) {
+    case cut_rule::parts: first = cut_evenly(costs, layout_.stages, layout_.speeds); break;
+    case cut_rule::layers: first = cut_evenly(costs, layout_.stages); break;
+    case cut_rule::given:
+      for (const auto n : layout_.layers) first.push_back(first.back() + n);
+      break;
   }
+  cuts_.push_back(0);
+  for (std::uint32_t s = 1; s < layout_.stages; ++s) cuts_.push_back(divided[first[s]]);
+  cuts_.push_back(static_cast<std::uint32_t>(parts_.size()));
 }
 
-const part_cost& pipeline_cost::stage(stage_id s, std::uint32_t images) const {
-  const auto most = static_cast<std::uint32_t>(table_.size()) / layout_.stages - 1;
+part_cost pipeline_cost::stage(stage_id s, const load& l) const {
   RRFP_CHECK(s.value() < layout_.stages, "the stage must belong to the pipeline");
-  RRFP_CHECK(most == 0 || images <= most, "the number of images must be within the table");
-  return table_[std::size_t{std::min(images, most)} * layout_.stages + s.value()];
+  // All layers of a kind cost the same, unless they have experts.
+  std::optional<part_cost> of_kind[part_kinds];
+  const auto decoder = static_cast<std::uint32_t>(parts_.size()) - 1 - model_.text.layers;
+  part_cost all;
+  for (auto i = cuts_[s.value()]; i < cuts_[s.value() + 1]; ++i) {
+    auto& known = of_kind[static_cast<int>(parts_[i])];
+    const bool is_routed = parts_[i] == part_kind::decoder_layer && !l.expert_shares.empty();
+    if (!known || is_routed)
+      known = cost_of(model_, parts_[i], l, layout_.tp, on_, is_routed ? i - decoder : 0);
+    all += *known;
+  }
+  return all;
 }
 
 double pipeline_cost::link_s(stage_id lower, double bytes) const {
@@ -216,21 +291,20 @@ double pipeline_cost::link_s(stage_id lower, double bytes) const {
   return transfer_s(on_.between, bytes, std::min(ranks, on_.group));
 }
 
-double pipeline_cost::message_bytes(stage_id lower, std::uint32_t images) const {
+double pipeline_cost::message_bytes(stage_id lower, const load& l) const {
   RRFP_CHECK(lower.value() + 1 < layout_.stages, "the stage must have a next stage");
   const auto last = parts_[cuts_[lower.value() + 1] - 1];
   // Between encoder layers only patches are sent; the text joins after the projector.
   if (last == part_kind::encoder_layer)
-    return double{1} * images * model_.images->patches * model_.images->layer.hidden * fp16_bytes;
+    return double{1} * l.images * model_.images->patches * model_.images->layer.hidden * fp16_bytes;
   if (last == part_kind::projector)
-    return double{1} * images * model_.images->tokens_per_image() * model_.text.layer.hidden *
+    return double{1} * l.images * model_.images->tokens_per_image() * model_.text.layer.hidden *
            fp16_bytes;
-  return double{1} * layout_.samples * model_.sequence_tokens * model_.text.layer.hidden *
-         fp16_bytes;
+  return tokens_of(model_, l) * model_.text.layer.hidden * fp16_bytes;
 }
 
-double pipeline_cost::message_ms(stage_id lower, std::uint32_t images) const {
-  return 1e3 * link_s(lower, message_bytes(lower, images));
+double pipeline_cost::message_ms(stage_id lower, const load& l) const {
+  return 1e3 * link_s(lower, message_bytes(lower, l));
 }
 
 double pipeline_cost::empty_message_ms(stage_id lower) const { return 1e3 * link_s(lower, 0); }

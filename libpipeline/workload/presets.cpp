@@ -13,9 +13,12 @@ constexpr std::string_view names[] = {
     "llama3-70b-vit-22b",
     // The sweeps over encoders of Table 8.
     "qwen3-1.7b-vit-l", "qwen3-1.7b-vit-g", "qwen3-1.7b-vit-big", "llama3-8b-internvit",
-    "llama3-8b-vit-22b"};
+    "llama3-8b-vit-22b",
+    // Mixtures of experts.
+    "qwen3-30b-a3b", "mixtral-8x7b"};
 
 constexpr std::uint32_t sequence_tokens = 1024;
+constexpr std::uint32_t text_sequence_tokens = 4096;
 constexpr std::uint32_t qwen3_vocabulary = 151'936;
 constexpr std::uint32_t llama3_vocabulary = 128'256;
 
@@ -31,6 +34,13 @@ decoder qwen3_32b() { return {modern(5120, 64, 25'600), 64, qwen3_vocabulary, fa
 decoder llama3_8b() { return {modern(4096, 32, 14'336), 32, llama3_vocabulary, false, 0}; }
 decoder llama3_70b() { return {modern(8192, 64, 28'672), 80, llama3_vocabulary, false, 0}; }
 
+decoder qwen3_30b_a3b() {
+  return {{2048, 32, 4, 128, 768, true, true, 128, 8}, 48, qwen3_vocabulary, false, 0};
+}
+decoder mixtral_8x7b() {
+  return {{4096, 32, 8, 128, 14'336, true, true, 8, 2}, 32, 32'000, false, 0};
+}
+
 encoder vision(std::uint32_t layers, std::uint32_t hidden, std::uint32_t heads,
                std::uint32_t feed_forward) {
   return {{hidden, heads, heads, hidden / heads, feed_forward, false, false}, layers, 256, 1};
@@ -42,9 +52,11 @@ struct named {
   Part part;
 };
 
-const named<decoder> decoders[] = {{"gpt3-large", gpt3_large()}, {"qwen3-1.7b", qwen3_1_7b()},
-                                   {"qwen3-4b", qwen3_4b()},     {"qwen3-32b", qwen3_32b()},
-                                   {"llama3-8b", llama3_8b()},   {"llama3-70b", llama3_70b()}};
+const named<decoder> decoders[] = {
+    {"gpt3-large", gpt3_large()},       {"qwen3-1.7b", qwen3_1_7b()},
+    {"qwen3-4b", qwen3_4b()},           {"qwen3-32b", qwen3_32b()},
+    {"llama3-8b", llama3_8b()},         {"llama3-70b", llama3_70b()},
+    {"qwen3-30b-a3b", qwen3_30b_a3b()}, {"mixtral-8x7b", mixtral_8x7b()}};
 
 const named<encoder> encoders[] = {
     {"vit-l", vision(24, 1024, 16, 4096)},    {"vit-h", vision(32, 1280, 16, 5120)},
@@ -60,7 +72,9 @@ std::optional<model> preset(std::string_view name) {
   if (std::find(std::begin(names), std::end(names), name) == std::end(names)) return std::nullopt;
   for (const auto& [text, decoder] : decoders) {
     if (!name.starts_with(text)) continue;
-    if (name == text) return model{std::string{name}, std::nullopt, decoder, decoder.positions};
+    if (name == text)
+      return model{std::string{name}, std::nullopt, decoder,
+                   decoder.positions != 0 ? decoder.positions : text_sequence_tokens};
     for (const auto& [images, encoder] : encoders)
       if (name.substr(text.size() + 1) == images)
         return model{std::string{name}, encoder, decoder, sequence_tokens};

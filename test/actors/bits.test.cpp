@@ -43,7 +43,7 @@ job::train_options train_of() {
 std::uint64_t hash_of(const std::map<std::string, at::Tensor>& weights,
                       const job::model_options& m) {
   std::vector<std::unique_ptr<compute::stage_module>> chunks;
-  chunks.push_back(std::move(*compute::make_model_chunk(m, virtual_stage_id{0}, 1, 1)));
+  chunks.push_back(std::move(*compute::make_model_chunk(m, compute::test::nth_part(m, 0, 1), 1)));
   for (const auto& p : chunks[0]->parameters()) {
     p.value.detach().copy_(weights.at(p.name));
   }

@@ -140,10 +140,12 @@ TEST_CASE("a run of zero steps ends at once with the initial weights") {
   CHECK(r.summary.weights_xxh64 != 0);
 }
 
-TEST_CASE("a model that cannot be divided into the stages is refused before the start") {
+TEST_CASE("a model that cannot be made is refused before the start") {
   auto setup = setup_of(1);
-  setup.make_chunk = [](virtual_stage_id vs, std::shared_ptr<compute::rank_group>) {
-    return compute::make_model_chunk(compute::test::small_model(), vs, 99, 1);
+  setup.make_chunk = [](virtual_stage_id, std::shared_ptr<compute::rank_group>) {
+    auto model = compute::test::small_model();
+    model.heads = 5;
+    return compute::make_model_chunk(model, {0, 1}, 1);
   };
   const auto opened = session::open(std::move(setup));
   REQUIRE_FALSE(opened.ok());

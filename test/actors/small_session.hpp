@@ -61,7 +61,8 @@ inline session_setup small_setup(const choice_of_run& c, const job::model_option
   s.train = train;
   s.make_chunk = [model, n = c.shape.virtual_stages(), seed = train.seed](
                      virtual_stage_id vs, std::shared_ptr<compute::rank_group> group) {
-    return compute::make_model_chunk(model, vs, n, seed, std::move(group));
+    return compute::make_model_chunk(model, compute::test::nth_part(model, vs.value(), n), seed,
+                                     std::move(group));
   };
   s.data = std::make_shared<compute::test::uneven_source>(c.shape.microbatches);
   if (c.weather != 0) {

@@ -82,7 +82,8 @@ run_result run_on_nodes(const choice_of_run& c, std::uint32_t nodes, const std::
 /// The weights of a model as a checkpoint of one rank.
 checkpoint::found_checkpoint saved_weights(const std::string& folder,
                                            const job::model_options& model) {
-  const auto chunk = compute::make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
+  const auto chunk =
+      compute::make_model_chunk(model, compute::test::nth_part(model, 0, 1), 1).value();
   std::vector<compute::named_tensor> tensors;
   for (const auto& p : chunk->parameters())
     tensors.push_back({p.name, p.value.detach(), p.part, p.stored});

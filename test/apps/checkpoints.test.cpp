@@ -211,11 +211,13 @@ void kill_repeatedly(int kills) {
 }  // namespace
 
 TEST_CASE(
-    "a killed run resumes from its last checkpoint, with the same number of stages or another") {
+    "a killed run resumes from its last checkpoint, with the same number of stages or another, and "
+    "other cuts") {
   const auto straight = job_folder{}.run({});
   REQUIRE(straight.losses.size() == 12);
   for (const settings& then :
        {settings{}, settings{"pipeline.stages=2"}, settings{"pipeline.stages=1"},
+        settings{"pipeline.stages=3", "pipeline.cuts=[1, 2, 1]"},
         settings{"pipeline.stages=2", "pipeline.chunks=2", "dispatch.policy=dualpipe_v",
                  "pipeline.placement=v"}}) {
     const job_folder w;

@@ -156,8 +156,50 @@ TEST_CASE("odd sizes train to the bits of one stage") {
   CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=10", "dispatch.policy=zb_h1",
                  "dispatch.mode=in-order"}) == ten);
   CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=10", "dispatch.slots=1"}) == ten);
+  CHECK(weights({"pipeline.stages=2", "pipeline.microbatches=10", "pipeline.cuts=[1, 2]"}) == ten);
+  CHECK(weights({"pipeline.stages=2", "pipeline.microbatches=10", "pipeline.cuts=[2, 1]"}) == ten);
   CHECK(weights({"pipeline.stages=3", "pipeline.microbatches=1"}) ==
         weights({"pipeline.stages=1", "pipeline.microbatches=1"}));
+}
+
+TEST_CASE("the profile of a run with one layer per stage cuts a job by cost and speed") {
+  const scratch_folder folder;
+  const auto file = folder / "job.toml";
+  std::ofstream{file} << "[pipeline]\nstages = 3\nmicrobatches = 4\n"
+                         "[model]\nlayers = 6\nhidden = 32\ncontext = 32\n"
+                         "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
+                         "microbatch_size = 1\nsequence_length = 32\n[train]\nsteps = 2\n";
+  const auto program = [&](std::vector<std::string> arguments) {
+    const auto o = run_program(std::move(arguments));
+    INFO(o.out << o.err);
+    REQUIRE(o.code == 0);
+    return o.out;
+  };
+  const auto trace = folder / "trace.json", profile = folder / "layers.toml";
+  program({RRFP_NODE, "run", file, "--set", "pipeline.stages=6", "--set", "pipeline.microbatches=1",
+           "--trace", trace});
+  program({RRFP_REPORT, trace, "--profile", profile});
+
+  // A device of four times the speed gets four times the layers.
+  std::ofstream{folder / "even.toml"} << "[cost]\nforward_ms = [1, 1, 1, 1, 1, 1]\n"
+                                         "backward_ms = [1, 1, 1, 1, 1, 1]\n"
+                                         "weight_ms = [1, 1, 1, 1, 1, 1]\n";
+  const auto planned =
+      program({RRFP_NODE, "check", file, "--set", "cost.profile=" + (folder / "even.toml"), "--set",
+               "pipeline.cuts=cost", "--set", "cost.speed=[1, 4, 1]"});
+  CHECK_THAT(planned, Contains("    0  0-0         33.3 % ") &&
+                          Contains("    1  1-4         33.3 % ") &&
+                          Contains("    2  5-5         33.3 % ") && Contains("tasks, by [cost]"));
+  CHECK(longest_line(planned) <= 80);
+
+  const auto weights = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> arguments{RRFP_NODE, "run", file, "--json", folder / "o.jsonl"};
+    for (const auto& s : settings) arguments.insert(arguments.end(), {"--set", s});
+    program(std::move(arguments));
+    return lines_of(folder / "o.jsonl").back().at("weights_xxh64").get<std::string>();
+  };
+  CHECK(weights({"cost.profile=" + profile, "pipeline.cuts=cost", "cost.speed=[1, 2, 4]"}) ==
+        weights({}));
 }
 
 TEST_CASE("SIGINT ends the run within 2 s with code 130 and a valid trace") {

@@ -5,6 +5,7 @@
 
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/model.hpp>
+#include <rrfp/job/model_rules.hpp>
 
 #include "pipeline.hpp"
 #include "plain_loop.hpp"
@@ -93,7 +94,7 @@ class mixed_source final : public batch_source {
 
 /// The sum of the losses of a microbatch, by the whole model in one chunk.
 double loss_of(const job::model_options& m, const microbatch& mb) {
-  const auto whole = make_model_chunk(m, virtual_stage_id{0}, 1, 1).value();
+  const auto whole = make_model_chunk(m, nth_part(m, 0, 1), 1).value();
   loaded_microbatch view(mb);
   forward_input in;
   in.input = mb.inputs;
@@ -231,14 +232,15 @@ TEST_CASE("the estimate knows every family's parameters, activations and pending
   const auto data = std::make_shared<mixed_source>(1, sees);
   const pipeline_shape shape{3, 1, 1, placement::linear};
   const auto sizes = data->layout(step_id{0}, microbatch_id{0});
-  const auto expected = estimate(model, sizes, shape, 1, recompute);
+  const auto expected =
+      estimate(model, sizes, job::even_cut(job::all_layers_of(model), 3), 1, recompute);
   pipeline_options options;
   options.recompute = recompute;
   pipeline p(model, small_train(), shape, data, options);
   at::Tensor flowing;
   for (std::uint32_t s = 0; s < 3; ++s) {
     INFO("stage " << s << ", images " << sees << ", recompute " << recompute);
-    const auto chunk = make_model_chunk(model, virtual_stage_id{s}, 3, 1).value();
+    const auto chunk = make_model_chunk(model, nth_part(model, s, 3), 1).value();
     std::uint64_t elements = 0;
     for (const auto& parameter : chunk->parameters())
       if (parameter.tied != tie::copy)

@@ -7,6 +7,7 @@
 #include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/lr_schedule.hpp>
 #include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/job/model_rules.hpp>
 
 namespace rrfp::compute::test {
 
@@ -64,20 +65,20 @@ TEST_CASE("the hash of a model depends on every parameter, but not on the order 
   CHECK(hash_of_model(a) != hash_of_model(swapped));
 }
 
-TEST_CASE("layers are divided evenly, with the remainder in the earlier chunks") {
-  CHECK(layers_of(8, virtual_stage_id{1}, 4) == layer_range{2, 2});
-  CHECK(layers_of(10, virtual_stage_id{0}, 4) == layer_range{0, 3});
-  CHECK(layers_of(10, virtual_stage_id{1}, 4) == layer_range{3, 3});
-  CHECK(layers_of(10, virtual_stage_id{2}, 4) == layer_range{6, 2});
-  CHECK(layers_of(10, virtual_stage_id{3}, 4) == layer_range{8, 2});
+TEST_CASE("layers are divided evenly, with the remainder in the earlier parts") {
+  CHECK(job::even_cut(8, 4) == std::vector<std::uint32_t>{2, 2, 2, 2});
+  CHECK(job::even_cut(10, 4) == std::vector<std::uint32_t>{3, 3, 2, 2});
+  CHECK(layers_of({3, 3, 1, 3}, virtual_stage_id{0}) == layer_range{0, 3});
+  CHECK(layers_of({3, 3, 1, 3}, virtual_stage_id{2}) == layer_range{6, 1});
+  CHECK(layers_of({3, 3, 1, 3}, virtual_stage_id{3}) == layer_range{7, 3});
 }
 
-TEST_CASE("the estimate of the whole model does not depend on the number of stages") {
+TEST_CASE("the estimate of the whole model does not depend on its cut") {
   job::model_options m;
   m.layers = 6;
   const job::data_options d;
-  const auto whole = estimate(m, expected_layout(m, d), {1, 1, 4, placement::linear});
-  const auto cut = estimate(m, expected_layout(m, d), {2, 2, 4, placement::v});
+  const auto whole = estimate(m, expected_layout(m, d), {6});
+  const auto cut = estimate(m, expected_layout(m, d), {1, 3, 1, 1});
   REQUIRE(whole.size() == 1);
   REQUIRE(cut.size() == 4);
   chunk_estimate sum;

@@ -43,7 +43,7 @@ std::unique_ptr<stage_compute> stage_of_rank(const job::model_options& model,
                                              const shared_group& group,
                                              std::uint32_t microbatches = 2) {
   std::vector<std::unique_ptr<stage_module>> chunks;
-  chunks.push_back(make_model_chunk(model, virtual_stage_id{0}, 1, 1, group).value());
+  chunks.push_back(make_model_chunk(model, nth_part(model, 0, 1), 1, group).value());
   const pipeline_shape shape{1, 1, microbatches, placement::linear};
   return stage_compute::make({shape, stage_id{0}, small_train(), group}, std::move(chunks),
                              std::make_shared<uneven_source>(microbatches))
@@ -74,11 +74,11 @@ std::string caught(Work work) {
 TEST_CASE("each rank's parameters are slices of the parameters of one rank") {
   auto model = wide_model();
   model.tied_head = GENERATE(false, true);
-  const auto whole = make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
+  const auto whole = make_model_chunk(model, nth_part(model, 0, 1), 1).value();
   for (const auto ranks : {1u, 2u, 4u, 8u}) {
     std::vector<std::vector<named_tensor>> of_ranks;
     for (std::uint32_t r = 0; r < ranks; ++r) {
-      const auto chunk = make_model_chunk(model, virtual_stage_id{0}, 1, 1,
+      const auto chunk = make_model_chunk(model, nth_part(model, 0, 1), 1,
                                           std::make_shared<lonely_group>(r, ranks))
                              .value();
       auto& mine = of_ranks.emplace_back();
@@ -107,8 +107,8 @@ TEST_CASE("each rank's parameters are slices of the parameters of one rank") {
 }
 
 TEST_CASE("q, k and v are each sharded by heads") {
-  const auto whole = make_model_chunk(wide_model(), virtual_stage_id{0}, 4, 1).value();
-  const auto mine = make_model_chunk(wide_model(), virtual_stage_id{0}, 4, 1,
+  const auto whole = make_model_chunk(wide_model(), nth_part(wide_model(), 0, 4), 1).value();
+  const auto mine = make_model_chunk(wide_model(), nth_part(wide_model(), 0, 4), 1,
                                      std::make_shared<lonely_group>(1, 4))
                         .value();
   for (std::size_t i = 0; i < whole->parameters().size(); ++i) {
@@ -125,8 +125,8 @@ TEST_CASE("models that the ranks do not divide are refused with key and numbers"
   const auto refused = [](auto change, std::uint32_t ranks) {
     auto model = wide_model();
     change(model);
-    const auto made = make_model_chunk(model, virtual_stage_id{0}, 1, 1,
-                                       std::make_shared<lonely_group>(0, ranks));
+    const auto made =
+        make_model_chunk(model, nth_part(model, 0, 1), 1, std::make_shared<lonely_group>(0, ranks));
     return made.ok() ? std::string("made") : made.message();
   };
   const auto none = [](auto&) {};
@@ -141,12 +141,12 @@ TEST_CASE("models that the ranks do not divide are refused with key and numbers"
 TEST_CASE("the estimate knows the parameters of a rank") {
   auto model = wide_model();
   model.tied_head = GENERATE(false, true);
-  const pipeline_shape shape{3, 1, 2, placement::linear};
+  const std::vector<std::uint32_t> cut{1, 2, 1};
   for (const auto ranks : {1u, 2u, 8u}) {
-    const auto estimates = estimate(model, expected_layout(model, {}), shape, ranks);
-    const auto alone = estimate(model, expected_layout(model, {}), shape);
+    const auto estimates = estimate(model, expected_layout(model, {}), cut, ranks);
+    const auto alone = estimate(model, expected_layout(model, {}), cut);
     for (std::uint32_t vs = 0; vs < 3; ++vs) {
-      const auto chunk = make_model_chunk(model, virtual_stage_id{vs}, 3, 1,
+      const auto chunk = make_model_chunk(model, layers_of(cut, virtual_stage_id{vs}), 1,
                                           std::make_shared<lonely_group>(0, ranks))
                              .value();
       std::uint64_t elements = 0;

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <rrfp/compute/model.hpp>
+#include <rrfp/job/model_rules.hpp>
 
 namespace rrfp::compute::test {
 
@@ -16,12 +17,14 @@ pipeline::pipeline(const job::model_options& model, const job::train_options& tr
       options_(std::move(options)),
       random_(options_.order_seed) {
   prepare_compute_thread();
+  if (options_.cut.empty())
+    options_.cut = job::even_cut(job::all_layers_of(model), shape.virtual_stages());
   for (std::uint32_t s = 0; s < shape.stages; ++s) {
     std::vector<std::unique_ptr<stage_module>> chunks;
     for (std::uint32_t c = 0; c < shape.chunks; ++c) {
-      chunks.push_back(make_model_chunk(model, shape.virtual_stage(stage_id{s}, chunk_id{c}),
-                                        shape.virtual_stages(), train.seed, options_.group)
-                           .value());
+      const auto vs = shape.virtual_stage(stage_id{s}, chunk_id{c});
+      chunks.push_back(
+          make_model_chunk(model, layers_of(options_.cut, vs), train.seed, options_.group).value());
       if (options_.prepare) options_.prepare(*chunks.back());
     }
     stage_compute_config config{shape, stage_id{s}, train, options_.group};

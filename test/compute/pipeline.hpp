@@ -30,6 +30,8 @@ struct pipeline_options {
   /// Called with every chunk before the first step.
   std::function<void(stage_module&)> prepare = nullptr;
   bool recompute = false;
+  /// Number of layers of each virtual stage; empty: evenly.
+  std::vector<std::uint32_t> cut = {};
 };
 
 class pipeline {

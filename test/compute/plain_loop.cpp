@@ -9,6 +9,7 @@
 
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/stage_compute.hpp>
+#include <rrfp/job/model_rules.hpp>
 
 namespace rrfp::compute::test {
 
@@ -57,7 +58,7 @@ training_result train_plainly(const job::model_options& model, const job::train_
                               std::uint32_t microbatches, const batch_source& data,
                               std::uint64_t steps) {
   prepare_compute_thread();
-  const auto whole = make_model_chunk(model, virtual_stage_id{0}, 1, train.seed).value();
+  const auto whole = make_model_chunk(model, {0, job::all_layers_of(model)}, train.seed).value();
   const auto parameters = whole->parameters();
   std::vector<at::Tensor> values;
   for (const auto& p : parameters) values.push_back(p.value);

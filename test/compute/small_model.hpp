@@ -7,6 +7,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <rrfp/compute/batch_source.hpp>
+#include <rrfp/compute/estimate.hpp>
+#include <rrfp/job/model_rules.hpp>
 #include <rrfp/job/options.hpp>
 
 namespace rrfp::compute::test {
@@ -28,6 +30,11 @@ inline job::train_options small_train() {
   t.lr = 1e-2;
   t.clip_norm = 0.5;
   return t;
+}
+
+/// The layers of part `k` of `parts` even ones.
+inline layer_range nth_part(const job::model_options& m, std::uint32_t k, std::uint32_t parts) {
+  return layers_of(job::even_cut(job::all_layers_of(m), parts), virtual_stage_id{k});
 }
 
 /// Random tokens. Lengths and padding differ from microbatch to microbatch, so a loss that is not

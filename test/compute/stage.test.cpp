@@ -28,7 +28,7 @@ std::unique_ptr<stage_compute> stage_of(std::unique_ptr<stage_module> module,
 }
 
 std::unique_ptr<stage_module> whole_model() {
-  return make_model_chunk(small_model(), virtual_stage_id{0}, 1, 1).value();
+  return make_model_chunk(small_model(), nth_part(small_model(), 0, 1), 1).value();
 }
 
 launch forward_of(std::uint32_t mb) {
@@ -132,8 +132,9 @@ TEST_CASE("an exception of a library becomes a compute_error of one line") {
   CHECK(of_data.fault() == compute_fault::data);
   CHECK_THAT(of_data.what(), Catch::Contains("the disk is gone") && !Catch::Contains("details"));
 
-  const auto first = stage_of(make_model_chunk(small_model(), virtual_stage_id{0}, 2, 1).value(),
-                              std::make_shared<uneven_source>(2), {2, 1, 2, placement::linear});
+  const auto first =
+      stage_of(make_model_chunk(small_model(), nth_part(small_model(), 0, 2), 1).value(),
+               std::make_shared<uneven_source>(2), {2, 1, 2, placement::linear});
   first->begin_step(step_id{0});
   first->run(forward_of(0), {});
   launch backward;
@@ -183,7 +184,7 @@ TEST_CASE("out of memory in an input or a group is reported like that of a task"
 TEST_CASE("a sequence longer than the context is refused with both lengths") {
   auto model = small_model();
   model.context = 8;
-  const auto stage = stage_of(make_model_chunk(model, virtual_stage_id{0}, 1, 1).value(),
+  const auto stage = stage_of(make_model_chunk(model, nth_part(model, 0, 1), 1).value(),
                               std::make_shared<uneven_source>(2));
   stage->begin_step(step_id{0});
   const auto e = caught([&] { stage->run(forward_of(0), {}); });
@@ -191,18 +192,16 @@ TEST_CASE("a sequence longer than the context is refused with both lengths") {
 }
 
 TEST_CASE("invalid models are refused") {
-  const auto refused = [](auto change, std::uint32_t virtual_stages) {
+  const auto refused = [](auto change) {
     auto model = small_model();
     change(model);
-    const auto made = make_model_chunk(model, virtual_stage_id{0}, virtual_stages, 1);
+    const auto made = make_model_chunk(model, {0, 1}, 1);
     return made.ok() ? std::string("made") : made.message();
   };
-  CHECK_THAT(refused([](auto& m) { m.layers = 3; }, 4),
-             Catch::Contains("at least pipeline.stages * pipeline.chunks = 4, got 3"));
-  CHECK_THAT(refused([](auto& m) { m.heads = 5; }, 1),
+  CHECK_THAT(refused([](auto& m) { m.heads = 5; }),
              Catch::Contains("a multiple of model.heads = 5, got 32"));
-  CHECK_THAT(refused([](auto& m) { m.dropout = 1.0; }, 1), Catch::Contains("a number in [0, 1)"));
-  CHECK_THAT(refused([](auto& m) { m.vocabulary = 0; }, 1), Catch::Contains("at least 1"));
+  CHECK_THAT(refused([](auto& m) { m.dropout = 1.0; }), Catch::Contains("a number in [0, 1)"));
+  CHECK_THAT(refused([](auto& m) { m.vocabulary = 0; }), Catch::Contains("at least 1"));
 
   CHECK(!stage_compute::make({one_stage, stage_id{0}, small_train()}, {}, nullptr).ok());
   CHECK(!stage_compute::make({one_stage, stage_id{1}, small_train()}, {}, nullptr).ok());
@@ -212,7 +211,7 @@ TEST_CASE("initial weights do not depend on the number of stages") {
   const auto whole = whole_model();
   std::size_t next = 0;
   for (std::uint32_t vs = 0; vs < 3; ++vs) {
-    const auto chunk = make_model_chunk(small_model(), virtual_stage_id{vs}, 3, 1).value();
+    const auto chunk = make_model_chunk(small_model(), nth_part(small_model(), vs, 3), 1).value();
     for (const auto& p : chunk->parameters()) {
       REQUIRE(next < whole->parameters().size());
       const auto& expected = whole->parameters()[next++];
@@ -235,10 +234,10 @@ TEST_CASE("initial weights do not depend on the number of stages") {
 TEST_CASE("the estimate knows the number of parameters") {
   auto model = small_model();
   model.tied_head = GENERATE(false, true);
-  const pipeline_shape shape{3, 1, 2, placement::linear};
-  const auto estimates = estimate(model, expected_layout(model, {}), shape);
+  const std::vector<std::uint32_t> cut{1, 2, 1};
+  const auto estimates = estimate(model, expected_layout(model, {}), cut);
   for (std::uint32_t vs = 0; vs < 3; ++vs) {
-    const auto chunk = make_model_chunk(model, virtual_stage_id{vs}, 3, 1).value();
+    const auto chunk = make_model_chunk(model, layers_of(cut, virtual_stage_id{vs}), 1).value();
     std::uint64_t elements = 0;
     for (const auto& p : chunk->parameters()) {
       if (p.tied != tie::copy) elements += static_cast<std::uint64_t>(p.value.numel());
@@ -277,7 +276,7 @@ TEST_CASE("a misaligned input has the bits of an aligned one") {
   const auto data = std::make_shared<uneven_source>(1);
   const auto loss_of = [&](bool aligned) {
     std::vector<std::unique_ptr<stage_module>> chunks;
-    chunks.push_back(make_model_chunk(small_model(), virtual_stage_id{1}, 2, 1).value());
+    chunks.push_back(make_model_chunk(small_model(), nth_part(small_model(), 1, 2), 1).value());
     const auto last =
         stage_compute::make({shape, stage_id{1}, small_train()}, std::move(chunks), data).value();
     const auto room = at::linspace(-1, 1, 2 * 16 * 32 + 3);

@@ -63,6 +63,24 @@ TEST_CASE("stages give the bits of a plain loop") {
   check_same(in_stages(model, train, shape), expected);
 }
 
+TEST_CASE("every cut of the layers into stages gives the bits of a plain loop") {
+  auto model = small_model();
+  model.tied_head = true;
+  const auto train = small_train();
+  const auto expected = plainly(model, train);
+  using cut = std::vector<std::uint32_t>;
+  for (const auto& c : {cut{1, 3}, cut{3, 1}, cut{1, 1, 2}, cut{1, 2, 1}, cut{2, 1, 1}}) {
+    INFO("layers of stage 0: " << c[0] << ", of stage 1: " << c[1]);
+    const auto stages = static_cast<std::uint32_t>(c.size());
+    check_same(in_stages(model, train, shape_of(stages, 1, placement::linear), {.cut = c}),
+               expected);
+  }
+  // Parts 0 and 3 of the V are on stage 0.
+  model.layers = 5;
+  check_same(in_stages(model, train, shape_of(2, 2, placement::v), {.cut = {1, 2, 1, 1}}),
+             plainly(model, train));
+}
+
 TEST_CASE("fused, split and mixed backward give the same bits in any order") {
   auto model = small_model();
   model.tied_head = true;
@@ -158,7 +176,7 @@ TEST_CASE("the tied gradient is that of one shared tensor") {
   const auto run = [&](stage_module& m) {
     m.forward({batch.inputs, batch.targets, step_id{0}, microbatch_id{0}, nullptr}).backward();
   };
-  const auto twins = make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
+  const auto twins = make_model_chunk(model, nth_part(model, 0, 1), 1).value();
   run(*twins);
   const auto owner = twins->parameters().front().value;
   const auto copy = twins->parameters().back().value;
@@ -167,7 +185,7 @@ TEST_CASE("the tied gradient is that of one shared tensor") {
   const auto direction = at::randn(owner.sizes(), at::make_generator<at::CPUGeneratorImpl>(3));
   const auto loss_at = [&](double t) {
     const at::NoGradGuard no_grad;
-    const auto moved = make_model_chunk(model, virtual_stage_id{0}, 1, 1).value();
+    const auto moved = make_model_chunk(model, nth_part(model, 0, 1), 1).value();
     moved->parameters().front().value.add_(direction, t);
     moved->parameters().back().value.add_(direction, t);
     return moved->forward({batch.inputs, batch.targets, step_id{0}, microbatch_id{0}, nullptr})
@@ -200,7 +218,7 @@ TEST_CASE("training learns") {
 TEST_CASE("a token does not attend to later ones") {
   auto model = small_model();
   model.dropout = 0;
-  const auto first = make_model_chunk(model, virtual_stage_id{0}, 2, 1).value();
+  const auto first = make_model_chunk(model, nth_part(model, 0, 2), 1).value();
   const auto ids = at::arange(16).view({1, 16});
   const auto changed = ids.clone();
   changed[0][10] = 63;

@@ -124,7 +124,8 @@ TEST_CASE("conflicts between keys are found before anything runs, and the messag
        "\"qwen3-4b-vit-big\", \"llama3-8b-vit-5b\", \"qwen3-32b-internvit\", "
        "\"llama3-70b-vit-22b\", \"qwen3-1.7b-vit-l\", \"qwen3-1.7b-vit-g\", "
        "\"qwen3-1.7b-vit-big\", "
-       "\"llama3-8b-internvit\" or \"llama3-8b-vit-22b\", got \"gpt4\""},
+       "\"llama3-8b-internvit\", \"llama3-8b-vit-22b\", \"qwen3-30b-a3b\" or \"mixtral-8x7b\", got "
+       "\"gpt4\""},
       {workload + "cost.preset = \"gpt3-large\"\npipeline.stages = 27\n" + run,
        "x.toml:4: pipeline.stages: expected at most as many stages as gpt3-large has parts, 26, "
        "got "

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <numeric>
+#include <set>
 
 #include <rrfp/plan/plan.hpp>
 
@@ -107,7 +108,7 @@ TEST_CASE("admission sorts by undisturbed times") {
   c.job.dispatch.admit = admission::small_first;
   c.job.pipeline.microbatches = 32;
   const auto images = [&](std::uint32_t mb) {
-    return workload::images_of(c.job.images, c.job.jitter.seed, step_id{0}, mb, 1);
+    return workload::images_of(c.job.images, c.job.jitter.seed, step_id{0}, mb, 1).front();
   };
   const auto order = costs_of(c).order_of(step_id{0});
   for (std::size_t i = 1; i < order.size(); ++i) CHECK(images(order[i - 1]) <= images(order[i]));
@@ -160,6 +161,56 @@ TEST_CASE("sequence_tokens shortens the samples of a model with images alone") {
   };
   CHECK(10 * forward("qwen3-1.7b-vit-h", 512) < 6 * forward("qwen3-1.7b-vit-h", 0));
   CHECK(forward("gpt3-large", 512) == forward("gpt3-large", 0));
+}
+
+/// The time of F of microbatch `mb` on `stage`.
+simulate::nanoseconds forward(const cell& c, std::uint32_t stage, std::uint32_t mb) {
+  return costs_of(c).compute(step_id{0}, stage_id{stage},
+                             {task_kind::forward, microbatch_id{mb}, chunk_id{0}});
+}
+
+TEST_CASE("a stage of half the speed takes twice the time for tasks, and the same for messages") {
+  for (const auto* preset : {"", "gpt3-large"}) {
+    auto c = plain_cell();
+    c.job.cost.preset = preset;
+    c.job.pipeline.cuts.kind = job::cut_kind::layers;
+    const auto even = costs_of(c);
+    c.job.cost.speed = {1, 1, 0.5, 1};
+    const auto uneven = costs_of(c);
+    for (std::uint32_t s = 0; s < 4; ++s)
+      for (const auto kind : {task_kind::forward, task_kind::backward, task_kind::weight,
+                              task_kind::backward_weight}) {
+        const auto of = [&](const simulate::stage_costs& costs) {
+          return costs.compute(step_id{0}, stage_id{s}, {kind, microbatch_id{1}, chunk_id{0}});
+        };
+        CHECK(std::abs(of(uneven) - (s == 2 ? 2 : 1) * of(even)) <= 2);
+      }
+    const task message{task_kind::forward, microbatch_id{1}, chunk_id{0}};
+    CHECK(uneven.link(step_id{0}, virtual_stage_id{3}, message) ==
+          even.link(step_id{0}, virtual_stage_id{3}, message));
+  }
+}
+
+TEST_CASE("texts and experts make the microbatches differ, the same ones with equal seeds") {
+  const auto differ = [](const cell& c) {
+    std::set<simulate::nanoseconds> times;
+    for (std::uint32_t mb = 0; mb < 8; ++mb) times.insert(forward(c, 1, mb));
+    CHECK(forward(c, 1, 5) == forward(c, 1, 5));
+    return times.size();
+  };
+  auto c = plain_cell();
+  c.job.cost.preset = "mixtral-8x7b";
+  c.job.experts.spread = workload::expert_spread::even;
+  CHECK(differ(c) == 1);
+  c.job.texts.spread = workload::text_spread::uniform;
+  CHECK(differ(c) == 8);
+  c.job.texts.spread = workload::text_spread::padded;
+  c.job.pipeline.tp = 2;
+  c.job.experts = {};
+  CHECK(differ(c) == 8);
+  auto other = c;
+  other.job.jitter.seed += 1;
+  CHECK(forward(other, 1, 0) != forward(c, 1, 0));
 }
 
 TEST_CASE("[cost] gives times by stage, and no bytes") {

@@ -172,22 +172,30 @@ TEST_CASE("a description holds everything that the outcome depends on, and no na
   CHECK(differs([](cell& x) { x.job.jitter.compute_sigma = 0.1; }));
   CHECK(differs([](cell& x) { x.job.machine.efficiency = 0.4; }));
   CHECK(differs([](cell& x) { x.job.images.mean = 1; }));
+  CHECK(differs([](cell& x) { x.job.texts.mean = 1; }));
+  CHECK(differs([](cell& x) { x.job.experts.concentration = 1; }));
+  CHECK(differs([](cell& x) { x.job.cost.speed = {2}; }));
+  CHECK(differs([](cell& x) { x.job.pipeline.cuts.kind = job::cut_kind::layers; }));
   CHECK(differs([](cell& x) { x.job.cost.forward_ms = {2}; }));
 }
 
-TEST_CASE("the contents of a table and of a file of delays are part of the description") {
-  const auto described = [](const std::string& text) {
-    const scratch_file file{text};
-    auto c = plain_cell();
-    c.job.dispatch.policy = "table:" + file.path();
-    c.job.delays.file = file.path();
-    auto line = description_of(c);
-    for (auto at = line.find(file.path()); at != std::string::npos; at = line.find(file.path()))
-      line.replace(at, file.path().size(), "F");
-    return line;
-  };
-  CHECK(described("a") == described("a"));
-  CHECK(described("a") != described("b"));
+TEST_CASE("the contents of files are part of the description") {
+  using setter = void (*)(job::job&, const std::string& path);
+  for (const auto set : {setter{[](auto&j, auto&path) { j.dispatch.policy = "table:" + path; }},
+                         setter{[](auto&j, auto&path) { j.delays.file = path; }},
+                         setter{[](auto&j, auto&path) { j.texts.histogram = path; }}}) {
+    const auto described = [&](const std::string& text) {
+      const scratch_file file{text};
+      auto c = plain_cell();
+      set(c.job, file.path());
+      auto line = description_of(c);
+      for (auto at = line.find(file.path()); at != std::string::npos; at = line.find(file.path()))
+        line.replace(at, file.path().size(), "F");
+      return line;
+    };
+    CHECK(described("a") == described("a"));
+    CHECK(described("a") != described("b"));
+  }
 }
 
 TEST_CASE("a workload reads [cost] from its profile, relative to the experiment") {

@@ -136,18 +136,21 @@ TEST_CASE("An unknown name is refused with the closest known name") {
       {"[pipeline]\nlr = 4", "x.toml:2: pipeline.lr: unknown key, did you mean train.lr?"},
       {"[pipeline]\nwarp_size = 4",
        "x.toml:2: pipeline.warp_size: unknown key; the section has stages, chunks, placement, "
+       "cuts, "
        "microbatches, tp, replicas, recompute, nodes"},
       {"\n[pipelin]\nstages = 4", "x.toml:2: pipelin: unknown section, did you mean pipeline?"},
       {"[quota]",
        "x.toml:1: quota: unknown section; a job has pipeline, dispatch, model, vision, data, "
        "eval, train, "
-       "jitter, cost, machine, images, device, transport, checkpoint, recovery, run"},
+       "jitter, cost, machine, images, texts, experts, device, transport, checkpoint, recovery, "
+       "run"},
       {"stages = 4", "x.toml:1: stages: unknown key, did you mean pipeline.stages?"},
       {"pipelines = 4", "x.toml:1: pipelines: unknown key, did you mean pipeline?"},
       {"\"pipeline.stages\" = 4",
        "x.toml:1: \"pipeline.stages\": unknown key; write section and key without quotes"},
       {"pipeline.\"a\\nb\" = 4",
        "x.toml:1: pipeline.\"a\\u000Ab\": unknown key; the section has stages, chunks, placement, "
+       "cuts, "
        "microbatches, tp, replicas, recompute, nodes"},
   });
 }
@@ -224,6 +227,10 @@ TEST_CASE("Values that do not fit each other are refused with both keys") {
        "default)"},
       {"[pipeline]\nstages = 4\n[cost]\nweight_ms = [1, 2, 3]",
        "x.toml:4: cost.weight_ms: expected one value or 4 (one per stage), got 3"},
+      {"[pipeline]\nstages = 3\n[cost]\nweight_ms = [1, 2]",
+       "x.toml:4: cost.weight_ms: expected one value or 3 (one per stage) or 4 (one per layer), "
+       "got "
+       "2"},
       {"[pipeline]\nstages = 2\nchunks = 2\n[cost]\nbackward_ms = [1, 2, 3]",
        "x.toml:5: cost.backward_ms: expected one value or 2 (one per stage) or 4 (one per "
        "virtual stage), got 3"},
@@ -276,19 +283,85 @@ TEST_CASE("A preset excludes times, and what modifies it needs one") {
         "x.toml:3: cost.weight_ms: cannot be set together with cost.preset, which gives the times");
   CHECK(refusal("[machine]\ngroup = 4\n") ==
         "x.toml:2: machine.group: needs cost.preset, which it modifies");
-  CHECK(refusal("[cost]\ncut = \"layers\"\n") ==
-        "x.toml:2: cost.cut: needs cost.preset, which it modifies");
+  CHECK(refusal("[experts]\nspread = \"even\"\n") ==
+        "x.toml:2: experts.spread: needs cost.preset, which it modifies");
+  CHECK(refusal("[texts]\nmean = 7\n") ==
+        "x.toml:2: texts.mean: needs cost.preset, which it modifies");
   CHECK(refusal("[cost]\nshape_messages = true\n") ==
         "x.toml:2: cost.shape_messages: needs cost.preset, which it modifies");
-  CHECK(refusal(preset + "cut = \"evenly\"\n").starts_with("x.toml:3: cost.cut: expected "));
   CHECK(
-      refusal(preset + "cut = \"layers\"\n", {"pipeline.stages=25"}) ==
+      refusal(preset + "[pipeline]\ncuts = \"layers\"\n", {"pipeline.stages=25"}) ==
       "--set pipeline.stages=25: expected at most as many stages as gpt3-large has layers, 24, got "
       "25");
   CHECK(
       refusal(preset, {"pipeline.stages=27"}) ==
       "--set pipeline.stages=27: expected at most as many stages as gpt3-large has parts, 26, got "
       "27");
+  CHECK(refusal(preset, {"pipeline.stages=2", "pipeline.cuts=[1, 24]"}) ==
+        "--set pipeline.cuts=[1, 24]: expected all 24 layers of gpt3-large, got 25");
+  const std::string mixture = "[cost]\npreset = \"mixtral-8x7b\"\n";
+  CHECK(refusal(mixture, {"pipeline.tp=8"}) == "accepted");
+  CHECK(refusal(mixture, {"pipeline.tp=16"}) ==
+        "--set pipeline.tp=16: expected a divisor of the 32 heads and the 8 experts of "
+        "\"mixtral-8x7b\", got 16");
+}
+
+TEST_CASE("A cut that does not fit the layers and parts is refused") {
+  const auto with = [](const std::string& cuts, const texts& settings = {}) {
+    return refusal("[pipeline]\nstages = 2\ncuts = " + cuts + "\n[model]\nlayers = 6\n", settings);
+  };
+  CHECK(with("[2, 4]") == "accepted");
+  CHECK(with("\"layers\"") == "accepted");
+  CHECK(with("[2, 3]") == "x.toml:3: pipeline.cuts: expected all 6 layers, got 5");
+  CHECK(with("[2, 3, 1]") ==
+        "x.toml:3: pipeline.cuts: expected 2 numbers (stages * chunks), got 3");
+  CHECK(with("[6, 0]") == "x.toml:3: pipeline.cuts: entry 1: expected an integer >= 1, got 0");
+  for (const auto* bad : {"[]", "3", "\"evenly\"", "true", "1.5"})
+    CHECK_THAT(with(bad),
+               Catch::Contains("x.toml:3: pipeline.cuts: expected \"auto\", "
+                               "\"layers\", \"cost\" or an array of integers >= 1, got "));
+  CHECK(with("\"cost\"") ==
+        "x.toml:3: pipeline.cuts: \"cost\" expects cost.forward_ms with 6 values (one per layer), "
+        "such as the profile of a run with as many stages as layers, got 1");
+  const texts some{"cost.forward_ms=[1, 2, 3, 4, 5, 6]"};
+  CHECK(with("\"cost\"", some) == "x.toml: cost.backward_ms: expected 6 (one per layer), got 1");
+  CHECK(with("\"cost\"", {"pipeline.stages=9"}) ==
+        "x.toml:3: pipeline.cuts: \"cost\" expects at most as many parts as layers, 6, got 9");
+  CHECK(refusal("[cost]\nspeed = [1, 2, 3]\n", {"pipeline.stages=2"}) ==
+        "x.toml:2: cost.speed: expected one value or 2 (one per stage), got 3");
+  // A program divides its own model.
+  const auto embedded = [](const std::string& text) { return refusal(text, {}, job::job_use::embed); };
+  CHECK(embedded("[pipeline]\ncuts = \"layers\"\n") ==
+        "x.toml:2: pipeline.cuts: expected \"auto\" for the modules of a program");
+  CHECK(embedded("[cost]\nforward_ms = [1, 2, 3, 4]\nbackward_ms = [1, 2, 3, 4]\n"
+                 "weight_ms = [1, 2, 3, 4]\n[pipeline]\nstages = 2\n") ==
+        "x.toml:2: cost.forward_ms: expected one value, or one per stage or virtual stage, for the "
+        "modules of a program, got 4");
+  CHECK(refusal("[cost]\nspeed = 0\n") == "x.toml:2: cost.speed: expected a number > 0, got 0");
+}
+
+TEST_CASE("Texts that do not fit the preset are refused") {
+  const auto with = [](const std::string& preset, const std::string& keys,
+                       const texts& settings = {}) {
+    return refusal("[cost]\npreset = \"" + preset + "\"\n[texts]\n" + keys, settings);
+  };
+  CHECK(with("mixtral-8x7b", "spread = \"uniform\"\n") == "accepted");
+  CHECK(with("gpt3-large", "spread = \"uniform\"\n", {"texts.most=2048"}) == "accepted");
+  CHECK(with("gpt3-large", "spread = \"uniform\"\nmost = 2049\n") ==
+        "x.toml:5: texts.most: expected at most the 2048 positions of \"gpt3-large\", got 2049");
+  CHECK(with("mixtral-8x7b", "spread = \"uniform\"\n", {"cost.sequence_tokens=100"}) ==
+        "--set cost.sequence_tokens=100: expected 0 with texts.spread = \"uniform\", got 100");
+  CHECK(with("mixtral-8x7b", "spread = \"histogram\"\n") ==
+        "x.toml:4: texts.histogram: expected a file with texts.spread = "
+        "\"histogram\", got none");
+  const scratch_folder folder;
+  const auto file = folder.write("h.csv", "tokens,count\n7,x\n");
+  CHECK(with("mixtral-8x7b", "histogram = \"" + file + "\"\n") ==
+        "x.toml:4: texts.histogram: " + file +
+            ":2: expected tokens from 1 to 1048576 and a count up to 1000000000000, got \"7,x\"");
+  folder.write("h.csv", "tokens,count\n7,1\n");
+  CHECK(with("mixtral-8x7b", "histogram = \"" + file + "\"\n") ==
+        "x.toml:4: texts.histogram: needs texts.spread = \"histogram\", got \"padded\"");
 }
 
 TEST_CASE("A policy that is unknown or does not support the shape is refused") {

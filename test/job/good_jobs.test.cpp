@@ -1,7 +1,7 @@
 /// The values of valid jobs.
 #include <catch2/catch.hpp>
 
-#include <rrfp/workload/pipeline_cost.hpp>
+#include <rrfp/job/workload.hpp>
 
 #include "job_texts.hpp"
 
@@ -157,17 +157,57 @@ TEST_CASE("Overrides take precedence over the file, later ones over earlier ones
   CHECK(j.model.tied_head);
 }
 
-TEST_CASE("A list of costs holds one value for all, one per stage or one per virtual stage") {
-  const pipeline_shape shape{2, 2, 1, placement::v};
-  const auto costs = [&](std::vector<double> list) {
-    std::vector<double> all;
-    for (std::uint32_t vs = 0; vs < 4; ++vs)
-      all.push_back(job::cost_at(list, shape, virtual_stage_id{vs}));
-    return all;
+/// The forwards of the parts of a V of 2 stages.
+std::vector<double> forwards(const std::string& costs, const texts& settings = {}) {
+  const auto j = good("[pipeline]\nstages = 2\nplacement = \"v\"\nchunks = 2\n" + costs, settings);
+  std::vector<double> all;
+  for (const auto& t : job::times_of_parts(j)) all.push_back(t.forward_ms);
+  return all;
+}
+
+TEST_CASE("A list of costs holds one value for all, or one per stage or virtual stage") {
+  CHECK(forwards("[cost]\nforward_ms = 7") == std::vector<double>{7, 7, 7, 7});
+  CHECK(forwards("[cost]\nforward_ms = [1, 2]") == std::vector<double>{1, 2, 2, 1});
+  CHECK(forwards("[cost]\nforward_ms = [1, 2, 3, 4]") == std::vector<double>{1, 2, 3, 4});
+  CHECK(forwards("[cost]\nforward_ms = [1, 2]\nspeed = [0.5, 4]") ==
+        std::vector<double>{2, 0.5, 0.5, 2});
+  CHECK(forwards("[cost]\nforward_ms = 6\nspeed = 2") == std::vector<double>{3, 3, 3, 3});
+}
+
+TEST_CASE("Costs of layers add up to those of the parts that hold them") {
+  const std::string costs =
+      "[model]\nlayers = 6\n[cost]\nforward_ms = [1, 2, 4, 8, 16, 32]\n"
+      "backward_ms = [1, 1, 1, 1, 1, 1]\nweight_ms = [1, 1, 1, 1, 1, 1]\n";
+  CHECK(forwards(costs) == std::vector<double>{3, 12, 16, 32});
+  CHECK(forwards(costs, {"pipeline.cuts=[1, 1, 1, 3]"}) == std::vector<double>{1, 2, 4, 56});
+  CHECK(forwards(costs, {"pipeline.cuts=cost"}) == std::vector<double>{7, 8, 16, 32});
+  CHECK(forwards(costs, {"pipeline.cuts=cost", "cost.speed=[1, 8]"}) ==
+        std::vector<double>{1, 14.0 / 8, 16.0 / 8, 32});
+  CHECK(forwards(costs + "speed = [2, 1]\n", {"pipeline.cuts=layers"}) ==
+        std::vector<double>{1.5, 12, 16, 16});
+}
+
+TEST_CASE("Layers are cut evenly, by cost and speed, or as given") {
+  const auto cut = [](const std::string& cuts, const texts& settings = {}) {
+    auto all = settings;
+    all.insert(all.end(), {"pipeline.stages=3", "model.layers=7"});
+    return job::layers_of_parts(good("[pipeline]\n" + cuts, all));
   };
-  CHECK(costs({7}) == std::vector<double>{7, 7, 7, 7});
-  CHECK(costs({1, 2}) == std::vector<double>{1, 2, 2, 1});
-  CHECK(costs({1, 2, 3, 4}) == std::vector<double>{1, 2, 3, 4});
+  using counts = std::vector<std::uint32_t>;
+  CHECK(cut("") == counts{3, 2, 2});
+  CHECK(cut("cuts = \"layers\"") == counts{3, 2, 2});
+  CHECK(cut("cuts = [1, 5, 1]") == counts{1, 5, 1});
+  const texts costs{"cost.forward_ms=[9, 1, 1, 1, 1, 1, 1]",
+                    "cost.backward_ms=[0, 0, 0, 0, 0, 0, 0]",
+                    "cost.weight_ms=[0, 0, 0, 0, 0, 0, 0]"};
+  CHECK(cut("cuts = \"cost\"", costs).front() == 1);
+  auto slow = costs;
+  slow.push_back("cost.speed=[1, 0.1, 1]");
+  CHECK(cut("cuts = \"cost\"", slow) == counts{1, 1, 5});
+  // The encoder's layers come first.
+  CHECK(cut("", {"vision.layers=2"}) == counts{3, 3, 3});
+  // With a preset, the cut is of the preset.
+  CHECK(cut("cuts = [8, 8, 8]", {"cost.preset=gpt3-large"}) == counts{3, 2, 2});
 }
 
 TEST_CASE("Slots may be those of 1F1B, or the number of stages") {
@@ -216,19 +256,49 @@ TEST_CASE("A profile sets the times of [cost]; keys of the job override it") {
 TEST_CASE("A preset, its machine and its images are read, and change the job") {
   const auto j = good(
       "[pipeline]\nstages = 4\n[cost]\npreset = \"qwen3-1.7b-vit-h\"\nsamples = 2\n"
-      "cut = \"layers\"\nshape_messages = true\n"
+      "shape_messages = true\nspeed = [1, 1, 0.5, 1]\n"
       "[machine]\ntflops = 300\n[images]\nspread = \"fixed\"\nmean = 1\n");
   CHECK(j.cost.preset == "qwen3-1.7b-vit-h");
-  CHECK(j.cost.cut == workload::cut_rule::layers);
+  CHECK(j.cost.speed == std::vector<double>{1, 1, 0.5, 1});
   CHECK(j.cost.shape_messages);
   CHECK(j.machine.tflops == 300);
   CHECK(j.images.spread == workload::image_spread::fixed);
   std::vector<std::string> keys;
   for (const auto& s : job::changes(j)) keys.push_back(s.key);
-  CHECK(keys == texts{"pipeline.stages", "cost.preset", "cost.samples", "cost.cut",
-                      "cost.shape_messages", "machine.tflops", "images.spread", "images.mean"});
+  CHECK(keys == texts{"pipeline.stages", "cost.preset", "cost.samples", "cost.shape_messages",
+                      "cost.speed", "machine.tflops", "images.spread", "images.mean"});
   CHECK(good(job::to_toml(j)) == j);
   CHECK(good("[cost]\npreset = \"none\"\n").cost.preset.empty());
+}
+
+TEST_CASE("The histogram of a job is read with it") {
+  const scratch_folder folder;
+  folder.write("h.csv", "tokens,count\n100,3\n400,1\n");
+  const auto path =
+      folder.write("x.toml",
+                   "[cost]\npreset = \"mixtral-8x7b\"\n[texts]\nspread = \"histogram\"\n"
+                   "histogram = \"h.csv\"\n");
+  const auto j = job::load_job(path, policies::registry(), {}, job::job_use::simulate);
+  if (!j) FAIL(j.message());
+  CHECK(j->texts.histogram == folder.at("h.csv"));
+  CHECK(mean_text(j->texts) == 175);
+  CHECK(job::workload_of(*j).value()->arrangement().mean_tokens == 175);
+}
+
+TEST_CASE("The cut of a preset follows pipeline.cuts and the speeds") {
+  const auto cuts = [](const std::string& of_pipeline, const std::string& speed) {
+    return job::workload_of(good("[pipeline]\nstages = 2\n" + of_pipeline +
+                                 "[cost]\npreset = \"gpt3-large\"\nspeed = " + speed))
+        .value()
+        ->cuts();
+  };
+  using list = std::vector<std::uint32_t>;
+  const auto even = cuts("", "1");
+  CHECK(even == cuts("cuts = \"cost\"\n", "3"));
+  CHECK(cuts("cuts = \"layers\"\n", "[1, 9]") == list{0, 13, 26});
+  CHECK(cuts("cuts = [1, 23]\n", "1") == list{0, 2, 26});
+  CHECK(cuts("", "[1, 9]")[1] < even[1]);
+  CHECK(cuts("", "[9, 1]")[1] > even[1]);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ using job::value;
 /// A valid value of the key that is not its default.
 value other_value(const key& k) {
   const job::job defaults;
+  static const scratch_folder folder;
   const auto now = k.get(defaults);
   for (const value& candidate : {value{true},
                                  value{false},
@@ -47,6 +48,9 @@ value other_value(const key& k) {
                                  value{std::string{"never"}},
                                  value{std::string{"bytes"}},
                                  value{std::string{"blocking"}},
+                                 value{std::string{"even"}},
+                                 value{std::string{"lognormal"}},
+                                 value{folder.write("h.csv", "tokens,count\n1,1\n")},
                                  value{std::string{"stalls"}},
                                  value{std::string{"fixed"}},
                                  value{std::string{"gpt3-large"}},

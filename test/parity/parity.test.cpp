@@ -13,6 +13,7 @@
 #include <rrfp/compute/model.hpp>
 #include <rrfp/compute/pretrained.hpp>
 #include <rrfp/hugging_face/config.hpp>
+#include <rrfp/job/model_rules.hpp>
 #include <rrfp/safetensors/collection.hpp>
 
 #include "../support/program.hpp"
@@ -99,8 +100,10 @@ struct subject {
 std::vector<std::unique_ptr<stage_module>> chunks_of(const subject& s, std::uint32_t stages,
                                                      const shared_group& group) {
   std::vector<std::unique_ptr<stage_module>> chunks;
+  const auto cut = job::even_cut(job::all_layers_of(s.model), stages);
   for (std::uint32_t vs = 0; vs < stages; ++vs) {
-    chunks.push_back(make_model_chunk(s.model, virtual_stage_id{vs}, stages, 1, group).value());
+    const auto layers = layers_of(cut, virtual_stage_id{vs});
+    chunks.push_back(make_model_chunk(s.model, layers, 1, group).value());
     load_pretrained(*chunks.back(), s.weights).value();
   }
   return chunks;

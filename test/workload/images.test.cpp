@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <rrfp/workload/images.hpp>
 
@@ -21,7 +22,7 @@ struct census {
 census of(const image_counts& counts) {
   census c;
   for (std::uint64_t mb = 0; mb < draws; ++mb) {
-    const auto n = images_of(counts, 1, step_id{0}, mb, 1);
+    const auto n = images_of(counts, 1, step_id{0}, mb, 1).front();
     c.mean += n / double{draws};
     c.least = std::min(c.least, n);
     c.most = std::max(c.most, n);
@@ -69,9 +70,12 @@ TEST_CASE("images depend only on seed, step and microbatch") {
   CHECK(differ > 120);
 }
 
-TEST_CASE("the images of a microbatch are the sum over its samples") {
-  CHECK(images_of({image_spread::fixed, 3, 8}, 1, step_id{0}, 0, 4) == 12);
-  CHECK(images_of({image_spread::geometric, 1e6, 8}, 1, step_id{0}, 0, 4) == 32);
+TEST_CASE("every sample has images of its own") {
+  CHECK(images_of({image_spread::fixed, 3, 8}, 1, step_id{0}, 0, 4) ==
+        std::vector<std::uint32_t>{3, 3, 3, 3});
+  const auto drawn = images_of({image_spread::uniform, 3, 8}, 1, step_id{0}, 0, 64);
+  CHECK(drawn.size() == 64);
+  CHECK(std::set(drawn.begin(), drawn.end()).size() > 3);
 }
 
 }  // namespace rrfp::workload

@@ -28,7 +28,7 @@ pipeline_cost made(std::string_view name, layout l, const machine& on = rtx_4090
 double total_ms(const pipeline_cost& p, std::uint32_t images) {
   double all = 0;
   for (std::uint32_t s = 0; s < p.arrangement().stages; ++s)
-    all += p.stage(stage_id{s}, images).all_ms();
+    all += p.stage(stage_id{s}, {p.arrangement().samples, images}).all_ms();
   return all;
 }
 
@@ -62,15 +62,15 @@ TEST_CASE("more images or samples never cost less, and more images cost the enco
     const auto p = made(name, {.stages = 8, .mean_images = 2});
     for (std::uint32_t n = 0; n < 4; ++n) {
       for (std::uint32_t s = 0; s < 8; ++s) {
-        const auto& less = p.stage(stage_id{s}, n);
-        const auto& more = p.stage(stage_id{s}, n + 1);
+        const auto& less = p.stage(stage_id{s}, {1, n});
+        const auto& more = p.stage(stage_id{s}, {1, n + 1});
         CHECK(less.forward_ms <= more.forward_ms);
         CHECK(less.backward_ms <= more.backward_ms);
         CHECK(less.weight_ms <= more.weight_ms);
         CHECK(less.activation_bytes <= more.activation_bytes);
       }
-      CHECK(p.stage(stage_id{0}, n).all_ms() < p.stage(stage_id{0}, n + 1).all_ms());
-      CHECK(p.stage(stage_id{7}, n).all_ms() == p.stage(stage_id{7}, n + 1).all_ms());
+      CHECK(p.stage(stage_id{0}, {1, n}).all_ms() < p.stage(stage_id{0}, {1, n + 1}).all_ms());
+      CHECK(p.stage(stage_id{7}, {1, n}).all_ms() == p.stage(stage_id{7}, {1, n + 1}).all_ms());
     }
     CHECK(total_ms(made(name, {.stages = 8, .samples = 2}), 2) > total_ms(p, 2));
   }
@@ -138,12 +138,94 @@ TEST_CASE("the fixed time of a layer adds to F, B and W of every layer, but not 
   CHECK(added(part_kind::head, 2) == Approx(0));
 }
 
+TEST_CASE("a microbatch of texts of several lengths costs the sum of its samples") {
+  const auto m = *preset("qwen3-1.7b-vit-h");
+  const auto of = [&](double tokens, double squares) {
+    return cost_of(m, part_kind::decoder_layer, {.tokens = tokens, .token_squares = squares}, 2,
+                   arithmetic());
+  };
+  const auto both = of(400, 100 * 100 + 300 * 300);
+  const auto one = of(100, 100 * 100), other = of(300, 300 * 300);
+  CHECK(both.forward_ms == Approx(one.forward_ms + other.forward_ms));
+  CHECK(both.backward_ms == Approx(one.backward_ms + other.backward_ms));
+  CHECK(both.weight_ms == Approx(one.weight_ms + other.weight_ms));
+  CHECK(both.activation_bytes == Approx(one.activation_bytes + other.activation_bytes));
+  // Attention grows with the square, the rest with the length.
+  CHECK(other.weight_ms == Approx(3 * one.weight_ms));
+  CHECK(other.forward_ms - other.weight_ms == Approx(9 * (one.forward_ms - one.weight_ms)));
+  const auto p = made("qwen3-1.7b-vit-h", {.stages = 16, .mean_images = 2});
+  const load l{.samples = 1, .images = 1, .tokens = 300, .token_squares = 300 * 300};
+  CHECK(p.message_bytes(stage_id{14}, l) == 300.0 * 2048 * 2);
+}
+
+TEST_CASE("a mixture of experts computes with the active parameters") {
+  for (const auto name : {"qwen3-30b-a3b", "mixtral-8x7b"}) {
+    const auto m = *preset(name);
+    const auto& b = m.text.layer;
+    const auto of = [&](std::uint32_t tp, std::vector<double> shares) {
+      return cost_of(m, part_kind::decoder_layer, {.expert_shares = std::move(shares)}, tp,
+                     arithmetic());
+    };
+    const auto tokens = double{1} * m.sequence_tokens;
+    const auto active_ms = 1e3 * matrix_flops(active_parameters(b), tokens) / 1e12;
+    CHECK(of(1, {}).weight_ms == Approx(active_ms));
+    CHECK(of(1, {}).forward_ms == Approx(active_ms + attention_flops(b, tokens) / 1e9));
+    CHECK(of(2, {}).weight_ms == Approx(active_ms / 2));
+    CHECK(of(1, {}).activation_bytes ==
+          Approx(tokens * (activation_bytes_per_token(b, 1) +
+                           b.experts_per_token * activation_bytes_per_routed_token(b))));
+    // Where only FLOPs cost time, the shares matter only between ranks.
+    std::vector<double> uneven(b.experts, 0.5 / (b.experts - 1));
+    uneven[0] = 0.5;
+    CHECK(of(1, uneven).weight_ms == Approx(of(1, {}).weight_ms));
+    const auto routed_ms =
+        1e3 * b.experts_per_token * matrix_flops(feed_forward_parameters(b), tokens) / 1e12;
+    const auto of_first_rank = 0.5 + 0.5 * (b.experts / 2 - 1) / (b.experts - 1);
+    CHECK(of(2, uneven).weight_ms ==
+          Approx((active_ms - routed_ms) / 2 + of_first_rank * routed_ms));
+  }
+}
+
+TEST_CASE("each expert with tokens reads its weights, however few they are") {
+  auto slow_memory = arithmetic();
+  slow_memory.each = {"slow", 1e30, 1e9, 0};
+  const auto m = *preset("mixtral-8x7b");
+  const auto of = [&](std::vector<double> shares) {
+    return cost_of(m, part_kind::decoder_layer,
+                   {.tokens = 1, .token_squares = 1, .expert_shares = std::move(shares)}, 1,
+                   slow_memory)
+        .forward_ms;
+  };
+  const auto weights_ms = 2.0 * static_cast<double>(feed_forward_parameters(m.text.layer)) / 1e6;
+  std::vector<double> one(8);
+  one[3] = 1;
+  std::vector<double> three(8);
+  three[0] = three[3] = three[7] = 1.0 / 3;
+  CHECK(of(three) - of(one) == Approx(2 * weights_ms));
+}
+
+TEST_CASE("the layers of a mixture differ by their own shares of the experts") {
+  const auto p = made("mixtral-8x7b", {.stages = 32, .tp = 2, .cut = cut_rule::layers});
+  load l;
+  l.expert_shares.assign(std::size_t{32} * 8, 1.0 / 8);
+  const auto even = p.stage(stage_id{5}, l).all_ms();
+  CHECK(even == Approx(p.stage(stage_id{5}, {}).all_ms()));
+  for (std::size_t e = 0; e < 4; ++e) {
+    l.expert_shares[5 * 8 + e] = 0.24;
+    l.expert_shares[5 * 8 + 4 + e] = 0.01;
+  }
+  CHECK(p.stage(stage_id{5}, l).all_ms() > 1.5 * even);
+  CHECK(p.stage(stage_id{4}, l).all_ms() == Approx(even));
+}
+
 TEST_CASE("stages are cut so that the most expensive one is as cheap as possible") {
   CHECK(cut_evenly({1, 1, 1, 1}, 2) == std::vector<std::uint32_t>{0, 2, 4});
   CHECK(cut_evenly({1, 1, 1, 3}, 2) == std::vector<std::uint32_t>{0, 3, 4});
   CHECK(cut_evenly({5, 1, 1, 1, 1}, 3).at(1) == 1);
   CHECK(cut_evenly({1, 2, 3}, 3) == std::vector<std::uint32_t>{0, 1, 2, 3});
   CHECK(cut_evenly({0, 0, 4}, 2).size() == 3);
+  CHECK(cut_evenly({1, 1, 1, 1, 1, 1}, 2, {2, 1}) == std::vector<std::uint32_t>{0, 4, 6});
+  CHECK(cut_evenly({1, 1, 1, 1, 1, 1}, 3, {0.5, 1, 1.5}) == std::vector<std::uint32_t>{0, 1, 3, 6});
 }
 
 TEST_CASE("stages hold the whole model, encoder first, and are roughly balanced") {
@@ -154,7 +236,7 @@ TEST_CASE("stages hold the whole model, encoder first, and are roughly balanced"
   CHECK(parts.front() == part_kind::encoder_layer);
   CHECK(parts.back() == part_kind::head);
   const auto mean = total_ms(p, 2) / 16;
-  for (std::uint32_t s = 0; s < 16; ++s) CHECK(p.stage(stage_id{s}, 2).all_ms() < 1.35 * mean);
+  for (std::uint32_t s = 0; s < 16; ++s) CHECK(p.stage(stage_id{s}, {1, 2}).all_ms() < 1.35 * mean);
   CHECK(total_ms(p, 3) == Approx(total_ms(made("llama3-8b-vit-5b", {.stages = 1}), 3)));
 }
 
@@ -167,29 +249,44 @@ TEST_CASE("a cut by layers divides the layers alone; the head comes on top of th
   for (std::uint32_t s = 0; s + 1 < 8; ++s) {
     const auto next = parts[p.cuts()[s + 1]];
     CHECK((next == part_kind::encoder_layer || next == part_kind::decoder_layer));
-    CHECK(p.stage(stage_id{7}, 2).forward_ms > p.stage(stage_id{s}, 2).forward_ms);
+    CHECK(p.stage(stage_id{7}, {1, 2}).forward_ms > p.stage(stage_id{s}, {1, 2}).forward_ms);
   }
   CHECK(total_ms(p, 3) == Approx(total_ms(made("qwen3-4b-vit-big", {.stages = 1}), 3)));
   CHECK(p.empty_message_ms(stage_id{0}) == Approx(0.01));
 }
 
+TEST_CASE("a given cut holds the layers that it names; slow devices get fewer parts") {
+  const auto given =
+      made("gpt3-large", {.stages = 3, .cut = cut_rule::given, .layers = {1, 20, 3}});
+  // The embedding, 24 layers, the head.
+  CHECK(given.cuts() == std::vector<std::uint32_t>{0, 2, 22, 26});
+  const auto even = made("gpt3-large", {.stages = 4});
+  const auto uneven = made("gpt3-large", {.stages = 4, .speeds = {1, 1, 0.5, 1}});
+  CHECK(uneven.cuts()[3] - uneven.cuts()[2] < even.cuts()[3] - even.cuts()[2]);
+  const auto layers =
+      made("gpt3-large", {.stages = 4, .cut = cut_rule::layers, .speeds = {1, 1, 0.5, 1}});
+  CHECK(layers.cuts() == made("gpt3-large", {.stages = 4, .cut = cut_rule::layers}).cuts());
+  // The times are those of a device of speed 1.
+  CHECK(total_ms(uneven, 0) == Approx(total_ms(even, 0)));
+}
+
 TEST_CASE("messages carry patches within the encoder and tokens after it") {
   const auto p = made("qwen3-1.7b-vit-h", {.stages = 16, .mean_images = 2});
-  CHECK(p.message_bytes(stage_id{0}, 3) == 3.0 * 256 * 1280 * 2);
-  CHECK(p.message_bytes(stage_id{14}, 3) == 1024.0 * 2048 * 2);
-  CHECK(p.message_bytes(stage_id{0}, 0) == 0);
-  CHECK(p.message_ms(stage_id{0}, 0) == Approx(0.01));
+  CHECK(p.message_bytes(stage_id{0}, {1, 3}) == 3.0 * 256 * 1280 * 2);
+  CHECK(p.message_bytes(stage_id{14}, {1, 3}) == 1024.0 * 2048 * 2);
+  CHECK(p.message_bytes(stage_id{0}, {1, 0}) == 0);
+  CHECK(p.message_ms(stage_id{0}, {1, 0}) == Approx(0.01));
 }
 
 TEST_CASE("neighbours in one group of 8 use PCIe, others share the node's adapter") {
   const auto on = rtx_4090_cluster();
   const auto one = made("llama3-8b-vit-5b", {.stages = 16, .mean_images = 2});
-  const auto bytes = one.message_bytes(stage_id{6}, 2);
-  CHECK(one.message_ms(stage_id{6}, 2) == Approx(1e3 * transfer_s(on.within, bytes)));
-  CHECK(one.message_ms(stage_id{7}, 2) == Approx(1e3 * transfer_s(on.between, bytes)));
+  const auto bytes = one.message_bytes(stage_id{6}, {1, 2});
+  CHECK(one.message_ms(stage_id{6}, {1, 2}) == Approx(1e3 * transfer_s(on.within, bytes)));
+  CHECK(one.message_ms(stage_id{7}, {1, 2}) == Approx(1e3 * transfer_s(on.between, bytes)));
   const auto two = made("llama3-8b-vit-5b", {.stages = 16, .tp = 2, .mean_images = 2});
-  const auto same = two.message_bytes(stage_id{3}, 2);
-  CHECK(two.message_ms(stage_id{3}, 2) == Approx(1e3 * transfer_s(on.between, same, 2)));
+  const auto same = two.message_bytes(stage_id{3}, {1, 2});
+  CHECK(two.message_ms(stage_id{3}, {1, 2}) == Approx(1e3 * transfer_s(on.between, same, 2)));
 }
 
 TEST_CASE("a rank holds 18 bytes per parameter; replicas exchange gradients") {
@@ -210,6 +307,10 @@ TEST_CASE("more stages than parts or layers are refused") {
   REQUIRE_FALSE(of_layers.ok());
   CHECK(of_layers.message() ==
         "expected at most as many stages as gpt3-large has layers, 24, got 25");
+  const auto given = pipeline_cost::make(*preset("gpt3-large"), rtx_4090_cluster(),
+                                         {.stages = 2, .cut = cut_rule::given, .layers = {20, 5}});
+  REQUIRE_FALSE(given.ok());
+  CHECK(given.message() == "expected all 24 layers of gpt3-large, got 25");
 }
 
 }  // namespace rrfp::workload

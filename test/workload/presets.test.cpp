@@ -25,6 +25,8 @@ constexpr published sizes[] = {
     {"qwen3-1.7b-vit-big", 1.72e9, 1.84e9},
     {"llama3-8b-internvit", 8.03e9, 5.54e9},
     {"llama3-8b-vit-22b", 8.03e9, 21.7e9},
+    {"qwen3-30b-a3b", 30.5e9, 0},
+    {"mixtral-8x7b", 46.7e9, 0},
 };
 
 }  // namespace
@@ -41,6 +43,17 @@ TEST_CASE("every preset has the published number of parameters within 1 %") {
     if (m->images)
       CHECK(static_cast<double>(parameters(*m->images)) == Approx(p.encoder).epsilon(0.01));
   }
+}
+
+TEST_CASE("a token passes the published number of parameters of a mixture") {
+  const auto active = [](std::string_view name) {
+    const auto d = preset(name)->text;
+    auto dense = d;
+    dense.layers = 0;
+    return static_cast<double>(d.layers * active_parameters(d.layer) + parameters(dense));
+  };
+  CHECK(active("qwen3-30b-a3b") == Approx(3.3e9).epsilon(0.02));
+  CHECK(active("mixtral-8x7b") == Approx(12.9e9).epsilon(0.01));
 }
 
 TEST_CASE("every preset is found by its name, other names are not") {

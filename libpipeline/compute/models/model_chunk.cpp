@@ -49,8 +49,8 @@ struct decoder_exit {
 
 class model_chunk final : public stage_module {
  public:
-  model_chunk(const job::model_options& m, virtual_stage_id vs, std::uint32_t virtual_stages,
-              std::uint64_t seed, shared_group group, at::Device parameter_device = at::kCPU)
+  model_chunk(const job::model_options& m, layer_range layers, std::uint64_t seed,
+              shared_group group, at::Device parameter_device = at::kCPU)
       : model_(m),
         type_(m.precision == job::precision_kind::bf16 ? at::kBFloat16 : at::kFloat),
         seed_(seed),
@@ -59,11 +59,11 @@ class model_chunk final : public stage_module {
     parameter_maker make(seed, group_, parameter_device);
     const auto names = decoder_names::of(m);
     const auto images = m.vision.layers;
-    const auto layers = layers_of(job::all_layers_of(m), vs, virtual_stages);
-    if (vs.value() == 0 && images > 0) patches_.emplace(make, m.vision, type_);
+    const auto end = layers.first + layers.count;
+    if (layers.first == 0 && images > 0) patches_.emplace(make, m.vision, type_);
     encoder_.reserve(layers.count);
     decoder_.reserve(layers.count);
-    for (auto n = layers.first; n < layers.first + layers.count; ++n) {
+    for (auto n = layers.first; n < end; ++n) {
       if (n < images) {
         encoder_.emplace_back(make, n, m.vision);
         continue;
@@ -71,7 +71,7 @@ class model_chunk final : public stage_module {
       if (n == images) entry_.emplace(make, names, m);
       decoder_.emplace_back(make, names, n - images, m);
     }
-    if (vs.value() + 1 == virtual_stages) exit_.emplace(make, names, m);
+    if (end == job::all_layers_of(m)) exit_.emplace(make, names, m);
     parameters_ = make.take_parameters();
   }
 
@@ -181,22 +181,21 @@ class model_chunk final : public stage_module {
 }  // namespace
 
 result<std::unique_ptr<stage_module>> make_model_chunk(const job::model_options& model,
-                                                       virtual_stage_id vs,
-                                                       std::uint32_t virtual_stages,
-                                                       std::uint64_t seed,
+                                                       layer_range layers, std::uint64_t seed,
                                                        std::shared_ptr<rank_group> group) {
-  RRFP_CHECK(vs.value() < virtual_stages, "a chunk beyond the end of the model");
   const auto ranks = group == nullptr ? 1 : group->size();
-  if (const auto fault = job::fault_of(model, virtual_stages, ranks))
+  if (const auto fault = job::fault_of(model, 1, ranks))
     return error{fault->key + ": expected " + fault->expected + ", got " + fault->got};
+  RRFP_CHECK(layers.count > 0 && layers.first + layers.count <= job::all_layers_of(model),
+             "a chunk holds layers of the model");
   return std::unique_ptr<stage_module>(
-      std::make_unique<model_chunk>(model, vs, virtual_stages, seed, std::move(group)));
+      std::make_unique<model_chunk>(model, layers, seed, std::move(group)));
 }
 
 result<std::vector<parameter>> parameters_of(const job::model_options& model) {
   if (const auto fault = job::fault_of(model, 1, 1))
     return error{fault->key + ": expected " + fault->expected + ", got " + fault->got};
-  const model_chunk whole(model, virtual_stage_id{0}, 1, 0, nullptr, at::kMeta);
+  const model_chunk whole(model, {0, job::all_layers_of(model)}, 0, nullptr, at::kMeta);
   return std::vector<parameter>{whole.parameters().begin(), whole.parameters().end()};
 }
 

@@ -19,8 +19,8 @@ struct layer_range {
   bool operator==(const layer_range&) const = default;
 };
 
-/// The layers of chunk `vs`: contiguous and evenly divided; earlier chunks get the remainder.
-layer_range layers_of(std::uint32_t layers, virtual_stage_id vs, std::uint32_t virtual_stages);
+/// The layers of virtual stage `vs`. `cut`: the number of layers of each virtual stage.
+layer_range layers_of(const std::vector<std::uint32_t>& cut, virtual_stage_id vs);
 
 /// One virtual stage on one tensor-parallel rank; FLOPs and bytes are per microbatch.
 struct chunk_estimate {
@@ -45,11 +45,12 @@ struct chunk_estimate {
 /// side vision.image_size for each.
 microbatch_layout expected_layout(const job::model_options& model, const job::data_options& data);
 
-/// Indexed by virtual stage. `shape` and `model` must be valid and fit each other, and `ranks`, the
-/// number of tensor-parallel ranks, must divide what the ranks share (fault_of() in
-/// model_rules.hpp). `recompute`: activations are not kept between F and B.
+/// Indexed by virtual stage, each with the layers that `cut` says. `model` must be valid, `cut`
+/// must hold all its layers, and `ranks`, the number of tensor-parallel ranks, must divide what the
+/// ranks share (fault_of() in model_rules.hpp). `recompute`: activations are not kept between F and
+/// B.
 std::vector<chunk_estimate> estimate(const job::model_options& model, const microbatch_layout& mb,
-                                     const pipeline_shape& shape, std::uint32_t ranks = 1,
+                                     const std::vector<std::uint32_t>& cut, std::uint32_t ranks = 1,
                                      bool recompute = false);
 
 /// Upper bound of the bytes that a microbatch holds on a stage: the sum over the stage's chunks of

@@ -2,11 +2,11 @@
 /// a vision transformer and a projector in front, as in LLaVA. Parameters have the names of Hugging
 /// Face's files.
 ///
-/// The layers of the encoder, if any, and then of the decoder are divided evenly into contiguous
-/// chunks. Without an encoder the first chunk embeds the tokens. With an encoder the first chunk
-/// embeds the patches; the chunk with the decoder's first layer embeds the tokens and replaces the
-/// image tokens by the projected patches. A microbatch without images costs nothing before that
-/// chunk.
+/// The layers of the encoder, if any, and then of the decoder are divided into contiguous chunks,
+/// in any way. Without an encoder the first chunk embeds the tokens. With an encoder the first
+/// chunk embeds the patches; the chunk with the decoder's first layer embeds the tokens and
+/// replaces the image tokens by the projected patches. A microbatch without images costs nothing
+/// before that chunk.
 ///
 /// Initial weights follow from (seed, parameter name), so they do not depend on how the model is
 /// divided: normal with deviation 0.02, the projections into the residual stream scaled by
@@ -28,15 +28,16 @@
 #include <vector>
 
 #include <rrfp/base/result.hpp>
+#include <rrfp/compute/estimate.hpp>
 #include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/job/options.hpp>
 
 namespace rrfp::compute {
 
-/// Creates chunk `vs` of `virtual_stages`; earlier chunks get the remainder of the layers. With a
-/// tied head the last chunk holds a copy of the token embedding, even if it is also the first
-/// chunk, so the arithmetic does not depend on the number of chunks.
+/// Creates the chunk with these layers, at least one. With a tied head the last chunk holds a copy
+/// of the token embedding, even if it is also the first chunk, so the arithmetic does not depend on
+/// the chunks.
 ///
 /// `group`: the tensor-parallel ranks of the stage; null or size 1: one rank. It must be the group
 /// of stage_compute_config.
@@ -48,9 +49,7 @@ namespace rrfp::compute {
 ///
 /// Errors: those of fault_of() in rrfp/job/model_rules.hpp.
 result<std::unique_ptr<stage_module>> make_model_chunk(const job::model_options& model,
-                                                       virtual_stage_id vs,
-                                                       std::uint32_t virtual_stages,
-                                                       std::uint64_t seed,
+                                                       layer_range layers, std::uint64_t seed,
                                                        std::shared_ptr<rank_group> group = nullptr);
 
 /// The parameters of the whole model on one rank, in model order: tensors on the meta device, which

@@ -22,7 +22,9 @@
 #include <rrfp/job/options.hpp>
 #include <rrfp/schedule/policy_set.hpp>
 #include <rrfp/weather/conditions.hpp>
+#include <rrfp/workload/experts.hpp>
 #include <rrfp/workload/images.hpp>
+#include <rrfp/workload/texts.hpp>
 
 namespace rrfp::job {
 
@@ -66,8 +68,11 @@ struct job {
   delay_options delays;
   cost_options cost;
   machine_options machine;
-  /// The images of the samples of cost.preset; drawn with jitter.seed.
+  /// The samples of cost.preset; drawn with jitter.seed.
   workload::image_counts images;
+  /// The path is absolute; the file was read with the job.
+  workload::text_options texts;
+  workload::expert_options experts;
   device_options device;
   cuda_options cuda;
   transport_options transport;
@@ -125,8 +130,28 @@ memory_limit effective_limit(const job& j, stage_id stage);
 /// data.
 std::optional<data_options> held_out_data(const job& j);
 
-/// The entry of a list in [cost] that applies to a virtual stage.
-double cost_at(std::span<const double> list, const pipeline_shape& shape, virtual_stage_id vs);
+/// The number of layers of each part of [model] with [vision], by virtual stage, as pipeline.cuts
+/// says. With cost.preset, whose layers pipeline.cuts then divides (workload_of()), evenly.
+/// Requires at least as many layers as parts.
+std::vector<std::uint32_t> layers_of_parts(const job& j);
+
+/// Durations of the tasks of one part of the model, in milliseconds.
+struct part_times {
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double weight_ms = 0;
+
+  double all_ms() const { return forward_ms + backward_ms + weight_ms; }
+};
+
+/// Whether [cost] holds a value for each layer: a number of values that is neither 1 nor one per
+/// stage or virtual stage.
+bool has_layer_times(const job& j);
+/// What [cost] expects of each part, by virtual stage, on the device of its stage: if it has values
+/// by layer, the sums over the layers of the part. Without cost.preset.
+std::vector<part_times> times_of_parts(const job& j);
+/// The entry of cost.speed for a stage.
+double speed_of(const job& j, stage_id stage);
 
 /// The settings that must be equal for a run to resume from another run's checkpoint: the model,
 /// the seed, the optimizer, and the amount of data per step. In the order of the reference. Without

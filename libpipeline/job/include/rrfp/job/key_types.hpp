@@ -48,6 +48,14 @@ result<bool> read_boolean(const value& v);
 /// A number of bytes, or a text with a unit: "64MiB".
 result<std::int64_t> read_bytes(const value& v, std::int64_t high);
 
+/// T: std::int64_t, double or std::string.
+template <class T>
+value to_list(const std::vector<T>& items) {
+  value_list list(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) list[i].data = items[i];
+  return {std::move(list)};
+}
+
 // The types as the reference prints them.
 std::string type_name(integer_range range);
 std::string type_name(number_range range);
@@ -248,13 +256,6 @@ class basic_section_keys {
     else
       to = static_cast<To>(*read);
     return success();
-  }
-
-  template <class T>
-  static value to_list(const std::vector<T>& items) {
-    value_list list(items.size());
-    for (std::size_t i = 0; i < items.size(); ++i) list[i].data = items[i];
-    return {std::move(list)};
   }
 
   static key& text_key(key& k) {

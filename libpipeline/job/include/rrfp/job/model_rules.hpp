@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <rrfp/job/options.hpp>
 
@@ -34,6 +35,13 @@ inline activation_kind activation_of(const model_options& m) {
 
 /// Number of encoder and decoder layers; the pipeline cuts this sequence into stages.
 inline std::uint32_t all_layers_of(const model_options& m) { return m.vision.layers + m.layers; }
+
+/// The number of layers of each of `parts`, as even as possible: earlier parts get the remainder.
+inline std::vector<std::uint32_t> even_cut(std::uint32_t layers, std::uint32_t parts) {
+  std::vector<std::uint32_t> counts(parts, layers / parts);
+  for (std::uint32_t i = 0; i < layers % parts; ++i) ++counts[i];
+  return counts;
+}
 
 /// Why a model is invalid: "KEY: expected EXPECTED, got GOT".
 struct model_fault {

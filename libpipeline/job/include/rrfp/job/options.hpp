@@ -13,11 +13,19 @@
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/stage_core.hpp>
 
-namespace rrfp::workload {
-enum class cut_rule : std::uint8_t;
-}
-
 namespace rrfp::job {
+
+/// What divides the layers of the model into parts, one for each virtual stage. automatic: `cost`
+/// for a cost.preset, else `layers`.
+enum class cut_kind : std::uint8_t { automatic, layers, cost, given };
+
+struct cut_options {
+  cut_kind kind = cut_kind::automatic;
+  /// Given: the number of layers of each part.
+  std::vector<std::uint32_t> layers;
+
+  bool operator==(const cut_options&) const = default;
+};
 
 /// [pipeline]: the shape of the pipeline.
 struct pipeline_options {
@@ -26,6 +34,8 @@ struct pipeline_options {
   std::uint32_t chunks = 1;
   /// Empty: linear with one chunk, else interleaved.
   std::optional<placement> layout;
+  /// layers_of_parts() evaluates it.
+  cut_options cuts;
   /// Number of microbatches in a step.
   std::uint32_t microbatches = 8;
   /// Number of tensor-parallel ranks per stage.
@@ -254,17 +264,16 @@ struct delay_options {
 };
 
 /// [cost]: expected durations, for simulations and as the scale of jitter. A list holds one value
-/// for all, one per stage, or one per virtual stage (cost_at() in job.hpp).
+/// for all parts, one per stage, one per virtual stage, or one per layer (times_of_parts() in
+/// job.hpp).
 struct cost_options {
   /// Name of a workload::preset(), a model whose times and bytes on [machine] replace the durations
   /// below; empty: none.
   std::string preset;
   /// Preset only: samples per microbatch.
   std::uint32_t samples = 1;
-  /// Preset with images only: decoder tokens per sample; 0: the preset's value.
+  /// Preset without learned positions only: decoder tokens per sample; 0: the preset's value.
   std::uint32_t sequence_tokens = 0;
-  /// Preset only: what the cut into stages balances.
-  workload::cut_rule cut{};
   /// Preset only: whether blocking messages of a model with images follow one with their shape.
   bool shape_messages = false;
   std::vector<double> forward_ms{1.0};
@@ -273,6 +282,8 @@ struct cost_options {
   std::vector<double> weight_ms{1.0};
   /// Time from the end of a task to the arrival of its result at the next stage.
   double link_ms = 0.0;
+  /// Speed of the device of each stage, or of all: tasks take their time divided by it.
+  std::vector<double> speed{1.0};
 };
 
 /// [machine]: the machine of cost.preset, in the units of the job file. The defaults are

@@ -7,6 +7,7 @@
 
 #include <rrfp/schedule/admission.hpp>
 #include <rrfp/simulate/given_delays.hpp>
+#include <rrfp/simulate/last_steps.hpp>
 #include <rrfp/simulate/simulator.hpp>
 #include <rrfp/weather/conditions.hpp>
 
@@ -102,7 +103,6 @@ class stage_costs final : public cost_model {
     };
     std::vector<averages> average;
   };
-  class view_cache;
 
   /// Null if the step needs no view: microbatches are admitted as loaded, and have a closed form
   /// of e or need none.
@@ -134,8 +134,7 @@ class stage_costs final : public cost_model {
   std::vector<task_durations> durations_;
   /// By stage: the fixed point of the average over one microbatch's tasks.
   std::vector<double> fixed_point_ms_;
-  /// The views of the last few steps.
-  std::shared_ptr<view_cache> views_;
+  std::shared_ptr<last_steps<step_view>> views_;
 };
 
 }  // namespace rrfp::simulate

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
+#include <vector>
 
 #include <rrfp/base/ids.hpp>
 
@@ -26,9 +26,12 @@ struct image_counts {
   std::uint32_t most = 4;
 };
 
-/// Total number of images in all samples of a microbatch. A pure function of its arguments.
+/// Maximum number of images in a sample.
+inline constexpr std::uint32_t images_max = 64;
+
+/// Number of images in each sample of a microbatch. A pure function of its arguments.
 /// `microbatch` is numbered across replicas: replica r has r * m to r * m + m - 1.
-std::uint32_t images_of(const image_counts& counts, std::uint64_t seed, step_id step,
-                        std::uint64_t microbatch, std::uint32_t samples);
+std::vector<std::uint32_t> images_of(const image_counts& counts, std::uint64_t seed, step_id step,
+                                     std::uint64_t microbatch, std::uint32_t samples);
 
 }  // namespace rrfp::workload

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace rrfp::workload {
 
@@ -19,7 +20,8 @@ namespace rrfp::workload {
 inline constexpr double fp16_bytes = 2;
 
 /// One transformer layer. The heads share `kv_heads` key and value heads. The feed-forward part has
-/// two matrices, or three if gated (SwiGLU).
+/// two matrices, or three if gated (SwiGLU). In a mixture of experts it is one of `experts`, and a
+/// router sends each token to `experts_per_token` of them.
 struct block {
   std::uint32_t hidden = 0;
   std::uint32_t heads = 0;
@@ -28,6 +30,8 @@ struct block {
   std::uint32_t feed_forward = 0;
   bool gated = false;
   bool causal = false;
+  std::uint32_t experts = 0;  ///< 0: a single feed-forward part, for all tokens
+  std::uint32_t experts_per_token = 0;
 };
 
 struct decoder {
@@ -55,20 +59,29 @@ struct model {
   std::string name;
   std::optional<encoder> images;
   decoder text;
-  /// Decoder tokens per sample, including those of its images. Samples are packed or padded to one
-  /// length, as Megatron's fixed message shapes require.
+  /// Decoder tokens per sample, including those of its images, if samples are packed or padded to
+  /// one length, as Megatron's fixed message shapes require.
   std::uint32_t sequence_tokens = 0;
 };
 
-/// The input of one pass: samples, and the total number of their images.
+/// The input of one pass: samples, the total number of their images, and of their decoder tokens.
 struct load {
   std::uint32_t samples = 1;
   std::uint32_t images = 0;
+  double tokens = 0;  ///< 0: samples of model::sequence_tokens
+  /// Sum of the squares of the tokens of each sample.
+  double token_squares = 0;
+  /// Shares of the tokens that each expert gets, by layer * experts + expert; empty: even.
+  std::vector<double> expert_shares = {};
 };
 
 // ---- parameters
 
 std::uint64_t parameters(const block& b);
+/// The matrices of one feed-forward part.
+std::uint64_t feed_forward_parameters(const block& b);
+/// Those that a token passes through: of a mixture, `experts_per_token` experts.
+std::uint64_t active_parameters(const block& b);
 /// Layers, embedding, positions, and the head unless it is tied.
 std::uint64_t parameters(const decoder& d);
 std::uint64_t parameters(const encoder& e);
@@ -81,16 +94,20 @@ std::uint64_t parameters(const model& m);
 
 /// For `tokens` tokens through the matrices.
 double matrix_flops(std::uint64_t parameters, double tokens);
-/// For one sequence of `length` tokens.
+/// For one sequence of `length` tokens, or several with this sum of squared lengths.
 double attention_flops(const block& b, double length);
+double attention_flops_of_squares(const block& b, double length_squares);
 
 // ---- bytes, in FP16
 
-/// Bytes that one token leaves behind for B and W on one of `tp` ranks. Inputs and outputs of both
-/// norms are on every rank; queries, keys, values, the attention output and the inner activations
-/// of the feed-forward part are divided by tp. Attention scores are recomputed (FlashAttention); no
-/// dropout masks, no recomputation of layers. Korthikanti et al. 2022, arXiv 2205.05198, without
-/// those terms: 8 h + 24 h / tp for feed-forward parts of width 4 h.
+/// Bytes that one token leaves behind for B and W on one of `tp` ranks, without those of experts.
+/// Inputs and outputs of both norms are on every rank; queries, keys, values, the attention output
+/// and the inner activations of the feed-forward part are divided by tp. Attention scores are
+/// recomputed (FlashAttention); no dropout masks, no recomputation of layers. Korthikanti et al.
+/// 2022, arXiv 2205.05198, without those terms: 8 h + 24 h / tp for feed-forward parts of width 4
+/// h.
 double activation_bytes_per_token(const block& b, std::uint32_t tp);
+/// The same for one token in one expert: its input and the inner activations.
+double activation_bytes_per_routed_token(const block& b);
 
 }  // namespace rrfp::workload

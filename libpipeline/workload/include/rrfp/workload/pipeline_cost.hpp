@@ -7,9 +7,13 @@
 /// (Megatron without sequence parallelism). Bytes: F and B read the weights and write and read the
 /// activations once; W reads activations and reads and writes FP32 gradients.
 ///
-/// Stages are consecutive runs of parts, encoder first. The cut minimizes the cost of the most
-/// expensive stage at the mean load; cut_rule says what it counts. The paper does not describe its
-/// cut. Nothing is tuned per workload.
+/// The experts of a mixture are divided over the tp ranks, whole, and each expert is a kernel of
+/// its own over the tokens that it gets. The slowest rank counts, so uneven routing costs time
+/// where ranks share the experts, and where an expert gets so few tokens that its weights bound it.
+///
+/// Stages are consecutive runs of parts, encoder first. The cut minimizes the time of the slowest
+/// stage at the mean load; cut_rule says what it counts. The paper does not describe its cut.
+/// Nothing is tuned per workload.
 #pragma once
 
 #include <cstdint>
@@ -35,24 +39,28 @@ struct part_cost {
 };
 
 enum class part_kind : std::uint8_t { encoder_layer, projector, embedding, decoder_layer, head };
+inline constexpr int part_kinds = 5;
 
 /// The parts of a model in order.
 std::vector<part_kind> parts_of(const model& m);
-/// The cost of one part on one of `tp` ranks.
+/// The cost of one part on one of `tp` ranks. `layer` is its number among the decoder's layers.
 part_cost cost_of(const model& m, part_kind part, const load& l, std::uint32_t tp,
-                  const machine& on);
+                  const machine& on, std::uint32_t layer = 0);
 /// A tied head counts as well, because its stage holds a copy.
 std::uint64_t parameters_of(const model& m, part_kind part);
 
-/// Cuts the parts into stages such that the largest sum of a stage is minimal; every stage gets at
-/// least one part. Returns the first part of each stage, followed by the number of parts: stages +
-/// 1 increasing numbers. Requires `costs.size() >= stages`.
-std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages);
+/// Cuts the parts into stages such that the largest time of a stage is minimal; every stage gets at
+/// least one part. The time of a stage is the sum of its parts divided by its speed (empty: all 1).
+/// Returns the first part of each stage, followed by the number of parts: stages + 1 increasing
+/// numbers. Requires `costs.size() >= stages`.
+std::vector<std::uint32_t> cut_evenly(const std::vector<double>& costs, std::uint32_t stages,
+                                      const std::vector<double>& speeds = {});
 
-/// parts: all parts, like a framework that balances by a profile. layers: the layers alone, like a
-/// framework that divides layers; each other part lies on the stage of the layer before it, so the
-/// head comes on top of the last stage's layers.
-enum class cut_rule : std::uint8_t { parts, layers };
+/// parts: all parts, on devices of the given speeds, like a framework that balances by a profile.
+/// layers: the layers alone, as if all devices were equal, like a framework that divides layers;
+/// each other part lies on the stage of the layer before it, so the head comes on top of the last
+/// stage's layers. given: the layers as layout::layers says, and the other parts as with `layers`.
+enum class cut_rule : std::uint8_t { parts, layers, given };
 
 std::string_view name(cut_rule r);
 
@@ -62,23 +70,27 @@ struct layout {
   std::uint32_t replicas = 1;
   /// Samples per microbatch.
   std::uint32_t samples = 1;
-  /// Number of images per microbatch for which the stages are balanced.
+  /// The load of a microbatch for which the stages are balanced.
   std::uint32_t mean_images = 0;
+  double mean_tokens = 0;  ///< 0: as in load
   cut_rule cut = cut_rule::parts;
+  std::vector<std::uint32_t> layers = {};  ///< by stage, for the cut `given`
+  std::vector<double> speeds = {};         ///< of the devices of each stage; empty: all 1
 };
 
-/// The cost tables of one pipeline. Thread-safe. One chunk per stage.
+/// The costs of one pipeline on devices of speed 1. Thread-safe. One chunk per stage.
 class pipeline_cost {
  public:
-  /// Errors: more stages than the model has parts (or layers, if those are divided); a machine
-  /// value out of range.
+  /// Errors: more stages than the model has parts (or layers, if those are divided), given layers
+  /// that are not all layers, a machine value out of range. The ranks must share the experts
+  /// evenly.
   static result<pipeline_cost> make(model m, machine on, layout l);
 
-  /// The cost of a microbatch with `images` images.
-  const part_cost& stage(stage_id s, std::uint32_t images) const;
+  /// The cost of a microbatch.
+  part_cost stage(stage_id s, const load& l) const;
   /// The tensor between stage `lower` and the next one. Activation and gradient have the same size.
-  double message_ms(stage_id lower, std::uint32_t images) const;
-  double message_bytes(stage_id lower, std::uint32_t images) const;
+  double message_ms(stage_id lower, const load& l) const;
+  double message_bytes(stage_id lower, const load& l) const;
   /// A message without content on the same link.
   double empty_message_ms(stage_id lower) const;
   /// Bytes on one rank: FP16 weights, FP32 gradients, FP32 weights and two moments of Adam: 18
@@ -88,13 +100,10 @@ class pipeline_cost {
   /// replica.
   double gradient_exchange_ms() const;
 
-  bool has_images() const { return model_.images.has_value(); }
+  const model& described() const { return model_; }
   const std::vector<std::uint32_t>& cuts() const { return cuts_; }
   const machine& hardware() const { return on_; }
   const layout& arrangement() const { return layout_; }
-
-  /// Costs are tabulated for up to this many images per sample.
-  static constexpr std::uint32_t images_max = 64;
 
  private:
   pipeline_cost(model m, machine on, layout l);
@@ -107,8 +116,6 @@ class pipeline_cost {
   layout layout_;
   std::vector<part_kind> parts_;
   std::vector<std::uint32_t> cuts_;
-  /// By images * stages + stage.
-  std::vector<part_cost> table_;
 };
 
 }  // namespace rrfp::workload
