@@ -87,6 +87,7 @@ struct rank_step_ended {
   std::vector<compute::microbatch_loss> losses;
   std::vector<compute::parameter_norm> norms;
   std::int64_t peak_bytes = 0;
+  std::int64_t in_collectives = 0;  ///< of its tasks, mostly waiting for the other ranks
 };
 /// When the tasks of a stage ran on its first rank, and when their inputs had arrived on all ranks;
 /// by pipeline_shape::index().
@@ -114,6 +115,8 @@ struct stage_step_ended {
   std::int64_t busy = 0;        ///< in tasks
   std::int64_t blocked = 0;     ///< after tasks, until their output was received
   std::int64_t launch_gap = 0;  ///< free, while the stage waited for nothing
+  /// By rank: in tasks, and from their launch until they began, but not in collectives.
+  std::vector<std::int64_t> own = {};
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
   stage_times times;  ///< empty in runs of one strategy, and in evaluations
@@ -256,7 +259,7 @@ struct job_ended {
   bool nothing_lost = false;
   bool hung = false;
   /// Of a run that is done and makes copies: as bytes, for other nodes to keep.
-  std::string summary = {};
+  run_record summary = {};
 };
 
 auto fields(auto f, restore_state&) { return f(); }
@@ -270,7 +273,7 @@ auto fields(auto f, launch_done& x) {
 }
 auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
-  return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes);
+  return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes, x.in_collectives);
 }
 auto fields(auto f, stage_times& x) {
   return f(x.forward, x.backward, x.weight, x.forward_ended, x.backward_ended, x.forward_arrived,
@@ -278,7 +281,7 @@ auto fields(auto f, stage_times& x) {
 }
 auto fields(auto f, stage_step_ended& x) {
   return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
-           x.busy, x.blocked, x.launch_gap, x.first_begin, x.last_end, x.times);
+           x.busy, x.blocked, x.launch_gap, x.own, x.first_begin, x.last_end, x.times);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }

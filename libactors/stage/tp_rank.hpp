@@ -92,6 +92,8 @@ class tp_rank : public actor_base, public runs_anywhere {
   std::size_t launched_ = 0;
   std::optional<message_header> named_input_;
   /// The step that ends when the gradient of the partner's side of a tied parameter arrives.
+  std::uint64_t collective_ns_before_ = 0;  ///< the step
+  std::int64_t in_collectives_ = 0;         ///< in its tasks
   std::optional<step_id> ending_;
   std::optional<message> tied_partner_;
 };

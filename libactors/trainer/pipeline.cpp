@@ -96,7 +96,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     if (!setup) return setup.failure();
     if (auto joined = join(); !joined) return joined;
     if (auto chosen = choose_resume(*setup); !chosen) return chosen;
-    auto session = actors::open_session(job_, *std::move(setup), {members_.get(), token_});
+    auto session = actors::open_session(job_, *std::move(setup), {members_.get(), start_});
     if (!session) return session.failure();
     if (auto all = model_.compare_names(members_.get()); !all) return all;
     session_ = std::move(*session);
@@ -267,9 +267,9 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
     hooks.on_refused = print_to_stderr;
     auto joined = actors::join_job(job_, *place, std::move(hooks));
     if (!joined) return joined.failure();
-    if (!joined->token) return joined->token.failure();
+    if (!joined->start) return joined->start.failure();
     members_ = std::move(joined->members);
-    token_ = *joined->token;
+    start_ = *joined->start;
     return success();
   }
 
@@ -433,7 +433,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   const std::shared_ptr<fed_source> data_;
   model_parts model_;
   std::unique_ptr<actors::membership> members_;
-  std::uint64_t token_ = 0;
+  actors::job_start start_;
   std::unique_ptr<actors::session> session_;
   std::thread runner_;
   std::uint64_t steps_ = 0;

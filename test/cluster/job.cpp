@@ -32,10 +32,12 @@ job::job(session& on) : on_(on), c_(on.c()), core_(core_options()) {
 job_core_options job::core_options() {
   const auto& from = on_.setup().from;
   if (from.has_copies()) {
-    decoder in{from.record.bytes};
+    decoder in{std::string_view{from.record.bytes}.substr(c_.record_bytes)};
     in(history_);
     RRFP_EXPECT(in.complete(), "the record of a job does not decode");
     RRFP_EXPECT(history_.steps == from.record.step, "the record is of another step");
+    RRFP_EXPECT(from.record.details.empty() || from.record.details == details(),
+                "the details of a record are of another step");
   } else if (on_.setup().first_step != 0) {
     history_.steps = on_.setup().first_step;
     history_.is_whole = false;
@@ -184,7 +186,7 @@ void job::carry_out(const job_action::copy_state& a) {
   so_far.saved_step = core_.last_saved();
   encoder out;
   out(so_far);
-  record_ = {a.step, out.take()};
+  record_ = {a.step, std::string(c_.record_bytes, 'r') + out.take(), details()};
   auto m = to_stages(mail_kind::copy_state, a.step);
   m.number = a.complete;
   m.to = addressee::supervisor;
@@ -198,11 +200,19 @@ void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
   copies_since_.reset();
   on_.owner().sim().checks.on_keep(on_.setup().run, a.step);
-  mail m;
-  m.kind = mail_kind::keep_copies;
-  m.step = record_.step;
-  m.text = record_.bytes;
-  on_.send_to_nodes(m);
+  for (std::uint32_t n = 0; n < c_.nodes; ++n) {
+    mail m;
+    m.kind = mail_kind::keep_copies;
+    m.step = record_.step;
+    m.text = record_.bytes;
+    if (keeps_details(node_id{n})) m.more_values = state_of(record_.details).value();
+    on_.send_to_node(node_id{n}, std::move(m));
+  }
+}
+
+/// As the totals of the stages: one value for each.
+std::string job::details() const {
+  return bytes_of(rank_state(c_.shape.stages, mix(history_.losses, history_.steps)));
 }
 
 void job::carry_out(const job_action::drop_copies& a) {
@@ -254,7 +264,11 @@ void job::carry_out(const job_action::end& a) {
   m.text = a.hung ? "the job hangs" : a.message;
   if (m.is_good)
     m.values = {weights_hash_, history_.losses, history_.evaluations, history_.is_whole};
-  on_.send_to_nodes(m);
+  for (std::uint32_t n = 0; n < c_.nodes; ++n) {
+    auto copy = m;
+    if (m.is_good && keeps_details(node_id{n})) copy.more_values = state_of(details()).value();
+    on_.send_to_node(node_id{n}, std::move(copy));
+  }
 }
 
 }  // namespace rrfp::cluster

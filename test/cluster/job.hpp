@@ -45,6 +45,7 @@ class job {
   };
 
   job_core_options core_options();
+  std::string details() const;
   void answer(job_event::any e) { answer_ = std::move(e); }
   void save_has_ended(const std::string& failure);
 
