@@ -226,6 +226,7 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
     }
     recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
   }
+  card_.began_after = from.began_after ? *from.began_after : first;
   if (run.trace != nullptr)
     for (const auto& r : recoveries_) run.trace->add(r);
   setup.losses = card_.totals;
@@ -264,6 +265,7 @@ void training::take_over(const recovery_point& from, const node_context& context
     if (open_log(context, true)) log_->summary(j, done);
     finished_.push_back({j, std::move(done.summary)});
     card_.finished.push_back(from.finished[n]);
+    card_.began_after.reset();
     recoveries_.clear();
     copies_->clear();
   }
@@ -351,6 +353,7 @@ int training::train(const checked_run& checked, const node_context& context,
   finished_.push_back({j, result.summary});
   card_.finished.push_back(actors::to_record(result.summary));
   card_.steps = 0;
+  card_.began_after.reset();
   recoveries_.clear();
   copies_->clear();
   return code;

@@ -322,6 +322,7 @@ class session::impl {
       job = spawn_detached<job_actor>(
           system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
                             setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+                            setup_.resume ? setup_.resume->contents.history : std::string{},
                             context, plan_of_steps(), setup_.expected, std::move(planning),
                             setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
                             setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,

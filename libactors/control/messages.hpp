@@ -189,6 +189,8 @@ struct copy_piece {
   std::int64_t offset = 0;
   std::string bytes;
 };
+/// Pieces of copies arrive on a node, which takes its time: the job does not hang.
+struct copies_arrive {};
 /// The copies of all ranks after this step are held: drop older ones.
 struct keep_copies {
   job_record record;
@@ -298,6 +300,7 @@ auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
 auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
 auto fields(auto f, copy_piece& x) { return f(x.what, x.offset, x.bytes); }
+auto fields(auto f, copies_arrive&) { return f(); }
 auto fields(auto f, keep_copies& x) { return f(x.record); }
 auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
@@ -315,7 +318,7 @@ auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
   X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
-  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(keep_copies)                  \
+  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(copies_arrive) X(keep_copies) \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
   X(interrupted) X(job_ended)

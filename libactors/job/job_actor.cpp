@@ -22,8 +22,12 @@ rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 run_totals totals_of(const job_setup& setup) {
   run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step,
                   setup.plan.strategies};
-  if (setup.recovery && setup.recovery->from.has_copies())
-    made.go_on_from(setup.recovery->from.record);
+  if (!setup.recovery) return made;
+  const auto& from = setup.recovery->from;
+  if (from.has_copies())
+    made.go_on_from(from.record);
+  else if (from.began_after)
+    made.go_on_from(setup.resumed_history, *from.began_after);
   return made;
 }
 
@@ -45,6 +49,7 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
   if (setup.recovery)
     o.copies = {.every = setup.recovery->every,
                 .restores = setup.recovery->from.has_copies(),
+                .resumes = totals.steps() > 0,
                 .saved = std::max(totals.saved_step(), newest),
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
@@ -85,6 +90,7 @@ caf::behavior job_actor::make_behavior() {
   return {
       [this](start) { feed(job_event::start{}); },
       [this](state_restored) { feed(job_event::state_restored{}); },
+      [this](const copies_arrive&) { setup_.context->note_progress(); },
       [this](copy_held& m) {
         feed(job_event::copy_held{m.step, std::move(m.failure)});
       },
@@ -242,7 +248,10 @@ void job_actor::count(const step_summary& s) {
 // ---- actions: saves
 
 void job_actor::carry_out(const job_action::open_save& a) {
-  if (auto begun = saves_->begin(a.step, setup_.context->now()); !begun)
+  const auto now = setup_.context->now();
+  auto history = setup_.recovery ? totals_.record(now, core_.last_saved(), saves_->saved()).bytes
+                                 : std::string{};
+  if (auto begun = saves_->begin(a.step, now, std::move(history)); !begun)
     return answer(job_event::save_ended{a.step, begun.message()});
   answer(job_event::save_opened{a.step});
 }

@@ -35,6 +35,8 @@ struct job_setup {
   std::optional<checkpoint_setup> checkpoint;
   /// Nothing: no copies for recovery.
   std::optional<recovery_setup> recovery;
+  /// Of the checkpoint from which the run resumes, if it does.
+  std::string resumed_history;
   std::shared_ptr<run_context> context;
   /// What the steps may run by, and the limits; see session_setup.
   simulate::plan plan;

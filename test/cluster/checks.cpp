@@ -164,7 +164,7 @@ void checkers::on_outputs(const std::vector<run_record>& runs) {
     RRFP_EXPECT(found.size() == 4, "a summary does not decode");
     RRFP_EXPECT(found[0] == r.weights,
                 "run " + std::to_string(run) + " ends with other weights than without faults");
-    const bool is_whole = found[3] != 0;
+    const bool is_whole = found[3] == 0;
     RRFP_EXPECT(!is_whole || found[1] == r.losses.back(),
                 "run " + std::to_string(run) + " ends with other losses than without faults");
     RRFP_EXPECT(!is_whole || found[2] == r.evaluations,

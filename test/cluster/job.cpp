@@ -38,9 +38,8 @@ job_core_options job::core_options() {
     RRFP_EXPECT(history_.steps == from.record.step, "the record is of another step");
     RRFP_EXPECT(from.record.details.empty() || from.record.details == details(),
                 "the details of a record are of another step");
-  } else if (on_.setup().first_step != 0) {
-    history_.steps = on_.setup().first_step;
-    history_.is_whole = false;
+  } else if (!go_on_from(on_.setup().history)) {
+    history_.steps = history_.began_after = on_.setup().first_step;
   }
   job_core_options o;
   o.stages = c_.shape.stages;
@@ -54,10 +53,25 @@ job_core_options job::core_options() {
     o.copies = {
         .every = c_.copy_every,
         .restores = from.has_copies(),
+        .resumes = history_.steps > history_.began_after,
         .saved = std::max(history_.saved_step, on_.owner().sim().disk.newest_step()),
         .evaluations = history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
   o.hang_timeout_s = 60;
   return o;
+}
+
+/// Of a checkpoint, if this run has written it.
+bool job::go_on_from(const std::string& written) {
+  const auto& began_after = on_.setup().from.began_after;
+  if (written.empty() || !began_after) return false;
+  decoder in{written};
+  history read;
+  in(read);
+  RRFP_EXPECT(in.complete(), "the history in a checkpoint does not decode");
+  if (read.began_after != *began_after) return false;
+  RRFP_EXPECT(read.steps == on_.setup().first_step, "a checkpoint has the history of another step");
+  history_ = read;
+  return true;
 }
 
 void job::feed(job_event::any e) {
@@ -137,7 +151,7 @@ void job::carry_out(const job_action::finish_step& a) {
   ++history_.steps;
   on_.owner().sim().checks.on_committed(
       on_.setup().run, history_.steps,
-      history_.is_whole ? std::optional{history_.losses} : std::nullopt);
+      history_.began_after == 0 ? std::optional{history_.losses} : std::nullopt);
   mail m;
   m.kind = mail_kind::step_over;
   m.step = history_.steps;
@@ -148,6 +162,11 @@ void job::carry_out(const job_action::finish_step& a) {
 
 void job::carry_out(const job_action::open_save& a) {
   files_.clear();
+  auto so_far = history_;
+  so_far.saved_step = core_.last_saved();
+  encoder out;
+  out(so_far);
+  history_to_save_ = out.take();
   if (const auto begun = on_.owner().sim().disk.begin(a.step); !begun)
     return answer(job_event::save_ended{a.step, begun.message()});
   answer(job_event::save_opened{a.step});
@@ -164,7 +183,7 @@ void job::carry_out(const job_action::take_snapshot& a) {
 
 void job::carry_out(const job_action::commit_save& a) {
   RRFP_EXPECT(files_.size() == c_.stage_ranks(), "a save is committed before all have written it");
-  on_.owner().sim().disk.commit(on_.owner(), a.step, files_,
+  on_.owner().sim().disk.commit(on_.owner(), a.step, files_, history_to_save_,
                                 [this, lives = lives_, a](const std::string& failure) {
                                   if (*lives && !has_ended_)
                                     feed(job_event::save_ended{a.step, failure});
@@ -263,7 +282,7 @@ void job::carry_out(const job_action::end& a) {
   m.how = kind_of(a.how).value_or(error_kind::failed);
   m.text = a.hung ? "the job hangs" : a.message;
   if (m.is_good)
-    m.values = {weights_hash_, history_.losses, history_.evaluations, history_.is_whole};
+    m.values = {weights_hash_, history_.losses, history_.evaluations, history_.began_after};
   for (std::uint32_t n = 0; n < c_.nodes; ++n) {
     auto copy = m;
     if (m.is_good && keeps_details(node_id{n})) copy.more_values = state_of(details()).value();

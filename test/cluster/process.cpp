@@ -334,6 +334,7 @@ void process::go_on(recovery_point from) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
     card_.finished.push_back(from.finished[n]);
+    card_.began_after.reset();
     clear_copies();
   }
   if (!from.has_copies()) clear_copies();
@@ -386,12 +387,14 @@ void process::resume(session_setup setup, std::uint64_t step) {
           if (!seen) return finish_run({end_of(seen.failure().kind), seen.message(), {}});
           setup.first_step = found->step;
           setup.resumed = found->states;
+          setup.history = found->history;
           note("resumes from the checkpoint of step " + std::to_string(found->step));
           open_session(std::move(setup));
         });
 }
 
 void process::open_session(session_setup setup) {
+  card_.began_after = setup.from.began_after ? *setup.from.began_after : setup.first_step;
   if (leads() && !setup.from.lost.empty())
     note("goes on after step " + std::to_string(setup.first_step) + " of " +
          std::to_string(setup.from.steps));
@@ -509,6 +512,7 @@ void process::finish_run(const run_end& how) {
   finished_.push_back(how.summary);
   card_.finished.push_back(how.summary);
   card_.steps = 0;
+  card_.began_after.reset();
   clear_copies();
   begin_run({});
 }

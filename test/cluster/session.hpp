@@ -53,6 +53,7 @@ struct session_setup {
   std::uint64_t first_step = 0;
   /// The checkpoint that the run resumes from; of all ranks.
   std::map<copy_key, rank_state> resumed;
+  std::string history;  ///< of the job, in that checkpoint
   bool makes_copies = false;
   recovery_point from;
 };

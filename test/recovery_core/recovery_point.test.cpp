@@ -154,6 +154,20 @@ TEST_CASE("the number of ranks is that of the current run") {
   CHECK_FALSE(choose_recovery_point(std::vector{card}, ranks).has_copies());
 }
 
+TEST_CASE("the point knows when the current run began if any node of that run does") {
+  recovery_card replacement;
+  auto first = holder({}, {}, 0);
+  first.began_after = 3;
+  CHECK(chosen({replacement, first}).began_after == 3);
+  CHECK_FALSE(chosen({replacement, holder({}, {}, 0)}).began_after);
+  // Another node is in the next run.
+  auto next = holder({}, {}, 0);
+  next.finished = {{"first", ""}};
+  CHECK_FALSE(chosen({first, next}).began_after);
+  next.began_after = 0;
+  CHECK(chosen({first, next, first}).began_after == 0);
+}
+
 TEST_CASE("the point has the most restarts, the longest wait and the first loss that a node saw") {
   recovery_card replacement;
   auto a = holder({}, {}, 0);
@@ -177,6 +191,7 @@ TEST_CASE("a card is the same after it was sent") {
   card.totals = {2, 3, 0.5};
   card.held_s = 1.25;
   card.steps = 4;
+  card.began_after = 2;
   card.finished = {{"first", "of it"}, {std::string("\0x", 2), ""}};
   const auto bytes = card.to_bytes();
   const auto read = recovery_card::from_bytes(bytes);

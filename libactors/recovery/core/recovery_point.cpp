@@ -9,12 +9,12 @@ namespace rrfp {
 
 auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
 auto fields(auto f, recovery_card& x) {
-  return f(x.totals, x.lost, x.held_s, x.steps, x.finished, x.held, x.record);
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.held, x.record);
 }
 
 auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
 auto fields(auto f, recovery_point& x) {
-  return f(x.totals, x.lost, x.held_s, x.steps, x.finished, x.record);
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.record);
 }
 
 namespace {
@@ -102,14 +102,17 @@ recovery_point choose_recovery_point(std::span<const recovery_card> cards,
     if (card.finished.size() > point.finished.size()) {
       point.finished.resize(card.finished.size());
       point.steps = 0;
+      point.began_after.reset();
     }
     for (std::size_t run = 0; run < card.finished.size(); ++run) {
       auto& known = point.finished[run];
       if (known.summary.empty()) known.summary = card.finished[run].summary;
       if (known.details.empty()) known.details = card.finished[run].details;
     }
-    if (card.finished.size() == point.finished.size())
+    if (card.finished.size() == point.finished.size()) {
       point.steps = std::max(point.steps, card.steps);
+      if (card.began_after) point.began_after = card.began_after;
+    }
     if (point.lost.empty()) point.lost = card.lost;
     point.held_s = std::max(point.held_s, card.held_s);
   }

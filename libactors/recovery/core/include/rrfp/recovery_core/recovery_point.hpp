@@ -45,6 +45,9 @@ struct recovery_card {
   std::string lost;
   double held_s = 0;        ///< since then
   std::uint64_t steps = 0;  ///< complete, of the current run
+  /// Steps that were complete when the job began the current run. Nothing: this node has just
+  /// started, or has finished the run.
+  std::optional<std::uint64_t> began_after{};
   /// The runs of the job that are over; the next one is the current run.
   std::vector<run_record> finished;
   std::vector<held_copy> held;
@@ -62,6 +65,7 @@ struct recovery_point {
   std::string lost;
   double held_s = 0;
   std::uint64_t steps = 0;  ///< of the current run that were complete before the loss
+  std::optional<std::uint64_t> began_after{};  ///< as in the cards; nothing: no node knows it
   std::vector<run_record> finished;
 
   struct source {
