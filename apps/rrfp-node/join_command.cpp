@@ -77,7 +77,8 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
 int wait_for_outputs(training& course, const node_context& context, interrupt_watch& interrupts) {
   auto& members = *context.members;
   interrupts.on_interrupt([&] { members.interrupt(); });
-  (void)members.gather({}, outputs_limit);
+  (void)members.exchange({}, outputs_limit,
+                         [](const auto&) { return std::vector<std::string>(1); });
   interrupts.on_interrupt(nullptr);
   const auto lost = members.loss();
   return lost ? course.lose(lost->why, context) : exit_done;
@@ -108,12 +109,12 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
     return exit_code_of(joined.failure().kind);
   }
   const auto& members = joined->members;
-  const auto& token = joined->token;
-  const node_context context{{members.get(), token ? *token : 0}, join.launched};
+  const auto& start = joined->start;
+  const node_context context{{members.get(), start ? *start : actors::job_start{}}, join.launched};
   const auto end = [&](int code) {
     return course.loss().empty() ? std::optional{code} : std::nullopt;
   };
-  if (!token) return end(course.lose(token.message(), context));
+  if (!start) return end(course.lose(start.message(), context));
   recovery_point from;
   if (j.recovery.max_restarts > 0) {
     auto agreed = course.agree(*members);

@@ -61,6 +61,9 @@ class collection {
 labels stage_labels(const metrics::stage_counters& s) {
   return {{"replica", text_of(s.replica)}, {"stage", text_of(s.stage)}};
 }
+labels labels_of(const metrics::late_counter& r) {
+  return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
+}
 labels rank_labels(const metrics::rank_counters& r) {
   return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
 }
@@ -95,6 +98,15 @@ void add_job(collection& to, const metrics::job_counters& j) {
   gauge("rrfp_forecast_ratio",
         "Forecast of policy auto over the time of the last step's tasks; 0: no forecast.",
         j.forecast_ratio.value());
+  to.family(
+      "rrfp_rank_late_seconds_total",
+      "By how much the rank worked longer than the median rank, so that others waited for it.",
+      MetricType::Counter);
+  for (const auto& r : j.late) to.counter(labels_of(r), seconds(r.late_ns.value()));
+  to.family("rrfp_straggler_ratio",
+            "Of a straggler: its lateness over the time of the last steps; 0: it is none.",
+            MetricType::Gauge);
+  for (const auto& r : j.late) to.gauge(labels_of(r), r.lateness.value());
   counter("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
   gauge("rrfp_eval_loss", "Mean loss over the tokens of the last evaluation, in nats; 0: none yet.",
         j.eval_loss.value());

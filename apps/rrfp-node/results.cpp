@@ -108,6 +108,41 @@ void json_log::recovery(const job::job& run, const recovery_point& from,
                  {"restarts", totals.restarts}}));
 }
 
+std::string line_of(const actors::straggler_report& r) {
+  const auto numbers = [](const auto& ids, const char* one, const char* many) {
+    std::string text = ids.size() == 1 ? one : many;
+    for (const auto id : ids)
+      text += fmt::format("{}{}", id == ids.front() ? " " : ", ", id.value());
+    return text;
+  };
+  const auto& s = r.what;
+  auto text =
+      s.replica == replica_id{0} ? std::string{} : fmt::format("replica {} ", s.replica.value());
+  text += fmt::format("stage {} {}", s.stage.value(), numbers(s.ranks, "rank", "ranks"));
+  if (!r.nodes.empty()) text += fmt::format(" ({})", numbers(r.nodes, "node", "nodes"));
+  return text + fmt::format(
+                    " {} late by {:.0f} % of each of the last {} steps; {:.0f} % of all waiting is "
+                    "for {}",
+                    s.ranks.size() == 1 ? "is a straggler," : "are stragglers,", 100 * s.late,
+                    straggler_watch::window, 100 * s.waiting, s.ranks.size() == 1 ? "it" : "them");
+}
+
+void json_log::straggler(const job::job& run, const actors::straggler_report& r) {
+  if (file_ == nullptr) return;
+  json ranks = json::array(), nodes = json::array();
+  for (const auto rank : r.what.ranks) ranks.push_back(rank.value());
+  for (const auto node : r.nodes) nodes.push_back(node.value());
+  write(text_of({{"event", "straggler"},
+                 {"run", run.name},
+                 {"step", r.step},
+                 {"replica", r.what.replica.value()},
+                 {"stage", r.what.stage.value()},
+                 {"ranks", ranks},
+                 {"nodes", nodes},
+                 {"late", r.what.late},
+                 {"waiting", r.what.waiting}}));
+}
+
 void json_log::summary(const job::job& run, const actors::run_result& r) {
   if (file_ == nullptr) return;
   const auto& s = r.summary;

@@ -12,9 +12,13 @@
 
 namespace rrfp::apps {
 
+/// "stage 2 rank 1 (node 3) is a straggler: ...".
+std::string line_of(const actors::straggler_report& r);
+
 /// JSON lines: {"event":"step",...} and {"event":"checkpoint",...} when they happen,
 /// {"event":"resume",...} first if a run resumes, {"event":"recovery",...} when it goes on after a
-/// loss, {"event":"summary",...} at the end of each run.
+/// loss, {"event":"straggler",...} when ranks turn out to be late, {"event":"summary",...} at the
+/// end of each run.
 /// Each line is flushed at once.
 class json_log {
  public:
@@ -30,6 +34,7 @@ class json_log {
   /// `totals`: of all losses of the job; `step`: after which the run goes on.
   void recovery(const job::job& run, const recovery_point& from, const recovery_totals& totals,
                 std::uint64_t step);
+  void straggler(const job::job& run, const actors::straggler_report& r);
   void summary(const job::job& run, const actors::run_result& r);
   /// Error: a write failed, for example because the disk is full.
   status close();

@@ -1,5 +1,6 @@
 #include "training.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -33,12 +34,16 @@ status agree_on_data(const checked_run& run, const status& mine, const node_cont
   std::string own;
   for (const auto* source : {training.get(), held_out.get()})
     if (source != nullptr) own += data::fingerprint_text(*source);
-  const auto fingerprints =
-      actors::agree(*context.members, mine ? result<std::string>{own} : mine.failure());
-  if (!fingerprints) return fingerprints.failure();
-  if (fingerprints->front().empty()) return success();  // the job has no data
-  const auto same = data::check_same_data(*fingerprints);
-  return same ? same : job::blame(run.options, data::key_of(run.options.data), same.message());
+  const auto same = actors::agree(
+      *context.members, mine ? result<std::string>{own} : mine.failure(),
+      [&](const std::vector<std::string>& fingerprints) -> result<std::vector<std::string>> {
+        std::vector<std::string> nothing(1);
+        if (fingerprints.front().empty()) return nothing;  // the job has no data
+        if (const auto equal = data::check_same_data(fingerprints); !equal)
+          return job::blame(run.options, data::key_of(run.options.data), equal.message());
+        return nothing;
+      });
+  return same ? success() : status{same.failure()};
 }
 
 std::string headline(const job::job& j) {
@@ -125,10 +130,16 @@ result<recovery_point> training::agree(actors::membership& members) {
   if (lost_at_)
     card_.held_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - *lost_at_).count();
-  const auto all = actors::agree(members, card_.to_bytes());
-  if (!all) return all.failure();
+  const auto mine = actors::agree(members, card_.to_bytes(), [&](const auto& all) {
+    return choose_points(all, members.nodes());
+  });
+  return mine ? recovery_point::from_bytes(*mine) : mine.failure();
+}
+
+result<std::vector<std::string>> training::choose_points(const std::vector<std::string>& all,
+                                                         std::uint32_t nodes) const {
   std::vector<recovery_card> cards;
-  for (const auto& bytes : *all) {
+  for (const auto& bytes : all) {
     auto card = recovery_card::from_bytes(bytes);
     if (!card) return card.failure();
     cards.push_back(*std::move(card));
@@ -136,7 +147,19 @@ result<recovery_point> training::agree(actors::membership& members) {
   std::vector<std::uint32_t> ranks;
   for (const auto& run : runs_)
     ranks.push_back(run.options.pipeline.stages * run.options.pipeline.tp);
-  return choose_recovery_point(cards, ranks);
+  const auto point = choose_recovery_point(cards, ranks);
+  const auto& j = runs_[std::min(point.finished.size(), runs_.size() - 1)].options;
+  const auto places = plan::node_places::make(j, nodes);
+  if (!places) return places.failure();
+  std::vector<std::string> parts;
+  for (const auto& part : parts_of(point, nodes, [&](stage_id s, rank_id r) {
+         std::vector<node_id> nodes_of_rank;
+         for (std::uint32_t d = 0; d < j.pipeline.replicas; ++d)
+           nodes_of_rank.push_back(places->node_of(replica_id{d}, s, r));
+         return nodes_of_rank;
+       }))
+    parts.push_back(part.to_bytes());
+  return parts;
 }
 
 result<training::prepared_run> training::prepare(const checked_run& checked,
@@ -177,6 +200,10 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
   setup.on_copy_failed = [&j](const std::string& why) {
     print_error("rrfp-node: {}: no copies for recovery of this step: {}\n", j.name, why);
   };
+  setup.on_straggler = [this, &j, display = run.display.get()](const actors::straggler_report& r) {
+    display->note(fmt::format("{}: {}", j.name, line_of(r)));
+    log_->straggler(j, r);
+  };
   setup.name = j.name;
   setup.board = options_.board;
   const auto node = context.members == nullptr ? node_id{0} : context.members->node();
@@ -197,7 +224,11 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
                       repeated, from.held_s));
       log_->recovery(j, from, card_.totals, first);
     }
+    recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
   }
+  card_.began_after = from.began_after ? *from.began_after : first;
+  if (run.trace != nullptr)
+    for (const auto& r : recoveries_) run.trace->add(r);
   setup.losses = card_.totals;
   if (setup.resume && context.leads()) {
     run.notes.push_back(fmt::format("{}: {}", j.name, line_of(*setup.resume)));
@@ -228,12 +259,14 @@ void training::take_over(const recovery_point& from, const node_context& context
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     actors::run_result done;
     done.how = actors::ending::done;
-    if (auto summary = actors::summary_of_bytes(from.finished[n])) done.summary = *summary;
+    if (auto summary = actors::summary_of(from.finished[n])) done.summary = *summary;
     const auto& j = runs_[n].options;
     // Node 0 may have been lost before it wrote this line; twice is better than never.
     if (open_log(context, true)) log_->summary(j, done);
     finished_.push_back({j, std::move(done.summary)});
     card_.finished.push_back(from.finished[n]);
+    card_.began_after.reset();
+    recoveries_.clear();
     copies_->clear();
   }
 }
@@ -318,8 +351,10 @@ int training::train(const checked_run& checked, const node_context& context,
   if (code != exit_done) return code;
   unsaved_ |= result.summary.last_checkpoint_failed;
   finished_.push_back({j, result.summary});
-  card_.finished.push_back(actors::to_bytes(result.summary));
+  card_.finished.push_back(actors::to_record(result.summary));
   card_.steps = 0;
+  card_.began_after.reset();
+  recoveries_.clear();
   copies_->clear();
   return code;
 }

@@ -76,6 +76,9 @@ class training {
  private:
   struct prepared_run;
 
+  /// Node 0, from the cards of all nodes: what each node needs of the point where the job goes on.
+  result<std::vector<std::string>> choose_points(const std::vector<std::string>& cards,
+                                                 std::uint32_t nodes) const;
   /// Whether the job goes on after another loss.
   bool may_recover() const;
   /// What other nodes have finished while this one was lost.
@@ -100,6 +103,7 @@ class training {
   std::vector<finished_run> finished_;
   std::vector<std::unique_ptr<actors::trace_recorder>> traces_;
   std::vector<actors::titled_trace> titled_;
+  std::vector<actors::recovery_record> recoveries_;  ///< of the current run
   bool unsaved_ = false;
   bool written_ = false;  ///< the outputs
   bool trace_complete_ = true;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <rrfp/actors/job_cluster.hpp>
+#include <rrfp/transport_core/connections.hpp>
 
 #include "control/messages.hpp"
 #include "transport/ucx/shared_memory.hpp"
@@ -40,22 +41,74 @@ std::string text_of(const json& binary) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// If all nodes use loopback addresses, their data never leaves this machine's memory.
-bool is_one_machine(const std::vector<member>& members) {
-  return std::all_of(members.begin(), members.end(),
-                     [](const member& m) { return job::is_loopback(m.host); });
+using places = std::map<std::pair<stage_id, rank_id>, node_id>;
+
+/// Of the ranks that are copied, those of replica 0.
+places buddies_of(const cluster& c, const session_setup& setup) {
+  std::vector<std::string> hosts;
+  for (const auto& m : c.members->members()) hosts.push_back(m.host);
+  places all;
+  for (std::uint32_t s = 0; s < setup.shape.stages; ++s)
+    for (std::uint32_t r = 0; r < setup.ranks; ++r)
+      if (const auto buddy = buddy_of(
+              setup.replicas,
+              [&](replica_id d) { return c.places.node_of(d, stage_id{s}, rank_id{r}); }, hosts))
+        all[{stage_id{s}, rank_id{r}}] = *buddy;
+  return all;
 }
 
-/// Returns the information of all nodes, by node. The members were checked to be of the same
-/// version, so a parse error is an internal error and throws.
-result<std::vector<json>> exchange_node_info(membership& members, const result<json>& mine,
-                                             std::chrono::milliseconds limit) {
-  const auto all =
-      agree(members, mine ? result<std::string>{to_bytes(*mine)} : mine.failure(), limit);
-  if (!all) return all.failure();
+ucx::connections connections_of(const cluster& c, const session_setup& setup,
+                                const std::vector<stage_id>& tied, const places& buddies) {
+  const auto node_of = [&](replica_id d, stage_id s, rank_id r) {
+    return c.places.node_of(d, s, r);
+  };
+  std::vector<stage_id> path;
+  for (std::uint32_t v = 0; v < setup.shape.virtual_stages(); ++v)
+    path.push_back(setup.shape.at(virtual_stage_id{v}).stage);
+  ucx::connections all{
+      {c.places.nodes(), setup.shape.stages, path, setup.ranks, setup.replicas, node_of}};
+  for (std::uint32_t d = 0; d < setup.replicas; ++d)
+    for (std::uint32_t r = 0; r < setup.ranks; ++r)
+      for (const auto a : tied)
+        for (const auto b : tied)
+          all.add(node_of(replica_id{d}, a, rank_id{r}), node_of(replica_id{d}, b, rank_id{r}));
+  for (const auto& [at, buddy] : buddies)
+    all.add(node_of(replica_id{0}, at.first, at.second), buddy);
+  if (!setup.recovery) return all;
+  for (const auto& [what, source] : setup.recovery->from.copies)
+    for (std::uint32_t d = 0; d < setup.replicas; ++d)
+      all.add(node_of(replica_id{d}, what.stage, what.rank), source.node);
+  return all;
+}
+
+/// What node 0 tells each node of the others: the nodes that it connects to, and who holds the
+/// second copies of its ranks. The members were checked to be of the same version, so a parse error
+/// is an internal error and throws.
+std::vector<std::string> introduce(const cluster& c, const session_setup& setup,
+                                   const std::vector<std::string>& all) {
   std::vector<json> infos;
-  for (const auto& bytes : *all) infos.push_back(json::from_cbor(bytes));
-  return infos;
+  for (const auto& bytes : all) infos.push_back(json::from_cbor(bytes));
+  auto ties = json::array();
+  std::vector<stage_id> tied;
+  for (const auto& info : infos)
+    for (const auto& tie : info.value("ties", json::array())) {
+      ties.push_back(tie);
+      tied.emplace_back(tie[0].get<std::uint32_t>());
+    }
+  const auto buddies = setup.recovery ? buddies_of(c, setup) : places{};
+  const auto peers = connections_of(c, setup, tied, buddies);
+  std::vector<json> told;
+  for (std::uint32_t n = 0; n < infos.size(); ++n) {
+    told.push_back({{"start", infos[0].at("start")}, {"ties", ties}, {"buddies", json::array()}});
+    for (const auto other : peers.of(node_id{n}))
+      told[n]["peers"].push_back({other.value(), infos[other.value()].at("address")});
+  }
+  for (const auto& [at, buddy] : buddies)
+    told[c.places.node_of(replica_id{0}, at.first, at.second).value()]["buddies"].push_back(
+        {at.first.value(), at.second.value(), buddy.value()});
+  std::vector<std::string> bytes;
+  for (const auto& one : told) bytes.push_back(to_bytes(one));
+  return bytes;
 }
 
 /// The transport only knows that the connection failed; the membership may soon know the cause.
@@ -76,11 +129,12 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
                                                 steady_clock::time_point start,
                                                 arrival_memory memory) {
   auto& members = *in_cluster.members;
+  const auto& machines = in_cluster.start.machines;
   const std::chrono::milliseconds limit{
       static_cast<std::int64_t>(in_cluster.transport.join_timeout_s * 1e3)};
   ucx_options options;
   options.node = members.node();
-  options.job_token = in_cluster.job_token;
+  options.job_token = in_cluster.start.token;
   options.epoch = in_cluster.epoch;
   options.memory = std::move(memory.host);
   options.enter_thread = std::move(memory.enter_thread);
@@ -88,29 +142,30 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
   if (in_cluster.transport.tls != "auto")
     options.tls = in_cluster.transport.tls;
-  else if (is_one_machine(members.members()))
+  else if (machines.is_one)
     options.tls = "^tcp";
   if (job::is_loopback(in_cluster.transport.listen)) options.net_devices = "lo";
-  options.checksum_data = !is_one_machine(members.members());
+  options.checksum_data = !machines.is_one;
   options.inflight_bytes_max = options.message_bytes_max = in_cluster.transport.inflight_bytes;
-  const auto& own_host = members.members()[members.node().value()].host;
-  const auto neighbours = std::count_if(members.members().begin(), members.members().end(),
-                                        [&](const member& m) { return m.host == own_host; });
-  const auto room = ucx::check_shared_memory(options.tls, static_cast<std::uint32_t>(neighbours));
+  const auto room = ucx::check_shared_memory(options.tls, machines.neighbours);
   auto wire = room ? ucx_transport::open(std::move(options)) : room.failure();
   if (wire && memory.on_devices && (*wire)->takes_cuda())
     (*wire)->fetch_to_devices(std::move(memory.on_devices));
 
-  const auto own_info = [&]() -> result<json> {
+  const auto own_info = [&]() -> result<std::string> {
     if (!wire) return wire.failure();
     json info{{"address", binary((*wire)->address())}, {"start", nanoseconds(start)}};
     for (const auto& [stage, side] : sides)
-      info["ties"].push_back({stage.value(), static_cast<int>(side)});
-    return info;
+      if (side != compute::tie::none)
+        info["ties"].push_back({stage.value(), static_cast<int>(side)});
+    return to_bytes(info);
   };
-  const auto exchanged = exchange_node_info(members, own_info(), limit);
-  if (!exchanged) return exchanged.failure();
-  const auto& infos = *exchanged;
+  const auto answer = agree(
+      members, own_info(),
+      [&](const std::vector<std::string>& all) { return introduce(in_cluster, setup, all); },
+      limit);
+  if (!answer) return answer.failure();
+  const auto told = json::from_cbor(*answer);
 
   opened o;
   o.sides = sides;
@@ -120,13 +175,16 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   own.on_failure([link = o.link.get()](node_id n, std::string why) {
     link->report_unreachable(fmt::format("node {} cannot be reached: {}", n.value(), why));
   });
+  for (const auto& tie : told.at("ties"))
+    o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
+  for (const auto& b : told.at("buddies"))
+    o.buddies[{stage_id{b[0].get<std::uint32_t>()}, rank_id{b[1].get<std::uint32_t>()}}] =
+        node_id{b[2].get<std::uint32_t>()};
   auto& connected = o.link->connected_;
-  for (std::uint32_t n = 0; n < infos.size(); ++n) {
-    const auto& other = infos[n];
-    for (const auto& tie : other.value("ties", json::array()))
-      o.sides[stage_id{tie[0].get<std::uint32_t>()}] = static_cast<compute::tie>(tie[1].get<int>());
-    if (node_id{n} == members.node() || !connected) continue;
-    if (auto made = own.connect(node_id{n}, text_of(other.at("address"))); !made)
+  for (const auto& peer : told.value("peers", json::array())) {
+    if (!connected) break;
+    const node_id n{peer[0].get<std::uint32_t>()};
+    if (auto made = own.connect(n, text_of(peer[1])); !made)
       connected = why_lost(members, made.failure());
   }
   for (std::uint32_t d = 0; d < setup.replicas; ++d)
@@ -135,10 +193,9 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
         const rank_address to{stage_id{s}, rank_id{r}, replica_id{d}};
         own.route(to, in_cluster.places.node_of(to.replica, to.stage, to.rank));
       }
-  const std::chrono::nanoseconds began{infos[0].at("start").get<std::int64_t>()};
+  const std::chrono::nanoseconds began{told.at("start").get<std::int64_t>()};
   // All processes of a machine have the same clock.
-  const auto offset =
-      is_one_machine(members.members()) ? std::chrono::nanoseconds{0} : members.clock_offset();
+  const auto offset = machines.is_one ? std::chrono::nanoseconds{0} : members.clock_offset();
   o.start = steady_clock::time_point{began - offset};
   return o;
 }
@@ -159,8 +216,7 @@ bool cluster_link::leads() const { return cluster_.members->node() == node_id{0}
 
 status cluster_link::meet(const directory& actors) {
   wire_.on_mail([&actors](node_id, std::string_view mail) { return actors.deliver(mail); });
-  const auto all = agree(*cluster_.members, connected_, limit_);
-  return all ? success() : status{all.failure()};
+  return agree_on(*cluster_.members, connected_, limit_);
 }
 
 void cluster_link::watch(const caf::actor& watcher) {
@@ -187,16 +243,20 @@ void cluster_link::report_unreachable(std::string why) {
 
 std::string cluster_link::finish(trace_recorder* trace) {
   auto& members = *cluster_.members;
-  const auto share = std::min(gather_bytes_max, traces_bytes_max / members.members().size());
-  const auto all =
-      members.gather(trace == nullptr || leads() ? std::string{} : trace->to_bytes(share),
-                     trace == nullptr ? finish_time_max : traces_time);
+  const auto share = std::min(gather_bytes_max, traces_bytes_max / members.nodes());
+  std::vector<std::string> traces;
+  const auto over = members.exchange(
+      trace == nullptr || leads() ? std::string{} : trace->to_bytes(share),
+      trace == nullptr ? finish_time_max : traces_time, [&](std::vector<std::string> all) {
+        traces = std::move(all);
+        return std::vector<std::string>(1);
+      });
   if (trace == nullptr || !leads()) return {};
-  if (!all) return "only the tasks of node 0: " + all.message();
+  if (!over) return "only the tasks of node 0: " + over.message();
   std::string untraced;
-  for (std::size_t n = 1; n < all->size(); ++n) {
-    trace->add_bytes((*all)[n]);
-    if ((*all)[n].empty()) untraced += fmt::format("{}{}", untraced.empty() ? "" : ", ", n);
+  for (std::size_t n = 1; n < traces.size(); ++n) {
+    trace->add_bytes(traces[n]);
+    if (traces[n].empty()) untraced += fmt::format("{}{}", untraced.empty() ? "" : ", ", n);
   }
   return untraced.empty() ? untraced : "no tasks of nodes started without a trace: " + untraced;
 }

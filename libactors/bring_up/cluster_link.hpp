@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <rrfp/actors/session.hpp>
@@ -30,7 +31,9 @@ class cluster_link {
     std::unique_ptr<cluster_link> link;
     /// Reaches every rank of the job; the routes are set.
     std::unique_ptr<transport> wire;
-    /// Which side of a tied parameter each stage holds, for all stages.
+    /// The node that holds the second copy of each rank of this node, for recovery.
+    std::map<std::pair<stage_id, rank_id>, node_id> buddies;
+    /// Which side of a tied parameter a stage holds, of all stages that hold one.
     std::map<stage_id, compute::tie> sides;
     /// When the run began on node 0, on this node's clock.
     std::chrono::steady_clock::time_point start;
@@ -78,7 +81,7 @@ class cluster_link {
   ucx_transport& wire_;
   const std::chrono::milliseconds limit_;
   /// Whether this node could connect to all others.
-  result<std::string> connected_ = std::string{};
+  status connected_ = success();
   std::mutex mutex_;
   caf::actor watcher_;
   std::string unreachable_;  ///< what was reported before there was a watcher; empty: nothing

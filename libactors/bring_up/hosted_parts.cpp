@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/actors/checkpoint_tensors.hpp>
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/compute/stage_compute.hpp>
 #include <rrfp/schedule/check_policy.hpp>
 #include <rrfp/schedule/sequence.hpp>
@@ -280,22 +281,27 @@ void hosted_parts::note_saved_parameters() {
 }
 
 status hosted_parts::check_restored() const {
-  auto taken = is_restored_;
-  if (cluster_ && !taken.empty()) {
-    constexpr std::chrono::minutes limit{5};
-    const auto all = cluster_->members->all_gather(is_restored_, limit);
-    if (!all) return all.failure();
-    for (const auto& of_node : *all) {
+  const auto check = [&](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
+    auto taken = all.front();
+    for (const auto& of_node : all) {
       if (of_node.size() != taken.size())
         return error{setup_.resume->folder + ": nodes see different tensors in it"};
       for (std::size_t i = 0; i < taken.size(); ++i)
         if (of_node[i] == has_place) taken[i] = has_place;
     }
+    const auto left = taken.find(has_none);
+    if (left == std::string::npos) return std::vector<std::string>(1);
+    return error{fmt::format("{}: tensor '{}': expected in the model, which has no such parameter",
+                             setup_.resume->folder, saved_parameters_[left])};
+  };
+  if (is_restored_.empty()) return success();
+  constexpr std::chrono::minutes limit{5};
+  if (!cluster_) {
+    const auto alone = check({is_restored_});
+    return alone ? success() : status{alone.failure()};
   }
-  const auto left = taken.find(has_none);
-  if (left == std::string::npos) return success();
-  return error{fmt::format("{}: tensor '{}': expected in the model, which has no such parameter",
-                           setup_.resume->folder, saved_parameters_[left])};
+  const auto all = agree(*cluster_->members, is_restored_, check, limit);
+  return all ? success() : status{all.failure()};
 }
 
 node_parts hosted_parts::take(const std::map<stage_id, compute::tie>& sides) {
@@ -347,14 +353,8 @@ std::vector<rank_address> hosted_parts::hosted() const {
 accelerator::machine_share hosted_parts::share_of_machine() const {
   accelerator::machine_share share;
   if (!cluster_) return share;
-  const auto& all = cluster_->members->members();
-  const auto own = cluster_->members->node();
-  share.processes = 0;
-  for (const auto& other : all) {
-    if (other.host != all[own.value()].host) continue;
-    if (other.node < own) ++share.place;
-    ++share.processes;
-  }
+  share.place = cluster_->start.machines.place;
+  share.processes = cluster_->start.machines.neighbours;
   return share;
 }
 

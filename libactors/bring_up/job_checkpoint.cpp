@@ -175,14 +175,15 @@ result<resume_choice> agree_on_choice(const job::job& j, checkpoint_setup& setup
     if (!mine) return mine.failure();
     return mine->from ? mine->from->folder : std::string{};
   };
-  const auto chosen = agree(*members, folder());
+  const auto chosen = agree(*members, folder(), [](const std::vector<std::string>& all) {
+    return std::vector{all.front()};
+  });
   if (!chosen) return chosen.failure();
-  const auto& folder_chosen = chosen->front();
-  if (folder_chosen.empty()) return mine;
+  if (chosen->empty()) return mine;
   // Another node may see the folder differently, or not at all.
   status seen = success();
   if (!leads) {
-    auto found = checkpoint::verify(folder_chosen, checkpoint::verification::sizes);
+    auto found = checkpoint::verify(*chosen, checkpoint::verification::sizes);
     if (found)
       mine->from = std::move(*found);
     else

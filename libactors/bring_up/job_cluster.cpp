@@ -3,15 +3,22 @@
 #include <sys/resource.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <random>
 #include <utility>
 
+#include <rrfp/base/codec.hpp>
+
 #include "agent_store.hpp"
 
 namespace rrfp::actors {
+
+auto fields(auto f, job_machines& x) { return f(x.is_one, x.neighbours, x.place); }
+auto fields(auto f, job_start& x) { return f(x.token, x.machines); }
 
 namespace {
 
@@ -22,14 +29,77 @@ std::uint64_t fingerprint(job::job j) {
   return XXH64(text.data(), text.size(), 0);
 }
 
-result<std::uint64_t> draw_token(membership& members) {
+std::uint64_t draw_token() {
   std::random_device random;
-  const auto own = std::to_string((std::uint64_t{random()} << 32) ^ random());
-  const auto all = members.all_gather(own, std::chrono::seconds{30});
-  if (!all) return all.failure();
-  std::uint64_t token = 0;
-  for (const auto& one : *all) token = XXH64(one.data(), one.size(), token);
-  return token;
+  return (std::uint64_t{random()} << 32) ^ random();
+}
+
+/// Of each node, by number.
+std::vector<job_machines> machines_of(const std::vector<member>& members) {
+  std::map<std::string, std::uint32_t> nodes_on;
+  std::vector<job_machines> all;
+  const bool is_one = std::all_of(members.begin(), members.end(),
+                                  [](const member& m) { return job::is_loopback(m.host); });
+  for (const auto& m : members) all.push_back({is_one, 1, nodes_on[m.host]++});
+  for (const auto& m : members) all[m.node.value()].neighbours = nodes_on[m.host];
+  return all;
+}
+
+result<job_start> agree_on_start(membership& members) {
+  const auto answer = [&](const std::vector<std::string>&) {
+    std::vector<std::string> answers;
+    const auto token = draw_token();
+    for (const auto& machines : machines_of(members.members())) {
+      job_start start{token, machines};
+      encoder out;
+      out(start);
+      answers.push_back(out.take());
+    }
+    return answers;
+  };
+  const auto mine = agree(members, std::string{}, answer, std::chrono::seconds{30});
+  if (!mine) return mine.failure();
+  decoder in{*mine};
+  job_start start;
+  in(start);
+  if (!in.complete()) return error{"the start of the job is invalid", error_kind::failed};
+  return start;
+}
+
+constexpr char success_mark = '+';
+/// The kind of a failure is its mark.
+char mark_of(error_kind kind) { return static_cast<char>('0' + static_cast<int>(kind)); }
+
+std::string marked(const result<std::string>& r) {
+  return r ? success_mark + *r : mark_of(r.failure().kind) + r.message();
+}
+
+/// What was marked; an error has kind `failed` if it was not.
+result<std::string> unmarked(std::string text) {
+  const char mark = text.empty() ? '\0' : text.front();
+  text.erase(0, 1);
+  if (mark == success_mark) return text;
+  if (mark < mark_of(error_kind::bad_input) || mark > mark_of(error_kind::interrupted))
+    return error{"a node contributed to another agreement", error_kind::failed};
+  return error{std::move(text), static_cast<error_kind>(mark - '0')};
+}
+
+/// The answers of node 0 if all have succeeded; else the failure of the first node that has not.
+result<std::vector<std::string>> answers_to(membership& members, std::vector<std::string> all,
+                                            const answering& answer) {
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    auto one = unmarked(std::move(all[n]));
+    if (one) {
+      all[n] = *std::move(one);
+      continue;
+    }
+    // The cause may be the loss of another node.
+    if (auto lost = members.loss()) return error{std::move(lost->why), error_kind::node_lost};
+    return error{"node " + std::to_string(n) + " (" + members.members()[n].description +
+                     "): " + one.message(),
+                 one.failure().kind};
+  }
+  return answer(all);
 }
 
 }  // namespace
@@ -86,42 +156,28 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);
   m.on_gone_early = std::move(hooks.on_gone_early);
-  auto members = membership::join(std::move(m), {});
+  auto members = membership::join(std::move(m));
   if (!members) return members.failure();
-  auto token = draw_token(**members);
-  return joined_job{*std::move(members), std::move(token)};
+  auto start = agree_on_start(**members);
+  return joined_job{*std::move(members), std::move(start)};
 }
 
-result<std::vector<std::string>> agree(membership& members, const result<std::string>& mine,
-                                       std::chrono::milliseconds limit) {
-  constexpr char success_mark = '+';
-  // The kind of a failure is its mark.
-  const auto mark_of = [](error_kind kind) {
-    return static_cast<char>('0' + static_cast<int>(kind));
-  };
-  auto all = members.all_gather(
-      mine ? success_mark + *mine : mark_of(mine.failure().kind) + mine.message(), limit);
-  if (!all) return all.failure();
-  for (std::size_t n = 0; n < all->size(); ++n) {
-    auto& answer = (*all)[n];
-    const char mark = answer.empty() ? '\0' : answer.front();
-    answer.erase(0, 1);
-    if (mark == success_mark) continue;
-    if (mark < mark_of(error_kind::bad_input) || mark > mark_of(error_kind::interrupted))
-      return error{"node " + std::to_string(n) + " contributed to another agreement",
-                   error_kind::failed};
-    // The cause may be the loss of another node.
-    if (auto lost = members.loss()) return error{std::move(lost->why), error_kind::node_lost};
-    return error{
-        "node " + std::to_string(n) + " (" + members.members()[n].description + "): " + answer,
-        static_cast<error_kind>(mark - '0')};
-  }
-  return all;
+result<std::string> agree(membership& members, const result<std::string>& mine,
+                          const answering& answer, std::chrono::milliseconds limit) {
+  auto got = members.exchange(marked(mine), limit, [&](std::vector<std::string> all) {
+    auto answers = answers_to(members, std::move(all), answer);
+    if (!answers) return std::vector{marked(answers.failure())};
+    for (auto& one : *answers) one = marked(std::move(one));
+    return *std::move(answers);
+  });
+  if (!got) return got;
+  return unmarked(*std::move(got));
 }
 
-status agree_on(membership& members, const status& mine) {
+status agree_on(membership& members, const status& mine, std::chrono::milliseconds limit) {
   const auto all = agree(
-      members, mine ? result<std::string>{std::string{}} : result<std::string>{mine.failure()});
+      members, mine ? result<std::string>{std::string{}} : result<std::string>{mine.failure()},
+      [](const std::vector<std::string>&) { return std::vector<std::string>(1); }, limit);
   return all ? success() : status{all.failure()};
 }
 

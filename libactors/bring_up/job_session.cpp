@@ -245,10 +245,9 @@ result<std::unique_ptr<session>> open_session(const job::job& j, session_setup s
                                               const job_node& node, std::uint32_t number) {
   std::optional<cluster> in_cluster;
   if (node.members != nullptr) {
-    const auto nodes = static_cast<std::uint32_t>(node.members->members().size());
-    auto places = plan::node_places::make(j, nodes);
+    auto places = plan::node_places::make(j, node.members->nodes());
     if (!places) return places.failure();
-    in_cluster = cluster{node.members, std::move(*places), j.transport, node.token, number};
+    in_cluster = cluster{node.members, std::move(*places), j.transport, node.start, number};
   }
   auto opened = [&]() -> result<std::unique_ptr<session>> {
     try {

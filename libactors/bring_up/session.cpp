@@ -68,17 +68,20 @@ accelerator::memory_counts run_summary::device_memory() const {
   return most;
 }
 
-std::string to_bytes(run_summary s) {
-  encoder out;
-  out(s);
-  return out.take();
+run_record to_record(run_summary s) {
+  encoder summary, details;
+  summary(s);
+  details(s.stages);
+  return {summary.take(), details.take()};
 }
 
-result<run_summary> summary_of_bytes(std::string_view bytes) {
-  decoder in{bytes};
+result<run_summary> summary_of(const run_record& r) {
+  decoder in{r.summary}, details{r.details};
   run_summary s;
   in(s);
-  if (!in.complete()) return error{"the summary of a run is invalid", error_kind::failed};
+  if (!r.details.empty()) details(s.stages);
+  if (!in.complete() || !details.complete())
+    return error{"the summary of a run is invalid", error_kind::failed};
   return s;
 }
 
@@ -104,6 +107,7 @@ class session::impl {
     std::unique_ptr<cluster_link> link;  // outlives the transport, which reports failures to it
     std::unique_ptr<transport> wire;
     auto sides = hosted_.sides();
+    std::map<std::pair<stage_id, rank_id>, node_id> buddies;
     auto start = std::chrono::steady_clock::now();
     if (cluster_) {
       auto opened =
@@ -112,6 +116,7 @@ class session::impl {
       link = std::move(opened->link);
       wire = std::move(opened->wire);
       sides = std::move(opened->sides);
+      buddies = std::move(opened->buddies);
       start = opened->start;
     }
     const auto context = make_context(link.get(), start);
@@ -120,8 +125,7 @@ class session::impl {
       copier = std::make_unique<compute_thread>("recovery");
       context->copier = copier.get();
       context->copies = std::make_shared<copy_exchange>(
-          *setup_.recovery, context->actors, cluster_->members->node(),
-          [this](stage_id s, rank_id r) { return buddy_of_rank(s, r); });
+          *setup_.recovery, context->actors, cluster_->members->node(), std::move(buddies));
     }
     std::unique_ptr<work_queue> saver;
     if (setup_.checkpoint) {
@@ -243,6 +247,13 @@ class session::impl {
     job.restarts.set(setup_.losses.restarts);
     job.held_s.set(setup_.losses.held_s);
     job.repeated_steps.set(setup_.losses.repeated_steps);
+    if (leads())
+      for (const auto& a : all_ranks()) {
+        auto& late = job.late.emplace_back();
+        late.replica = a.replica;
+        late.stage = a.stage;
+        late.rank = a.rank;
+      }
     counters_->note_progress();
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
@@ -257,11 +268,23 @@ class session::impl {
     return context;
   }
 
-  std::optional<node_id> buddy_of_rank(stage_id s, rank_id r) const {
-    std::vector<std::string> hosts;
-    for (const auto& m : cluster_->members->members()) hosts.push_back(m.host);
-    return buddy_of(
-        setup_.replicas, [&](replica_id d) { return cluster_->places.node_of(d, s, r); }, hosts);
+  std::vector<rank_address> all_ranks() const {
+    std::vector<rank_address> all;
+    for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+      for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
+        for (std::uint32_t r = 0; r < setup_.ranks; ++r)
+          all.push_back({stage_id{s}, rank_id{r}, replica_id{d}});
+    return all;
+  }
+
+  void report(const straggler& s, std::uint64_t step) const {
+    if (!setup_.on_straggler) return;
+    straggler_report r{s, step, {}};
+    if (cluster_)
+      for (const auto rank : s.ranks)
+        r.nodes.push_back(cluster_->places.node_of(s.replica, s.stage, rank));
+    r.nodes.erase(std::unique(r.nodes.begin(), r.nodes.end()), r.nodes.end());
+    setup_.on_straggler(r);
   }
 
   run_result ended_early(const error& why) const {
@@ -305,9 +328,11 @@ class session::impl {
       job = spawn_detached<job_actor>(
           system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
                             setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+                            setup_.resume ? setup_.resume->contents.history : std::string{},
                             context, plan_of_steps(), setup_.expected, std::move(planning),
                             setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
                             setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
+                            [this](const straggler& s, std::uint64_t step) { report(s, step); },
                             [&](run_result r) { job_over.set_value(std::move(r)); }});
       context->actors.bind({actor_kind::job}, job);
     }
@@ -339,7 +364,8 @@ class session::impl {
       result.how = over.how;
       result.message = over.message;
       result.summary.stages.resize(setup_.shape.stages);
-      if (auto kept = summary_of_bytes(over.summary)) result.summary = *std::move(kept);
+      if (!over.summary.summary.empty())
+        if (auto kept = summary_of(over.summary)) result.summary = *std::move(kept);
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
       if (setup_.on_ending) setup_.on_ending(result);

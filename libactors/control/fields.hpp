@@ -54,10 +54,11 @@ auto fields(auto f, stage_summary& x) {
   return f(x.memory, x.peak_bytes, x.device_memory, x.busy_ms, x.blocked_ms, x.launch_gap_ms,
            x.ranks_ms, x.gathering_ms, x.deferred_ms, x.agreement);
 }
+/// Without the stages, of which there may be many.
 auto fields(auto f, run_summary& x) {
   return f(x.first_step, x.steps, x.skipped_steps, x.loss_first, x.loss_last, x.eval_loss,
            x.eval_losses_xxh64, x.losses_xxh64, x.weights_xxh64, x.step_ms_p50, x.bubble_fraction,
-           x.tokens, x.seconds, x.checkpoints, x.last_checkpoint_failed, x.stages, x.choices);
+           x.tokens, x.seconds, x.checkpoints, x.last_checkpoint_failed, x.choices);
 }
 
 }  // namespace rrfp::actors

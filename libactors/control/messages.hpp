@@ -99,6 +99,7 @@ struct rank_step_ended {
   std::vector<compute::microbatch_loss> losses;
   std::vector<compute::parameter_norm> norms;
   std::int64_t peak_bytes = 0;
+  std::int64_t in_collectives = 0;  ///< of its tasks, mostly waiting for the other ranks
 };
 /// When the tasks of a stage ran on its first rank, and when their inputs had arrived on all ranks;
 /// by pipeline_shape::index().
@@ -136,6 +137,8 @@ struct stage_step_ended {
   std::int64_t gathering = 0;
   std::int64_t deferred = 0;
   agreement_counts agreement;
+  /// By rank: in tasks, and from their launch until they began, but not in collectives.
+  std::vector<std::int64_t> own;
   std::int64_t first_begin = 0;
   std::int64_t last_end = 0;
   stage_times times;  ///< empty in runs of one strategy, and in evaluations
@@ -208,6 +211,8 @@ struct copy_piece {
   std::int64_t offset = 0;
   std::string bytes;
 };
+/// Pieces of copies arrive on a node, which takes its time: the job does not hang.
+struct copies_arrive {};
 /// The copies of all ranks after this step are held: drop older ones.
 struct keep_copies {
   job_record record;
@@ -278,7 +283,7 @@ struct job_ended {
   bool nothing_lost = false;
   bool hung = false;
   /// Of a run that is done and makes copies: as bytes, for other nodes to keep.
-  std::string summary = {};
+  run_record summary = {};
 };
 
 auto fields(auto f, restore_state&) { return f(); }
@@ -294,7 +299,7 @@ auto fields(auto f, gather_picks& x) { return f(x.step, x.number); }
 auto fields(auto f, picks_seen& x) { return f(x.step, x.rank); }
 auto fields(auto f, end_step& x) { return f(x.step); }
 auto fields(auto f, rank_step_ended& x) {
-  return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes);
+  return f(x.step, x.rank, x.losses, x.norms, x.peak_bytes, x.in_collectives);
 }
 auto fields(auto f, stage_times& x) {
   return f(x.forward, x.backward, x.weight, x.forward_ended, x.backward_ended, x.forward_arrived,
@@ -303,7 +308,7 @@ auto fields(auto f, stage_times& x) {
 auto fields(auto f, stage_step_ended& x) {
   return f(x.step, x.replica, x.stage, x.losses, x.norms, x.memory, x.peak_bytes, x.device_memory,
            x.busy, x.blocked, x.behind, x.launch_gap, x.in_backward, x.in_weight, x.for_ranks,
-           x.gathering, x.deferred, x.agreement, x.first_begin, x.last_end, x.times);
+           x.gathering, x.deferred, x.agreement, x.own, x.first_begin, x.last_end, x.times);
 }
 auto fields(auto f, apply_update& x) { return f(x.step, x.scale, x.lr); }
 auto fields(auto f, update_applied& x) { return f(x.step); }
@@ -320,6 +325,7 @@ auto fields(auto f, copy_held& x) { return f(x.step, x.failure); }
 auto fields(auto f, copy_offered& x) { return f(x.what, x.from, x.bytes, x.xxh64, x.complete); }
 auto fields(auto f, fetch_copy& x) { return f(x.what, x.to, x.offset, x.size); }
 auto fields(auto f, copy_piece& x) { return f(x.what, x.offset, x.bytes); }
+auto fields(auto f, copies_arrive&) { return f(); }
 auto fields(auto f, keep_copies& x) { return f(x.record); }
 auto fields(auto f, report_weights&) { return f(); }
 auto fields(auto f, stage_weights& x) { return f(x.from, x.hashes, x.transcript); }
@@ -337,7 +343,7 @@ auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x
   X(restore_state) X(state_restored) X(begin_step) X(arrived) X(run_launch) X(launch_done) \
   X(end_step) X(rank_step_ended) X(stage_step_ended) X(apply_update) X(update_applied)     \
   X(step_over) X(take_snapshot) X(snapshot_taken) X(snapshot_written) X(copy_state)        \
-  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(keep_copies)                  \
+  X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(copies_arrive) X(keep_copies) \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
   X(interrupted) X(job_ended) X(gather_picks) X(picks_seen)

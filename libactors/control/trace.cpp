@@ -24,6 +24,15 @@ double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanos
 
 const char* kind_of(step_id s) { return is_evaluation(s) ? "evaluation" : "step"; }
 
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out;
+}
+
 class json_events {
  public:
   explicit json_events(files::atomic_file& file) : file_(file) { put("{\"traceEvents\":[\n"); }
@@ -80,6 +89,14 @@ class json_events {
         number_of(r.step), microseconds(r.forecast), microseconds(r.took)));
   }
 
+  void add(std::uint32_t process, const recovery_record& r) {
+    event(fmt::format(
+        R"({{"name":"recovery","cat":"recovery","ph":"X","pid":{},"tid":{},"ts":0,"dur":0,)"
+        R"("args":{{"lost":"{}","step":{},"from_copies":{},"repeated_steps":{},"held_us":{:.3f}}}}})",
+        process, plans_thread, escaped(r.lost), r.step, r.from_copies ? 1 : 0, r.repeated_steps,
+        r.held_s * 1e6));
+  }
+
   status finish(std::uint64_t dropped) {
     put(fmt::format("\n],\"displayTimeUnit\":\"ms\",\"otherData\":{{\"records_dropped\":{}}}}}\n",
                     dropped));
@@ -110,15 +127,6 @@ class json_events {
   bool first_ = true;
 };
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return out;
-}
-
 }  // namespace
 
 void trace_recorder::add(const task_record& r) {
@@ -143,6 +151,16 @@ void trace_recorder::add(plan_record r) {
     plans_.push_back(std::move(r));
   else
     ++dropped_;
+}
+
+void trace_recorder::add(recovery_record r) {
+  const std::lock_guard lock{mutex_};
+  recoveries_.push_back(std::move(r));
+}
+
+std::vector<recovery_record> trace_recorder::recoveries() const {
+  const std::lock_guard lock{mutex_};
+  return recoveries_;
 }
 
 std::vector<task_record> trace_recorder::tasks() const {
@@ -254,7 +272,10 @@ status write_chrome_json(const std::string& path, const std::vector<titled_trace
       events.name("thread_name", process, waits_thread, "waits");
     }
     const auto plans = run.trace->plans();
-    if (!plans.empty()) events.name("thread_name", first_process, plans_thread, "steps");
+    const auto recoveries = run.trace->recoveries();
+    if (!plans.empty() || !recoveries.empty())
+      events.name("thread_name", first_process, plans_thread, "steps");
+    for (const auto& r : recoveries) events.add(first_process, r);
     for (const auto& r : plans) events.add(first_process, r);
     for (const auto& r : tasks) events.add(process_of(r), r);
     for (const auto& r : waits) events.add(process_of(r), r);

@@ -22,8 +22,12 @@ rank_key key_of(const rank_address& a) { return {a.replica, a.stage, a.rank}; }
 run_totals totals_of(const job_setup& setup) {
   run_totals made{setup.train, setup.lr, setup.context->shape.stages, setup.first_step,
                   setup.plan.strategies};
-  if (setup.recovery && setup.recovery->from.has_copies())
-    made.go_on_from(setup.recovery->from.record.bytes);
+  if (!setup.recovery) return made;
+  const auto& from = setup.recovery->from;
+  if (from.has_copies())
+    made.go_on_from(from.record);
+  else if (from.began_after)
+    made.go_on_from(setup.resumed_history, *from.began_after);
   return made;
 }
 
@@ -45,6 +49,7 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
   if (setup.recovery)
     o.copies = {.every = setup.recovery->every,
                 .restores = setup.recovery->from.has_copies(),
+                .resumes = totals.steps() > 0,
                 .saved = std::max(totals.saved_step(), newest),
                 .evaluations = totals.evaluations() * (o.evaluation ? o.evaluation->batches : 0)};
   o.hang_timeout_s = setup.hang_timeout_s;
@@ -58,6 +63,8 @@ job_actor::job_actor(caf::actor_config& config, job_setup setup)
     : actor_base(config),
       setup_(std::move(setup)),
       totals_(totals_of(setup_)),
+      late_(setup_.context->replicas, setup_.context->shape.stages, setup_.context->ranks,
+            setup_.context->counters->job.late),
       core_(core_options(setup_, totals_)) {
   set_exception_handler([this](std::exception_ptr& problem) -> caf::error {
     // Not through the core, which may have ended the run in the event whose actions threw.
@@ -83,6 +90,7 @@ caf::behavior job_actor::make_behavior() {
   return {
       [this](start) { feed(job_event::start{}); },
       [this](state_restored) { feed(job_event::state_restored{}); },
+      [this](const copies_arrive&) { setup_.context->note_progress(); },
       [this](copy_held& m) {
         feed(job_event::copy_held{m.step, std::move(m.failure)});
       },
@@ -194,6 +202,8 @@ void job_actor::carry_out(const job_action::finish_step& a) {
   const auto& summary = totals_.finish_step(setup_.context->now());
   if (summary.purpose != compute::step_purpose::evaluation) {
     count(summary);
+    for (const auto& s : late_.add(totals_.outcomes()))
+      if (setup_.on_straggler) setup_.on_straggler(s, summary.step);
     if (planner_) finish_planned(a.step, summary);
   }
   if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
@@ -238,7 +248,10 @@ void job_actor::count(const step_summary& s) {
 // ---- actions: saves
 
 void job_actor::carry_out(const job_action::open_save& a) {
-  if (auto begun = saves_->begin(a.step, setup_.context->now()); !begun)
+  const auto now = setup_.context->now();
+  auto history = setup_.recovery ? totals_.record(now, core_.last_saved(), saves_->saved()).bytes
+                                 : std::string{};
+  if (auto begun = saves_->begin(a.step, now, std::move(history)); !begun)
     return answer(job_event::save_ended{a.step, begun.message()});
   answer(job_event::save_opened{a.step});
 }
@@ -281,13 +294,19 @@ void job_actor::carry_out(const job_action::end_save& a) {
 void job_actor::carry_out(const job_action::restore_state&) { send_to_stages(restore_state{}); }
 
 void job_actor::carry_out(const job_action::copy_state& a) {
-  record_ = {a.step, totals_.record(setup_.context->now(), core_.last_saved(),
-                                    saves_ ? saves_->saved() : 0)};
+  record_ = totals_.record(setup_.context->now(), core_.last_saved(), saves_ ? saves_->saved() : 0);
+  RRFP_CHECK(record_.step == a.step, "copies are made of the last step");
   for (const auto& stage : stages_)
     if (stage.replica == replica_id{0}) post(stage.supervisor, copy_state{a.step, a.complete});
 }
 
-void job_actor::carry_out(const job_action::keep_copies&) { send_to_nodes(keep_copies{record_}); }
+void job_actor::carry_out(const job_action::keep_copies&) {
+  for (std::uint32_t n = 0; n < nodes_.size(); ++n) {
+    keep_copies m{record_};
+    if (!keeps_details(node_id{n})) m.record.details.clear();
+    post(nodes_[n], std::move(m));
+  }
+}
 
 void job_actor::carry_out(const job_action::drop_copies& a) {
   if (setup_.on_copy_failed) setup_.on_copy_failed(a.failure);
@@ -348,9 +367,13 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
   job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung, {}};
-  if (setup_.recovery && a.how == job_end::done) over.summary = to_bytes(result_.summary);
+  if (setup_.recovery && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
-  send_to_nodes(over);
+  for (std::uint32_t n = 0; n < nodes_.size(); ++n) {
+    auto m = over;
+    if (!keeps_details(node_id{n})) m.summary.details.clear();
+    post(nodes_[n], std::move(m));
+  }
   setup_.on_end(std::move(result_));
   quit();
 }

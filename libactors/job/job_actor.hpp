@@ -18,6 +18,7 @@
 #include "control/messages.hpp"
 #include "control/run_context.hpp"
 #include "job_saves.hpp"
+#include "late_ranks.hpp"
 #include "run_totals.hpp"
 #include "step_planner.hpp"
 
@@ -34,6 +35,8 @@ struct job_setup {
   std::optional<checkpoint_setup> checkpoint;
   /// Nothing: no copies for recovery.
   std::optional<recovery_setup> recovery;
+  /// Of the checkpoint from which the run resumes, if it does.
+  std::string resumed_history;
   std::shared_ptr<run_context> context;
   /// What the steps may run by, and the limits; see session_setup.
   simulate::plan plan;
@@ -46,6 +49,8 @@ struct job_setup {
   std::function<void(const evaluation_summary&)> on_evaluation;
   std::function<void(const checkpoint_report&)> on_checkpoint;
   std::function<void(const std::string&)> on_copy_failed;
+  /// `step`: complete steps.
+  std::function<void(const straggler&, std::uint64_t step)> on_straggler;
   /// Called once, at the end, before the nodes are notified. Nothing else is called after it.
   std::function<void(run_result)> on_end;
 };
@@ -101,6 +106,7 @@ class job_actor : public actor_base {
 
   job_setup setup_;
   run_totals totals_;
+  late_ranks late_;
   job_core core_;
   std::optional<job_event::any> answer_;
   bool ended_ = false;

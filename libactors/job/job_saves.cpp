@@ -13,11 +13,12 @@ job_saves::job_saves(checkpoint_setup setup, std::uint32_t ranks)
   RRFP_CHECK(setup_.ring != nullptr, "node 0 has opened the checkpoint folder");
 }
 
-status job_saves::begin(std::uint64_t steps, std::int64_t now) {
+status job_saves::begin(std::uint64_t steps, std::int64_t now, std::string history) {
   RRFP_CHECK(!current_, "one save at a time");
   current_ = save{};
   current_->step = steps;
   current_->began = now;
+  current_->history = std::move(history);
   return setup_.ring->begin(steps);
 }
 
@@ -38,6 +39,7 @@ checkpoint::manifest job_saves::manifest() const {
   m.step = current_->step;
   m.written_at = checkpoint::utc_now();
   m.microbatches_read = m.step * m.shape.microbatches * m.replicas;
+  m.history = current_->history;
   m.files = current_->files;
   std::sort(m.files.begin(), m.files.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

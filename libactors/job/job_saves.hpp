@@ -22,9 +22,9 @@ class job_saves {
 
   const checkpoint_setup& setup() const { return setup_; }
 
-  /// Times are nanoseconds since the run began. Error: the folder cannot be created. Even then,
-  /// end() ends the save.
-  status begin(std::uint64_t steps, std::int64_t now);
+  /// Times are nanoseconds since the run began. `history`: for the manifest. Error: the folder
+  /// cannot be created. Even then, end() ends the save.
+  status begin(std::uint64_t steps, std::int64_t now, std::string history);
   /// Record the message of one rank. Stale messages are ignored.
   void record(const snapshot_taken& m, std::int64_t now);
   void record(const snapshot_written& m);
@@ -43,6 +43,7 @@ class job_saves {
     std::int64_t copied = 0;  ///< when the last rank had copied; 0: not yet
     std::int64_t copy_time = 0;
     std::uint32_t copies = 0;
+    std::string history;
     std::vector<checkpoint::file_entry> files;
   };
 

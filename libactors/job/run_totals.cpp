@@ -155,23 +155,39 @@ run_summary run_totals::finish_run(std::int64_t now) const {
   return s;
 }
 
-std::string run_totals::record(std::int64_t now, std::uint64_t saved_step,
-                               std::uint32_t checkpoints) const {
+job_record run_totals::record(std::int64_t now, std::uint64_t saved_step,
+                              std::uint32_t checkpoints) const {
   auto so_far = history_;
   so_far.seconds += seconds(now);
   so_far.saved_step = saved_step;
   so_far.run.checkpoints += checkpoints;
-  encoder out;
+  encoder out, details;
   out(so_far);
-  return out.take();
+  details(so_far.run.stages);
+  return {so_far.run.first_step + so_far.run.steps, out.take(), details.take()};
 }
 
-void run_totals::go_on_from(std::string_view record) {
+void run_totals::go_on_from(const job_record& record) {
   const auto stages = history_.run.stages.size();
-  decoder in{record};
+  decoder in{record.bytes}, details{record.details};
   in(history_);
-  RRFP_CHECK(in.complete() && history_.run.stages.size() == stages,
+  if (!record.details.empty()) details(history_.run.stages);
+  RRFP_CHECK(in.complete() && details.complete() && history_.run.stages.size() == stages,
              "the record is of this version and job");
+}
+
+bool run_totals::go_on_from(std::string_view written, std::uint64_t began_after) {
+  const auto steps = history_.run.first_step;
+  const auto stages = history_.run.stages.size();
+  decoder in{written};
+  history read;
+  in(read);
+  if (!in.complete() || read.run.first_step != began_after ||
+      read.run.first_step + read.run.steps != steps)
+    return false;
+  history_ = std::move(read);
+  history_.run.stages.resize(stages);
+  return true;
 }
 
 }  // namespace rrfp::actors

@@ -32,6 +32,8 @@ class run_totals {
   /// Error: the norm of the gradients is NaN or infinite, and no scale of the loss is the cause.
   result<apply_update> add_up();
   std::int64_t step_began() const { return step_began_; }
+  /// Of the step, once all stages have reported.
+  const std::map<stage_key, stage_step_ended>& outcomes() const { return outcomes_; }
   /// Counts the step unless it is an evaluation.
   const step_summary& finish_step(std::int64_t now);
   /// Adds the evaluation step that finish_step() returned last to the evaluation of `batches` steps
@@ -40,12 +42,17 @@ class run_totals {
   /// The losses, times and idle share of the whole run.
   run_summary finish_run(std::int64_t now) const;
 
-  /// What is added up so far, as bytes, for a run that goes on from here. `saved_step`: of the
-  /// newest checkpoint; `checkpoints`: saved by this run.
-  std::string record(std::int64_t now, std::uint64_t saved_step, std::uint32_t checkpoints) const;
+  /// What is added up so far, for a run that goes on from here; of the stages as details.
+  /// `saved_step`: of the newest checkpoint; `checkpoints`: saved by this run.
+  job_record record(std::int64_t now, std::uint64_t saved_step, std::uint32_t checkpoints) const;
   /// Goes on from the record of an earlier run.
-  void go_on_from(std::string_view record);
+  void go_on_from(const job_record& record);
+  /// Goes on from the history in a checkpoint, if the same run wrote it, which began after
+  /// `began_after` steps. False: it did not, and the run counts from the checkpoint on.
+  bool go_on_from(std::string_view history, std::uint64_t began_after);
   std::uint64_t saved_step() const { return history_.saved_step; }
+  /// Complete, of the run; when it goes on, those before the loss too.
+  std::uint64_t steps() const { return history_.run.steps; }
   /// That are complete.
   std::uint64_t evaluations() const { return history_.evaluations; }
 

@@ -38,9 +38,8 @@ result<std::optional<frame>> frame_reader::next() {
   return std::optional<frame>{std::move(f)};
 }
 
-void outbox::add_bulk(std::uint8_t type, std::uint64_t round, std::uint32_t node,
-                      std::shared_ptr<const std::string> bytes) {
-  ordered_.push_back({{type, {}}, std::move(bytes), round, node, 0});
+void outbox::add_bulk(std::uint64_t round, std::shared_ptr<const std::string> bytes) {
+  ordered_.push_back({{}, std::move(bytes), round, 0});
 }
 
 frame outbox::next_ordered() {
@@ -51,8 +50,7 @@ frame outbox::next_ordered() {
     return f;
   }
   const auto size = std::min(piece_bytes_max, first.bulk->size() - first.offset);
-  frame f{first.whole.type, encode(piece{first.round, first.node, first.bulk->size(),
-                                         first.bulk->substr(first.offset, size)})};
+  auto f = to_frame(piece{first.round, first.bulk->size(), first.bulk->substr(first.offset, size)});
   first.offset += size;
   if (first.offset == first.bulk->size()) ordered_.pop_front();
   return f;

@@ -41,10 +41,9 @@ class outbox {
   /// Sent before the ordered queue: handshake, heartbeats, a loss.
   void add_urgent(frame f) { urgent_.push_back(std::move(f)); }
   /// Sent after all bulk data added before.
-  void add(frame f) { ordered_.push_back({std::move(f), nullptr, 0, 0, 0}); }
-  /// Sent as frames of `type`: piece or deposit.
-  void add_bulk(std::uint8_t type, std::uint64_t round, std::uint32_t node,
-                std::shared_ptr<const std::string> bytes);
+  void add(frame f) { ordered_.push_back({std::move(f), nullptr, 0, 0}); }
+  /// Sent as pieces of exchange `round`.
+  void add_bulk(std::uint64_t round, std::shared_ptr<const std::string> bytes);
 
   /// The frame to write now; empty if there is none. Its bytes stay valid until pop().
   std::string_view front();
@@ -54,10 +53,9 @@ class outbox {
 
  private:
   struct entry {
-    frame whole;                              ///< for bulk data only the type
+    frame whole;                              ///< unused for bulk data
     std::shared_ptr<const std::string> bulk;  ///< if set, sent in pieces
     std::uint64_t round;
-    std::uint32_t node;
     std::size_t offset;
   };
 

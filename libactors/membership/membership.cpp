@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <rrfp/actors/membership.hpp>
+#include <rrfp/base/check.hpp>
 
 #include "sockets.hpp"
 #include "watcher.hpp"
@@ -22,7 +23,7 @@ class membership::impl {
 
 namespace {
 
-status check(const membership_options& o, const std::string& card) {
+status check(const membership_options& o) {
   const auto too_long = [](std::string_view name, std::size_t size, std::size_t size_max) {
     return error{fmt::format("{} of {} bytes, expected {} at most", name, size, size_max)};
   };
@@ -35,7 +36,6 @@ status check(const membership_options& o, const std::string& card) {
                              o.heartbeat.count(), o.node_timeout.count())};
   if (o.listen_fd >= 0 && o.node.value() != 0)
     return error{"only node 0 may have a listening socket"};
-  if (card.size() > card_bytes_max) return too_long("a card", card.size(), card_bytes_max);
   if (o.description.size() > description_bytes_max)
     return too_long("a description", o.description.size(), description_bytes_max);
   if (o.job_id.size() > control::name_bytes_max)
@@ -47,10 +47,10 @@ status check(const membership_options& o, const std::string& card) {
 
 }  // namespace
 
-result<std::unique_ptr<membership>> membership::join(membership_options options, std::string card) {
+result<std::unique_ptr<membership>> membership::join(membership_options options) {
   // Takes ownership of both even if the join fails.
   control::file_descriptor inherited{options.listen_fd}, key_of_run{options.key_fd};
-  if (const auto good = check(options, card); !good) return good.failure();
+  if (const auto good = check(options); !good) return good.failure();
   std::optional<control::secret> key;
   if (!options.key_file.empty() || key_of_run.open()) {
     auto read = options.key_file.empty() ? control::read_descriptor(key_of_run.get())
@@ -58,8 +58,8 @@ result<std::unique_ptr<membership>> membership::join(membership_options options,
     if (!read) return read.failure();
     key = *std::move(read);
   }
-  auto watcher = std::make_unique<control::watcher>(std::move(options), std::move(key),
-                                                    std::move(card), std::move(inherited));
+  auto watcher =
+      std::make_unique<control::watcher>(std::move(options), std::move(key), std::move(inherited));
   if (const auto joined = watcher->join(); !joined) return joined.failure();
   return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
 }
@@ -68,6 +68,8 @@ membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 membership::~membership() = default;
 
 node_id membership::node() const { return impl_->watcher->node(); }
+
+std::uint32_t membership::nodes() const { return impl_->watcher->nodes(); }
 
 const std::vector<member>& membership::members() const { return impl_->watcher->members(); }
 
@@ -83,14 +85,18 @@ std::optional<node_loss> membership::loss(std::chrono::milliseconds limit) {
 
 void membership::set_status(std::string text) { impl_->watcher->set_status(text); }
 
-result<std::vector<std::string>> membership::all_gather(std::string bytes,
-                                                        std::chrono::milliseconds limit) {
-  return impl_->watcher->exchange(std::move(bytes), limit, false);
-}
-
-result<std::vector<std::string>> membership::gather(std::string bytes,
-                                                    std::chrono::milliseconds limit) {
-  return impl_->watcher->exchange(std::move(bytes), limit, true);
+result<std::string> membership::exchange(std::string bytes, std::chrono::milliseconds limit,
+                                         const answering& answer) {
+  auto got = impl_->watcher->exchange(std::move(bytes), limit);
+  if (!got) return got.failure();
+  if (node() != node_id{0}) return std::move(got->front());
+  const auto nodes = got->size();
+  auto answers = answer(*std::move(got));
+  RRFP_CHECK(answers.size() == 1 || answers.size() == nodes,
+             "there is one answer for all nodes, or one for each");
+  auto own = answers.front();
+  impl_->watcher->answer(std::move(answers));
+  return own;
 }
 
 void membership::leave(std::chrono::milliseconds limit) { impl_->watcher->leave(limit); }

@@ -61,7 +61,8 @@ void watcher::one_turn() {
   feed(event::woke{});
   if (connect_at_ && clock::now() >= *connect_at_) connect();
   // Available bytes are read before any timeout is checked.
-  for (auto& [id, l] : links_) receive(id, l);
+  for (auto& [id, l] : links_)
+    if (l.ready || !l.admitted) receive(id, l);
   accept_all();
   serve_requests();
   feed(event::turn{});
@@ -77,6 +78,8 @@ void watcher::wait_for_sockets() {
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(left).count();
   ::poll(polled.data(), polled.size(), static_cast<int>(std::max<std::int64_t>(wait, 0)));
   if (polled[0].revents != 0) wake_.clear();
+  auto next = polled.begin() + 2;
+  for (auto& [id, l] : links_) l.ready = (next++)->revents != 0;
 }
 
 void watcher::receive(connection_id id, link& l) {
@@ -356,9 +359,9 @@ void watcher::carry_out(const action::refuse& a) {
 
 void watcher::carry_out(const action::send& a) {
   const auto f = to_frame(a.content);
-  // These follow the contributions of the node that they tell of; the others overtake them.
+  // These follow the pieces that were sent before; the others overtake them.
   const bool in_order =
-      std::holds_alternative<goodbye>(a.content) || std::holds_alternative<departed>(a.content);
+      std::holds_alternative<goodbye>(a.content) || std::holds_alternative<no_exchange>(a.content);
   for (const auto id : a.to) {
     auto& out = links_.at(id).io.out();
     in_order ? out.add(f) : out.add_urgent(f);
@@ -366,9 +369,7 @@ void watcher::carry_out(const action::send& a) {
 }
 
 void watcher::carry_out(const action::contribute& a) {
-  for (const auto id : a.to)
-    links_.at(id).io.out().add_bulk(a.deposit ? deposit::type : piece::type, a.round,
-                                    a.node.value(), a.bytes);
+  for (const auto id : a.to) links_.at(id).io.out().add_bulk(a.round, a.bytes);
 }
 
 void watcher::carry_out(const action::write_notices& a) {
@@ -417,8 +418,7 @@ void watcher::carry_out(const action::join_failed& a) {
 
 void watcher::carry_out(const action::joined& a) {
   report([&] {
-    for (const auto& m : a.members)
-      members_.push_back({node_id{m.node}, m.host, m.card, m.description});
+    for (const auto& m : a.members) members_.push_back({node_id{m.node}, m.host, m.description});
     joined_ = true;
   });
 }

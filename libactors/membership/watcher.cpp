@@ -8,22 +8,20 @@ namespace rrfp::actors::control {
 
 namespace {
 
-std::variant<leader_core, follower_core> core_of(const membership_options& o, std::string card) {
+std::variant<leader_core, follower_core> core_of(const membership_options& o) {
   const auto ns = [](std::chrono::nanoseconds time) { return time.count(); };
-  core_options options{o.nodes,         o.node,          o.description,
-                       std::move(card), ns(o.heartbeat), ns(o.node_timeout)};
+  core_options options{o.nodes, o.node, o.description, ns(o.heartbeat), ns(o.node_timeout)};
   if (o.node == node_id{0}) return leader_core{std::move(options)};
   return follower_core{std::move(options)};
 }
 
 }  // namespace
 
-watcher::watcher(membership_options options, std::optional<secret> key, std::string card,
-                 file_descriptor listener)
+watcher::watcher(membership_options options, std::optional<secret> key, file_descriptor listener)
     : options_(std::move(options)),
       key_(std::move(key)),
       job_{options_.version, options_.job_id, options_.job_hash, options_.nodes},
-      core_(core_of(options_, std::move(card))),
+      core_(core_of(options_)),
       tls_(leads() ? tls_context::side::node_0 : tls_context::side::node),
       listener_(std::move(listener)) {}
 
@@ -121,8 +119,7 @@ void watcher::leave(std::chrono::milliseconds limit) {
 }
 
 result<std::vector<std::string>> watcher::exchange(std::string bytes,
-                                                   std::chrono::milliseconds limit,
-                                                   bool to_node_0) {
+                                                   std::chrono::milliseconds limit) {
   if (bytes.size() > gather_bytes_max)
     return error{fmt::format("an exchange of {} bytes, expected {} at most", bytes.size(),
                              gather_bytes_max)};
@@ -133,7 +130,7 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
     return lost_ ? error{lost_->message, error_kind::node_lost}
                  : error{"this node leaves the job during an exchange", error_kind::failed};
   exchanging_ = true;
-  post(event::contributed{to_node_0, std::make_shared<const std::string>(std::move(bytes)),
+  post(event::contributed{std::make_shared<const std::string>(std::move(bytes)),
                           std::chrono::nanoseconds{limit}.count(),
                           deadline.time_since_epoch().count()});
   const auto ended = [&] { return exchanged_.has_value(); };
@@ -149,6 +146,13 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
   std::vector<std::string> copies;
   for (const auto& one : *all) copies.push_back(*one);
   return copies;
+}
+
+void watcher::answer(std::vector<std::string> answers) {
+  event::answered all;
+  for (auto& a : answers) all.answers.push_back(std::make_shared<const std::string>(std::move(a)));
+  const std::lock_guard lock{mutex_};
+  if (!closing_) post(std::move(all));
 }
 
 }  // namespace rrfp::actors::control

@@ -37,20 +37,21 @@ class watcher {
  public:
   /// Without a key the nodes share a run_key_file. `listener`: of node 0, a socket that already
   /// listens, or empty.
-  watcher(membership_options options, std::optional<secret> key, std::string card,
-          file_descriptor listener);
+  watcher(membership_options options, std::optional<secret> key, file_descriptor listener);
   ~watcher() { end(); }
 
   /// Starts the watch thread and blocks until the node has joined, or until the join fails.
   status join();
   const std::vector<member>& members() const { return members_; }
   node_id node() const { return options_.node; }
+  std::uint32_t nodes() const { return options_.nodes; }
   std::chrono::nanoseconds clock_offset() const { return std::chrono::nanoseconds{offset_ns_}; }
   void on_lost(std::function<void(node_id, std::string)> callback);
   void set_status(const std::string& text);
   std::optional<node_loss> loss(std::chrono::milliseconds limit);
-  result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit,
-                                            bool to_node_0);
+  /// On node 0 the bytes of all, which it must answer; on the others the answer.
+  result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit);
+  void answer(std::vector<std::string> answers);
   void leave(std::chrono::milliseconds limit);
   void interrupt();
 
@@ -62,6 +63,7 @@ class watcher {
     bool admitted = false;  ///< both sides have proved the key and agree about the job
     bool refused = false;   ///< the reason was sent
     bool closed = false;    ///< removed at the end of the turn
+    bool ready = false;     ///< poll() says so
     clock::time_point tls_since{};
 
     bool holds_tls_slot() const { return io.has_tls() && !admitted && !refused && !closed; }

@@ -25,8 +25,8 @@ std::span<const std::byte> bytes_in(const at::Tensor& t, std::int64_t offset, st
 }  // namespace
 
 copy_exchange::copy_exchange(recovery_setup setup, const directory& actors, node_id here,
-                             std::function<std::optional<node_id>(stage_id, rank_id)> buddy)
-    : setup_(std::move(setup)), actors_(actors), here_(here), buddy_(std::move(buddy)) {
+                             std::map<std::pair<stage_id, rank_id>, node_id> buddies)
+    : setup_(std::move(setup)), actors_(actors), here_(here), buddies_(std::move(buddies)) {
   // The nodes that hold it may be lost next.
   if (setup_.from.has_copies()) setup_.copies->keep(setup_.from.record);
 }
@@ -48,10 +48,10 @@ void copy_exchange::hold(const copy_key& what, std::uint64_t complete, result<at
   sum.add(bytes_in(*copied, 0, bytes));
   const copy_offered offer{what, here_, bytes, sum.value(), complete};
   setup_.copies->put(what, {*std::move(copied), sum.value()}, complete);
-  const auto buddy = buddy_(what.stage, what.rank);
-  if (!buddy) return report(what, {});
+  const auto buddy = buddies_.find({what.stage, what.rank});
+  if (buddy == buddies_.end()) return report(what, {});
   const std::lock_guard lock{mutex_};
-  send(*buddy, offer);
+  send(buddy->second, offer);
 }
 
 void copy_exchange::restore(stage_id stage, rank_id rank,

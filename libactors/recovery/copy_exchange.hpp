@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <rrfp/actors/recovery.hpp>
@@ -22,9 +23,9 @@ namespace rrfp::actors {
 /// Thread-safe.
 class copy_exchange {
  public:
-  /// `buddy`: of a rank of this node; nothing: there is none.
+  /// `buddies`: of the ranks of this node; one that is missing has none.
   copy_exchange(recovery_setup setup, const directory& actors, node_id here,
-                std::function<std::optional<node_id>(stage_id, rank_id)> buddy);
+                std::map<std::pair<stage_id, rank_id>, node_id> buddies);
 
   /// Copies the state of a rank of this node. The tensors are contiguous, in host memory.
   result<at::Tensor> copy(const copy_key& what, std::span<const compute::named_tensor> state);
@@ -65,7 +66,7 @@ class copy_exchange {
   const recovery_setup setup_;
   const directory& actors_;
   const node_id here_;
-  const std::function<std::optional<node_id>(stage_id, rank_id)> buddy_;
+  const std::map<std::pair<stage_id, rank_id>, node_id> buddies_;
   std::mutex mutex_;
   copy_fetches core_{copy_fetches::limits{}};
   std::map<copy_key, fetch> fetches_;  ///< those of the core

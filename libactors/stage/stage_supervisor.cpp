@@ -184,6 +184,8 @@ void stage_supervisor::count_time(const launch_done& m) {
     time.launch_gap += gap;
     counters_.launch_gap_ns.add(static_cast<std::uint64_t>(gap));
   }
+  const auto could_begin = std::max(time.free_since, ledger_.decided_at(m.launched.seq).value());
+  time.late_begin += std::max<std::int64_t>(m.begin - could_begin, 0);
   time.busy += m.end - m.begin;
   ++time.launches;
   if (is_backward(m.launched.what.kind)) time.in_backward += m.end - m.begin;
@@ -278,6 +280,7 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
   outcome_.peak_bytes = std::max(outcome_.peak_bytes, m.peak_bytes);
   if (m.rank == rank_id{0}) outcome_.losses = std::move(m.losses);  // the same on every rank
   outcome_.norms.insert(outcome_.norms.end(), m.norms.begin(), m.norms.end());
+  times_[m.rank.value()].in_collectives = m.in_collectives;
   ranks_ended_ |= rank_set{1} << m.rank.value();
   if (static_cast<std::size_t>(std::popcount(ranks_ended_)) < ranks_.size()) return;
   ranks_ended_ = 0;
@@ -294,6 +297,7 @@ void stage_supervisor::on_rank_step_ended(rank_step_ended& m) {
     outcome_.blocked += time.blocked;
     outcome_.behind += time.behind;
     outcome_.launch_gap = std::max(outcome_.launch_gap, time.launch_gap);
+    outcome_.own.push_back(time.busy + time.late_begin - time.in_collectives);
   }
   for (auto* sum : {&outcome_.busy, &outcome_.blocked, &outcome_.behind})
     *sum /= static_cast<std::int64_t>(times_.size());

@@ -210,6 +210,7 @@ void tp_rank::begin(const begin_step& m) {
   purpose_ = m.purpose;
   on_device(setup_, [m, rank = setup_] { rank->compute->begin_step(m.step, m.purpose); });
   launched_ = 0;
+  collective_ns_before_ = setup_->counters->collective_ns.value();
   named_input_.reset();
   if (const auto input = next_input(step)) setup_->context->synchronous->post_receive(*input);
   const auto& shape = setup_->context->shape;
@@ -293,15 +294,19 @@ std::optional<message_header> tp_rank::next_input(step_id step) {
 }
 
 void tp_rank::end_without_update(step_id step) {
-  on_device(setup_, [step, rank = setup_] {
+  on_device(setup_, [step, in_collectives = in_collectives_, rank = setup_] {
     auto losses = rank->compute->losses();
     const auto peak = rank->compute->peak_bytes();
     rank->compute->end_without_update();
-    post(rank->supervisor, rank_step_ended{step, rank->address.rank, std::move(losses), {}, peak});
+    post(rank->supervisor,
+         rank_step_ended{step, rank->address.rank, std::move(losses), {}, peak, in_collectives});
   });
 }
 
 void tp_rank::end(step_id step) {
+  // All tasks have ended, and the sum over the replicas has not begun.
+  in_collectives_ =
+      static_cast<std::int64_t>(setup_->counters->collective_ns.value() - collective_ns_before_);
   if (purpose_ != compute::step_purpose::training) return end_without_update(step);
   // Now, while other stages still work, not at the end of the step.
   if (setup_->groups.replicas)
@@ -350,14 +355,19 @@ void tp_rank::join_tied_if_both() {
   at::Tensor partner;
   if (tied) partner = std::move(tied_partner_->tensor);
   tied_partner_.reset();
-  on_device(setup_, [step, partner = std::move(partner), rank = setup_] {
-    auto& compute = *rank->compute;
-    if (partner.defined()) compute.join_tied(partner);
-    rank_step_ended ended{step, rank->address.rank, compute.losses(), compute.squared_norms(),
-                          compute.peak_bytes()};
-    require_health(rank->groups);
-    post(rank->supervisor, std::move(ended));
-  });
+  on_device(setup_,
+            [step, partner = std::move(partner), in_collectives = in_collectives_, rank = setup_] {
+              auto& compute = *rank->compute;
+              if (partner.defined()) compute.join_tied(partner);
+              rank_step_ended ended{step,
+                                    rank->address.rank,
+                                    compute.losses(),
+                                    compute.squared_norms(),
+                                    compute.peak_bytes(),
+                                    in_collectives};
+              require_health(rank->groups);
+              post(rank->supervisor, std::move(ended));
+            });
 }
 
 }  // namespace rrfp::actors

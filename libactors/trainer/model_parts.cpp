@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/keyed_generator.hpp>
 
 #include "stage_chunk.hpp"
@@ -87,12 +88,16 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
 status model_parts::compare_names(actors::membership* members) const {
   if (members == nullptr) return success();
   constexpr std::chrono::seconds limit{30};
-  const auto all = members->all_gather(owners_.text(), limit);
-  if (!all) return all.failure();
-  parameter_owners together;
-  for (const auto& lines : *all)
-    if (auto added = together.add_lines(lines); !added) return added;
-  return success();
+  const auto same = actors::agree(
+      *members, owners_.text(),
+      [](const std::vector<std::string>& all) -> result<std::vector<std::string>> {
+        parameter_owners together;
+        for (const auto& lines : all)
+          if (auto added = together.add_lines(lines); !added) return added.failure();
+        return std::vector<std::string>(1);
+      },
+      limit);
+  return same ? success() : status{same.failure()};
 }
 
 }  // namespace rrfp

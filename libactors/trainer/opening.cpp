@@ -37,7 +37,7 @@ status pipeline::impl::open() {
   if (!setup) return setup.failure();
   if (auto joined = join(); !joined) return joined;
   if (auto chosen = choose_resume(*setup); !chosen) return chosen;
-  auto session = actors::open_session(job_, *std::move(setup), {members_.get(), token_});
+  auto session = actors::open_session(job_, *std::move(setup), {members_.get(), start_});
   if (!session) return session.failure();
   if (auto all = model_.compare_names(members_.get()); !all) return all;
   session_ = std::move(*session);
@@ -62,9 +62,9 @@ status pipeline::impl::join() {
   hooks.on_refused = print_to_stderr;
   auto joined = actors::join_job(job_, *place, std::move(hooks));
   if (!joined) return joined.failure();
-  if (!joined->token) return joined->token.failure();
+  if (!joined->start) return joined->start.failure();
   members_ = std::move(joined->members);
-  token_ = *joined->token;
+  start_ = *joined->start;
   return success();
 }
 

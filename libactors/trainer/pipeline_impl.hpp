@@ -83,7 +83,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   const std::shared_ptr<fed_source> data_;
   model_parts model_;
   std::unique_ptr<actors::membership> members_;
-  std::uint64_t token_ = 0;
+  actors::job_start start_;
   std::unique_ptr<actors::session> session_;
   std::thread runner_;
   std::uint64_t steps_ = 0;

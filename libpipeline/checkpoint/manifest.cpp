@@ -38,6 +38,29 @@ result<std::uint64_t> from_hex(const std::string& text) {
   return value;
 }
 
+std::string hex_of_bytes(const std::string& bytes) {
+  constexpr const char* digits = "0123456789abcdef";
+  std::string text;
+  for (const auto b : bytes) {
+    text += digits[static_cast<unsigned char>(b) >> 4];
+    text += digits[static_cast<unsigned char>(b) & 15];
+  }
+  return text;
+}
+
+result<std::string> bytes_of_hex(const std::string& text) {
+  const auto bad = error{"expected pairs of hexadecimal digits, got '" + printable(text) + "'"};
+  if (text.size() % 2 != 0) return bad;
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    unsigned value = 0;
+    const auto read = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
+    if (read.ec != std::errc{} || read.ptr != text.data() + i + 2) return bad;
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
+}
+
 /// A name with a path could make verification or removal touch files outside the folder.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
@@ -75,6 +98,11 @@ result<manifest> read(const ordered_json& from) {
   pipeline.at("tp").get_to(m.tp);
   pipeline.at("replicas").get_to(m.replicas);
   from.at("data").at("microbatches_read").get_to(m.microbatches_read);
+  if (from.contains("history")) {
+    auto history = bytes_of_hex(from.at("history").get<std::string>());
+    if (!history) return error{"history: " + history.message()};
+    m.history = *std::move(history);
+  }
   auto files = files_of(from.at("files"));
   if (!files) return files.failure();
   m.files = std::move(*files);
@@ -94,6 +122,7 @@ std::string to_json(const manifest& m) {
                       {"tp", m.tp},
                       {"replicas", m.replicas}};
   made["data"] = {{"next_step", m.step}, {"microbatches_read", m.microbatches_read}};
+  if (!m.history.empty()) made["history"] = hex_of_bytes(m.history);
   made["files"] = ordered_json::array();
   for (const auto& f : m.files)
     made["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh64", hex(f.xxh64)}});

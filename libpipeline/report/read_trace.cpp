@@ -130,6 +130,7 @@ class reader {
     if (phase == "X" && member(e, "args").contains("evaluation")) return skip_evaluation(e);
     if (phase == "X") {
       const auto category = text(e, "cat");
+      if (category == "recovery") return read_recovery(e);
       return category == "wait" ? read_wait(e) : category == "plan" ? read_plan(e) : read_task(e);
     }
     throw malformed{
@@ -254,6 +255,15 @@ class reader {
     const auto& args = member(e, "args");
     runs_[process_of(e).run].plans.push_back(
         {step_of(args), text(e, "name"), time(args, "forecast_us"), time(args, "took_us")});
+  }
+
+  void read_recovery(const json& e) {
+    constexpr std::uint64_t steps_max = 1'000'000'000'000;
+    const auto& args = member(e, "args");
+    runs_[process_of(e).run].recoveries.push_back(
+        {printable(text(args, "lost")), whole(args, "step", steps_max),
+         whole(args, "from_copies", 1) == 1, whole(args, "repeated_steps", steps_max),
+         time(args, "held_us")});
   }
 
   static void sort(traced_run& run) {

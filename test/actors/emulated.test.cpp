@@ -1,6 +1,8 @@
 // Emulated devices: the order of their work, and runs of the real runtime on them.
 #include <atomic>
+#include <cmath>
 #include <future>
+#include <random>
 
 #include <rrfp/schedule/transcript.hpp>
 #include <rrfp/simulate/simulator.hpp>
@@ -153,4 +155,51 @@ TEST_CASE("an emulated run that is interrupted during its tasks ends at once") {
   (*opened)->interrupt();
   REQUIRE(running.wait_for(20s) == std::future_status::ready);
   CHECK(running.get().how == ending::interrupted);
+}
+
+namespace {
+
+/// The stragglers that a run reports; `ms`: of a task.
+std::vector<straggler_report> stragglers_of(
+    std::uint32_t ranks, std::function<double(step_id, stage_id, rank_id, const task&)> ms) {
+  const choice_of_run c{{4, 1, 8, placement::linear}, dispatch_mode::ready, "bfw"};
+  auto setup = emulated_setup(c, straggler_watch::window + 4);
+  setup.ranks = ranks;
+  setup.emulated->task_ms = std::move(ms);
+  std::vector<straggler_report> told;
+  setup.on_straggler = [&](const straggler_report& r) { told.push_back(r); };
+  const auto r = run(std::move(setup));
+  INFO(r.message);
+  REQUIRE(r.how == ending::done);
+  return told;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a slow stage, or a slow rank of a stage, is reported as a straggler, once, and no other") {
+  const auto ranks = GENERATE(1u, 2u);
+  const auto late = GENERATE(0u, 1u, 3u);
+  // Of two ranks the second one.
+  const auto told = stragglers_of(ranks, [&](step_id, stage_id s, rank_id r, const task&) {
+    return s.value() == late && r.value() + 1 == ranks ? 3.0 : 1.0;
+  });
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].what.stage == stage_id{late});
+  CHECK(told[0].what.ranks == std::vector{rank_id{ranks - 1}});
+  CHECK(told[0].step == straggler_watch::window);
+  CHECK(told[0].what.late > 0.3);
+  CHECK(told[0].what.waiting > 0.5);
+  CHECK(told[0].nodes.empty());
+}
+
+TEST_CASE("a balanced run reports no straggler, with delays that fall on all and without") {
+  const auto sigma = GENERATE(0.0, 0.5);
+  const auto told = stragglers_of(1, [&](step_id step, stage_id s, rank_id, const task& t) {
+    std::mt19937_64 random{step.value() * 1009 + s.value() * 101 + t.mb.value() * 7 +
+                           static_cast<std::uint64_t>(t.kind)};
+    random.discard(3);
+    return std::exp(std::normal_distribution{0.0, sigma}(random));
+  });
+  CHECK(told.empty());
 }

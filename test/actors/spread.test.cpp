@@ -41,7 +41,7 @@ run_result ended(ending how, std::string message) {
 
 run_result join_and_run(const choice_of_run& c, const std::string& tls,
                         const membership_options& seat) {
-  auto members = membership::join(seat, "");
+  auto members = membership::join(seat);
   if (!members) return ended(ending::node_lost, members.message());
   job::job j;
   j.pipeline.stages = c.shape.stages;
@@ -49,7 +49,7 @@ run_result join_and_run(const choice_of_run& c, const std::string& tls,
   job::transport_options transport;
   transport.tls = tls;
   auto opened = session::open(small_setup(c, compute::test::small_model(), three_steps()),
-                              cluster{members->get(), *places, transport, 7, 0});
+                              cluster{members->get(), *places, transport, {7, {}}, 0});
   if (!opened) return ended(ending::failed, opened.message());
   auto result = (*opened)->run();
   (*members)->leave();
@@ -96,7 +96,7 @@ checkpoint::found_checkpoint saved_weights(const std::string& folder,
 /// The result of check_restored() on each of two nodes.
 std::vector<std::string> restored_on_two_nodes(const checkpoint::found_checkpoint& from) {
   const auto open = [&](const membership_options& seat) -> std::string {
-    auto members = membership::join(seat, "");
+    auto members = membership::join(seat);
     if (!members) return members.message();
     const choice_of_run c{{4, 1, microbatches, placement::linear}};
     job::job j;
@@ -104,7 +104,8 @@ std::vector<std::string> restored_on_two_nodes(const checkpoint::found_checkpoin
     auto places = plan::node_places::make(j, seat.nodes);
     auto setup = small_setup(c, compute::test::small_model(), three_steps());
     setup.resume = from;
-    const auto opened = session::open(std::move(setup), cluster{members->get(), *places, {}, 7, 0});
+    const auto opened =
+        session::open(std::move(setup), cluster{members->get(), *places, {}, {7, {}}, 0});
     const auto restored = opened ? (*opened)->check_restored() : status{opened.failure()};
     (*members)->leave();
     return restored ? "restored" : restored.message();

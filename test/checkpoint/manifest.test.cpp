@@ -24,6 +24,10 @@ manifest example() {
   m.microbatches_read = 42 * 48;
   m.files = {{"stage-000-rank-00.safetensors", 123, 0xfedcba9876543210U},
              {"stage-000-rank-01.safetensors", 0, 1}};
+  m.history = std::string(
+      "\0\xff"
+      "job",
+      5);
   return m;
 }
 
@@ -53,9 +57,17 @@ TEST_CASE("A manifest reads back as it was written") {
   CHECK(read->tp == m.tp);
   CHECK(read->replicas == m.replicas);
   CHECK(read->microbatches_read == m.microbatches_read);
+  CHECK(read->history == m.history);
   CHECK(read->files == m.files);
   CHECK(to_json(*read) == to_json(m));
   CHECK(ordered_json::parse(to_json(m)).at("data").at("next_step") == 42);
+}
+
+TEST_CASE("A manifest of a job that keeps no history has none") {
+  auto m = example();
+  m.history.clear();
+  CHECK(to_json(m).find("history") == std::string::npos);
+  CHECK(parse_manifest(to_json(m))->history.empty());
 }
 
 TEST_CASE("A truncated manifest is refused, wherever it ends") {
@@ -86,6 +98,10 @@ TEST_CASE("A manifest of another format or with a missing key is refused with th
   CHECK(refusal(with("/files/0/name", "..")) == "files: expected a plain file name, got '..'");
   CHECK(refusal(with("/files/1/xxh64", "12")) ==
         "files: stage-000-rank-01.safetensors: xxh64: expected 16 hexadecimal digits, got '12'");
+  CHECK(refusal(with("/history", "abc")) ==
+        "history: expected pairs of hexadecimal digits, got 'abc'");
+  CHECK(refusal(with("/history", "zz")) ==
+        "history: expected pairs of hexadecimal digits, got 'zz'");
   CHECK(refusal(with("/step", 43)) == "accepted");
 }
 

@@ -51,6 +51,9 @@ void checkers::on_committed(std::uint32_t run, std::uint64_t step, std::optional
                   std::to_string(step) + " than without faults");
   newest_step_[run] = std::max(newest_step_[run], step);
   ++steps_committed_;
+  last_commit_ = sim_.w.now();
+  if (first_commit_ == 0) first_commit_ = last_commit_;
+  if (went_on_ == 0) went_on_ = last_commit_;
 }
 
 void checkers::on_step_over(const process& by, std::uint32_t run, std::uint64_t step) {
@@ -80,6 +83,7 @@ void checkers::on_held(const process& by, std::uint32_t run, const copy_key& wha
 }
 
 void checkers::on_keep(std::uint32_t run, std::uint64_t step) {
+  keeps_[run].insert(step);
   const auto& c = sim_.w.c;
   const std::set<std::string> hosts{c.hosts.begin(), c.hosts.end()};
   for (std::uint32_t st = 0; st < c.shape.stages; ++st)
@@ -116,14 +120,18 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
   RRFP_EXPECT(known->second == text_of(point), by.name() + " goes on from another point");
   if (!is_new) return;
   ++recoveries_;
+  went_on_ = 0;
   const auto& c = sim_.w.c;
   const auto run = static_cast<std::uint32_t>(point.finished.size());
   for (const auto& card : cards) {
     RRFP_EXPECT(card.finished.size() <= point.finished.size(), "a finished run is forgotten");
-    std::map<std::pair<stage_id, rank_id>, int> held;
+    // Two, and one more for each record that has not reached the node.
+    const auto& kept = keeps_[static_cast<std::uint32_t>(card.finished.size())];
+    const auto under_way = std::distance(kept.upper_bound(card.record.step), kept.end());
+    std::map<std::pair<stage_id, rank_id>, std::ptrdiff_t> held;
     for (const auto& h : card.held)
-      RRFP_EXPECT((++held[{h.what.stage, h.what.rank}]) <= 2,
-                  "a node holds more than two copies of a rank");
+      RRFP_EXPECT((++held[{h.what.stage, h.what.rank}]) <= 2 + under_way,
+                  "a node holds too many copies of a rank");
   }
   if (run >= c.runs) return;
   // What the living hold, as far as the checkers have seen.
@@ -145,14 +153,18 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
                   ", but all copies of step " + std::to_string(newest) + " are held");
 }
 
-void checkers::on_outputs(const std::vector<std::string>& summaries) {
-  for (std::uint32_t run = 0; run < summaries.size(); ++run) {
-    const auto found = state_of(summaries[run]).value();
+void checkers::on_outputs(const std::vector<run_record>& runs) {
+  for (std::uint32_t run = 0; run < runs.size(); ++run) {
+    const auto found = state_of(runs[run].summary).value();
+    const auto& details = runs[run].details;
+    RRFP_EXPECT(details.empty() || details.size() == sim_.w.c.shape.stages * sizeof(symbol),
+                "the details of a run are not those of its stages");
+    RRFP_EXPECT(!details.empty() || !sim_.w.c.faults.empty(), "the details of a run are missing");
     const auto& r = reference(run);
     RRFP_EXPECT(found.size() == 4, "a summary does not decode");
     RRFP_EXPECT(found[0] == r.weights,
                 "run " + std::to_string(run) + " ends with other weights than without faults");
-    const bool is_whole = found[3] != 0;
+    const bool is_whole = found[3] == 0;
     RRFP_EXPECT(!is_whole || found[1] == r.losses.back(),
                 "run " + std::to_string(run) + " ends with other losses than without faults");
     RRFP_EXPECT(!is_whole || found[2] == r.evaluations,

@@ -49,13 +49,17 @@ class checkers {
                 const recovery_point& point);
 
   /// Node 0 writes the results of all runs.
-  void on_outputs(const std::vector<std::string>& summaries);
+  void on_outputs(const std::vector<run_record>& runs);
   bool has_outputs() const { return has_outputs_; }
   /// A node knows that they are written, so it may end for good.
   void on_outputs_known();
   bool outputs_known() const { return outputs_known_; }
   std::uint64_t steps_committed() const { return steps_committed_; }
   std::uint64_t recoveries() const { return recoveries_; }
+  nanoseconds first_commit() const { return first_commit_; }
+  nanoseconds last_commit() const { return last_commit_; }
+  /// Of the first step that was committed after the last recovery.
+  nanoseconds went_on() const { return went_on_; }
 
  private:
   const reference_run& reference(std::uint32_t run);
@@ -64,12 +68,16 @@ class checkers {
   std::vector<reference_run> references_;
   std::map<std::pair<std::uint32_t, copy_key>, std::set<std::uint32_t>> holders_;  ///< processes
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> kept_;  ///< by run and process
+  std::map<std::uint32_t, std::set<std::uint64_t>> keeps_;                 ///< steps, by run
   std::map<std::string, std::string> points_;                              ///< by the cards
   bool has_outputs_ = false;
   bool outputs_known_ = false;
   std::map<std::uint32_t, std::uint64_t> newest_step_;  ///< that was committed, by run
   std::uint64_t steps_committed_ = 0;
   std::uint64_t recoveries_ = 0;
+  nanoseconds first_commit_ = 0;
+  nanoseconds last_commit_ = 0;
+  nanoseconds went_on_ = 0;
 };
 
 }  // namespace rrfp::cluster

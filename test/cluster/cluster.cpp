@@ -16,12 +16,12 @@ constexpr nanoseconds interrupt_limit = 500 * ms;
 /// one whose place another has taken tries to join for a minute.
 constexpr nanoseconds result_limit = 15 * s;
 constexpr nanoseconds patience = 75 * s;
-/// No node may have to be started more often.
+/// All nodes together may not have to be started more often than this beyond a few times each.
 constexpr std::uint32_t launches_max = 400;
 
 }  // namespace
 
-simulation::simulation(scenario drawn, std::FILE* trace)
+simulation::simulation(scenario drawn, std::FILE* trace, traffic* counted)
     : w(std::move(drawn), trace),
       paths(w),
       data(w, paths),
@@ -32,6 +32,7 @@ simulation::simulation(scenario drawn, std::FILE* trace)
       starts_(w.c.nodes, false),
       clock_ahead_(w.c.skew),
       slow_until_(w.c.nodes, 0) {
+  w.counted = counted;
   launcher_.restarts_left = w.c.max_restarts;
 }
 
@@ -70,6 +71,9 @@ outcome simulation::run() {
   o.steps = checks.steps_committed();
   o.recoveries = checks.recoveries();
   o.time = w.now();
+  o.first_commit = checks.first_commit();
+  o.last_commit = checks.last_commit();
+  o.went_on = checks.went_on();
   for (auto& p : processes_) p->kill(true);
   return o;
 }
@@ -120,7 +124,7 @@ void simulation::start(std::uint32_t node) {
   if (!starts_[node]) return;
   starts_[node] = false;
   if (!has_power_ || (current_[node] != nullptr && current_[node]->is_alive())) return;
-  RRFP_EXPECT(++launches_ < launches_max, "nodes are started again and again");
+  RRFP_EXPECT(++launches_ < launches_max + 4 * w.c.nodes, "nodes are started again and again");
   current_[node] = &add_process({node});
   current_[node]->begin();
 }
@@ -336,6 +340,8 @@ void simulation::lose_power() {
   });
 }
 
-outcome run_scenario(const scenario& c, std::FILE* trace) { return simulation{c, trace}.run(); }
+outcome run_scenario(const scenario& c, std::FILE* trace, traffic* counted) {
+  return simulation{c, trace, counted}.run();
+}
 
 }  // namespace rrfp::cluster

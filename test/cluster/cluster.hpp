@@ -24,11 +24,14 @@ struct outcome {
   std::uint64_t steps = 0;       ///< committed, repeated ones included
   std::uint64_t recoveries = 0;  ///< agreements on where to go on, the first one included
   nanoseconds time = 0;
+  nanoseconds first_commit = 0;  ///< of a step
+  nanoseconds last_commit = 0;
+  nanoseconds went_on = 0;  ///< the first step that was complete after the last recovery
 };
 
 class simulation {
  public:
-  simulation(scenario drawn, std::FILE* trace);
+  simulation(scenario drawn, std::FILE* trace, traffic* counted);
 
   outcome run();
 
@@ -89,6 +92,6 @@ class simulation {
   launcher launcher_;
 };
 
-outcome run_scenario(const scenario& c, std::FILE* trace = nullptr);
+outcome run_scenario(const scenario& c, std::FILE* trace = nullptr, traffic* counted = nullptr);
 
 }  // namespace rrfp::cluster

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "cluster.hpp"
+#include "scale.hpp"
 #include "slowdown.hpp"
 
 namespace rrfp::cluster {
@@ -45,6 +46,34 @@ TEST_CASE("A thousand clusters with faults end as without faults, or say why not
   }
   CHECK(done > seeds * 8 / 10);
   CHECK(recoveries > seeds);
+}
+
+TEST_CASE("What nodes send grows with n log n, also through node 0, and node 0 keeps up") {
+  std::vector<scale_result> results;
+  for (const std::uint32_t nodes : {16, 64, 256}) results.push_back(run_at_scale(nodes));
+  CHECK(faults_of_scale(results) == std::vector<std::string>{});
+  for (const auto& r : results)
+    for (std::size_t p = 0; p < purposes; ++p) {
+      INFO(r.nodes << " nodes, " << name(static_cast<purpose>(p)));
+      CHECK(r.counted.by_purpose[p].all.messages > 0);
+    }
+}
+
+TEST_CASE("What grows with the square of the nodes is named, and so is a node 0 without rest") {
+  scale_result few, many;
+  few.nodes = 16;
+  many.nodes = 64;
+  few.time = many.time = 10 * s;
+  const auto at = static_cast<std::size_t>(purpose::agreements);
+  few.counted.by_purpose[at].all = {16 * 16, 1000};
+  many.counted.by_purpose[at].all = {64 * 64, 1000};
+  const auto faults = faults_of_scale({few, many});
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0] == "agreements, 64 nodes: messages grew from 256 to 4096, faster than n log n");
+  const auto beat = static_cast<std::size_t>(purpose::heartbeats);
+  few.counted.by_purpose[beat].sent_by_0 = {600'000, 600'000};
+  CHECK(faults_of_scale({few})[0] ==
+        "heartbeats, 16 nodes: node 0 is busy with them for 60 % of the time");
 }
 
 }  // namespace rrfp::cluster

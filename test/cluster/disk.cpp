@@ -14,10 +14,11 @@ using testing::content;
 struct disk_manifest {
   std::uint64_t step = 0;
   std::vector<saved_file> files;
+  std::string history;
 };
 
 auto fields(auto f, saved_file& x) { return f(x.stage, x.rank, x.bytes, x.xxh64); }
-auto fields(auto f, disk_manifest& x) { return f(x.step, x.files); }
+auto fields(auto f, disk_manifest& x) { return f(x.step, x.files, x.history); }
 
 namespace {
 
@@ -67,10 +68,10 @@ struct checkpoint_disk::commit_state {
 };
 
 void checkpoint_disk::commit(process& by, std::uint64_t step, const std::vector<saved_file>& files,
-                             answer done) {
+                             const std::string& history, answer done) {
   std::vector<checkpoint::file_entry> entries;
   for (const auto& f : files) entries.push_back({name_of(f), f.bytes, f.xxh64});
-  disk_manifest m{step, files};
+  disk_manifest m{step, files, history};
   encoder out;
   out(m);
   auto state = std::make_shared<commit_state>();
@@ -118,7 +119,7 @@ std::optional<checkpoint_disk::found> checkpoint_disk::verify(std::uint64_t step
   in(m);
   if (!in.complete()) return std::nullopt;
   RRFP_EXPECT(m.step == step, "a checkpoint has the name of another step");
-  found f{step, {}};
+  found f{step, {}, m.history};
   for (const auto& listed : m.files) {
     const auto* const bytes = files_.live().data(folder + name_of(listed));
     if (bytes == nullptr) return std::nullopt;

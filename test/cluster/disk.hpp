@@ -34,11 +34,13 @@ class checkpoint_disk {
   status begin(std::uint64_t step);
   void write_rank(process& by, std::uint64_t step, const saved_file& f, const std::string& bytes,
                   answer done);
-  void commit(process& by, std::uint64_t step, const std::vector<saved_file>& files, answer done);
+  void commit(process& by, std::uint64_t step, const std::vector<saved_file>& files,
+              const std::string& history, answer done);
 
   struct found {
     std::uint64_t step = 0;
     std::map<copy_key, rank_state> states;
+    std::string history;  ///< of the job
   };
   /// The newest checkpoint that is intact; removes those beyond the newest few.
   std::optional<found> find_newest();

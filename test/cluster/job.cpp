@@ -32,13 +32,14 @@ job::job(session& on) : on_(on), c_(on.c()), core_(core_options()) {
 job_core_options job::core_options() {
   const auto& from = on_.setup().from;
   if (from.has_copies()) {
-    decoder in{from.record.bytes};
+    decoder in{std::string_view{from.record.bytes}.substr(c_.record_bytes)};
     in(history_);
     RRFP_EXPECT(in.complete(), "the record of a job does not decode");
     RRFP_EXPECT(history_.steps == from.record.step, "the record is of another step");
-  } else if (on_.setup().first_step != 0) {
-    history_.steps = on_.setup().first_step;
-    history_.is_whole = false;
+    RRFP_EXPECT(from.record.details.empty() || from.record.details == details(),
+                "the details of a record are of another step");
+  } else if (!go_on_from(on_.setup().history)) {
+    history_.steps = history_.began_after = on_.setup().first_step;
   }
   job_core_options o;
   o.stages = c_.shape.stages;
@@ -52,10 +53,25 @@ job_core_options job::core_options() {
     o.copies = {
         .every = c_.copy_every,
         .restores = from.has_copies(),
+        .resumes = history_.steps > history_.began_after,
         .saved = std::max(history_.saved_step, on_.owner().sim().disk.newest_step()),
         .evaluations = history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
   o.hang_timeout_s = 60;
   return o;
+}
+
+/// Of a checkpoint, if this run has written it.
+bool job::go_on_from(const std::string& written) {
+  const auto& began_after = on_.setup().from.began_after;
+  if (written.empty() || !began_after) return false;
+  decoder in{written};
+  history read;
+  in(read);
+  RRFP_EXPECT(in.complete(), "the history in a checkpoint does not decode");
+  if (read.began_after != *began_after) return false;
+  RRFP_EXPECT(read.steps == on_.setup().first_step, "a checkpoint has the history of another step");
+  history_ = read;
+  return true;
 }
 
 void job::feed(job_event::any e) {
@@ -135,7 +151,7 @@ void job::carry_out(const job_action::finish_step& a) {
   ++history_.steps;
   on_.owner().sim().checks.on_committed(
       on_.setup().run, history_.steps,
-      history_.is_whole ? std::optional{history_.losses} : std::nullopt);
+      history_.began_after == 0 ? std::optional{history_.losses} : std::nullopt);
   mail m;
   m.kind = mail_kind::step_over;
   m.step = history_.steps;
@@ -146,6 +162,11 @@ void job::carry_out(const job_action::finish_step& a) {
 
 void job::carry_out(const job_action::open_save& a) {
   files_.clear();
+  auto so_far = history_;
+  so_far.saved_step = core_.last_saved();
+  encoder out;
+  out(so_far);
+  history_to_save_ = out.take();
   if (const auto begun = on_.owner().sim().disk.begin(a.step); !begun)
     return answer(job_event::save_ended{a.step, begun.message()});
   answer(job_event::save_opened{a.step});
@@ -162,7 +183,7 @@ void job::carry_out(const job_action::take_snapshot& a) {
 
 void job::carry_out(const job_action::commit_save& a) {
   RRFP_EXPECT(files_.size() == c_.stage_ranks(), "a save is committed before all have written it");
-  on_.owner().sim().disk.commit(on_.owner(), a.step, files_,
+  on_.owner().sim().disk.commit(on_.owner(), a.step, files_, history_to_save_,
                                 [this, lives = lives_, a](const std::string& failure) {
                                   if (*lives && !has_ended_)
                                     feed(job_event::save_ended{a.step, failure});
@@ -184,7 +205,7 @@ void job::carry_out(const job_action::copy_state& a) {
   so_far.saved_step = core_.last_saved();
   encoder out;
   out(so_far);
-  record_ = {a.step, out.take()};
+  record_ = {a.step, std::string(c_.record_bytes, 'r') + out.take(), details()};
   auto m = to_stages(mail_kind::copy_state, a.step);
   m.number = a.complete;
   m.to = addressee::supervisor;
@@ -198,11 +219,19 @@ void job::carry_out(const job_action::keep_copies& a) {
   RRFP_EXPECT(a.step == record_.step, "copies are kept without their record");
   copies_since_.reset();
   on_.owner().sim().checks.on_keep(on_.setup().run, a.step);
-  mail m;
-  m.kind = mail_kind::keep_copies;
-  m.step = record_.step;
-  m.text = record_.bytes;
-  on_.send_to_nodes(m);
+  for (std::uint32_t n = 0; n < c_.nodes; ++n) {
+    mail m;
+    m.kind = mail_kind::keep_copies;
+    m.step = record_.step;
+    m.text = record_.bytes;
+    if (keeps_details(node_id{n})) m.more_values = state_of(record_.details).value();
+    on_.send_to_node(node_id{n}, std::move(m));
+  }
+}
+
+/// As the totals of the stages: one value for each.
+std::string job::details() const {
+  return bytes_of(rank_state(c_.shape.stages, mix(history_.losses, history_.steps)));
 }
 
 void job::carry_out(const job_action::drop_copies& a) {
@@ -253,8 +282,12 @@ void job::carry_out(const job_action::end& a) {
   m.how = kind_of(a.how).value_or(error_kind::failed);
   m.text = a.hung ? "the job hangs" : a.message;
   if (m.is_good)
-    m.values = {weights_hash_, history_.losses, history_.evaluations, history_.is_whole};
-  on_.send_to_nodes(m);
+    m.values = {weights_hash_, history_.losses, history_.evaluations, history_.began_after};
+  for (std::uint32_t n = 0; n < c_.nodes; ++n) {
+    auto copy = m;
+    if (m.is_good && keeps_details(node_id{n})) copy.more_values = state_of(details()).value();
+    on_.send_to_node(node_id{n}, std::move(copy));
+  }
 }
 
 }  // namespace rrfp::cluster

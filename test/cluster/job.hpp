@@ -33,11 +33,11 @@ class job {
     symbol evaluations = 0;
     std::uint64_t evaluations_done = 0;
     std::uint64_t saved_step = 0;
-    /// The run has not resumed from a checkpoint, which knows nothing of what was added up.
-    bool is_whole = true;
+    /// Complete when the job began the run. If there are any, the rest is without them.
+    std::uint64_t began_after = 0;
   };
   friend auto fields(auto f, history& x) {
-    return f(x.steps, x.losses, x.evaluations, x.evaluations_done, x.saved_step, x.is_whole);
+    return f(x.steps, x.losses, x.evaluations, x.evaluations_done, x.saved_step, x.began_after);
   }
   struct outcome {
     std::vector<symbol> losses;
@@ -45,6 +45,8 @@ class job {
   };
 
   job_core_options core_options();
+  std::string details() const;
+  bool go_on_from(const std::string& written);
   void answer(job_event::any e) { answer_ = std::move(e); }
   void save_has_ended(const std::string& failure);
 
@@ -84,6 +86,7 @@ class job {
   std::map<rank_key, rank_state> weights_;
   symbol weights_hash_ = 0;
   std::vector<saved_file> files_;
+  std::string history_to_save_;
   bool has_ended_ = false;
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);
 };

@@ -19,9 +19,6 @@ std::variant<leader_core, follower_core> core_of(const scenario& c, std::uint32_
   return follower_core{std::move(o)};
 }
 
-/// Pieces are this small so that an exchange has several.
-constexpr std::size_t piece_bytes = 48;
-
 }  // namespace
 
 member::member(process& owner, rendezvous& at, reports to, std::uint32_t version, std::uint64_t key)
@@ -65,7 +62,9 @@ void member::one_turn() {
   if (ended_ || connects_) return;
   feed(event::woke{});
   if (connect_at_ && owner_.local_now() >= *connect_at_) return connect();
-  for (auto& [id, l] : links_) receive(id, l);
+  // Node 0 may have thousands of others.
+  for (const auto id : std::exchange(news_, {}))
+    if (const auto found = links_.find(id); found != links_.end()) receive(id, found->second);
   while (listens_) {
     auto wire = rendezvous_.accept();
     if (!wire) break;
@@ -73,7 +72,7 @@ void member::one_turn() {
   }
   for (const auto& e : std::exchange(requests_, {})) feed(e);
   feed(event::turn{});
-  std::erase_if(links_, [](const auto& l) { return l.second.closed; });
+  for (const auto id : std::exchange(closed_, {})) links_.erase(id);
   if (lost_ && on_lost_ && !leaving_ && !std::exchange(loss_delivered_, true)) on_lost_(*lost_);
   auto next = owner_.c().heartbeat / 2;
   if (connect_at_) next = std::clamp<nanoseconds>(*connect_at_ - owner_.local_now(), 0, next);
@@ -102,7 +101,10 @@ void member::connect() {
 
 void member::open_link(std::shared_ptr<control_connection> wire, int side) {
   const connection_id id{links_opened_++};
-  wire->end(side).on_arrival = [this] { wake(); };
+  wire->end(side).on_arrival = [this, id] {
+    news_.insert(id);
+    wake();
+  };
   const auto other = wire->end(1 - side).node;
   links_.try_emplace(id, link{std::move(wire), side});
   feed(event::opened{id, "node-" + std::to_string(other), owner_.c().hosts[other]});
@@ -143,9 +145,15 @@ void member::request(event::any e) {
   wake();
 }
 
-void member::exchange(std::string bytes, nanoseconds limit, bool to_node_0) {
-  request(event::contributed{to_node_0, std::make_shared<const std::string>(std::move(bytes)),
-                             limit, owner_.local_now() + limit});
+void member::exchange(std::string bytes, nanoseconds limit) {
+  request(event::contributed{std::make_shared<const std::string>(std::move(bytes)), limit,
+                             owner_.local_now() + limit});
+}
+
+void member::answer(const std::vector<std::string>& answers) {
+  event::answered e;
+  for (const auto& one : answers) e.answers.push_back(std::make_shared<const std::string>(one));
+  request(std::move(e));
 }
 
 void member::leave() {
@@ -208,7 +216,7 @@ void member::carry_out(const action::refuse& a) {
 
 void member::carry_out(const action::send& a) {
   const bool in_order =
-      std::holds_alternative<goodbye>(a.content) || std::holds_alternative<departed>(a.content);
+      std::holds_alternative<goodbye>(a.content) || std::holds_alternative<no_exchange>(a.content);
   for (const auto id : a.to) {
     auto& l = links_.at(id);
     l.wire->send(l.side, a.content, !in_order);
@@ -220,13 +228,9 @@ void member::carry_out(const action::contribute& a) {
     auto& l = links_.at(id);
     std::size_t sent = 0;
     do {
-      deposit d;
-      d.round = a.round;
-      d.node = a.node.value();
-      d.bytes_total = a.bytes->size();
-      d.bytes = a.bytes->substr(sent, piece_bytes);
-      sent += d.bytes.size();
-      l.wire->send(l.side, a.deposit ? any_message{d} : any_message{static_cast<piece>(d)}, false);
+      piece p{a.round, a.bytes->size(), a.bytes->substr(sent, owner_.c().piece_bytes)};
+      sent += p.bytes.size();
+      l.wire->send(l.side, any_message{std::move(p)}, false);
     } while (sent < a.bytes->size());
   }
 }
@@ -235,6 +239,7 @@ void member::carry_out(const action::close& a) {
   auto& l = links_.at(a.connection);
   l.wire->close(l.side);
   l.closed = true;
+  closed_.push_back(a.connection);
 }
 
 void member::carry_out(const action::stop_listening&) {

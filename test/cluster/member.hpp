@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -26,6 +27,7 @@ class member {
   struct reports {
     std::function<void()> joined;
     std::function<void(const membership_core::action::join_failed&)> join_failed;
+    /// On node 0 the bytes of all nodes, which it must answer; on the others the answer.
     std::function<void(result<std::vector<std::string>>)> exchanged;
     std::function<void()> left;
   };
@@ -40,7 +42,9 @@ class member {
   void vanish(bool silently);
   void reset_connections();
 
-  void exchange(std::string bytes, nanoseconds limit, bool to_node_0);
+  void exchange(std::string bytes, nanoseconds limit);
+  /// Node 0: one answer for each node, or one for all.
+  void answer(const std::vector<std::string>& answers);
   /// Ends the running exchange and every later one.
   void interrupt() { request(membership_core::event::interrupted{}); }
   void leave();
@@ -50,6 +54,7 @@ class member {
   const std::optional<membership_core::action::lost>& loss() const { return lost_; }
   /// Has joined, lost nobody and does not leave.
   bool is_whole() const { return !members_.empty() && !lost_ && !leaving_ && !ended_; }
+  /// As membership::members().
   const std::vector<membership_core::roster_entry>& members() const { return members_; }
   const std::string& waiting() const { return waiting_; }
 
@@ -99,6 +104,8 @@ class member {
   const std::uint64_t key_;
   std::variant<membership_core::leader_core, membership_core::follower_core> core_;
   std::map<connection_id, link> links_;
+  std::set<connection_id> news_;  ///< of the links from which something has come
+  std::vector<connection_id> closed_;
   std::uint32_t links_opened_ = 0;
   std::deque<membership_core::event::any> requests_;
   std::vector<membership_core::roster_entry> members_;

@@ -4,6 +4,8 @@
 
 #include <rrfp/membership_core/common.hpp>
 
+#include "traffic.hpp"
+
 namespace rrfp::cluster {
 
 // ---- ways
@@ -63,6 +65,8 @@ void control_connection::travel(int to, std::shared_ptr<const frame> f) {
 void control_connection::send(int side, frame f, bool urgent) {
   auto& d = directions_[side];
   if (was_reset_ || ends_[side].is_closed) return;
+  if (world_.counted != nullptr)
+    world_.counted->count(purpose_of(f), ends_[side].node, ends_[1 - side].node, bytes_of(f));
   auto shared = std::make_shared<const frame>(std::move(f));
   if (urgent) return travel(1 - side, std::move(shared));
   d.bulk.push_back(std::move(shared));

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include <rrfp/base/codec.hpp>
+#include <rrfp/transport_core/connections.hpp>
+
 #include "cluster.hpp"
 
 namespace rrfp::cluster {
@@ -135,9 +138,9 @@ void process::try_to_join(nanoseconds limit) {
         give_up_joining(f.why, f.for_now ? error_kind::node_lost : error_kind::bad_input);
     });
   };
-  to.exchanged = [this, number](bytes_of_all all) {
-    later(random_.between(0, 200 * us), [this, number, all = std::move(all)] {
-      if (number == memberships_ && exchanged_) std::exchange(exchanged_, nullptr)(all);
+  to.exchanged = [this, number](result<texts> got) {
+    later(random_.between(0, 200 * us), [this, number, got = std::move(got)] {
+      if (number == memberships_ && exchanged_) on_exchanged(got);
     });
   };
   to.left = [this, number] {
@@ -166,77 +169,129 @@ void process::give_up_joining(const std::string& why, error_kind kind) {
   exit(exit_code_of(kind), card_.lost.empty() ? why : card_.lost + "; " + why);
 }
 
-void process::exchange(std::string bytes, nanoseconds limit, bool to_node_0,
-                       std::function<void(bytes_of_all)> then) {
+void process::exchange(std::string bytes, nanoseconds limit,
+                       std::function<texts(const texts&)> answer, receiver then) {
   RRFP_EXPECT(!exchanged_, name() + ": only one exchange may run at a time");
+  answer_ = std::move(answer);
   exchanged_ = std::move(then);
-  member_->exchange(std::move(bytes), limit, to_node_0);
+  member_->exchange(std::move(bytes), limit);
 }
 
-void process::agree(const result<std::string>& mine, std::function<void(bytes_of_all)> then) {
-  exchange(mine ? success_mark + *mine : mark_of(mine.failure().kind) + mine.message(),
-           join_timeout, false, [this, then = std::move(then)](bytes_of_all all) {
-             if (!all) return then(all);
-             for (std::size_t n = 0; n < all->size(); ++n) {
-               auto& answer = (*all)[n];
-               const char mark = answer.empty() ? '\0' : answer.front();
-               if (!answer.empty()) answer.erase(0, 1);
-               if (mark == success_mark) continue;
-               RRFP_EXPECT(mark >= '0' && mark <= '3',
-                           "node " + std::to_string(n) + " contributed to another agreement");
-               if (const auto& lost = member_->loss())
-                 return then(error{lost->message, error_kind::node_lost});
-               return then(error{"node " + std::to_string(n) + ": " + answer,
-                                 static_cast<error_kind>(mark - '0')});
-             }
-             then(std::move(all));
-           });
+void process::on_exchanged(result<texts> got) {
+  const auto then = std::exchange(exchanged_, nullptr);
+  if (!got) return then(got.failure());
+  if (!leads()) return then(got->front());
+  const auto answers = answer_(*got);
+  member_->answer(answers);
+  then(answers.front());
+}
+
+void process::agree(const result<std::string>& mine, answering answer, receiver then) {
+  const auto marked = [](const result<std::string>& r) {
+    return r ? success_mark + *r : mark_of(r.failure().kind) + r.message();
+  };
+  const auto unmarked = [](std::string text) -> result<std::string> {
+    const char mark = text.empty() ? '\0' : text.front();
+    if (!text.empty()) text.erase(0, 1);
+    if (mark == success_mark) return text;
+    RRFP_EXPECT(mark >= '0' && mark <= '3', "a node contributed to another agreement");
+    return error{std::move(text), static_cast<error_kind>(mark - '0')};
+  };
+  const auto answers_to = [this, unmarked,
+                           answer = std::move(answer)](const texts& got) -> result<texts> {
+    texts all;
+    for (std::size_t n = 0; n < got.size(); ++n) {
+      const auto one = unmarked(got[n]);
+      if (!one) {
+        if (const auto& lost = member_->loss()) return error{lost->message, error_kind::node_lost};
+        return error{"node " + std::to_string(n) + ": " + one.message(), one.failure().kind};
+      }
+      all.push_back(*one);
+    }
+    return answer(all);
+  };
+  exchange(
+      marked(mine), join_timeout,
+      [answers_to, marked](const texts& got) {
+        auto answers = answers_to(got);
+        if (!answers) return texts{marked(answers.failure())};
+        for (auto& one : *answers) one = marked(one);
+        return *answers;
+      },
+      [unmarked, then = std::move(then)](const result<std::string>& got) {
+        then(got ? unmarked(*got) : got);
+      });
+}
+
+void process::agree(const result<std::string>& mine, receiver then) {
+  agree(
+      mine, [](const texts&) { return texts(1); }, std::move(then));
 }
 
 void process::on_joined() {
   if (interrupts_ > 0) return end_interrupted();
-  exchange(std::to_string(random_.next()), token_limit, false, [this](bytes_of_all all) {
-    if (!all) return end_membership(lose(all.message()));
-    token_ = 0;
-    for (const auto& one : *all) token_ = mix(token_, hash_of_bytes(one));
-    if (c().max_restarts > 0) return agree_on_point();
-    go_on({});
-  });
+  const auto token = std::to_string(random_.next());
+  agree(
+      {std::string{}}, [token](const texts&) { return texts{token}; },
+      [this](const result<std::string>& drawn) {
+        if (!drawn) return end_membership(lose(drawn.message()));
+        token_ = std::stoull(*drawn);
+        if (c().max_restarts > 0) return agree_on_point();
+        go_on({});
+      });
 }
 
 void process::agree_on_point() {
   card_.held = copies_.set.held();
   card_.record = copies_.set.record();
   if (lost_at_) card_.held_s = static_cast<double>(local_now() - *lost_at_) / s;
-  agree(card_.to_bytes(), [this](bytes_of_all all) {
-    if (!all) return end_membership(lose(all.message()));
-    std::vector<recovery_card> cards;
-    for (const auto& bytes : *all) {
-      auto card = recovery_card::from_bytes(bytes);
-      RRFP_EXPECT(card.ok(), name() + " got a card that does not decode");
-      cards.push_back(*std::move(card));
-    }
-    const std::vector<std::uint32_t> ranks(c().runs, c().stage_ranks());
-    const auto point = choose_recovery_point(cards, ranks);
-    sim_.checks.on_point(*this, cards, point);
-    go_on(point);
-  });
+  agree(
+      card_.to_bytes(), [this](const texts& cards) { return choose_points(cards); },
+      [this](const result<std::string>& mine) {
+        if (!mine) return end_membership(lose(mine.message()));
+        auto point = recovery_point::from_bytes(*mine);
+        RRFP_EXPECT(point.ok(), name() + " got a point that does not decode");
+        go_on(*std::move(point));
+      });
+}
+
+result<process::texts> process::choose_points(const texts& all) {
+  std::vector<recovery_card> cards;
+  for (const auto& bytes : all) {
+    auto card = recovery_card::from_bytes(bytes);
+    RRFP_EXPECT(card.ok(), name() + " got a card that does not decode");
+    cards.push_back(*std::move(card));
+  }
+  const std::vector<std::uint32_t> ranks(c().runs, c().stage_ranks());
+  const auto point = choose_recovery_point(cards, ranks);
+  sim_.checks.on_point(*this, cards, point);
+  texts parts;
+  for (const auto& part : parts_of(point, c().nodes, [&](stage_id stage, rank_id rank) {
+         std::vector<node_id> nodes;
+         for (std::uint32_t d = 0; d < c().replicas; ++d)
+           nodes.push_back(c().node_of(replica_id{d}, stage, rank));
+         return nodes;
+       }))
+    parts.push_back(part.to_bytes());
+  return parts;
 }
 
 void process::wait_for_outputs() {
   waits_for_outputs_ = true;
-  exchange({}, outputs_limit, true, [this](const bytes_of_all&) {
-    const auto& lost = member_->loss();
-    waits_for_outputs_ = false;
-    if (!lost && interrupts_ == 0) sim_.checks.on_outputs_known();
-    const auto code = lost ? lose(lost->message) : exit_done;
-    if (code == exit_node_lost) return end_membership(code);
-    code_when_left_ = code;
-    member_->leave();
-    later(leave_limit, [this, number = memberships_] {
-      if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
-    });
-  });
+  exchange(
+      {}, outputs_limit, [](const texts&) { return texts(1); },
+      [this](const auto&) {
+        const auto& lost = member_->loss();
+        waits_for_outputs_ = false;
+        if (!lost && interrupts_ == 0) sim_.checks.on_outputs_known();
+        const auto code = lost ? lose(lost->message) : exit_done;
+        if (code == exit_node_lost) return end_membership(code);
+        code_when_left_ = code;
+        member_->leave();
+        later(leave_limit, [this, number = memberships_] {
+          if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
+        });
+      });
 }
 
 void process::end_membership(int code) {
@@ -279,6 +334,7 @@ void process::go_on(recovery_point from) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
     card_.finished.push_back(from.finished[n]);
+    card_.began_after.reset();
     clear_copies();
   }
   if (!from.has_copies()) clear_copies();
@@ -292,7 +348,7 @@ void process::begin_run(recovery_point from) {
     return wait_for_outputs();
   }
   // Of the data.
-  agree(std::string{}, [this, from = std::move(from)](const bytes_of_all& all) {
+  agree({std::string{}}, [this, from = std::move(from)](const result<std::string>& all) {
     if (!all) return finish_run({end_of(all.failure().kind), all.message(), {}});
     session_setup setup;
     setup.run = static_cast<std::uint32_t>(finished_.size());
@@ -313,25 +369,32 @@ void process::agree_on_resume(session_setup setup) {
   std::string chosen;
   if (leads() && !setup.from.has_copies())
     if (const auto newest = sim_.disk.find_newest()) chosen = std::to_string(newest->step);
-  agree(chosen, [this, setup = std::move(setup)](const bytes_of_all& all) mutable {
-    if (!all) return finish_run({end_of(all.failure().kind), all.message(), {}});
-    const auto& step = all->front();
-    if (step.empty()) return open_session(std::move(setup));
-    const auto found = sim_.disk.find(std::stoull(step));
-    // Another node may not see it.
-    agree(found ? result<std::string>{std::string{}}
-                : result<std::string>{error{"the checkpoint is not here"}},
-          [this, setup = std::move(setup), found](const bytes_of_all& seen) mutable {
-            if (!seen) return finish_run({end_of(seen.failure().kind), seen.message(), {}});
-            setup.first_step = found->step;
-            setup.resumed = found->states;
-            note("resumes from the checkpoint of step " + std::to_string(found->step));
-            open_session(std::move(setup));
-          });
-  });
+  agree(
+      chosen, [](const texts& all) { return texts{all.front()}; },
+      [this, setup = std::move(setup)](const result<std::string>& step) mutable {
+        if (!step) return finish_run({end_of(step.failure().kind), step.message(), {}});
+        if (step->empty()) return open_session(std::move(setup));
+        resume(std::move(setup), std::stoull(*step));
+      });
+}
+
+void process::resume(session_setup setup, std::uint64_t step) {
+  const auto found = sim_.disk.find(step);
+  // Another node may not see it.
+  agree(found ? result<std::string>{std::string{}}
+              : result<std::string>{error{"the checkpoint is not here"}},
+        [this, setup = std::move(setup), found](const result<std::string>& seen) mutable {
+          if (!seen) return finish_run({end_of(seen.failure().kind), seen.message(), {}});
+          setup.first_step = found->step;
+          setup.resumed = found->states;
+          setup.history = found->history;
+          note("resumes from the checkpoint of step " + std::to_string(found->step));
+          open_session(std::move(setup));
+        });
 }
 
 void process::open_session(session_setup setup) {
+  card_.began_after = setup.from.began_after ? *setup.from.began_after : setup.first_step;
   if (leads() && !setup.from.lost.empty())
     note("goes on after step " + std::to_string(setup.first_step) + " of " +
          std::to_string(setup.from.steps));
@@ -342,19 +405,55 @@ void process::open_session(session_setup setup) {
     ended_ = std::move(how);
     if (has_met_) on_run_ended();
   });
-  const auto number = std::to_string(session_->number());
-  agree(number, [this](const bytes_of_all& all) {
-    if (!all) return close_session({end_of(all.failure().kind), all.message(), {}});
-    std::vector<std::uint32_t> numbers;
-    for (const auto& one : *all) numbers.push_back(static_cast<std::uint32_t>(std::stoul(one)));
-    if (auto made = session_->connect(numbers); !made)
-      return close_session({job_end::node_lost, made.message(), {}});
-    meet();
-  });
+  const auto answer = [this, from = session_->setup().from](const texts& numbers) {
+    return introduce(numbers, from);
+  };
+  const std::string padding(c().address_bytes, ' ');
+  agree(std::to_string(session_->number()) + padding, answer,
+        [this](const result<std::string>& told) {
+          if (!told) return close_session({end_of(told.failure().kind), told.message(), {}});
+          decoder in{*told};
+          std::vector<std::uint32_t> peers;
+          in(peers);
+          RRFP_EXPECT(in.complete() || c().address_bytes > 0,
+                      name() + " got peers that do not decode");
+          if (auto made = session_->connect(peers); !made)
+            return close_session({job_end::node_lost, made.message(), {}});
+          meet();
+        });
+}
+
+/// Tells each node whom it connects to: node and session by turns.
+result<process::texts> process::introduce(const texts& numbers, const recovery_point& from) const {
+  const auto node_of = [&](replica_id d, stage_id st, rank_id r) { return c().node_of(d, st, r); };
+  std::vector<stage_id> path;
+  for (std::uint32_t v = 0; v < c().shape.virtual_stages(); ++v)
+    path.push_back(c().shape.at(virtual_stage_id{v}).stage);
+  actors::ucx::connections all{
+      {c().nodes, c().shape.stages, path, c().ranks, c().replicas, node_of}};
+  for (std::uint32_t st = 0; st < c().shape.stages; ++st)
+    for (std::uint32_t r = 0; r < c().ranks; ++r)
+      if (const auto buddy = session_->buddy_of_rank(stage_id{st}, rank_id{r}))
+        all.add(node_of(replica_id{0}, stage_id{st}, rank_id{r}), *buddy);
+  for (const auto& [what, source] : from.copies)
+    for (std::uint32_t d = 0; d < c().replicas; ++d)
+      all.add(node_of(replica_id{d}, what.stage, what.rank), source.node);
+  texts told;
+  for (std::uint32_t n = 0; n < c().nodes; ++n) {
+    std::vector<std::uint32_t> peers;
+    for (const auto other : all.of(node_id{n})) {
+      peers.push_back(other.value());
+      peers.push_back(static_cast<std::uint32_t>(std::stoul(numbers[other.value()])));
+    }
+    encoder out;
+    out(peers);
+    told.push_back(out.take() + std::string(c().address_bytes * peers.size() / 2, ' '));
+  }
+  return told;
 }
 
 void process::meet() {
-  agree(std::string{}, [this](const bytes_of_all& all) {
+  agree({std::string{}}, [this](const result<std::string>& all) {
     if (!all) {
       session_->fail(all.failure());
       return close_session({end_of(all.failure().kind), all.message(), {}});
@@ -378,15 +477,17 @@ void process::on_run_ended() {
   later(random_.between(1 * us, 100 * us), [this, how = *ended_] {
     member_->on_lost(nullptr);
     if (how.how == job_end::node_lost) return close_session(how);
-    exchange({}, finish_limit, true, [this, how](const bytes_of_all&) {
-      auto known = how;
-      const bool can_be_loss = how.how == job_end::done || how.how == job_end::failed;
-      if (const auto& lost = member_->loss(); can_be_loss && lost) {
-        known.how = job_end::node_lost;
-        known.message = lost->message;
-      }
-      close_session(known);
-    });
+    exchange(
+        {}, finish_limit, [](const texts&) { return texts(1); },
+        [this, how](const auto&) {
+          auto known = how;
+          const bool can_be_loss = how.how == job_end::done || how.how == job_end::failed;
+          if (const auto& lost = member_->loss(); can_be_loss && lost) {
+            known.how = job_end::node_lost;
+            known.message = lost->message;
+          }
+          close_session(known);
+        });
   });
 }
 
@@ -411,6 +512,7 @@ void process::finish_run(const run_end& how) {
   finished_.push_back(how.summary);
   card_.finished.push_back(how.summary);
   card_.steps = 0;
+  card_.began_after.reset();
   clear_copies();
   begin_run({});
 }

@@ -74,17 +74,24 @@ class process {
   void end_disk_work() { --disk_work_; }
 
  private:
-  using bytes_of_all = result<std::vector<std::string>>;
+  using texts = std::vector<std::string>;
+  /// Of node 0: what it answers to the contributions of all nodes.
+  using answering = std::function<result<texts>(const texts& all)>;
+  using receiver = std::function<void(result<std::string>)>;
 
   // One membership: train_as_member().
   void join();
   void try_to_join(nanoseconds limit);
   void give_up_joining(const std::string& why, error_kind kind);
   void on_joined();
-  void exchange(std::string bytes, nanoseconds limit, bool to_node_0,
-                std::function<void(bytes_of_all)> then);
+  void exchange(std::string bytes, nanoseconds limit, std::function<texts(const texts&)> answer,
+                receiver then);
+  void on_exchanged(result<texts> got);
   /// As exchange, and a failure of any node is one of all.
-  void agree(const result<std::string>& mine, std::function<void(bytes_of_all)> then);
+  void agree(const result<std::string>& mine, answering answer, receiver then);
+  void agree(const result<std::string>& mine, receiver then);
+  result<texts> choose_points(const texts& cards);
+  result<texts> introduce(const texts& numbers, const recovery_point& from) const;
   void agree_on_point();
   void wait_for_outputs();
   void end_membership(int code);
@@ -97,6 +104,7 @@ class process {
   void go_on(recovery_point from);
   void begin_run(recovery_point from);
   void agree_on_resume(session_setup setup);
+  void resume(session_setup setup, std::uint64_t step);
   void open_session(session_setup setup);
   void meet();
   void on_run_ended();
@@ -121,7 +129,8 @@ class process {
   std::uint64_t memberships_ = 0;
   bool has_joined_ = false;
   nanoseconds join_until_ = 0;
-  std::function<void(bytes_of_all)> exchanged_;
+  std::function<texts(const texts&)> answer_;
+  receiver exchanged_;
   std::uint64_t token_ = 0;
   std::unique_ptr<session> session_;
   bool has_met_ = false;                        ///< the nodes of session_
@@ -131,7 +140,7 @@ class process {
   held_copies copies_;
   recovery_card card_;
   std::optional<nanoseconds> lost_at_;
-  std::vector<std::string> finished_;
+  std::vector<run_record> finished_;
   bool written_ = false;
   bool waits_for_outputs_ = false;
   std::uint32_t interrupts_ = 0;

@@ -98,6 +98,10 @@ struct scenario {
   std::vector<std::int64_t> drift_ppm;   ///< of the same clocks
   std::vector<nanoseconds> starts_late;  ///< by node
   std::vector<fault> faults;
+  // Sizes of messages: small, so that some come in several pieces.
+  std::uint64_t piece_bytes = 48;
+  std::uint64_t address_bytes = 0;  ///< of a session, beside its number
+  std::uint64_t record_bytes = 0;   ///< of what the job knows, beside its symbols
 
   std::uint32_t stage_ranks() const { return shape.stages * ranks; }
   node_id node_of(replica_id replica, stage_id stage, rank_id rank) const {

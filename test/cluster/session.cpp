@@ -9,6 +9,7 @@
 #include "cluster.hpp"
 #include "job.hpp"
 #include "process.hpp"
+#include "traffic.hpp"
 
 namespace rrfp::cluster {
 
@@ -145,13 +146,13 @@ rank_state session::initial_state(const rank_key& at) const {
   return owner_.sim().checks.state_after(setup_.run, 0, at.stage, at.rank);
 }
 
-status session::connect(const std::vector<std::uint32_t>& numbers) {
-  numbers_ = numbers;
-  for (std::uint32_t n = 0; n < c().nodes; ++n) {
-    if (node_id{n} == place()) continue;
-    if (auto may = transport_.may_connect(node_id{n}); !may) return may;
-    transport_.connected(node_id{n}, &links_[n]);
-    owner_.sim().data.connected(number_, numbers[n]);
+status session::connect(const std::vector<std::uint32_t>& peers) {
+  for (std::size_t i = 0; i + 1 < peers.size(); i += 2) {
+    const node_id n{peers[i]};
+    if (auto may = transport_.may_connect(n); !may) return may;
+    numbers_[n] = peers[i + 1];
+    transport_.connected(n, &links_[n.value()]);
+    owner_.sim().data.connected(number_, peers[i + 1]);
   }
   return success();
 }
@@ -251,6 +252,8 @@ void session::leave(std::function<void()> done) {
     transport_.stamp(h);
     data_message m;
     m.header = h;
+    if (world_.counted != nullptr)
+      world_.counted->count(purpose::ending, owner_.node(), to.value(), sizeof h);
     dispatch(to, std::move(m), transport_.depart_farewell(to));
   }
   const auto close = [this] {
@@ -273,10 +276,13 @@ void session::vanish() {
 // ---- the transport
 
 bool session::dispatch(node_id to, data_message m, departure by) {
+  RRFP_EXPECT(numbers_.contains(to) || numbers_.empty(), owner_.name() + " sends to node " +
+                                                             std::to_string(to.value()) +
+                                                             ", to which it never connects");
   if (by.link == nullptr) return false;
   m.generation = setup_.token + setup_.run;
   m.from = number_;
-  m.to = numbers_[to.value()];
+  m.to = numbers_.at(to);
   m.is_announced = by.is_announced;
   owner_.sim().data.send(std::move(m));
   return true;
@@ -402,6 +408,9 @@ void session::send(mail m) {
   sent.bytes = out.take();
   mail_header h;
   h.data_bytes = sent.bytes.size();
+  if (world_.counted != nullptr)
+    world_.counted->count(purpose_of(m.kind), owner_.node(), to.value(),
+                          sizeof h + sent.bytes.size());
   if (!transport_.number(to, h)) return settle_transport();
   sent.header = h;
   dispatch(to, std::move(sent), transport_.depart_mail(to, h.data_bytes));
@@ -417,12 +426,13 @@ void session::send_to_stages(mail m) {
 }
 
 void session::send_to_nodes(const mail& m) {
-  for (std::uint32_t n = 0; n < c().nodes; ++n) {
-    auto copy = m;
-    copy.to = addressee::node;
-    copy.at.rank = rank_id{n};
-    send(std::move(copy));
-  }
+  for (std::uint32_t n = 0; n < c().nodes; ++n) send_to_node(node_id{n}, m);
+}
+
+void session::send_to_node(node_id to, mail m) {
+  m.to = addressee::node;
+  m.at.rank = rank_id{to.value()};
+  send(std::move(m));
 }
 
 void session::send_tensor(rank_driver& from, const task& produced, symbol value) {
@@ -439,6 +449,8 @@ void session::send_tensor(rank_driver& from, const task& produced, symbol value)
   const auto to = c().node_of(from.key.replica, next->stage, from.key.rank);
   if (to == place()) return on_tensor(*rank_of_.at(key_of(h.message.to)), h, value);
   if (!transport_.number(to, h)) return settle_transport();
+  if (world_.counted != nullptr)
+    world_.counted->count(purpose::tensors, owner_.node(), to.value(), h.data_bytes);
   data_message m;
   m.header = h;
   m.value = value;
@@ -500,15 +512,16 @@ void session::read_as_node(const mail& m) {
       owner_.sim().checks.on_step_over(owner_, setup_.run, m.step);
       return owner_.note_step(m.step);
     case mail_kind::keep_copies: {
-      owner_.copies().keep({m.step, m.text});
+      owner_.copies().keep({m.step, m.text, bytes_of(m.more_values)});
       return owner_.sim().checks.on_kept(owner_, setup_.run, m.step);
     }
     case mail_kind::copy_offered: return on_copy_offered(m);
     case mail_kind::fetch_copy: return on_fetch_copy(m);
     case mail_kind::copy_piece: return on_copy_piece(m);
     case mail_kind::job_ended:
-      return end({m.is_good ? job_end::done : end_of(m.how), m.text,
-                  m.values.empty() ? "" : bytes_of(m.values)});
+      return end({m.is_good ? job_end::done : end_of(m.how),
+                  m.text,
+                  {bytes_of(m.values), bytes_of(m.more_values)}});
     default: throw violation("a node got mail for another actor");
   }
 }
@@ -900,9 +913,9 @@ void session::copy_state(rank_driver& rank, std::uint64_t step, std::uint64_t co
   });
 }
 
-std::optional<node_id> session::buddy_of_rank(const copy_key& what) const {
+std::optional<node_id> session::buddy_of_rank(stage_id stage, rank_id rank) const {
   return buddy_of(
-      c().replicas, [&](replica_id d) { return c().node_of(d, what.stage, what.rank); }, c().hosts);
+      c().replicas, [&](replica_id d) { return c().node_of(d, stage, rank); }, c().hosts);
 }
 
 namespace {
@@ -925,7 +938,7 @@ void session::hold(const copy_key& what, std::string bytes, std::uint64_t comple
   const auto size = bytes.size();
   owner_.copies().put(what, std::move(bytes), complete);
   owner_.sim().checks.on_held(owner_, setup_.run, what);
-  const auto buddy = buddy_of_rank(what);
+  const auto buddy = buddy_of_rank(what.stage, what.rank);
   if (!buddy) return report_held(what, {});
   auto offer = about_copy(mail_kind::copy_offered, what, *buddy);
   offer.values = {owner_.node(), size, xxh64, complete};

@@ -44,7 +44,7 @@ std::uint64_t hash_of_bytes(const std::string& bytes);
 struct run_end {
   job_end how = job_end::done;
   std::string message;
-  std::string summary;
+  run_record summary;
 };
 
 struct session_setup {
@@ -53,6 +53,7 @@ struct session_setup {
   std::uint64_t first_step = 0;
   /// The checkpoint that the run resumes from; of all ranks.
   std::map<copy_key, rank_state> resumed;
+  std::string history;  ///< of the job, in that checkpoint
   bool makes_copies = false;
   recovery_point from;
 };
@@ -65,8 +66,10 @@ class session final : public data_port, event_sink {
   const scenario& c() const;
   const session_setup& setup() const { return setup_; }
   std::uint32_t number() const { return number_; }
-  /// Connects to the sessions of the other nodes, by node.
-  status connect(const std::vector<std::uint32_t>& numbers);
+  /// Connects to the sessions of other nodes: node and number of the session by turns.
+  status connect(const std::vector<std::uint32_t>& peers);
+  /// Nothing: there is none.
+  std::optional<node_id> buddy_of_rank(stage_id stage, rank_id rank) const;
   /// All nodes are connected: the run begins.
   void start();
   /// The nodes have not met.
@@ -86,6 +89,7 @@ class session final : public data_port, event_sink {
   void send(mail m);
   void send_to_stages(mail m);
   void send_to_nodes(const mail& m);
+  void send_to_node(node_id to, mail m);
   void unreachable(const std::string& why);
   void later(nanoseconds after, std::function<void()> work);
   nanoseconds time() const;
@@ -196,7 +200,6 @@ class session final : public data_port, event_sink {
   std::uint32_t group_of_replicas(const rank_key& at) const;
 
   // Copies.
-  std::optional<node_id> buddy_of_rank(const copy_key& what) const;
   void hold(const copy_key& what, std::string bytes, std::uint64_t complete);
   void report_held(const copy_key& what, const std::string& failure);
   void restore(rank_driver& rank);
@@ -221,8 +224,8 @@ class session final : public data_port, event_sink {
   const std::uint32_t number_;
   const nanoseconds began_;
   actors::ucx::transport_core transport_;
-  std::vector<std::uint32_t> numbers_;  ///< of the sessions, by node
-  std::vector<char> links_;             ///< a link is the address of an entry
+  std::map<node_id, std::uint32_t> numbers_;  ///< of the sessions of those that it connects to
+  std::vector<char> links_;                   ///< a link is the address of an entry
   std::vector<std::unique_ptr<stage_driver>> stages_;
   std::vector<std::unique_ptr<rank_driver>> ranks_;
   std::map<rank_key, rank_driver*> rank_of_;

@@ -3,6 +3,7 @@
 ///   rrfp-vopr --seed 42 [--trace]        replays one run
 ///   rrfp-vopr --seeds 1000 [--from 0]    runs many; a failing one prints its command
 ///   rrfp-vopr --seed 42 --shrink         drops faults while the run still fails
+///   rrfp-vopr --scale 16,64,256          prints what clusters of so many nodes send
 ///   --small                              small shapes, of every dimension a little
 ///   --for SECONDS                        ends after this time
 ///   --log FILE                           appends what was run, and goes on after it
@@ -12,11 +13,13 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "cluster.hpp"
+#include "scale.hpp"
 
 namespace {
 
@@ -30,6 +33,7 @@ struct options {
   size_kind size = size_kind::full;
   double limit_s = 1e9;
   std::string log;
+  std::string scale;
 };
 
 char command[128];
@@ -86,7 +90,7 @@ int shrink(scenario c) {
 
 int usage(const std::string& what) {
   std::cerr << "rrfp-vopr: expected --seed N, --seeds N, --from N, --small, --trace, --shrink, "
-               "--for SECONDS or --log FILE, got '"
+               "--for SECONDS, --log FILE or --scale N,N,..., got '"
             << what << "'\n";
   return 2;
 }
@@ -120,6 +124,17 @@ int run_many(const options& o) {
   return 0;
 }
 
+int run_sizes(const std::string& sizes) {
+  std::vector<scale_result> results;
+  std::stringstream in{sizes};
+  for (std::string one; std::getline(in, one, ',');)
+    results.push_back(run_at_scale(static_cast<std::uint32_t>(std::stoul(one))));
+  std::cout << table_of(results);
+  const auto faults = faults_of_scale(results);
+  for (const auto& f : faults) std::cout << "failed: " << f << "\n";
+  return faults.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -135,6 +150,8 @@ int main(int argc, char** argv) {
       o.limit_s = value();
     else if (what == "--log" && i + 1 < argc)
       o.log = argv[++i];
+    else if (what == "--scale" && i + 1 < argc)
+      o.scale = argv[++i];
     else if (what == "--trace")
       o.traces = true;
     else if (what == "--small")
@@ -144,6 +161,7 @@ int main(int argc, char** argv) {
     else
       return usage(what);
   }
+  if (!o.scale.empty()) return run_sizes(o.scale);
   std::signal(SIGABRT, on_abort);
   std::signal(SIGSEGV, on_abort);
   if (!o.log.empty()) {

@@ -21,6 +21,8 @@ class violation : public std::runtime_error {
 #define RRFP_EXPECT(condition, text) \
   (static_cast<bool>(condition) ? static_cast<void>(0) : throw ::rrfp::cluster::violation(text))
 
+struct traffic;
+
 /// What receives the events that come often; functions serve for all others.
 class event_sink {
  public:
@@ -37,6 +39,7 @@ class world {
   world(const world&) = delete;
 
   const scenario c;
+  traffic* counted = nullptr;  ///< null: messages are not counted
 
   nanoseconds now() const { return now_; }
   std::uint64_t events() const { return events_; }

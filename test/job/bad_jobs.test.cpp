@@ -330,7 +330,9 @@ TEST_CASE("A cut that does not fit the layers and parts is refused") {
   CHECK(refusal("[cost]\nspeed = [1, 2, 3]\n", {"pipeline.stages=2"}) ==
         "x.toml:2: cost.speed: expected one value or 2 (one per stage), got 3");
   // A program divides its own model.
-  const auto embedded = [](const std::string& text) { return refusal(text, {}, job::job_use::embed); };
+  const auto embedded = [](const std::string& text) {
+    return refusal(text, {}, job::job_use::embed);
+  };
   CHECK(embedded("[pipeline]\ncuts = \"layers\"\n") ==
         "x.toml:2: pipeline.cuts: expected \"auto\" for the modules of a program");
   CHECK(embedded("[cost]\nforward_ms = [1, 2, 3, 4]\nbackward_ms = [1, 2, 3, 4]\n"

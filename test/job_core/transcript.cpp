@@ -67,6 +67,9 @@ job_core_options options_of(words& w) {
     else if (key == "restores") {
       o.copies.value().restores = true;
       o.first_step = value;
+    } else if (key == "resumes") {
+      o.copies.value().resumes = true;
+      o.first_step = value;
     } else if (key == "saved")
       o.copies.value().saved = value;
     else if (key == "evaluated")

@@ -37,6 +37,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       {"recovery_core", {"libactors/recovery/core", {}, {}}},
       {"transport_core", {"libactors/transport/ucx/core", {"schedule"}, {}}},
       {"checkpoint_core", {"libpipeline/checkpoint/core", {"schedule"}, {}}},
+      {"stragglers", {"libpipeline/stragglers", {}, {}}},
       {"weather", {"libpipeline/weather", {"schedule"}, {}}},
       {"simulate", {"libpipeline/simulate", {"schedule", "weather"}, {}}},
       {"workload", {"libpipeline/workload", {"schedule", "weather"}, {}}},
@@ -60,7 +61,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
       // Writes recorded durations in the simulator's format, but does not run the simulator.
       {"report",
        {"libpipeline/report",
-        {"schedule", "html", "json", "rrfp/simulate/duration_table.hpp"},
+        {"schedule", "stragglers", "html", "json", "rrfp/simulate/duration_table.hpp"},
         {}}},
       {"compute",
        {"libpipeline/compute",
@@ -85,7 +86,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
        {"libactors",
         {"plan", "compute", "data", "tp_coord", "job", "weather", "simulate", "schedule",
          "job_core", "recovery_core", "transport_core", "checkpoint", "safetensors", "metrics",
-         "accelerator", "files"},
+         "accelerator", "files", "stragglers"},
         with(torch, {"caf"})}},
       // The interface to devices, and the implementation for CUDA.
       {"accelerator", {"libactors/accelerator", {"schedule", "tp_coord"}, {"ATen", "c10"}}},
@@ -112,10 +113,10 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"openssl"}}},
       {"apps",
        {"apps",
-        {"actors",       "plan",       "compute",     "data",     "tp_coord",
-         "job",          "policies",   "weather",     "workload", "trainer",
-         "hugging_face", "experiment", "simulate",    "report",   "wall_clock",
-         "schedule",     "checkpoint", "safetensors", "metrics",  "files"},
+        {"actors",   "plan",    "compute",    "data",     "tp_coord",     "job",
+         "policies", "weather", "workload",   "trainer",  "hugging_face", "experiment",
+         "simulate", "report",  "wall_clock", "schedule", "checkpoint",   "safetensors",
+         "metrics",  "files",   "stragglers"},
         with(torch, {"caf", "CLI", "toml++", "prometheus", "CivetServer.h"})}},
   };
   return all;
@@ -170,8 +171,8 @@ constexpr std::string_view product_folders[] = {"libpipeline", "libtp_coord", "p
                                                 "libactors",   "apps",        "python"};
 
 /// Layers that use a pure part of the standard library, base and themselves alone.
-const names pure_layers{"base",           "schedule",        "job_core",     "membership_core",
-                        "transport_core", "checkpoint_core", "recovery_core"};
+const names pure_layers{"base",           "schedule",        "job_core",      "membership_core",
+                        "transport_core", "checkpoint_core", "recovery_core", "stragglers"};
 
 /// The part of the standard library that a pure core may use.
 const names pure_headers{

@@ -127,7 +127,7 @@ TEST_CASE("loss() returns the loss, and waits for it no longer than its limit") 
   for (const auto i : {0, 1})
     CHECK(nodes[i]->loss(10s)->why == "node 2 (stage 2) was lost: connection closed");
   CHECK(nodes[0]->loss()->node == node_id{2});
-  const auto gathered = nodes[0]->all_gather("0", 1s);
+  const auto gathered = tell_all(*nodes[0], "0", 1s);
   CHECK(gathered.message() == nodes[0]->loss()->why);
   CHECK(gathered.failure().kind == error_kind::node_lost);
 }

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   options.join_timeout = std::chrono::seconds{30};
   options.node_timeout = std::chrono::milliseconds{1500};
 
-  auto joined = actors::membership::join(options, "card");
+  auto joined = actors::membership::join(options);
   if (!joined) {
     say(joined.message());
     return 1;

@@ -103,7 +103,7 @@ TEST_CASE("A job without a key fails if another user's file is in place of its k
   write_key(path, std::string(32, 'k'));
   REQUIRE(::chown(path.c_str(), 12345, 0) == 0);
   for (const std::uint32_t node : {0u, 1u}) {
-    const auto got = membership::join(all.options(node), "");
+    const auto got = membership::join(all.options(node));
     REQUIRE_FALSE(got.ok());
     CHECK(got.failure().kind == error_kind::bad_input);
     CHECK(got.message().find("expected a file of user 0, got one of user 12345") !=

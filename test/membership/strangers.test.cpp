@@ -79,7 +79,7 @@ TEST_CASE("200 strangers change nothing in a running job and cost less than 1 Mi
     options.job_id = "test";
     options.job_hash = 0;
     options.version = "1";
-    const auto late = membership::join(options, "");
+    const auto late = membership::join(options);
     REQUIRE_FALSE(late.ok());
     CHECK(
         late.message().ends_with("refused by node 0: node 1 is too late: all 2 nodes have joined"));

@@ -125,8 +125,16 @@ class job {
 };
 
 inline std::future<joined> begin_join(membership_options options) {
-  return std::async(std::launch::async, [options] {
-    return membership::join(options, "card " + std::to_string(options.node.value()));
+  return std::async(std::launch::async, [options] { return membership::join(options); });
+}
+
+/// An exchange in which each node gets the bytes of all, in the order of their numbers.
+inline result<std::string> tell_all(membership& node, std::string bytes,
+                                    std::chrono::milliseconds limit) {
+  return node.exchange(std::move(bytes), limit, [](const std::vector<std::string>& all) {
+    std::string together;
+    for (const auto& one : all) together += one;
+    return std::vector{together};
   });
 }
 

@@ -99,7 +99,7 @@ TEST_CASE("Frames of many pieces arrive whole although the socket is full in bet
   both.run();
   both.node_0->in().accept_large();
   const auto bytes = std::make_shared<const std::string>(3'000'000, 'b');
-  both.node->out().add_bulk(piece::type, 1, 2, bytes);
+  both.node->out().add_bulk(1, bytes);
   std::string got;
   for (int turn = 0; turn < 2000 && got.size() < bytes->size(); ++turn) {
     REQUIRE(both.node->flush());
@@ -140,11 +140,11 @@ TEST_CASE("A claim is judged by all its fields") {
   CHECK(judged([](claim& c) { c.job.job_id = "x"; }).refusal == "job: expected 'a job', got 'x'");
   CHECK(judged([](claim& c) { c.job.nodes = 5; }).refusal == "number of nodes: expected 4, got 5");
   CHECK(judged([](claim& c) { c.node = 4; }).refusal == "node: expected 0 to 3, got 4");
-  CHECK(judged([](claim& c) { c.wire = 4; }).refusal == "wire version: expected 3, got 4");
+  CHECK(judged([](claim& c) { c.wire = 5; }).refusal == "wire version: expected 4, got 5");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\4\0new", 5}}).refusal ==
-        "wire version: expected 3, got 4");
-  CHECK(judge_claim(a_job, {claim::type, {"\3\0new", 5}}).refusal == "expected a claim");
+  CHECK(judge_claim(a_job, {claim::type, {"\5\0new", 5}}).refusal ==
+        "wire version: expected 4, got 5");
+  CHECK(judge_claim(a_job, {claim::type, {"\4\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
 }

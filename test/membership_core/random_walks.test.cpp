@@ -32,7 +32,6 @@ core_options options_of(std::size_t nodes, std::size_t i) {
   return {static_cast<std::uint32_t>(nodes),
           node_id{static_cast<std::uint32_t>(i)},
           {},
-          {},
           heartbeat,
           node_timeout};
 }
@@ -84,6 +83,10 @@ class cluster {
     auto& n = nodes_[i];
     for (const auto& a : std::visit([&](auto& core) { return core.on(e, now_); }, n.core))
       std::visit([&](const auto& x) { carry_out(i, x); }, a);
+    if (!std::exchange(answers_, false)) return;
+    // One for all, or one for each.
+    const auto answer = std::make_shared<const std::string>("answer");
+    feed(0, event::answered{std::vector(below(2) == 0 ? 1 : nodes_.size(), answer)});
   }
   void kill(std::size_t i) {
     nodes_[i].killed = true;
@@ -102,7 +105,7 @@ class cluster {
       }
   }
   void contribute(std::size_t i) {
-    feed(i, event::contributed{false, std::make_shared<const std::string>("bytes"), node_timeout,
+    feed(i, event::contributed{std::make_shared<const std::string>("bytes"), node_timeout,
                                now_ + 10 * node_timeout});
   }
 
@@ -166,7 +169,7 @@ class cluster {
     for (const auto c : a.to) deliver(c, i, event::received{c, a.content});
   }
   void carry_out(std::size_t i, const action::contribute& a) {
-    const piece whole{a.round, a.node.value(), a.bytes->size(), *a.bytes};
+    const piece whole{a.round, a.bytes->size(), *a.bytes};
     for (const auto c : a.to) deliver(c, i, event::received{c, whole});
   }
   void carry_out(std::size_t, const action::write_notices&) {}
@@ -187,7 +190,7 @@ class cluster {
   void carry_out(std::size_t, const action::clock_offset&) {}
   void carry_out(std::size_t i, const action::joined& a) {
     CHECK_FALSE(nodes_[i].joined);
-    CHECK(a.members.size() == nodes_.size());
+    CHECK(a.members.size() == (i == 0 ? nodes_.size() : 1));
     nodes_[i].joined = true;
   }
   void carry_out(std::size_t i, const action::lost& a) { nodes_[i].losses.push_back(a); }
@@ -196,8 +199,13 @@ class cluster {
     nodes_[i].left = true;
   }
   void carry_out(std::size_t i, const action::exchanged& a) {
-    CHECK(a.all.size() == nodes_.size());
     ++nodes_[i].exchanges;
+    if (i > 0) {
+      CHECK(*a.all.at(0) == "answer");
+    } else {
+      CHECK(a.all.size() == nodes_.size());
+      answers_ = true;
+    }
   }
   void carry_out(std::size_t, const action::exchange_failed& a) { FAIL_CHECK(a.why.message); }
 
@@ -205,6 +213,7 @@ class cluster {
   std::int64_t now_ = 0;
   std::vector<node> nodes_;
   std::uint32_t connections_ = 0;
+  bool answers_ = false;  ///< node 0 has the bytes of an exchange
   std::map<connection_id, std::size_t> follower_of_;
   std::map<std::pair<connection_id, std::size_t>, direction> wires_;
 };

@@ -18,22 +18,15 @@ std::int64_t time(words& w) { return static_cast<std::int64_t>(w.number()) * ms;
 connection_id connection(words& w) { return connection_id{small(w)}; }
 
 piece piece_of(words& w) {
-  piece p{w.number(), small(w), w.number(), {}};
+  piece p{w.number(), w.number(), {}};
   p.bytes = w.rest();
   return p;
 }
 
 any_message message_of(words& w) {
   const auto kind = w.next();
-  if (kind == "introduce") {
-    const auto description = w.rest();
-    return introduce{description, "card of " + description};
-  }
-  if (kind == "roster_entry") {
-    const auto node = small(w);
-    return roster_entry{node, "10.0.0." + std::to_string(node), w.rest(), "card"};
-  }
-  if (kind == "start") return start{};
+  if (kind == "introduce") return introduce{w.rest()};
+  if (kind == "start") return start{w.rest()};
   if (kind == "give_up") return give_up{w.rest()};
   if (kind == "ping") {
     const auto sent = time(w);
@@ -41,16 +34,16 @@ any_message message_of(words& w) {
   }
   if (kind == "pong") {
     const auto asked = time(w);
-    return pong{asked, time(w)};
+    const auto here = time(w);
+    return pong{asked, here, w.rest()};
   }
   if (kind == "lost") {
     const auto node = small(w);
     return lost{node, w.rest()};
   }
-  if (kind == "departed") return departed{small(w)};
   if (kind == "goodbye") return goodbye{};
   if (kind == "piece") return piece_of(w);
-  if (kind == "deposit") return deposit{piece_of(w)};
+  if (kind == "no_exchange") return no_exchange{w.rest()};
   if (kind == "malformed") return malformed{};
   throw std::invalid_argument("unknown message '" + kind + "'");
 }
@@ -84,10 +77,14 @@ event::any event_of(const std::string& kind, words& w) {
     if (kind == "garbled") return garbled{c, w.rest()};
     return event::closed{c, w.rest()};
   }
-  if (kind == "gather" || kind == "all_gather") {
+  if (kind == "contributed") {
     const auto deadline = time(w);
-    return contributed{kind == "gather", std::make_shared<const std::string>(w.rest()), 300 * ms,
-                       deadline};
+    return contributed{std::make_shared<const std::string>(w.rest()), 300 * ms, deadline};
+  }
+  if (kind == "answered") {
+    answered e;
+    while (w.more()) e.answers.push_back(std::make_shared<const std::string>(w.next()));
+    return e;
   }
   if (kind == "interrupted") return interrupted{};
   if (kind == "status_set") return status_set{w.rest()};
@@ -108,20 +105,17 @@ std::string list(const std::vector<connection_id>& to) {
 }
 
 std::string text_of(const malformed&) { return "malformed"; }
-std::string text_of(const introduce& m) { return "introduce " + m.description + ", " + m.card; }
-std::string text_of(const roster_entry& m) {
-  return "roster_entry " + number(m.node) + " " + m.host + told(m.description);
-}
-std::string text_of(const start&) { return "start"; }
+std::string text_of(const introduce& m) { return "introduce " + m.description; }
+std::string text_of(const start& m) { return "start" + told(m.description); }
 std::string text_of(const give_up& m) { return "give_up" + told(m.reason); }
 std::string text_of(const ping& m) { return "ping " + in_ms(m.sent_ns) + told(m.status); }
 std::string text_of(const pong& m) {
-  return "pong " + in_ms(m.ping_sent_ns) + " " + in_ms(m.here_ns);
+  return "pong " + in_ms(m.ping_sent_ns) + " " + in_ms(m.here_ns) + told(m.status);
 }
 std::string text_of(const lost& m) { return "lost " + number(m.node) + told(m.why); }
-std::string text_of(const departed& m) { return "departed " + number(m.node); }
 std::string text_of(const goodbye&) { return "goodbye"; }
 std::string text_of(const piece& m) { return "piece " + number(m.round); }
+std::string text_of(const no_exchange& m) { return "no_exchange" + told(m.why); }
 
 std::string line_of(const action::connect& a) { return "connect at " + in_ms(a.at); }
 std::string line_of(const action::admit& a) { return "admit " + number(a.connection.value()); }
@@ -133,8 +127,7 @@ std::string line_of(const action::send& a) {
          std::visit([](const auto& m) { return text_of(m); }, a.content);
 }
 std::string line_of(const action::contribute& a) {
-  return std::string{a.deposit ? "deposit" : "contribute"} + list(a.to) + ": round " +
-         number(a.round) + " of node " + number(a.node.value()) + " '" + *a.bytes + "'";
+  return "contribute" + list(a.to) + ": round " + number(a.round) + " '" + *a.bytes + "'";
 }
 std::string line_of(const action::write_notices& a) { return "write_notices" + list(a.to); }
 std::string line_of(const action::close& a) { return "close " + number(a.connection.value()); }
@@ -189,7 +182,6 @@ class player {
     if (w.next() != "of") throw std::invalid_argument("expected 'of'");
     o.nodes = small(w);
     o.description = "stage " + std::to_string(o.node.value());
-    o.card = "card";
     o.heartbeat = 200 * ms;
     o.node_timeout = 1500 * ms;
     now_ = 0;

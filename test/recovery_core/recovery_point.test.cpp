@@ -67,10 +67,10 @@ TEST_CASE("copies of a run that is over for another node are of no use") {
   auto behind = holder({7}, {0, 1}, 7);
   behind.steps = 7;
   auto ahead = holder({2}, {0, 1}, 2);
-  ahead.finished = {"first"};
+  ahead.finished = {{"first", ""}};
   ahead.steps = 2;
   const auto p = chosen({behind, {}, ahead});
-  CHECK(p.finished == std::vector<std::string>{"first"});
+  CHECK(p.finished == std::vector<run_record>{{"first", ""}});
   CHECK(p.record.step == 2);
   CHECK(p.steps == 2);
   CHECK(p.copies.begin()->second.node == node_id{2});
@@ -78,18 +78,94 @@ TEST_CASE("copies of a run that is over for another node are of no use") {
 
 TEST_CASE("a job whose last run is over for some node goes on from nothing") {
   auto ahead = holder({2}, {0, 1}, 2);
-  ahead.finished = {"first", "second"};
+  ahead.finished = {{"first", ""}, {"second", ""}};
   const auto p = chosen({holder({7}, {0, 1}, 7), ahead});
   CHECK(p.finished.size() == 2);
   CHECK_FALSE(p.has_copies());
+}
+
+TEST_CASE("details come from whichever node has them, of the chosen step and of each run") {
+  auto brief = holder({3, 4}, {0}, 4);
+  brief.finished = {{"first", ""}};
+  auto whole = holder({3, 4}, {1}, 4);
+  whole.finished = {{"first", "of the first"}};
+  whole.record.details = "of record 4";
+  auto older = holder({3}, {1}, 3);
+  older.finished = brief.finished;
+  older.record.details = "of record 3";
+  const auto p = chosen({brief, older, whole});
+  CHECK(p.record == job_record{4, "record 4", "of record 4"});
+  CHECK(p.finished == std::vector<run_record>{{"first", "of the first"}});
+  whole.record.details.clear();
+  CHECK(chosen({brief, older, whole}).record == job_record{4, "record 4", ""});
+}
+
+TEST_CASE(
+    "a node gets its part of the point: the copies of its ranks, and details if it keeps any") {
+  recovery_point point;
+  point.lost = "node 3 was lost";
+  point.steps = 5;
+  point.finished = {{"first", "of the first"}};
+  point.record = {4, "record 4", "of record 4"};
+  for (std::uint32_t s = 0; s < 4; ++s)
+    point.copies[{4, stage_id{s}, rank_id{0}}] = {node_id{s}, 8, s};
+  // Stage s is on node s, and on node s + 4 again.
+  const auto parts = parts_of(point, 8, [](stage_id s, rank_id) {
+    return std::vector{node_id{s.value()}, node_id{s.value() + 4}};
+  });
+  REQUIRE(parts.size() == 8);
+  CHECK(parts[0] == point);
+  for (std::uint32_t n = 1; n < 8; ++n) {
+    REQUIRE(parts[n].copies.size() == 1);
+    CHECK(parts[n].copies.begin()->first.stage == stage_id{n % 4});
+    CHECK(parts[n].has_copies());
+    const bool keeps = n == 1 || n == 2 || n == 4;
+    CHECK(keeps_details(node_id{n}) == keeps);
+    CHECK(parts[n].record == job_record{4, "record 4", keeps ? "of record 4" : ""});
+    CHECK(parts[n].finished == std::vector<run_record>{{"first", keeps ? "of the first" : ""}});
+    CHECK(parts[n].lost == point.lost);
+    const auto read = recovery_point::from_bytes(parts[n].to_bytes());
+    REQUIRE(read);
+    CHECK(*read == parts[n]);
+  }
+}
+
+TEST_CASE("bytes that are no point are an error, wherever they are cut or changed") {
+  recovery_point point;
+  point.finished = {{"first", "of the first"}};
+  point.record = {4, "record 4", "of record 4"};
+  point.copies[{4, stage_id{1}, rank_id{0}}] = {node_id{1}, 8, 1};
+  const auto bytes = point.to_bytes();
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    CHECK_FALSE(recovery_point::from_bytes(std::string_view{bytes}.substr(0, size)));
+  std::mt19937_64 random{1};
+  for (int i = 0; i < 20000; ++i) {
+    auto other = bytes;
+    for (int n = 0; n < 3; ++n) other[random() % other.size()] = static_cast<char>(random());
+    (void)recovery_point::from_bytes(other);  // an error or a point, never a crash
+  }
 }
 
 TEST_CASE("the number of ranks is that of the current run") {
   const std::vector<std::uint32_t> ranks{1, 2};
   auto card = holder({3}, {0}, 3);
   CHECK(choose_recovery_point(std::vector{card}, ranks).has_copies());
-  card.finished = {"first"};
+  card.finished = {{"first", "of it"}};
   CHECK_FALSE(choose_recovery_point(std::vector{card}, ranks).has_copies());
+}
+
+TEST_CASE("the point knows when the current run began if any node of that run does") {
+  recovery_card replacement;
+  auto first = holder({}, {}, 0);
+  first.began_after = 3;
+  CHECK(chosen({replacement, first}).began_after == 3);
+  CHECK_FALSE(chosen({replacement, holder({}, {}, 0)}).began_after);
+  // Another node is in the next run.
+  auto next = holder({}, {}, 0);
+  next.finished = {{"first", ""}};
+  CHECK_FALSE(chosen({first, next}).began_after);
+  next.began_after = 0;
+  CHECK(chosen({first, next, first}).began_after == 0);
 }
 
 TEST_CASE("the point has the most restarts, the longest wait and the first loss that a node saw") {
@@ -115,7 +191,8 @@ TEST_CASE("a card is the same after it was sent") {
   card.totals = {2, 3, 0.5};
   card.held_s = 1.25;
   card.steps = 4;
-  card.finished = {"first", std::string("\0x", 2)};
+  card.began_after = 2;
+  card.finished = {{"first", "of it"}, {std::string("\0x", 2), ""}};
   const auto bytes = card.to_bytes();
   const auto read = recovery_card::from_bytes(bytes);
   REQUIRE(read);
@@ -124,7 +201,7 @@ TEST_CASE("a card is the same after it was sent") {
 
 TEST_CASE("bytes that are no card are an error, wherever they are cut or changed") {
   auto card = holder({3, 4}, {0, 1}, 3);
-  card.finished = {"first"};
+  card.finished = {{"first", "of it"}};
   const auto bytes = card.to_bytes();
   for (std::size_t size = 0; size < bytes.size(); ++size)
     CHECK_FALSE(recovery_card::from_bytes(std::string_view{bytes}.substr(0, size)));

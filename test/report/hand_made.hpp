@@ -76,13 +76,13 @@ class hand_made {
     return std::move(*read);
   }
 
- private:
   hand_made& event(const std::string& e) {
     if (!events_.empty()) events_ += ",\n";
     events_ += e;
     return *this;
   }
 
+ private:
   std::string events_;
   int first_ = 0;
   int stages_ = 0;

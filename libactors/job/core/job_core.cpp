@@ -36,9 +36,9 @@ std::string_view name(job_phase p) {
 
 job_core::job_core(job_core_options options)
     : options_(options), last_save_(options.first_step), last_saved_(options.first_step) {
+  if (options_.copies) evaluations_ = options_.copies->evaluations;
   if (!options_.copies || !options_.copies->restores) return;
   last_save_ = last_saved_ = options_.copies->saved;
-  evaluations_ = options_.copies->evaluations;
   last_copied_ = options_.first_step;
 }
 
@@ -78,7 +78,10 @@ bool job_core::expects(const job_event::any& e) const {
 job_phase job_core::after(const job_event::start&) {
   note_progress();
   set_timer(job_timer::watch, watch_ms);
-  if (!options_.copies || !options_.copies->restores) return begin_next_step();
+  const auto& from = options_.copies;
+  if (from && (from->restores || from->resumes) && is_evaluation_due())
+    batches_left_ = options_.evaluation->batches;
+  if (!from || !from->restores) return begin_next_step();
   actions_.push_back(job_action::restore_state{});
   return job_phase::restoring;
 }
@@ -88,7 +91,6 @@ job_phase job_core::after(const job_event::state_restored&) {
   if (++restored_ < rank_count()) return phase_;
   // A node that was lost took copies with it.
   copy_state_if_due();
-  if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
   return continue_run();
 }
 

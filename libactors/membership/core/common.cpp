@@ -16,8 +16,12 @@ std::string name_of(node_id node, std::string_view description, std::string_view
 }
 
 std::string names_of(const std::vector<std::uint32_t>& nodes) {
+  constexpr std::size_t names_max = 8;
   std::string names;
-  for (const auto node : nodes) names += (names.empty() ? "" : ", ") + std::to_string(node);
+  for (std::size_t i = 0; i < std::min(nodes.size(), names_max); ++i)
+    names += (names.empty() ? "" : ", ") + std::to_string(nodes[i]);
+  if (nodes.size() > names_max)
+    names += " and " + std::to_string(nodes.size() - names_max) + " more";
   return (nodes.size() == 1 ? "node " : "nodes ") + names;
 }
 
@@ -44,11 +48,6 @@ void common_part::note_turn(std::int64_t now) {
   if (took > options.heartbeat) stall_ += took - options.turn();
 }
 
-void common_part::join(std::vector<roster_entry> members) {
-  for (const auto& m : members) descriptions_.push_back(m.description);
-  act(action::joined{std::move(members)});
-}
-
 void common_part::lose(node_id node, std::string message) {
   if (loss_ || leaving_) return;
   loss_ = {node, std::move(message)};
@@ -59,95 +58,48 @@ void common_part::report_left() {
   if (!std::exchange(left_, true)) act(action::left{});
 }
 
-std::optional<action::contribute> common_part::begin_exchange(const event::contributed& e) {
+// ---- exchanges
+
+std::optional<shared_bytes> arriving_bytes::add(const piece& p) {
+  if (p.bytes_total > gather_bytes_max || p.bytes.size() > p.bytes_total) return std::nullopt;
+  if (bytes_.empty()) bytes_.reserve(p.bytes_total);
+  bytes_ += p.bytes;
+  if (bytes_.size() > p.bytes_total) return std::nullopt;
+  if (bytes_.size() < p.bytes_total)
+    return p.bytes.empty() ? std::nullopt : std::optional{shared_bytes{}};
+  return std::make_shared<const std::string>(std::exchange(bytes_, {}));
+}
+
+bool common_part::begin_exchange(const event::contributed& e) {
   if (exchange_failed_) {
-    act(action::exchange_failed{
-        {loss_ ? loss_->message : "an earlier exchange failed: no further one is possible",
-         error_kind::node_lost}});
-    return std::nullopt;
+    auto why = refusal_.empty() ? "an earlier exchange failed: no further one is possible"
+                                : std::exchange(refusal_, {});
+    act(action::exchange_failed{{loss_ ? loss_->message : std::move(why), error_kind::node_lost}});
+    return false;
   }
   exchange_ = e;
-  const auto round = rounds_begun_++;
-  auto& received = rounds_[round];
-  received.resize(options.nodes);
-  received[options.node.value()] = e.bytes;
-  if (e.to_node_0 && options.node == node_id{0}) return std::nullopt;
-  return action::contribute{{}, e.to_node_0, round, options.node, e.bytes};
+  return true;
 }
 
-std::optional<shared_bytes> common_part::add_piece(const piece& p) {
-  if (p.node >= options.nodes || p.node == options.node.value()) return std::nullopt;
-  if (p.bytes_total > gather_bytes_max || p.bytes.size() > p.bytes_total) return std::nullopt;
-  // Pieces of an exchange that failed here are dropped.
-  if (exchange_failed_) return shared_bytes{};
-  // No node can be further ahead than the round after this node's last one.
-  if (p.round > rounds_begun_ || p.round + 1 < rounds_begun_) return std::nullopt;
-  const auto key = std::pair{p.round, p.node};
-  auto& bytes = pieces_[key];
-  if (bytes.empty()) bytes.reserve(p.bytes_total);
-  bytes += p.bytes;
-  if (bytes.size() > p.bytes_total) return std::nullopt;
-  if (bytes.size() < p.bytes_total)
-    return p.bytes.empty() ? std::nullopt : std::optional{shared_bytes{}};
-  auto whole = std::make_shared<const std::string>(std::move(bytes));
-  pieces_.erase(key);
-  auto& received = rounds_[p.round];
-  received.resize(options.nodes);
-  if (received[p.node] != nullptr) return std::nullopt;
-  return received[p.node] = std::move(whole);
+void common_part::end_exchange(std::vector<shared_bytes> all) {
+  exchange_.reset();
+  act(action::exchanged{std::move(all)});
 }
 
-std::optional<action::contribute> common_part::settle_exchange(std::int64_t now) {
-  if (!exchange_) return std::nullopt;
-  const auto round = rounds_begun_ - 1;
-  const bool collects = exchange_->to_node_0 && options.node == node_id{0};
-  if (is_complete()) {
-    auto all = std::move(rounds_[round]);
-    if (exchange_->to_node_0 && !collects) all.clear();
-    rounds_.erase(round);
-    exchange_.reset();
-    act(action::exchanged{std::move(all)});
-    if (!collects) return std::nullopt;
-    return action::contribute{{}, false, round, node_id{0}, std::make_shared<const std::string>()};
-  }
-  if (auto why = exchange_failure(now)) {
-    exchange_failed_ = true;
-    exchange_.reset();
-    rounds_.clear();
-    act(action::exchange_failed{*std::move(why)});
-  }
-  return std::nullopt;
+void common_part::fail_exchange(error why) {
+  if (std::exchange(exchange_failed_, true)) return;
+  if (!exchange_) return static_cast<void>(refusal_ = std::move(why.message));
+  exchange_.reset();
+  act(action::exchange_failed{std::move(why)});
 }
 
-std::span<const shared_bytes> common_part::expected() const {
-  const std::span<const shared_bytes> received{rounds_.at(rounds_begun_ - 1)};
-  return exchange_->to_node_0 && options.node != node_id{0} ? received.first(1) : received;
-}
-
-bool common_part::is_complete() const {
-  const auto all = expected();
-  return std::find(all.begin(), all.end(), nullptr) == all.end();
-}
-
-std::optional<error> common_part::exchange_failure(std::int64_t now) const {
-  if (loss_) return error{loss_->message, error_kind::node_lost};
-  if (interrupted_) return error{"interrupted during an exchange", error_kind::interrupted};
-  if (leaving_) return error{"this node leaves the job during an exchange", error_kind::failed};
-  if (departed_.empty() && now < exchange_->deadline) return std::nullopt;
-  std::vector<std::uint32_t> missing;
-  for (std::uint32_t node = 0; const auto& bytes : expected()) {
-    if (bytes == nullptr) missing.push_back(node);
-    ++node;
-  }
-  for (const auto node : missing)
-    if (departed_.contains(node_id{node}))
-      return error{
-          name_of(node_id{node}, descriptions_.at(node)) + " has left the job: no exchange with it",
-          error_kind::node_lost};
-  if (now < exchange_->deadline) return std::nullopt;
-  return error{"an exchange exceeded " + seconds_text(exchange_->limit) +
-                   ": no contribution from " + names_of(missing),
-               error_kind::node_lost};
+void common_part::settle_exchange() {
+  if (loss_)
+    fail_exchange({loss_->message, error_kind::node_lost});
+  else if (interrupted_)
+    fail_exchange({"interrupted during an exchange", error_kind::interrupted});
+  else if (leaving_)
+    fail_exchange({"this node leaves the job during an exchange", error_kind::failed});
 }
 
 }  // namespace rrfp::membership_core

@@ -21,7 +21,7 @@ std::vector<action::any> follower_core::on(const event::any& e, std::int64_t now
   now_ = now;
   if (expects(e)) {
     std::visit([this](const auto& x) { after(x); }, e);
-    common_.settle_exchange(now);
+    settle_exchange();
   }
   return common_.take_actions();
 }
@@ -66,10 +66,9 @@ void follower_core::after(const event::opened& e) {
 }
 
 void follower_core::after(const event::proven&) {
-  roster_.clear();
   phase_ = follower_phase::introduced;
   common_.act(action::admit{connection_});
-  send(introduce{common_.options.description, common_.options.card});
+  send(introduce{common_.options.description});
 }
 
 void follower_core::after(const event::garbled& e) {
@@ -91,7 +90,7 @@ void follower_core::retry(std::string waiting) {
 
 void follower_core::become_member() {
   phase_ = follower_phase::joined;
-  common_.join(roster_);
+  common_.act(action::joined{{{0, host_, node_0_description_}}});
 }
 
 // ---- messages
@@ -101,14 +100,9 @@ void follower_core::after(const event::received& e) {
     end_connection("it sent a malformed message");
 }
 
-bool follower_core::take(const roster_entry& m) {
-  if (has_started() || m.node != roster_.size() || m.node >= common_.options.nodes) return false;
-  roster_.push_back({m.node, m.node == 0 ? host_ : m.host, printable(m.description), m.card});
-  return true;
-}
-
-bool follower_core::take(const start&) {
-  if (has_started() || roster_.size() != common_.options.nodes) return false;
+bool follower_core::take(const start& m) {
+  if (has_started()) return false;
+  node_0_description_ = printable(m.description);
   node_0_status_.clear();  // until now it named the missing nodes
   phase_ = follower_phase::measuring;
   if (filter_.count() >= round_trips_first) become_member();
@@ -123,15 +117,10 @@ bool follower_core::take(const give_up& m) {
   return true;
 }
 
-bool follower_core::take(const ping& m) {
+bool follower_core::take(const pong& m) {
   node_0_status_ = printable(m.status);
   if (!has_started() && !node_0_status_.empty())
     common_.act(action::waiting{"node 0 is " + node_0_status_});
-  send(pong{m.sent_ns, now_});
-  return true;
-}
-
-bool follower_core::take(const pong& m) {
   filter_.add(m.ping_sent_ns, m.here_ns, now_);
   common_.act(action::clock_offset{filter_.offset()});
   if (filter_.count() < round_trips_first)
@@ -147,22 +136,46 @@ bool follower_core::take(const lost& m) {
   return true;
 }
 
-bool follower_core::take(const departed& m) {
-  if (m.node >= common_.options.nodes) return false;
-  common_.depart(node_id{m.node});
-  return true;
-}
-
 bool follower_core::take(const goodbye&) {
   node_0_left_ = true;
-  common_.depart(node_id{0});
   if (common_.is_leaving()) common_.report_left();
   say_goodbye();  // node 0 waits for it before it closes
   return true;
 }
 
-/// Node 0 may begin an exchange while this node still measures its clock.
-bool follower_core::take(const piece& m) { return has_started() && common_.add_piece(m); }
+// ---- exchanges
+
+void follower_core::after(const event::contributed& e) {
+  if (!common_.begin_exchange(e) || phase_ != follower_phase::joined) return;
+  common_.act(action::contribute{{connection_}, round_, e.bytes});
+}
+
+bool follower_core::take(const piece& m) {
+  // The answer to an exchange that failed here is dropped.
+  if (common_.has_failed()) return true;
+  const auto whole = common_.is_exchanging() && m.round == round_ ? answer_.add(m) : std::nullopt;
+  if (!whole) return false;
+  if (*whole == nullptr) return true;
+  ++round_;
+  common_.end_exchange({*whole});
+  return true;
+}
+
+bool follower_core::take(const no_exchange& m) {
+  common_.fail_exchange({printable(m.why), error_kind::node_lost});
+  return true;
+}
+
+void follower_core::settle_exchange() {
+  if (!common_.is_exchanging()) return;
+  common_.settle_exchange();
+  if (common_.is_exchanging() && node_0_left_)
+    common_.fail_exchange(
+        {name_of(node_id{0}, node_0_description_) + " has left the job: no exchange with it",
+         error_kind::node_lost});
+  if (common_.is_overdue(now_))
+    common_.fail_exchange({common_.overdue("no answer from node 0"), error_kind::node_lost});
+}
 
 // ---- losses and time
 
@@ -181,8 +194,8 @@ void follower_core::end_connection(const std::string& why, bool silent) {
   if (common_.is_leaving())
     common_.report_left();
   else if (!node_0_left_)
-    common_.lose(node_id{0}, name_of(node_id{0}, roster_.front().description, node_0_status_) +
-                                 " was lost: " + why);
+    common_.lose(node_id{0},
+                 name_of(node_id{0}, node_0_description_, node_0_status_) + " was lost: " + why);
   // If node 0 only stalled, it reads the notice when it resumes.
   if (silent && common_.loss()) send(lost{0, common_.loss()->message});
   common_.act(action::close{connection_});
@@ -219,12 +232,6 @@ void follower_core::after(const event::closing&) {
 
 void follower_core::say_goodbye() {
   if (!std::exchange(said_goodbye_, true)) send(goodbye{});
-}
-
-void follower_core::contribute(std::optional<action::contribute> c) {
-  if (!c || phase_ != follower_phase::joined) return;
-  c->to = {connection_};
-  common_.act(*std::move(c));
 }
 
 }  // namespace rrfp::membership_core

@@ -20,7 +20,7 @@ std::vector<action::any> leader_core::on(const event::any& e, std::int64_t now) 
   now_ = now;
   if (expects(e)) {
     std::visit([this](const auto& x) { after(x); }, e);
-    contribute(common_.settle_exchange(now));
+    settle_exchange();
     if (phase_ == leader_phase::leaving && all_said_goodbye()) common_.report_left();
   }
   return common_.take_actions();
@@ -36,7 +36,7 @@ bool leader_core::expects(const event::any& e) const {
     case leader_phase::opening:
       return is<listening, interrupted, status_set, closing, woke, turn>(e);
     case leader_phase::joining:
-      if (is<contributed, leave>(e)) return false;
+      if (is<contributed, answered, leave>(e)) return false;
       break;
     case leader_phase::running:
     case leader_phase::lost:
@@ -62,11 +62,11 @@ void leader_core::after(const event::listening& e) {
 }
 
 void leader_core::after(const event::opened& e) {
-  const auto is_pending = [](const auto& p) { return p.second.at != stage::joined; };
-  if (static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), is_pending)) >=
-      pending_max)
-    // A node needs one round trip and retries, so silent connections cannot block it.
-    drop(std::find_if(peers_.begin(), peers_.end(), is_pending)->first,
+  // A node needs one round trip and retries, so silent connections cannot block it.
+  if (peers_.size() - joined_ >= std::max<std::size_t>(pending_max, common_.options.nodes))
+    drop(std::find_if(peers_.begin(), peers_.end(),
+                      [](const auto& p) { return p.second.at != stage::joined; })
+             ->first,
          "closed for a newer connection");
   peers_.emplace(e.connection, peer{e.connection, e.address, e.host, now_, now_});
 }
@@ -117,24 +117,20 @@ void leader_core::introduce_node(peer& p, const any_message& m) {
   const auto* said = std::get_if<introduce>(&m);
   if (said == nullptr) return drop(p.id, "expected an introduction");
   p.description = printable(said->description);
-  p.card = said->card;
   p.at = stage::joined;
+  ++joined_;
   report_missing_nodes();
   start_if_complete();
 }
 
 void leader_core::start_if_complete() {
   const auto& o = common_.options;
-  const auto to = members();
-  if (phase_ != leader_phase::joining || to.size() + 1 < o.nodes) return;
-  std::vector<roster_entry> roster{{0, host_, o.description, o.card}};
+  if (phase_ != leader_phase::joining || joined_ + 1 < o.nodes) return;
+  roster_ = {{0, host_, o.description}};
   for (const auto* p : by_node_)
-    if (p != nullptr) roster.push_back({p->node.value(), p->host, p->description, p->card});
-  if (!to.empty()) {
-    for (const auto& entry : roster) send(to, entry);
-    send(to, start{});
-  }
-  common_.join(std::move(roster));
+    if (p != nullptr) roster_.push_back({p->node.value(), p->host, p->description});
+  send(members(), start{o.description});
+  common_.act(action::joined{roster_});
   phase_ = leader_phase::running;
 }
 
@@ -161,7 +157,7 @@ void leader_core::after(const event::received& e) {
 
 std::string leader_core::take(peer& p, const ping& m) {
   p.status = printable(m.status);
-  send({p.id}, pong{m.sent_ns, now_});
+  send({p.id}, pong{m.sent_ns, now_, common_.status});
   return {};
 }
 
@@ -171,13 +167,17 @@ std::string leader_core::take(peer&, const lost& m) {
   return "it received no heartbeat from node 0 for " + seconds_text(common_.options.node_timeout);
 }
 
-std::string leader_core::take_piece(peer& p, const piece& m, bool passed_on) {
+std::string leader_core::take(peer& p, const piece& m) {
   if (phase_ == leader_phase::joining) return "it sent a malformed message";
-  if (m.node != p.node.value()) return "it sent another node's piece of an exchange";
-  auto whole = common_.add_piece(m);
+  // Pieces of an exchange that failed here are dropped.
+  if (common_.has_failed()) return {};
+  auto& received = contributions_[p.node.value()];
+  // After its contribution a node waits for the answer.
+  const auto whole = m.round == round_ && received == nullptr ? p.arriving.add(m) : std::nullopt;
   if (!whole) return "it sent a malformed piece of an exchange";
-  if (*whole != nullptr && passed_on)
-    contribute(action::contribute{{}, false, m.round, p.node, *std::move(whole)}, &p);
+  if (*whole == nullptr) return {};
+  received = *whole;
+  --contributions_missing_;
   return {};
 }
 
@@ -189,9 +189,7 @@ std::string leader_core::take(peer& p, const goodbye&) {
     common_.act(action::stop_listening{});
     send({p.id}, goodbye{});
   }
-  common_.depart(p.node);
-  // After this node's contributions, which others may not have received yet.
-  send(members(&p), departed{p.node.value()});
+  departed_.insert(p.node);
   return {};
 }
 
@@ -201,6 +199,49 @@ void leader_core::after(const event::garbled& e) {
     refuse(p, {}, e.why, "not an rrfp node: " + e.why);
   else
     drop(p.id, e.why);
+}
+
+// ---- exchanges
+
+void leader_core::after(const event::contributed& e) {
+  if (!common_.begin_exchange(e)) return;
+  contributions_[0] = e.bytes;
+  --contributions_missing_;
+}
+
+void leader_core::after(const event::answered& e) {
+  if (common_.has_failed()) return;
+  const auto answer = [&](std::vector<connection_id> to, const shared_bytes& bytes) {
+    if (!to.empty()) common_.act(action::contribute{std::move(to), round_, bytes});
+  };
+  if (e.answers.size() == 1)
+    answer(members(), e.answers[0]);
+  else
+    for (const auto* p : by_node_)
+      if (p != nullptr && p->at == stage::joined) answer({p->id}, e.answers.at(p->node.value()));
+  contributions_.assign(common_.options.nodes, nullptr);
+  contributions_missing_ = common_.options.nodes;
+  ++round_;
+}
+
+void leader_core::settle_exchange() {
+  if (!common_.is_exchanging()) return;
+  if (contributions_missing_ == 0) return common_.end_exchange(contributions_);
+  for (const auto n : departed_)
+    if (contributions_[n.value()] == nullptr)
+      return fail_exchange(name_of_member(n) + " has left the job: no exchange with it");
+  common_.settle_exchange();
+  if (!common_.is_overdue(now_)) return;
+  std::vector<std::uint32_t> missing;
+  for (std::uint32_t n = 0; n < contributions_.size(); ++n)
+    if (contributions_[n] == nullptr) missing.push_back(n);
+  fail_exchange(common_.overdue("no contribution from " + names_of(missing)));
+}
+
+/// For all nodes; of a loss they know without being told.
+void leader_core::fail_exchange(const std::string& why) {
+  common_.fail_exchange({why, error_kind::node_lost});
+  send(members(), no_exchange{printable(why, reason_bytes_max)});
 }
 
 // ---- losses
@@ -213,6 +254,7 @@ void leader_core::drop(connection_id c, const std::string& why) {
   if (p.at == stage::handshaking || p.at == stage::introducing)
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
   if (admitted) by_node_[p.node.value()] = nullptr;
+  if (p.at == stage::joined) --joined_;
   if (is_loss) declare_lost(p, why);
   common_.act(action::close{c});
   if (admitted && phase_ == leader_phase::joining) {
@@ -260,7 +302,11 @@ bool leader_core::all_nodes_silent() const {
 void leader_core::after(const event::turn&) {
   common_.note_turn(now_);
   const auto stall = common_.take_stall();
-  for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
+  if (stall > 0)
+    for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
+  // With many nodes, a turn follows the other within microseconds.
+  if (now_ < check_due_) return;
+  check_due_ = now_ + common_.options.turn() / 4;
   for (auto next = peers_.begin(); next != peers_.end();) check((next++)->second);
 }
 
@@ -273,15 +319,11 @@ void leader_core::check(peer& p) {
         drop(p.id, "it did not finish its handshake within " + seconds_text(handshake_max));
       return;
     case stage::joined: {
-      if (now_ - p.heard > o.node_timeout) {
-        const auto limit = seconds_text(o.node_timeout);
-        if (!all_nodes_silent()) return drop(p.id, "it sent no heartbeat for " + limit);
-        return declare_self_lost(name_of(o.node, o.description, common_.status) +
-                                 " was lost: no other node sent it a heartbeat for " + limit);
-      }
-      if (now_ < p.heartbeat_due) return;
-      p.heartbeat_due = now_ + o.heartbeat;
-      return send({p.id}, ping{now_, common_.status});
+      if (now_ - p.heard <= o.node_timeout) return;
+      const auto limit = seconds_text(o.node_timeout);
+      if (!all_nodes_silent()) return drop(p.id, "it sent no heartbeat for " + limit);
+      return declare_self_lost(name_of(o.node, o.description, common_.status) +
+                               " was lost: no other node sent it a heartbeat for " + limit);
     }
     case stage::refused:
       if (now_ - p.since > refused_max) drop(p.id, {});
@@ -312,21 +354,15 @@ bool leader_core::all_said_goodbye() const {
   });
 }
 
-std::vector<connection_id> leader_core::members(const peer* except) const {
+std::vector<connection_id> leader_core::members() const {
   std::vector<connection_id> all;
   for (const auto* p : by_node_)
-    if (p != nullptr && p != except && p->at == stage::joined) all.push_back(p->id);
+    if (p != nullptr && p->at == stage::joined) all.push_back(p->id);
   return all;
 }
 
 void leader_core::send(std::vector<connection_id> to, any_message m) {
   if (!to.empty()) common_.act(action::send{std::move(to), std::move(m)});
-}
-
-void leader_core::contribute(std::optional<action::contribute> c, const peer* except) {
-  if (!c) return;
-  c->to = members(except);
-  if (!c->to.empty()) common_.act(*std::move(c));
 }
 
 }  // namespace rrfp::membership_core

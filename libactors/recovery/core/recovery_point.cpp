@@ -9,8 +9,24 @@ namespace rrfp {
 
 auto fields(auto f, recovery_totals& x) { return f(x.restarts, x.repeated_steps, x.held_s); }
 auto fields(auto f, recovery_card& x) {
-  return f(x.totals, x.lost, x.held_s, x.steps, x.finished, x.held, x.record);
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.held, x.record);
 }
+
+auto fields(auto f, recovery_point::source& x) { return f(x.node, x.bytes, x.xxh64); }
+auto fields(auto f, recovery_point& x) {
+  return f(x.totals, x.lost, x.held_s, x.steps, x.began_after, x.finished, x.record);
+}
+
+namespace {
+
+/// An entry of recovery_point::copies.
+struct placed_copy {
+  copy_key what;
+  recovery_point::source at;
+};
+auto fields(auto f, placed_copy& x) { return f(x.what, x.at); }
+
+}  // namespace
 
 std::string recovery_card::to_bytes() const {
   encoder out;
@@ -27,17 +43,40 @@ result<recovery_card> recovery_card::from_bytes(std::string_view bytes) {
   return card;
 }
 
+std::string recovery_point::to_bytes() const {
+  encoder out;
+  auto point = *this;
+  std::vector<placed_copy> placed;
+  for (const auto& [what, at] : copies) placed.push_back({what, at});
+  out(point, placed);
+  return out.take();
+}
+
+result<recovery_point> recovery_point::from_bytes(std::string_view bytes) {
+  decoder in{bytes};
+  recovery_point point;
+  std::vector<placed_copy> placed;
+  in(point, placed);
+  if (!in.complete())
+    return error{"the point where the job goes on is invalid", error_kind::failed};
+  for (const auto& [what, at] : placed) point.copies[what] = at;
+  return point;
+}
+
 namespace {
 
 /// The newest step of which every rank's copy is held by a node whose card is among `cards`.
 void choose_copies(std::span<const recovery_card> cards, std::uint32_t ranks,
                    recovery_point& point) {
   std::map<copy_key, recovery_point::source> held;
-  std::map<std::uint64_t, const job_record*> records;
+  std::map<std::uint64_t, job_record> records;
   for (std::size_t n = 0; n < cards.size(); ++n) {
     // Copies of a run that is over for other nodes are of no use.
     if (cards[n].finished.size() < point.finished.size()) continue;
-    if (!cards[n].record.bytes.empty()) records.try_emplace(cards[n].record.step, &cards[n].record);
+    if (const auto& mine = cards[n].record; !mine.bytes.empty()) {
+      auto& known = records.try_emplace(mine.step, mine).first->second;
+      if (known.details.empty()) known.details = mine.details;
+    }
     for (const auto& h : cards[n].held)
       held.try_emplace(
           h.what, recovery_point::source{node_id{static_cast<std::uint32_t>(n)}, h.bytes, h.xxh64});
@@ -48,7 +87,7 @@ void choose_copies(std::span<const recovery_card> cards, std::uint32_t ranks,
     if (std::count_if(held.begin(), held.end(), of_step) != ranks) continue;
     std::copy_if(held.begin(), held.end(), std::inserter(point.copies, point.copies.end()),
                  of_step);
-    point.record = *r->second;
+    point.record = std::move(r->second);
     return;
   }
 }
@@ -61,17 +100,43 @@ recovery_point choose_recovery_point(std::span<const recovery_card> cards,
   for (const auto& card : cards) {
     if (card.totals.restarts >= point.totals.restarts) point.totals = card.totals;
     if (card.finished.size() > point.finished.size()) {
-      point.finished = card.finished;
+      point.finished.resize(card.finished.size());
       point.steps = 0;
+      point.began_after.reset();
     }
-    if (card.finished.size() == point.finished.size())
+    for (std::size_t run = 0; run < card.finished.size(); ++run) {
+      auto& known = point.finished[run];
+      if (known.summary.empty()) known.summary = card.finished[run].summary;
+      if (known.details.empty()) known.details = card.finished[run].details;
+    }
+    if (card.finished.size() == point.finished.size()) {
       point.steps = std::max(point.steps, card.steps);
+      if (card.began_after) point.began_after = card.began_after;
+    }
     if (point.lost.empty()) point.lost = card.lost;
     point.held_s = std::max(point.held_s, card.held_s);
   }
   const auto run = point.finished.size();
   if (run < ranks.size()) choose_copies(cards, ranks[run], point);
   return point;
+}
+
+std::vector<recovery_point> parts_of(
+    const recovery_point& point, std::uint32_t nodes,
+    const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of) {
+  auto brief = point;
+  brief.copies.clear();
+  auto briefest = brief;
+  briefest.record.details.clear();
+  for (auto& run : briefest.finished) run.details.clear();
+  std::vector<recovery_point> parts;
+  for (std::uint32_t n = 0; n < nodes; ++n)
+    parts.push_back(keeps_details(node_id{n}) ? brief : briefest);
+  for (const auto& copy : point.copies)
+    for (const auto n : nodes_of(copy.first.stage, copy.first.rank))
+      parts[n.value()].copies.insert(copy);
+  parts[0] = point;
+  return parts;
 }
 
 std::optional<node_id> buddy_of(node_id owner, std::span<const node_id> replicas,

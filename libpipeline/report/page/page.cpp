@@ -122,7 +122,7 @@ patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="1.6" he
 ranks. Both are recorded at the end of each task and drawn on one scale for all stages and runs. Left:
 the peak of each.</p>
 {}
-<h2>Comparison</h2>
+{}<h2>Comparison</h2>
 {}
 {}<h2>Load and bubble of each stage</h2>
 {}
@@ -134,8 +134,8 @@ the peak of each.</p>
 <script type="application/json" id="data">{}</script>
 )body",
       notes_of(content, runs), cards_of(runs), tools_of(runs, opens_on(content, runs)),
-      drawings_of(runs, false), drawings_of(runs, true), comparison_of(runs), plans_of(runs),
-      stages_of(runs), paths_of(runs), glossary(), data_of(runs));
+      drawings_of(runs, false), drawings_of(runs, true), incidents_of(runs), comparison_of(runs),
+      plans_of(runs), stages_of(runs), paths_of(runs), glossary(), data_of(runs));
   return html::text_of(page);
 }
 

@@ -34,6 +34,8 @@ std::string data_of(const std::vector<examined_run>& runs);
 
 /// One card per run: duration, ratio, bubble, memory.
 std::string cards_of(const std::vector<examined_run>& runs);
+/// Losses of nodes and stragglers; empty if there were none.
+std::string incidents_of(const std::vector<examined_run>& runs);
 /// The numbers of all runs side by side, with ratios.
 std::string comparison_of(const std::vector<examined_run>& runs);
 /// How each step was run, and its forecast; empty if no run chose among strategies.

@@ -119,14 +119,12 @@ void write_frames(const folder& to) {
   const claim good{wire_version, {"0.1.0", "job", 7, 2}, 1};
   auto other = good;
   other.job.job_hash = 8;
-  write("joining",
-        {to_frame(good), to_frame(introduce{"stage 1", "card"}), to_frame(ping{1, "up"})});
+  write("joining", {to_frame(good), to_frame(introduce{"stage 1"}), to_frame(ping{1, "up"})});
   write("refused", {to_frame(other), to_frame(refuse{"no", 1})});
-  write("accepted", {to_frame(accept{}), to_frame(roster_entry{1, "host", "stage 1", "card"}),
-                     to_frame(start{}), to_frame(pong{1, 2})});
-  write("exchange", {to_frame(piece{1, 1, 4, "four"}), to_frame(deposit{{2, 0, 3, "two"}})});
-  write("leaving", {to_frame(lost{1, "silent"}), to_frame(departed{1}), to_frame(goodbye{}),
-                    to_frame(give_up{"reason"})});
+  write("accepted",
+        {to_frame(accept{}), to_frame(start{"stage 0"}), to_frame(pong{1, 2, "step 1"})});
+  write("exchange", {to_frame(piece{1, 4, "four"}), to_frame(no_exchange{"node 1 has left"})});
+  write("leaving", {to_frame(lost{1, "silent"}), to_frame(goodbye{}), to_frame(give_up{"reason"})});
 }
 
 std::string jpeg_of(const data::pixels& image, TJSAMP subsampling) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/launch_environment.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/job/job.hpp>
@@ -32,8 +33,8 @@ struct join_hooks {
 
 struct joined_job {
   std::unique_ptr<membership> members;
-  /// The same random number on all nodes of the job. Error: a node was lost before all had it.
-  result<std::uint64_t> token;
+  /// Error: a node was lost before all had it.
+  result<job_start> start;
 };
 
 /// Blocks until all nodes have joined with the same job; [transport] may differ. An error is
@@ -44,13 +45,20 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.
 inline constexpr std::chrono::minutes reading_time_max{30};
 
-/// Exchanges whether each node succeeded (`mine`): all nodes continue or none does. Returns the
-/// contribution of each node, by node. The error is the same on all nodes: that of the first node
-/// that failed, with its name, or a node lost meanwhile.
-result<std::vector<std::string>> agree(membership& members, const result<std::string>& mine,
-                                       std::chrono::milliseconds limit = reading_time_max);
+/// What node 0 answers if all nodes have succeeded: one text for each node, or one for all. Gets
+/// what each has contributed, by node.
+using answering =
+    std::function<result<std::vector<std::string>>(const std::vector<std::string>& all)>;
 
-/// agree() without contributions.
-status agree_on(membership& members, const status& mine);
+/// Exchanges whether each node succeeded (`mine`): all nodes continue or none does. Returns the
+/// answer of node 0 to this node. The error is the same on all nodes: that of the first node that
+/// failed, with its name, that of `answer`, or a node lost meanwhile.
+result<std::string> agree(membership& members, const result<std::string>& mine,
+                          const answering& answer,
+                          std::chrono::milliseconds limit = reading_time_max);
+
+/// agree() without contributions and answers.
+status agree_on(membership& members, const status& mine,
+                std::chrono::milliseconds limit = reading_time_max);
 
 }  // namespace rrfp::actors

@@ -59,7 +59,7 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
 /// This process as a node of a job.
 struct job_node {
   membership* members = nullptr;  ///< null: the only node
-  std::uint64_t token = 0;        ///< see joined_job
+  job_start start{};              ///< see joined_job
 
   bool leads() const { return members == nullptr || members->node() == node_id{0}; }
 };

@@ -18,6 +18,7 @@
 
 #include <rrfp/accelerator/platform.hpp>
 #include <rrfp/actors/checkpointing.hpp>
+#include <rrfp/actors/job_start.hpp>
 #include <rrfp/actors/membership.hpp>
 #include <rrfp/actors/recovery.hpp>
 #include <rrfp/actors/trace.hpp>
@@ -35,6 +36,7 @@
 #include <rrfp/schedule/policy.hpp>
 #include <rrfp/schedule/strategy.hpp>
 #include <rrfp/simulate/simulator.hpp>
+#include <rrfp/stragglers/stragglers.hpp>
 
 namespace rrfp::actors {
 
@@ -113,9 +115,10 @@ struct run_summary {
   accelerator::memory_counts device_memory() const;
 };
 
-/// For other nodes of the same version to keep.
-std::string to_bytes(run_summary s);
-result<run_summary> summary_of_bytes(std::string_view bytes);
+/// For other nodes of the same version to keep. The stages are details, so they may be empty when
+/// it comes back.
+run_record to_record(run_summary s);
+result<run_summary> summary_of(const run_record& r);
 
 /// How a run ends.
 using ending = job_end;
@@ -135,6 +138,13 @@ struct run_result {
   std::vector<std::vector<std::string>> transcripts;
   /// Which nodes are missing in the trace, and why. Empty: none, or there is no trace.
   std::string trace_gaps;
+};
+
+struct straggler_report {
+  straggler what;
+  std::uint64_t step = 0;  ///< complete steps
+  /// The nodes of its ranks; empty: this process runs all.
+  std::vector<node_id> nodes;
 };
 
 /// Injected delays, in milliseconds. Empty: none. Called concurrently.
@@ -269,6 +279,8 @@ struct session_setup {
   std::function<void(const checkpoint_report&)> on_checkpoint;
   /// Called on node 0 when copies for recovery could not be made, with the reason.
   std::function<void(const std::string&)> on_copy_failed;
+  /// Called on node 0, as on_step, when ranks turn out to be late; not again while they are.
+  std::function<void(const straggler_report&)> on_straggler;
 };
 
 /// The place of this process in a run of several nodes.
@@ -277,8 +289,9 @@ struct cluster {
   membership* members = nullptr;
   plan::node_places places;
   job::transport_options transport;
-  /// Distinguish the messages of this job from other jobs', and those of its runs from each other.
-  std::uint64_t job_token = 0;
+  /// Its token distinguishes the messages of this job from other jobs', and the epoch those of its
+  /// runs from each other.
+  job_start start;
   std::uint32_t epoch = 0;
 };
 

@@ -56,6 +56,15 @@ struct plan_record {
   std::int64_t end = 0;
 };
 
+/// A loss of a node after which the job went on.
+struct recovery_record {
+  std::string lost;
+  std::uint64_t step = 0;
+  bool from_copies = false;
+  std::uint64_t repeated_steps = 0;
+  double held_s = 0;
+};
+
 /// Thread-safe. Holds at most `records_max` records of each kind and counts the rest as dropped.
 class trace_recorder {
  public:
@@ -64,10 +73,12 @@ class trace_recorder {
   void add(const task_record& r);
   void add(const wait_record& r);
   void add(plan_record r);
+  void add(recovery_record r);
 
   std::vector<task_record> tasks() const;
   std::vector<wait_record> waits() const;
   std::vector<plan_record> plans() const;
+  std::vector<recovery_record> recoveries() const;
 
   /// Records beyond the limit.
   std::uint64_t dropped() const;
@@ -81,6 +92,7 @@ class trace_recorder {
   std::vector<task_record> tasks_;
   std::vector<wait_record> waits_;
   std::vector<plan_record> plans_;
+  std::vector<recovery_record> recoveries_;  ///< a few
   std::uint64_t dropped_ = 0;
 };
 

@@ -166,6 +166,8 @@ departure transport_core::depart(node_id to, std::uint64_t bytes) {
 }
 
 departure transport_core::depart_mail(node_id to, std::uint64_t bytes) {
+  // Without an end it would be waited for until the hang limit.
+  if (!peers_.contains(to)) fail(to, "a message to a node that this one has not connected to");
   const auto by = depart_farewell(to);
   if (by.link == nullptr) return by;
   ++counts_.sent;

@@ -1,6 +1,6 @@
 /// How the node processes of a job find, authenticate and monitor each other.
 ///
-///   auto joined = membership::join(options, card);   // blocks until all nodes have joined
+///   auto joined = membership::join(options);          // blocks until all nodes have joined
 ///   joined.value()->on_lost([](node_id, std::string why) { ... });
 ///   ...
 ///   joined.value()->leave();                         // the others do not report a loss
@@ -34,7 +34,6 @@
 
 namespace rrfp::actors {
 
-using membership_core::card_bytes_max;
 using membership_core::description_bytes_max;
 using membership_core::gather_bytes_max;
 using membership_core::nodes_max;
@@ -84,8 +83,6 @@ struct member {
   node_id node;
   /// Its address as seen by node 0; for node 0, the address at which this node reached it.
   std::string host;
-  /// The opaque bytes that the node passed to join().
-  std::string card;
   std::string description;
 };
 
@@ -95,14 +92,14 @@ struct node_loss {
 };
 
 /// The membership of this process in a job. Thread-safe; but the on_lost callback must not call the
-/// functions that block (all_gather, gather, leave, the destructor).
+/// functions that block (exchange, leave, the destructor).
 class membership {
  public:
   /// Blocks until all nodes have joined. Node 0 listens; the others retry until node 0 is up. An
   /// error says what was expected, what was found, and which nodes are missing. It is node_lost if
   /// a later join may succeed: nodes did not join in time, node 0 was unreachable, or the previous
   /// job or process of this node still runs.
-  static result<std::unique_ptr<membership>> join(membership_options options, std::string card);
+  static result<std::unique_ptr<membership>> join(membership_options options);
 
   /// The other nodes report this node as lost unless leave() was called before.
   ~membership();
@@ -110,7 +107,9 @@ class membership {
   membership& operator=(const membership&) = delete;
 
   node_id node() const;
-  /// All nodes, by number.
+  /// How many nodes the job has.
+  std::uint32_t nodes() const;
+  /// On node 0 all nodes, by number; on the others node 0 alone.
   const std::vector<member>& members() const;
   /// Add it to this process's steady_clock to get that of node 0; 0 on node 0. It is the offset of
   /// the quickest of the last 64 heartbeat round trips (the clock filter of NTP).
@@ -128,15 +127,16 @@ class membership {
   /// The progress of this node ("step 12"), sent with heartbeats and named if the node is lost.
   void set_status(std::string text);
 
-  /// Every node contributes bytes and gets those of all nodes, by number. All nodes must call
-  /// all_gather() and gather() in the same order, from one thread at a time. Error: a node was lost
-  /// or left, or `limit` has passed (node_lost), or interrupt(). After an error no further exchange
-  /// is possible.
-  result<std::vector<std::string>> all_gather(std::string bytes, std::chrono::milliseconds limit);
+  /// Makes the answers of node 0 to what all nodes have contributed, by number: one for each node,
+  /// or one for all.
+  using answering = std::function<std::vector<std::string>(std::vector<std::string> all)>;
 
-  /// The same, but only node 0 gets the bytes: the others get an empty result once node 0 has the
-  /// bytes of all. It fails on all nodes if one ends before it has called this.
-  result<std::vector<std::string>> gather(std::string bytes, std::chrono::milliseconds limit);
+  /// Every node contributes bytes (gather_bytes_max at most); node 0 calls `answer`, and each node
+  /// gets its answer. All nodes must call exchange() in the same order, from one thread at a time.
+  /// Error: a node was lost or left, or `limit` has passed (node_lost), or interrupt(). After an
+  /// error no further exchange is possible.
+  result<std::string> exchange(std::string bytes, std::chrono::milliseconds limit,
+                               const answering& answer);
 
   /// Leaves the job: from now on neither does the end of this node count as a loss, nor does this
   /// node report one. Returns when node 0 (on node 0: all others) has answered, or after `limit`.

@@ -58,6 +58,15 @@ struct strategy_counter {
   counter steps;
 };
 
+/// How late a rank is; see rrfp/stragglers/stragglers.hpp.
+struct late_counter {
+  replica_id replica;
+  stage_id stage;
+  rank_id rank;
+  gauge<std::int64_t> late_ns;  ///< in all steps so far
+  gauge<double> lateness;       ///< of a straggler: share of the time of the last steps; else 0
+};
+
 /// Written by the job actor; meaningless on other nodes.
 struct job_counters {
   counter steps;
@@ -70,7 +79,8 @@ struct job_counters {
   duration_histogram step_time;
   /// Filled before the run; empty if it has one strategy.
   std::deque<strategy_counter> strategies;
-  gauge<double> forecast_ratio;  ///< forecast / time of the tasks of the last step; 0: no forecast
+  gauge<double> forecast_ratio;   ///< forecast / time of the tasks of the last step; 0: no forecast
+  std::deque<late_counter> late;  ///< filled before the run
   counter evaluations;
   gauge<double> eval_loss;
   counter checkpoints;

@@ -48,6 +48,8 @@ struct manifest {
   std::uint32_t replicas = 1;
   /// By all replicas, since step 1. The data of a step is a function of the step number.
   std::uint64_t microbatches_read = 0;
+  /// What the job had added up, as bytes that only the job of this version reads; empty: nothing.
+  std::string history;
   std::vector<file_entry> files;
 };
 

@@ -64,6 +64,15 @@ struct traced_plan {
   nanoseconds took = 0;      ///< the time of the tasks
 };
 
+/// A loss of a node after which the run went on.
+struct traced_recovery {
+  std::string lost;  ///< in the words of the program
+  std::uint64_t step = 0;
+  bool from_copies = false;  ///< else from a checkpoint or the first step
+  std::uint64_t repeated_steps = 0;
+  nanoseconds held = 0;  ///< until all nodes had joined again
+};
+
 struct traced_run {
   std::string title;
   std::uint32_t replicas = 1;
@@ -76,6 +85,7 @@ struct traced_run {
   /// Ordered by replica, stage and begin.
   std::vector<traced_wait> waits;
   std::vector<traced_plan> plans;  ///< in order of time
+  std::vector<traced_recovery> recoveries;
 };
 
 struct trace_file {

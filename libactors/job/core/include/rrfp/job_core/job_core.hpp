@@ -52,10 +52,12 @@ struct job_core_options {
     std::uint64_t every = 1;  ///< steps between two copies
     /// Nanoseconds. A copy that takes longer has failed.
     std::int64_t time_max = 600'000'000'000;
-    /// The run goes on from copies of first_step, not from a checkpoint.
+    /// After a loss, the run goes on from copies of first_step, or from a checkpoint of that step.
+    /// If an evaluation is due after it, it is made then.
     bool restores = false;
-    std::uint64_t saved = 0;        ///< then, the steps of the newest checkpoint
-    std::uint64_t evaluations = 0;  ///< and the evaluations that the steps before had
+    bool resumes = false;
+    std::uint64_t saved = 0;        ///< if it restores, the steps of the newest checkpoint
+    std::uint64_t evaluations = 0;  ///< batches of evaluations that the steps before had
   };
   std::optional<copying> copies;  ///< nothing: no copies for recovery
   struct evaluating {

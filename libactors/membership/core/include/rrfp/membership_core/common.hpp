@@ -3,10 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,12 +20,24 @@ struct core_options {
   std::uint32_t nodes = 1;
   node_id node;
   std::string description;
-  std::string card;
   std::int64_t heartbeat = 0;
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
 
   /// The longest time between two turns of the driver.
   std::int64_t turn() const { return heartbeat / 2; }
+};
+
+/// "1.5 s".
+std::string seconds_text(std::int64_t ns);
+
+/// The bytes of one node in an exchange, while they arrive.
+class arriving_bytes {
+ public:
+  /// All of them with the last piece, else null. Nothing: the piece is invalid.
+  std::optional<shared_bytes> add(const piece& p);
+
+ private:
+  std::string bytes_;
 };
 
 class common_part {
@@ -37,7 +46,7 @@ class common_part {
 
   template <class Action>
   void act(Action a) {
-    actions_.push_back(std::move(a));
+    actions_.emplace_back(std::move(a));
   }
   /// Ends an event: the actions of it.
   std::vector<action::any> take_actions() { return std::exchange(actions_, {}); }
@@ -52,61 +61,53 @@ class common_part {
     return stalled_until_ && now - *stalled_until_ < options.node_timeout;
   }
 
-  void join(std::vector<roster_entry> members);
   /// Reports a loss unless this node leaves. The first one ends the job; the others follow from it.
   void lose(node_id node, std::string message);
   const std::optional<action::lost>& loss() const { return loss_; }
-  void depart(node_id node) { departed_.insert(node); }
   void begin_leaving() { leaving_ = true; }
   bool is_leaving() const { return leaving_; }
   void report_left();
 
   void interrupt() { interrupted_ = true; }
-  /// The bytes to send for the exchange that begins, if any.
-  std::optional<action::contribute> begin_exchange(const event::contributed& e);
-  /// All bytes of the node in this round after their last piece, and null before. Nothing: the
-  /// piece is invalid.
-  std::optional<shared_bytes> add_piece(const piece& p);
-  /// Reports the end of the running exchange. If node 0 has gathered all bytes, returns what tells
-  /// so to the others.
-  std::optional<action::contribute> settle_exchange(std::int64_t now);
+  /// False: it has failed at once.
+  bool begin_exchange(const event::contributed& e);
+  bool is_exchanging() const { return exchange_.has_value(); }
+  void end_exchange(std::vector<shared_bytes> all);
+  /// The running exchange, or the next one if none is running, has failed; none follows.
+  void fail_exchange(error why);
+  bool has_failed() const { return exchange_failed_; }
+  /// Fails the running exchange if a loss, an interrupt or leaving ends it.
+  void settle_exchange();
+  /// The time of the running exchange is over.
+  bool is_overdue(std::int64_t now) const { return exchange_ && now >= exchange_->deadline; }
+  /// Why it fails then; `missing`: what has not come.
+  std::string overdue(const std::string& missing) const {
+    return "an exchange exceeded " + seconds_text(exchange_->limit) + ": " + missing;
+  }
 
   const core_options options;
   std::string status;  ///< of this node: what heartbeats carry
 
  private:
-  /// By node: what the running exchange needs. In a gather, nodes other than 0 wait only for node
-  /// 0.
-  std::span<const shared_bytes> expected() const;
-  bool is_complete() const;
-  /// Why the exchange cannot complete; empty if it still can.
-  std::optional<error> exchange_failure(std::int64_t now) const;
-
   std::vector<action::any> actions_;
   std::optional<std::int64_t> last_turn_;
   std::int64_t stall_ = 0;
   std::optional<std::int64_t> stalled_until_;
 
-  std::vector<std::string> descriptions_;
   std::optional<action::lost> loss_;
-  std::set<node_id> departed_;
   bool leaving_ = false;
   bool left_ = false;
   bool interrupted_ = false;
 
   std::optional<event::contributed> exchange_;  ///< the running one
   bool exchange_failed_ = false;
-  std::uint64_t rounds_begun_ = 0;
-  std::map<std::uint64_t, std::vector<shared_bytes>> rounds_;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> pieces_;
+  std::string refusal_;  ///< why the next exchange fails, if none was running
 };
 
 /// "node 2 (stages 4, 5)".
 std::string name_of(node_id node, std::string_view description, std::string_view status = {});
-/// "node 2", "nodes 2, 3, 5".
+/// "node 2", "nodes 2, 3, 5", "nodes 1, 2, 3, 4, 5, 6, 7, 8 and 90 more".
 std::string names_of(const std::vector<std::uint32_t>& nodes);
-/// "1.5 s".
-std::string seconds_text(std::int64_t ns);
 /// The text of another process as one printable line of limited length.
 std::string printable(std::string_view text, std::size_t bytes_max = reason_bytes_max);
 /// What is reported of a node that disconnects before the job begins.

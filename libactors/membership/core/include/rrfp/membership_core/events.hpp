@@ -20,6 +20,13 @@ namespace rrfp::membership_core {
 using connection_id = id<struct connection_tag, std::uint32_t>;
 using shared_bytes = std::shared_ptr<const std::string>;
 
+/// A node of the job.
+struct roster_entry {
+  std::uint32_t node = 0;
+  std::string host;
+  std::string description;
+};
+
 namespace event {
 
 /// Node 0 listens.
@@ -70,12 +77,15 @@ struct closed {
 
 // What this process asks for.
 
-/// The bytes of this node for the next exchange, for all nodes or for node 0 only.
+/// The bytes of this node for the next exchange.
 struct contributed {
-  bool to_node_0 = false;
   shared_bytes bytes;
   std::int64_t limit = 0;     ///< for the message
   std::int64_t deadline = 0;  ///< the time at which the exchange has failed
+};
+/// Node 0: what it answers to the bytes of all nodes, by node; or one answer for all of them.
+struct answered {
+  std::vector<shared_bytes> answers;
 };
 /// Exchanges end, the running one and all later ones.
 struct interrupted {};
@@ -93,8 +103,9 @@ struct woke {};
 /// All that had arrived is fed. Comes every `core_options::turn()` at least.
 struct turn {};
 
-using any = std::variant<listening, unreachable, opened, proven, refused, heard, received, garbled,
-                         closed, contributed, interrupted, status_set, leave, closing, woke, turn>;
+using any =
+    std::variant<listening, unreachable, opened, proven, refused, heard, received, garbled, closed,
+                 contributed, answered, interrupted, status_set, leave, closing, woke, turn>;
 
 /// Whether the event is one of these.
 template <class... Events>
@@ -135,12 +146,10 @@ struct send {
   std::vector<connection_id> to;
   any_message content;
 };
-/// Send the bytes of `node` in pieces (deposit: as deposits), after all that was sent before.
+/// Send the bytes in pieces, after all that was sent before.
 struct contribute {
   std::vector<connection_id> to;
-  bool deposit = false;
   std::uint64_t round = 0;
-  node_id node;
   shared_bytes bytes;
 };
 /// Write the messages of this event before its next action, which may end the process.
@@ -174,6 +183,7 @@ struct join_failed {
 struct clock_offset {
   std::int64_t ns = 0;
 };
+/// `members`: on node 0 all nodes, by number; on the others node 0 alone.
 struct joined {
   std::vector<roster_entry> members;
 };
@@ -184,7 +194,8 @@ struct lost {
 };
 /// The process may end once all messages are written.
 struct left {};
-/// The answers to contributed. `all`: by node; empty if they were for node 0.
+/// The bytes of an exchange. On node 0 those of all nodes, by number: it answers them with
+/// `answered`. On the others the answer.
 struct exchanged {
   std::vector<shared_bytes> all;
 };

@@ -62,7 +62,8 @@ class follower_core {
   void after(const event::received& e);
   void after(const event::garbled& e);
   void after(const event::closed& e) { end_connection(e.why); }
-  void after(const event::contributed& e) { contribute(common_.begin_exchange(e)); }
+  void after(const event::contributed& e);
+  void after(const event::answered&) {}
   void after(const event::interrupted&) { common_.interrupt(); }
   void after(const event::status_set& e) { common_.status = e.text; }
   void after(const event::leave&);
@@ -71,17 +72,15 @@ class follower_core {
   void after(const event::turn&);
 
   // Each takes a message of node 0. False: it is malformed, or comes at the wrong time.
-  bool take(const roster_entry& m);
-  bool take(const start&);
+  bool take(const start& m);
   bool take(const give_up& m);
-  bool take(const ping& m);
   bool take(const pong& m);
   bool take(const lost& m);
-  bool take(const departed& m);
   bool take(const goodbye&);
   bool take(const piece& m);
-  bool take(const deposit&) { return false; }
+  bool take(const no_exchange& m);
   bool take(const introduce&) { return false; }
+  bool take(const ping&) { return false; }
   bool take(const malformed&) { return false; }
 
   void retry(std::string waiting);
@@ -91,8 +90,8 @@ class follower_core {
   /// have stalled.
   void end_connection(const std::string& why, bool silent = false);
   void say_goodbye();
+  void settle_exchange();
   void send(any_message m) { common_.act(action::send{{connection_}, std::move(m)}); }
-  void contribute(std::optional<action::contribute> c);
 
   common_part common_;
   follower_phase phase_ = follower_phase::connecting;
@@ -103,11 +102,13 @@ class follower_core {
   std::int64_t since_ = 0;
   std::int64_t heard_ = 0;
   std::int64_t heartbeat_due_ = 0;
-  std::vector<roster_entry> roster_;
+  std::string node_0_description_;
   std::string node_0_status_;
   clock_filter filter_;
   bool node_0_left_ = false;
   bool said_goodbye_ = false;
+  std::uint64_t round_ = 0;  ///< exchanges that node 0 has answered
+  arriving_bytes answer_;
 };
 
 }  // namespace rrfp::membership_core

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,14 +37,18 @@ std::string_view name(leader_phase p);
 
 class leader_core {
  public:
-  /// Limit of connections that have not joined; a further one closes the oldest.
+  /// Limit of connections that have not joined, unless the job has more nodes, which may all come
+  /// at once; a further one closes the oldest.
   static constexpr std::size_t pending_max = 64;
   /// How long a refused node has to read the reason.
   static constexpr std::int64_t refused_max = 1'000'000'000;
   static constexpr int refusals_reported_max = 100;
 
   explicit leader_core(core_options options)
-      : common_(std::move(options)), by_node_(common_.options.nodes) {}
+      : common_(std::move(options)),
+        by_node_(common_.options.nodes),
+        contributions_(common_.options.nodes),
+        contributions_missing_(common_.options.nodes) {}
   leader_core(leader_core&&) = default;  // a copy's nodes would be those of the original
 
   /// The actions, to be carried out in this order.
@@ -64,12 +69,11 @@ class leader_core {
     std::int64_t since = 0;  ///< start of the handshake, or of the refusal
     std::int64_t heard = 0;
     stage at = stage::handshaking;
-    std::int64_t heartbeat_due = 0;
     node_id node{};
     std::string description{};
-    std::string card{};
     std::string status{};
     bool said_goodbye = false;
+    arriving_bytes arriving{};  ///< for the exchange
   };
 
   bool expects(const event::any& e) const;
@@ -86,7 +90,8 @@ class leader_core {
   void after(const event::received& e);
   void after(const event::garbled& e);
   void after(const event::closed& e) { drop(e.connection, e.why); }
-  void after(const event::contributed& e) { contribute(common_.begin_exchange(e)); }
+  void after(const event::contributed& e);
+  void after(const event::answered& e);
   void after(const event::interrupted&) { common_.interrupt(); }
   void after(const event::status_set& e) { common_.status = e.text; }
   void after(const event::leave&);
@@ -96,17 +101,14 @@ class leader_core {
 
   // Each takes a message of a node that has joined. Returns why its connection must end, if so.
   std::string take(peer& p, const ping& m);
-  std::string take(peer&, const pong&) { return {}; }
   std::string take(peer& p, const goodbye&);
-  std::string take(peer& p, const piece& m) { return take_piece(p, m, true); }
-  std::string take(peer& p, const deposit& m) { return take_piece(p, m, false); }
+  std::string take(peer& p, const piece& m);
   std::string take(peer&, const lost& m);
   /// All that a node may not say.
   template <class Message>
   std::string take(peer&, const Message&) {
     return "it sent a malformed message";
   }
-  std::string take_piece(peer& p, const piece& m, bool passed_on);
 
   void check(peer& p);
   std::string why_unavailable(node_id node) const;
@@ -121,13 +123,17 @@ class leader_core {
   void declare_lost(const peer& p, const std::string& why);
   /// Node 0 itself is lost.
   void declare_self_lost(const std::string& message);
+  void settle_exchange();
+  void fail_exchange(const std::string& why);
+  std::string name_of_member(node_id n) const {
+    return name_of(n, roster_.at(n.value()).description);
+  }
   /// Whether all other nodes have been silent for about the node timeout.
   bool all_nodes_silent() const;
   bool all_said_goodbye() const;
   /// The connections of the nodes that have joined, by node.
-  std::vector<connection_id> members(const peer* except = nullptr) const;
+  std::vector<connection_id> members() const;
   void send(std::vector<connection_id> to, any_message m);
-  void contribute(std::optional<action::contribute> c, const peer* except = nullptr);
 
   common_part common_;
   leader_phase phase_ = leader_phase::opening;
@@ -136,6 +142,14 @@ class leader_core {
   std::string host_;
   std::map<connection_id, peer> peers_;
   std::vector<peer*> by_node_;  ///< admitted; the entry of node 0 stays null
+  std::size_t joined_ = 0;      ///< of them, that have introduced themselves
+  std::vector<roster_entry> roster_;
+  std::int64_t check_due_ = 0;
+  /// By node: what has come for the running exchange, or for the next one once node 0 has answered.
+  std::vector<shared_bytes> contributions_;
+  std::size_t contributions_missing_ = 0;
+  std::uint64_t round_ = 0;     ///< of them
+  std::set<node_id> departed_;  ///< said goodbye
   int refusals_ = 0;
 };
 

@@ -12,10 +12,9 @@ namespace rrfp::membership_core {
 
 /// Limits of a job's control plane.
 inline constexpr std::uint32_t nodes_max = 4096;
-inline constexpr std::size_t card_bytes_max = 64 * 1024;
 inline constexpr std::size_t description_bytes_max = 1024;
 inline constexpr std::size_t status_bytes_max = 256;
-/// Size limit of the contribution of one node to one exchange.
+/// Size limit of what one node contributes to an exchange, and of its answer.
 inline constexpr std::size_t gather_bytes_max = 64 * 1024 * 1024;
 /// Size limit of one piece of an exchange; a heartbeat waits for at most one piece.
 inline constexpr std::size_t piece_bytes_max = 64 * 1024;
@@ -25,32 +24,16 @@ inline constexpr std::size_t reason_bytes_max = 2048;
 struct introduce {
   static constexpr std::uint8_t type = 16;
   std::string description;
-  std::string card;
 
-  static void fields(auto& a, auto& m) {
-    a.text(m.description, description_bytes_max);
-    a.text(m.card, card_bytes_max);
-  }
+  static void fields(auto& a, auto& m) { a.text(m.description, description_bytes_max); }
 };
 
-struct roster_entry {
-  static constexpr std::uint8_t type = 17;
-  std::uint32_t node = 0;
-  std::string host;
-  std::string description;
-  std::string card;
-
-  static void fields(auto& a, auto& m) {
-    a(m.node);
-    a.text(m.host, name_bytes_max);
-    a.text(m.description, description_bytes_max);
-    a.text(m.card, card_bytes_max);
-  }
-};
-
+/// All nodes have joined.
 struct start {
   static constexpr std::uint8_t type = 18;
-  static void fields(auto&, auto&) {}
+  std::string description;  ///< of node 0
+
+  static void fields(auto& a, auto& m) { a.text(m.description, description_bytes_max); }
 };
 
 struct give_up {
@@ -60,6 +43,7 @@ struct give_up {
   static void fields(auto& a, auto& m) { a.text(m.reason, reason_bytes_max); }
 };
 
+/// A heartbeat of a node to node 0.
 struct ping {
   static constexpr std::uint8_t type = 32;
   std::int64_t sent_ns = 0;
@@ -71,14 +55,17 @@ struct ping {
   }
 };
 
+/// The answer of node 0, and its heartbeat.
 struct pong {
   static constexpr std::uint8_t type = 33;
   std::int64_t ping_sent_ns = 0;  ///< on the clock of the sender of the ping
-  std::int64_t here_ns = 0;       ///< on the clock of the sender of the pong
+  std::int64_t here_ns = 0;       ///< on the clock of node 0
+  std::string status;
 
   static void fields(auto& a, auto& m) {
     a(m.ping_sent_ns);
     a(m.here_ns);
+    a.text(m.status, status_bytes_max);
   }
 };
 
@@ -93,37 +80,32 @@ struct lost {
   }
 };
 
-struct departed {
-  static constexpr std::uint8_t type = 35;
-  std::uint32_t node = 0;
-
-  static void fields(auto& a, auto& m) { a(m.node); }
-};
-
 struct goodbye {
   static constexpr std::uint8_t type = 36;
   static void fields(auto&, auto&) {}
 };
 
-/// A part of the bytes that `node` contributes to exchange `round`; pieces are sent in order.
+/// A part of the bytes that a node contributes to exchange `round`, or of the answer of node 0 to
+/// it; sent in order.
 struct piece {
   static constexpr std::uint8_t type = 48;
   std::uint64_t round = 0;
-  std::uint32_t node = 0;
   std::uint64_t bytes_total = 0;
   std::string bytes;
 
   static void fields(auto& a, auto& m) {
     a(m.round);
-    a(m.node);
     a(m.bytes_total);
     a.text(m.bytes, piece_bytes_max);
   }
 };
 
-/// The same for a gather: node 0 keeps it and does not pass it on.
-struct deposit : piece {
+/// The running exchange has failed on node 0: there is none any more.
+struct no_exchange {
   static constexpr std::uint8_t type = 49;
+  std::string why;
+
+  static void fields(auto& a, auto& m) { a.text(m.why, reason_bytes_max); }
 };
 
 /// A message that is none of these, or not within its limits.
@@ -132,7 +114,7 @@ struct malformed {
   static void fields(auto&, auto&) {}
 };
 
-using any_message = std::variant<malformed, introduce, roster_entry, start, give_up, ping, pong,
-                                 lost, departed, goodbye, piece, deposit>;
+using any_message = std::variant<malformed, introduce, start, give_up, ping, pong, lost, goodbye,
+                                 piece, no_exchange>;
 
 }  // namespace rrfp::membership_core

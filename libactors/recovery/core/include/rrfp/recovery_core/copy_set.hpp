@@ -33,13 +33,19 @@ struct held_copy {
 struct job_record {
   std::uint64_t step = 0;
   std::string bytes;
+  /// What is too large for all nodes; see keeps_details().
+  std::string details{};
 
   bool operator==(const job_record&) const = default;
 };
 
 auto fields(auto f, copy_key& x) { return f(x.step, x.stage, x.rank); }
 auto fields(auto f, held_copy& x) { return f(x.what, x.bytes, x.xxh64); }
-auto fields(auto f, job_record& x) { return f(x.step, x.bytes); }
+auto fields(auto f, job_record& x) { return f(x.step, x.bytes, x.details); }
+
+/// Which nodes keep details, so that their bytes grow with n log n. If all of them are lost
+/// together, the job goes on without.
+constexpr bool keeps_details(node_id n) { return (n.value() & (n.value() - 1)) == 0; }
 
 /// A copy that all ranks have is dropped only with the record of a newer one: without its record,
 /// no step can be chosen. So of each rank two copies stay, and more while a record is on its way.

@@ -1,7 +1,8 @@
 /// Where a job goes on after the loss of a node.
 ///
-/// When all nodes have joined again, each gets the cards of all and chooses the same point: the
-/// newest step of which some node holds the copy of every rank, and some node the record.
+/// When all nodes have joined again, node 0 gets the cards of all and chooses the point: the newest
+/// step of which some node holds the copy of every rank, and some node the record. It tells each
+/// node the part that it needs.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +29,27 @@ struct recovery_totals {
   bool operator==(const recovery_totals&) const = default;
 };
 
-/// What a node tells all others when it has joined.
+/// A run of the job that is over, as bytes that only the job reads.
+struct run_record {
+  std::string summary;
+  std::string details{};  ///< see keeps_details()
+
+  bool operator==(const run_record&) const = default;
+};
+auto fields(auto f, run_record& x) { return f(x.summary, x.details); }
+
+/// What a node tells node 0 when all have joined.
 struct recovery_card {
   recovery_totals totals;  ///< what this loss has cost is not yet known
   /// The loss as this node saw it; empty: it has just started.
   std::string lost;
   double held_s = 0;        ///< since then
   std::uint64_t steps = 0;  ///< complete, of the current run
-  /// The summaries of the runs of the job that are over, as bytes; the next one is the current run.
-  std::vector<std::string> finished;
+  /// Steps that were complete when the job began the current run. Nothing: this node has just
+  /// started, or has finished the run.
+  std::optional<std::uint64_t> began_after{};
+  /// The runs of the job that are over; the next one is the current run.
+  std::vector<run_record> finished;
   std::vector<held_copy> held;
   job_record record;
 
@@ -46,19 +59,21 @@ struct recovery_card {
   bool operator==(const recovery_card&) const = default;
 };
 
-/// The same on all nodes.
 struct recovery_point {
   recovery_totals totals;
   /// Empty: no node has seen a loss, the job begins.
   std::string lost;
   double held_s = 0;
   std::uint64_t steps = 0;  ///< of the current run that were complete before the loss
-  std::vector<std::string> finished;
+  std::optional<std::uint64_t> began_after{};  ///< as in the cards; nothing: no node knows it
+  std::vector<run_record> finished;
 
   struct source {
     node_id node;
     std::uint64_t bytes = 0;
     std::uint64_t xxh64 = 0;
+
+    bool operator==(const source&) const = default;
   };
   /// The copies that the run goes on from, with the first node that holds them; empty: there are
   /// none, so it begins from a checkpoint or the first step.
@@ -66,11 +81,23 @@ struct recovery_point {
   job_record record;
 
   bool has_copies() const { return !copies.empty(); }
+
+  std::string to_bytes() const;
+  static result<recovery_point> from_bytes(std::string_view bytes);
+
+  bool operator==(const recovery_point&) const = default;
 };
 
 /// `cards`: of all nodes, by number. `ranks`: of each run of the job, of one replica.
 recovery_point choose_recovery_point(std::span<const recovery_card> cards,
                                      std::span<const std::uint32_t> ranks);
+
+/// What each node needs of the point, by node: the copies of its ranks alone, and details if it
+/// keeps them. Node 0 needs all: it tells the nodes whom they connect to. `nodes_of`: those of a
+/// rank, of all replicas.
+std::vector<recovery_point> parts_of(
+    const recovery_point& point, std::uint32_t nodes,
+    const std::function<std::vector<node_id>(stage_id, rank_id)>& nodes_of);
 
 /// The node that holds the second copy of what node `owner` computes: one of `replicas`, which
 /// compute the same, else a node after the owner; if possible on another host. Nothing: `owner` is

@@ -133,6 +133,7 @@ class transport_core {
     h.epoch = options_.epoch;
     h.from_node = options_.node;
   }
+  /// A node that was never connected has failed from then on.
   departure depart(node_id to, std::uint64_t bytes);
   /// Mail is never announced.
   departure depart_mail(node_id to, std::uint64_t bytes);

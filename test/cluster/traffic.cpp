@@ -1,0 +1,101 @@
+#include "traffic.hpp"
+
+namespace rrfp::cluster {
+
+using namespace membership_core;
+
+std::string_view name(purpose p) {
+  switch (p) {
+    case purpose::joining: return "joining";
+    case purpose::agreements: return "agreements";
+    case purpose::heartbeats: return "heartbeats";
+    case purpose::losses: return "losses";
+    case purpose::steps: return "steps";
+    case purpose::tensors: return "tensors";
+    case purpose::saves: return "saves";
+    case purpose::copies: return "copies";
+    case purpose::restore: return "restore";
+    case purpose::ending: return "ending";
+  }
+  return "?";
+}
+
+purpose purpose_of(const frame& f) {
+  const auto* const m = std::get_if<any_message>(&f);
+  if (m == nullptr) return purpose::joining;
+  struct {
+    purpose operator()(const malformed&) const { return purpose::losses; }
+    purpose operator()(const introduce&) const { return purpose::joining; }
+    purpose operator()(const start&) const { return purpose::joining; }
+    purpose operator()(const give_up&) const { return purpose::joining; }
+    purpose operator()(const ping&) const { return purpose::heartbeats; }
+    purpose operator()(const pong&) const { return purpose::heartbeats; }
+    purpose operator()(const lost&) const { return purpose::losses; }
+    purpose operator()(const goodbye&) const { return purpose::ending; }
+    purpose operator()(const piece&) const { return purpose::agreements; }
+    purpose operator()(const no_exchange&) const { return purpose::agreements; }
+  } of;
+  return std::visit(of, *m);
+}
+
+purpose purpose_of(mail_kind kind) {
+  switch (kind) {
+    case mail_kind::restore_state:
+    case mail_kind::state_restored: return purpose::restore;
+    case mail_kind::begin_step:
+    case mail_kind::arrived:
+    case mail_kind::run_launch:
+    case mail_kind::launch_done:
+    case mail_kind::end_step:
+    case mail_kind::rank_step_ended:
+    case mail_kind::stage_step_ended:
+    case mail_kind::apply_update:
+    case mail_kind::update_applied:
+    case mail_kind::step_over:
+    case mail_kind::report_progress:
+    case mail_kind::stage_progress:
+    case mail_kind::report_requested: return purpose::steps;
+    case mail_kind::take_snapshot:
+    case mail_kind::snapshot_taken:
+    case mail_kind::snapshot_written: return purpose::saves;
+    case mail_kind::copy_state:
+    case mail_kind::copy_held:
+    case mail_kind::copy_offered:
+    case mail_kind::fetch_copy:
+    case mail_kind::copy_piece:
+    case mail_kind::keep_copies: return purpose::copies;
+    case mail_kind::report_weights:
+    case mail_kind::stage_weights:
+    case mail_kind::interrupted:
+    case mail_kind::job_ended: return purpose::ending;
+    case mail_kind::failed: return purpose::losses;
+  }
+  return purpose::steps;
+}
+
+namespace {
+
+/// As the wire format of the membership: numbers with their size, texts with a length before them.
+struct size_of_fields {
+  std::uint64_t bytes = 5;  // length and type of a frame
+  void operator()(const auto& x) { bytes += sizeof x; }
+  void text(const std::string& t, std::size_t) { bytes += 4 + t.size(); }
+};
+
+}  // namespace
+
+std::uint64_t bytes_of(const frame& f) {
+  // A claim names the version and the job.
+  constexpr std::uint64_t claim_bytes = 60;
+  const auto* const m = std::get_if<any_message>(&f);
+  if (m == nullptr) return claim_bytes;
+  return std::visit(
+      [](auto message) {
+        size_of_fields counted;
+        message.fields(counted, message);
+        return counted.bytes;
+      },
+      *m);
+}
+
+}  // namespace rrfp::cluster
