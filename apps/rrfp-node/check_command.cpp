@@ -68,7 +68,7 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
                   const std::vector<compute::chunk_estimate>& chunks,
                   const simulate::report& predicted) {
   print("{:>5}  {:<10} {:>11} {:>11} {:>8} {:>10} {:>15}\n", "stage", "layers", "parameters",
-        "weights MiB", "MiB/slot", "peak slots", "activations MiB");
+        "state MiB", "MiB/slot", "peak slots", "activations MiB");
   for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
     const stage_id stage{s};
     std::string layers;
