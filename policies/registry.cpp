@@ -24,22 +24,26 @@ struct entry {
 constexpr std::string_view automatic_name = "auto";
 
 constexpr entry entries[] = {
-    {"bf", "rounds of one ready B, then one ready F", make_bf},
-    {"bfw", "bf with W split off to fill the time when neither B nor F can run; the default",
-     make_bfw},
-    {"bfw_plus", "bfw with W in pieces, and an order by the place of the stage and its free slots",
+    {"bf", "in rounds: one ready BW, then one ready F", make_bf},
+    {"bfw", "as bf, but W is split off and runs when neither B nor F can; the default", make_bfw},
+    {"bfw_plus",
+     "as bfw, with W in pieces and an order that depends on the stage and its free slots",
      make_bfw_plus},
-    {"fb", "rounds of one ready F, then one ready B", make_fb},
-    {"f_priority", "F whenever one is ready, else B", make_f_priority},
-    {"b_priority", "B whenever one is ready, else F", make_b_priority},
-    {"one_f_one_b", "1F1B: warm-up, then F and B alternately; 1 chunk", one_f_one_b},
-    {"gpipe", "every F, then every B; 1 chunk", gpipe},
-    {"interleaved_1f1b", "1F1B over several chunks per stage; placement interleaved",
+    {"fb", "in rounds: one ready F, then one ready BW", make_fb},
+    {"f_priority", "F whenever one is ready, else BW", make_f_priority},
+    {"b_priority", "BW whenever one is ready, else F", make_b_priority},
+    {"one_f_one_b", "1F1B: forwards to fill the pipeline, then F and BW alternately; 1 chunk",
+     one_f_one_b},
+    {"gpipe", "every F, then every BW; 1 chunk", gpipe},
+    {"interleaved_1f1b", "1F1B with several chunks per stage; placement interleaved",
      interleaved_1f1b},
-    {"zb_h1", "zero bubble at 1F1B's memory, a third of its idle time; 1 chunk", zb_h1},
-    {"zb_h2", "zero bubble at twice 1F1B's memory; 1 chunk, microbatches >= 2p-1", zb_h2},
-    {"zb_v", "zero bubble at 1F1B's memory; placement v, 2 chunks", zb_v},
-    {"dualpipe_v", "DeepSeek's DualPipe folded; placement v, 2 chunks, microbatches >= 2p",
+    {"zb_h1", "ZB-H1: the memory of 1F1B and a third of its bubble; 1 chunk", zb_h1},
+    {"zb_h2",
+     "ZB-H2: twice the memory of 1F1B and no bubble; 1 chunk, at least 2 * stages - 1 microbatches",
+     zb_h2},
+    {"zb_v", "ZB-V: the memory of 1F1B and no bubble; placement v, 2 chunks", zb_v},
+    {"dualpipe_v",
+     "DeepSeek's DualPipe in a V; placement v, 2 chunks, at least 2 * stages microbatches",
      dualpipe_v},
 };
 
@@ -119,8 +123,9 @@ class built_in final : public policy_registry {
       std::vector<policy_info> list;
       for (const auto& e : entries)
         list.push_back({e.name, e.summary, std::holds_alternative<schedule_maker>(e.make)});
-      list.push_back({automatic_name,
-                      "for each step, what simulation finds quickest: bfw_plus, or a schedule"});
+      list.push_back(
+          {automatic_name,
+           "for each step, what simulation finds quickest: bfw_plus or a fixed schedule"});
       return list;
     }();
     return infos;

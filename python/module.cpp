@@ -539,11 +539,14 @@ class python_pipeline {
 PYBIND11_MODULE(_rrfp, m) {
   m.attr("version") = RRFP_VERSION;
   m.attr("torch_version") = RRFP_TORCH_VERSION;
-  m.def("policies", [] {
-    std::vector<std::string> names;
-    for (const auto& p : policies::registry().known()) names.emplace_back(p.name);
-    return names;
-  });
+  m.def(
+      "policies",
+      [] {
+        std::vector<std::string> names;
+        for (const auto& p : policies::registry().known()) names.emplace_back(p.name);
+        return names;
+      },
+      "The names of the policies; docs/policies.md describes them.");
   py::class_<generator_scope>(m, "GeneratorScope")
       .def(py::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>())
       .def("__enter__", &generator_scope::enter)

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <sstream>
 #include <string_view>
+#include <vector>
 
 #include "console.hpp"
 
@@ -111,7 +113,7 @@ void set_signals() {
 }
 
 /// Help that fits 80 columns: an option shows its value and whether it is required. Errors name the
-/// bounds of its value and the options that it excludes.
+/// options that it excludes.
 class narrow_help : public CLI::Formatter {
  public:
   narrow_help() { column_width(26); }
@@ -123,12 +125,34 @@ class narrow_help : public CLI::Formatter {
     if (option->get_required()) text += " (required)";
     return text;
   }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const auto preset = option->get_default_str();
+    return option->get_description() + (preset.empty() ? "" : "\n(default: " + preset + ")");
+  }
 };
 
 void set_help(CLI::App& app, const std::shared_ptr<narrow_help>& help) {
   app.formatter(help);
   for (auto* const command : app.get_subcommands([](const CLI::App*) { return true; }))
     set_help(*command, help);
+}
+
+/// One line: what was wrong, and which help has the usage.
+std::string describe(const CLI::App& app, const CLI::ParseError& e, int argc, char** argv) {
+  std::string why = e.what();
+  std::string help = name_of_program;
+  const auto commands =
+      app.get_subcommands([](const CLI::App* a) { return !a->get_name().empty(); });
+  if (argc > 1 && !commands.empty()) {
+    const std::string given = argv[1];
+    std::vector<std::string> names;
+    for (const auto* const command : commands) names.push_back(command->get_name());
+    if (std::find(names.begin(), names.end(), given) != names.end())
+      help += " " + given;
+    else if (!given.starts_with('-'))
+      why = "expected the command " + alternatives(names) + ", got '" + given + "'";
+  }
+  return why + "; see " + help + " --help";
 }
 
 }  // namespace
@@ -147,6 +171,13 @@ int run_program(const char* name, int argc, char** argv, int (*work)(int, char**
   return code == exit_done && has_output_failed() ? exit_failed : code;
 }
 
+std::string alternatives(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
+  return text;
+}
+
 const char* program_name() { return name_of_program; }
 
 int end_with(const error& why) {
@@ -156,6 +187,7 @@ int end_with(const error& why) {
 
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   set_help(app, std::make_shared<narrow_help>());
+  app.name(argv[0]);
   if (argc == 1 && app.get_require_subcommand_min() > 0) {
     write_error(app.help());
     return exit_bad_input;
@@ -163,11 +195,11 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) return end_with({describe(app, e, argc, argv)});
     std::ostringstream out, err;
-    const bool is_success = app.exit(e, out, err) == 0;  // --help, --version
+    app.exit(e, out, err);  // --help, --version
     write_out(out.str());
-    write_error(err.str());
-    return is_success ? exit_done : exit_bad_input;
+    return exit_done;
   }
   return std::nullopt;
 }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <rrfp/base/exit_code.hpp>
 
@@ -27,6 +28,9 @@ const char* program_name();
 
 /// Reports the error in one line; returns the exit code of its kind.
 int end_with(const error& why);
+
+/// "a, b or c".
+std::string alternatives(const std::vector<std::string>& words);
 
 /// Parses the arguments. Returns an exit code if the program ends here: after --help, with wrong
 /// arguments, or without arguments where a command is required, which prints the help as well.

@@ -1,7 +1,6 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include <rrfp/experiment/tables.hpp>
 #include <rrfp/files/atomic_file.hpp>
 
+#include "../common/checks.hpp"
 #include "../common/console.hpp"
 #include "../common/program.hpp"
 #include "../rrfp-node/interrupt_watch.hpp"
@@ -122,7 +122,9 @@ void set_engines(experiment::experiment& e, const options& wanted) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Measures the gain of readiness: workloads x runs x weather x seeds"};
+  CLI::App app{
+      "Runs an experiment: each workload with each run (policy, mode and limits) under\neach "
+      "weather (jitter and faults) and seed, and compares the runs"};
   app.set_version_flag("--version", "rrfp-jitter " RRFP_VERSION);
   app.footer(
       "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
@@ -130,17 +132,17 @@ int run(int argc, char** argv) {
   options wanted;
   app.add_option("experiment", wanted.experiment, "The experiment, a TOML file");
   app.add_option("--out", wanted.out,
-                 "Results folder; cells that it already holds are not\n"
-                 "run again");
-  app.add_option("--cell", wanted.cell, "Run only this cell and print it as JSON");
-  app.add_option("--engine", wanted.engine, "Engine of the cells; overrides the file")
-      ->check(CLI::IsMember({"simulator", "wall-clock", "both"}));
+                 "The folder for the results; cells that it already\n"
+                 "holds are not run again");
+  app.add_option("--cell", wanted.cell,
+                 "Run only the cell of this number (from 0) and print it\nas JSON");
+  app.add_option("--engine", wanted.engine, "simulator, wall-clock or both; overrides the file")
+      ->check(apps::one_of({"simulator", "wall-clock", "both"}));
   app.add_option("--time-scale", wanted.time_scale,
-                 "Wall clock: ratio of its time to the modelled time;\n"
-                 "overrides the file")
-      ->check(CLI::Range(1e-3, 1e3));
+                 "Wall clock: factor on all times; overrides the file")
+      ->check(apps::between(1e-3, 1e3));
   app.add_option("--jobs", wanted.jobs, "Number of concurrent cells on the wall clock")
-      ->check(CLI::Range(1, 64))
+      ->check(apps::between(1, 64))
       ->capture_default_str();
   app.add_flag("--keys", wanted.keys, "Print all keys of an experiment file");
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
@@ -148,15 +150,12 @@ int run(int argc, char** argv) {
     apps::print("{}", experiment::experiment_reference());
     return exit_done;
   }
-  if (wanted.experiment.empty()) return apps::end_with({"expected an experiment file"});
+  if (wanted.experiment.empty())
+    return apps::end_with({"expected an experiment file, such as apps/experiments/first.toml"});
   if (wanted.out.empty() && !wanted.cell)
     return apps::end_with({"expected --out FOLDER or --cell N"});
   auto e = experiment::load_experiment(wanted.experiment);
   if (!e) return apps::end_with(e.failure());
-  // The range check accepts NaN.
-  if (wanted.time_scale && !std::isfinite(*wanted.time_scale))
-    return apps::end_with(
-        {"--time-scale: expected a number, got " + std::to_string(*wanted.time_scale)});
   set_engines(*e, wanted);
   if (wanted.cell) return run_cell(*e, *wanted.cell);
   apps::interrupt_watch watch;

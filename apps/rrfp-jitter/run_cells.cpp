@@ -99,7 +99,7 @@ double cost_of(const experiment::experiment& e, std::size_t number, const experi
 }  // namespace
 
 std::string title_of(const experiment::cell& c, std::size_t number) {
-  return fmt::format("cell {} ({}, {} weather, {}, seed {})", number, c.workload, c.weather, c.run,
+  return fmt::format("cell {} ({}, weather {}, {}, seed {})", number, c.workload, c.weather, c.run,
                      c.job.jitter.seed);
 }
 

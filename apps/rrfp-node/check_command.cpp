@@ -102,7 +102,7 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
                   const simulate::report& predicted) {
   const auto shares = shares_of(j, dispatch.shape, chunks);
   print("{:>5}  {:<10} {:>7} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "stage", "layers", "share",
-        "parameters", "weights MiB", "MiB/slot", "peak slots", "peak MiB");
+        "parameters", "state MiB", "MiB/slot", "peak slots", "peak MiB");
   for (std::uint32_t s = 0; s < dispatch.shape.stages; ++s) {
     const stage_id stage{s};
     std::string layers;

@@ -29,13 +29,17 @@ constexpr std::array<std::string_view, 4> companion_kinds{".json", ".txt", ".mod
 
 result<checkpoint::found_checkpoint> find_checkpoint(const std::string& path) {
   std::error_code unknown;
+  if (!fs::exists(path, unknown))
+    return error{path + ": expected the folder of a checkpoint, or of several; it does not exist"};
   if (fs::exists(fs::path{path} / checkpoint::manifest_name, unknown))
     return checkpoint::verify(path, checkpoint::verification::checksums);
   auto searched = checkpoint::find_newest(path, checkpoint::verification::checksums);
   if (!searched) return searched.failure();
   for (const auto& line : searched->skipped) print_error("rrfp-node: skipped: {}\n", line);
   if (searched->newest) return *std::move(searched->newest);
-  return error{path + ": expected a checkpoint, or a folder of them, found no usable one"};
+  return error{
+      path +
+      ": expected the folder of a checkpoint, or of several; found no usable checkpoint in it"};
 }
 
 result<job::model_options> model_of(const checkpoint::found_checkpoint& from) {

@@ -31,7 +31,7 @@ result<std::string> absolute(const std::string& option, const std::string& path)
 status write_new(const std::string& path, const std::string& text) {
   std::FILE* const file = std::fopen(path.c_str(), "wx");
   if (file == nullptr && errno == EEXIST)
-    return error{fmt::format("{}: exists, and init overwrites nothing: choose another file", path)};
+    return error{fmt::format("{}: already exists: choose another file", path)};
   const bool written =
       file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = file != nullptr && std::fclose(file) == 0;
@@ -60,7 +60,7 @@ result<job::template_request> request_of(const init_options& options) {
   }
   if (options.model.empty()) return wanted;
   if (*kind != job::template_kind::pretrained)
-    return error{"--model: expected --data pretrained beside it"};
+    return error{"--model: expected --data pretrained as well"};
   auto model = absolute("--model", options.model);
   if (!model) return model.failure();
   wanted.model = std::move(*model);
@@ -76,10 +76,11 @@ int init_command(const init_options& options) {
     return end_with(written.failure());
   print("wrote {}\n", options.file);
   if (wanted->kind == job::template_kind::pretrained) {
-    if (wanted->model.empty()) print("set the folder of the model in it: pretrained = \"...\"\n");
+    if (wanted->model.empty())
+      print("set the folder of the model in the job: pretrained = \"...\"\n");
     if (wanted->data.empty())
       print(
-          "make the token file and set its path in it: tokens = [\"...\"]\n"
+          "make the token file and set its path in the job: tokens = [\"...\"]\n"
           "  scripts/tokenize {}/tokenizer.json tokens.bin FILE...\n",
           wanted->model.empty() ? "MODEL" : wanted->model);
   }

@@ -139,6 +139,11 @@ int join_command(const command_options& options, const join_options& join) {
       {join.nodes, join.node_rank, join.rendezvous, join.master_host, join.master_port},
       [](const char* name) -> const char* { return std::getenv(name); });
   if (!place) return end_with(place.failure());
+  if (!place->has_nodes)
+    return end_with(
+        {"--nnodes: expected the number of nodes, here or in WORLD_SIZE, NNODES, GROUP_WORLD_SIZE "
+         "or "
+         "SLURM_NNODES, got none; `rrfp-node run` trains on this machine alone"});
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
   if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);

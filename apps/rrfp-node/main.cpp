@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
 
 #include <rrfp/job/job.hpp>
+#include <rrfp/job/wrapped.hpp>
 #include <rrfp/policies/registry.hpp>
 
+#include "../common/checks.hpp"
 #include "../common/console.hpp"
 #include "../common/program.hpp"
 #include "commands.hpp"
@@ -12,10 +14,14 @@ namespace {
 using namespace rrfp;
 
 int print_policies() {
+  const auto print = [](std::string_view name, std::string_view kind, std::string_view summary) {
+    const auto text = job::wrapped(summary, std::string(27, ' '), 80);
+    apps::print("{:<17}{:<10}{}", name, kind, text.substr(27));
+  };
   for (const auto& p : policies::registry().known())
-    apps::print("{:<18} {}{}\n", p.name, p.fixed ? "[fixed] " : "[rounds] ", p.summary);
-  apps::print("{:<18} {}\n", "table:FILE.csv",
-              "[fixed] a schedule in the CSV format of torch.distributed.pipelining");
+    print(p.name, p.fixed ? "[fixed]" : "[rounds]", p.summary);
+  print("table:FILE.csv", "[fixed]",
+        "a schedule in the CSV format of torch.distributed.pipelining");
   return exit_done;
 }
 
@@ -34,41 +40,46 @@ void add_outputs(CLI::App& command, apps::command_options& options) {
                      "rrfp-report and ui.perfetto.dev");
   command.add_option("--metrics", options.metrics,
                      "Serve /metrics (Prometheus) and /healthz on HOST:PORT;\n"
-                     ":PORT is 127.0.0.1:PORT, [HOST]:PORT is IPv6, which\n"
-                     "Debian's HTTP server does not support. With\n"
-                     "--local-nodes, node N serves on PORT+N");
+                     ":PORT is 127.0.0.1:PORT");
   command.add_option("--reports", options.reports,
                      "The folder for hang reports (default: the folder of\n"
                      "--json; without it, stderr only). Every node writes\n"
                      "one when no stage makes progress, and on SIGUSR1");
 }
 
-void add_nodes(CLI::App& command, apps::command_options& options) {
+void add_nodes(CLI::App& command, apps::command_options& options, const std::string& more = "") {
   command
       .add_option("--local-nodes", options.local_nodes,
                   "Number of node processes on this machine; they share\n"
-                  "the job's stages")
-      ->check(CLI::Range(1, 1024));
+                  "the job's stages" +
+                      more)
+      ->check(apps::between(1, 1024))
+      ->capture_default_str();
 }
 
 void add_place(CLI::App& command, apps::join_options& place) {
-  command.add_option("--nnodes", place.nodes, "Number of nodes (default: NNODES, SLURM_NNODES)")
-      ->check(CLI::Range(1, 4096));
+  command
+      .add_option("--nnodes", place.nodes,
+                  "Number of nodes (else the variable WORLD_SIZE, NNODES,\n"
+                  "GROUP_WORLD_SIZE or SLURM_NNODES)")
+      ->check(apps::between(1, 4096));
   command
       .add_option("--node-rank,--node_rank", place.node_rank,
-                  "Number of this node, from 0 (default: NODE_RANK,\n"
-                  "SLURM_NODEID)")
-      ->check(CLI::Range(0, 4095));
+                  "Number of this node, from 0 (else RANK, NODE_RANK,\n"
+                  "GROUP_RANK or SLURM_NODEID)")
+      ->check(apps::between(0, 4095));
   auto* const rendezvous =
       command.add_option("--rendezvous,--rdzv-endpoint,--rdzv_endpoint", place.rendezvous,
-                         "HOST:PORT where node 0 listens (default: MASTER_ADDR,\n"
-                         "MASTER_PORT)");
+                         "HOST:PORT where node 0 listens (else MASTER_ADDR and\n"
+                         "MASTER_PORT, or Slurm's first host and port 29400)");
   command
-      .add_option("--master-addr,--master_addr", place.master_host, "Only its HOST, as in torchrun")
+      .add_option("--master-addr,--master_addr", place.master_host,
+                  "The HOST of --rendezvous alone")
       ->excludes(rendezvous);
   command
-      .add_option("--master-port,--master_port", place.master_port, "Only its PORT, as in torchrun")
-      ->check(CLI::Range(1, 65535))
+      .add_option("--master-port,--master_port", place.master_port,
+                  "The PORT of --rendezvous alone")
+      ->check(apps::between(1, 65535))
       ->excludes(rendezvous);
   command.add_option("--rendezvous-fd", place.rendezvous_fd)->group("");
   command.add_option("--key-fd", place.key_fd)->group("");
@@ -78,8 +89,8 @@ void add_place(CLI::App& command, apps::join_options& place) {
 void add_export(CLI::App& command, apps::export_options& options) {
   command
       .add_option("checkpoint", options.checkpoint,
-                  "The folder of a checkpoint, or of checkpoints: the\n"
-                  "newest one")
+                  "The folder of a checkpoint, or of several, of which\n"
+                  "the newest is taken")
       ->required();
   command.add_option("--out", options.out, "The folder of the model; it must not hold a model yet")
       ->required();
@@ -87,14 +98,14 @@ void add_export(CLI::App& command, apps::export_options& options) {
                      "The folder of model.pretrained: its tokenizer and its\n"
                      "untrained weights are copied");
   command.add_option("--dtype", options.dtype, "Type of the weights: float32, bfloat16, float16")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->check(apps::one_of({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
   command
       .add_option("--max-shard-bytes", options.shard_bytes_max,
                   "Maximum size of a file; a larger model is written as\n"
                   "several files with an index")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62))
+      ->check(apps::between(std::uint64_t{1}, std::uint64_t{1} << 62))
       ->type_name("BYTES");
 }
 
@@ -117,7 +128,7 @@ void add_init(CLI::App& command, apps::init_options& options) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Readiness-driven pipeline-parallel training: the runtime of one node"};
+  CLI::App app{"Trains neural networks in a pipeline: a stage runs the tasks that are ready"};
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
   app.require_subcommand(1);
   app.footer(
@@ -131,7 +142,7 @@ int run(int argc, char** argv) {
   auto* const run_job = app.add_subcommand("run", "Train the job on this machine");
   add_job(*run_job, options);
   add_outputs(*run_job, options);
-  add_nodes(*run_job, options);
+  add_nodes(*run_job, options, ". With --metrics, node N serves on\nPORT+N");
 
   apps::join_options place;
   auto* const join = app.add_subcommand("join", "Train the job as one of several nodes");
@@ -144,9 +155,9 @@ int run(int argc, char** argv) {
   add_nodes(*check, options);
   check
       ->add_option("--seconds", options.decode_s,
-                   "Time limit for decoding images, in the order of the\n"
-                   "run; check reports how many it decoded")
-      ->check(CLI::Range(0.0, 1e6))
+                   "Time limit for decoding the images, to find bad ones;\n"
+                   "check reports how many it decoded")
+      ->check(apps::between(0.0, 1e6))
       ->capture_default_str();
 
   apps::export_options exported;

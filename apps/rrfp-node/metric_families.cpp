@@ -87,7 +87,7 @@ void add_job(collection& to, const metrics::job_counters& j) {
   gauge("rrfp_gradient_norm", "Gradient norm of the last step, before clipping.",
         j.gradient_norm.value());
   gauge("rrfp_learning_rate", "Learning rate of the last step.", j.lr.value());
-  gauge("rrfp_bubble_ratio", "Share of stage time without a task in the last step.",
+  gauge("rrfp_bubble_ratio", "Share of the stages' time without a task, in the last step.",
         j.bubble_fraction.value());
   to.family("rrfp_step_seconds", "Duration of steps.", MetricType::Histogram)
       .histogram({}, j.step_time);
@@ -118,11 +118,11 @@ void add_job(collection& to, const metrics::job_counters& j) {
   const auto total = [&](const char* name, const char* help, double value) {
     to.family(name, help, MetricType::Counter).counter({}, value);
   };
-  total("rrfp_restarts_total", "Losses of nodes after which the job went on.",
+  total("rrfp_restarts_total", "Node losses that the job survived.",
         static_cast<double>(j.restarts.value()));
-  total("rrfp_held_seconds_total", "Time from losses until all nodes had joined again.",
+  total("rrfp_held_seconds_total", "Time from each loss until all nodes had joined again.",
         j.held_s.value());
-  total("rrfp_repeated_steps_total", "Steps made again after losses.",
+  total("rrfp_repeated_steps_total", "Steps repeated after node losses.",
         static_cast<double>(j.repeated_steps.value()));
 }
 
@@ -165,7 +165,7 @@ void add_stages(collection& to, const std::deque<metrics::stage_counters>& stage
     for (const auto& s : stages) to.gauge(stage_labels(s), static_cast<double>((s.*value).value()));
   };
   using stage = metrics::stage_counters;
-  gauge("rrfp_ready_tasks", "Tasks that could be launched if they fit.", &stage::ready);
+  gauge("rrfp_ready_tasks", "Ready tasks, including those that wait for memory.", &stage::ready);
   gauge("rrfp_launches_outstanding", "Launches that are not finished on every rank.",
         &stage::outstanding);
   gauge("rrfp_slots_in_use", "Microbatches that hold memory on the stage.", &stage::slots);

@@ -11,6 +11,7 @@
 #include <rrfp/report/picture.hpp>
 #include <rrfp/report/profile.hpp>
 
+#include "../common/checks.hpp"
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
@@ -165,14 +166,14 @@ result<output> make_page(const options& wanted, const std::vector<report::traced
     auto line = report::make_timeline(run, first, last);
     if (!line) return line.failure();
     const auto all = report::steps_of(run);
-    page.notes.push_back(
-        fmt::format("{}: {} stages, {} microbatches, {} tasks; steps {} to {} of {} to {}{}",
-                    run.title, run.shape.stages, run.shape.microbatches, run.tasks.size(),
-                    line->steps.front().step.value(), line->steps.back().step.value(),
-                    all.front().value(), all.back().value(),
-                    !range && line->steps.size() < all.size()
-                        ? ", the last ones that fit; choose others with --steps"
-                        : ""));
+    auto note = fmt::format("{}: {} stages, {} microbatches, {} tasks; steps {} to {}", run.title,
+                            run.shape.stages, run.shape.microbatches, run.tasks.size(),
+                            line->steps.front().step.value(), line->steps.back().step.value());
+    if (line->steps.size() < all.size())
+      note += fmt::format(" of the trace's {} to {}", all.front().value(), all.back().value());
+    if (!range && line->steps.size() < all.size())
+      note += ", the last ones that fit; choose others with --steps";
+    page.notes.push_back(std::move(note));
     page.runs.push_back(std::move(*line));
   }
   // The page shows only the last steps of a long trace; then it opens on the typical step of these.
@@ -247,8 +248,9 @@ int make_report(const options& wanted) {
   if (!wanted.steps.empty()) {
     range = range_of(wanted.steps);
     if (!range)
-      return apps::end_with(
-          {fmt::format("--steps: expected FIRST:LAST or one step, got \"{}\"", wanted.steps)});
+      return apps::end_with({fmt::format(
+          "--steps: expected FIRST:LAST with 1 <= FIRST <= LAST, or one step, got \"{}\"",
+          wanted.steps)});
   }
   if (auto can = apps::check_output("--out", wanted.out); !can)
     return apps::end_with(can.failure());
@@ -325,7 +327,7 @@ int run(int argc, char** argv) {
                  "For FILE.toml, if the run did not split backward: the\n"
                  "share that counts as backward_ms; the rest counts as\n"
                  "weight_ms")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(apps::between(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--steps", wanted.steps,
                  fmt::format("FIRST:LAST, or one step (default: all steps for a\n"
@@ -333,8 +335,8 @@ int run(int argc, char** argv) {
                              "tasks of all runs together)",
                              report::shown_tasks_max));
   app.add_option("--run", wanted.runs,
-                 "Only the run of this title; may be repeated. Ratios\n"
-                 "are to the first")
+                 "Only the run of this name; may be repeated. Ratios are\n"
+                 "relative to the first one")
       ->take_all()
       ->allow_extra_args(false);
   app.add_option("--title", wanted.title, "The page's heading")->capture_default_str();

@@ -6,6 +6,7 @@
 
 #include <rrfp/data/shapes.hpp>
 
+#include "../common/checks.hpp"
 #include "../common/console.hpp"
 #include "../common/program.hpp"
 
@@ -39,13 +40,13 @@ int run(int argc, char** argv) {
                  "be empty or not exist")
       ->required();
   app.add_option("--samples", wanted.samples, "Number of samples")
-      ->check(CLI::Range(1U, samples_max))
+      ->check(apps::between(1U, samples_max))
       ->capture_default_str();
   app.add_option("--seed", wanted.seed, "Seed of the pictures and captions")->capture_default_str();
   app.add_option("--patch", wanted.patch,
                  "Patch size of the model in pixels; the sides of all\n"
                  "pictures are multiples of it")
-      ->check(CLI::Range(1U, patch_max))
+      ->check(apps::between(1U, patch_max))
       ->capture_default_str();
   if (const auto over = apps::parse_arguments(app, argc, argv)) return *over;
   if (auto made = data::make_shapes_folder(wanted.folder); !made)

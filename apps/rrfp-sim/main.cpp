@@ -9,6 +9,7 @@
 #include <rrfp/simulate/duration_table.hpp>
 #include <rrfp/simulate/planner.hpp>
 
+#include "../common/checks.hpp"
 #include "../common/console.hpp"
 #include "../common/output_file.hpp"
 #include "../common/program.hpp"
@@ -129,7 +130,7 @@ int simulate_one(const options& wanted, const job::job& j, std::string& json) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Simulates a pipeline in virtual time with the same core as the runtime"};
+  CLI::App app{"Simulates a job in virtual time, with the scheduling code of the runtime"};
   app.set_version_flag("--version", "rrfp-sim " RRFP_VERSION);
   app.footer(
       "Exit codes: 0 done, 1 internal error or an output that could not be written,\n"
@@ -142,12 +143,14 @@ int run(int argc, char** argv) {
   app.add_option("--set", wanted.settings, "Override a key: section.key=value; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--steps", wanted.steps, "Steps to simulate")->check(CLI::Range(1, 1'000'000));
+  app.add_option("--steps", wanted.steps, "Steps to simulate")
+      ->check(apps::between(1, 1'000'000))
+      ->capture_default_str();
   app.add_option("--durations", wanted.durations,
-                 "CSV step,stage,chunk,mb,kind,ms with every duration;\n"
-                 "replaces [cost] and [jitter]");
+                 "CSV file with the columns step,stage,chunk,mb,kind,ms:\n"
+                 "all durations, in place of [cost] and [jitter]");
   app.add_option("--write-durations", wanted.write_durations,
-                 "Write the simulated durations as such a CSV");
+                 "Write the simulated durations as such a CSV file");
   app.add_option("--write-schedule", wanted.write_schedule,
                  "Write the simulated order as CSV in the format of\n"
                  "torch.distributed.pipelining");

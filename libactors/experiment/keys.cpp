@@ -3,6 +3,7 @@
 #include <array>
 
 #include <rrfp/job/key_types.hpp>
+#include <rrfp/job/wrapped.hpp>
 
 namespace rrfp::experiment {
 
@@ -18,7 +19,7 @@ std::vector<job::basic_key<head_draft>> make_head() {
   keys.text("name", &o::name, job::path_rule::none, "text",
             "Name of the experiment; default: the name of the file.");
   keys.text("job", &o::job, job::path_rule::files, "a job file",
-            "The job that the cells change; default: a job without any key.");
+            "The job that the cells change; default: a job in which every key has its default.");
   keys.choice(
       "engine", &o::engine, {"simulator", "wall-clock", "both"},
       "Engine of the cells: the simulator, the actor runtime on emulated devices, or both.");
@@ -34,8 +35,8 @@ std::vector<job::basic_key<head_draft>> make_head() {
 void add_name(std::vector<job::basic_key<entry_draft>>& table) {
   keys_of<entry_draft, entry_options> keys{table, "", &entry_draft::options};
   keys.text("name", &entry_options::name, job::path_rule::none, "text",
-            "Name in reports; default: the words among the values. If lists expand the entry, the "
-            "differing values are appended.");
+            "Name in reports; default: the values that are text. If lists expand the table, the "
+            "values that differ are appended.");
 }
 
 job::key_table<entry_draft> make_workload() {
@@ -78,8 +79,9 @@ std::string reference_of(std::string_view title, const job::key_table<Root>& tab
   for (const auto& k : table.keys) {
     const auto preset = k.get ? job::to_toml(k.get(defaults)) : "";
     const bool shown = !preset.empty() && preset != "\"\"" && preset != "[]";
-    text += k.path + (shown ? " = " + preset : "") + "\n    " + k.type +
-            (k.unit.empty() ? "" : "; " + k.unit) + "\n    " + k.meaning + "\n";
+    text += k.path + (shown ? " = " + preset : "") + "\n" +
+            job::wrapped(k.type + (k.unit.empty() ? "" : "; " + k.unit), "    ", 80) +
+            job::wrapped(k.meaning, "    ", 80);
   }
   return text;
 }
@@ -114,9 +116,9 @@ std::string experiment_reference() {
   for (std::size_t i = 0; i < std::size(kinds); ++i)
     text += reference_of("\n[[" + std::string{kinds[i]} + "]]\n", entry_keys(i));
   return text +
-         "\nBefore the first table, and in each table with their section: keys of a job, of "
-         "[pipeline],\n[dispatch], [jitter], [cost], [machine] and [images]. Before the first "
-         "table also train.steps and\ndevice.time_scale.\n\n" +
+         "\nKeys of a job, written with their section: those of [pipeline], [dispatch],\n"
+         "[jitter], [cost], [machine] and [images] before the first table and in each\n"
+         "table; train.steps and device.time_scale before the first table only.\n\n" +
          job::job_reference_text();
 }
 

@@ -79,7 +79,7 @@ std::string results_table(const experiment& e, const std::vector<outcome>& outco
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       const auto& of = e.workloads[w];
       text += fmt::format(
-          "\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>6}  {:>7}  {:>8}  {:>6}  {:>9}  {:>9}\n",
+          "\n{} - weather {}\n{:<{}}  {:>10}  {:>8}  {:>6}  {:>7}  {:>8}  {:>6}  {:>9}  {:>9}\n",
           of.name, e.weathers[k].name, "run", width, "step ms", "speed-up", "paper", "idle",
           "blocked", "slots", "act. GiB", "held GiB");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
@@ -105,7 +105,7 @@ std::string ablation_table(const experiment& e, const std::vector<outcome>& outc
   std::string text = "\nablation: gain of each run over the previous one\n";
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>8}  {:>8}  {:>6}  {:>9}\n",
+      text += fmt::format("\n{} - weather {}\n{:<{}}  {:>10}  {:>8}  {:>8}  {:>6}  {:>9}\n",
                           e.workloads[w].name, e.weathers[k].name, "run", width, "step ms", "gain",
                           "total", "slots", "held GiB");
       double first = 0;
@@ -124,7 +124,7 @@ std::string ablation_table(const experiment& e, const std::vector<outcome>& outc
 
 std::string weather_table(const experiment& e, const std::vector<outcome>& outcomes) {
   if (e.weathers.size() < 2) return "";
-  std::string text = fmt::format("\nslow-down relative to {} weather\n", e.weathers[0].name);
+  std::string text = fmt::format("\nslow-down relative to weather {}\n", e.weathers[0].name);
   const auto width = width_of_names(names_of_runs(e));
   for (std::size_t w = 0; w < e.workloads.size(); ++w) {
     text += fmt::format("\n{}\n{:<{}}", e.workloads[w].name, "run", width);
@@ -152,7 +152,7 @@ std::string spread_table(const experiment& e, const std::vector<outcome>& outcom
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
       text += fmt::format(
-          "\nspread of {} steps: {} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>14}  {:>15}\n",
+          "\nspread of {} steps: {} - weather {}\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>14}  {:>15}\n",
           e.seeds.size() * e.steps, e.workloads[w].name, e.weathers[k].name, "run", width, "p5 ms",
           "p50 ms", "p95 ms", "(p95-p5)/p50", "(p75-p25)/p50");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
@@ -174,7 +174,7 @@ std::string breakdown_table(const experiment& e, const std::vector<outcome>& out
   std::string text = "\nmean step per device, in ms; launch gap: on the stage with the most\n";
   for (std::size_t w = 0; w < e.workloads.size(); ++w)
     for (std::size_t k = 0; k < e.weathers.size(); ++k) {
-      text += fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>12}\n",
+      text += fmt::format("\n{} - weather {}\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>12}\n",
                           e.workloads[w].name, e.weathers[k].name, "run", width, "step", "tasks",
                           "waiting", "launch gap");
       for (std::size_t r = 0; r < e.runs.size(); ++r) {
@@ -205,7 +205,7 @@ std::string ranks_table(const experiment& e, const std::vector<outcome>& outcome
       }
       if (rows.empty()) continue;
       text +=
-          fmt::format("\n{} - {} weather\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}  {:>9}\n{}",
+          fmt::format("\n{} - weather {}\n{:<{}}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}  {:>9}\n{}",
                       e.workloads[w].name, e.weathers[k].name, "run", width, "step ms", "for ranks",
                       "gathering", "deferred", "deferrals", "share", rows);
     }
@@ -225,8 +225,8 @@ std::string paper_table(const experiment& e, const std::vector<outcome>& outcome
   std::string text;
   for (std::size_t k = 0; k < e.weathers.size(); ++k) {
     text += fmt::format(
-        "\nspeed-up over {}, the paper's / ours (GiB held; !: more than the device has), {} "
-        "weather\n"
+        "\nspeed-up over {}, the paper's / ours (GiB held; !: more than the device has), "
+        "weather {}\n"
         "{:<{}}  {:>13}",
         e.baseline, e.weathers[k].name, "workload", width, "1F1B s");
     for (const auto r : runs) text += fmt::format("  {:>20}", e.runs[r].name);

@@ -160,7 +160,8 @@ result<launch_place> resolve_launch(const launch_arguments& arguments,
   if (!address) return address.failure();
 
   launch_place found;
-  if (!nodes->from.empty()) found.nodes = nodes->value;
+  found.has_nodes = !nodes->from.empty();
+  if (found.has_nodes) found.nodes = nodes->value;
   if (found.nodes < 1) return wrong(nodes->from, "1 node or more", "0");
   found.node = node_id{node->value};
   if (node->value >= found.nodes)

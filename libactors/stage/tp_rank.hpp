@@ -92,7 +92,7 @@ class tp_rank : public actor_base, public runs_anywhere {
   compute::step_purpose purpose_ = compute::step_purpose::training;
   std::size_t launched_ = 0;
   std::optional<message_header> named_input_;
-  std::uint64_t collective_ns_before_ = 0;  ///< the step
+  std::uint64_t collective_ns_before_ = 0;  ///< this step
   std::int64_t in_collectives_ = 0;         ///< in its tasks
   /// The step that ends when the gradient of the partner's side of a tied parameter arrives.
   std::optional<step_id> ending_;

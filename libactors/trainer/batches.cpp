@@ -12,7 +12,7 @@ result<std::vector<compute::microbatch>> cut(
   const auto share = [&](const char* name, const at::Tensor& whole, auto assign) -> status {
     if (!whole.defined()) return success();
     if (whole.dim() == 0 || whole.size(0) < count)
-      return error{fmt::format("batch.{}: expected at least {} rows, one a microbatch, got {}",
+      return error{fmt::format("batch.{}: expected at least {} rows, one per microbatch, got {}",
                                name, count, whole.dim() == 0 ? 0 : whole.size(0))};
     const auto parts = at::tensor_split(whole, count, 0);
     // Copies, so that each part has the alignment of libtorch's allocator.

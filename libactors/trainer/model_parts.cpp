@@ -70,7 +70,7 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
   const std::function<chunk()> make = [&]() -> chunk {
     if (options_.make_chunk) {
       auto made = options_.make_chunk(place);
-      if (made && *made == nullptr) return error{"the factory returned no module"};
+      if (made && *made == nullptr) return error{"make_chunk returned no module"};
       return made;
     }
     auto s = options_.make_stage(place);
@@ -82,7 +82,7 @@ model_parts::chunk model_parts::make_by_user(const pipeline_shape& shape,
     return make_stage_chunk(place, *std::move(s), input_name, {options_.loss, options_.autocast},
                             seed_);
   };
-  return caught(named("its factory", make));
+  return caught(named(options_.make_chunk ? "make_chunk" : "make_stage", make));
 }
 
 status model_parts::compare_names(actors::membership* members) const {

@@ -214,7 +214,7 @@ result<std::unique_ptr<compute::stage_module>> make_stage_chunk(const stage_plac
                                                                 std::string input_name,
                                                                 stage_loss loss,
                                                                 std::uint64_t seed) {
-  if (!s.forward) return error{"the factory returned no module"};
+  if (!s.forward) return error{"make_stage returned no module"};
   for (const auto& [name, value] : s.parameters) {
     if (!value.defined() || !value.is_leaf() || value.scalar_type() != at::kFloat ||
         !value.is_cpu())

@@ -28,8 +28,8 @@ void add_cost(std::vector<key>& table) {
       "positions always fills its context.");
   keys.boolean(
       "shape_messages", &o::shape_messages,
-      "Preset: if `dispatch.messages` is `blocking` and samples differ in images or length, each "
-      "message waits for an empty one that tells its shape.");
+      "Preset: if `dispatch.messages` is `blocking` and samples differ in images or length, an "
+      "empty message with the shape precedes each message.");
   table.push_back({"cost.profile",
                    "a file",
                    "",

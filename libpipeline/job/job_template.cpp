@@ -1,9 +1,8 @@
 #include <rrfp/job/job_template.hpp>
 
-#include <sstream>
-
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/value.hpp>
+#include <rrfp/job/wrapped.hpp>
 
 #include "schema.hpp"
 
@@ -21,19 +20,7 @@ struct line {
   bool is_off = false;
 };
 
-std::string comment(const std::string& text) {
-  std::string out;
-  std::size_t column = 0;
-  std::istringstream words{text};
-  for (std::string word; words >> word; column += 1 + word.size()) {
-    if (column == 0 || column + 1 + word.size() > columns) {
-      out += column == 0 ? "#" : "\n#";
-      column = 1;
-    }
-    out += " " + word;
-  }
-  return out + "\n";
-}
+std::string comment(const std::string& text) { return wrapped(text, "# ", columns); }
 
 std::string list_of(const std::vector<std::string>& texts) {
   std::string out;

@@ -1,4 +1,5 @@
 #include <rrfp/job/job.hpp>
+#include <rrfp/job/wrapped.hpp>
 
 #include "schema.hpp"
 
@@ -50,8 +51,8 @@ std::string job_reference_text() {
   std::string text;
   for (const auto& k : keys()) {
     const auto preset = default_of(k);
-    text += k.path + (preset.empty() ? "" : " = " + preset) + "\n    " + type_of(k) + "\n    " +
-            k.meaning + "\n";
+    text += k.path + (preset.empty() ? "" : " = " + preset) + "\n" +
+            wrapped(type_of(k), "    ", 80) + wrapped(k.meaning, "    ", 80);
   }
   return text;
 }

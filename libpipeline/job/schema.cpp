@@ -100,7 +100,8 @@ void add_dispatch(std::vector<key>& table) {
               "`ready`: run the best-ranked ready task; `in-order`: follow the policy's sequence "
               "and wait for each task.");
   keys.text("policy", &o::policy, path_rule::policy_table, "a policy or `table:FILE.csv`",
-            "The hint: it ranks the ready tasks.");
+            "Policy that ranks the ready tasks (the hint) or, in mode `in-order`, gives "
+            "their sequence; `rrfp-node policies` lists all.");
   keys.choice(
       "messages", &o::messages, {"asynchronous", "blocking"},
       "`blocking`: a stage posts its send together with its next receive and waits until its "
@@ -110,7 +111,7 @@ void add_dispatch(std::vector<key>& table) {
                "Maximum number of launches queued behind the running one.");
   keys.limit(
       "slots", &o::slots, {1, 65536}, {"auto", "none", "1f1b", "p"},
-      {std::nullopt, 0U, slots_of_1f1b, slots_of_stages},
+      {std::nullopt, 0U, slots_of_1f1b, slots_of_stages}, "microbatches",
       "Maximum number of microbatches that may hold activations on a stage; `auto`: min(2 * "
       "stages, microbatches) in mode `ready`, `none` in mode `in-order` or with `run_ahead`; "
       "`1f1b`: p - s on stage s of p, as 1F1B holds; `p`: p on every stage.");
@@ -120,25 +121,25 @@ void add_dispatch(std::vector<key>& table) {
       "microbatch on one chunk, with `slots` times the chunks of the stage as the limit.");
   keys.bytes("slot_bytes", &o::slot_bytes, bytes_max,
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
-  keys.integer(
-      "run_ahead", &o::run_ahead, {0, 65536}, "forwards",
-      "The paper's back-pressure, in place of `slots` and `slot_bytes`: a stage that is so "
-      "many forwards ahead of its backwards runs no F; with several chunks only the "
-      "oldest unfinished microbatch goes on there. Postponed W do not count. 0: no limit.");
+  keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
+               "The paper's back-pressure, in place of `slots` and `slot_bytes`: a stage that "
+               "has run this many F more than B runs no further F; with several chunks, there "
+               "only the oldest unfinished microbatch continues. Postponed W do not count. 0: "
+               "no limit.");
   keys.integer("window", &o::window, {0, 65536}, "tasks",
-               "Mode `ready` with a fixed schedule: only the first `window` tasks of the sequence "
-               "that are not launched yet may run, besides those of the oldest microbatch; W fills "
-               "the time. 0: no window.");
-  keys.integer(
-      "early_forwards", &o::early_forwards, {0, 65536}, "forwards",
-      "Mode `ready`: while a stage has nothing else to do, F of up to so many microbatches "
-      "may run before they have a slot. The next stage gets their output, and F runs again "
-      "when there is a slot. With `auto`: where simulation finds it quicker.");
-  keys.limit(
-      "weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt},
-      "Launches into which each W is divided in mode `ready`, so that a B that arrives waits "
-      "for less. `auto`: what the policy wants (4 with `bfw_plus`, 1 with the others), or "
-      "fewer where launches take more than 4 % of W.");
+               "Mode `ready` with a fixed schedule: of the tasks that are not launched yet, "
+               "only the first `window` of the sequence may run, and those of the oldest "
+               "microbatch; W fills the time. 0: no window.");
+  keys.integer("early_forwards", &o::early_forwards, {0, 65536}, "forwards",
+               "Mode `ready`: maximum number of microbatches whose F a stage may run before "
+               "they have a slot, while it has no other task. The next stage gets the output; F "
+               "runs again when a slot is free. With policy `auto`: only if simulation finds it "
+               "quicker.");
+  keys.limit("weight_pieces", &o::weight_pieces, {1, 64}, {"auto"}, {std::nullopt}, "launches",
+             "Number of launches into which each W is divided in mode `ready`, so that a B "
+             "that becomes ready waits only for a part of W. `auto`: 4 with policy "
+             "`bfw_plus`, 1 with the others; fewer if the launches would take more than 4 % "
+             "of W.");
   keys.choice("admission", &o::admit,
               {name(admission::loaded), name(admission::small_large_small),
                name(admission::large_first), name(admission::small_first)},
@@ -148,14 +149,16 @@ void add_dispatch(std::vector<key>& table) {
               "middle; `large_first`, `small_first`: sorted by cost.");
   keys.choice("agreement", &o::agreement,
               {name(rank_agreement::arrivals), name(rank_agreement::candidates)},
-              "How the tensor-parallel ranks of a stage come to run the same task. `arrivals`: the "
-              "stage decides for them, among the tasks whose inputs are on every rank. "
-              "`candidates`: the paper's rule, for comparison: each rank picks from what is ready "
-              "on it, an all-gather compares the picks, and if they differ nothing runs until a "
-              "task becomes ready on a rank. Mode `ready` without `lookahead`.");
+              "How the tensor-parallel ranks of a stage agree on the next task. `arrivals`: "
+              "the stage decides for them, among the tasks whose inputs are on every rank. "
+              "`candidates`: the paper's rule, for comparison: each rank picks one of its "
+              "ready tasks and an all-gather compares the picks; if they differ, nothing runs "
+              "until another task becomes ready on a rank. `candidates` requires mode `ready` "
+              "without `lookahead`.");
   keys.number("agreement_ms", &o::agreement_ms, {0, ms_max}, "ms",
-              "Agreement by `candidates`: time of one all-gather, in simulations and on emulated "
-              "devices. The paper's Table 3 has 0.16 ms with 2 ranks and 0.23 ms with 4.");
+              "With `agreement` = `candidates`: time of one all-gather, in simulations and on "
+              "emulated devices. The paper's Table 3 has 0.16 ms with 2 ranks and 0.23 ms with "
+              "4.");
 }
 
 const words activations{"gelu", "gelu_tanh", "silu", "relu"};
@@ -269,15 +272,15 @@ void add_data(std::vector<key>& table) {
   keys.integer("sequence_length", &o::sequence_length, {1, 1 << 20}, "tokens",
                "Length of a window of `text`; maximum length of all other samples. At most "
                "`model.context`.");
-  keys.choice(
-      "too_long", &o::when_too_long, {"stop", "cut", "skip"},
-      "Handling of a sample with more tokens: report an error, cut its end or leave it out.");
+  keys.choice("too_long", &o::when_too_long, {"stop", "cut", "skip"},
+              "Handling of a sample with more than `sequence_length` tokens: end the run with "
+              "an error, cut off its end, or leave it out.");
   keys.choice("order", &o::order, {"shuffled", "file"},
               "Order of the samples; `shuffled`: a new order for each epoch, derived from "
               "`train.seed`. Windows of `text` are always drawn at random.");
   keys.choice("bad_samples", &o::when_bad, {"stop", "skip"},
-              "Handling of an unusable sample: report an error or leave it out. To find all of "
-              "them, `skip` decodes every image before the run.");
+              "Handling of an unusable sample: end the run with an error, or leave it out. To "
+              "find all of them, `skip` decodes every image before the run.");
   keys.integer("image_side_max", &o::image_side_max, {1, 16384}, "pixels",
                "Maximum length of an image's longer side; larger images are scaled down to it.");
   keys.numbers("image_mean", &o::image_mean, {0, 1}, "",
@@ -293,10 +296,9 @@ void add_data(std::vector<key>& table) {
 void add_eval(std::vector<key>& table) {
   section_keys<eval_options> keys{table, "eval", &job::eval};
   using o = eval_options;
-  keys.texts(
-      "text", &o::text, path_rule::files, "text or an array of them",
-      "Held-out data, as `data.text`; at most one of `text`, `jsonl`, `tokens`, `images` and "
-      "`shapes`. The other keys of `[data]` hold for it, too.");
+  keys.texts("text", &o::text, path_rule::files, "text or an array of them",
+             "Held-out data, as `data.text`; at most one of `text`, `jsonl`, `tokens`, "
+             "`images` and `shapes`. The other keys of `[data]` apply to it as well.");
   keys.texts("jsonl", &o::jsonl, path_rule::files, "text or an array of them", "As `data.jsonl`.");
   keys.texts("tokens", &o::tokens, path_rule::files, "text or an array of them",
              "As `data.tokens`.");
@@ -305,11 +307,11 @@ void add_eval(std::vector<key>& table) {
   keys.integer("shapes", &o::shapes, {0, samples_max}, "samples", "As `data.shapes`.");
   keys.integer("shapes_seed", &o::shapes_seed, {}, "", "As `data.shapes_seed`.");
   keys.integer("every", &o::every, {0, count_max}, "steps",
-               "Number of steps between two evaluations. The last step is always followed by one; "
-               "0: only that one.");
+               "Number of steps between two evaluations; 0: only the one after the last step, "
+               "which always takes place.");
   keys.integer("batches", &o::batches, {1, 65536}, "batches",
-               "Number of batches of an evaluation, each of as many samples as a step, from the "
-               "beginning of the data.");
+               "Number of batches of an evaluation, each with as many samples as a step. Every "
+               "evaluation reads the same ones.");
 }
 
 void add_train(std::vector<key>& table) {
@@ -338,7 +340,8 @@ void add_train(std::vector<key>& table) {
               "GradScaler begins with 65536): a step whose gradient is infinite or NaN is skipped "
               "and halves it; 0: none.");
   keys.integer("loss_scale_interval", &o::loss_scale_interval, {1, 1'000'000'000}, "steps",
-               "Steps without such a gradient after which `loss_scale` doubles.");
+               "Number of successive steps with a finite gradient after which `loss_scale` "
+               "doubles.");
 }
 
 void add_conditions(std::vector<key>& table) {
@@ -371,16 +374,17 @@ void add_conditions(std::vector<key>& table) {
   keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "",
               "Factor on the time of those messages; 1: no slow link.");
   keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
-              "Probability that an attempt to send a message is lost; within one process.");
+              "Probability that an attempt to send a message is lost; only if the job runs in "
+              "one process.");
   keys.number("resend_ms", &o::resend_ms, {1e-3, ms_max}, "ms",
               "Time after which a lost message is sent again.");
   keys.number("double_probability", &o::double_probability, {0, 1}, "",
-              "Probability that a message arrives twice; within one process.");
+              "Probability that a message arrives twice; only if the job runs in one process.");
   keys.choice("ranks", &o::ranks,
               {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
-              "Delays of the tensor-parallel ranks of a stage. `together`: the slowest rank ends a "
-              "task for all, and their messages have one delay. `apart`: each rank ends its tasks "
-              "by itself, and each message has a delay of its own.");
+              "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "
+              "task when the slowest one does, and their messages share one delay. `apart`: "
+              "each rank and each message has its own delay.");
 }
 
 void apply_level(weather::conditions& jitter, std::string_view name) {
@@ -407,13 +411,13 @@ void add_jitter(std::vector<key>& table) {
   keys.integer("seed", &o::seed, {}, "",
                "Seed of all delays, and of the images, texts and loads of experts of "
                "`cost.preset`. Equal seeds give equal delays in every mode.");
-  levels.preset(
-      "level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
-      "The paper's levels set `compute`, `probability`, `floor_ms` and `alpha` unless the job "
-      "sets them. `J0`: no delays; `J1`: `paper`, 0.1, 5, 0.5; `J2`: `paper`, 0.2, 10, 1.0; "
-      "`J3`: `paper`, 0.3, 15, 1.5. Its measured spread sets `compute`, `compute_sigma` and "
-      "`spread`: `lognormal`, 0.237 and `stalls` or `lognormal`.",
-      apply_level);
+  levels.preset("level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
+                "The paper's conditions, as values of other keys, which the job may override. "
+                "`J0`: no delays. `J1`, `J2`, `J3`: `compute` = `paper` with `probability` 0.1, "
+                "0.2, 0.3, `floor_ms` 5, 10, 15 and `alpha` 0.5, 1.0, 1.5. `measured`, "
+                "`measured-lognormal`: `compute` = `lognormal` with `compute_sigma` 0.237, and "
+                "`spread` = `stalls` or `lognormal`.",
+                apply_level);
   keys.choice(
       "compute", &o::compute,
       {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper),
@@ -456,7 +460,7 @@ void add_device(std::vector<key>& table) {
               "`cpu`; `cuda`: NVIDIA GPUs; `emulated`: tasks take the times of [cost] and compute "
               "nothing.");
   keys.number("time_scale", &o::time_scale, {0.001, 1000}, "",
-              "Emulated: factor on the times of [cost] and [jitter].");
+              "Emulated: factor on the times of [cost] and [jitter]; 2 takes twice as long.");
   keys.bytes("message_bytes", &o::message_bytes, bytes_max,
              "Emulated: size of a message between stages; 0: the size that the model would send.");
   section_keys<cuda_options> cuda{table, "device", &job::cuda};
@@ -482,8 +486,8 @@ void add_transport(std::vector<key>& table) {
       "owner. The key itself is never sent. Without a file, on loopback, each run has a "
       "key of its own.");
   keys.text("tls", &o::tls, path_rule::none, "a list as in UCX_TLS",
-            "Transports that UCX may use; `auto`: all but `tcp` if every node is on loopback, else "
-            "all.");
+            "Transports that UCX may use (UCX's abbreviation tls has nothing to do with "
+            "encryption); `auto`: all but `tcp` if every node is on loopback, else all.");
   keys.bytes("inflight_bytes", &o::inflight_bytes, bytes_max,
              "Maximum bytes of large tensors that a node fetches at the same time.");
   keys.integer("heartbeat_ms", &o::heartbeat_ms, {1, 60000}, "ms",
@@ -516,8 +520,8 @@ void add_recovery(std::vector<key>& table) {
   section_keys<recovery_options> keys{table, "recovery", &job::recovery};
   using o = recovery_options;
   keys.integer("max_restarts", &o::max_restarts, {0, 1'000'000}, "",
-               "Number of losses of nodes after which the job goes on, once the lost node has been "
-               "started again; 0: the first loss ends the job.");
+               "Number of node losses that the job survives: it waits until the lost node has "
+               "been started again, and resumes. 0: the first loss ends the job.");
   keys.integer(
       "every", &o::every, {1, count_max}, "steps",
       "Number of steps between two copies of the state in the memory of the nodes. After a "
@@ -532,7 +536,8 @@ void add_run(std::vector<key>& table) {
   keys.number("hang_timeout_s", &o::hang_timeout_s, {0, 86400}, "s",
               "Time without progress after which the run ends with a hang report; 0: never.");
   keys.choice("progress", &o::progress, {"auto", "lines", "none"},
-              "`auto`: live progress on a terminal, plain lines elsewhere.");
+              "`auto`: live progress on a terminal, plain lines elsewhere; `lines`: plain "
+              "lines; `none`: no progress.");
   keys.integer("spin_us", &o::spin_us, {0, 1'000'000}, "us",
                "Time for which idle ranks and stages poll for work before they sleep: faster, but "
                "it occupies cores. For machines with spare cores.");
@@ -579,8 +584,8 @@ const key_table<job>& job_keys() {
           {"experts", "The load of the experts of a `cost.preset` that is a mixture of experts."},
           {"device", "The device of a rank."},
           {"transport", "Communication between the nodes of a job."},
-          {"checkpoint", "Saving and resuming."},
-          {"recovery", "Going on after the loss of a node."},
+          {"checkpoint", "Saving the state on disk, and resuming from there."},
+          {"recovery", "Resuming in place after the loss of a node."},
           {"run", "Progress output and hang detection."},
       },
       make_keys()};

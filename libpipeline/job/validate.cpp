@@ -297,7 +297,7 @@ status check_sequence_limits(const job& j, const std::vector<sequence>& sequence
   return success();
 }
 
-/// Another limit beside the paper's back-pressure could deadlock.
+/// With another limit, the paper's back-pressure could deadlock.
 status check_run_ahead(const job& j, const provenance& from) {
   const auto& d = j.dispatch;
   if (d.run_ahead == 0) return success();
@@ -309,7 +309,7 @@ status check_run_ahead(const job& j, const provenance& from) {
                                     {"dispatch.slot_bytes", d.slot_bytes != 0},
                                     {"dispatch.window", d.window != 0},
                                     {"dispatch.early_forwards", d.early_forwards != 0}})
-    if (is_set) return refused("beside " + std::string{key});
+    if (is_set) return refused("with " + std::string{key});
   return success();
 }
 
@@ -396,15 +396,20 @@ status check_choice(const job& j, const provenance& from, bool chooses) {
   return success();
 }
 
+std::string describe_unknown(const std::string& policy, std::span<const std::string_view> known) {
+  std::string text = "expected one of ";
+  for (const auto name : known) text += std::string{name} + ", ";
+  text += "table:FILE.csv, got " + in_quotes(policy);
+  const auto near = policy == "1f1b" || policy == "1F1B" ? "one_f_one_b" : closest(policy, known);
+  return near ? text + ", did you mean " + std::string{*near} + "?" : text;
+}
+
 status check_policy(const job& j, const provenance& from, const policy_registry& registry) {
   const auto& policy = j.dispatch.policy;
-  const auto& known = registry.known();
-  std::string names;
-  for (const auto& p : known) names += std::string{p.name} + ", ";
-  if (!policy.starts_with("table:") &&
-      std::none_of(known.begin(), known.end(), [&](const auto& p) { return p.name == policy; }))
-    return from.blame("dispatch.policy",
-                      "expected one of " + names + "table:FILE.csv, got " + in_quotes(policy));
+  std::vector<std::string_view> known;
+  for (const auto& p : registry.known()) known.push_back(p.name);
+  if (!policy.starts_with("table:") && std::find(known.begin(), known.end(), policy) == known.end())
+    return from.blame("dispatch.policy", describe_unknown(policy, known));
   const auto policies = registry.make(policy, effective_shape(j));
   if (!policies) return from.blame("dispatch.policy", policies.message());
   if (auto free = check_choice(j, from, !(*policies)->candidates().empty()); !free) return free;

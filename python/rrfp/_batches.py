@@ -74,5 +74,5 @@ def check_rows(values, spec, n, what):
         if isinstance(value, torch.Tensor) and (value.dim() == 0 or value.size(0) < n):
             rows = 0 if value.dim() == 0 else value.size(0)
             raise ValueError(
-                f"{what}: expected at least {n} rows, one a microbatch, got {rows}"
+                f"{what}: expected at least {n} rows, one per microbatch, got {rows}"
             )

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import os
+import re
 import sys
 import threading
 import weakref
@@ -111,8 +112,10 @@ class Pipeline:
     Buffers that forward changes would depend on that order; a stage with such a part (batch norm, or
     a part with the attribute forwards_in_order = True) runs its forwards in the order of the microbatches.
 
-    Parts run on threads of the pipeline, one thread at a time a part. One thread calls the pipeline.
+    Parts run on threads of the pipeline, each part on one thread at a time. One thread calls the pipeline.
     """
+
+    _pipeline = None  # also if __init__ is called with wrong arguments
 
     def __init__(
         self,
@@ -134,7 +137,11 @@ class Pipeline:
         on_report=None,
         trace=False,
     ):
-        self._pipeline = None
+        if optimizer is not None and not callable(optimizer):
+            raise TypeError(
+                "optimizer: expected a function of the parameters of a part, such as "
+                f"lambda params: torch.optim.AdamW(params, 1e-3), got {_text_of(optimizer)}"
+            )
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
         settings = dict(settings or {})
@@ -150,29 +157,33 @@ class Pipeline:
             "train.seed": seed,
             "train.clip_norm": None if optimizer is None else 0,
         }
-        settings = {**{k: v for k, v in own.items() if v is not None}, **settings}
+        own = {k: v for k, v in own.items() if v is not None and k not in settings}
+        settings = {k: _text_of_setting(v) for k, v in {**own, **settings}.items()}
         order = None
         if callable(policy):
             if settings.get("dispatch.mode") == "in-order":
                 raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
-            stage_count = own["pipeline.stages"]
+            stage_count = int(settings["pipeline.stages"])
             order = lambda stage: list(policy(stage, stage_count, n_microbatches))
         self._model = Model(part_at, loss_fn, optimizer, autocast)
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
         self.optimizers = self._model.optimizers  #: of the parts in this process
         self.last = None  #: StepResult of the last step or evaluation
         say = lambda text: print(text, file=sys.stderr)
-        self._pipeline = self._call(
-            lambda: _rrfp.Pipeline(
-                [f"{key}={_text_of_setting(value)}" for key, value in settings.items()],
-                self._model.make_part,
-                None if optimizer is None else self._model.make_optimizer,
-                order,
-                on_note or say,
-                on_report or say,
-                trace,
+        try:
+            self._pipeline = self._call(
+                lambda: _rrfp.Pipeline(
+                    [f"{key}={value}" for key, value in settings.items()],
+                    self._model.make_part,
+                    None if optimizer is None else self._model.make_optimizer,
+                    order,
+                    on_note or say,
+                    on_report or say,
+                    trace,
+                )
             )
-        )
+        except Error as e:
+            raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
         _open.add(self)
 
     def step(self, *args, target=None, losses=None, return_outputs=True, update=True, **kwargs):
@@ -284,12 +295,13 @@ class Pipeline:
     def _run(self, training, batch, losses, return_outputs, update):
         batch.keeps_outputs = return_outputs
         if self._model.has_first and not batch.has_inputs():
-            raise ValueError("expected arguments in the process of the first part, got none")
+            raise ValueError("step(): expected arguments in the process of the first part, got none")
         if self._model.has_last and not batch.has_targets():
             raise ValueError("target: expected one in the process of the last part, got none")
         counts = []
         if self._count is not None and batch.has_targets():
             counts = [int(self._count(t)) for t in batch.targets]
+        self._model.check_keywords(batch)
         self._model.batch = batch
         try:
             self.last = StepResult(**self._call(lambda: self._pipeline.run(training, counts, update)))
@@ -325,6 +337,8 @@ class Model:
         self.modules = {}
         self.optimizers = []
         self.has_first = self.has_last = False
+        self.parts = 0  # of the whole model
+        self.keywords = set()  # that the parts in this process take
         self.turn = contextlib.nullcontext()
         self.autocast = autocast
         self.batch = None  # of the running step
@@ -339,9 +353,23 @@ class Model:
         return self.kept(self._make_part, index, count, group)
 
     def make_optimizer(self, parameters, names):
-        made = self.kept(self.optimizer, Parameters(parameters, names))
+        made = self.kept(self._make_optimizer, parameters, names)
         self.optimizers.append(made)
         return KeptOptimizer(self, Optimizer(made, parameters))
+
+    def _make_optimizer(self, parameters, names):
+        made = self.optimizer(Parameters(parameters, names))
+        if not hasattr(made, "step"):
+            raise TypeError(f"expected the function to return an optimizer of torch.optim, got {_text_of(made)}")
+        return made
+
+    def check_keywords(self, batch):
+        """Refuses a keyword argument that no part takes, if all parts are in this process."""
+        if len(self.modules) < self.parts or None in self.keywords:
+            return
+        unknown = {name for kwargs in batch.kwargs for name in kwargs} - self.keywords
+        if unknown:
+            raise TypeError(f"step(): no part has a parameter named {', '.join(sorted(unknown))}")
 
     def kept(self, function, *args):
         """Calls a function of the program on a thread of the runtime and keeps its first exception."""
@@ -364,6 +392,8 @@ class Model:
             self.turn = _compiling
         self.has_first |= part.is_first
         self.has_last |= part.is_last
+        self.parts = count
+        self.keywords |= part.keywords | ({None} if part.takes_all else set())
         if part.is_last and self.loss_fn is None:
             raise ValueError("loss_fn: expected a function in the process of the last part, got None")
         tied = part.name_of(part.tied) if part.tied and (part.is_first or part.is_last) else ""
@@ -482,6 +512,16 @@ def _parts(stages, n_stages, world):
         raise ValueError("stages: expected a module, a list of modules or a function, got an empty list")
     if n_stages not in (None, len(parts)):
         raise ValueError(f"n_stages: expected {len(parts)}, the length of the list, got {n_stages}")
+    owner = {}  # of a parameter: the first part that has it
+    for index, part in enumerate(parts):
+        if not isinstance(part, torch.nn.Module):
+            raise TypeError(f"stages[{index}]: expected a torch.nn.Module, got {type(part).__name__}")
+        for name, value in part.named_parameters():
+            if owner.setdefault(id(value), index) != index:
+                raise ValueError(
+                    f"stages: parts {owner[id(value)]} and {index} share the parameter '{name}': give each a copy, "
+                    "and name the copies in `tied_parameter` if they must stay equal"
+                )
 
     def part_at(index, count, *group):
         if count != len(parts):
@@ -506,6 +546,21 @@ def _text_of(value):
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {list(value.shape)}"
     return type(value).__name__
+
+
+def _in_words_of_python(message, settings, own):
+    """Names the arguments of Pipeline() where the runtime names options and functions of its own."""
+    arguments = {
+        "dispatch.policy": "policy",
+        "dispatch.slots": "slots",
+        "pipeline.microbatches": "n_microbatches",
+        "train.seed": "seed",
+    }
+    for key, value in settings.items():
+        name = arguments.get(key) if key in own else None
+        message = message.replace(f"--set {key}={value}", name or f'settings["{key}"]')
+    message = re.sub(r"\bmake_(stage|chunk) threw: ", "", message)
+    return re.sub(r"^make_(policy|optimizer) threw: (policy: )?", r"\1: ", message)
 
 
 def _text_of_setting(value):

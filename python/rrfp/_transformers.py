@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import json
+import os
 import statistics
 import time
 
@@ -107,8 +108,8 @@ class TransformerPart(torch.nn.Module):
 def from_transformers(model, stages, costs=None):
     """Cuts a causal language model of transformers into `stages` parts, by layers.
 
-    Without `costs` the parts have equal numbers of layers. With them (measure_layers()) the dearest part is
-    as cheap as it can be.
+    Without `costs` the parts have equal numbers of layers. With them (measure_layers()) the parts are
+    cut so that the slowest one is as quick as possible.
 
     Returns a list of modules for rrfp.Pipeline; they share the weights of `model`, so
     model.save_pretrained() saves what was trained. Only if the head is tied to the embedding, the last part
@@ -129,6 +130,8 @@ def from_pretrained(name, stages, costs=None):
     """
     import transformers
 
+    if os.path.isabs(name) and not os.path.isfile(os.path.join(name, "config.json")):
+        raise FileNotFoundError(f"{name}: expected a folder with config.json")
     config = transformers.AutoConfig.from_pretrained(name)
     with _parameters_without_memory():
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -166,7 +169,7 @@ def _cut(model, stages, costs, weights=None):
     cuts = [layers * i // stages for i in range(stages + 1)]
     if costs is not None:
         if len(costs) != layers + 1:
-            raise ValueError(f"costs: expected {layers + 1}, one a layer and one for the rest, got {len(costs)}")
+            raise ValueError(f"costs: expected {layers + 1}, one per layer and one for the rest, got {len(costs)}")
         cuts = _balanced([*costs[:-2], costs[-2] + costs[-1]], stages)
     return [TransformerPart(model, *cuts[i : i + 2], weights) for i in range(stages)]
 
@@ -244,7 +247,7 @@ class Weights:
 
 
 def _layers_of(model):
-    whole = getattr(model, model.base_model_prefix, None)
+    whole = getattr(model, getattr(model, "base_model_prefix", ""), None)
     if whole is None or model.get_output_embeddings() is None:
         raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
     return getattr(whole, _name_in(whole, LAYERS, "list of layers"))

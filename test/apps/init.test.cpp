@@ -102,7 +102,7 @@ TEST_CASE("init overwrites nothing and refuses bad input in one line") {
   const scratch_folder folder;
   const auto file = folder / "job.toml";
   std::ofstream{file} << "before";
-  require_refused(init(file), {file, "overwrites nothing"});
+  require_refused(init(file), {file, "already exists"});
   CHECK(text_of(file) == "before");
   const auto fresh = folder / "new.toml";
   require_refused(init(folder / "none/job.toml"), {"none/job.toml", "No such file"});

@@ -390,7 +390,7 @@ TEST_CASE("An in-order sequence that exceeds the memory limit is refused") {
   CHECK(refusal(job, {"dispatch.policy=bf"}) == "accepted");
 }
 
-TEST_CASE("Back-pressure is refused beside any other limit of forwards") {
+TEST_CASE("Back-pressure is refused with any other limit of forwards") {
   const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nrun_ahead = 3\n";
   const auto refused = [](const std::string& with) {
     return "x.toml:4: dispatch.run_ahead: expected 0 " + with + ", got 3";
@@ -398,11 +398,11 @@ TEST_CASE("Back-pressure is refused beside any other limit of forwards") {
   CHECK(refusal(job) == "accepted");
   CHECK(refusal(job + "slots = \"none\"") == "accepted");
   CHECK(refusal(job + "policy = \"auto\"") == "accepted");
-  CHECK(refusal(job + "slots = 5") == refused("beside dispatch.slots"));
-  CHECK(refusal(job + "slots = \"1f1b\"") == refused("beside dispatch.slots"));
-  CHECK(refusal(job + "slot_bytes = \"1MiB\"") == refused("beside dispatch.slot_bytes"));
-  CHECK(refusal(job + "early_forwards = 1") == refused("beside dispatch.early_forwards"));
-  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("beside dispatch.window"));
+  CHECK(refusal(job + "slots = 5") == refused("with dispatch.slots"));
+  CHECK(refusal(job + "slots = \"1f1b\"") == refused("with dispatch.slots"));
+  CHECK(refusal(job + "slot_bytes = \"1MiB\"") == refused("with dispatch.slot_bytes"));
+  CHECK(refusal(job + "early_forwards = 1") == refused("with dispatch.early_forwards"));
+  CHECK(refusal(job + "policy = \"zb_h1\"\nwindow = 5") == refused("with dispatch.window"));
   CHECK(refusal(job + "mode = \"in-order\"") == refused("in mode in-order"));
 }
 
@@ -420,7 +420,7 @@ TEST_CASE("Agreement by candidates is refused where the stage does not choose al
   CHECK(refusal(job + "early_forwards = 2") == refused("early_forwards = 0, got 2"));
 }
 
-TEST_CASE("A window is refused where it means nothing, and slots by chunk beside bytes") {
+TEST_CASE("A window is refused where it means nothing, and slots by chunk with bytes") {
   const std::string job = "[pipeline]\nstages = 4\n[dispatch]\nwindow = 5\n";
   CHECK(refusal(job + "policy = \"zb_h1\"") == "accepted");
   CHECK(refusal(job + "policy = \"zb_h1\"\nmode = \"in-order\"") ==

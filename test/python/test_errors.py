@@ -74,19 +74,23 @@ def test_exceptions_of_the_loss_the_optimizer_and_the_factory():
             raise ValueError("no learning rate")
 
         step(mlp(2), optimizer=no_optimizer)
-    with pytest.raises(rrfp.Error, match="expected a torch.nn.Module, got int"):
-        step([mlp(2)[0], 3])
+    with pytest.raises(rrfp.Error, match="^stage 0 chunk 0: TypeError: stages: expected a torch.nn.Module, got int"):
+        step(lambda index, count: 3)
+    with pytest.raises(rrfp.Error, match="^optimizer: TypeError: expected the function to return .* got int"):
+        step(mlp(2), optimizer=lambda parameters: 3)
 
 
 def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
     pipe = rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, optimizer=adam)
     x, y = rows(1)
-    with pytest.raises(ValueError, match="argument: expected at least 6 rows, one a microbatch, got 4"):
+    with pytest.raises(ValueError, match="argument: expected at least 6 rows, one per microbatch, got 4"):
         pipe.step(x[:4], target=y[:4])
     with pytest.raises(ValueError, match="target: expected one in the process of the last part"):
         pipe.step(x)
     with pytest.raises(ValueError, match="expected arguments in the process of the first part"):
         pipe.step(target=y)
+    with pytest.raises(TypeError, match="no part has a parameter named scale"):
+        pipe.step(x, target=y, scale=2)
     pipe.step(x, target=y)
     assert pipe.steps == 1
     pipe.finish()
@@ -95,11 +99,20 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
 
 
 def test_wrong_options_name_the_key():
-    with pytest.raises(rrfp.Error, match="dispatch.policy.*bfw") as raised:
+    with pytest.raises(rrfp.Error, match="^policy: expected one of .*bfw.* got \"bfx\"$") as raised:
         rrfp.Pipeline(mlp(2), loss_fn, policy="bfx")
     assert raised.value.kind == "bad_input" and raised.value.exit_code == 2
-    with pytest.raises(rrfp.Error, match="pipeline.microbatches"):
+    with pytest.raises(rrfp.Error, match="^n_microbatches: expected an integer >= 1, got 0$"):
         rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=0)
+    with pytest.raises(rrfp.Error, match=r'^settings\["dispatch.slot"\]: unknown key, did you mean slots'):
+        rrfp.Pipeline(mlp(2), loss_fn, settings={"dispatch.slot": 3})
+    with pytest.raises(TypeError, match="^optimizer: expected a function of the parameters of a part.* got Adam"):
+        rrfp.Pipeline(mlp(2), loss_fn, optimizer=torch.optim.Adam(mlp(1)[0].parameters()))
+    with pytest.raises(TypeError, match=r"^stages\[1\]: expected a torch.nn.Module, got int"):
+        rrfp.Pipeline([mlp(1)[0], 3], loss_fn)
+    shared = mlp(1)[0]
+    with pytest.raises(ValueError, match="^stages: parts 0 and 1 share the parameter '0.0.weight'"):
+        rrfp.Pipeline([shared, shared], loss_fn)
     with pytest.raises(rrfp.Error, match="pipeline.tp: expected one rank of one stage in each process"):
         rrfp.Pipeline(
             lambda index, count, group: mlp(2)[index], loss_fn, n_stages=2, settings={"pipeline.tp": 2}

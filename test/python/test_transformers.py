@@ -189,12 +189,16 @@ def test_cuts_by_cost():
     assert train(rrfp.from_transformers(copy.deepcopy(model), 2, [5, 1, 1, 1, 1])) == train(
         rrfp.from_transformers(model, 2)
     )
-    with pytest.raises(ValueError, match="costs: expected 5, one a layer and one for the rest, got 2"):
+    with pytest.raises(ValueError, match="costs: expected 5, one per layer and one for the rest, got 2"):
         rrfp.from_transformers(model, 2, [1, 2])
 
 
 def test_what_cannot_be_cut_is_refused():
     with pytest.raises(ValueError, match="stages: expected 1 to 4, the number of layers, got 5"):
         rrfp.from_transformers(make("llama"), 5)
+    with pytest.raises(TypeError, match="expected a causal language model, got Linear"):
+        rrfp.from_transformers(torch.nn.Linear(2, 2), stages=1)
+    with pytest.raises(FileNotFoundError, match="^/nothing: expected a folder with config.json"):
+        rrfp.from_pretrained("/nothing", stages=1)
     with pytest.raises(TypeError, match="expected a causal language model, got BertModel"):
         rrfp.from_transformers(transformers.BertModel(transformers.BertConfig(**SMALL)), 2)

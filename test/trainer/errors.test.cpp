@@ -50,18 +50,19 @@ TEST_CASE("an invalid job made by the program is refused with the key") {
              Contains("the job: dispatch.policy: expected one of "));
 }
 
-TEST_CASE("a factory that returns nothing or throws is an error that names the stage") {
+TEST_CASE(
+    "a make_stage or make_chunk that returns nothing or throws is an error that names the stage") {
   auto options = small_options();
   options.make_stage = [](const stage_place& at) -> result<stage> {
     if (at.index == 1) return stage{};
     return part_at(at);
   };
-  CHECK(refused(options) == "stage 1 chunk 0: the factory returned no module");
+  CHECK(refused(options) == "stage 1 chunk 0: make_stage returned no module");
   options.make_stage = [](const stage_place& at) -> result<stage> {
     if (at.index == 1) throw std::runtime_error("no such file");
     return part_at(at);
   };
-  CHECK(refused(options) == "stage 1 chunk 0: its factory threw: no such file");
+  CHECK(refused(options) == "stage 1 chunk 0: make_stage threw: no such file");
   options.make_stage = [](const stage_place&) -> result<stage> { return error{"not today"}; };
   CHECK(refused(options) == "stage 0 chunk 0: not today");
   options.make_stage = [](const stage_place& at) -> result<stage> {
@@ -79,7 +80,7 @@ TEST_CASE("a factory that returns nothing or throws is an error that names the s
   options.make_chunk = [](const stage_place&) -> result<std::unique_ptr<compute::stage_module>> {
     return std::unique_ptr<compute::stage_module>{};
   };
-  CHECK(refused(options) == "stage 0 chunk 0: the factory returned no module");
+  CHECK(refused(options) == "stage 0 chunk 0: make_chunk returned no module");
 }
 
 TEST_CASE("an error in a stage names the stage, the task and the input") {
@@ -211,9 +212,9 @@ TEST_CASE("two parts of the model must not have parameters of the same name") {
 TEST_CASE("an invalid batch is refused, and the pipeline continues") {
   auto p = pipeline::open(job_of(), small_options()).value();
   CHECK(p->step(batch_of(0, 4)).message() ==
-        "batch.inputs: expected at least 5 rows, one a microbatch, got 4");
+        "batch.inputs: expected at least 5 rows, one per microbatch, got 4");
   CHECK(p->step({batch_of(0).inputs, at::zeros({})}).message() ==
-        "batch.targets: expected at least 5 rows, one a microbatch, got 0");
+        "batch.targets: expected at least 5 rows, one per microbatch, got 0");
   CHECK(p->step({batch_of(0).inputs, batch_of(0, 36).targets}).message() ==
         "batch: expected as many targets as inputs, got 36 and 37 rows");
   CHECK(p->step({batch_of(0).inputs, {}}).message() ==

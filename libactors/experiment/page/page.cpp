@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <rrfp/base/check.hpp>
+#include <rrfp/experiment/agreement.hpp>
 #include <rrfp/html/html.hpp>
 
 #include "page/assets.hpp"
@@ -59,7 +60,8 @@ std::string head_of(const experiment& e, const std::vector<page_data>& parts,
   for (const auto s : e.seeds) seeds.push_back(std::to_string(s));
   const auto shown = parts.front().workloads();
   std::string out =
-      soft(fmt::format("{} workloads, {} weathers, {} runs; seeds {}; {} steps each. Engine: {}.",
+      soft(fmt::format("Workloads: {}. Weathers: {}. Runs: {}. Seeds: {}. Steps of a cell: {}. "
+                       "Engine: {}.",
                        e.workloads.size(), e.weathers.size(), e.runs.size(), fmt::join(seeds, ", "),
                        e.steps, fmt::join(engines, ", "))) +
       soft("Speed-ups are over " + e.baseline + ". From " + e.source +
@@ -73,10 +75,10 @@ std::string head_of(const experiment& e, const std::vector<page_data>& parts,
   return out;
 }
 
-/// "measured weather", with the engine if there are several.
+/// "weather measured", with the engine if there are several.
 std::string title_of(const experiment& e, const std::vector<page_data>& parts, const page_data& x,
                      std::size_t weather) {
-  return e.weathers[weather].name + " weather" +
+  return "weather " + e.weathers[weather].name +
          (parts.size() == 1 ? "" : ", " + std::string{name(x.engine())});
 }
 
@@ -91,7 +93,7 @@ std::string links_of(const experiment& e, const std::vector<page_data>& parts) {
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       out += fmt::format("<a href=\"#{}\">{}</a>", anchor_of(p, k),
                          escaped(title_of(e, parts, parts[p], k)));
-  if (parts.size() > 1) out += "<a href=\"#agreement\">Agreement</a>";
+  if (parts.size() > 1) out += "<a href=\"#agreement\">Wall clock and simulator</a>";
   return out + "<a href=\"#words\">Terms</a></nav>\n";
 }
 
@@ -209,12 +211,14 @@ std::string report_page(const experiment& e, const std::vector<engine_outcomes>&
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       page.body += section_of(parts[p], k, title_of(e, parts, parts[p], k), anchor_of(p, k));
   if (all.size() > 1)
-    page.body += "<h2 id=\"agreement\">Agreement</h2>\n" +
+    page.body += "<h2 id=\"agreement\">Wall clock and simulator</h2>\n" +
                  soft(fmt::format(
-                     "Difference of the mean steps of the {} from those of the {}, cell by cell, "
-                     "as a share of the latter. Launch gap: median over the cells of the time in "
-                     "which a device was free and its stage waited for nothing.",
-                     name(all.back().engine), name(all.front().engine))) +
+                     "By how much the mean step of a cell on the {} differs from that on the {}, "
+                     "as a share of the latter; |d| is this difference without its sign. Launch "
+                     "gap (a device was free and its stage waited for nothing) and late tasks "
+                     "(tasks took longer than simulated): medians. Explained: cells beyond {:.0f} "
+                     "% that these two explain.",
+                     name(all.back().engine), name(all.front().engine), 100 * agreed)) +
                  agreement_rows(e, all.front().outcomes, all.back().outcomes);
   page.body += glossary();
   return html::text_of(page);

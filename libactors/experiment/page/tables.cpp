@@ -172,9 +172,9 @@ std::string agreement_rows(const experiment& e, const std::vector<outcome>& simu
                            const std::vector<outcome>& measured) {
   const auto all = differences_of(e, simulated, measured);
   const auto beyond = fmt::format("beyond {:.0f} %", 100 * agreed);
-  html::table t{"",
-                {"run", "median", "median size", "p95 size", "launch gap", "late tasks", beyond,
-                 "explained by both"}};
+  html::table t{
+      "",
+      {"run", "median", "median |d|", "p95 |d|", "launch gap", "late tasks", beyond, "explained"}};
   const auto row = [&](std::string_view name, std::string_view kind, const agreement& a) {
     t.row(name, kind);
     t.cell(fmt::format("{:+.2f} %", 100 * a.median));

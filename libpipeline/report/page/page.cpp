@@ -81,7 +81,7 @@ std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_i
 <button data-do="earlier" title="a">&#9664;</button>
 <button data-do="later" title="d">&#9654;</button>
 <button data-do="all" title="0">all steps</button>
-<select id="step" title="Align all runs at the begin of this step"><option value="">all steps</option>{}</select>
+<select id="step" title="Align all runs at the start of this step"><option value="">all steps</option>{}</select>
 <label><input type="checkbox" id="show-path" checked> critical path</label>
 <span id="range" class="soft num"></span>
 <span class="soft">drag: move &middot; Ctrl + wheel or double click: zoom &middot; keys w a s d 0</span>

@@ -1,5 +1,5 @@
 // Draws the timelines and the memory of all runs on one time axis. Times are microseconds since the
-// begin of the run's window; `view` is the visible part, `origin` the time at which each run's axis
+// start of the run's window; `view` is the visible part, `origin` the time at which each run's axis
 // begins.
 'use strict';
 (() => {

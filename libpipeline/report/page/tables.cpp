@@ -116,7 +116,7 @@ std::vector<metric> path_metrics() {
            }},
           {"transfer", [](const auto& r) { return milliseconds(r.path.transfer); }},
           {"launch gaps", [](const auto& r) { return milliseconds(r.path.launch_gap); }},
-          {"begin of steps", [](const auto& r) { return milliseconds(r.path.step_begin); }},
+          {"start of steps", [](const auto& r) { return milliseconds(r.path.step_begin); }},
           {"between steps", [](const auto& r) { return milliseconds(r.path.between_steps); }}};
 }
 
@@ -228,7 +228,7 @@ std::string path_table(const examined_run& r, nanoseconds longest) {
   };
   plain("transfer", p.transfer);
   plain("launch gaps", p.launch_gap);
-  plain("begin of steps", p.step_begin);
+  plain("start of steps", p.step_begin);
   plain("between steps", p.between_steps);
   plain("sum", p.length(), "sum");
   return t.finish();
@@ -267,13 +267,13 @@ std::string_view meaning(idle_cause s) {
     case idle_cause::launch_gap:
       return "A task was ready, but the rank had not begun it: decision, message, wake-up.";
     case idle_cause::head:
-      return "From the begin of the step to the decision for the rank's first task: the pipeline "
+      return "From the start of the step to the decision for the rank's first task: the pipeline "
              "fills.";
     case idle_cause::tail:
       return "From the rank's last task to the end of the step's last task anywhere: the pipeline "
              "drains.";
     case idle_cause::between_steps:
-      return "From the end of a step to the begin of the next, equal on every rank: gradient "
+      return "From the end of a step to the start of the next, equal on every rank: gradient "
              "exchange, optimizer, the job's barrier.";
     case idle_cause::agreement:
       return "The ranks of the stage exchanged the tasks that they had picked, or had picked "

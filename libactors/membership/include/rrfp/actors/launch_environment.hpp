@@ -41,6 +41,7 @@ struct launch_arguments {
 
 struct launch_place {
   std::uint32_t nodes = 1;
+  bool has_nodes = false;  ///< a source gave the number of nodes
   node_id node{0};
   std::string host = "127.0.0.1";
   std::uint16_t port = rendezvous_port_default;

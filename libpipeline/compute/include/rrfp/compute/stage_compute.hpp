@@ -21,7 +21,7 @@
 ///   stages, squared_norms -> (job: clip_gradients over all ranks) -> apply.
 /// abort_step ends an abandoned step.
 ///
-/// requires_grad of parameters is read at the begin of each training step: one that is frozen then
+/// requires_grad of parameters is read at the start of each training step: one that is frozen then
 /// gets no gradient, and its state in the optimizer stays. That of tied parameters must not change.
 ///
 /// On a device with streams, run() returns once the work is enqueued in the current stream.

@@ -205,11 +205,12 @@ class basic_section_keys {
 
   using maybe_limit = std::optional<std::uint32_t>;
 
-  /// A number of microbatches, or the value of one of `allowed`.
+  /// A number of units, or the value of one of `allowed`.
   void limit(const char* leaf, maybe_limit Section::*field, integer_range range,
-             const words& allowed, const std::vector<maybe_limit>& values, const char* meaning) {
+             const words& allowed, const std::vector<maybe_limit>& values, const char* unit,
+             const char* meaning) {
     add(
-        leaf, field, type_name(allowed) + " or " + type_name(range), "microbatches", meaning,
+        leaf, field, type_name(allowed) + " or " + type_name(range), unit, meaning,
         [=](maybe_limit& to, const value& v) -> status {
           const auto n = read_integer_or_word(v, range, allowed);
           if (!n) return n.failure();

@@ -1,4 +1,4 @@
-/// The critical path of a run: from the end of the last task back to the begin of the window, from
+/// The critical path of a run: from the end of the last task back to the start of the window, from
 /// each task to the one that it waited for.
 ///
 /// A task waited for the sender of its input if a wait of its stage ended with the decision for it,
@@ -6,8 +6,8 @@
 /// (on the rank that ended last). If nothing precedes it in the step, it waited for the step to
 /// begin, and the step for the last task of the previous step. The parts of the path add up to the
 /// window, to the nanosecond: compute (by stage), transfer (message, mailbox and decision, from the
-/// sender's end to the decision), launch gaps (from there to the task's begin), the begin of steps,
-/// and the time between steps.
+/// sender's end to the decision), launch gaps (from there to the start of the task), the start of
+/// steps, and the time between steps.
 ///
 /// If the clocks of nodes differ, a sender may seem to end after its receiver began. Then only the
 /// sender's time before that begin counts, and the transfer is 0.

@@ -1,7 +1,7 @@
 /// Timelines as a picture for papers and READMEs: one SVG file without script, style sheet or
 /// fonts, on a white background.
 ///
-/// The runs are drawn above each other on one time scale, each from the begin of its window; every
+/// The runs are drawn above each other on one time scale, each from the start of its window; every
 /// rank is a row. Tasks are bars as high as the row, coloured by kind. A wait for an input, for
 /// memory or for other ranks is a thin bar. All other idle time is empty. Kinds differ in lightness
 /// as well as in hue, so that they can be distinguished in greyscale and without colour vision.

@@ -12,11 +12,11 @@
 ///   ranks behind   another rank of the stage was later: it had not finished the task, or an input
 ///                  had not arrived on it
 ///   launch gap     a task was ready, but the rank had not begun it: from the end of the previous
-///                  task, or from the decision if nothing was ready, to the begin of the task.
+///                  task, or from the decision if nothing was ready, to the start of the task.
 ///                  Also all time for which the recorder gave no other cause
-///   head           from the begin of the step to the decision for the rank's first task (fill)
+///   head           from the start of the step to the decision for the rank's first task (fill)
 ///   tail           from the end of the rank's last task to the end of the step (drain)
-///   between steps  from the end of a step to the begin of the next, equal on every rank: gradient
+///   between steps  from the end of a step to the start of the next, equal on every rank: gradient
 ///                  exchange, optimizer, the job's barrier
 ///   agreement      the ranks of the stage exchanged their picks, or had picked different tasks
 ///                  (rank_agreement::candidates)
