@@ -25,9 +25,10 @@ constexpr std::string_view automatic_name = "auto";
 
 constexpr entry entries[] = {
     {"bf", "in rounds: one ready BW, then one ready F", make_bf},
-    {"bfw", "as bf, but W is split off and runs when neither B nor F can; the default", make_bfw},
+    {"bfw", "as bf, but W is split off and runs when neither B nor F can", make_bfw},
     {"bfw_plus",
-     "as bfw, with W in pieces and an order that depends on the stage and its free slots",
+     "as bfw, with W in pieces and an order that depends on the stage and its free slots; the "
+     "default",
      make_bfw_plus},
     {"fb", "in rounds: one ready F, then one ready BW", make_fb},
     {"f_priority", "F whenever one is ready, else BW", make_f_priority},

@@ -65,7 +65,7 @@ enum class slot_unit_kind : std::uint8_t { microbatch, chunk };
 struct dispatch_options {
   dispatch_mode mode = dispatch_mode::ready;
   /// A known policy or "table:FILE.csv".
-  std::string policy = "bfw";
+  std::string policy = "bfw_plus";
   messages_kind messages = messages_kind::asynchronous;
   /// Maximum number of launches queued behind the running one.
   std::uint32_t lookahead = 0;
