@@ -30,6 +30,7 @@ job::job job_of(admission order, std::uint32_t replicas) {
   job::job j;
   j.model = compute::test::small_model();
   j.dispatch.admit = order;
+  j.pipeline.stages = 2;
   j.pipeline.replicas = replicas;
   return j;
 }

@@ -186,7 +186,8 @@ TEST_CASE("each node may be killed, node 0 too, and the weights and losses have 
   CHECK_THAT(told[1].at("lost"), Contains("node 0 "));
   // A new node 0 knows the losses since it was started.
   std::vector<std::uint64_t> steps;
-  for (const auto& e : json::parse(std::ifstream{trace}).at("traceEvents"))
+  const auto written = json::parse(std::ifstream{trace});
+  for (const auto& e : written.at("traceEvents"))
     if (e.value("cat", "") == "recovery") steps.push_back(e.at("args").at("step"));
   CHECK(steps == std::vector<std::uint64_t>{told[1].at("step"), told[2].at("step")});
 }

@@ -133,7 +133,7 @@ TEST_CASE("the runtime runs what the simulator runs, and the two are compared") 
   INFO(o.err);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out, Contains("small: 12 cells on the wall clock (time scale 0.2)") &&
-                        Contains("wall clock versus simulator") && Contains("all cells") &&
+                        Contains("wall clock minus simulator") && Contains("all cells") &&
                         Contains("machine: "));
   const auto results = json::parse(text_of(folder / "out/results.json"));
   REQUIRE(results.at("cells").size() == 2 * cells);

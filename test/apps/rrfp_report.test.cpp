@@ -103,8 +103,8 @@ TEST_CASE("steps and runs can be chosen, and two traces compared") {
                                 "2:3", "--title", "a <title>", "--out", page});
   INFO(one.err);
   REQUIRE(one.code == 0);
-  CHECK_THAT(text_of(page), Contains("steps 2 to 3 of 1 to 3") && Contains("a &lt;title&gt;") &&
-                                !Contains("1F1B"));
+  CHECK_THAT(text_of(page), Contains("steps 2 to 3 of the trace&#39;s 1 to 3") &&
+                                Contains("a &lt;title&gt;") && !Contains("1F1B"));
   const auto both = run_program({RRFP_REPORT, quickstart_trace(), copy, "--out", page});
   INFO(both.err);
   REQUIRE(both.code == 0);

@@ -22,7 +22,7 @@ TEST_CASE("a small experiment gets the defaults") {
   CHECK(e.engines == std::vector{engine_kind::simulator});
   REQUIRE(e.runs.size() == 1);
   CHECK(e.baseline == "r");
-  CHECK(first_cell(e).job.dispatch.policy == "bfw");
+  CHECK(first_cell(e).job.dispatch.policy == "bfw_plus");
   REQUIRE(e.weathers.size() == 1);
   CHECK(e.weathers[0].name == "none");
   CHECK(e.cells() == 3);
@@ -43,7 +43,7 @@ TEST_CASE("keys before the first table are the base of every cell, and the table
   CHECK(at(0).jitter.probability == 0.1);
   CHECK(at(0).train.steps == 2);
   CHECK(at(3).dispatch.slots == 6);
-  CHECK(at(3).dispatch.policy == "bfw");
+  CHECK(at(3).dispatch.policy == "bfw_plus");
   CHECK(at(6).pipeline.stages == 2);
 }
 

@@ -112,8 +112,9 @@ TEST_CASE("what ranks waited for each other is printed if they did") {
 TEST_CASE("the CSV has one row per cell") {
   const auto text = results_csv(two_runs(), {{engine_kind::simulator, outcomes}});
   CHECK(std::count(text.begin(), text.end(), '\n') == 5);
-  CHECK_THAT(text,
-             Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,\"bfw\",own,2,300.000000,"));
+  CHECK_THAT(
+      text,
+      Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,\"bfw_plus\",own,2,300.000000,"));
 }
 
 }  // namespace rrfp::experiment

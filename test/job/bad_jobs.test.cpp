@@ -427,7 +427,8 @@ TEST_CASE("A window is refused where it means nothing, and slots by chunk with b
         "x.toml:4: dispatch.window: expected 0 in mode in-order, which runs each task in its turn, "
         "got 5");
   CHECK(refusal(job) ==
-        "x.toml:4: dispatch.window: expected 0 with policy \"bfw\", which has no fixed schedule, "
+        "x.toml:4: dispatch.window: expected 0 with policy \"bfw_plus\", which has no fixed "
+        "schedule, "
         "got 5");
   CHECK(refusal("[dispatch]\nslot_unit = \"chunk\"\nslot_bytes = 100") ==
         "x.toml:3: dispatch.slot_bytes: expected 0 with dispatch.slot_unit = \"chunk\", got 100");
