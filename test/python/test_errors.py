@@ -99,7 +99,7 @@ def test_wrong_arguments_are_refused_and_the_pipeline_goes_on():
 
 
 def test_wrong_options_name_the_key():
-    with pytest.raises(rrfp.Error, match="^policy: expected one of .*bfw.* got \"bfx\"$") as raised:
+    with pytest.raises(rrfp.Error, match="^policy: expected one of .*bfw.* got \"bfx\", did you mean bf") as raised:
         rrfp.Pipeline(mlp(2), loss_fn, policy="bfx")
     assert raised.value.kind == "bad_input" and raised.value.exit_code == 2
     with pytest.raises(rrfp.Error, match="^n_microbatches: expected an integer >= 1, got 0$"):
