@@ -84,7 +84,7 @@ void run_node(std::uint32_t number, std::chrono::milliseconds limit, std::uint16
     const node_event e{number, lost, now_ns()};
     if (::write(events, &e, sizeof e) != sizeof e) ::_exit(1);
   };
-  auto joined = actors::membership::join(options, {});
+  auto joined = actors::membership::join(options);
   if (!joined) {
     std::fprintf(stderr, "loss_bench: %s\n", joined.message().c_str());
     ::_exit(1);

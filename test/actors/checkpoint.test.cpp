@@ -324,7 +324,7 @@ TEST_CASE("job_saves reports what the ranks have copied and written") {
   constexpr std::int64_t ms = 1'000'000;
   job_saves saves{setup, 2};
 
-  REQUIRE(saves.begin(10, 0));
+  REQUIRE(saves.begin(10, 0, "so far"));
   saves.record(snapshot_taken{9, 99 * ms}, 1 * ms);  // of another save
   saves.record(snapshot_taken{10, 3 * ms}, 4 * ms);
   saves.record(snapshot_written{10, "b", 5, 1, {}});
@@ -333,6 +333,7 @@ TEST_CASE("job_saves reports what the ranks have copied and written") {
   saves.record(snapshot_written{10, "a", 6, 2, {}});
   const auto m = saves.manifest();
   CHECK(m.step == 10);
+  CHECK(m.history == "so far");
   REQUIRE(m.files.size() == 2);
   CHECK(m.files[0].name == "a");
   const auto report = saves.end({}, 25 * ms);
@@ -343,7 +344,7 @@ TEST_CASE("job_saves reports what the ranks have copied and written") {
   CHECK(saves.saved() == 1);
   CHECK_FALSE(saves.last_failed());
 
-  REQUIRE(saves.begin(20, 2 * ms));
+  REQUIRE(saves.begin(20, 2 * ms, {}));
   saves.record(snapshot_taken{20, 1 * ms}, 9 * ms);  // one rank alone
   saves.record(snapshot_written{20, {}, 0, 0, "no room"});
   saves.record(snapshot_written{20, "b", 6, 2, {}});

@@ -187,7 +187,7 @@ TEST_CASE(
   });
   REQUIRE(told.size() == 1);
   CHECK(told[0].what.stage == stage_id{late});
-  CHECK(told[0].what.ranks == std::vector{rank_id{ranks - 1}});
+  CHECK((told[0].what.ranks == std::vector{rank_id{ranks - 1}}));
   CHECK(told[0].step == straggler_watch::window);
   CHECK(told[0].what.late > 0.3);
   CHECK(told[0].what.waiting > 0.5);

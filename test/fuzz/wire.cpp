@@ -39,7 +39,7 @@ class carried {
       : node_(end_at(to_node_)), node_0_(end_at(to_node_0_)) {
     node_.begin_tls(of_node_, psk_of(key_of_node), node_id{1});
     node_.out().add_urgent(to_frame(claim{wire_version, {"0.1.0", "job", 7, 2}, 1}));
-    node_.out().add_urgent(to_frame(introduce{"stage 1", "card"}));
+    node_.out().add_urgent(to_frame(introduce{"stage 1"}));
   }
 
   /// What the node has written since the last call.

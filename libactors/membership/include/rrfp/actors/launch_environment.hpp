@@ -41,13 +41,13 @@ struct launch_arguments {
 
 struct launch_place {
   std::uint32_t nodes = 1;
-  bool has_nodes = false;  ///< a source gave the number of nodes
   node_id node{0};
   std::string host = "127.0.0.1";
   std::uint16_t port = rendezvous_port_default;
   /// Under torchrun (TORCHELASTIC_USE_AGENT_STORE is "True") its agent listens on MASTER_PORT: node
   /// 0 listens on a free port, which the other nodes find in the agent's store.
   bool is_agents_port = false;
+  bool has_nodes = false;  ///< a source gave the number of nodes
 };
 
 /// Returns the value of a variable, or null if it is unset; `std::getenv`, for example.
