@@ -74,9 +74,8 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, const sh
   if (j.jitter.loss_probability > 0 || j.jitter.double_probability > 0) {
     delays.fate = [costs](step_id step, virtual_stage_id to, rank_id rank, const task& numbered,
                           std::uint32_t attempt) {
-      const auto delivery = costs->of(numbered, [&](const auto& c, const task& t) {
-        return c.delivery_of(step, to, rank, t);
-      });
+      const auto delivery = costs->of(
+          numbered, [&](const auto& c, const task& t) { return c.delivery_of(step, to, rank, t); });
       return attempt_fate{attempt < delivery.losses,
                           attempt == delivery.losses && delivery.duplicated};
     };
@@ -233,8 +232,7 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
                                 dispatch.policies->name(), completed.message()));
 }
 
-result<session_setup> make_setup_without_model(const job::job& j,
-                                               const policy_registry& policies) {
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
   const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
   return setup_for(j, *dispatch);

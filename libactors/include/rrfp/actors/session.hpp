@@ -206,7 +206,8 @@ struct session_setup {
   std::vector<memory_limit> limits;
   /// How the ranks of a stage agree on a task.
   rank_agreement agreement = rank_agreement::arrivals;
-  /// Bytes of a microbatch's slot; empty: not counted. The microbatch is numbered over all replicas.
+  /// Bytes of a microbatch's slot; empty: not counted. The microbatch is numbered over all
+  /// replicas.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;
