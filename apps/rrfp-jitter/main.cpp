@@ -65,14 +65,16 @@ std::string machine() {
 void print_tables(const experiment::experiment& e,
                   const std::vector<experiment::engine_outcomes>& all) {
   const auto& main = all.back();
-  const bool clock = main.engine == experiment::engine_kind::wall_clock;
-  apps::print("{}: {} cells on the {}{}, {} seeds of {} steps\n{}{}{}{}{}{}", e.name, e.cells(),
-              name(main.engine), clock ? fmt::format(" (time scale {})", e.time_scale) : "",
-              e.seeds.size(), e.steps, results_table(e, main.outcomes),
-              ablation_table(e, main.outcomes), weather_table(e, main.outcomes),
-              spread_table(e, main.outcomes), ranks_table(e, main.outcomes),
-              paper_table(e, main.outcomes));
-  if (clock) apps::print("{}", breakdown_table(e, main.outcomes));
+  const bool is_real_time = main.engine != experiment::engine_kind::simulator;
+  const bool has_nodes = main.engine == experiment::engine_kind::processes;
+  apps::print(
+      "{}: {} cells on {}{}, {} seeds of {} steps\n{}{}{}{}{}{}", e.name, e.cells(),
+      has_nodes ? fmt::format("{} nodes", e.nodes) : fmt::format("the {}", name(main.engine)),
+      is_real_time ? fmt::format(" (time scale {})", e.time_scale) : "", e.seeds.size(), e.steps,
+      results_table(e, main.outcomes), ablation_table(e, main.outcomes),
+      weather_table(e, main.outcomes), spread_table(e, main.outcomes),
+      ranks_table(e, main.outcomes), paper_table(e, main.outcomes));
+  if (is_real_time) apps::print("{}", breakdown_table(e, main.outcomes));
   if (all.size() > 1)
     apps::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
 }
@@ -118,6 +120,7 @@ void set_engines(experiment::experiment& e, const options& wanted) {
   if (wanted.engine == "simulator") e.engines = {engine_kind::simulator};
   if (wanted.engine == "wall-clock") e.engines = {engine_kind::wall_clock};
   if (wanted.engine == "both") e.engines = {engine_kind::simulator, engine_kind::wall_clock};
+  if (wanted.engine == "processes") e.engines = {engine_kind::processes};
   if (wanted.time_scale) e.time_scale = *wanted.time_scale;
 }
 
@@ -136,10 +139,12 @@ int run(int argc, char** argv) {
                  "holds are not run again");
   app.add_option("--cell", wanted.cell,
                  "Run only the cell of this number (from 0) and print it\nas JSON");
-  app.add_option("--engine", wanted.engine, "simulator, wall-clock or both; overrides the file")
-      ->check(apps::one_of({"simulator", "wall-clock", "both"}));
+  app.add_option("--engine", wanted.engine,
+                 "simulator, wall-clock, both or processes; overrides the\n"
+                 "file")
+      ->check(apps::one_of({"simulator", "wall-clock", "both", "processes"}));
   app.add_option("--time-scale", wanted.time_scale,
-                 "Wall clock: factor on all times; overrides the file")
+                 "Emulated devices: factor on all times; overrides the file")
       ->check(apps::between(1e-3, 1e3));
   app.add_option("--jobs", wanted.jobs, "Number of concurrent cells on the wall clock")
       ->check(apps::between(1, 64))

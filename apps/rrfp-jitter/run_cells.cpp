@@ -12,6 +12,7 @@
 #include <rrfp/wall_clock/engine.hpp>
 
 #include "../common/console.hpp"
+#include "process_engine.hpp"
 #include "progress.hpp"
 
 namespace rrfp::apps {
@@ -90,6 +91,16 @@ class work {
   std::map<std::size_t, std::string> refused_;
 };
 
+std::size_t concurrent_cells(engine_kind engine, const cell_options& options) {
+  switch (engine) {
+    case engine_kind::simulator:
+      return std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+    case engine_kind::wall_clock: return options.jobs;
+    case engine_kind::processes: return 1;  // they need the cores, and the devices
+  }
+  RRFP_CHECK(false, "unknown engine");
+}
+
 /// Cost of a cell on the wall clock, if the simulator has run it; otherwise equal for all cells.
 double cost_of(const experiment::experiment& e, std::size_t number, const experiment::store& done) {
   const auto* known = done.find(description_of(cell_at(e, number, engine_kind::simulator)));
@@ -115,13 +126,11 @@ result<std::vector<experiment::engine_outcomes>> run_cells(const experiment::exp
       missing.push_back(i);
       cost[i] = cost_of(e, i, done);
     }
-    const bool clock = engine == engine_kind::wall_clock;
     if (missing.size() < e.cells())
       print_error("{} of {} cells were already done{}\n", e.cells() - missing.size(), e.cells(),
-                  clock ? " on the wall clock" : "");
-    const auto cores = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+                  engine == engine_kind::wall_clock ? " on the wall clock" : "");
     work todo{e, engine, std::move(missing), std::move(cost), done, options};
-    if (auto ran = todo.run(clock ? options.jobs : cores); !ran) return ran.failure();
+    if (auto ran = todo.run(concurrent_cells(engine, options)); !ran) return ran.failure();
 
     experiment::engine_outcomes finished{engine, {}};
     for (std::size_t i = 0; i < e.cells(); ++i)
@@ -137,6 +146,7 @@ std::unique_ptr<experiment::engine> make_engine(engine_kind kind) {
   switch (kind) {
     case engine_kind::simulator: return experiment::make_simulator_engine();
     case engine_kind::wall_clock: return wall_clock::make_engine();
+    case engine_kind::processes: return make_process_engine();
   }
   RRFP_CHECK(false, "unknown engine");
 }

@@ -66,6 +66,13 @@ std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes_of(const session
   };
 }
 
+auto message_bytes_of(const session_setup& setup, replica_id replica) {
+  return [bytes = setup.emulated->message_bytes, shape = setup.shape, replica](
+             step_id step, virtual_stage_id to, const task& t) {
+    return bytes(step, to, numbered(shape, replica, t));
+  };
+}
+
 result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup& setup,
                                                             rank_address address,
                                                             const rank_collectives& groups,
@@ -75,7 +82,7 @@ result<std::shared_ptr<compute::rank_compute>> make_compute(const session_setup&
   if (setup.emulated) {
     return std::shared_ptr<compute::rank_compute>{std::make_shared<emulated_compute>(
         shape, address.stage,
-        emulated_model{setup.emulated->activation_bytes, setup.emulated->tokens,
+        emulated_model{message_bytes_of(setup, address.replica), setup.emulated->tokens,
                        slot_bytes_of(setup, address.replica, address.stage)})};
   }
   if (setup.make_compute) {

@@ -21,29 +21,61 @@ namespace rrfp::actors {
 
 namespace {
 
-using shared_costs = std::shared_ptr<const simulate::stage_costs>;
+/// The costs of each replica, for tasks whose microbatches are numbered over all replicas.
+class costs_of_replicas {
+ public:
+  costs_of_replicas(std::vector<simulate::stage_costs> by_replica, std::uint32_t microbatches)
+      : by_replica_(std::move(by_replica)), microbatches_(microbatches) {}
+
+  /// Calls `f(costs, task)` with the costs of the replica and the task as that replica numbers it.
+  auto of(task t, auto f) const {
+    const auto replica = t.mb.value() / microbatches_ % by_replica_.size();
+    t.mb = microbatch_id{t.mb.value() % microbatches_};
+    return f(by_replica_[replica], t);
+  }
+  const simulate::stage_costs& first() const { return by_replica_.front(); }
+  costs_of_replicas undisturbed() const {
+    std::vector<simulate::stage_costs> all;
+    for (const auto& c : by_replica_) all.push_back(c.undisturbed());
+    return {std::move(all), microbatches_};
+  }
+
+ private:
+  std::vector<simulate::stage_costs> by_replica_;
+  std::uint32_t microbatches_;
+};
+using shared_costs = std::shared_ptr<const costs_of_replicas>;
 
 /// The same random and given delays as in the simulator: the time that a task or a message takes
 /// beyond its nominal cost, times `scale`.
-injected_delays delays_of(const job::job& j, const shared_costs& costs, double scale) {
+injected_delays delays_of(const job::job& j, const shared_costs& costs, const shared_costs& nominal,
+                          double scale) {
   injected_delays delays;
   const bool given = !j.delays.file.empty();
   if (given || weather::disturbs_tasks(j.jitter)) {
-    const auto nominal = std::make_shared<const simulate::stage_costs>(costs->undisturbed());
     delays.compute = [costs, nominal, scale](step_id step, stage_id stage, rank_id rank,
-                                             const task& t) {
-      return scale * milliseconds(costs->compute_of_rank(step, stage, rank, t) -
-                                  nominal->compute(step, stage, t));
+                                             const task& numbered) {
+      const auto disturbed = costs->of(numbered, [&](const auto& c, const task& t) {
+        return c.compute_of_rank(step, stage, rank, t);
+      });
+      const auto own = nominal->of(
+          numbered, [&](const auto& c, const task& t) { return c.compute(step, stage, t); });
+      return scale * milliseconds(disturbed - own);
     };
   }
-  if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 || costs->has_bytes())
-    delays.link = [costs, scale](step_id step, virtual_stage_id to, rank_id rank, const task& t) {
-      return scale * milliseconds(costs->travel(step, to, rank, t));
+  if (given || weather::disturbs_messages(j.jitter) || j.cost.link_ms > 0 ||
+      costs->first().has_bytes())
+    delays.link = [costs, scale](step_id step, virtual_stage_id to, rank_id rank,
+                                 const task& numbered) {
+      return costs->of(numbered, [&](const auto& c, const task& t) {
+        return scale * milliseconds(c.travel(step, to, rank, t));
+      });
     };
   if (j.jitter.loss_probability > 0 || j.jitter.double_probability > 0) {
-    delays.fate = [costs](step_id step, virtual_stage_id to, rank_id rank, const task& t,
+    delays.fate = [costs](step_id step, virtual_stage_id to, rank_id rank, const task& numbered,
                           std::uint32_t attempt) {
-      const auto delivery = costs->delivery_of(step, to, rank, t);
+      const auto delivery = costs->of(
+          numbered, [&](const auto& c, const task& t) { return c.delivery_of(step, to, rank, t); });
       return attempt_fate{attempt < delivery.losses,
                           attempt == delivery.losses && delivery.duplicated};
     };
@@ -52,17 +84,25 @@ injected_delays delays_of(const job::job& j, const shared_costs& costs, double s
   return delays;
 }
 
-emulated_device emulation_of(const job::job& j, const simulate::stage_costs& costs, double scale) {
+emulated_device emulation_of(const job::job& j, const shared_costs& nominal, double scale) {
   emulated_device device;
-  const auto nominal = std::make_shared<const simulate::stage_costs>(costs.undisturbed());
-  device.task_ms = [nominal, scale](step_id step, stage_id stage, rank_id, const task& t) {
-    return scale * milliseconds(nominal->compute(step, stage, t));
+  device.task_ms = [nominal, scale](step_id step, stage_id stage, rank_id, const task& numbered) {
+    return nominal->of(numbered, [&](const auto& c, const task& t) {
+      return scale * milliseconds(c.compute(step, stage, t));
+    });
   };
   device.tokens = std::int64_t{j.data.microbatch_size} * j.data.sequence_length;
-  device.activation_bytes =
-      j.device.message_bytes > 0
-          ? static_cast<std::int64_t>(j.device.message_bytes)
-          : device.tokens * j.model.hidden * static_cast<std::int64_t>(sizeof(float));
+  auto bytes = static_cast<std::int64_t>(j.device.message_bytes);
+  if (bytes == 0 && nominal->first().has_bytes()) {
+    device.message_bytes = [nominal](step_id step, virtual_stage_id to, const task& numbered) {
+      return nominal->of(numbered, [&](const auto& c, const task& t) {
+        return static_cast<std::int64_t>(c.message_bytes(step, to, t));
+      });
+    };
+    return device;
+  }
+  if (bytes == 0) bytes = device.tokens * j.model.hidden * std::int64_t{sizeof(float)};
+  device.message_bytes = [bytes](step_id, virtual_stage_id, const task&) { return bytes; };
   return device;
 }
 
@@ -83,17 +123,27 @@ result<plan::dispatch_plan> dispatch_of(const job::job& j, const policy_registry
   return made;
 }
 
-result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch,
-                                replica_id replica) {
-  auto expected = plan::expected_costs(j, replica);
-  if (!expected) return expected.failure();
-  const auto costs = std::make_shared<const simulate::stage_costs>(std::move(*expected));
+result<shared_costs> costs_of(const job::job& j) {
+  std::vector<simulate::stage_costs> all;
+  for (std::uint32_t r = 0; r < j.pipeline.replicas; ++r) {
+    auto expected = plan::expected_costs(j, replica_id{r});
+    if (!expected) return expected.failure();
+    all.push_back(std::move(*expected));
+  }
+  return std::make_shared<const costs_of_replicas>(std::move(all), j.pipeline.microbatches);
+}
+
+result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& dispatch) {
+  const auto made = costs_of(j);
+  if (!made) return made.failure();
+  const auto costs = *made;
+  const auto nominal = std::make_shared<const costs_of_replicas>(costs->undisturbed());
   session_setup setup;
   setup.shape = dispatch.shape;
   setup.ranks = j.pipeline.tp;
   setup.replicas = j.pipeline.replicas;
   setup.strategies = dispatch.strategies;
-  setup.expected = std::make_shared<const simulate::stage_costs>(costs->undisturbed());
+  setup.expected = std::make_shared<const simulate::stage_costs>(nominal->first());
   setup.blocking_messages = dispatch.blocking_messages;
   setup.lookahead = dispatch.lookahead;
   setup.spin = std::chrono::microseconds{j.run.spin_us};
@@ -104,19 +154,20 @@ result<session_setup> setup_for(const job::job& j, const plan::dispatch_plan& di
   setup.hang_timeout_s = j.run.hang_timeout_s;
   const bool emulated = j.device.kind == job::device_kind::emulated;
   const auto scale = emulated ? j.device.time_scale : 1.0;
-  setup.delays = delays_of(j, costs, scale);
+  setup.delays = delays_of(j, costs, nominal, scale);
   if (j.device.kind == job::device_kind::cuda) {
     auto found = accelerated_devices_of(j);
     if (!found) return found.failure();
     setup.accelerated = std::move(*found);
   }
   if (!emulated) return setup;
-  setup.emulated = emulation_of(j, *costs, scale);
+  setup.emulated = emulation_of(j, nominal, scale);
   setup.emulated->gather_ms = scale * dispatch.gather_ms;
-  if (costs->has_bytes())
-    setup.slot_bytes = [costs, m = setup.shape.microbatches](step_id step, stage_id s,
-                                                             microbatch_id mb) {
-      return costs->activation_bytes(step, s, microbatch_id{mb.value() % m});
+  if (nominal->first().has_bytes())
+    setup.slot_bytes = [nominal](step_id step, stage_id s, microbatch_id mb) {
+      return nominal->of({task_kind::forward, mb, chunk_id{0}}, [&](const auto& c, const task& t) {
+        return c.activation_bytes(step, s, t.mb);
+      });
     };
   return setup;
 }
@@ -181,11 +232,10 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch) 
                                 dispatch.policies->name(), completed.message()));
 }
 
-result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies,
-                                               replica_id replica) {
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies) {
   const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
-  return setup_for(j, *dispatch, replica);
+  return setup_for(j, *dispatch);
 }
 
 result<session_setup> make_session_setup(const job::job& j, const policy_registry& policies,
@@ -193,7 +243,7 @@ result<session_setup> make_session_setup(const job::job& j, const policy_registr
   const auto dispatch = dispatch_of(j, policies);
   if (!dispatch) return dispatch.failure();
   if (auto fits = check_order_fits(j, *dispatch); !fits) return fits.failure();
-  auto made = setup_for(j, *dispatch, replica_id{0});
+  auto made = setup_for(j, *dispatch);
   if (!made) return made;
   auto& setup = *made;
   if (data.training != nullptr) {

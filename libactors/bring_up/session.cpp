@@ -24,7 +24,8 @@ std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_sh
                                                                const message_header& h) {
   if (!is_input(h.kind) || h.from.stage == h.to.stage) return std::nullopt;
   const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
-  return std::pair{shape.virtual_stage(h.to.stage, h.chunk), task{kind, h.mb, h.chunk}};
+  return std::pair{shape.virtual_stage(h.to.stage, h.chunk),
+                   numbered(shape, h.to.replica, {kind, h.mb, h.chunk})};
 }
 
 std::unique_ptr<transport> with_delays(const session_setup& setup, std::unique_ptr<transport> wire,

@@ -8,10 +8,7 @@ namespace rrfp::actors {
 
 emulated_compute::emulated_compute(const pipeline_shape& shape, stage_id stage,
                                    const emulated_model& model)
-    : shape_(shape),
-      stage_(stage),
-      model_(model),
-      message_(at::zeros({model.activation_bytes}, at::kByte)) {}
+    : shape_(shape), stage_(stage), model_(model), message_(at::zeros({1}, at::kByte)) {}
 
 void emulated_compute::begin_step(step_id step, compute::step_purpose /*purpose*/) {
   step_ = step;
@@ -31,9 +28,17 @@ at::Tensor emulated_compute::run(const launch& l, at::Tensor) {
   } else if (has_weight(t.kind) && l.ends_task()) {
     held_ -= share;
   }
-  if (shape_.consumer_of(stage_, t)) return l.pass == forward_pass::again ? at::Tensor{} : message_;
+  if (const auto next = shape_.consumer_of(stage_, t))
+    return l.pass == forward_pass::again ? at::Tensor{} : message_to(*next);
   if (t.kind == task_kind::forward) losses_.push_back({t.mb, 0, model_.tokens});
   return {};
+}
+
+at::Tensor emulated_compute::message_to(const placed_task& next) {
+  const auto bytes = model_.message_bytes(step_, next.vs, next.what);
+  // A message that was not received yet keeps the smaller one alive.
+  if (bytes > message_.numel()) message_ = at::zeros({bytes}, at::kByte);
+  return message_.narrow(0, 0, bytes);
 }
 
 }  // namespace rrfp::actors

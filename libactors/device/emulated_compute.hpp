@@ -10,8 +10,9 @@
 namespace rrfp::actors {
 
 struct emulated_model {
-  std::int64_t activation_bytes = 1;  ///< of a message between stages
-  std::int64_t tokens = 0;            ///< of a microbatch
+  /// Of the message that carries the input of the task to the virtual stage.
+  std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
+  std::int64_t tokens = 0;  ///< of a microbatch
   /// Bytes that a microbatch holds on the stage from its F to its W; empty: none.
   std::function<std::uint64_t(step_id, microbatch_id)> slot_bytes;
 };
@@ -36,10 +37,12 @@ class emulated_compute final : public compute::rank_compute {
   std::int64_t peak_bytes() const override { return peak_; }
 
  private:
+  at::Tensor message_to(const placed_task& next);
+
   const pipeline_shape shape_;
   const stage_id stage_;
   const emulated_model model_;
-  const at::Tensor message_;
+  at::Tensor message_;  ///< as large as the largest one until now
   step_id step_;
   std::vector<compute::microbatch_loss> losses_;
   std::atomic<std::int64_t> held_ = 0;

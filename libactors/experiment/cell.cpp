@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <rrfp/base/check.hpp>
 #include <rrfp/job/text_file.hpp>
@@ -34,15 +35,23 @@ cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
   const auto& run = e.runs[next(e.runs.size())];
   const auto& weather = e.weathers[next(e.weathers.size())];
   const auto& workload = e.workloads[number];
-  cell c{workload.name, weather.name, run.name, workload.job, run.hint, engine};
+  cell c{workload.name, weather.name, run.name, workload.job, run.hint, engine, 1, weather.fault};
   weather.settings.apply_to(c.job);
   run.settings.apply_to(c.job);
   c.job.name = run.name;
   c.job.jitter.seed = seed;
-  c.job.device = {};
-  if (engine == engine_kind::wall_clock) {
-    // Messages within a process are handed over, not copied; their size has no effect.
-    c.job.device = {job::device_kind::emulated, e.time_scale, 1};
+  const auto device = std::exchange(c.job.device, {});
+  switch (engine) {
+    case engine_kind::simulator: break;
+    case engine_kind::wall_clock:
+      // Messages within a process are handed over, not copied; their size has no effect.
+      c.job.device = {job::device_kind::emulated, e.time_scale, 1};
+      break;
+    case engine_kind::processes:
+      c.nodes = e.nodes;
+      c.job.device = device;
+      if (device.kind == job::device_kind::emulated) c.job.device.time_scale = e.time_scale;
+      break;
   }
   return c;
 }
@@ -51,8 +60,13 @@ std::string description_of(const cell& c) {
   constexpr std::string_view table = "table:";
   auto text = "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
               " hint=" + std::string{name(c.hint)};
+  const bool is_real = c.engine == engine_kind::processes;
   for (const auto& s : job::changes(c.job))
-    if (is_cell_key(s.key)) text += " " + s.key + "=" + s.value;
+    if (is_real || is_cell_key(s.key)) text += " " + s.key + "=" + s.value;
+  if (is_real) text += " nodes=" + std::to_string(c.nodes);
+  if (const auto& f = c.fault; f.kind != fault_kind::none)
+    text += " fault=" + std::string{name(f.kind)} + " node=" + std::to_string(f.node) +
+            " step=" + std::to_string(f.step) + " seconds=" + std::to_string(f.seconds);
   const auto& policy = c.job.dispatch.policy;
   if (policy.starts_with(table)) text += content_of("table", policy.substr(table.size()));
   if (!c.job.delays.file.empty()) text += content_of("delays", c.job.delays.file);

@@ -14,6 +14,16 @@ std::string_view name(engine_kind kind) {
   switch (kind) {
     case engine_kind::simulator: return "simulator";
     case engine_kind::wall_clock: return "wall clock";
+    case engine_kind::processes: return "processes";
+  }
+  return "?";
+}
+
+std::string_view name(fault_kind kind) {
+  switch (kind) {
+    case fault_kind::none: return "none";
+    case fault_kind::kill: return "kill";
+    case fault_kind::stop: return "stop";
   }
   return "?";
 }
@@ -40,10 +50,10 @@ double figure_of(const paper_figures& p, paper_column column) {
 }
 
 bool is_cell_key(std::string_view key) {
-  for (const auto* section :
-       {"pipeline.", "dispatch.", "jitter.", "cost.", "machine.", "images.", "texts.", "experts."})
+  for (const auto* section : {"pipeline.", "dispatch.", "jitter.", "cost.", "machine.", "images.",
+                              "texts.", "experts.", "recovery."})
     if (key.starts_with(section)) return true;
-  return key == "train.steps" || key == "device.time_scale";
+  return key == "train.steps" || key == "device.kind" || key == "device.time_scale";
 }
 
 std::size_t experiment::run_index(std::string_view wanted) const {

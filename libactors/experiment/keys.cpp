@@ -21,8 +21,11 @@ std::vector<job::basic_key<head_draft>> make_head() {
   keys.text("job", &o::job, job::path_rule::files, "a job file",
             "The job that the cells change; default: a job in which every key has its default.");
   keys.choice(
-      "engine", &o::engine, {"simulator", "wall-clock", "both"},
-      "Engine of the cells: the simulator, the actor runtime on emulated devices, or both.");
+      "engine", &o::engine, {"simulator", "wall-clock", "both", "processes"},
+      "Engine of the cells: the simulator, the actor runtime on emulated devices in one process, "
+      "both of them, or jobs of several processes on this machine. Those send messages of the "
+      "model's size, and train the model of `job` if its `device.kind` is not `emulated`.");
+  keys.integer("nodes", &o::nodes, {1, 64}, "nodes", "Processes of a job with engine `processes`.");
   keys.integers("seeds", &o::seeds, {0, 0xffffffff},
                 "Values of `jitter.seed`; every run uses the same ones.");
   keys.text("baseline", &o::baseline, job::path_rule::none, "a run",
@@ -67,8 +70,18 @@ job::key_table<entry_draft> make_run() {
 }
 
 job::key_table<entry_draft> make_weather() {
-  job::key_table<entry_draft> table{"a weather", {}, {}};
+  job::key_table<entry_draft> table{
+      "a weather", {{"fault", "What happens to a node, with engine `processes`."}}, {}};
   add_name(table.keys);
+  keys_of<entry_draft, node_fault> keys{table.keys, "fault", &entry_draft::fault};
+  using o = node_fault;
+  keys.choice("kind", &o::kind,
+              {name(fault_kind::none), name(fault_kind::kill), name(fault_kind::stop)},
+              "`kill`: the node is killed and started again, which needs "
+              "`recovery.max_restarts`; `stop`: it stands still for a while.");
+  keys.integer("node", &o::node, {0, 63}, "", "The node.");
+  keys.integer("step", &o::step, {1, steps_max}, "steps", "Complete steps when it happens.");
+  keys.number("seconds", &o::seconds, {0, 600, true, false}, "s", "How long it stands still.");
   return table;
 }
 
@@ -100,7 +113,8 @@ const job::key_table<head_draft>& head_keys() {
                                                {"machine", {}},
                                                {"images", {}},
                                                {"train", {}},
-                                               {"device", {}}},
+                                               {"device", {}},
+                                               {"recovery", {}}},
                                               make_head()};
   return all;
 }
@@ -117,8 +131,9 @@ std::string experiment_reference() {
     text += reference_of("\n[[" + std::string{kinds[i]} + "]]\n", entry_keys(i));
   return text +
          "\nKeys of a job, written with their section: those of [pipeline], [dispatch],\n"
-         "[jitter], [cost], [machine] and [images] before the first table and in each\n"
-         "table; train.steps and device.time_scale before the first table only.\n\n" +
+         "[jitter], [cost], [machine], [images], [texts] and [experts] before the first\n"
+         "table and in each table; train.steps, [recovery], device.kind and\n"
+         "device.time_scale before the first table only.\n\n" +
          job::job_reference_text();
 }
 

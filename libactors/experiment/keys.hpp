@@ -6,13 +6,14 @@
 
 namespace rrfp::experiment {
 
-enum class engine_choice : std::uint8_t { simulator, wall_clock, both };
+enum class engine_choice : std::uint8_t { simulator, wall_clock, both, processes };
 
 /// The keys before the first table.
 struct head_options {
   std::string name;
   std::string job;
   engine_choice engine = engine_choice::simulator;
+  std::uint32_t nodes = 2;
   std::vector<std::uint32_t> seeds{1, 2, 3};
   std::string baseline;
   std::vector<std::string> ablation;
@@ -32,6 +33,7 @@ struct entry_options {
 struct entry_draft {
   entry_options options;
   paper_figures paper;
+  node_fault fault;
 };
 
 const job::key_table<head_draft>& head_keys();

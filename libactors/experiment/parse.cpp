@@ -45,7 +45,7 @@ status set_key(entry_read& to, const job::entry& e, std::size_t kind, const std:
   if (auto set = to.settings.add(e, source); !set) return set;
   if (e.name() == "jitter.seed")
     return from.blame(e.name(), "expected seeds, which sets it for all cells");
-  const bool is_of_base = e.path[0] == "train" || e.path[0] == "device";
+  const bool is_of_base = e.path[0] == "train" || e.path[0] == "device" || e.path[0] == "recovery";
   if (e.path.size() == 1 || (is_cell_key(e.name()) && !is_of_base)) return success();
   return from.blame(e.name(), is_cell_key(e.name())
                                   ? "expected before the first table: it holds for all cells"
@@ -183,6 +183,7 @@ status read_head(draft& d, const job::document& doc) {
   if (auto read = head_keys().read(head, own, source, d.head); !read) return read;
   const auto& o = head.options;
   d.base.train.steps = default_steps;
+  d.base.device.kind = job::device_kind::emulated;
   if (!o.job.empty()) {
     const auto path = job::absolute_path(std::filesystem::path{source}.parent_path(), o.job);
     auto loaded = job::load_job(path, policies::registry(), {}, job::job_use::simulate);
@@ -199,6 +200,8 @@ status read_head(draft& d, const job::document& doc) {
   if (o.engine == engine_choice::wall_clock) made.engines = {engine_kind::wall_clock};
   if (o.engine == engine_choice::both)
     made.engines = {engine_kind::simulator, engine_kind::wall_clock};
+  if (o.engine == engine_choice::processes) made.engines = {engine_kind::processes};
+  made.nodes = o.nodes;
   made.time_scale = d.base.device.time_scale;
   made.steps = d.base.train.steps;
   made.baseline = o.baseline;
@@ -238,8 +241,8 @@ status read_entries(draft& d, const job::document& doc) {
   auto weathers = read_kind(doc, 2, made.source);
   if (!weathers) return weathers.failure();
   for (auto& one : *weathers)
-    made.weathers.push_back({one.own.options.name, std::move(one.settings)});
-  if (made.weathers.empty()) made.weathers.push_back({"none", {}});
+    made.weathers.push_back({one.own.options.name, std::move(one.settings), one.own.fault});
+  if (made.weathers.empty()) made.weathers.push_back({"none", {}, {}});
   if (made.baseline.empty()) made.baseline = made.runs.front().name;
   return success();
 }
@@ -251,6 +254,34 @@ error in_cell(error e, const cell& c) {
   e.message += "; in workload " + in_quotes(c.workload) + ", run " + in_quotes(c.run) +
                ", weather " + in_quotes(c.weather);
   return e;
+}
+
+/// What only real jobs can do, and what they cannot.
+status check_processes(const cell& c) {
+  const auto& f = c.fault;
+  if (c.engine != engine_kind::processes) {
+    if (f.kind == fault_kind::none) return success();
+    return error{c.job.source + ": weather " + in_quotes(c.weather) +
+                 ": fault.kind: expected engine = \"processes\", got another one"};
+  }
+  if (c.hint != hint_quality::own)
+    return error{c.job.source + ": run " + in_quotes(c.run) +
+                 ": hint: expected \"own\" with engine = \"processes\", got " +
+                 in_quotes(name(c.hint))};
+  const auto wrong = [&](const std::string& what) {
+    return error{c.job.source + ": weather " + in_quotes(c.weather) + ": fault." + what};
+  };
+  if (f.kind == fault_kind::none) return success();
+  if (f.node >= c.nodes)
+    return wrong("node: expected below " + std::to_string(c.nodes) + ", the number of nodes, got " +
+                 std::to_string(f.node));
+  if (f.step >= c.job.train.steps)
+    return wrong("step: expected below train.steps, " + std::to_string(c.job.train.steps) +
+                 ", got " + std::to_string(f.step));
+  if (f.kind == fault_kind::kill && c.job.recovery.max_restarts == 0)
+    return job::blame(c.job, "recovery.max_restarts",
+                      "expected 1 at least with fault.kind = \"kill\", got 0");
+  return success();
 }
 
 /// What the engines need beyond the checks of a job.
@@ -271,6 +302,7 @@ status check_measurable(const cell& c) {
   if (j.dispatch.slot_bytes != 0 && j.cost.preset.empty())
     return job::blame(j, "dispatch.slot_bytes",
                       "expected cost.preset, which determines the bytes of a microbatch");
+  if (auto ok = check_processes(c); !ok) return ok;
   if (j.dispatch.mode == dispatch_mode::ready || c.hint == hint_quality::own ||
       c.hint == hint_quality::calm || c.hint == hint_quality::stale)
     return success();
@@ -321,7 +353,7 @@ status validate(const draft& d) {
     for (std::size_t k = 0; k < e.weathers.size(); ++k)
       for (std::size_t r = 0; r < (k == 0 ? e.runs.size() : 1); ++r) {
         const auto number = ((w * e.weathers.size() + k) * e.runs.size() + r) * e.seeds.size();
-        const auto c = cell_at(e, number, engine_kind::simulator);
+        const auto c = cell_at(e, number, e.engines.back());
         if (auto ok = check_used(e.weathers[k], c); !ok) return ok;
         if (auto ok = check_cell(c); !ok) return in_cell(ok.failure(), c);
       }

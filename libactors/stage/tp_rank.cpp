@@ -59,8 +59,10 @@ class execution {
     output_ = rank->compute->run(run_.launched, std::move(input_));
     const auto time_of = [&](const task_time& f) {
       const auto& at = rank->address;
-      const auto& [seq, t, why, folds, piece, pass] = run_.launched;
-      return f ? piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count()) : 0;
+      const auto& l = run_.launched;
+      if (!f) return std::int64_t{0};
+      const auto t = numbered(context.shape, at.replica, l.what);
+      return std::int64_t{l.piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count())};
     };
     done_.delay = time_of(context.delay);
     return std::chrono::nanoseconds{done_.delay + time_of(context.emulated_time)};

@@ -45,6 +45,10 @@ class preset_costs final : public simulate::microbatch_costs {
     return static_cast<std::uint64_t>(
         (*at(step))[mb.value()].stages[stage.value()].activation_bytes);
   }
+  std::uint64_t message_bytes(step_id step, stage_id lower, microbatch_id mb) const override {
+    return static_cast<std::uint64_t>(
+        model_->message_bytes(lower, loads_.of(step, first_ + mb.value())));
+  }
 
  private:
   struct costs_of_microbatch {

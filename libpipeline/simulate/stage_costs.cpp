@@ -250,6 +250,13 @@ std::uint64_t stage_costs::activation_bytes(step_id step, stage_id stage, microb
   return options_.by_microbatch->activation_bytes(step, stage, loaded.mb);
 }
 
+std::uint64_t stage_costs::message_bytes(step_id step, virtual_stage_id to,
+                                         const task& admitted) const {
+  RRFP_CHECK(has_bytes(), "only costs by microbatch count bytes");
+  const auto t = as_loaded(step, admitted);
+  return options_.by_microbatch->message_bytes(step, lower_stage(to, t), t.mb);
+}
+
 stage_costs stage_costs::undisturbed() const {
   auto undisturbed_options = options_;
   undisturbed_options.jitter = {};

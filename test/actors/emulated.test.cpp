@@ -32,7 +32,8 @@ session_setup emulated_setup(const choice_of_run& c, std::uint64_t steps) {
   auto s = small_setup(c, compute::test::small_model(), train);
   s.make_chunk = nullptr;
   s.data = nullptr;
-  s.emulated = emulated_device{task_ms, 4096, 32};
+  s.emulated = emulated_device{
+      task_ms, [](step_id, virtual_stage_id, const task&) { return std::int64_t{4096}; }, 32};
   s.slot_bytes = [](step_id, stage_id, microbatch_id) { return std::uint64_t{1000}; };
   return s;
 }

@@ -48,7 +48,9 @@ session_setup blocking_setup(const pipeline_shape& shape, const std::string& pol
       small_setup({shape, dispatch_mode::in_order, policy}, compute::test::small_model(), train);
   s.make_chunk = nullptr;
   s.data = nullptr;
-  s.emulated = emulated_device{[](step_id, stage_id, rank_id, const task&) { return 1.0; }, 16, 1};
+  s.emulated =
+      emulated_device{[](step_id, stage_id, rank_id, const task&) { return 1.0; },
+                      [](step_id, virtual_stage_id, const task&) { return std::int64_t{16}; }, 1};
   s.delays.link = [link_ms](step_id, virtual_stage_id, rank_id, const task&) { return link_ms; };
   s.blocking_messages = true;
   return s;

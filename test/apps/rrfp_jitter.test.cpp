@@ -196,3 +196,53 @@ TEST_CASE("--keys prints all keys") {
   CHECK(o.code == 0);
   CHECK_THAT(o.out, Contains("[[weather]]") && Contains("jitter.stall_factor = 48.97"));
 }
+
+TEST_CASE("cells run as jobs of several processes, with a fault where the weather has one") {
+  const scratch_folder folder;
+  const std::string head = "engine = \"processes\"\nnodes = 2\nseeds = [1]\ntrain.steps = 4\n";
+  const std::string tables =
+      "[[workload]]\nname = \"w\"\npipeline.stages = 2\npipeline.microbatches = 4\n"
+      "pipeline.replicas = 2\n[[run]]\nname = \"in order\"\ndispatch.mode = \"in-order\"\n"
+      "dispatch.policy = \"one_f_one_b\"\n[[run]]\nname = \"ready\"\n"
+      "[[weather]]\nname = \"calm\"\n"
+      "[[weather]]\nname = \"stopped\"\nfault = { kind = \"stop\", node = 1, step = 2, seconds = "
+      "0.7 "
+      "}\n[[weather]]\nname = \"killed\"\nfault = { kind = \"kill\", node = 1, step = 2 }\n";
+  const auto run = [&](const std::string& more, const std::string& name) {
+    std::ofstream{folder / (name + ".toml")} << head << more << tables;
+    const auto o = run_jitter({folder / (name + ".toml"), "--out", folder / name});
+    INFO(o.err);
+    REQUIRE(o.code == 0);
+    CHECK_THAT(o.out, Contains(name + ": 6 cells on 2 nodes"));
+    const auto cells = json::parse(text_of(folder / name + "/results.json")).at("cells");
+    REQUIRE(cells.size() == 6);
+    for (const auto& cell : cells) {
+      INFO(cell);
+      CHECK(cell.at("engine") == "processes");
+      const auto& measured = cell.at("outcome");
+      REQUIRE(measured.at("step_ms").size() == 4);
+      // The step in which the node stood still, or was lost and started again.
+      double most = 0;
+      for (const auto& ms : measured.at("step_ms")) most = std::max(most, ms.get<double>());
+      if (cell.at("weather") == "stopped") CHECK(most > 600);
+      CHECK(measured.at("slots_peak") >= 2);
+      CHECK(measured.at("idle").get<double>() > 0);
+    }
+    return cells;
+  };
+  run("recovery.max_restarts = 1\ncost.forward_ms = 5\n", "emulated");
+
+  std::ofstream{folder / "job.toml"}
+      << "[model]\nlayers = 2\nhidden = 16\nheads = 2\ncontext = 16\n"
+         "[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
+         "microbatch_size = 1\nsequence_length = 16\n"
+         "[recovery]\nmax_restarts = 1\n";
+  run("job = \"job.toml\"\n", "trained");
+
+  // What only processes can do.
+  require_refused(run_jitter({folder / "emulated.toml", "--out", folder / "x", "--engine", "both"}),
+                  {"weather \"stopped\"", "fault.kind: expected engine = \"processes\""});
+  std::ofstream{folder / "no_restarts.toml"} << head << tables;
+  require_refused(run_jitter({folder / "no_restarts.toml", "--out", folder / "x"}),
+                  {"recovery.max_restarts: expected 1 at least with fault.kind = \"kill\", got 0"});
+}

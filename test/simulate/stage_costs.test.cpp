@@ -128,6 +128,9 @@ TEST_CASE("a message that follows one with its shape takes both times, each with
       return lower == stage_id{1} ? std::optional{0.5} : std::nullopt;
     }
     std::uint64_t activation_bytes(step_id, stage_id, microbatch_id) const override { return 0; }
+    std::uint64_t message_bytes(step_id, stage_id lower, microbatch_id mb) const override {
+      return 10 * lower.value() + mb.value();
+    }
   };
   stage_costs_options options;
   options.by_microbatch = std::make_shared<told>();
@@ -139,6 +142,12 @@ TEST_CASE("a message that follows one with its shape takes both times, each with
   CHECK(link_ms(1, task_kind::forward, 0) == 2);
   CHECK(link_ms(2, task_kind::forward, 0) == 2.5);
   CHECK(link_ms(1, task_kind::backward_weight, 0) == 2.5);
+  const auto bytes = [&](std::uint32_t to, task_kind kind, std::uint32_t mb) {
+    return make(shape, options).message_bytes(step_id{0}, virtual_stage_id{to}, of(kind, mb));
+  };
+  CHECK(bytes(2, task_kind::forward, 3) == 13);
+  CHECK(bytes(1, task_kind::backward, 3) == 13);
+  CHECK(bytes(0, task_kind::backward_weight, 4) == 4);
   options.jitter.spread = weather::link_spread::stalls;
   options.jitter.stall_probability = 0.25;
   options.jitter.stall_unit_ms = options.jitter.stall_factor = 10;

@@ -54,7 +54,9 @@ std::string head_of(const experiment& e, const std::vector<page_data>& parts,
   std::vector<std::string> engines, seeds;
   for (const auto& x : parts) {
     engines.emplace_back(name(x.engine()));
-    if (x.engine() == engine_kind::wall_clock)
+    if (x.engine() == engine_kind::processes)
+      engines.back() += fmt::format(" of {} nodes", e.nodes);
+    if (x.engine() != engine_kind::simulator)
       engines.back() += fmt::format(" (time scale {})", e.time_scale);
   }
   for (const auto s : e.seeds) seeds.push_back(std::to_string(s));

@@ -54,7 +54,7 @@ std::string workload_table(const page_data& x, std::size_t workload, std::size_t
   html::table t{w.name,
                 {"run", "step ms", "least", "most", "speed-up", "paper", "device time", "computing",
                  "blocked", "other idle", "slots"}};
-  const bool has_gaps = x.engine() == engine_kind::wall_clock;
+  const bool has_gaps = x.engine() != engine_kind::simulator;
   if (has_gaps) t.head("launch gap ms");
   bool has_ranks = false;
   for (std::size_t r = 0; r < e.runs.size(); ++r)

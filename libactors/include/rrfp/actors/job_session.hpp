@@ -46,9 +46,8 @@ status check_order_fits(const job::job& j, const plan::dispatch_plan& dispatch);
 
 /// Policies, limits, weather and training of the job, for a model and data that the job file does
 /// not describe. The caller sets them, checkpoints and hooks. `policies`: those that
-/// dispatch.policy may name. `replica`: the one whose delays all replicas of the session get.
-result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies,
-                                               replica_id replica = replica_id{0});
+/// dispatch.policy may name.
+result<session_setup> make_setup_without_model(const job::job& j, const policy_registry& policies);
 
 /// A session of the job's model on `data`, or of its emulation, with the policies, limits and
 /// weather of the job. The caller sets hooks (on_step, trace, ...), the checkpoint to resume from

@@ -147,7 +147,8 @@ struct straggler_report {
   std::vector<node_id> nodes;
 };
 
-/// Injected delays, in milliseconds. Empty: none. Called concurrently.
+/// Injected delays, in milliseconds. Empty: none. Called concurrently. As in slot_bytes, the
+/// microbatches of all replicas are numbered one after the other.
 struct injected_delays {
   std::function<double(step_id, stage_id, rank_id, const task&)> compute;
   /// Delay of the message that carries the input of the task (F or B) to a rank of the virtual
@@ -165,9 +166,11 @@ struct injected_delays {
 struct emulated_device {
   /// In milliseconds, without injected delays. Called concurrently.
   std::function<double(step_id, stage_id, rank_id, const task&)> task_ms;
-  std::int64_t activation_bytes = 1;  ///< of a message between stages
-  std::int64_t tokens = 0;            ///< of a microbatch
-  double gather_ms = 0;               ///< of an all-gather of picks
+  /// Of the message that carries the input of the task (F or B) to the virtual stage. Called
+  /// concurrently; the microbatch as in slot_bytes.
+  std::function<std::int64_t(step_id, virtual_stage_id, const task&)> message_bytes;
+  std::int64_t tokens = 0;  ///< of a microbatch
+  double gather_ms = 0;     ///< of an all-gather of picks
 };
 
 /// Devices with memory of their own, for the ranks of this machine.
@@ -203,7 +206,8 @@ struct session_setup {
   std::vector<memory_limit> limits;
   /// How the ranks of a stage agree on a task.
   rank_agreement agreement = rank_agreement::arrivals;
-  /// Bytes of a microbatch's slot; empty: not counted.
+  /// Bytes of a microbatch's slot; empty: not counted. The microbatch is numbered over all
+  /// replicas.
   std::function<std::uint64_t(step_id, stage_id, microbatch_id)> slot_bytes;
 
   job::train_options train;

@@ -25,6 +25,8 @@ struct cell {
   job::job job;
   hint_quality hint = hint_quality::own;
   engine_kind engine = engine_kind::simulator;
+  std::uint32_t nodes = 1;  ///< processes
+  node_fault fault = {};
 };
 
 /// Cell `number`, which must be below e.cells().
@@ -35,7 +37,8 @@ cell cell_at(const experiment& e, std::size_t number, engine_kind engine);
 status check_cell(const cell& c);
 
 /// One line of key=value with everything that the outcome depends on: the keys of the job that
-/// differ from their defaults, without names and the paper's figures.
+/// differ from their defaults, without names and the paper's figures. An engine that measures time
+/// may give another outcome for the same line.
 std::string description_of(const cell& c);
 
 /// Times are in modelled milliseconds, independent of the wall clock's time scale. Memory is that
@@ -54,7 +57,7 @@ struct outcome {
   double deferred = 0;
   /// Sums over all stages and steps.
   agreement_counts agreement;
-  /// Wall clock: time per mean step in which a device was free and its stage waited for nothing, on
+  /// Real time: time per mean step in which a device was free and its stage waited for nothing, on
   /// the stage with the most: the runtime's own overhead.
   double launch_gap_ms = 0;
   /// Peak number of microbatches held at once, on the stage that held the most.

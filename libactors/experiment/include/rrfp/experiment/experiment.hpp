@@ -68,9 +68,25 @@ struct workload_entry {
   job::job job;
 };
 
+/// What happens to a node of a real job, once.
+///
+/// kill: SIGKILL; the launcher starts the node again, and the job recovers. stop: SIGSTOP for
+/// `seconds`.
+enum class fault_kind : std::uint8_t { none, kill, stop };
+
+std::string_view name(fault_kind kind);
+
+struct node_fault {
+  fault_kind kind = fault_kind::none;
+  std::uint32_t node = 0;
+  std::uint64_t step = 1;  ///< complete steps when it happens
+  double seconds = 3;
+};
+
 struct weather_entry {
   std::string name;
   job::overrides settings;
+  node_fault fault;
 };
 
 struct run_entry {
@@ -85,8 +101,10 @@ struct run_entry {
 /// "ready", "in-order", or "blocking" for in-order with blocking messages.
 std::string_view mode_of(const job::job& j);
 
-/// simulator: virtual time. wall_clock: the actor runtime on emulated devices.
-enum class engine_kind : std::uint8_t { simulator, wall_clock };
+/// simulator: virtual time. wall_clock: the actor runtime on emulated devices, in one process.
+/// processes: a job of several nodes on this machine, with messages of their real size; it trains
+/// the model of the job if device.kind is not "emulated".
+enum class engine_kind : std::uint8_t { simulator, wall_clock, processes };
 
 std::string_view name(engine_kind kind);
 
@@ -96,8 +114,10 @@ struct experiment {
   std::string source;
   /// In the order of the enumerators.
   std::vector<engine_kind> engines{engine_kind::simulator};
-  /// Wall clock: ratio of its time to the modelled time (device.time_scale).
+  /// Emulated devices: ratio of their time to the modelled time (device.time_scale).
   double time_scale = 1;
+  /// Processes: of each job.
+  std::uint32_t nodes = 2;
   std::vector<std::uint64_t> seeds{1, 2, 3};
   /// Of each cell (train.steps).
   std::uint64_t steps = 3;

@@ -34,6 +34,8 @@ class microbatch_costs {
   /// Of the message that tells the shape of that message; nothing: none is sent.
   virtual std::optional<double> shape_ms(stage_id) const { return {}; }
   virtual std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const = 0;
+  /// Of the message of message_ms().
+  virtual std::uint64_t message_bytes(step_id step, stage_id lower, microbatch_id mb) const = 0;
 };
 
 struct stage_costs_options {
@@ -83,6 +85,8 @@ class stage_costs final : public cost_model {
   bool has_bytes() const { return options_.by_microbatch != nullptr; }
   /// Only if has_bytes().
   std::uint64_t activation_bytes(step_id step, stage_id stage, microbatch_id mb) const;
+  /// Of the message that carries the input of the task to the virtual stage; only if has_bytes().
+  std::uint64_t message_bytes(step_id step, virtual_stage_id to, const task& t) const;
 
   /// Maps the position in the step to the index of the loaded microbatch.
   std::vector<std::uint32_t> order_of(step_id step) const;

@@ -1,0 +1,15 @@
+/// The engine `processes`: runs a cell as a job of several rrfp-node processes on this machine.
+#pragma once
+
+#include <memory>
+
+#include <rrfp/experiment/cell.hpp>
+
+namespace rrfp::apps {
+
+/// A cell with a fault measures the time between the ends of steps, to some milliseconds, so that
+/// the step after the fault includes what the fault cost. Errors: also those of rrfp-node, by the
+/// last line that it printed.
+std::unique_ptr<experiment::engine> make_process_engine();
+
+}  // namespace rrfp::apps
