@@ -122,7 +122,6 @@ result<outcome> outcome_of(const cell& c, const progress_of_job& seen) {
   if (!step_ms) return step_ms.failure();
   const auto scale = c.job.device.time_scale;
   std::vector<experiment::stage_time> stages;
-  double launch_gap_ms = 0;
   for (const auto& s : seen.summary.at("stages")) {
     const auto ms = [&](const char* key) { return s.at(key).get<double>() / scale; };
     experiment::stage_time stage{ms("busy_ms"),
@@ -131,19 +130,17 @@ result<outcome> outcome_of(const cell& c, const progress_of_job& seen) {
                                  ms("gathering_ms"),
                                  ms("deferred_ms"),
                                  {},
-                                 {}};
+                                 {},
+                                 ms("launch_gap_ms")};
     s.at("gathers").get_to(stage.agreement.gathers);
     s.at("deferrals").get_to(stage.agreement.deferrals);
     s.at("peak_slots").get_to(stage.memory.slots_peak);
     s.at("peak_bytes").get_to(stage.memory.bytes_peak);
     stages.push_back(stage);
-    launch_gap_ms = std::max(launch_gap_ms, ms("launch_gap_ms"));
   }
   experiment::outcome_sum sum{c};
   sum.add(*step_ms, stages);
-  auto o = sum.finish();
-  o.launch_gap_ms = launch_gap_ms / (double{1} * c.job.train.steps * c.job.pipeline.replicas);
-  return o;
+  return sum.finish();
 }
 
 class process_engine final : public experiment::engine {

@@ -80,7 +80,8 @@ double outcome::mean_ms() const {
 
 outcome_sum::outcome_sum(const cell& c)
     : model_(job::workload_of(c.job).value()),
-      devices_(double{1} * c.job.pipeline.stages * c.job.pipeline.replicas) {
+      replicas_(c.job.pipeline.replicas),
+      devices_(c.job.pipeline.stages * replicas_) {
   made_.step_ms.assign(c.job.train.steps, 0);
 }
 
@@ -97,6 +98,7 @@ void outcome_sum::add(const std::vector<double>& step_ms, const std::vector<stag
     all_.gathering_ms += of.gathering_ms;
     all_.deferred_ms += of.deferred_ms;
     made_.agreement += of.agreement;
+    made_.launch_gap_ms = std::max(made_.launch_gap_ms, of.launch_gap_ms);
     made_.slots_peak = std::max(made_.slots_peak, memory.slots_peak);
     if (model_ == nullptr) continue;
     const auto weights = static_cast<std::uint64_t>(model_->static_bytes(stage_id{s}));
@@ -118,6 +120,7 @@ outcome outcome_sum::finish() {
     made_.gathering = all_.gathering_ms / all_ms;
     made_.deferred = all_.deferred_ms / all_ms;
   }
+  made_.launch_gap_ms /= static_cast<double>(made_.step_ms.size()) * replicas_;
   return made_;
 }
 

@@ -47,17 +47,13 @@ class wall_clock_engine final : public experiment::engine {
     const auto ran = (*session)->run();
     if (ran.how != actors::ending::done) return error{ran.message};
     std::vector<experiment::stage_time> stages;
-    double launch_gap_ms = 0;
-    for (const auto& s : ran.summary.stages) {
+    for (const auto& s : ran.summary.stages)
       stages.push_back({s.busy_ms / scale, s.blocked_ms / scale, s.ranks_ms / scale,
-                        s.gathering_ms / scale, s.deferred_ms / scale, s.agreement, s.memory});
-      launch_gap_ms = std::max(launch_gap_ms, s.launch_gap_ms / scale);
-    }
+                        s.gathering_ms / scale, s.deferred_ms / scale, s.agreement, s.memory,
+                        s.launch_gap_ms / scale});
     experiment::outcome_sum sum{c};
     sum.add(step_ms, stages);
-    auto o = sum.finish();
-    o.launch_gap_ms = launch_gap_ms / (double{1} * c.job.train.steps * c.job.pipeline.replicas);
-    return o;
+    return sum.finish();
   }
 };
 

@@ -69,7 +69,7 @@ struct outcome {
   double mean_ms() const;
 };
 
-/// What the stages of one replica of a cell did, from which engines make the outcome.
+/// What a stage of a cell did, from which engines make the outcome.
 struct stage_time {
   double busy_ms = 0;
   double blocked_ms = 0;
@@ -78,9 +78,11 @@ struct stage_time {
   double deferred_ms = 0;
   agreement_counts agreement;
   memory_use memory;
+  double launch_gap_ms = 0;
 };
 
-/// Adds up the replicas of a cell. Times are in modelled milliseconds.
+/// Adds up what the replicas of a cell did, one after the other or all at once. Times are in
+/// modelled milliseconds.
 class outcome_sum {
  public:
   /// The cell must pass check_cell().
@@ -91,6 +93,7 @@ class outcome_sum {
 
  private:
   std::shared_ptr<const workload::pipeline_cost> model_;
+  double replicas_;
   double devices_;
   outcome made_;
   stage_time all_;
