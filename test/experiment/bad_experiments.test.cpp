@@ -65,7 +65,8 @@ TEST_CASE("a value of the wrong type or out of range is reported with what was e
       {workload + "machine = 3\n" + run, "x.toml:3: machine: expected a table, got an integer 3"},
       {workload + "paper = 3\n" + run, "x.toml:3: paper: expected a table, got an integer 3"},
       {"engine = \"gpu\"\n" + workload + run,
-       "x.toml:1: engine: expected \"simulator\", \"wall-clock\" or \"both\", got \"gpu\""},
+       "x.toml:1: engine: expected \"simulator\", \"wall-clock\", \"both\" or \"processes\", got "
+       "\"gpu\""},
       {"device.time_scale = 0\n" + workload + run,
        "x.toml:1: device.time_scale: expected a number >= 0.001, got 0"},
       {workload + run + "jitter.link_mean_ms = []\n",

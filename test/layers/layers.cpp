@@ -116,7 +116,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
         {"actors",   "plan",    "compute",    "data",     "tp_coord",     "job",
          "policies", "weather", "workload",   "trainer",  "hugging_face", "experiment",
          "simulate", "report",  "wall_clock", "schedule", "checkpoint",   "safetensors",
-         "metrics",  "files",   "stragglers"},
+         "metrics",  "files",   "stragglers", "json"},
         with(torch, {"caf", "CLI", "toml++", "prometheus", "CivetServer.h"})}},
   };
   return all;
