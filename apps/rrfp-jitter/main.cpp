@@ -138,13 +138,13 @@ int run(int argc, char** argv) {
                  "The folder for the results; cells that it already\n"
                  "holds are not run again");
   app.add_option("--cell", wanted.cell,
-                 "Run only the cell of this number (from 0) and print it\nas JSON");
+                 "Run only the cell of this number (from 0) and print\nit as JSON");
   app.add_option("--engine", wanted.engine,
-                 "simulator, wall-clock, both or processes; overrides the\n"
-                 "file")
+                 "simulator, wall-clock, both or processes; overrides\n"
+                 "the file")
       ->check(apps::one_of({"simulator", "wall-clock", "both", "processes"}));
   app.add_option("--time-scale", wanted.time_scale,
-                 "Emulated devices: factor on all times; overrides the file")
+                 "Emulated devices: factor on all times; overrides the\nfile")
       ->check(apps::between(1e-3, 1e3));
   app.add_option("--jobs", wanted.jobs, "Number of concurrent cells on the wall clock")
       ->check(apps::between(1, 64))
