@@ -19,11 +19,9 @@ namespace rrfp::job {
 
 namespace {
 
-std::string text_of(std::uint64_t n) { return std::to_string(n); }
-
 status check_shape(const job& j, const provenance& from) {
   const auto shape = effective_shape(j);
-  const auto chunks = text_of(shape.chunks) + from.note("pipeline.chunks");
+  const auto chunks = std::to_string(shape.chunks) + from.note("pipeline.chunks");
   if (shape.layout == placement::linear && shape.chunks != 1)
     return from.blame("pipeline.placement",
                       "\"linear\" expects pipeline.chunks = 1, got " + chunks);
@@ -32,8 +30,8 @@ status check_shape(const job& j, const provenance& from) {
   const auto tasks = std::uint64_t{shape.virtual_stages()} * shape.microbatches;
   if (tasks > tasks_max)
     return from.blame("pipeline.microbatches",
-                      "expected stages * chunks * microbatches <= " + text_of(tasks_max) +
-                          ", got " + text_of(tasks),
+                      "expected stages * chunks * microbatches <= " + std::to_string(tasks_max) +
+                          ", got " + std::to_string(tasks),
                       "pipeline.stages");
   return success();
 }
@@ -53,8 +51,9 @@ status check_model(const job& j, const provenance& from) {
   }
   if (j.data.sequence_length > m.context)
     return from.blame("data.sequence_length",
-                      "expected at most model.context = " + text_of(m.context) +
-                          from.note("model.context") + ", got " + text_of(j.data.sequence_length) +
+                      "expected at most model.context = " + std::to_string(m.context) +
+                          from.note("model.context") + ", got " +
+                          std::to_string(j.data.sequence_length) +
                           from.note("data.sequence_length"),
                       "model.context");
   return success();
@@ -65,9 +64,11 @@ status check_nodes(const job& j, const provenance& from) {
   const auto groups = std::size_t{j.pipeline.stages} * j.pipeline.replicas;
   if (nodes.empty() || nodes.size() == groups || nodes.size() == groups * j.pipeline.tp)
     return success();
-  auto expected = text_of(groups) + " entries (one per stage and replica)";
-  if (j.pipeline.tp > 1) expected += " or " + text_of(groups * j.pipeline.tp) + " (one per rank)";
-  return from.blame("pipeline.nodes", "expected " + expected + ", got " + text_of(nodes.size()));
+  auto expected = std::to_string(groups) + " entries (one per stage and replica)";
+  if (j.pipeline.tp > 1)
+    expected += " or " + std::to_string(groups * j.pipeline.tp) + " (one per rank)";
+  return from.blame("pipeline.nodes",
+                    "expected " + expected + ", got " + std::to_string(nodes.size()));
 }
 
 /// The node timeout spans several heartbeats, so that one late heartbeat loses no node.
@@ -82,15 +83,15 @@ status check_transport(const job& j, const provenance& from) {
                        j.model.hidden * sizeof(float);
   if (t.inflight_bytes < message)
     return from.blame("transport.inflight_bytes",
-                      "expected at least the " + text_of(message) +
+                      "expected at least the " + std::to_string(message) +
                           " bytes of an activation (data.microbatch_size * data.sequence_length * "
                           "model.hidden * 4), got " +
-                          text_of(t.inflight_bytes));
+                          std::to_string(t.inflight_bytes));
   if (t.node_timeout_ms >= 3 * t.heartbeat_ms) return success();
   return from.blame(
       "transport.node_timeout_ms",
-      "expected at least 3 * transport.heartbeat_ms = " + text_of(3 * t.heartbeat_ms) + ", got " +
-          text_of(t.node_timeout_ms) + from.note("transport.node_timeout_ms"),
+      "expected at least 3 * transport.heartbeat_ms = " + std::to_string(3 * t.heartbeat_ms) +
+          ", got " + std::to_string(t.node_timeout_ms) + from.note("transport.node_timeout_ms"),
       "transport.heartbeat_ms");
 }
 
@@ -139,8 +140,8 @@ std::vector<data_kind> data_kinds(const data_options& d, const std::string& sect
 status check_images(const job& j, const data_kind& given, const provenance& from) {
   const auto fits = [&](std::string_view key, const std::vector<double>& list) -> status {
     if (list.size() == 1 || list.size() == 3) return success();
-    return from.blame(key,
-                      "expected one value or 3 (red, green, blue), got " + text_of(list.size()));
+    return from.blame(
+        key, "expected one value or 3 (red, green, blue), got " + std::to_string(list.size()));
   };
   if (auto mean = fits("data.image_mean", j.data.image_mean); !mean) return mean;
   if (auto deviation = fits("data.image_std", j.data.image_std); !deviation) return deviation;
@@ -192,9 +193,9 @@ status check_source(const job& j, const data_options& d, const std::string& sect
   if (auto tokens = check_tokenizer(j, given->key, from); !tokens) return tokens;
   if (given->is_byte_level && j.model.vocabulary < byte_level::vocabulary)
     return from.blame("model.vocabulary",
-                      "expected at least " + text_of(byte_level::vocabulary) +
+                      "expected at least " + std::to_string(byte_level::vocabulary) +
                           " (256 byte values, the image token and the end token) with " +
-                          given->key + ", got " + text_of(j.model.vocabulary) +
+                          given->key + ", got " + std::to_string(j.model.vocabulary) +
                           from.note("model.vocabulary"),
                       given->key);
   if (given->files != nullptr)
@@ -234,9 +235,10 @@ status check_stage(std::string_view key, std::uint32_t stage, std::uint32_t end,
                    const provenance& from) {
   if (stage < end) return success();
   const auto path = "jitter." + std::string{key};
-  return from.blame(
-      path, "expected a stage below " + text_of(end) + ", got " + text_of(stage) + from.note(path),
-      "pipeline.stages");
+  return from.blame(path,
+                    "expected a stage below " + std::to_string(end) + ", got " +
+                        std::to_string(stage) + from.note(path),
+                    "pipeline.stages");
 }
 
 status check_jitter(const job& j, const provenance& from) {
@@ -280,7 +282,7 @@ status check_messages(const job& j, const provenance& from) {
   if (d.lookahead != 0)
     return from.blame(
         "dispatch.lookahead",
-        "expected 0 with dispatch.messages = \"blocking\", got " + text_of(d.lookahead));
+        "expected 0 with dispatch.messages = \"blocking\", got " + std::to_string(d.lookahead));
   return success();
 }
 
@@ -302,7 +304,8 @@ status check_run_ahead(const job& j, const provenance& from) {
   const auto& d = j.dispatch;
   if (d.run_ahead == 0) return success();
   const auto refused = [&](const std::string& with) {
-    return from.blame("dispatch.run_ahead", "expected 0 " + with + ", got " + text_of(d.run_ahead));
+    return from.blame("dispatch.run_ahead",
+                      "expected 0 " + with + ", got " + std::to_string(d.run_ahead));
   };
   if (d.mode == dispatch_mode::in_order) return refused("in mode in-order");
   for (const auto& [key, is_set] : {std::pair{"dispatch.slots", d.slots.value_or(0) != 0},
@@ -326,7 +329,7 @@ status check_agreement(const job& j, const provenance& from) {
   for (const auto& [key, value] : {std::pair{"dispatch.lookahead", d.lookahead},
                                    {"dispatch.window", d.window},
                                    {"dispatch.early_forwards", d.early_forwards}})
-    if (value != 0) return refused("0", text_of(value), key);
+    if (value != 0) return refused("0", std::to_string(value), key);
   return success();
 }
 
@@ -334,7 +337,7 @@ status check_slot_unit(const job& j, const provenance& from) {
   if (j.dispatch.slot_unit == slot_unit_kind::microbatch || j.dispatch.slot_bytes == 0)
     return success();
   return from.blame("dispatch.slot_bytes", "expected 0 with dispatch.slot_unit = \"chunk\", got " +
-                                               text_of(j.dispatch.slot_bytes));
+                                               std::to_string(j.dispatch.slot_bytes));
 }
 
 status check_window(const job& j, const provenance& from, bool has_sequences) {
@@ -343,11 +346,11 @@ status check_window(const job& j, const provenance& from, bool has_sequences) {
     return from.blame("dispatch.window",
                       "expected 0 in mode in-order, which runs each task in its "
                       "turn, got " +
-                          text_of(j.dispatch.window));
+                          std::to_string(j.dispatch.window));
   if (has_sequences) return success();
   return from.blame("dispatch.window", "expected 0 with policy " + in_quotes(j.dispatch.policy) +
                                            ", which has no fixed schedule, got " +
-                                           text_of(j.dispatch.window));
+                                           std::to_string(j.dispatch.window));
 }
 
 status check_early_forwards(const job& j, const provenance& from) {
@@ -355,13 +358,15 @@ status check_early_forwards(const job& j, const provenance& from) {
   if (number == 0) return success();
   if (j.dispatch.mode == dispatch_mode::in_order)
     return from.blame("dispatch.early_forwards",
-                      "expected 0 in mode in-order, got " + text_of(number));
+                      "expected 0 in mode in-order, got " + std::to_string(number));
   if (j.dispatch.slot_unit == slot_unit_kind::chunk)
-    return from.blame("dispatch.early_forwards",
-                      "expected 0 with dispatch.slot_unit = \"chunk\", got " + text_of(number));
+    return from.blame(
+        "dispatch.early_forwards",
+        "expected 0 with dispatch.slot_unit = \"chunk\", got " + std::to_string(number));
   if (j.dispatch.window == 0) return success();
-  return from.blame("dispatch.early_forwards", "expected 0 with a window, got " + text_of(number) +
-                                                   from.note("dispatch.window"));
+  return from.blame(
+      "dispatch.early_forwards",
+      "expected 0 with a window, got " + std::to_string(number) + from.note("dispatch.window"));
 }
 
 /// A program feeds its microbatches in its own order, and its modules run each F once.
@@ -372,11 +377,11 @@ status check_fed(const job& j, const provenance& from) {
     return from.blame("cost.forward_ms",
                       "expected one value, or one per stage or virtual stage, for the modules of a "
                       "program, got " +
-                          text_of(j.cost.forward_ms.size()),
+                          std::to_string(j.cost.forward_ms.size()),
                       "cost.profile");
   if (j.dispatch.early_forwards != 0)
     return from.blame("dispatch.early_forwards", "expected 0 for the modules of a program, got " +
-                                                     text_of(j.dispatch.early_forwards));
+                                                     std::to_string(j.dispatch.early_forwards));
   if (j.dispatch.admit == admission::loaded) return success();
   return from.blame("dispatch.admission", "expected \"loaded\" for the batches of a program, got " +
                                               in_quotes(name(j.dispatch.admit)));
@@ -392,7 +397,8 @@ status check_choice(const job& j, const provenance& from, bool chooses) {
                                              from.note("dispatch.mode"));
   if (j.dispatch.weight_pieces)
     return from.blame("dispatch.weight_pieces", "expected \"auto\" with policy " + policy +
-                                                    ", got " + text_of(*j.dispatch.weight_pieces));
+                                                    ", got " +
+                                                    std::to_string(*j.dispatch.weight_pieces));
   return success();
 }
 

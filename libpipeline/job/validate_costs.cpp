@@ -13,8 +13,6 @@ namespace rrfp::job {
 
 namespace {
 
-std::string text_of(std::uint64_t n) { return std::to_string(n); }
-
 /// The tokens of the images must fit into a padded sample.
 status check_preset_images(const job& j, const workload::model& model, const provenance& from) {
   if (!model.images || j.texts.spread != workload::text_spread::padded) return success();
@@ -22,9 +20,10 @@ status check_preset_images(const job& j, const workload::model& model, const pro
   const auto of_image = model.images->tokens_per_image();
   if (j.images.most <= tokens / of_image) return success();
   return from.blame("images.most",
-                    "expected at most " + text_of(tokens / of_image) + ", because a sample has " +
-                        text_of(tokens) + " tokens and an image " + text_of(of_image) + ", got " +
-                        text_of(j.images.most) + from.note("images.most"),
+                    "expected at most " + std::to_string(tokens / of_image) +
+                        ", because a sample has " + std::to_string(tokens) +
+                        " tokens and an image " + std::to_string(of_image) + ", got " +
+                        std::to_string(j.images.most) + from.note("images.most"),
                     "cost.sequence_tokens");
 }
 
@@ -40,13 +39,13 @@ status check_texts(const job& j, const workload::model& model, const provenance&
   if (j.cost.sequence_tokens != 0)
     return from.blame("cost.sequence_tokens",
                       "expected 0 with texts.spread = " + in_quotes(name(t.spread)) + ", got " +
-                          text_of(j.cost.sequence_tokens),
+                          std::to_string(j.cost.sequence_tokens),
                       "texts.spread");
   if (model.text.positions == 0 || t.most <= model.text.positions) return success();
   return from.blame("texts.most",
-                    "expected at most the " + text_of(model.text.positions) + " positions of " +
-                        in_quotes(model.name) + ", got " + text_of(t.most) +
-                        from.note("texts.most"),
+                    "expected at most the " + std::to_string(model.text.positions) +
+                        " positions of " + in_quotes(model.name) + ", got " +
+                        std::to_string(t.most) + from.note("texts.most"),
                     "cost.preset");
 }
 
@@ -74,15 +73,15 @@ status check_sizes(const job& j, const provenance& from) {
   const auto speeds = j.cost.speed.size();
   if (speeds != 1 && speeds != j.pipeline.stages)
     return from.blame("cost.speed",
-                      "expected one value or " + text_of(j.pipeline.stages) +
-                          " (one per stage), got " + text_of(speeds),
+                      "expected one value or " + std::to_string(j.pipeline.stages) +
+                          " (one per stage), got " + std::to_string(speeds),
                       "pipeline.stages");
   const auto& cuts = j.pipeline.cuts;
   const auto parts = effective_shape(j).virtual_stages();
   if (cuts.kind != cut_kind::given || cuts.layers.size() == parts) return success();
   return from.blame("pipeline.cuts",
-                    "expected " + text_of(parts) + " numbers (stages * chunks), got " +
-                        text_of(cuts.layers.size()),
+                    "expected " + std::to_string(parts) + " numbers (stages * chunks), got " +
+                        std::to_string(cuts.layers.size()),
                     "pipeline.stages");
 }
 
@@ -91,18 +90,18 @@ status check_preset(const job& j, const provenance& from) {
   if (!model) return success();
   if (j.pipeline.chunks != 1)
     return from.blame("pipeline.chunks",
-                      "expected 1 with cost.preset, got " + text_of(j.pipeline.chunks),
+                      "expected 1 with cost.preset, got " + std::to_string(j.pipeline.chunks),
                       "cost.preset");
   // The encoder's heads count as divisible: frameworks pad them (InternViT has 25).
   const auto& layer = model->text.layer;
   // Ranks share the matrices of a layer, but have whole experts.
   const auto shared = layer.experts == 0 ? layer.feed_forward : layer.experts;
   if (layer.heads % j.pipeline.tp != 0 || shared % j.pipeline.tp != 0) {
-    auto expected = "expected a divisor of the " + text_of(layer.heads) + " heads ";
-    if (layer.experts != 0) expected += "and the " + text_of(layer.experts) + " experts ";
+    auto expected = "expected a divisor of the " + std::to_string(layer.heads) + " heads ";
+    if (layer.experts != 0) expected += "and the " + std::to_string(layer.experts) + " experts ";
     return from.blame(
         "pipeline.tp",
-        expected + "of " + in_quotes(j.cost.preset) + ", got " + text_of(j.pipeline.tp),
+        expected + "of " + in_quotes(j.cost.preset) + ", got " + std::to_string(j.pipeline.tp),
         "cost.preset");
   }
   if (auto images = check_preset_images(j, *model, from); !images) return images;
@@ -129,12 +128,12 @@ status check_times(const job& j, const provenance& from) {
     if (by_layer ? n == layers : n == 1 || n == shape.stages || n == shape.virtual_stages())
       continue;
     std::string expected =
-        by_layer ? "" : "one value or " + text_of(shape.stages) + " (one per stage)";
+        by_layer ? "" : "one value or " + std::to_string(shape.stages) + " (one per stage)";
     if (!by_layer && shape.chunks > 1)
-      expected += " or " + text_of(shape.virtual_stages()) + " (one per virtual stage)";
+      expected += " or " + std::to_string(shape.virtual_stages()) + " (one per virtual stage)";
     if (may_be_by_layer)
-      expected += (by_layer ? "" : " or ") + text_of(layers) + " (one per layer)";
-    return from.blame(key, "expected " + expected + ", got " + text_of(n), "cost.profile");
+      expected += (by_layer ? "" : " or ") + std::to_string(layers) + " (one per layer)";
+    return from.blame(key, "expected " + expected + ", got " + std::to_string(n), "cost.profile");
   }
   return success();
 }
@@ -148,25 +147,26 @@ status check_cuts(const job& j, const provenance& from) {
   if (cuts.kind == cut_kind::given) {
     const auto sum = std::accumulate(cuts.layers.begin(), cuts.layers.end(), std::uint64_t{0});
     if (sum == layers) return success();
-    return from.blame("pipeline.cuts",
-                      "expected all " + text_of(layers) + " layers, got " + text_of(sum),
-                      "model.layers");
+    return from.blame(
+        "pipeline.cuts",
+        "expected all " + std::to_string(layers) + " layers, got " + std::to_string(sum),
+        "model.layers");
   }
   if (cuts.kind != cut_kind::cost) return success();
   if (layers < parts)
     return from.blame("pipeline.cuts",
-                      "\"cost\" expects at most as many parts as layers, " + text_of(layers) +
-                          ", got " + text_of(parts),
+                      "\"cost\" expects at most as many parts as layers, " +
+                          std::to_string(layers) + ", got " + std::to_string(parts),
                       "pipeline.stages");
   for (const auto& [key, number] : {std::pair{"cost.forward_ms", j.cost.forward_ms.size()},
                                     {"cost.backward_ms", j.cost.backward_ms.size()},
                                     {"cost.weight_ms", j.cost.weight_ms.size()}})
     if (number != layers)
       return from.blame("pipeline.cuts",
-                        "\"cost\" expects " + std::string{key} + " with " + text_of(layers) +
+                        "\"cost\" expects " + std::string{key} + " with " + std::to_string(layers) +
                             " values (one per layer), such as the profile of a run with as many "
                             "stages as layers, got " +
-                            text_of(number),
+                            std::to_string(number),
                         key);
   return success();
 }
