@@ -74,6 +74,7 @@ struct launch_done {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t delay = 0;  ///< injected part
+  std::int64_t late = 0;   ///< the last part, by which a timer was late to end the task
   /// When the output was received, if the rank waited for that; else 0.
   std::int64_t received = 0;
   std::int64_t held_bytes = 0;
@@ -292,7 +293,7 @@ auto fields(auto f, begin_step& x) { return f(x.step, x.purpose, x.strategy); }
 auto fields(auto f, arrived& x) { return f(x.step, x.kind, x.mb, x.chunk, x.rank); }
 auto fields(auto f, run_launch& x) { return f(x.step, x.launched); }
 auto fields(auto f, launch_done& x) {
-  return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.received, x.held_bytes,
+  return f(x.step, x.launched, x.rank, x.begin, x.end, x.delay, x.late, x.received, x.held_bytes,
            x.device_memory);
 }
 auto fields(auto f, gather_picks& x) { return f(x.step, x.number); }

@@ -99,6 +99,7 @@ class stage_supervisor : public actor_base, public runs_anywhere {
     /// Of tasks that were launched while the rank was free, until they began.
     std::int64_t late_begin = 0;
     std::int64_t in_collectives = 0;
+    std::int64_t late_end = 0;  ///< by timers
     std::uint32_t launches = 0;
     std::int64_t in_backward = 0;  ///< in B and BW
     std::int64_t in_weight = 0;    ///< in launches of W

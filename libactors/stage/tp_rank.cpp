@@ -65,7 +65,9 @@ class execution {
       return std::int64_t{l.piece.share_of(from_ms(f(run_.step, at.stage, at.rank, t)).count())};
     };
     done_.delay = time_of(context.delay);
-    return std::chrono::nanoseconds{done_.delay + time_of(context.emulated_time)};
+    const auto stays_busy = done_.delay + time_of(context.emulated_time);
+    if (stays_busy > 0) free_at_ = context.now() + stays_busy;
+    return std::chrono::nanoseconds{stays_busy};
   }
 
   void end(const occupancy& o) {
@@ -73,6 +75,7 @@ class execution {
     require_health(rank->groups);
     const auto& context = *rank->context;
     done_.end = context.now();
+    if (free_at_) done_.late = std::max<std::int64_t>(done_.end - *free_at_, 0);
     if (o.busy) done_.begin = std::max(done_.begin, done_.end - o.busy->count());
     done_.held_bytes = rank->compute->held_bytes();
     done_.device_memory = o.memory;
@@ -109,6 +112,7 @@ class execution {
   at::Tensor input_;
   const std::optional<message_header> next_input_;
   launch_done done_;
+  std::optional<std::int64_t> free_at_;  ///< when the timer of an injected or emulated time ends
   at::Tensor output_;
 };
 

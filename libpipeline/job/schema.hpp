@@ -2,6 +2,7 @@
 /// it; no other code lists keys.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -19,8 +20,13 @@ const std::vector<key>& keys();
 
 const key_table<job>& job_keys();
 
-/// Upper bound of times, which only protects sums from overflow.
+/// Upper bounds, which only protect sums from overflow.
 inline constexpr double ms_max = 1e6;
+inline constexpr std::int64_t count_max = 1'000'000'000;
+/// Adds [model], [vision], [data], [eval] and [train].
+void add_training_keys(std::vector<key>& table);
+/// Adds [jitter].
+void add_weather_keys(std::vector<key>& table);
 /// Adds [cost] and the sections that describe a preset.
 void add_cost_keys(std::vector<key>& table);
 

@@ -17,6 +17,8 @@ std::string source_of(const job& j);
 /// key.
 status validate(const job& j, const provenance& from, const policy_registry& policies, job_use use);
 
+/// The checks of [dispatch].
+status check_dispatch(const job& j, const provenance& from, const policy_registry& policies);
 /// The checks of [cost] and of the sections and keys that modify it.
 status check_costs(const job& j, const provenance& from);
 

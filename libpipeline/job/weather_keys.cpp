@@ -1,0 +1,126 @@
+/// The keys of [jitter].
+#include <rrfp/job/key_types.hpp>
+
+#include "schema.hpp"
+
+namespace rrfp::job {
+
+namespace {
+
+template <class Section>
+using section_keys = basic_section_keys<job, Section>;
+
+void add_conditions(std::vector<key>& table) {
+  using weather::link_spread;
+  section_keys<weather::conditions> keys{table, "jitter", &job::jitter};
+  using o = weather::conditions;
+  keys.choice("spread", &o::spread,
+              {name(link_spread::none), name(link_spread::lognormal), name(link_spread::stalls)},
+              "Distribution of the factor on a message's own time.");
+  keys.number("spread_sigma", &o::spread_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm; the median is 1.");
+  keys.number("stall_probability", &o::stall_probability, {0, 1}, "",
+              "stalls: share of messages that stall.");
+  keys.number("stall_factor", &o::stall_factor, {0, 1e6}, "",
+              "stalls: minimum extra time, in multiples of the message's own time.");
+  keys.number("stall_alpha", &o::stall_alpha, {1, 1e6}, "",
+              "stalls: tail index of the extra time.");
+  keys.number("stall_unit_ms", &o::stall_unit_ms, {0, ms_max}, "ms",
+              "stalls: unit of the extra time, in place of the message's own time; 0: the "
+              "message's own time.");
+  keys.integer("straggler_stage", &o::straggler_stage, {0, 1023}, "",
+               "Stage whose tasks are slow.");
+  keys.number("straggler_factor", &o::straggler_factor, {0, 1e6, true, false}, "",
+              "Factor on the durations of that stage's tasks; 1: no straggler.");
+  keys.integer("pause_stage", &o::pause_stage, {0, 1023}, "",
+               "Stage of which one rank pauses once per step.");
+  keys.number("pause_ms", &o::pause_ms, {0, ms_max}, "ms", "Length of the pause; 0: no pause.");
+  keys.integer("slow_link_stage", &o::slow_link_stage, {0, 1023}, "",
+               "Stage whose messages to and from the next stage are slow.");
+  keys.number("slow_link_factor", &o::slow_link_factor, {0, 1e6}, "",
+              "Factor on the time of those messages; 1: no slow link.");
+  keys.number("loss_probability", &o::loss_probability, {0, weather::loss_probability_max}, "",
+              "Probability that an attempt to send a message is lost; only if the job runs in "
+              "one process.");
+  keys.number("resend_ms", &o::resend_ms, {1e-3, ms_max}, "ms",
+              "Time after which a lost message is sent again.");
+  keys.number("double_probability", &o::double_probability, {0, 1}, "",
+              "Probability that a message arrives twice; only if the job runs in one process.");
+  keys.choice("ranks", &o::ranks,
+              {name(weather::rank_delays::together), name(weather::rank_delays::apart)},
+              "Delays of the tensor-parallel ranks of a stage. `together`: all ranks end a "
+              "task when the slowest one does, and their messages share one delay. `apart`: "
+              "each rank and each message has its own delay.");
+}
+
+void apply_level(weather::conditions& jitter, std::string_view name) {
+  const auto level = weather::conditions_of(name);
+  RRFP_CHECK(level, "the schema must allow only known jitter levels");
+  jitter.compute = level->compute;
+  if (name.starts_with("measured")) {
+    jitter.compute_sigma = level->compute_sigma;
+    jitter.spread = level->spread;
+    return;
+  }
+  jitter.probability = level->probability;
+  jitter.floor_ms = level->floor_ms;
+  jitter.alpha = level->alpha;
+}
+
+void add_jitter(std::vector<key>& table) {
+  section_keys<weather::jitter_options> keys{
+      table, "jitter", [](job& j) -> weather::jitter_options& { return j.jitter; }};
+  section_keys<weather::conditions> levels{table, "jitter", &job::jitter};
+  using o = weather::jitter_options;
+  using weather::compute_jitter;
+  using weather::link_jitter;
+  keys.integer("seed", &o::seed, {}, "",
+               "Seed of all delays, and of the images, texts and loads of experts of "
+               "`cost.preset`. Equal seeds give equal delays in every mode.");
+  levels.preset("level", {"J0", "J1", "J2", "J3", "measured", "measured-lognormal"},
+                "The paper's conditions, as values of other keys, which the job may override. "
+                "`J0`: no delays. `J1`, `J2`, `J3`: `compute` = `paper` with `probability` 0.1, "
+                "0.2, 0.3, `floor_ms` 5, 10, 15 and `alpha` 0.5, 1.0, 1.5. `measured`, "
+                "`measured-lognormal`: `compute` = `lognormal` with `compute_sigma` 0.237, and "
+                "`spread` = `stalls` or `lognormal`.",
+                apply_level);
+  keys.choice(
+      "compute", &o::compute,
+      {name(compute_jitter::none), name(compute_jitter::lognormal), name(compute_jitter::paper),
+       name(compute_jitter::lognormal_and_paper)},
+      "Distribution of the delay of a task. `lognormal`: the task takes its expected time "
+      "multiplied by a log-normal factor of mean 1. `paper`: with `probability`, a task F, B or BW "
+      "takes `alpha` * max(`floor_ms`, average time of F and BW on the stage) * U longer, with U "
+      "uniform in [0.5, 1.5). `lognormal+paper`: both.");
+  keys.number("compute_sigma", &o::compute_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("probability", &o::probability, {0, 1}, "",
+              "paper: share of tasks that are delayed.");
+  keys.number("floor_ms", &o::floor_ms, {0, ms_max}, "ms",
+              "paper: minimum of the task time that scales the delay.");
+  keys.number("alpha", &o::alpha, {0, 1e3}, "", "paper: factor on the delay.");
+  keys.choice("link", &o::link,
+              {name(link_jitter::none), name(link_jitter::constant), name(link_jitter::exponential),
+               name(link_jitter::lognormal), name(link_jitter::pareto)},
+              "Distribution of the extra time of a message.");
+  keys.number("link_mean_ms", &o::link_mean_ms, {0, ms_max}, "ms", "Mean extra time of a message.");
+  keys.number("link_sigma", &o::link_sigma, {0, 10}, "",
+              "lognormal: standard deviation of the logarithm.");
+  keys.number("link_alpha", &o::link_alpha, {1, 1e3, true, false}, "",
+              "pareto: tail index; smaller values have heavier tails.");
+  add_conditions(table);
+  section_keys<delay_options> given{table, "jitter", &job::delays};
+  given.optional_text(
+      "delays", &delay_options::file, path_rule::files, "a file, or nothing",
+      "CSV file with columns step,stage,chunk,mb,kind,ms: extra time per task and "
+      "message, added to all other times; a task or message that is not listed gets "
+      "none. Kinds: tasks F, B, W and BW (default: B + W), and messages act and "
+      "grad to the given stage and chunk. Steps count from 1; after the last one "
+      "the file repeats.");
+}
+
+}  // namespace
+
+void add_weather_keys(std::vector<key>& table) { add_jitter(table); }
+
+}  // namespace rrfp::job
