@@ -1,6 +1,7 @@
 #include "compute_thread.hpp"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include "transport/pause.hpp"
 
@@ -49,6 +50,7 @@ void compute_thread::stop() {
 
 void compute_thread::run() {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  prctl(PR_SET_TIMERSLACK, 1UL);  // for injected delays; the default is 50 us
   std::unique_lock lock{mutex_};
   for (;;) {
     spin_for_work(lock);
