@@ -2,9 +2,14 @@
 #include "validate.hpp"
 
 #include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <rrfp/schedule/sequence.hpp>
 
+#include <rrfp/job/closest.hpp>
 #include <rrfp/job/value.hpp>
 
 namespace rrfp::job {
