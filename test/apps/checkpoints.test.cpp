@@ -175,9 +175,10 @@ void kill_repeatedly(int kills) {
   std::uint64_t saved = 0;
   int within_saves = 0;
   for (int killed = 0;;) {
+    const auto log = w->at("leg.jsonl");
+    fs::remove(log);  // the next training has not begun when its program starts
     program training{w->command({longer, w->saving(1)}, "leg.jsonl")};
     if (killed < kills) {
-      const auto log = w->at("leg.jsonl");
       eventually([&] { return text_of(log).find("\"step\"") != std::string::npos; },
                  std::chrono::seconds{20});
       std::this_thread::sleep_for(std::chrono::microseconds{random() % 20000});
