@@ -12,9 +12,10 @@ constexpr nanoseconds poll_period = 20 * ms;
 constexpr nanoseconds end_limit = 8 * s;
 constexpr nanoseconds report_limit = 1500 * ms;
 constexpr nanoseconds interrupt_limit = 500 * ms;
-/// After the last fault a job must be done within this time, and all its processes must have ended:
-/// one whose place another has taken tries to join for a minute.
-constexpr nanoseconds result_limit = 15 * s;
+/// After the last fault or step a job must complete a step, or be done, within this time.
+constexpr nanoseconds progress_limit = 15 * s;
+/// After the last fault all its processes must have ended: one whose place another has taken tries
+/// to join for a minute.
 constexpr nanoseconds patience = 75 * s;
 /// All nodes together may not have to be started more often than this beyond a few times each.
 constexpr std::uint32_t launches_max = 400;
@@ -54,7 +55,8 @@ outcome simulation::run() {
       while (!has_ended()) {
         RRFP_EXPECT(w.advance(), "nothing happens any more");
         RRFP_EXPECT(w.now() < last_fault + patience, "the job does not end");
-        RRFP_EXPECT(checks.has_outputs() || may_give_up() || w.now() < last_fault + result_limit,
+        const auto begun = std::max(last_fault, checks.last_commit());
+        RRFP_EXPECT(checks.has_outputs() || may_give_up() || w.now() < begun + progress_limit,
                     "the job is not done");
       }
       if (interrupts_ == 0 || checks.has_outputs()) break;
