@@ -387,9 +387,10 @@ TEST_CASE("jobs that cannot have checkpoints are refused") {
 
 TEST_CASE("a folder belongs to one run at a time") {
   const job_folder w;
-  program training{w.command({w.saving(1), slow, {"train.steps=100000"}}, "first.jsonl")};
+  const settings endless{"train.steps=100000"};
+  program training{w.command({w.saving(1), slow, endless}, "first.jsonl")};
   REQUIRE(eventually([&] { return fs::exists(w.step(1)); }));
-  const auto o = run_program(w.command({w.saving(1)}, "x"));
+  const auto o = run_program(w.command({w.saving(1), endless}, "x"));
   CHECK(o.code == 2);
   CHECK_THAT(o.err, Contains(w.dir() + ": another run is writing its checkpoints here"));
 }
