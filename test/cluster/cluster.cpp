@@ -136,6 +136,7 @@ void simulation::launch_again(nanoseconds after) {
   interrupts_ = 0;
   launcher_ = {};
   launcher_.restarts_left = w.c.max_restarts;
+  current_.assign(w.c.nodes, nullptr);  // the new launcher does not know the processes before it
   for (std::uint32_t n = 0; n < w.c.nodes; ++n) {
     starts_[n] = true;
     w.call(after, [this, n, g = generation_] {
