@@ -116,11 +116,7 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
 
 /// Applies the options that override the file.
 void set_engines(experiment::experiment& e, const options& wanted) {
-  using experiment::engine_kind;
-  if (wanted.engine == "simulator") e.engines = {engine_kind::simulator};
-  if (wanted.engine == "wall-clock") e.engines = {engine_kind::wall_clock};
-  if (wanted.engine == "both") e.engines = {engine_kind::simulator, engine_kind::wall_clock};
-  if (wanted.engine == "processes") e.engines = {engine_kind::processes};
+  if (!wanted.engine.empty()) e.engines = experiment::engines_of(wanted.engine);
   if (wanted.time_scale) e.time_scale = *wanted.time_scale;
 }
 
@@ -142,7 +138,8 @@ int run(int argc, char** argv) {
   app.add_option("--engine", wanted.engine,
                  "simulator, wall-clock, both or processes; overrides\n"
                  "the file")
-      ->check(apps::one_of({"simulator", "wall-clock", "both", "processes"}));
+      ->check(
+          apps::one_of({std::begin(experiment::engine_words), std::end(experiment::engine_words)}));
   app.add_option("--time-scale", wanted.time_scale,
                  "Emulated devices: factor on all times; overrides the\nfile")
       ->check(apps::between(1e-3, 1e3));

@@ -265,10 +265,14 @@ void training::take_over(const recovery_point& from, const node_context& context
     if (open_log(context, true)) log_->summary(j, done);
     finished_.push_back({j, std::move(done.summary)});
     card_.finished.push_back(from.finished[n]);
-    card_.began_after.reset();
-    recoveries_.clear();
-    copies_->clear();
+    forget_run();
   }
+}
+
+void training::forget_run() {
+  card_.began_after.reset();
+  recoveries_.clear();
+  copies_->clear();
 }
 
 status training::open_log(const node_context& context, bool continues) {
@@ -353,9 +357,7 @@ int training::train(const checked_run& checked, const node_context& context,
   finished_.push_back({j, result.summary});
   card_.finished.push_back(actors::to_record(result.summary));
   card_.steps = 0;
-  card_.began_after.reset();
-  recoveries_.clear();
-  copies_->clear();
+  forget_run();
   return code;
 }
 

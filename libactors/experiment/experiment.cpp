@@ -19,6 +19,14 @@ std::string_view name(engine_kind kind) {
   return "?";
 }
 
+std::vector<engine_kind> engines_of(std::string_view word) {
+  if (word == "simulator") return {engine_kind::simulator};
+  if (word == "wall-clock") return {engine_kind::wall_clock};
+  if (word == "both") return {engine_kind::simulator, engine_kind::wall_clock};
+  RRFP_CHECK(word == "processes", "the word must be one of engine_words");
+  return {engine_kind::processes};
+}
+
 std::string_view name(fault_kind kind) {
   switch (kind) {
     case fault_kind::none: return "none";

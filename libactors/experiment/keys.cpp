@@ -21,7 +21,7 @@ std::vector<job::basic_key<head_draft>> make_head() {
   keys.text("job", &o::job, job::path_rule::files, "a job file",
             "The job that the cells change; default: a job in which every key has its default.");
   keys.choice(
-      "engine", &o::engine, {"simulator", "wall-clock", "both", "processes"},
+      "engine", &o::engine, {std::begin(engine_words), std::end(engine_words)},
       "Engine of the cells: the simulator, the actor runtime on emulated devices in one process, "
       "both of them, or jobs of several processes on this machine. Those send messages of the "
       "model's size, and train the model of `job` if its `device.kind` is not `emulated`.");

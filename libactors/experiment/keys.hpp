@@ -6,13 +6,14 @@
 
 namespace rrfp::experiment {
 
-enum class engine_choice : std::uint8_t { simulator, wall_clock, both, processes };
+/// The place in engine_words.
+enum class engine_choice : std::uint8_t {};
 
 /// The keys before the first table.
 struct head_options {
   std::string name;
   std::string job;
-  engine_choice engine = engine_choice::simulator;
+  engine_choice engine = {};
   std::uint32_t nodes = 2;
   std::vector<std::uint32_t> seeds{1, 2, 3};
   std::string baseline;

@@ -197,10 +197,7 @@ status read_head(draft& d, const job::document& doc) {
 
   auto& made = d.made;
   if (!o.name.empty()) made.name = o.name;
-  if (o.engine == engine_choice::wall_clock) made.engines = {engine_kind::wall_clock};
-  if (o.engine == engine_choice::both)
-    made.engines = {engine_kind::simulator, engine_kind::wall_clock};
-  if (o.engine == engine_choice::processes) made.engines = {engine_kind::processes};
+  made.engines = engines_of(engine_words[static_cast<std::size_t>(o.engine)]);
   made.nodes = o.nodes;
   made.time_scale = d.base.device.time_scale;
   made.steps = d.base.train.steps;

@@ -67,7 +67,9 @@ void apply_level(weather::conditions& jitter, std::string_view name) {
   jitter.alpha = level->alpha;
 }
 
-void add_jitter(std::vector<key>& table) {
+}  // namespace
+
+void add_weather_keys(std::vector<key>& table) {
   section_keys<weather::jitter_options> keys{
       table, "jitter", [](job& j) -> weather::jitter_options& { return j.jitter; }};
   section_keys<weather::conditions> levels{table, "jitter", &job::jitter};
@@ -118,9 +120,5 @@ void add_jitter(std::vector<key>& table) {
       "grad to the given stage and chunk. Steps count from 1; after the last one "
       "the file repeats.");
 }
-
-}  // namespace
-
-void add_weather_keys(std::vector<key>& table) { add_jitter(table); }
 
 }  // namespace rrfp::job

@@ -108,6 +108,11 @@ enum class engine_kind : std::uint8_t { simulator, wall_clock, processes };
 
 std::string_view name(engine_kind kind);
 
+/// What the key `engine` and the option of rrfp-jitter may say.
+inline constexpr std::string_view engine_words[] = {"simulator", "wall-clock", "both", "processes"};
+/// The engines that one of these words names.
+std::vector<engine_kind> engines_of(std::string_view word);
+
 /// Cells are numbered from 0. The workload varies slowest, then the weather, the run and the seed.
 struct experiment {
   std::string name;
