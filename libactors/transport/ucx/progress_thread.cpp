@@ -17,6 +17,9 @@ namespace {
 constexpr int progress_at_once = 32;
 /// A safety net: a lost event causes this delay instead of a hang.
 constexpr std::chrono::milliseconds sleep_max{250};
+/// Between two attempts to go on with a send for which the receiver has no room yet. Polling would
+/// keep the receiver off this core.
+constexpr std::chrono::microseconds retry{50};
 
 void watch(int epoll, int descriptor) {
   epoll_event event{};
@@ -119,16 +122,25 @@ void progress_thread::run() {
   if (node_.options.enter_thread) node_.options.enter_thread();
   std::unique_lock driving{driving_};
   auto last_work = clock::now();
+  bool was_refused = false;  // the last attempt to sleep
   while (!stopping_.load(std::memory_order_relaxed)) {
     const auto any = work_once();
     const auto now = clock::now();
     if (any) {
       last_work = now;
+      was_refused = false;
       end_round(driving);
     } else if (now - last_work < node_.options.spin) {
       pause();
     } else {
-      sleep(driving);
+      // UCX refuses for an event that work_once() sees, or as long as a send waits for room.
+      const auto slept = sleep(driving);
+      if (!slept && was_refused) {
+        driving.unlock();
+        std::this_thread::sleep_for(retry);
+        driving.lock();
+      }
+      was_refused = !slept;
     }
   }
   const auto begun = clock::now();
@@ -177,9 +189,10 @@ void progress_thread::carry_out(work& w) {
       w);
 }
 
-void progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
+bool progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
   sleeps_.store(true);
-  if (!has_work_.load() && ucp_worker_arm(worker_->handle()) == UCS_OK) {
+  const auto may_sleep = !has_work_.load() && ucp_worker_arm(worker_->handle()) == UCS_OK;
+  if (may_sleep) {
     const auto until_due =
         std::chrono::ceil<std::chrono::milliseconds>(sender_.next_due() - clock::now());
     const auto limit = std::clamp(until_due, std::chrono::milliseconds{0}, sleep_max);
@@ -194,6 +207,7 @@ void progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
     }
   }
   sleeps_.store(false);
+  return may_sleep;
 }
 
 /// Waits until each connected node has answered, so that no node takes the end for a failure.

@@ -60,7 +60,8 @@ class progress_thread {
   bool work_once();
   void end_round(std::unique_lock<std::mutex>& driving);
   bool drain();
-  void sleep(std::unique_lock<std::mutex>& driving);
+  /// Until there is work; false: UCX is not done with what it does, and must be polled.
+  bool sleep(std::unique_lock<std::mutex>& driving);
   void send_farewells(std::unique_lock<std::mutex>& driving, clock::time_point limit);
   void close_endpoints(clock::time_point limit);
 
