@@ -1,6 +1,7 @@
 /// Tensors between real processes, over shared memory and TCP.
 #include <unistd.h>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -479,6 +480,36 @@ TEST_CASE("Mail larger than tensors may be is read, and mail sent before close()
     expect(failed.all().empty(), failed.text());
   };
   CHECK(run_nodes("posix", {closes, reader}) == "");
+}
+
+TEST_CASE("A sender rests while the receiver has no room") {
+  const auto tls = GENERATE(as<std::string>{}, "posix", "tcp");
+  constexpr milliseconds busy{800};
+  const node_body sender = [&](test_node& node) {
+    auto wire = node.connected(node.options());
+    node.barrier();
+    for (int i = 0; i < 16; ++i) wire->send_mail(node_id{1}, std::string(4 * mib, 'x'));
+    std::this_thread::sleep_for(busy / 4);
+    const auto before = std::clock();
+    std::this_thread::sleep_for(busy / 2);
+    const auto used = milliseconds{(std::clock() - before) * 1000 / CLOCKS_PER_SEC};
+    expect(used < busy / 4, "the sender polled for " + std::to_string(used.count()) + " ms");
+    node.barrier();
+    wire->close();
+  };
+  const node_body receiver = [&](test_node& node) {
+    auto wire = node.connected(node.options());
+    std::atomic<int> read = 0;
+    wire->on_mail([&](node_id, std::string_view) {
+      if (read == 0) std::this_thread::sleep_for(busy);
+      ++read;
+      return success();
+    });
+    node.barrier();
+    expect(eventually([&] { return read == 16; }), "mail is missing");
+    node.barrier();
+  };
+  CHECK(run_nodes(tls, {sender, receiver}) == "");
 }
 
 TEST_CASE("A node whose mail is not understood has failed") {
