@@ -98,7 +98,7 @@ class directory {
   const node_id here_{0};
   const std::function<node_id(const rank_address&)> node_of_;
   const send_function send_;
-  const mail_ranges run_;
+  const mail_ranges run_{};
   mutable std::shared_mutex mutex_;
   std::map<actor_address, caf::actor> actors_;
   bool closed_ = false;
