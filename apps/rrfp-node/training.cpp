@@ -264,13 +264,12 @@ void training::take_over(const recovery_point& from, const node_context& context
     // Node 0 may have been lost before it wrote this line; twice is better than never.
     if (open_log(context, true)) log_->summary(j, done);
     finished_.push_back({j, std::move(done.summary)});
-    card_.finished.push_back(from.finished[n]);
-    forget_run();
+    finish_run(from.finished[n]);
   }
 }
 
-void training::forget_run() {
-  card_.began_after.reset();
+void training::finish_run(run_record summary) {
+  card_.finish_run(std::move(summary));
   recoveries_.clear();
   copies_->clear();
 }
@@ -355,9 +354,7 @@ int training::train(const checked_run& checked, const node_context& context,
   if (code != exit_done) return code;
   unsaved_ |= result.summary.last_checkpoint_failed;
   finished_.push_back({j, result.summary});
-  card_.finished.push_back(actors::to_record(result.summary));
-  card_.steps = 0;
-  forget_run();
+  finish_run(actors::to_record(result.summary));
   return code;
 }
 

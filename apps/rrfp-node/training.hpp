@@ -83,8 +83,8 @@ class training {
   bool may_recover() const;
   /// What other nodes have finished while this one was lost.
   void take_over(const recovery_point& from, const node_context& context);
-  /// Drops what recovery needs of a run that is over.
-  void forget_run();
+  /// Keeps the summary of a run that is over, and drops what recovery needs of it.
+  void finish_run(run_record summary);
   /// The replacement of a lost node 0 continues the file.
   status open_log(const node_context& context, bool continues);
   /// Sets up the current run without starting it. An error is the same on all nodes.

@@ -28,6 +28,12 @@ auto fields(auto f, placed_copy& x) { return f(x.what, x.at); }
 
 }  // namespace
 
+void recovery_card::finish_run(run_record summary) {
+  finished.push_back(std::move(summary));
+  steps = 0;
+  began_after.reset();
+}
+
 std::string recovery_card::to_bytes() const {
   encoder out;
   auto card = *this;
