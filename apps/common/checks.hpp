@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "program.hpp"
+#include <rrfp/base/printable.hpp>
 
 namespace rrfp::apps {
 

@@ -17,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include <rrfp/base/printable.hpp>
+
 #include "console.hpp"
 
 namespace rrfp::apps {
@@ -169,13 +171,6 @@ int run_program(const char* name, int argc, char** argv, int (*work)(int, char**
     end_with({e.what(), error_kind::failed});
   }
   return code == exit_done && has_output_failed() ? exit_failed : code;
-}
-
-std::string alternatives(const std::vector<std::string>& words) {
-  std::string text;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
-  return text;
 }
 
 const char* program_name() { return name_of_program; }

@@ -29,9 +29,6 @@ const char* program_name();
 /// Reports the error in one line; returns the exit code of its kind.
 int end_with(const error& why);
 
-/// "a, b or c".
-std::string alternatives(const std::vector<std::string>& words);
-
 /// Parses the arguments. Returns an exit code if the program ends here: after --help, with wrong
 /// arguments, or without arguments where a command is required, which prints the help as well.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv);

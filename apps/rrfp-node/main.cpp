@@ -127,6 +127,17 @@ void add_init(CLI::App& command, apps::init_options& options) {
   command.add_option("--model", options.model, "The folder of the pretrained model");
 }
 
+void add_check(CLI::App& command, apps::command_options& options) {
+  add_job(command, options);
+  add_nodes(command, options);
+  command
+      .add_option("--seconds", options.decode_s,
+                  "Time limit for decoding the images, to find bad ones;\n"
+                  "check reports how many it decoded")
+      ->check(apps::between(0.0, 1e6))
+      ->capture_default_str();
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Trains neural networks in a pipeline: a stage runs the tasks that are ready"};
   app.set_version_flag("--version", "rrfp-node " RRFP_VERSION);
@@ -151,14 +162,7 @@ int run(int argc, char** argv) {
   add_place(*join, place);
 
   auto* const check = app.add_subcommand("check", "Validate the job and print the plan");
-  add_job(*check, options);
-  add_nodes(*check, options);
-  check
-      ->add_option("--seconds", options.decode_s,
-                   "Time limit for decoding the images, to find bad ones;\n"
-                   "check reports how many it decoded")
-      ->check(apps::between(0.0, 1e6))
-      ->capture_default_str();
+  add_check(*check, options);
 
   apps::export_options exported;
   auto* const export_model =

@@ -19,7 +19,6 @@
 #include "../common/output_file.hpp"
 #include "checkpoints.hpp"
 #include "endings.hpp"
-#include "progress.hpp"
 #include "report_file.hpp"
 #include "results.hpp"
 
@@ -162,6 +161,46 @@ result<std::vector<std::string>> training::choose_points(const std::vector<std::
   return parts;
 }
 
+void training::set_callbacks(actors::session_setup& setup, const job::job& j, progress& display,
+                             bool leads) {
+  setup.on_step = [this, &j, &display, leads](const actors::step_summary& s) {
+    if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
+    if (!leads) return;
+    display.step(s);
+    log_->step(j, s);
+  };
+  setup.on_evaluation = [this, &j, &display](const actors::evaluation_summary& e) {
+    display.evaluation(e);
+    log_->evaluation(j, e);
+  };
+  setup.on_checkpoint = [this, &j, &display](const actors::checkpoint_report& r) {
+    if (r.failure.empty())
+      display.note(line_of(r));
+    else
+      print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
+    log_->checkpoint(j, r);
+  };
+  setup.on_copy_failed = [&j](const std::string& why) {
+    print_error("rrfp-node: {}: no copies for recovery of this step: {}\n", j.name, why);
+  };
+  setup.on_straggler = [this, &j, &display](const actors::straggler_report& r) {
+    display.note(fmt::format("{}: {}", j.name, line_of(r)));
+    log_->straggler(j, r);
+  };
+}
+
+std::string training::note_recovery(const recovery_point& from, const job::job& j,
+                                    std::uint64_t first, bool resumes) {
+  const auto repeated = from.steps - std::min(from.steps, first);
+  card_.totals = from.totals;
+  card_.totals.repeated_steps += repeated;
+  card_.totals.held_s += from.held_s;
+  recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
+  return fmt::format("{}: {} after step {}, {} steps repeated, {:.1f} s after the loss", j.name,
+                     from.has_copies() || resumes ? "goes on" : "begins again", first, repeated,
+                     from.held_s);
+}
+
 result<training::prepared_run> training::prepare(const checked_run& checked,
                                                  const node_context& context,
                                                  const recovery_point& from) {
@@ -177,33 +216,7 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
   run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
   if (!options_.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
   setup.trace = run.trace.get();
-  setup.on_step = [this, &j, leads = context.leads(),
-                   display = run.display.get()](const actors::step_summary& s) {
-    if (s.purpose == compute::step_purpose::training) card_.steps = s.step;
-    if (!leads) return;
-    display->step(s);
-    log_->step(j, s);
-  };
-  setup.on_evaluation = [this, &j,
-                         display = run.display.get()](const actors::evaluation_summary& e) {
-    display->evaluation(e);
-    log_->evaluation(j, e);
-  };
-  setup.on_checkpoint = [this, &j,
-                         display = run.display.get()](const actors::checkpoint_report& r) {
-    if (r.failure.empty())
-      display->note(line_of(r));
-    else
-      print_error("rrfp-node: {}: {}\n", j.name, line_of(r));
-    log_->checkpoint(j, r);
-  };
-  setup.on_copy_failed = [&j](const std::string& why) {
-    print_error("rrfp-node: {}: no copies for recovery of this step: {}\n", j.name, why);
-  };
-  setup.on_straggler = [this, &j, display = run.display.get()](const actors::straggler_report& r) {
-    display->note(fmt::format("{}: {}", j.name, line_of(r)));
-    log_->straggler(j, r);
-  };
+  set_callbacks(setup, j, *run.display, context.leads());
   setup.name = j.name;
   setup.board = options_.board;
   const auto node = context.members == nullptr ? node_id{0} : context.members->node();
@@ -213,18 +226,11 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
   if (context.members != nullptr && context.leads() && from.lost.empty())
     setup.on_connected = [](const std::string& line) { print("{}\n", line); };
   if (!from.lost.empty()) {
-    card_.totals = from.totals;
-    const auto repeated = from.steps - std::min(from.steps, first);
-    card_.totals.repeated_steps += repeated;
-    card_.totals.held_s += from.held_s;
+    const auto line = note_recovery(from, j, first, setup.resume.has_value());
     if (context.leads()) {
-      run.notes.push_back(
-          fmt::format("{}: {} after step {}, {} steps repeated, {:.1f} s after the loss", j.name,
-                      from.has_copies() || setup.resume ? "goes on" : "begins again", first,
-                      repeated, from.held_s));
+      run.notes.push_back(line);
       log_->recovery(j, from, card_.totals, first);
     }
-    recoveries_.push_back({from.lost, first, from.has_copies(), repeated, from.held_s});
   }
   card_.began_after = from.began_after ? *from.began_after : first;
   if (run.trace != nullptr)
@@ -264,13 +270,12 @@ void training::take_over(const recovery_point& from, const node_context& context
     // Node 0 may have been lost before it wrote this line; twice is better than never.
     if (open_log(context, true)) log_->summary(j, done);
     finished_.push_back({j, std::move(done.summary)});
-    card_.finished.push_back(from.finished[n]);
-    forget_run();
+    finish_run(from.finished[n]);
   }
 }
 
-void training::forget_run() {
-  card_.began_after.reset();
+void training::finish_run(run_record summary) {
+  card_.finish_run(std::move(summary));
   recoveries_.clear();
   copies_->clear();
 }
@@ -355,9 +360,7 @@ int training::train(const checked_run& checked, const node_context& context,
   if (code != exit_done) return code;
   unsaved_ |= result.summary.last_checkpoint_failed;
   finished_.push_back({j, result.summary});
-  card_.finished.push_back(actors::to_record(result.summary));
-  card_.steps = 0;
-  forget_run();
+  finish_run(actors::to_record(result.summary));
   return code;
 }
 

@@ -13,6 +13,7 @@
 #include <rrfp/metrics/board.hpp>
 
 #include "interrupt_watch.hpp"
+#include "progress.hpp"
 #include "results.hpp"
 
 namespace rrfp::apps {
@@ -83,13 +84,20 @@ class training {
   bool may_recover() const;
   /// What other nodes have finished while this one was lost.
   void take_over(const recovery_point& from, const node_context& context);
-  /// Drops what recovery needs of a run that is over.
-  void forget_run();
+  /// Keeps the summary of a run that is over, and drops what recovery needs of it.
+  void finish_run(run_record summary);
   /// The replacement of a lost node 0 continues the file.
   status open_log(const node_context& context, bool continues);
   /// Sets up the current run without starting it. An error is the same on all nodes.
   result<prepared_run> prepare(const checked_run& checked, const node_context& context,
                                const recovery_point& from);
+  /// `j` and `display` must outlive the session.
+  void set_callbacks(actors::session_setup& setup, const job::job& j, progress& display,
+                     bool leads);
+  /// Adds up what the loss has cost; `first`: the steps that are complete, where the run goes on.
+  /// Returns a line for the user.
+  std::string note_recovery(const recovery_point& from, const job::job& j, std::uint64_t first,
+                            bool resumes);
   /// Returns the exit code of the run.
   int train(const checked_run& checked, const node_context& context, const recovery_point& from);
   /// Reports why a run failed, on one of the nodes of a launcher, or notes a loss after which the

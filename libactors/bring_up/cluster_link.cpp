@@ -111,6 +111,23 @@ std::vector<std::string> introduce(const cluster& c, const session_setup& setup,
   return bytes;
 }
 
+ucx_options options_of(const cluster& c) {
+  ucx_options options;
+  options.node = c.members->node();
+  options.job_token = c.start.token;
+  options.epoch = c.epoch;
+  options.after_round = [] { run_collected_actors(); };
+  // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
+  if (c.transport.tls != "auto")
+    options.tls = c.transport.tls;
+  else if (c.start.machines.is_one)
+    options.tls = "^tcp";
+  if (job::is_loopback(c.transport.listen)) options.net_devices = "lo";
+  options.checksum_data = !c.start.machines.is_one;
+  options.inflight_bytes_max = options.message_bytes_max = c.transport.inflight_bytes;
+  return options;
+}
+
 /// The transport only knows that the connection failed; the membership may soon know the cause.
 error why_lost(membership& members, error hint) {
   const auto known = members.loss(unexplained_loss_time);
@@ -132,21 +149,9 @@ result<cluster_link::opened> cluster_link::open(const cluster& in_cluster,
   const auto& machines = in_cluster.start.machines;
   const std::chrono::milliseconds limit{
       static_cast<std::int64_t>(in_cluster.transport.join_timeout_s * 1e3)};
-  ucx_options options;
-  options.node = members.node();
-  options.job_token = in_cluster.start.token;
-  options.epoch = in_cluster.epoch;
+  auto options = options_of(in_cluster);
   options.memory = std::move(memory.host);
   options.enter_thread = std::move(memory.enter_thread);
-  options.after_round = [] { run_collected_actors(); };
-  // Whoever may connect to a port of UCX can crash the process, and memory needs no port.
-  if (in_cluster.transport.tls != "auto")
-    options.tls = in_cluster.transport.tls;
-  else if (machines.is_one)
-    options.tls = "^tcp";
-  if (job::is_loopback(in_cluster.transport.listen)) options.net_devices = "lo";
-  options.checksum_data = !machines.is_one;
-  options.inflight_bytes_max = options.message_bytes_max = in_cluster.transport.inflight_bytes;
   const auto room = ucx::check_shared_memory(options.tls, machines.neighbours);
   auto wire = room ? ucx_transport::open(std::move(options)) : room.failure();
   if (wire && memory.on_devices && (*wire)->takes_cuda())

@@ -8,6 +8,7 @@
 #include <rrfp/base/step_name.hpp>
 
 #include "cluster_link.hpp"
+#include "delayed_wire.hpp"
 #include "device/compute_thread.hpp"
 #include "hosted_parts.hpp"
 #include "job/job_actor.hpp"
@@ -15,76 +16,6 @@
 #include "recovery/copy_exchange.hpp"
 
 namespace rrfp::actors {
-
-namespace {
-
-/// The task whose input a message carries, and its virtual stage; nothing for messages without
-/// injected delays or losses.
-std::optional<std::pair<virtual_stage_id, task>> input_task_of(const pipeline_shape& shape,
-                                                               const message_header& h) {
-  if (!is_input(h.kind) || h.from.stage == h.to.stage) return std::nullopt;
-  const auto kind = h.kind == payload::activation ? task_kind::forward : task_kind::backward;
-  return std::pair{shape.virtual_stage(h.to.stage, h.chunk),
-                   numbered(shape, h.to.replica, {kind, h.mb, h.chunk})};
-}
-
-std::unique_ptr<transport> with_delays(const session_setup& setup, std::unique_ptr<transport> wire,
-                                       const std::shared_ptr<metrics::run_counters>& counters) {
-  const auto& shape = setup.shape;
-  if (setup.delays.link)
-    wire = make_delaying_transport(std::move(wire),
-                                   [shape, link = setup.delays.link](const message_header& h) {
-                                     const auto t = input_task_of(shape, h);
-                                     return t ? link(h.step, t->first, h.to.rank, t->second) : 0.0;
-                                   });
-  if (!setup.delays.fate) return wire;
-  wire = make_lossy_transport(std::move(wire), [shape, fate = setup.delays.fate](
-                                                   const message_header& h, std::uint32_t attempt) {
-    const auto t = input_task_of(shape, h);
-    return t ? fate(h.step, t->first, h.to.rank, t->second, attempt) : attempt_fate{};
-  });
-  const std::chrono::duration<double, std::milli> after{setup.delays.resend_ms};
-  return make_resending_transport(std::move(wire),
-                                  std::chrono::duration_cast<std::chrono::nanoseconds>(after),
-                                  [counters] { counters->resent.add(); });
-}
-
-}  // namespace
-
-std::uint32_t run_summary::peak_slots() const {
-  std::uint32_t peak = 0;
-  for (const auto& s : stages) peak = std::max(peak, s.memory.slots_peak);
-  return peak;
-}
-
-std::int64_t run_summary::peak_bytes() const {
-  std::int64_t peak = 0;
-  for (const auto& s : stages) peak = std::max(peak, s.peak_bytes);
-  return peak;
-}
-
-accelerator::memory_counts run_summary::device_memory() const {
-  accelerator::memory_counts most;
-  for (const auto& s : stages) most = accelerator::most_of(most, s.device_memory);
-  return most;
-}
-
-run_record to_record(run_summary s) {
-  encoder summary, details;
-  summary(s);
-  details(s.stages);
-  return {summary.take(), details.take()};
-}
-
-result<run_summary> summary_of(const run_record& r) {
-  decoder in{r.summary}, details{r.details};
-  run_summary s;
-  in(s);
-  if (!r.details.empty()) details(s.stages);
-  if (!in.complete() || !details.complete())
-    return error{"the summary of a run is invalid", error_kind::failed};
-  return s;
-}
 
 class session::impl {
  public:
@@ -121,6 +52,7 @@ class session::impl {
       start = opened->start;
     }
     const auto context = make_context(link.get(), start);
+    begin_counting();
     std::unique_ptr<work_queue> copier;
     if (link && setup_.recovery) {
       copier = std::make_unique<compute_thread>("recovery");
@@ -134,28 +66,9 @@ class session::impl {
       context->saver = saver.get();
       context->checkpoint_dir = setup_.checkpoint->dir;
     }
-    if (link) {
-      context->on_step_begun = [members = cluster_->members](step_id step) {
-        members->set_status(to_string(step));
-      };
-      link->attach(hosted_.groups());
-      counters_->leads = link->leads();
-      if (setup_.on_connected)
-        setup_.on_connected(link->transports() +
-                            (hosted_.has_accelerators() ? link->device_transfer_note() : ""));
-    } else {
-      wire = make_in_process_transport();
-    }
-    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
-    if (wire == nullptr) return ended_early({"wrap_transport returned null", error_kind::failed});
-    context->wire = with_delays(setup_, std::move(wire), counters_);
-    if (link) counters_->transport.set([&counted = *link] { return counted.count(); });
+    if (auto ready = connect(*context, link.get(), std::move(wire)); !ready)
+      return ended_early(ready.failure());
     if (setup_.board != nullptr) setup_.board->show(counters_);
-    if (setup_.blocking_messages) {
-      auto synchronous = std::make_unique<synchronous_transport>(std::move(context->wire));
-      context->synchronous = synchronous.get();
-      context->wire = std::move(synchronous);
-    }
 
     caf::actor_system_config config;
     set_scheduler(config, actor_threads(), setup_.spin);
@@ -239,23 +152,6 @@ class session::impl {
     context->counters = counters_;
     context->watches = hosted_.watches();
     context->on_report = setup_.on_report;
-    counters_->run = setup_.name;
-    counters_->hang_timeout_s = setup_.hang_timeout_s;
-    if (setup_.strategies.size() > 1)
-      for (const auto& s : setup_.strategies) counters_->job.strategies.emplace_back(s.name);
-    auto& job = counters_->job;
-    job.first_step.set(setup_.first_step());
-    job.restarts.set(setup_.losses.restarts);
-    job.held_s.set(setup_.losses.held_s);
-    job.repeated_steps.set(setup_.losses.repeated_steps);
-    if (leads())
-      for (const auto& a : all_ranks()) {
-        auto& late = job.late.emplace_back();
-        late.replica = a.replica;
-        late.stage = a.stage;
-        late.rank = a.rank;
-      }
-    counters_->note_progress();
     context->ranks = setup_.ranks;
     context->replicas = setup_.replicas;
     context->delay = setup_.delays.compute;
@@ -269,13 +165,51 @@ class session::impl {
     return context;
   }
 
-  std::vector<rank_address> all_ranks() const {
-    std::vector<rank_address> all;
-    for (std::uint32_t d = 0; d < setup_.replicas; ++d)
+  void begin_counting() const {
+    counters_->run = setup_.name;
+    counters_->hang_timeout_s = setup_.hang_timeout_s;
+    if (setup_.strategies.size() > 1)
+      for (const auto& s : setup_.strategies) counters_->job.strategies.emplace_back(s.name);
+    auto& job = counters_->job;
+    job.first_step.set(setup_.first_step());
+    job.restarts.set(setup_.losses.restarts);
+    job.held_s.set(setup_.losses.held_s);
+    job.repeated_steps.set(setup_.losses.repeated_steps);
+    for (std::uint32_t d = 0; leads() && d < setup_.replicas; ++d)
       for (std::uint32_t s = 0; s < setup_.shape.stages; ++s)
-        for (std::uint32_t r = 0; r < setup_.ranks; ++r)
-          all.push_back({stage_id{s}, rank_id{r}, replica_id{d}});
-    return all;
+        for (std::uint32_t r = 0; r < setup_.ranks; ++r) {
+          auto& late = job.late.emplace_back();
+          late.replica = replica_id{d};
+          late.stage = stage_id{s};
+          late.rank = rank_id{r};
+        }
+    counters_->note_progress();
+  }
+
+  /// `link`, `wire`: null in one process.
+  status connect(run_context& context, cluster_link* link, std::unique_ptr<transport> wire) {
+    if (link != nullptr) {
+      context.on_step_begun = [members = cluster_->members](step_id step) {
+        members->set_status(to_string(step));
+      };
+      link->attach(hosted_.groups());
+      counters_->leads = link->leads();
+      if (setup_.on_connected)
+        setup_.on_connected(link->transports() +
+                            (hosted_.has_accelerators() ? link->device_transfer_note() : ""));
+    } else {
+      wire = make_in_process_transport();
+    }
+    if (setup_.wrap_transport) wire = setup_.wrap_transport(std::move(wire));
+    if (wire == nullptr) return error{"wrap_transport returned null", error_kind::failed};
+    context.wire = with_delays(setup_.delays, setup_.shape, std::move(wire),
+                               [counters = counters_] { counters->resent.add(); });
+    if (link != nullptr) counters_->transport.set([link] { return link->count(); });
+    if (!setup_.blocking_messages) return success();
+    auto synchronous = std::make_unique<synchronous_transport>(std::move(context.wire));
+    context.synchronous = synchronous.get();
+    context.wire = std::move(synchronous);
+    return success();
   }
 
   void report(const straggler& s, std::uint64_t step) const {
@@ -316,6 +250,21 @@ class session::impl {
     return p;
   }
 
+  caf::actor spawn_job(caf::actor_system& system, const std::shared_ptr<run_context>& context,
+                       std::function<void(run_result)> on_over) {
+    std::unique_ptr<work_queue> planning;
+    if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
+    return spawn_detached<job_actor>(
+        system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
+                          setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
+                          setup_.resume ? setup_.resume->contents.history : std::string{}, context,
+                          plan_of_steps(), setup_.expected, std::move(planning), setup_.evaluation,
+                          setup_.hang_timeout_s, setup_.on_step, setup_.on_evaluation,
+                          setup_.on_checkpoint, setup_.on_copy_failed,
+                          [this](const straggler& s, std::uint64_t step) { report(s, step); },
+                          std::move(on_over)});
+  }
+
   /// Spawns the actors and waits until the job has ended.
   run_result drive(caf::actor_system& system, cluster_link* link,
                    const std::shared_ptr<run_context>& context, node_parts parts) {
@@ -324,17 +273,7 @@ class session::impl {
     const bool leads = this->leads();
     caf::actor job;
     if (leads) {
-      std::unique_ptr<work_queue> planning;
-      if (setup_.strategies.size() > 1) planning = std::make_unique<compute_thread>("planner");
-      job = spawn_detached<job_actor>(
-          system, job_setup{setup_.train, setup_.lr, setup_.on_request, setup_.first_step(),
-                            setup_.checkpoint, context->copies ? setup_.recovery : std::nullopt,
-                            setup_.resume ? setup_.resume->contents.history : std::string{},
-                            context, plan_of_steps(), setup_.expected, std::move(planning),
-                            setup_.evaluation, setup_.hang_timeout_s, setup_.on_step,
-                            setup_.on_evaluation, setup_.on_checkpoint, setup_.on_copy_failed,
-                            [this](const straggler& s, std::uint64_t step) { report(s, step); },
-                            [&](run_result r) { job_over.set_value(std::move(r)); }});
+      job = spawn_job(system, context, [&](run_result r) { job_over.set_value(std::move(r)); });
       context->actors.bind({actor_kind::job}, job);
     }
     const auto node = actors::spawn<node_actor>(
@@ -372,21 +311,24 @@ class session::impl {
       if (setup_.on_ending) setup_.on_ending(result);
     }
     set_receivers(nullptr, nullptr);
-    if (link != nullptr) {
-      link->watch(nullptr);
-      if (over.how != ending::node_lost) result.trace_gaps = link->finish(setup_.trace);
-      // A node lost before all nodes have finished may not have completed its part, so all nodes
-      // report the loss. A failure together with a loss is its consequence: a collective of the
-      // lost node fails before the loss is known.
-      const bool can_be_loss = over.how == ending::done || over.how == ending::failed;
-      if (const auto lost = cluster_->members->loss(); can_be_loss && lost) {
-        result.how = ending::node_lost;
-        result.message = lost->why;
-      }
-      if (over.how == ending::node_lost && leads && setup_.trace != nullptr)
-        result.trace_gaps = "only the tasks of node 0: " + over.message;
-    }
+    if (link != nullptr) finish(*link, over.how, over.message, result);
     return result;
+  }
+
+  /// The other nodes get what they need of this one, and this one their traces.
+  void finish(cluster_link& link, ending how, const std::string& why, run_result& result) const {
+    link.watch(nullptr);
+    if (how != ending::node_lost) result.trace_gaps = link.finish(setup_.trace);
+    // A node lost before all nodes have finished may not have completed its part, so all nodes
+    // report the loss. A failure together with a loss is its consequence: a collective of the
+    // lost node fails before the loss is known.
+    const bool can_be_loss = how == ending::done || how == ending::failed;
+    if (const auto lost = cluster_->members->loss(); can_be_loss && lost) {
+      result.how = ending::node_lost;
+      result.message = lost->why;
+    }
+    if (how == ending::node_lost && leads() && setup_.trace != nullptr)
+      result.trace_gaps = "only the tasks of node 0: " + why;
   }
 
   /// Sets the actors that receive interrupts and demands, and report requests.

@@ -4,8 +4,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include <poll.h>
-
 namespace rrfp::actors::control {
 
 namespace {
@@ -40,13 +38,10 @@ void channel::begin_tls(const tls_context& context, secret psk) {
   tls_.emplace(context, fd_.get(), std::move(psk), std::move(opening_));
 }
 
-int channel::fd_to_poll() const {
-  return !tls_ && opening_.size() == opening_bytes ? -1 : fd_.get();
-}
-
-short channel::events() const {
+pollfd channel::polled() const {
+  const bool reads = tls_ || opening_.size() < opening_bytes;
   const bool writes = tls_ && (secure_ ? !out_.empty() : tls_->waits_to_write());
-  return static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN);
+  return {reads ? fd_.get() : -1, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0};
 }
 
 channel::arrival channel::receive_opening() {

@@ -8,6 +8,8 @@
 #include "sockets.hpp"
 #include "tls.hpp"
 
+#include <poll.h>
+
 namespace rrfp::actors::control {
 
 class channel {
@@ -31,8 +33,7 @@ class channel {
   std::optional<node_id> named() const { return tls_ ? tls_->named() : std::nullopt; }
 
   /// For poll(). A negative descriptor: nothing to wait for.
-  int fd_to_poll() const;
-  short events() const;
+  pollfd polled() const;
   outbox& out() { return out_; }
   const outbox& out() const { return out_; }
   frame_reader& in() { return in_; }

@@ -1,14 +1,10 @@
 /// What the watch thread does: the loop over the sockets, and the actions of the core.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "watcher.hpp"
-
-#include <poll.h>
 
 namespace rrfp::actors::control {
 
@@ -19,8 +15,6 @@ constexpr std::chrono::milliseconds linger_max{60};
 /// How long node 0 sends the notices of a loss before its own process, which may end at once, gets
 /// the callback.
 constexpr std::chrono::milliseconds loss_flush_max{100};
-constexpr std::chrono::nanoseconds connect_max{handshake_max};
-constexpr int accepts_per_turn = 16;
 
 std::int64_t ns(clock::time_point t) { return t.time_since_epoch().count(); }
 
@@ -29,11 +23,7 @@ std::int64_t ns(clock::time_point t) { return t.time_since_epoch().count(); }
 constexpr std::ptrdiff_t tls_slots = 6;
 constexpr std::chrono::milliseconds tls_slot_min{100};
 
-pollfd polled_for(const channel& c) { return {c.fd_to_poll(), c.events(), 0}; }
-
 }  // namespace
-
-// ---- one turn
 
 void watcher::watch() {
   if (!leads()) {
@@ -72,7 +62,7 @@ void watcher::one_turn() {
 
 void watcher::wait_for_sockets() {
   std::vector<pollfd> polled{{wake_.fd(), POLLIN, 0}, {listener_.get(), listens_, 0}};
-  for (const auto& [id, l] : links_) polled.push_back(polled_for(l.io));
+  for (const auto& [id, l] : links_) polled.push_back(l.io.polled());
   const auto until = clock::now() + turn();
   const auto left = (connect_at_ ? std::min(until, *connect_at_) : until) - clock::now();
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(left).count();
@@ -80,6 +70,19 @@ void watcher::wait_for_sockets() {
   if (polled[0].revents != 0) wake_.clear();
   auto next = polled.begin() + 2;
   for (auto& [id, l] : links_) l.ready = (next++)->revents != 0;
+}
+
+bool watcher::wait_for(int fd, short events, clock::time_point until) {
+  // An earlier wait may have consumed the wake event, so the request is checked again.
+  while (!closing()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+    pollfd both[] = {{wake_.fd(), POLLIN, 0}, {fd, events, 0}};
+    ::poll(both, 2, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    if (both[0].revents != 0) wake_.clear();
+    if (both[1].revents != 0) return true;
+    if (both[0].revents != 0 || left <= 0) return false;
+  }
+  return false;
 }
 
 void watcher::receive(connection_id id, link& l) {
@@ -205,117 +208,6 @@ void watcher::deliver_loss() {
   callback(lost.node, lost.message);
 }
 
-// ---- connections
-
-status watcher::open_listener() {
-  if (listener_.open()) {
-    prepare(listener_.get());
-  } else {
-    const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
-    while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
-    if (!lookup.done()) return error{"interrupted"};
-    if (!lookup.answer()) return lookup.answer().failure();
-    if (auto open = listen_at_one_of(*lookup.answer()); !open) return open;
-  }
-  const auto at = local_address(listener_.get());
-  if (options_.key_file.empty() && !at.is_loopback())
-    return error{
-        fmt::format("the inherited socket listens on {}, which requires a key file", at.text())};
-  if (!key_) run_key_file_.emplace(at.port());
-  // So that an unusable file is an error now, not at the first handshake.
-  if (const auto usable = key(); !usable) return usable.failure();
-  feed(event::listening{at.text(), at.host()});
-  return options_.on_listening ? options_.on_listening(at.port()) : success();
-}
-
-status watcher::listen_at_one_of(const std::vector<address>& addresses) {
-  error last{"the rendezvous host has no address"};
-  for (const auto& at : addresses) {
-    // Checked before the port opens.
-    if (options_.key_file.empty() && !at.is_loopback())
-      return error{
-          fmt::format("listening on {} requires a key file: without one a job may listen on a "
-                      "loopback address only (127.0.0.1)",
-                      at.text())};
-    auto fd = listen_at(at);
-    if (fd) {
-      listener_ = std::move(*fd);
-      return success();
-    }
-    last = fd.failure();
-  }
-  return last;
-}
-
-void watcher::accept_all() {
-  for (int i = 0; i < accepts_per_turn && listener_.open(); ++i) {
-    auto fd = accept_from(listener_.get());
-    // Without free descriptors poll() would always report "ready": skip the listener for one turn.
-    listens_ = !fd && (errno == EMFILE || errno == ENFILE) ? 0 : POLLIN;
-    if (!fd) return;
-    open_link(std::move(*fd));
-  }
-}
-
-void watcher::connect() {
-  connect_at_.reset();
-  const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
-  while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
-  if (!lookup.done()) return;
-  if (!lookup.answer()) return feed(event::unreachable{"rendezvous " + lookup.answer().message()});
-  if (!key_ && !run_key_file_) run_key_file_.emplace(options_.rendezvous_port);
-  std::string problem;
-  for (const auto& to : *lookup.answer()) {
-    if (options_.key_file.empty() && !to.is_loopback())
-      return feed(event::unreachable{
-          fmt::format("joining at {} requires a key file: without one a job may use a "
-                      "loopback address only",
-                      to.text()),
-          true});
-    auto k = key();
-    if (!k) return feed(event::unreachable{k.message(), true});
-    auto fd = connect_to(to, problem);
-    if (!fd) continue;
-    auto& l = open_link(*std::move(fd));
-    l.io.begin_tls(tls_, *std::move(k), options_.node);
-    return l.io.out().add_urgent(to_frame(claim{wire_version, job_, options_.node.value()}));
-  }
-  feed(event::unreachable{fmt::format("cannot connect to the rendezvous {}", problem)});
-}
-
-std::optional<file_descriptor> watcher::connect_to(const address& to, std::string& problem) {
-  auto fd = begin_connect(to);
-  problem = fd.ok() ? to.text() + ": connection timed out" : fd.message();
-  if (!fd || !wait_for(fd->get(), POLLOUT, clock::now() + connect_max)) return std::nullopt;
-  if (const int failed = connect_error(fd->get()); failed != 0) {
-    problem = fmt::format("{}: {}", to.text(), std::strerror(failed));
-    return std::nullopt;
-  }
-  // While the port is free, TCP may connect the socket to itself.
-  if (local_address(fd->get()).text() == to.text()) return std::nullopt;
-  return std::move(*fd);
-}
-
-watcher::link& watcher::open_link(file_descriptor fd) {
-  const connection_id id{links_opened_++};
-  auto& l = links_.try_emplace(id, std::move(fd)).first->second;
-  feed(event::opened{id, l.io.other_side().text(), l.io.other_side().host()});
-  return l;
-}
-
-bool watcher::wait_for(int fd, short events, clock::time_point until) {
-  // An earlier wait may have consumed the wake event, so the request is checked again.
-  while (!closing()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-    pollfd both[] = {{wake_.fd(), POLLIN, 0}, {fd, events, 0}};
-    ::poll(both, 2, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
-    if (both[0].revents != 0) wake_.clear();
-    if (both[1].revents != 0) return true;
-    if (both[0].revents != 0 || left <= 0) return false;
-  }
-  return false;
-}
-
 void watcher::wind_down() {
   const auto until = clock::now() + linger_max;
   std::vector<channel*> open;
@@ -323,7 +215,7 @@ void watcher::wind_down() {
   std::set<channel*> writing{open.begin(), open.end()};
   while (!open.empty() && clock::now() < until) {
     std::vector<pollfd> ends;
-    for (const auto* c : open) ends.push_back(polled_for(*c));
+    for (const auto* c : open) ends.push_back(c->polled());
     std::erase_if(open, [&](channel* c) { return !c->flush().ok(); });
     for (auto* c : open)
       if (c->out().empty() && writing.erase(c) != 0) c->end_writing();

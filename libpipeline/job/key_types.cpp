@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <rrfp/base/printable.hpp>
+
 namespace rrfp::job {
 
 namespace {
@@ -48,13 +50,10 @@ std::string above(number_range range) {
   return (range.open_high ? "< " : "<= ") + plain(range.high);
 }
 
-std::string a_list_of(const words& allowed) {
-  std::string text;
-  for (std::size_t i = 0; i < allowed.size(); ++i) {
-    if (i > 0) text += i + 1 == allowed.size() ? " or " : ", ";
-    text += in_quotes(allowed[i]);
-  }
-  return text;
+std::vector<std::string> quoted(const words& all) {
+  std::vector<std::string> texts;
+  for (const auto& word : all) texts.push_back(in_quotes(word));
+  return texts;
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
@@ -76,10 +75,9 @@ result<std::int64_t> read_integer_or_word(const value& v, integer_range range, c
         return static_cast<std::int64_t>(i) - static_cast<std::int64_t>(also.size());
   auto i = read_integer(v, range);
   if (i || std::holds_alternative<std::int64_t>(v.data)) return i;
-  std::string expected;
-  for (const auto& word : also) expected += in_quotes(word) + ", ";
-  expected.resize(expected.size() - 2);
-  return mismatch(expected + " or " + an_integer(range), v);
+  auto expected = quoted(also);
+  expected.push_back(an_integer(range));
+  return mismatch(alternatives(expected), v);
 }
 
 result<double> read_number(const value& v, number_range range) {
@@ -123,9 +121,9 @@ result<std::vector<std::uint32_t>> read_integers(const value& v, integer_range r
 
 result<std::size_t> read_word(const value& v, const words& allowed) {
   const auto* text = std::get_if<std::string>(&v.data);
-  if (text == nullptr) return mismatch(a_list_of(allowed), v);
+  if (text == nullptr) return mismatch(alternatives(quoted(allowed)), v);
   const auto at = std::find(allowed.begin(), allowed.end(), *text);
-  if (at == allowed.end()) return outside(a_list_of(allowed), v);
+  if (at == allowed.end()) return outside(alternatives(quoted(allowed)), v);
   return static_cast<std::size_t>(at - allowed.begin());
 }
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,9 +11,7 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/base/printable.hpp>
-#include <rrfp/json/parse_json.hpp>
-#include <rrfp/report/trace.hpp>
+#include "trace_fields.hpp"
 
 namespace rrfp::report {
 
@@ -23,82 +20,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view expected = "expected a trace of rrfp-node run --trace";
-
-/// Thrown to end the parse; caught in parse_trace().
-struct malformed {
-  std::string what;
-};
-
-std::string shown(const json& value) { return printable(value.dump()); }
-
-const json& member(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end()) throw malformed{fmt::format("expected \"{}\", got none", key)};
-  return *found;
-}
-
-std::string text(const json& object, const char* key) {
-  const auto& value = member(object, key);
-  if (!value.is_string())
-    throw malformed{fmt::format("expected \"{}\" as text, got {}", key, shown(value))};
-  return value.get<std::string>();
-}
-
-std::uint64_t whole(const json& object, const char* key, std::uint64_t max) {
-  const auto& value = member(object, key);
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > max)
-    throw malformed{
-        fmt::format("expected \"{}\" as a whole number up to {}, got {}", key, max, shown(value))};
-  return value.get<std::uint64_t>();
-}
-
-std::uint32_t index(const json& object, const char* key, std::uint32_t max = 1'000'000) {
-  return static_cast<std::uint32_t>(whole(object, key, max));
-}
-
-/// About 100 days; above, a double cannot represent every nanosecond.
-constexpr double microseconds_max = 9e12;
-
-/// Times are written in microseconds with three decimals, so nanoseconds are restored exactly.
-nanoseconds time(const json& object, const char* key) {
-  const auto& value = member(object, key);
-  if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > microseconds_max)
-    throw malformed{
-        fmt::format("expected \"{}\" as microseconds from 0, got {}", key, shown(value))};
-  return std::llround(value.get<double>() * 1000);
-}
-
-/// Injected delay; negative if jitter made a task faster.
-nanoseconds added_time(const json& object, const char* key) {
-  const auto& value = member(object, key);
-  if (!value.is_number() || std::abs(value.get<double>()) > microseconds_max)
-    throw malformed{fmt::format("expected \"{}\" as microseconds, got {}", key, shown(value))};
-  return std::llround(value.get<double>() * 1000);
-}
-
-template <class Enum>
-Enum named(const json& object, const char* key, std::span<const Enum> all) {
-  const auto value = text(object, key);
-  for (const auto e : all)
-    if (name(e) == value) return e;
-  throw malformed{fmt::format("expected \"{}\" as a word of the trace format, got \"{}\"", key,
-                              printable(value))};
-}
-
-template <class Enum>
-Enum named(const json& object, const char* key, std::initializer_list<Enum> all) {
-  return named(object, key, std::span<const Enum>{all.begin(), all.size()});
-}
-
-task task_named(const std::string& name) {
-  const auto t = task_of(name);
-  if (!t)
-    throw malformed{fmt::format("expected a task as F3 or BW3.1, got \"{}\"", printable(name))};
-  if (t->mb.value() >= traced_microbatches_max || t->chunk.value() >= traced_chunks_max)
-    throw malformed{fmt::format("expected a microbatch below {} and a chunk below {}, got \"{}\"",
-                                traced_microbatches_max, traced_chunks_max, name)};
-  return *t;
-}
 
 /// Removes `word` and the number after it from the end of `text`, and returns the number.
 std::optional<std::uint32_t> take_number(std::string& text, std::string_view word) {
@@ -122,19 +43,20 @@ struct process {
 class reader {
  public:
   /// Reads one event. Events must come in the order of the file.
-  void read_event(const json& e) {
-    if (!e.is_object()) throw malformed{"expected an event, got " + shown(e)};
-    const auto phase = text(e, "ph");
+  void read_event(const json& event) {
+    if (!event.is_object()) throw malformed{"expected an event, got " + fields::shown(event)};
+    const fields e{event};
+    const auto phase = e.text("ph");
     if (phase == "M") return read_name(e);
     if (phase == "C") return read_counter(e);
-    if (phase == "X" && member(e, "args").contains("evaluation")) return skip_evaluation(e);
+    if (phase == "X" && e.object("args").has("evaluation")) return skip_evaluation(e);
     if (phase == "X") {
-      const auto category = text(e, "cat");
+      const auto category = e.text("cat");
       if (category == "recovery") return read_recovery(e);
       return category == "wait" ? read_wait(e) : category == "plan" ? read_plan(e) : read_task(e);
     }
-    throw malformed{
-        fmt::format("expected an event with \"ph\" M, X or C, got {}", shown(e.at("ph")))};
+    throw malformed{fmt::format("expected an event with \"ph\" M, X or C, got {}",
+                                fields::shown(event.at("ph")))};
   }
 
   std::vector<traced_run> finish() {
@@ -148,9 +70,9 @@ class reader {
   }
 
  private:
-  void read_name(const json& e) {
-    if (text(e, "name") != "process_name") return;
-    auto title = text(member(e, "args"), "name");
+  void read_name(const fields& e) {
+    if (e.text("name") != "process_name") return;
+    auto title = e.object("args").text("name");
     const auto whole_name = title;
     const auto stage = take_number(title, "stage ");
     std::uint32_t replica = 0;
@@ -166,7 +88,7 @@ class reader {
       throw malformed{fmt::format("expected a process named as \"title: stage 0\", got \"{}\"",
                                   printable(whole_name))};
     title.resize(title.size() - 2);
-    const auto id = index(e, "pid");
+    const auto id = e.index("pid");
     // The same title, replica and stage again begin another run.
     if (runs_.empty() || runs_.back().title != title || !places_.emplace(replica, *stage).second) {
       runs_.emplace_back().title = title;
@@ -177,93 +99,83 @@ class reader {
       throw malformed{fmt::format("process {} is named twice", id)};
   }
 
-  const process& process_of(const json& e) {
-    const auto found = processes_.find(index(e, "pid"));
+  const process& process_of(const fields& e) {
+    const auto found = processes_.find(e.index("pid"));
     if (found == processes_.end())
-      throw malformed{fmt::format("process {} has no name", index(e, "pid"))};
+      throw malformed{fmt::format("process {} has no name", e.index("pid"))};
     return found->second;
   }
 
-  void read_task(const json& e) {
+  void read_task(const fields& e) {
     const auto& at = process_of(e);
-    const auto& args = member(e, "args");
+    const auto args = e.object("args");
     traced_task t;
     t.replica = at.replica;
     t.stage = at.stage;
-    t.rank = rank_id{index(e, "tid", traced_ranks_max - 1)};
-    t.step = step_of(args);
-    t.seq = launch_seq{whole(args, "seq", std::uint64_t{1} << 52)};
-    t.what = task_named(text(e, "name"));
-    t.why = {named(args, "reason",
-                   {choice::hint_head, choice::skipped_not_ready, choice::memory_bound,
-                    choice::only_choice}),
-             index(args, "skipped", ~std::uint32_t{0})};
-    if (args.contains("pieces")) {
-      t.piece.count = index(args, "pieces", traced_pieces_max);
-      t.piece.number = index(args, "piece", traced_pieces_max);
+    t.rank = rank_id{e.index("tid", traced_ranks_max - 1)};
+    t.step = args.step();
+    t.seq = launch_seq{args.whole("seq", std::uint64_t{1} << 52)};
+    t.what = e.task_named("name");
+    t.why = {args.named("reason", {choice::hint_head, choice::skipped_not_ready,
+                                   choice::memory_bound, choice::only_choice}),
+             args.index("skipped", ~std::uint32_t{0})};
+    if (args.has("pieces")) {
+      t.piece.count = args.index("pieces", traced_pieces_max);
+      t.piece.number = args.index("piece", traced_pieces_max);
       if (t.piece.number >= t.piece.count) throw malformed{"expected \"piece\" below \"pieces\""};
     }
-    if (args.contains("pass"))
-      t.pass = named(args, "pass", {forward_pass::early, forward_pass::again});
-    t.begin = time(e, "ts");
-    t.end = t.begin + time(e, "dur");
-    t.decided = std::min(time(args, "decided_us"), t.begin);
-    t.delay = std::min(added_time(args, "delay_us"), t.end - t.begin);
-    last_task_[index(e, "pid")] = runs_[at.run].tasks.size();
+    if (args.has("pass")) t.pass = args.named("pass", {forward_pass::early, forward_pass::again});
+    t.begin = e.time("ts");
+    t.end = t.begin + e.time("dur");
+    t.decided = std::min(args.time("decided_us"), t.begin);
+    t.delay = std::min(args.added_time("delay_us"), t.end - t.begin);
+    last_task_[e.index("pid")] = runs_[at.run].tasks.size();
     runs_[at.run].tasks.push_back(t);
   }
 
   /// Evaluations are not steps; the counters that follow are skipped, too.
-  void skip_evaluation(const json& e) { last_task_[index(e, "pid")] = std::nullopt; }
-
-  /// The step number as in the file; reports show it unchanged.
-  static step_id step_of(const json& args) {
-    return step_id{whole(args, "step", std::uint64_t{1} << 52)};
-  }
+  void skip_evaluation(const fields& e) { last_task_[e.index("pid")] = std::nullopt; }
 
   /// A counter holds the memory at the end of the preceding task.
-  void read_counter(const json& e) {
+  void read_counter(const fields& e) {
     auto& tasks = runs_[process_of(e).run].tasks;
-    const auto found = last_task_.find(index(e, "pid"));
+    const auto found = last_task_.find(e.index("pid"));
     if (found == last_task_.end()) throw malformed{"a counter before the first task"};
     if (!found->second) return;
     const auto held =
-        static_cast<std::int64_t>(whole(member(e, "args"), "held", std::uint64_t{1} << 62));
-    const auto which = text(e, "name");
+        static_cast<std::int64_t>(e.object("args").whole("held", std::uint64_t{1} << 62));
+    const auto which = e.text("name");
     if (which == "slots") tasks[*found->second].slots = held;
     if (which == "activation bytes") tasks[*found->second].bytes = held;
   }
 
-  void read_wait(const json& e) {
+  void read_wait(const fields& e) {
     const auto& at = process_of(e);
-    const auto& args = member(e, "args");
+    const auto args = e.object("args");
     traced_wait w;
     w.replica = at.replica;
     w.stage = at.stage;
-    w.step = step_of(args);
-    auto named_wait = e;
-    const auto name = text(e, "name");
-    if (name.starts_with("wait: ")) named_wait["name"] = name.substr(6);
-    w.what.why = named(named_wait, "name", std::span<const wait_cause>{all_wait_causes});
-    if (w.what.why != wait_cause::complete) w.what.head = task_named(text(args, "for"));
-    w.begin = time(e, "ts");
-    w.end = w.begin + time(e, "dur");
+    w.step = args.step();
+    w.what.why = e.named("name", std::span<const wait_cause>{all_wait_causes}, "wait: ");
+    if (w.what.why != wait_cause::complete) w.what.head = args.task_named("for");
+    w.begin = e.time("ts");
+    w.end = w.begin + e.time("dur");
     runs_[at.run].waits.push_back(w);
   }
 
-  void read_plan(const json& e) {
-    const auto& args = member(e, "args");
+  void read_plan(const fields& e) {
+    const auto args = e.object("args");
     runs_[process_of(e).run].plans.push_back(
-        {step_of(args), text(e, "name"), time(args, "forecast_us"), time(args, "took_us")});
+        {args.step(), e.text("name"), args.time("forecast_us"), args.time("took_us")});
   }
 
-  void read_recovery(const json& e) {
+  void read_recovery(const fields& e) {
     constexpr std::uint64_t steps_max = 1'000'000'000'000;
-    const auto& args = member(e, "args");
+    const auto args = e.object("args");
     runs_[process_of(e).run].recoveries.push_back(
-        {printable(text(args, "lost")), whole(args, "step", steps_max),
-         whole(args, "from_copies", 1) == 1, whole(args, "repeated_steps", steps_max),
-         time(args, "held_us")});
+        {printable(args.text("lost")), args.whole("step", steps_max),
+         args.whole("from_copies", 1) == 1, args.whole("repeated_steps", steps_max),
+         args.time("held_us")});
   }
 
   static void sort(traced_run& run) {
@@ -376,7 +288,7 @@ result<trace_file> parse_trace(std::string_view text, const std::string& file) {
     trace_file read;
     if (const auto other = whole_file.find("otherData");
         other != whole_file.end() && other->is_object() && other->contains("records_dropped"))
-      read.dropped = whole(*other, "records_dropped", ~std::uint64_t{0});
+      read.dropped = fields{*other}.whole("records_dropped", ~std::uint64_t{0});
     count = 0;
     read.runs = events.finish();
     return read;

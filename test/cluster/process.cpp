@@ -333,8 +333,7 @@ void process::clear_copies() {
 void process::go_on(recovery_point from) {
   for (auto n = finished_.size(); n < from.finished.size(); ++n) {
     finished_.push_back(from.finished[n]);
-    card_.finished.push_back(from.finished[n]);
-    card_.began_after.reset();
+    card_.finish_run(from.finished[n]);
     clear_copies();
   }
   if (!from.has_copies()) clear_copies();
@@ -510,9 +509,7 @@ void process::finish_run(const run_end& how) {
     return;
   }
   finished_.push_back(how.summary);
-  card_.finished.push_back(how.summary);
-  card_.steps = 0;
-  card_.began_after.reset();
+  card_.finish_run(how.summary);
   clear_copies();
   begin_run({});
 }

@@ -231,7 +231,7 @@ class tls_connection {
       auto f = io_.in().next();
       if (f && f->has_value()) return **f;
       if (!f || end_ != control::tls::end::none || !io_.flush()) return std::nullopt;
-      pollfd here{io_.fd_to_poll(), io_.events(), 0};
+      auto here = io_.polled();
       ::poll(&here, 1, 50);
       end_ = io_.receive().ended;
     }

@@ -168,6 +168,21 @@ TEST_CASE("the point knows when the current run began if any node of that run do
   CHECK(chosen({first, next, first}).began_after == 0);
 }
 
+TEST_CASE("a node that takes over a run that others have finished has no steps of the next one") {
+  auto behind = holder({}, {}, 0);
+  behind.steps = 7;
+  behind.began_after = 3;
+  behind.finish_run({"first", ""});
+  auto other = holder({}, {}, 0);
+  other.finished = {{"first", ""}};
+  other.steps = 2;
+  other.began_after = 0;
+  const auto p = chosen({behind, other});
+  CHECK(p.finished.size() == 1);
+  CHECK(p.steps == 2);
+  CHECK(p.began_after == 0);
+}
+
 TEST_CASE("the point has the most restarts, the longest wait and the first loss that a node saw") {
   recovery_card replacement;
   auto a = holder({}, {}, 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include <rrfp/base/codec.hpp>
 
@@ -27,6 +28,12 @@ struct placed_copy {
 auto fields(auto f, placed_copy& x) { return f(x.what, x.at); }
 
 }  // namespace
+
+void recovery_card::finish_run(run_record summary) {
+  finished.push_back(std::move(summary));
+  steps = 0;
+  began_after.reset();
+}
 
 std::string recovery_card::to_bytes() const {
   encoder out;

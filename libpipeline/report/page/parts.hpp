@@ -26,6 +26,10 @@ struct examined_run {
   std::string stage_name(std::size_t stage) const;
 };
 
+inline double share(nanoseconds part, nanoseconds whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
 /// The meaning of a cause, as a sentence.
 std::string_view meaning(idle_cause s);
 

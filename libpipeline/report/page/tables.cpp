@@ -16,9 +16,6 @@ using html::escaped;
 using html::table;
 using runs_list = std::vector<examined_run>;
 
-double share(nanoseconds part, nanoseconds whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
 std::string percent(double part) { return fmt::format("{:.1f} %", part * 100); }
 
 /// Milliseconds with a precision that suits the longest time.
@@ -40,111 +37,6 @@ std::string variable(std::string_view word) {
 }
 
 std::string swatch(std::string_view word) { return html::swatch(variable(word), word); }
-
-/// One number of a run in the comparison.
-struct metric {
-  std::string name;
-  std::function<double(const examined_run&)> value_of;
-  int decimals = 2;
-  /// Whether less is better.
-  bool judged = true;
-};
-
-/// Mean over the ranks, so that the parts add up to the wall time.
-double mean_ms(const examined_run& r, nanoseconds sum) { return milliseconds(sum) / r.total.ranks; }
-
-std::vector<metric> duration_metrics() {
-  return {
-      {"wall time of the steps", [](const auto& r) { return milliseconds(r.line->wall()); }},
-      {"steps", [](const auto& r) { return double(r.line->steps.size()); }, 0, false},
-      {"wall time / steps",
-       [](const auto& r) { return milliseconds(r.line->wall()) / double(r.line->steps.size()); }},
-      {"bubble, % of wall", [](const auto& r) { return share(r.total.idle(), r.total.wall) * 100; },
-       1}};
-}
-
-std::vector<metric> load_metrics() {
-  std::vector<metric> all{
-      {"busy", [](const auto& r) { return mean_ms(r, r.total.busy()); }, 2, false}};
-  for (std::size_t k = 0; k < task_kinds; ++k)
-    all.push_back({"  " + std::string(name(static_cast<task_kind>(k))),
-                   [k](const auto& r) { return mean_ms(r, r.total.busy_by_kind[k]); }, 2, false});
-  all.push_back({"  of which injected delay",
-                 [](const auto& r) { return mean_ms(r, r.total.delay); }, 2, false});
-  return all;
-}
-
-std::vector<metric> bubble_metrics() {
-  std::vector<metric> all{{"idle", [](const auto& r) { return mean_ms(r, r.total.idle()); }}};
-  for (std::size_t s = 0; s < idle_causes; ++s)
-    all.push_back({"  " + std::string(name(static_cast<idle_cause>(s))),
-                   [s](const auto& r) { return mean_ms(r, r.total.idle_by_cause[s]); }});
-  all.push_back({"  of which another task was ready",
-                 [](const auto& r) { return mean_ms(r, r.total.other_ready); }});
-  return all;
-}
-
-std::vector<metric> memory_metrics() {
-  return {{"peak slots on a stage",
-           [](const auto& r) {
-             std::int64_t most = 0;
-             for (std::size_t s = 0; s < r.by_stage.size(); ++s)
-               most = std::max(most, r.slots_peak(s));
-             return double(most);
-           },
-           0},
-          {"peak activation MiB on a stage", [](const auto& r) {
-             std::int64_t most = 0;
-             for (std::size_t s = 0; s < r.by_stage.size(); ++s)
-               most = std::max(most, r.bytes_peak(s));
-             return mebibytes(most);
-           }}};
-}
-
-std::vector<metric> path_metrics() {
-  return {{"compute",
-           [](const auto& r) {
-             nanoseconds sum = 0;
-             for (const auto& s : r.path.by_stage) sum += s.compute();
-             return milliseconds(sum);
-           }},
-          {"  of which injected delay",
-           [](const auto& r) {
-             nanoseconds sum = 0;
-             for (const auto& s : r.path.by_stage) sum += s.delay;
-             return milliseconds(sum);
-           }},
-          {"transfer", [](const auto& r) { return milliseconds(r.path.transfer); }},
-          {"launch gaps", [](const auto& r) { return milliseconds(r.path.launch_gap); }},
-          {"start of steps", [](const auto& r) { return milliseconds(r.path.step_begin); }},
-          {"between steps", [](const auto& r) { return milliseconds(r.path.between_steps); }}};
-}
-
-void add_ratio(table& t, double value, double first, bool judged) {
-  if (first == 0) return t.cell(value == 0 ? "=" : "new");
-  const auto ratio = value / first;
-  const auto verdict = !judged ? "" : ratio < 0.995 ? "better" : ratio > 1.005 ? "worse" : "";
-  t.cell(fmt::format("{:.2f}x", ratio), verdict);
-}
-
-std::string metric_table(const runs_list& runs, std::string_view title,
-                         const std::vector<metric>& metrics) {
-  table t{title, {""}};
-  for (const auto& r : runs) {
-    t.head(r.line->run->title);
-    if (&r != &runs.front()) t.head("ratio");
-  }
-  for (const auto& m : metrics) {
-    const auto first = m.value_of(runs.front());
-    t.row(m.name.starts_with("  ") ? "\u2003" + m.name.substr(2) : m.name);
-    for (const auto& r : runs) {
-      const auto value = m.value_of(r);
-      t.cell(fmt::format("{:.{}f}", value, m.decimals));
-      if (&r != &runs.front()) add_ratio(t, value, first, m.judged);
-    }
-  }
-  return t.finish();
-}
 
 std::string bars_of(const examined_run& r, nanoseconds longest) {
   std::string out = "<div class=\"bars\">\n";
@@ -305,19 +197,6 @@ std::string cards_of(const runs_list& runs) {
     out += "</dl></div>\n";
   }
   return out + "</div>\n";
-}
-
-std::string comparison_of(const runs_list& runs) {
-  std::string out;
-  if (runs.size() > 1)
-    out = fmt::format("<p class=\"soft\">Ratios are relative to {}.</p>\n",
-                      escaped(runs.front().line->run->title));
-  return out + "<div class=\"pair\">\n<div>\n" +
-         metric_table(runs, "Duration, ms", duration_metrics()) +
-         metric_table(runs, "Memory", memory_metrics()) + "</div>\n<div>\n" +
-         metric_table(runs, "Load, ms per rank", load_metrics()) + "</div>\n<div>\n" +
-         metric_table(runs, "Bubble, ms per rank", bubble_metrics()) + "</div>\n<div>\n" +
-         metric_table(runs, "Critical path, ms", path_metrics()) + "</div>\n</div>\n";
 }
 
 std::string plans_of(const runs_list& runs) {

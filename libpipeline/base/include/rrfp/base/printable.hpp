@@ -1,9 +1,10 @@
-/// Text from outside as a part of a message: a terminal and a log must be able to show it.
+/// Text as a part of a message: a terminal and a log must be able to show what comes from outside.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rrfp {
 
@@ -14,5 +15,8 @@ std::size_t end_of_utf8(std::string_view text);
 /// The text as one line of valid UTF-8: a control character or an invalid byte becomes '?', and a
 /// text of more than `bytes_max` bytes is cut and ends with "...".
 std::string printable(std::string_view text, std::size_t bytes_max = 80);
+
+/// "a, b or c".
+std::string alternatives(const std::vector<std::string>& words);
 
 }  // namespace rrfp

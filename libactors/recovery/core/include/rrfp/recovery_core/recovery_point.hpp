@@ -53,6 +53,10 @@ struct recovery_card {
   std::vector<held_copy> held;
   job_record record;
 
+  /// The current run is over, on this node or, while this one was lost, on others. The caller drops
+  /// its copies.
+  void finish_run(run_record summary);
+
   std::string to_bytes() const;
   static result<recovery_card> from_bytes(std::string_view bytes);
 

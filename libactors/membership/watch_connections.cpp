@@ -1,0 +1,115 @@
+/// Where the connections of the watch thread come from: on node 0 a listener, on the others the
+/// rendezvous.
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "watcher.hpp"
+
+namespace rrfp::actors::control {
+
+namespace {
+
+constexpr std::chrono::nanoseconds connect_max{handshake_max};
+constexpr int accepts_per_turn = 16;
+
+}  // namespace
+
+status watcher::open_listener() {
+  if (listener_.open()) {
+    prepare(listener_.get());
+  } else {
+    const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
+    while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
+    if (!lookup.done()) return error{"interrupted"};
+    if (!lookup.answer()) return lookup.answer().failure();
+    if (auto open = listen_at_one_of(*lookup.answer()); !open) return open;
+  }
+  const auto at = local_address(listener_.get());
+  if (options_.key_file.empty() && !at.is_loopback())
+    return error{
+        fmt::format("the inherited socket listens on {}, which requires a key file", at.text())};
+  if (!key_) run_key_file_.emplace(at.port());
+  // So that an unusable file is an error now, not at the first handshake.
+  if (const auto usable = key(); !usable) return usable.failure();
+  feed(event::listening{at.text(), at.host()});
+  return options_.on_listening ? options_.on_listening(at.port()) : success();
+}
+
+status watcher::listen_at_one_of(const std::vector<address>& addresses) {
+  error last{"the rendezvous host has no address"};
+  for (const auto& at : addresses) {
+    // Checked before the port opens.
+    if (options_.key_file.empty() && !at.is_loopback())
+      return error{
+          fmt::format("listening on {} requires a key file: without one a job may listen on a "
+                      "loopback address only (127.0.0.1)",
+                      at.text())};
+    auto fd = listen_at(at);
+    if (fd) {
+      listener_ = std::move(*fd);
+      return success();
+    }
+    last = fd.failure();
+  }
+  return last;
+}
+
+void watcher::accept_all() {
+  for (int i = 0; i < accepts_per_turn && listener_.open(); ++i) {
+    auto fd = accept_from(listener_.get());
+    // Without free descriptors poll() would always report "ready": skip the listener for one turn.
+    listens_ = !fd && (errno == EMFILE || errno == ENFILE) ? 0 : POLLIN;
+    if (!fd) return;
+    open_link(std::move(*fd));
+  }
+}
+
+void watcher::connect() {
+  connect_at_.reset();
+  const name_lookup lookup{options_.rendezvous_host, options_.rendezvous_port};
+  while (!lookup.done() && !closing()) wait_for(lookup.fd(), POLLIN, clock::now() + turn());
+  if (!lookup.done()) return;
+  if (!lookup.answer()) return feed(event::unreachable{"rendezvous " + lookup.answer().message()});
+  if (!key_ && !run_key_file_) run_key_file_.emplace(options_.rendezvous_port);
+  std::string problem;
+  for (const auto& to : *lookup.answer()) {
+    if (options_.key_file.empty() && !to.is_loopback())
+      return feed(event::unreachable{
+          fmt::format("joining at {} requires a key file: without one a job may use a "
+                      "loopback address only",
+                      to.text()),
+          true});
+    auto k = key();
+    if (!k) return feed(event::unreachable{k.message(), true});
+    auto fd = connect_to(to, problem);
+    if (!fd) continue;
+    auto& l = open_link(*std::move(fd));
+    l.io.begin_tls(tls_, *std::move(k), options_.node);
+    return l.io.out().add_urgent(to_frame(claim{wire_version, job_, options_.node.value()}));
+  }
+  feed(event::unreachable{fmt::format("cannot connect to the rendezvous {}", problem)});
+}
+
+std::optional<file_descriptor> watcher::connect_to(const address& to, std::string& problem) {
+  auto fd = begin_connect(to);
+  problem = fd.ok() ? to.text() + ": connection timed out" : fd.message();
+  if (!fd || !wait_for(fd->get(), POLLOUT, clock::now() + connect_max)) return std::nullopt;
+  if (const int failed = connect_error(fd->get()); failed != 0) {
+    problem = fmt::format("{}: {}", to.text(), std::strerror(failed));
+    return std::nullopt;
+  }
+  // While the port is free, TCP may connect the socket to itself.
+  if (local_address(fd->get()).text() == to.text()) return std::nullopt;
+  return std::move(*fd);
+}
+
+watcher::link& watcher::open_link(file_descriptor fd) {
+  const connection_id id{links_opened_++};
+  auto& l = links_.try_emplace(id, std::move(fd)).first->second;
+  feed(event::opened{id, l.io.other_side().text(), l.io.other_side().host()});
+  return l;
+}
+
+}  // namespace rrfp::actors::control

@@ -1,0 +1,78 @@
+/// The GIL, and errors: who holds it, and what each side throws.
+///
+/// Every function of Python that a thread of the pipeline calls takes the GIL; every call of the
+/// pipeline that waits has released it.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <rrfp/base/exit_code.hpp>
+
+namespace rrfp::python {
+
+namespace py = pybind11;
+
+/// A Python object that any thread may release. After the interpreter has ended it is left alone.
+inline std::shared_ptr<py::object> shared(py::object object) {
+  return {new py::object{std::move(object)}, [](py::object* held) {
+            if (Py_IsInitialized() == 0) return;
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+/// Runs `work` with the GIL. What Python raises becomes a std::runtime_error with its message: the
+/// exception itself may only be used with the GIL, and the package's Python code keeps it.
+template <class Work>
+auto with_gil(Work work) {
+  std::string why;
+  {
+    const py::gil_scoped_acquire gil;
+    try {
+      return work();
+    } catch (const py::error_already_set& e) {
+      why = py::str(e.value());
+    }
+  }
+  throw std::runtime_error(why);
+}
+
+inline const char* name_of(error_kind kind) {
+  switch (kind) {
+    case error_kind::bad_input: return "bad_input";
+    case error_kind::failed: return "failed";
+    case error_kind::node_lost: return "node_lost";
+    case error_kind::interrupted: return "interrupted";
+  }
+  return "failed";
+}
+
+[[noreturn]] inline void raise(const error& e) {
+  const auto type = py::module_::import("rrfp").attr("Error");
+  const auto made = type(e.message, name_of(e.kind), static_cast<int>(exit_code_of(e.kind)));
+  PyErr_SetObject(type.ptr(), made.ptr());
+  throw py::error_already_set();
+}
+
+template <class Work>
+auto without_gil(Work work) {
+  const py::gil_scoped_release no_gil;
+  return work();
+}
+
+template <class T>
+T value_of(result<T> r) {
+  if (!r) raise(r.failure());
+  return std::move(*r);
+}
+
+inline void check(const status& s) {
+  if (!s) raise(s.failure());
+}
+
+}  // namespace rrfp::python

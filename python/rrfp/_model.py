@@ -1,0 +1,236 @@
+"""The part of the model in this process, as the runtime calls it: forwards, losses and optimizers."""
+
+import contextlib
+import copy
+import inspect
+import threading
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from ._messages import pack, unpack
+from ._optimizers import Optimizer, Parameters
+
+
+class Model:
+    """What the runtime calls: the parts in this process and their optimizers.
+
+    The runtime holds it. It must not refer to the Pipeline, which would then never be released.
+    """
+
+    def __init__(self, part_at, loss_fn, optimizer, autocast):
+        self.part_at = part_at
+        self.loss_fn = loss_fn
+        self.optimizer = optimizer
+        self.modules = {}
+        self.optimizers = []
+        self.has_first = self.has_last = False
+        self.parts = 0  # of the whole model
+        self.keywords = set()  # that the parts in this process take
+        self.turn = contextlib.nullcontext()
+        self.autocast = autocast
+        self.batch = None  # of the running step
+        self.failure = None  # the first exception of a function of the program since _call()
+
+    def casting(self, device):
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(torch.device(device).type, self.autocast)
+
+    def make_part(self, index, count, group):
+        return self.kept(self._make_part, index, count, group)
+
+    def make_optimizer(self, parameters, names):
+        made = self.kept(self._make_optimizer, parameters, names)
+        self.optimizers.append(made)
+        return KeptOptimizer(self, Optimizer(made, parameters))
+
+    def _make_optimizer(self, parameters, names):
+        made = self.optimizer(Parameters(parameters, names))
+        if not hasattr(made, "step"):
+            raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
+        return made
+
+    def check_keywords(self, batch):
+        """Refuses a keyword argument that no part takes, if all parts are in this process."""
+        if len(self.modules) < self.parts or None in self.keywords:
+            return
+        unknown = {name for kwargs in batch.kwargs for name in kwargs} - self.keywords
+        if unknown:
+            raise TypeError(f"step(): no part has a parameter named {', '.join(sorted(unknown))}")
+
+    def kept(self, function, *args):
+        """Calls a function of the program on a thread of the runtime and keeps its first exception."""
+        try:
+            return function(*args)
+        except BaseException as e:
+            if self.failure is None:
+                self.failure = e
+            raise RuntimeError(_one_line(e)) from None
+
+    def _make_part(self, index, count, group):
+        if group is not None and self.modules:
+            raise ValueError("pipeline.tp: expected one rank of one stage in each process, got more")
+        if index in self.modules:
+            module = copy.deepcopy(self.modules[index])  # of another replica
+        else:
+            module = self.modules[index] = self.part_at(index, count, *([] if group is None else [group]))
+        part = Part(self, module, index, count)
+        if _is_compiled(module):
+            self.turn = _compiling
+        self.has_first |= part.is_first
+        self.has_last |= part.is_last
+        self.parts = count
+        self.keywords |= part.keywords | ({None} if part.takes_all else set())
+        if part.is_last and self.loss_fn is None:
+            raise ValueError("loss_fn: expected a function in the process of the last part, got None")
+        tied = part.name_of(part.tied) if part.tied and (part.is_first or part.is_last) else ""
+        names, tensors = [], []
+        for name, value in module.named_parameters():
+            if value.dtype != torch.float32 or value.device.type != "cpu":
+                raise TypeError(
+                    f"parameter '{name}': expected float32 on the CPU, got {value.dtype} on {value.device}"
+                )
+            names.append(part.name_of(name))
+            tensors.append(value)
+        buffers = {name: value for name, value in module.state_dict(keep_vars=True).items() if name in part.buffers}
+        return (
+            names,
+            tensors,
+            tied,
+            [part.name_of(name) for name in buffers],
+            list(buffers.values()),
+            part.forwards_in_order,
+            lambda *at: self.kept(part.forward, *at),
+        )
+
+
+class KeptOptimizer:
+    """Keeps the exceptions of an optimizer."""
+
+    def __init__(self, model, optimizer):
+        self.step = lambda: model.kept(optimizer.step)
+        self.state = lambda: model.kept(lambda: list(optimizer.state()))
+        self.set_state = lambda found: model.kept(optimizer.set_state, found)
+
+
+# torch.compile traces a module in its forward, when nothing else may run modules.
+_compiling = threading.Lock()
+
+
+def _is_compiled(module):
+    def is_compiled(function):
+        return hasattr(function, "_torchdynamo_orig_callable")
+
+    return any(
+        m._compiled_call_impl is not None or any(map(is_compiled, [type(m).forward, *vars(m).values()]))
+        for m in module.modules()
+    )
+
+
+class Part:
+    """A part of the model in this process, as the runtime calls it."""
+
+    def __init__(self, model, module, index, count):
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"stages: expected a torch.nn.Module, got {type(module).__name__}")
+        self.model = model
+        self.module = module
+        self.is_first = index == 0
+        self.is_last = index + 1 == count
+        self.training = None
+        self.tied = getattr(module, "tied_parameter", "")
+        self.name_of = getattr(
+            module, "name_of_parameter", lambda name: "tied" if name == self.tied else f"{index}.{name}"
+        )
+        parameters = inspect.signature(module.forward).parameters.values()
+        self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
+        self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
+        self.buffers = dict(module.named_buffers())
+        batch_norm = any(name.endswith("running_mean") for name in self.buffers)
+        self.forwards_in_order = getattr(module, "forwards_in_order", batch_norm)
+
+    def forward(self, message, mb, training, device):
+        """The message to the next part, or the loss."""
+        if training != self.training:
+            self.module.train(training)
+            self.training = training
+        batch = self.model.batch
+        there = lambda values: _moved(values, device)
+        args = there(batch.args[mb]) if self.is_first else (unpack(message),)
+        if not self.is_first and isinstance(args[0], tuple):
+            (args,) = args
+        # What the part before passes on counts more than what step() was given.
+        passed = () if self.is_first else self.positional[: len(args)]
+        kwargs = {
+            k: there(v)
+            for k, v in batch.kwargs[mb].items()
+            if k not in passed and (self.takes_all or k in self.keywords)
+        }
+        checked = {} if self.forwards_in_order or not training else self.buffers
+        before = {name: b._version for name, b in checked.items()}
+        with self.model.turn, self.model.casting(device):
+            output = self.module(*args, **kwargs)
+        for name, version in before.items():
+            if self.buffers[name]._version != version:
+                raise RuntimeError(
+                    f"forward changes the buffer '{name}', whose value would depend on the order of the "
+                    "microbatches: expected an attribute forwards_in_order = True of the module"
+                )
+        if not self.is_last:
+            return pack(output)
+        if batch.keeps_outputs:
+            batch.outputs[mb] = tree_map_only(torch.Tensor, torch.Tensor.detach, output)
+        with self.model.casting(device):
+            loss = self.model.loss_fn(output, there(batch.targets[mb]))
+        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+            raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
+        return loss
+
+
+def parts_of(stages, n_stages, world):
+    """A function of (index, count) that returns a part, and the number of parts."""
+    if isinstance(stages, torch.nn.Module):
+        return lambda index, count, *group: stages, n_stages or world
+    if callable(stages):
+        return stages, n_stages or world
+    parts = list(stages)
+    if not parts:
+        raise ValueError("stages: expected a module, a list of modules or a function, got an empty list")
+    if n_stages not in (None, len(parts)):
+        raise ValueError(f"n_stages: expected {len(parts)}, the length of the list, got {n_stages}")
+    owner = {}  # of a parameter: the first part that has it
+    for index, part in enumerate(parts):
+        if not isinstance(part, torch.nn.Module):
+            raise TypeError(f"stages[{index}]: expected a torch.nn.Module, got {type(part).__name__}")
+        for name, value in part.named_parameters():
+            if owner.setdefault(id(value), index) != index:
+                raise ValueError(
+                    f"stages: parts {owner[id(value)]} and {index} share the parameter '{name}': give each a copy, "
+                    "and name the copies in `tied_parameter` if they must stay equal"
+                )
+
+    def part_at(index, count, *group):
+        if count != len(parts):
+            raise ValueError(f"stages: expected {count} parts, got {len(parts)}")
+        return parts[index]
+
+    return part_at, len(parts)
+
+
+def _moved(values, device):
+    if device == "cpu":
+        return values
+    return tree_map_only(torch.Tensor, lambda value: value.to(device, non_blocking=True), values)
+
+
+def _one_line(e):
+    first = str(e).strip().split("\n")[0]
+    return f"{type(e).__name__}: {first}" if first else type(e).__name__
+
+
+def text_of(value):
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__
