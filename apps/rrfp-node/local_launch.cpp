@@ -173,6 +173,168 @@ std::string how_it_ended(const child& n) {
                               : fmt::format("ended with exit code {}", WEXITSTATUS(n.state));
 }
 
+/// The nodes of a job on this machine, from their start to the exit code of the launcher.
+class local_launch {
+ public:
+  local_launch(const command_options& options, const job::job& j,
+               const std::optional<http_address>& metrics, const std::string& reports,
+               interrupt_watch& interrupts, const actors::listening_socket& rendezvous, int key_fd)
+      : options_(options),
+        job_(j),
+        metrics_(metrics),
+        reports_(reports),
+        interrupts_(interrupts),
+        rendezvous_(rendezvous),
+        key_fd_(key_fd),
+        nodes_(options.local_nodes),
+        restarts_left_(j.recovery.max_restarts) {}
+
+  int run() {
+    if (!start_all()) return exit_failed;
+    // A signal to one node makes all nodes write hang reports.
+    interrupts_.on_report([this] { ++reports_wanted_; });
+    while (count_alive() > 0) {
+      std::this_thread::sleep_for(poll_period);
+      const auto failed = reap(nodes_);
+      if (is_over()) end_within(end_limit);
+      if (failed) on_failure(*failed);
+      forward_signals();
+      report_in_time();
+      end_in_time();
+    }
+    interrupts_.on_report(nullptr);
+    return exit_code();
+  }
+
+ private:
+  bool start_all() {
+    for (std::uint32_t n = 0; n < nodes_.size(); ++n)
+      if (!start(n)) {
+        signal_all(nodes_, SIGKILL);
+        return false;
+      }
+    if (restarts_left_ > 0) return true;
+    ::close(rendezvous_.fd);
+    ::close(key_fd_);
+    return true;
+  }
+
+  bool start(std::uint32_t n) {
+    std::fflush(nullptr);
+    const auto arguments = arguments_of(options_, n, metrics_, reports_, rendezvous_, key_fd_);
+    nodes_[n] = {};
+    nodes_[n].pid = ::fork();
+    if (nodes_[n].pid == 0) become_node(arguments, launcher_);
+    nodes_[n].alive = nodes_[n].pid > 0;
+    if (!nodes_[n].alive)
+      print_error("rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
+    return nodes_[n].alive;
+  }
+
+  std::ptrdiff_t count_alive() const {
+    return std::count_if(nodes_.begin(), nodes_.end(), [](const child& n) { return n.alive; });
+  }
+  /// A node ends with 0 after node 0 has written the outputs: the job needs no other node.
+  bool is_over() const {
+    return job_.recovery.max_restarts > 0 &&
+           std::any_of(nodes_.begin(), nodes_.end(), [](const child& n) { return n.ended_well(); });
+  }
+
+  void on_failure(std::size_t failed) {
+    if (may_restart(nodes_) && !first_ && !deadline_ && forwarded_ == 0) start_again();
+    if (first_ || is_over()) return;
+    first_ = first_not_alive(nodes_, failed);
+    // A node that ends because another one was lost reports that loss itself.
+    if (first_ && order_of(nodes_[*first_]) < 2) report_deadline_ = clock::now() + report_limit;
+  }
+
+  void start_again() {
+    for (std::uint32_t n = 0; n < nodes_.size() && restarts_left_ > 0; ++n) {
+      if (nodes_[n].alive) continue;
+      print_error("rrfp-node: node {} {}: starts it again\n", n, how_it_ended(nodes_[n]));
+      if (start(n)) --restarts_left_;
+    }
+  }
+
+  void forward_signals() {
+    const auto& leader = nodes_[0];
+    if (reports_wanted_.exchange(0) > 0 && leader.alive) ::kill(leader.pid, SIGUSR1);
+    // One per round: the kernel merges pending signals.
+    if (interrupts_.count() > forwarded_ && forwarded_ < 2) {
+      if (leader.alive) ::kill(leader.pid, SIGINT);
+      // With checkpoints, the first interrupt lets the step finish and saves it.
+      const bool saves = !job_.checkpoint.dir.empty();
+      if (++forwarded_ == 2 || !saves) deadline_ = clock::now() + end_limit;
+    }
+    if (forwarded_ > 0 && !leader.alive && !std::exchange(others_interrupted_, true)) {
+      signal_all(nodes_, SIGINT);
+      deadline_ = clock::now() + interrupt_limit;
+    }
+  }
+
+  void report_in_time() {
+    if (forwarded_ > 0 || clock::now() <= report_deadline_) return;
+    report_deadline_ = clock::time_point::max();
+    reported_ = !has_report(nodes_);
+    if (reported_) report_failure(*first_);
+    signal_all(nodes_, SIGTERM);
+  }
+
+  void report_failure(std::size_t n) const {
+    const auto places = plan::node_places::make(job::variants(job_)[0], options_.local_nodes);
+    print_error("rrfp-node: node {} ({}) {}\n", n,
+                places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
+                how_it_ended(nodes_[n]));
+  }
+
+  void end_within(clock::duration limit) {
+    if (!deadline_) deadline_ = clock::now() + limit;
+  }
+
+  void end_in_time() {
+    const bool writes_trace = nodes_[0].alive && !options_.trace.empty();
+    if (first_ || !nodes_[0].alive) end_within(writes_trace ? trace_limit : end_limit);
+    if (first_ && count_alive() == 1 && !writes_trace && !std::exchange(one_left_, true))
+      deadline_ = std::min(*deadline_, clock::now() + last_node_limit);
+    if (deadline_ && clock::now() > *deadline_) kill_all(nodes_);
+  }
+
+  int exit_code() const {
+    if (interrupts_.interrupted()) return exit_interrupted;
+    if (is_over()) return exit_done;
+    const auto killed =
+        std::find_if(nodes_.begin(), nodes_.end(), [](const child& n) { return n.was_killed; });
+    if (!first_ && killed == nodes_.end())
+      return nodes_[0].has_code(exit_interrupted) ? exit_interrupted : exit_done;
+    if (!reported_ && !has_report(nodes_))
+      report_failure(first_ && (order_of(nodes_[*first_]) < 2 || killed == nodes_.end())
+                         ? *first_
+                         : static_cast<std::size_t>(killed - nodes_.begin()));
+    if (nodes_[0].failed_with_code()) return WEXITSTATUS(nodes_[0].state);
+    if (first_ && nodes_[*first_].failed_with_code()) return WEXITSTATUS(nodes_[*first_].state);
+    return exit_node_lost;
+  }
+
+  const command_options& options_;
+  const job::job& job_;
+  const std::optional<http_address>& metrics_;
+  const std::string& reports_;
+  interrupt_watch& interrupts_;
+  const actors::listening_socket rendezvous_;
+  const int key_fd_;
+  const pid_t launcher_ = ::getpid();
+  std::vector<child> nodes_;
+  std::uint32_t restarts_left_;
+  std::atomic<int> reports_wanted_ = 0;
+  int forwarded_ = 0;  ///< interrupts sent to node 0
+  bool others_interrupted_ = false;
+  bool one_left_ = false;
+  bool reported_ = false;
+  std::optional<std::size_t> first_;  ///< the node that failed first, and was not started again
+  clock::time_point report_deadline_ = clock::time_point::max();
+  std::optional<clock::time_point> deadline_;
+};
+
 }  // namespace
 
 int launch_nodes(const command_options& options, const job::job& j,
@@ -187,113 +349,7 @@ int launch_nodes(const command_options& options, const job::job& j,
     print_error("rrfp-node: {}\n", rendezvous ? key_fd.message() : rendezvous.message());
     return exit_failed;
   }
-  std::vector<child> nodes(options.local_nodes);
-  const auto launcher = ::getpid();
-  const auto start = [&](std::uint32_t n) {
-    std::fflush(nullptr);
-    const auto arguments = arguments_of(options, n, metrics, reports, *rendezvous, *key_fd);
-    nodes[n] = {};
-    nodes[n].pid = ::fork();
-    if (nodes[n].pid == 0) become_node(arguments, launcher);
-    nodes[n].alive = nodes[n].pid > 0;
-    if (!nodes[n].alive)
-      print_error("rrfp-node: cannot start node {}: {}\n", n, std::strerror(errno));
-    return nodes[n].alive;
-  };
-  for (std::uint32_t n = 0; n < nodes.size(); ++n)
-    if (!start(n)) {
-      signal_all(nodes, SIGKILL);
-      return exit_failed;
-    }
-  auto restarts_left = j.recovery.max_restarts;
-  if (restarts_left == 0) {
-    ::close(rendezvous->fd);
-    ::close(*key_fd);
-  }
-
-  const auto count_alive = [&] {
-    return std::count_if(nodes.begin(), nodes.end(), [](const child& n) { return n.alive; });
-  };
-  // With checkpoints, the first interrupt lets the step finish and saves it.
-  const bool saves_on_interrupt = !j.checkpoint.dir.empty();
-  // A signal to one node makes all nodes write hang reports.
-  std::atomic<int> reports_wanted = 0;
-  interrupts.on_report([&] { ++reports_wanted; });
-  const auto report_failure = [&](std::size_t n) {
-    const auto places = plan::node_places::make(job::variants(j)[0], options.local_nodes);
-    print_error("rrfp-node: node {} ({}) {}\n", n,
-                places ? places->describe(node_id{static_cast<std::uint32_t>(n)}) : "",
-                how_it_ended(nodes[n]));
-  };
-  const auto is_over = [&] {
-    return j.recovery.max_restarts > 0 &&
-           std::any_of(nodes.begin(), nodes.end(), [](const child& n) { return n.ended_well(); });
-  };
-  int forwarded = 0;  ///< interrupts sent to node 0
-  bool others_interrupted = false;
-  bool one_left = false;
-  bool reported = false;
-  std::optional<std::size_t> first;  ///< the node that failed first, and was not started again
-  bool failure_seen = false;
-  auto report_deadline = clock::time_point::max();
-  std::optional<clock::time_point> deadline;
-  while (count_alive() > 0) {
-    std::this_thread::sleep_for(poll_period);
-    const auto failed = reap(nodes);
-    // A node ends with 0 after node 0 has written the outputs: the job needs no other node.
-    const bool is_done = is_over();
-    if (is_done && !deadline) deadline = clock::now() + end_limit;
-    if (failed && may_restart(nodes) && restarts_left > 0 && !first && !deadline &&
-        forwarded == 0) {
-      for (std::uint32_t n = 0; n < nodes.size() && restarts_left > 0; ++n) {
-        if (nodes[n].alive) continue;
-        print_error("rrfp-node: node {} {}: starts it again\n", n, how_it_ended(nodes[n]));
-        if (start(n)) --restarts_left;
-      }
-    }
-    if (failed && !first && !is_done) first = first_not_alive(nodes, *failed);
-    if (first && !std::exchange(failure_seen, true)) {
-      // A node that ends because another one was lost reports that loss itself.
-      if (order_of(nodes[*first]) < 2) report_deadline = clock::now() + report_limit;
-    }
-    if (reports_wanted.exchange(0) > 0 && nodes[0].alive) ::kill(nodes[0].pid, SIGUSR1);
-    // One per round: the kernel merges pending signals.
-    if (interrupts.count() > forwarded && forwarded < 2) {
-      if (nodes[0].alive) ::kill(nodes[0].pid, SIGINT);
-      if (++forwarded == 2 || !saves_on_interrupt) deadline = clock::now() + end_limit;
-    }
-    if (forwarded > 0 && !nodes[0].alive && !std::exchange(others_interrupted, true)) {
-      signal_all(nodes, SIGINT);
-      deadline = clock::now() + interrupt_limit;
-    }
-    if (forwarded == 0 && clock::now() > report_deadline) {
-      report_deadline = clock::time_point::max();
-      reported = !has_report(nodes);
-      if (reported) report_failure(*first);
-      signal_all(nodes, SIGTERM);
-    }
-    const bool writes_trace = nodes[0].alive && !options.trace.empty();
-    if ((first || !nodes[0].alive) && !deadline)
-      deadline = clock::now() + (writes_trace ? trace_limit : end_limit);
-    if (first && count_alive() == 1 && !writes_trace && !std::exchange(one_left, true))
-      deadline = std::min(*deadline, clock::now() + last_node_limit);
-    if (deadline && clock::now() > *deadline) kill_all(nodes);
-  }
-  interrupts.on_report(nullptr);
-
-  if (interrupts.interrupted()) return exit_interrupted;
-  if (is_over()) return exit_done;
-  const auto killed =
-      std::find_if(nodes.begin(), nodes.end(), [](const child& n) { return n.was_killed; });
-  if (!first && killed == nodes.end())
-    return nodes[0].has_code(exit_interrupted) ? exit_interrupted : exit_done;
-  if (!reported && !has_report(nodes))
-    report_failure(first && (order_of(nodes[*first]) < 2 || killed == nodes.end())
-                       ? *first
-                       : static_cast<std::size_t>(killed - nodes.begin()));
-  if (nodes[0].failed_with_code()) return WEXITSTATUS(nodes[0].state);
-  if (first && nodes[*first].failed_with_code()) return WEXITSTATUS(nodes[*first].state);
-  return exit_node_lost;
+  return local_launch{options, j, metrics, reports, interrupts, *rendezvous, *key_fd}.run();
 }
 
 }  // namespace rrfp::apps
