@@ -104,7 +104,7 @@ void add_job(collection& to, const metrics::job_counters& j) {
       MetricType::Counter);
   for (const auto& r : j.late) to.counter(labels_of(r), seconds(r.late_ns.value()));
   to.family("rrfp_straggler_ratio",
-            "Of a straggler: its lateness over the time of the last steps; 0: it is none.",
+            "Of a straggler: its lateness over the time of the last steps; 0: not a straggler.",
             MetricType::Gauge);
   for (const auto& r : j.late) to.gauge(labels_of(r), r.lateness.value());
   counter("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);

@@ -78,10 +78,10 @@ job::key_table<entry_draft> make_weather() {
   keys.choice("kind", &o::kind,
               {name(fault_kind::none), name(fault_kind::kill), name(fault_kind::stop)},
               "`kill`: the node is killed and started again, which needs "
-              "`recovery.max_restarts`; `stop`: it stands still for a while.");
+              "`recovery.max_restarts`; `stop`: SIGSTOP stops it for `seconds`.");
   keys.integer("node", &o::node, {0, 63}, "", "The node.");
   keys.integer("step", &o::step, {1, steps_max}, "steps", "Complete steps when it happens.");
-  keys.number("seconds", &o::seconds, {0, 600, true, false}, "s", "How long it stands still.");
+  keys.number("seconds", &o::seconds, {0, 600, true, false}, "s", "How long it is stopped.");
   return table;
 }
 

@@ -59,8 +59,8 @@ void add_cost(std::vector<key>& table) {
   keys.number("link_ms", &o::link_ms, {0, ms_max}, "ms",
               "Time from the end of a task to the arrival of its result.");
   keys.numbers("speed", &o::speed, {0, 1e6, true, false}, "",
-               "Speed of the device of each stage, or of all: its tasks are expected to take the "
-               "time above, or of the preset, divided by it.");
+               "Speed of the device of each stage, or of all; it divides the expected task times, "
+               "those above or those of the preset.");
 }
 
 void add_machine(std::vector<key>& table) {

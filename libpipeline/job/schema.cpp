@@ -120,8 +120,8 @@ void add_dispatch(std::vector<key>& table) {
              "Maximum bytes that all microbatches together may hold on a stage; 0: no limit.");
   keys.integer("run_ahead", &o::run_ahead, {0, 65536}, "forwards",
                "The paper's back-pressure, in place of `slots` and `slot_bytes`: a stage that "
-               "has run this many F more than B runs no further F; with several chunks, there "
-               "only the oldest unfinished microbatch continues. Postponed W do not count. 0: "
+               "has run this many more F than B runs no further F; with several chunks, only "
+               "the oldest unfinished microbatch continues on it. Postponed W do not count. 0: "
                "no limit.");
   keys.integer("window", &o::window, {0, 65536}, "tasks",
                "Mode `ready` with a fixed schedule: of the tasks that are not launched yet, "
