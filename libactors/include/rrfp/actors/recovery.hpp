@@ -1,12 +1,12 @@
-/// Recovery in place: the job goes on after the loss of a node, with the same bits as without it.
+/// Recovery in place: the job resumes after the loss of a node, with the same bits as without it.
 ///
 /// After a step, each rank of replica 0 copies its state (parameters, optimizer) in the background,
 /// and the copy is held in the memory of two nodes: its own and a buddy. When the copies of all
-/// ranks are held, the nodes drop the ones before. After a loss all sessions end; the nodes that
-/// are left keep their copies, and join again with the replacement of the lost one. They exchange
-/// what they hold and agree on the newest step of which every rank's state is held somewhere. A new
-/// session fetches the missing copies and goes on from there. It has a token of its own, so
-/// messages of the session before are dropped.
+/// ranks are held, the nodes drop older ones. After a loss all sessions end; the other nodes keep
+/// their copies, and join again with the replacement of the lost one. They exchange what they hold
+/// and agree on the newest step for which the state of every rank is held on some node. A new
+/// session fetches the missing copies and resumes from there. It has a token of its own, so
+/// messages of the earlier session are dropped.
 #pragma once
 
 #include <cstdint>

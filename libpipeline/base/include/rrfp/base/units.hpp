@@ -1,4 +1,4 @@
-/// Conversions from what the runtime counts in, nanoseconds and bytes, to what people read.
+/// Conversions from the units of the runtime, nanoseconds and bytes, to those that people read.
 #pragma once
 
 #include <cstdint>

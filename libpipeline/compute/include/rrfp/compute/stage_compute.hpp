@@ -5,9 +5,9 @@
 /// keeps what the weight gradients need: the inputs of linear() and embedding() with the gradients
 /// of their outputs, and of all other operators the parts of the graph beside that path. On a first
 /// stage without linear() and embedding() that is the whole graph. W computes the weight gradients.
-/// Gradients are added only by folds, in the order
-/// of the microbatch numbers (launch.folds), so the result of a step does not depend on the order
-/// of its tasks: it equals an ordinary loop over the microbatches bit for bit.
+/// Only folds add gradients, in the order of the microbatch numbers (launch.folds), so the result
+/// of a step does not depend on the order of its tasks: it equals an ordinary loop over the
+/// microbatches bit for bit.
 ///
 /// The loss of a step is the mean over all its tokens, so each microbatch is weighted by its
 /// tokens.

@@ -1,5 +1,5 @@
-/// What a stage core knows about its step, as plain data: why a stage waits is read from here, by
-/// hang reports, by the text of a stalled simulation and by tests.
+/// What a stage core knows about its step, as plain data. Hang reports, the text of a stalled
+/// simulation and tests read from it why a stage waits.
 ///
 /// A snapshot is a copy. It costs O(chunks * microbatches), so no path of a task takes one.
 #pragma once

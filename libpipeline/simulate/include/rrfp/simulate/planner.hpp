@@ -3,10 +3,10 @@
 ///
 /// A task of the simulated step takes its expected time, times the ratio of measured to expected
 /// time that a random task of the same kind on the same virtual stage had in the last steps (tasks
-/// that should take next to nothing have the ratio of all together); a
-/// message takes the time of a random one of the last steps between the same stages. One such draw
-/// serves all strategies. So spread and outliers are those that were measured, and without jitter
-/// every draw is exact. Before anything was measured, the expected times count.
+/// that should take next to nothing have the ratio of all together); a message takes the time of a
+/// random one of the last steps between the same stages. One such draw serves all strategies. So
+/// spread and outliers are those that were measured, and without jitter every draw is exact. Before
+/// the first measurement, tasks take their expected times.
 ///
 /// Strategies are compared by their mean time relative to the first one, in which the last few
 /// draws count most. Not thread-safe; equal calls give equal choices.

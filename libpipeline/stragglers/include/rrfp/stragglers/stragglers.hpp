@@ -1,17 +1,16 @@
 /// Which ranks are stragglers: late, but alive.
 ///
 /// The own time of a rank in a step is the time in its tasks and that in which a task was ready and
-/// not yet begun, without the time in which it waited for other ranks of its stage. What a rank
-/// does not wait for, others wait for: a step lasts at least as long as the own time of the busiest
-/// rank, and each other rank waits for the difference to its own. So a rank is as late as its own
-/// time exceeds that of the median rank. In a balanced pipeline all own times are alike, however
-/// much the stages wait for each other: while the pipeline fills and drains, for memory, or because
-/// random delays fall on all. (Lin et al., "Understanding stragglers in large model training using
-/// what-if analysis", OSDI 2025, ask in the same way how long a step lasts if a worker was as quick
-/// as the others.)
+/// not yet begun, without the time in which it waited for other ranks of its stage. A step lasts at
+/// least as long as the own time of the busiest rank, and each other rank waits for the difference
+/// to its own. So the lateness of a rank is its own time minus that of the median rank. In a
+/// balanced pipeline all own times are alike, however much the stages wait for each other: while
+/// the pipeline fills and drains, for memory, or because random delays fall on all. (Lin et al.,
+/// "Understanding stragglers in large model training using what-if analysis", OSDI 2025, ask in the
+/// same way how long a step lasts if a worker was as quick as the others.)
 ///
 /// A rank is a straggler if it was late by 10 % of the time of the last 20 steps, and by half as
-/// much in 14 of these steps at least: what comes and goes is none.
+/// much in at least 14 of these steps, so that an occasional stall does not count.
 #pragma once
 
 #include <cstddef>

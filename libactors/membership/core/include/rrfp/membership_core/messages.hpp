@@ -1,5 +1,5 @@
-/// What the nodes of a job say to each other once a connection has proved which node is at its end,
-/// and the limits of it. The core sees messages; `type` and `fields`, the order on the wire, serve
+/// The messages between the nodes of a job once the handshake has proved which node is at the other
+/// end, and their limits. The core sees messages; `type` and `fields`, the order on the wire, serve
 /// the shell (WIRE.md).
 #pragma once
 

@@ -1,8 +1,8 @@
-/// Where a job goes on after the loss of a node.
+/// Where a job resumes after the loss of a node.
 ///
-/// When all nodes have joined again, node 0 gets the cards of all and chooses the point: the newest
-/// step of which some node holds the copy of every rank, and some node the record. It tells each
-/// node the part that it needs.
+/// When all nodes have joined again, each sends node 0 its card: the copies that it holds, and what
+/// it knows of the run. Node 0 chooses the point: the newest step of which every rank's copy and
+/// the record are each held by some node. It tells each node the part that it needs.
 #pragma once
 
 #include <cstdint>

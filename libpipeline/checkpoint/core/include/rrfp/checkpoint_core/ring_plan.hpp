@@ -3,8 +3,8 @@
 ///
 /// A plan is a list of operations on paths relative to the folder. Its driver carries them out in
 /// their order, and stops at the first that fails, unless it may fail. It may also stop between any
-/// two: the checkpoints are complete then, and only those beyond `keep` are gone, and the one of a
-/// step that is being saved again.
+/// two: all checkpoints are complete then, and only those beyond `keep` and that of a step that is
+/// being saved again are gone.
 ///
 ///   - A checkpoint gets its name by the rename of a folder in which everything is synced.
 ///   - The rename is synced before an older checkpoint is removed.
