@@ -8,12 +8,15 @@
 /// core on which the other still polls. latency: half the median round trip of one tensor, answered
 /// by the receiving sink, against ucp_am_lat. bandwidth: tensors with a window of 16 MiB (4 to 64
 /// tensors) in flight, against ucp_am_bw. The best of N rounds (default 3) counts for each side,
-/// because the machine may have other work. Our transport moves a self-describing tensor into fresh
-/// 64-byte-aligned memory that the receiver keeps; ucx_perftest overwrites one buffer. --checksum
-/// adds checksums of the data, which are the transport's default. --spin: how long an idle progress
-/// thread polls before it sleeps; ucx_perftest never sleeps. channel: half the median round
-/// trip of bytes between two threads over a rank_channel, which has no counterpart in ucx_perftest
-/// (it progresses in the waiting thread).
+/// because the machine may have other work. The endpoints of both handle errors (ucx_perftest -e):
+/// without that a sender to a lost node waits for ever. UCX then does not write announced data over
+/// tcp into the receiver's memory itself, but sends it in fragments: half of the bandwidth. Our
+/// transport moves a self-describing tensor into 64-byte-aligned memory that the receiver keeps, so
+/// that messages in flight need memory of their own; ucx_perftest overwrites one buffer, which
+/// stays in the cache. --checksum adds checksums of the data, which are the transport's default.
+/// --spin: how long an idle progress thread polls before it sleeps; ucx_perftest never sleeps.
+/// channel: half the median round trip of bytes between two threads over a rank_channel, which has
+/// no counterpart in ucx_perftest (it progresses in the waiting thread).
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -218,6 +221,7 @@ pid_t start_perftest(const std::string& tls, const std::vector<std::string>& arg
   if (pid != 0) return pid;
   pin_to_core(side);
   setenv("UCX_TLS", tls.c_str(), 1);
+  setenv("UCX_MM_ERROR_HANDLING", "y", 1);
   setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
   if (std::freopen(out.c_str(), "w", stdout) == nullptr) _exit(127);
   if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(127);
@@ -234,7 +238,7 @@ double perftest(const std::string& tls, const std::string& test, std::size_t byt
                 std::size_t column) {
   static int port = 21'000 + static_cast<int>(getpid() % 10'000);
   const auto name = "/tmp/transport-bench-" + std::to_string(getpid());
-  const std::vector<std::string> common{"ucx_perftest", "-p", std::to_string(++port)};
+  const std::vector<std::string> common{"ucx_perftest", "-e", "-p", std::to_string(++port)};
   const auto server = start_perftest(tls, common, 0, "/dev/null");
   std::this_thread::sleep_for(std::chrono::milliseconds{300});
   auto arguments = common;

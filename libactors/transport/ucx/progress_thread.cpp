@@ -121,16 +121,16 @@ void progress_thread::run() {
   id_ = std::this_thread::get_id();
   if (node_.options.enter_thread) node_.options.enter_thread();
   std::unique_lock driving{driving_};
-  auto last_work = clock::now();
+  std::optional<clock::time_point> idle_since;
   bool was_refused = false;  // the last attempt to sleep
   while (!stopping_.load(std::memory_order_relaxed)) {
-    const auto any = work_once();
-    const auto now = clock::now();
-    if (any) {
-      last_work = now;
+    if (work_once()) {
+      idle_since.reset();
       was_refused = false;
       end_round(driving);
-    } else if (now - last_work < node_.options.spin) {
+    } else if (!idle_since) {
+      idle_since = clock::now();
+    } else if (clock::now() - *idle_since < node_.options.spin) {
       pause();
     } else {
       // UCX refuses for an event that work_once() sees, or as long as a send waits for room.
