@@ -122,25 +122,16 @@ void progress_thread::run() {
   if (node_.options.enter_thread) node_.options.enter_thread();
   std::unique_lock driving{driving_};
   std::optional<clock::time_point> idle_since;
-  bool was_refused = false;  // the last attempt to sleep
   while (!stopping_.load(std::memory_order_relaxed)) {
     if (work_once()) {
       idle_since.reset();
-      was_refused = false;
       end_round(driving);
     } else if (!idle_since) {
       idle_since = clock::now();
     } else if (clock::now() - *idle_since < node_.options.spin) {
       pause();
     } else {
-      // UCX refuses for an event that work_once() sees, or as long as a send waits for room.
-      const auto slept = sleep(driving);
-      if (!slept && was_refused) {
-        driving.unlock();
-        std::this_thread::sleep_for(retry);
-        driving.lock();
-      }
-      was_refused = !slept;
+      sleep(driving);
     }
   }
   const auto begun = clock::now();
@@ -163,6 +154,7 @@ bool progress_thread::work_once() {
     any = true;
   any |= receiver_.begin_fetches();
   any |= peers_.settle();
+  if (any) was_refused_ = false;
   return any;
 }
 
@@ -189,25 +181,32 @@ void progress_thread::carry_out(work& w) {
       w);
 }
 
-bool progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
+void progress_thread::sleep(std::unique_lock<std::mutex>& driving) {
   sleeps_.store(true);
-  const auto may_sleep = !has_work_.load() && ucp_worker_arm(worker_->handle()) == UCS_OK;
-  if (may_sleep) {
+  if (!has_work_.load()) {
     const auto until_due =
         std::chrono::ceil<std::chrono::milliseconds>(sender_.next_due() - clock::now());
-    const auto limit = std::clamp(until_due, std::chrono::milliseconds{0}, sleep_max);
-    epoll_event events[2];
+    // UCX refuses for an event that work_once() sees, or as long as a send waits for room.
+    const bool refused = ucp_worker_arm(worker_->handle()) != UCS_OK;
     driving.unlock();
-    const auto count = epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
+    if (!refused)
+      wait_for_event(std::clamp(until_due, std::chrono::milliseconds{0}, sleep_max));
+    else if (was_refused_)
+      std::this_thread::sleep_for(retry);
     driving.lock();
-    for (int i = 0; i < count; ++i) {
-      std::uint64_t wakes = 0;
-      if (events[i].data.fd == wake_descriptor_)
-        static_cast<void>(read(wake_descriptor_, &wakes, sizeof wakes));
-    }
+    was_refused_ = refused;
   }
   sleeps_.store(false);
-  return may_sleep;
+}
+
+void progress_thread::wait_for_event(std::chrono::milliseconds limit) const {
+  epoll_event events[2];
+  const auto count = epoll_wait(epoll_descriptor_, events, 2, static_cast<int>(limit.count()));
+  for (int i = 0; i < count; ++i) {
+    std::uint64_t wakes = 0;
+    if (events[i].data.fd == wake_descriptor_)
+      static_cast<void>(read(wake_descriptor_, &wakes, sizeof wakes));
+  }
 }
 
 /// Waits until each connected node has answered, so that no node takes the end for a failure.

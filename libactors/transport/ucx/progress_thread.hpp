@@ -60,8 +60,10 @@ class progress_thread {
   bool work_once();
   void end_round(std::unique_lock<std::mutex>& driving);
   bool drain();
-  /// Until there is work; false: UCX is not done with what it does, and must be polled.
-  bool sleep(std::unique_lock<std::mutex>& driving);
+  /// Until there may be work. Returns soon while UCX is not done with a send, which it must be
+  /// polled for.
+  void sleep(std::unique_lock<std::mutex>& driving);
+  void wait_for_event(std::chrono::milliseconds limit) const;
   void send_farewells(std::unique_lock<std::mutex>& driving, clock::time_point limit);
   void close_endpoints(clock::time_point limit);
 
@@ -81,6 +83,7 @@ class progress_thread {
   std::vector<work> draining_;
   std::atomic<bool> has_work_ = false;
   std::atomic<bool> sleeps_ = false;
+  bool was_refused_ = false;  ///< UCX has refused the last sleep, and nothing was done since
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
   std::atomic<std::thread::id> id_;  ///< set by the thread; that of thread_ changes in join()
