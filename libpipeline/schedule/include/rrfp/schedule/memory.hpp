@@ -22,11 +22,11 @@
 /// chunk runs no F, and of a stage with several only the oldest unfinished microbatch runs its next
 /// F or B; W may run. So D <= run_ahead, or run_ahead + chunks. It cannot deadlock either. Several
 /// chunks: all microbatches before the oldest unfinished one of the job have finished everywhere,
-/// so it is the oldest on every stage, and its next task runs. One chunk: every ready B runs, so if
-/// nothing runs, all stages have run the same backwards, the last stage no more forwards than
-/// those, and the last stage with an F to run is below its limit. Another limit would
-/// break this: a slot kept free for an older microbatch is lost if an earlier stage holds that one
-/// back.
+/// so it is the oldest on every stage, and its next task runs. One chunk: a ready B always runs. So
+/// if nothing runs, all stages have run the same backwards, and the last stage of the pipeline no
+/// more forwards than backwards. Of the stages that have an F left, the last one is then below its
+/// limit, so its F runs after all. Another limit would break this: a slot kept free for an older
+/// microbatch is lost if an earlier stage holds that one back.
 #pragma once
 
 #include <cstdint>
