@@ -2,6 +2,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -21,14 +23,27 @@ std::string text_of(const json& line) {
   return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+/// The bytes before a part of a line that a killed process has left at the end.
+std::uint64_t whole_lines_in(const std::string& path) {
+  std::ifstream in{path, std::ios::binary | std::ios::ate};
+  std::int64_t end = in.tellg();
+  while (end > 0 && in.seekg(end - 1).get() != '\n') --end;
+  return static_cast<std::uint64_t>(end);
+}
+
 std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 }  // namespace
 
 result<std::unique_ptr<json_log>> json_log::open(const std::string& path, bool appends) {
-  std::FILE* file = nullptr;
-  if (!path.empty() && (file = std::fopen(path.c_str(), appends ? "a" : "w")) == nullptr)
+  if (path.empty()) return std::unique_ptr<json_log>{new json_log{path, nullptr}};
+  // Each line goes to the end, also that of a process that was stopped and replaced meanwhile.
+  std::FILE* const file = std::fopen(path.c_str(), "a");
+  if (file == nullptr)
     return error{fmt::format("--json {}: cannot create: {}", path, std::strerror(errno))};
+  // Pipes and terminals cannot be cut.
+  std::error_code ignored;
+  std::filesystem::resize_file(path, appends ? whole_lines_in(path) : 0, ignored);
   return std::unique_ptr<json_log>{new json_log{path, file}};
 }
 

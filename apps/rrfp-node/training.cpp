@@ -210,6 +210,10 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
     setup.recovery = actors::recovery_setup{j.recovery.every, copies_, from};
   const auto notes = actors::agree_on_resume(j, setup, context.members);
   if (!notes) return notes.failure();
+  const bool was_lost = !from.lost.empty();
+  // If all copies were lost, too, nobody knows of the loss.
+  const auto logged = open_log(context, was_lost || (setup.resume && j.recovery.max_restarts > 0));
+  if (const auto same = agree_on_data(checked, logged, context); !same) return same.failure();
   for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
   prepared_run run;
   const auto first = setup.first_step();
@@ -315,9 +319,7 @@ int training::end_with(const actors::run_result& r, const std::string& prefix,
 int training::train(const checked_run& checked, const node_context& context,
                     const recovery_point& from) {
   const auto& j = checked.options;
-  const auto logged = open_log(context, !from.lost.empty());
-  const auto same = agree_on_data(checked, logged, context);
-  auto run = same ? prepare(checked, context, from) : result<prepared_run>{same.failure()};
+  auto run = prepare(checked, context, from);
   if (!run) {
     actors::run_result ended;
     ended.how = end_of(run.failure().kind);

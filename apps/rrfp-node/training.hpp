@@ -86,7 +86,7 @@ class training {
   void take_over(const recovery_point& from, const node_context& context);
   /// Keeps the summary of a run that is over, and drops what recovery needs of it.
   void finish_run(run_record summary);
-  /// The replacement of a lost node 0 continues the file.
+  /// `continues`: the file has the lines of the same training.
   status open_log(const node_context& context, bool continues);
   /// Sets up the current run without starting it. An error is the same on all nodes.
   result<prepared_run> prepare(const checked_run& checked, const node_context& context,

@@ -271,6 +271,18 @@ TEST_CASE("SIGINT lets the step finish and saves it, and the run resumes from th
   require_resumes(straight, w.run({w.saving(0)}), done);
 }
 
+TEST_CASE("a run that survives losses continues the JSON lines of before when it resumes") {
+  const auto straight = job_folder{}.run({});
+  const job_folder w;
+  const settings survives{"recovery.max_restarts=1"};
+  train_and_kill(w, {w.saving(6), slow, survives}, 6);
+  std::ofstream{w.at("killed.jsonl"), std::ios::app} << "{\"event\":\"st";
+  fs::copy(w.at("killed.jsonl"), w.at("run.jsonl"));
+  const auto all = w.run({w.saving(6), survives});
+  CHECK(all.resumed == 6);
+  CHECK(all.losses == straight.losses);
+}
+
 TEST_CASE("a finished run has nothing left to do, and further steps resume from its end") {
   const job_folder w;
   const auto all = w.run({w.saving(5)});

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "http.hpp"
 #include "json_lines.hpp"
@@ -266,6 +267,18 @@ TEST_CASE("a node is killed while a checkpoint is saved") {
   const auto saved = events(t.log(), "checkpoint");
   REQUIRE_FALSE(saved.empty());
   CHECK(saved.back().at("step") == 30);
+}
+
+TEST_CASE("all nodes are killed at once: the job and its log go on from the checkpoint") {
+  training t{3, {"checkpoint.dir", "checkpoint.every=1"}};
+  t.start();
+  t.wait_for_step(10);
+  for (const std::uint32_t node : {0, 1, 2}) t.kill(node);
+  t.check_same_bits({"ending", "loss_last", "weights_xxh64"});
+  std::set<std::uint64_t> steps;
+  for (const auto& s : events(t.log(), "step")) steps.insert(s.at("step").get<std::uint64_t>());
+  CHECK(steps.size() == 30);
+  CHECK(events(t.log(), "resume").size() == 1);
 }
 
 TEST_CASE(
