@@ -77,7 +77,9 @@ def test_a_policy_in_python_ranks_the_tasks(tmp_path):
         pipe.write_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     tasks = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == 0 and e["cat"] != "wait"]
-    assert tasks[:6] == ["F5", "F4", "F3", "F2", "F1", "F0"]
+    # The first one may begin before the others are ready.
+    assert set(tasks[:6]) == {f"F{mb}" for mb in range(6)}
+    assert tasks[1:6] == sorted(tasks[1:6], reverse=True)
     assert "BW5" in tasks and "B5" not in tasks
     assert losses == train_plainly(plain, loss_fn, batches, 6)
     assert equal(parts, plain)
