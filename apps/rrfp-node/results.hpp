@@ -22,9 +22,8 @@ std::string line_of(const actors::straggler_report& r);
 /// Each line is flushed at once.
 class json_log {
  public:
-  /// An empty path gives a log that writes nothing. `appends`: to the whole lines of another
-  /// process.
-  /// Error: the file cannot be created.
+  /// An empty path gives a log that writes nothing. `appends`: to the lines of another process,
+  /// without a part of a line at the end. Error: the file cannot be created.
   static result<std::unique_ptr<json_log>> open(const std::string& path, bool appends);
   ~json_log();
 

@@ -210,9 +210,10 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
     setup.recovery = actors::recovery_setup{j.recovery.every, copies_, from};
   const auto notes = actors::agree_on_resume(j, setup, context.members);
   if (!notes) return notes.failure();
-  const bool was_lost = !from.lost.empty();
-  // If all copies were lost, too, nobody knows of the loss.
-  const auto logged = open_log(context, was_lost || (setup.resume && j.recovery.max_restarts > 0));
+  // Nodes that were all lost at once do not know of a loss.
+  const bool continues =
+      !from.lost.empty() || (setup.resume.has_value() && j.recovery.max_restarts > 0);
+  const auto logged = open_log(context, continues);
   if (const auto same = agree_on_data(checked, logged, context); !same) return same.failure();
   for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
   prepared_run run;

@@ -86,9 +86,10 @@ class training {
   void take_over(const recovery_point& from, const node_context& context);
   /// Keeps the summary of a run that is over, and drops what recovery needs of it.
   void finish_run(run_record summary);
-  /// `continues`: the file has the lines of the same training.
+  /// `continues`: the file already has lines of this training.
   status open_log(const node_context& context, bool continues);
-  /// Sets up the current run without starting it. An error is the same on all nodes.
+  /// Sets up the current run and opens the log, without starting it. An error is the same on all
+  /// nodes.
   result<prepared_run> prepare(const checked_run& checked, const node_context& context,
                                const recovery_point& from);
   /// `j` and `display` must outlive the session.
