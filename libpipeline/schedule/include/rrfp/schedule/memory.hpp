@@ -20,13 +20,17 @@
 /// The paper's back-pressure (arXiv 2605.18750, appendix C.2) counts D = forwards - backwards that
 /// a stage has run in the step, and nothing for a pending W. While D >= run_ahead, a stage with one
 /// chunk runs no F, and of a stage with several only the oldest unfinished microbatch runs its next
-/// F or B; W may run. So D <= run_ahead, or run_ahead + chunks. It cannot deadlock either. Several
-/// chunks: all microbatches before the oldest unfinished one of the job have finished everywhere,
-/// so it is the oldest on every stage, and its next task runs. One chunk: a ready B always runs. So
-/// if nothing runs, all stages have run the same backwards, and the last stage of the pipeline no
-/// more forwards than backwards. Of the stages that have an F left, the last one is then below its
-/// limit, so its F runs after all. Another limit would break this: a slot kept free for an older
-/// microbatch is lost if an earlier stage holds that one back.
+/// F or B; W may run. So D <= run_ahead, or run_ahead + chunks. It cannot deadlock either.
+///
+/// - Several chunks: take the oldest microbatch of the job that is not finished. All older ones
+/// have
+///   finished on every stage. So it is the oldest on every stage, and its next task runs.
+/// - One chunk: a ready B always runs. If nothing runs, all stages have run the same number of
+///   backwards, and the last stage of the pipeline no more forwards than backwards. Take the last
+///   stage that has an F left: it is below its limit, so its F runs after all.
+///
+/// Another limit would break this: a slot that is kept free for an older microbatch is lost if an
+/// earlier stage holds that one back.
 #pragma once
 
 #include <cstdint>
