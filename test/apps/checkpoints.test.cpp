@@ -251,7 +251,9 @@ TEST_CASE("killed at random moments of saving, a training always resumes to the 
   kill_repeatedly(10);
 }
 
-TEST_CASE("killed at random moments of saving, fifty times", "[.soak]") { kill_repeatedly(50); }
+TEST_CASE("killed at random moments of saving, two hundred times", "[.soak]") {
+  kill_repeatedly(200);
+}
 
 TEST_CASE("SIGINT lets the step finish and saves it, and the run resumes from there") {
   const auto straight = job_folder{}.run({});
