@@ -99,7 +99,9 @@ function(rrfp_set_test name)
   set(common exitcode=99:allocator_may_return_null=1)
   if(RRFP_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 4")  # as slowdown in test/support/slowdown.hpp
-    list(APPEND arg_ENVIRONMENT "ASAN_OPTIONS=${common}" "UBSAN_OPTIONS=exitcode=99:print_stacktrace=1"
+    list(APPEND arg_ENVIRONMENT "ASAN_OPTIONS=${common}"
+      "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0"
+      "UBSAN_OPTIONS=exitcode=99:print_stacktrace=1"
       "TSAN_OPTIONS=${common}:halt_on_error=1:suppressions=${arg_SUPPRESSIONS}"
       # UCX hooks madvise(), which the end of a thread calls when the thread sanitizer has forgotten the thread.
       UCX_MEM_MMAP_HOOK_MODE=none

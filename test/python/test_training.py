@@ -67,8 +67,18 @@ def test_a_policy_in_python_ranks_the_tasks(tmp_path):
     parts = mlp(2)
     plain = twin(parts)
     batches = [rows(step) for step in range(3)]
+    # While the first task runs, all others become ready.
+    delays = tmp_path / "delays.csv"
+    delays.write_text("step,stage,chunk,mb,kind,ms\n" + "".join(f"1,0,0,{mb},F,50\n" for mb in range(6)))
     with rrfp.Pipeline(
-        parts, loss_fn, n_microbatches=6, optimizer=adam, policy=last_first, slots=6, trace=True
+        parts,
+        loss_fn,
+        n_microbatches=6,
+        optimizer=adam,
+        policy=last_first,
+        slots=6,
+        trace=True,
+        settings={"jitter.delays": str(delays)},
     ) as pipe:
         losses = []
         for x, y in batches:
@@ -77,7 +87,6 @@ def test_a_policy_in_python_ranks_the_tasks(tmp_path):
         pipe.write_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     tasks = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == 0 and e["cat"] != "wait"]
-    # The first one may begin before the others are ready.
     assert set(tasks[:6]) == {f"F{mb}" for mb in range(6)}
     assert tasks[1:6] == sorted(tasks[1:6], reverse=True)
     assert "BW5" in tasks and "B5" not in tasks
