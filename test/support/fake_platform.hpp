@@ -2,9 +2,10 @@
 /// completes when the test says so.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <mutex>
 
@@ -61,7 +62,7 @@ class fake_lane final : public lane {
   }
   void claim(const at::Tensor&) override { ++claims; }
   status copy_out(const at::Tensor& from, std::byte* to) override {
-    std::memcpy(to, from.const_data_ptr(), from.nbytes());
+    std::copy_n(static_cast<const std::byte*>(from.const_data_ptr()), from.nbytes(), to);
     return success();
   }
   result<at::Tensor> copy_in(const at::Tensor& from) override {
