@@ -18,13 +18,16 @@ struct mailbox {
   std::vector<Message> got;
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system = std::make_unique<caf::actor_system>(config);
-  caf::actor actor = system->spawn([this](caf::event_based_actor* self) -> caf::behavior {
-    self->set_default_handler(caf::drop);
-    return {[this, self](Message& m) {
-      got.push_back(std::move(m));
-      self->quit();
-    }};
-  });
+  // CAF reads a tuple of no arguments through a null pointer, so there is one.
+  caf::actor actor = system->spawn(
+      [](caf::event_based_actor* self, mailbox* m) -> caf::behavior {
+        self->set_default_handler(caf::drop);
+        return {[self, m](Message& message) {
+          m->got.push_back(std::move(message));
+          self->quit();
+        }};
+      },
+      this);
   const std::vector<Message>& read() {
     system->await_all_actors_done();
     return got;

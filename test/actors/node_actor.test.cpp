@@ -12,9 +12,11 @@ TEST_CASE(
   caf::actor_system_config config;
   caf::actor_system system{config};
   std::atomic<int> heard = 0;
-  const auto job = system.spawn([&](caf::event_based_actor* self) -> caf::behavior {
-    return {[&](const copies_arrive&) { ++heard; }, [=](const failed&) { self->quit(); }};
-  });
+  const auto job = system.spawn(
+      [](caf::event_based_actor* self, std::atomic<int>* count) -> caf::behavior {
+        return {[=](const copies_arrive&) { ++*count; }, [=](const failed&) { self->quit(); }};
+      },
+      &heard);
   const auto context = std::make_shared<run_context>();
   context->counters = std::make_shared<metrics::run_counters>();
   const auto node = actors::spawn<node_actor>(system, hosted_actors{}, actor_ref{job}, context,
