@@ -106,7 +106,9 @@ TEST_CASE("Strangers change nothing in a running job of two nodes, and cost it n
   std::ofstream{folder / "job.toml"} << job_text;
   const auto lines = folder / "run.jsonl";
   // Else the address sanitizer keeps the memory that the job frees.
-  const auto no_quarantine = "ASAN_OPTIONS=quarantine_size_mb=0:thread_local_quarantine_size_kb=0";
+  const char* const options = std::getenv("ASAN_OPTIONS");
+  const auto no_quarantine = "ASAN_OPTIONS="s + (options != nullptr ? options : "") +
+                             ":quarantine_size_mb=0:thread_local_quarantine_size_kb=0";
   program job{{"/usr/bin/env", no_quarantine, RRFP_NODE, "run", folder / "job.toml",
                "--local-nodes", "2", "--json", lines}};
   const auto steps_beyond = [&](std::uint64_t step) {

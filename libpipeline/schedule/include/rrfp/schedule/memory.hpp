@@ -22,8 +22,7 @@
 /// chunk runs no F, and of a stage with several only the oldest unfinished microbatch runs its next
 /// F or B; W may run. So D <= run_ahead, or run_ahead + chunks. It cannot deadlock either.
 ///
-/// - Several chunks: take the oldest microbatch of the job that is not finished. All older ones
-/// have
+/// - Several chunks: take the oldest microbatch of the job that is not finished. All older ones are
 ///   finished on every stage. So it is the oldest on every stage, and its next task runs.
 /// - One chunk: a ready B always runs. If nothing runs, all stages have run the same number of
 ///   backwards, and the last stage of the pipeline no more forwards than backwards. Take the last
