@@ -10,7 +10,8 @@ namespace rrfp {
 bool job_core::is_save_due(std::uint64_t steps, bool last) const {
   if (!options_.saves || no_more_saves_ || steps == last_save_) return false;
   if (accumulates_ && !leaving_ && !finishing_) return false;
-  // After a loss: that checkpoint is good, and replacing it would lose it for a moment.
+  // Interrupted while steps are repeated after a loss: a checkpoint that is as new or newer is
+  // there.
   if (steps <= last_saved_) return false;
   // A multiple may have passed while gradients accumulated.
   const auto every = options_.saves->every;
