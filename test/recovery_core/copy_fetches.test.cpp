@@ -1,4 +1,7 @@
 /// Which pieces of a copy a node asks for, and when the copy is whole.
+#include <utility>
+#include <vector>
+
 #include <catch2/catch.hpp>
 
 #include <rrfp/recovery_core/copy_fetches.hpp>
@@ -13,12 +16,12 @@ using pieces = std::vector<piece>;
 const copy_key first{7, stage_id{0}, rank_id{0}};
 const copy_key second{7, stage_id{1}, rank_id{0}};
 
-/// Offsets and sizes of the requests, which all go to node 3 for `what`.
-pieces of(const std::vector<copy_fetches::request>& requests, const copy_key& what = first) {
+/// Offsets and sizes of the requests, which all go to node 3 for the first copy.
+pieces of(const std::vector<copy_fetches::request>& requests) {
   pieces all;
   for (const auto& r : requests) {
     CHECK(r.to == node_id{3});
-    CHECK(r.what == what);
+    CHECK(r.what == first);
     all.emplace_back(r.offset, r.size);
   }
   return all;

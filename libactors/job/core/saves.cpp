@@ -10,8 +10,7 @@ namespace rrfp {
 bool job_core::is_save_due(std::uint64_t steps, bool last) const {
   if (!options_.saves || no_more_saves_ || steps == last_save_) return false;
   if (accumulates_ && !leaving_ && !finishing_) return false;
-  // Interrupted while steps are repeated after a loss: a checkpoint that is as new or newer is
-  // there.
+  // Interrupted while steps are repeated after a loss: this or a newer checkpoint is there.
   if (steps <= last_saved_) return false;
   // A multiple may have passed while gradients accumulated.
   const auto every = options_.saves->every;
