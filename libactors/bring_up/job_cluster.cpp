@@ -1,5 +1,6 @@
 #include <rrfp/actors/job_cluster.hpp>
 
+#include <ATen/Version.h>
 #include <sys/resource.h>
 #include <xxhash.h>
 
@@ -27,6 +28,12 @@ std::uint64_t fingerprint(job::job j) {
   j.transport = {};
   const auto text = job::to_toml(j);
   return XXH64(text.data(), text.size(), 0);
+}
+
+/// The vector instructions with which libtorch computes on this node; empty if it does not train on
+/// the processor. Other ones give other bits, and copies of weights on several nodes drift apart.
+std::string vector_instructions(const job::job& j) {
+  return j.device.kind == job::device_kind::cpu ? at::get_cpu_capability() : "";
 }
 
 std::uint64_t draw_token() {
@@ -135,6 +142,7 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.job_id = j.name;
   m.job_hash = fingerprint(j);
   m.version = std::move(hooks.version);
+  m.vector_instructions = vector_instructions(j);
   m.description = std::move(hooks.description);
   m.join_timeout = std::chrono::milliseconds{static_cast<std::int64_t>(t.join_timeout_s * 1e3)};
   std::optional<agent_store> store;

@@ -42,6 +42,9 @@ status check(const membership_options& o) {
     return too_long("a job name", o.job_id.size(), control::name_bytes_max);
   if (o.version.size() > control::name_bytes_max)
     return too_long("a version", o.version.size(), control::name_bytes_max);
+  if (o.vector_instructions.size() > control::name_bytes_max)
+    return too_long("a name of vector instructions", o.vector_instructions.size(),
+                    control::name_bytes_max);
   return success();
 }
 

@@ -20,7 +20,8 @@ std::variant<leader_core, follower_core> core_of(const membership_options& o) {
 watcher::watcher(membership_options options, std::optional<secret> key, file_descriptor listener)
     : options_(std::move(options)),
       key_(std::move(key)),
-      job_{options_.version, options_.job_id, options_.job_hash, options_.nodes},
+      job_{options_.version, options_.job_id, options_.job_hash, options_.nodes,
+           options_.vector_instructions},
       core_(core_of(options_)),
       tls_(leads() ? tls_context::side::node_0 : tls_context::side::node),
       listener_(std::move(listener)) {}

@@ -23,6 +23,10 @@ std::string difference(const job_identity& expected, const job_identity& receive
         fmt::format("{:016x} (the job files or their overrides differ)", received.job_hash));
   if (expected.nodes != received.nodes)
     return differ("number of nodes", expected.nodes, received.nodes);
+  if (expected.vector_instructions != received.vector_instructions)
+    return differ("vector instructions", expected.vector_instructions,
+                  received.vector_instructions +
+                      " (set ATEN_CPU_CAPABILITY on all nodes, to avx2 for example)");
   return {};
 }
 

@@ -15,7 +15,7 @@ namespace rrfp::actors::control {
 
 using namespace membership_core;
 
-inline constexpr std::uint16_t wire_version = 4;
+inline constexpr std::uint16_t wire_version = 5;
 /// Size limits of a frame without its length, before node 0 has accepted the claim and after it.
 inline constexpr std::size_t early_frame_bytes_max = 4096;
 inline constexpr std::size_t frame_bytes_max = 128 * 1024;
@@ -26,12 +26,14 @@ struct job_identity {
   std::string job_id;
   std::uint64_t job_hash = 0;
   std::uint32_t nodes = 0;
+  std::string vector_instructions{};
 
   static void fields(auto& a, auto& m) {
     a.text(m.version, name_bytes_max);
     a.text(m.job_id, name_bytes_max);
     a(m.job_hash);
     a(m.nodes);
+    a.text(m.vector_instructions, name_bytes_max);
   }
 };
 

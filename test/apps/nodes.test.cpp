@@ -435,6 +435,34 @@ TEST_CASE("nodes can be started by hand with the variables of torchrun") {
   }
 }
 
+TEST_CASE("a node that trains with other vector instructions may not join, one like node 0 may") {
+  const job_file job;
+  const auto at = "127.0.0.1:" + std::to_string(free_ports(1));
+  const auto node = [&](const std::string& rank, const std::string& instructions,
+                        const std::string& device) {
+    return std::make_unique<program>(
+        std::vector<std::string>{"/usr/bin/env", "ATEN_CPU_CAPABILITY=" + instructions, RRFP_NODE,
+                                 "join", job.path(), "--nnodes", "2", "--node-rank", rank,
+                                 "--rendezvous", at, "--set", "device.kind=" + device});
+  };
+  const auto device = GENERATE(std::string{"cpu"}, std::string{"emulated"});
+  const auto zero = node("0", "avx2", device);
+  const auto other = node("1", "default", device)->wait();
+  INFO(other.err);
+  if (device == "cpu") {
+    CHECK(other.code == 2);
+    CHECK_THAT(other.err, Contains("refused by node 0: vector instructions: expected AVX2, got "
+                                   "DEFAULT (set ATEN_CPU_CAPABILITY on all nodes"));
+    CHECK(node("1", "avx2", device)->wait().code == 0);
+  } else {
+    CHECK(other.code == 0);
+  }
+  const auto o = zero->wait();
+  INFO(o.out << o.err);
+  CHECK(o.code == 0);
+  CHECK_THAT(o.err, device == "cpu" ? Contains("as node 1: vector instructions: ") : Contains(""));
+}
+
 TEST_CASE("join accepts the options of torchrun in every spelling") {
   const job_file job;
   const auto port = std::to_string(20000 + ::getpid() % 10000);

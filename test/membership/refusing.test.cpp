@@ -74,7 +74,7 @@ std::string strange_client_hello() {
 
 control::frame claim_of(std::uint32_t node, std::uint32_t nodes) {
   return control::to_frame(
-      control::claim{control::wire_version, {"0.1.0", "a job", 0x1234, nodes}, node});
+      control::claim{control::wire_version, {"0.1.0", "a job", 0x1234, nodes, "AVX512"}, node});
 }
 
 /// The bytes that a node sends when it is admitted: more than its part of the handshake, its claim
@@ -95,6 +95,9 @@ TEST_CASE("A node whose claim differs from that of node 0 is refused with the re
       {[](auto& o) { o.version = "0.2.0"; }, "rrfp version: expected '0.1.0', got '0.2.0'"},
       {[](auto& o) { o.job_id = "b job"; }, "job: expected 'a job', got 'b job'"},
       {[](auto& o) { o.nodes = 3; }, "number of nodes: expected 2, got 3"},
+      {[](auto& o) { o.vector_instructions = "AVX2"; },
+       "vector instructions: expected AVX512, got AVX2 (set ATEN_CPU_CAPABILITY on all nodes, "
+       "to avx2 for example)"},
       {[](auto& o) { o.nodes = 3, o.node = node_id{2}; }, "number of nodes: expected 2, got 3"},
   };
   waiting_job waiting;
@@ -292,7 +295,7 @@ TEST_CASE("Another protocol or wire version is refused with an explanation") {
     return tls_connection{connect_to(waiting.all.port()), good_key, 1}.refusal_of(f);
   };
   control::claim future{9, {"0.1.0", "a job", 0x1234, 2}, 1};
-  CHECK(refusal_of(control::to_frame(future)) == "wire version: expected 4, got 9");
+  CHECK(refusal_of(control::to_frame(future)) == "wire version: expected 5, got 9");
   CHECK(refusal_of(control::to_frame(control::accept{})) == "expected a claim");
   auto large = claim_of(1, 2);
   large.payload.resize(control::early_frame_bytes_max);

@@ -79,6 +79,7 @@ TEST_CASE("200 strangers change nothing in a running job and cost less than 1 Mi
     options.job_id = "test";
     options.job_hash = 0;
     options.version = "1";
+    options.vector_instructions = "";
     const auto late = membership::join(options);
     REQUIRE_FALSE(late.ok());
     CHECK(

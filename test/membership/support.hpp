@@ -109,6 +109,7 @@ class job {
     o.job_id = "a job";
     o.job_hash = 0x1234;
     o.version = "0.1.0";
+    o.vector_instructions = "AVX512";
     o.description = "stage " + std::to_string(node);
     o.join_timeout = 20s;
     o.node_timeout = 1500ms;

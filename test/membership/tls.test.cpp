@@ -140,11 +140,14 @@ TEST_CASE("A claim is judged by all its fields") {
   CHECK(judged([](claim& c) { c.job.job_id = "x"; }).refusal == "job: expected 'a job', got 'x'");
   CHECK(judged([](claim& c) { c.job.nodes = 5; }).refusal == "number of nodes: expected 4, got 5");
   CHECK(judged([](claim& c) { c.node = 4; }).refusal == "node: expected 0 to 3, got 4");
-  CHECK(judged([](claim& c) { c.wire = 5; }).refusal == "wire version: expected 4, got 5");
+  CHECK(judged([](claim& c) {
+          c.job.vector_instructions = "x";
+        }).refusal.starts_with("vector instructions: "));
+  CHECK(judged([](claim& c) { c.wire = 6; }).refusal == "wire version: expected 5, got 6");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\5\0new", 5}}).refusal ==
-        "wire version: expected 4, got 5");
-  CHECK(judge_claim(a_job, {claim::type, {"\4\0new", 5}}).refusal == "expected a claim");
+  CHECK(judge_claim(a_job, {claim::type, {"\6\0new", 5}}).refusal ==
+        "wire version: expected 5, got 6");
+  CHECK(judge_claim(a_job, {claim::type, {"\5\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
 }

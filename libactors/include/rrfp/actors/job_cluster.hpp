@@ -39,7 +39,7 @@ struct joined_job {
 
 /// Blocks until all nodes have joined with the same job; [transport] may differ. An error is
 /// node_lost if other nodes did not join in time, interrupted, or bad_input: a wrong place, key or
-/// job, or check_descriptors().
+/// job, other vector instructions than node 0's, or check_descriptors().
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks);
 
 /// How long a node may wait for others that read many gigabytes of weights or a checkpoint.

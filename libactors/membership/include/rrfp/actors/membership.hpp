@@ -56,10 +56,11 @@ struct membership_options {
   /// $XDG_RUNTIME_DIR or /tmp; node 0 removes it.
   int key_fd = -1;
 
-  /// These three and `nodes` must be the same on every node.
+  /// These four and `nodes` must be the same on every node.
   std::string job_id;
   std::uint64_t job_hash = 0;
   std::string version;
+  std::string vector_instructions;
 
   /// The work of this node, for messages: "stages 1, 2".
   std::string description;
