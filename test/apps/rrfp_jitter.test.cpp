@@ -150,6 +150,22 @@ TEST_CASE("the runtime runs what the simulator runs, and the two are compared") 
   CHECK_THAT(again.err, Contains("12 of 12 cells were already done on the wall clock"));
 }
 
+TEST_CASE("all cells of one seed run before those of the next") {
+  const scratch_folder folder;
+  const auto o = run_jitter({small_experiment(folder), "--out", folder / "out", "--engine",
+                             "wall-clock", "--time-scale", "0.02", "--jobs", "1"});
+  INFO(o.err);
+  REQUIRE(o.code == 0);
+  std::ifstream file{folder / "out/cells.jsonl"};
+  int ran = 0;
+  for (std::string line; std::getline(file, line); ++ran) {
+    INFO(line);
+    const bool is_second = line.find(" jitter.seed=2 ") != std::string::npos;
+    CHECK(is_second == (ran >= cells / 2));
+  }
+  CHECK(ran == cells);
+}
+
 TEST_CASE("an interrupted experiment keeps its finished cells and resumes from there") {
   const scratch_folder folder;
   const auto file = small_experiment(folder);
