@@ -26,10 +26,34 @@ inline std::shared_ptr<py::object> shared(py::object object) {
           }};
 }
 
+/// The Python state of a thread of the runtime, which lives as long as the thread. Without it pybind11 makes a
+/// state for each call, whose stack Python maps and unmaps.
+class thread_state {
+ public:
+  static void keep() { static const thread_local thread_state object; }
+  thread_state(const thread_state&) = delete;
+  thread_state& operator=(const thread_state&) = delete;
+  ~thread_state() {
+    if (state_ == nullptr || Py_IsInitialized() == 0) return;
+    PyEval_RestoreThread(state_);
+    PyGILState_Release(PyGILState_UNLOCKED);
+  }
+
+ private:
+  thread_state() : state_(PyGILState_GetThisThreadState() == nullptr ? made() : nullptr) {}
+  static PyThreadState* made() {
+    PyGILState_Ensure();
+    return PyEval_SaveThread();
+  }
+
+  PyThreadState* const state_;  ///< null on a thread that Python started
+};
+
 /// Runs `work` with the GIL. What Python raises becomes a std::runtime_error with its message: the
 /// exception itself may only be used with the GIL, and the package's Python code keeps it.
 template <class Work>
 auto with_gil(Work work) {
+  thread_state::keep();
   std::string why;
   {
     const py::gil_scoped_acquire gil;
