@@ -28,7 +28,8 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
-def test_the_snippets_of_a_page_run_in_their_order(page):
+def test_the_snippets_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a snippet saves checkpoints
     names = {}
     found = blocks(page, "python")
     assert found
