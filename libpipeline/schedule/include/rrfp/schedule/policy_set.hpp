@@ -46,8 +46,9 @@ class policy_registry {
   /// All policies except `table:FILE.csv` and `lib:FILE.so`, in the order of the documentation.
   virtual const std::vector<policy_info>& known() const = 0;
   /// `name` is one of known(), `table:FILE.csv` or `lib:FILE.so`. Errors: an unknown name (with the
-  /// list of known names), a shape for which the schedule is not defined, an unreadable or malformed
-  /// table (with file and line), a library that cannot be loaded or whose policies break a rule.
+  /// list of known names), a shape for which the schedule is not defined, an unreadable or
+  /// malformed table (with file and line), a library that cannot be loaded or whose policies break
+  /// a rule.
   virtual result<std::shared_ptr<const policy_set>> make(std::string_view name,
                                                          const pipeline_shape& shape) const = 0;
 };
