@@ -1,7 +1,8 @@
 /// B-priority: run a backward whenever one is ready, a forward only if none is. Source: arXiv
 /// 2605.18750, one of the hints compared with BF.
+#include <rrfp/policies/round_policy.hpp>
+
 #include "catalog.hpp"
-#include "round_policy.hpp"
 
 namespace rrfp::policies {
 

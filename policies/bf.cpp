@@ -3,8 +3,9 @@
 ///
 /// If one direction has nothing ready, the round ends early and the next one begins. The only state
 /// is therefore whether this round's B has run.
+#include <rrfp/policies/round_policy.hpp>
+
 #include "catalog.hpp"
-#include "round_policy.hpp"
 
 namespace rrfp::policies {
 

@@ -1,7 +1,8 @@
 /// BFW: BF with the weight gradient split off. W fills the time in which neither B nor F is ready;
 /// after a W, a new round begins. Source: arXiv 2605.18750, Alg. BFW.
+#include <rrfp/policies/round_policy.hpp>
+
 #include "catalog.hpp"
-#include "round_policy.hpp"
 
 namespace rrfp::policies {
 

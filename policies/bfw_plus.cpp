@@ -12,8 +12,9 @@
 /// - F takes the larger chunk first.
 ///
 /// Found by simulation; bench/policies.bench.cpp measures it against BFW.
+#include <rrfp/policies/round_policy.hpp>
+
 #include "catalog.hpp"
-#include "round_policy.hpp"
 
 namespace rrfp::policies {
 

@@ -8,6 +8,7 @@
 #include <rrfp/base/result.hpp>
 #include <rrfp/schedule/placement.hpp>
 #include <rrfp/schedule/policy.hpp>
+#include <rrfp/schedule/policy_set.hpp>
 
 namespace rrfp::policies {
 
@@ -32,5 +33,10 @@ result<std::vector<sequence>> dualpipe_v(const pipeline_shape& shape);
 
 /// The table in the file `path`, checked by check_sequences().
 result<std::vector<sequence>> table(std::string_view path, const pipeline_shape& shape);
+
+/// The policies of the shared library `path` (rrfp/policies/policy_library.hpp) under `name`,
+/// checked by check_policy().
+result<std::shared_ptr<const policy_set>> from_library(std::string_view name, std::string_view path,
+                                                       const pipeline_shape& shape);
 
 }  // namespace rrfp::policies

@@ -11,6 +11,7 @@ namespace rrfp::policies {
 namespace {
 
 constexpr std::string_view table_prefix = "table:";
+constexpr std::string_view library_prefix = "lib:";
 
 using round_maker = std::unique_ptr<policy> (*)(const pipeline_shape&, stage_id);
 using schedule_maker = result<std::vector<sequence>> (*)(const pipeline_shape&);
@@ -113,8 +114,8 @@ result<std::shared_ptr<const policy_set>> fixed(std::string_view name,
 error unknown(std::string_view name) {
   std::string known;
   for (const auto& p : registry().known()) known += std::string{p.name} + ", ";
-  return error{"policy: expected one of " + known + "table:FILE.csv, got \"" + std::string{name} +
-               "\""};
+  return error{"policy: expected one of " + known + "table:FILE.csv, lib:FILE.so, got \"" +
+               std::string{name} + "\""};
 }
 
 class built_in final : public policy_registry {
@@ -139,6 +140,8 @@ class built_in final : public policy_registry {
       return std::shared_ptr<const policy_set>{std::make_shared<automatic_set>(*this, shape)};
     if (name.starts_with(table_prefix))
       return fixed(name, table(name.substr(table_prefix.size()), shape));
+    if (name.starts_with(library_prefix))
+      return from_library(name, name.substr(library_prefix.size()), shape);
     for (const auto& e : entries) {
       if (e.name != name) continue;
       if (const auto* schedule = std::get_if<schedule_maker>(&e.make))

@@ -1,4 +1,4 @@
-#include "round_policy.hpp"
+#include <rrfp/policies/round_policy.hpp>
 
 #include <rrfp/base/check.hpp>
 

@@ -107,17 +107,19 @@ class generator_scope {
 
 class python_pipeline {
  public:
-  /// `part(index, count, group)` is that of make_stage(); `optimizer(tensors, names)` returns an Optimizer,
-  /// or is None; `order(stage)` returns the names of the tasks of a step, or is None.
+  /// `part(index, count, group)` is that of make_stage(), or None on emulated devices;
+  /// `optimizer(tensors, names)` returns an Optimizer, or is None; `order(stage)` returns the names of
+  /// the tasks of a step, or is None.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
                   const py::object& optimizer, const py::object& order, py::object on_note,
                   py::object on_report, bool traces) {
     auto j = value_of(
         job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
     pipeline_options o;
-    o.make_chunk = [part = shared(std::move(part)), seed = j.train.seed](const stage_place& at) {
-      return with_gil([&] { return make_stage(*part, at, seed); });
-    };
+    if (!part.is_none())
+      o.make_chunk = [part = shared(std::move(part)), seed = j.train.seed](const stage_place& at) {
+        return with_gil([&] { return make_stage(*part, at, seed); });
+      };
     if (!optimizer.is_none())
       o.make_optimizer = [make = shared(optimizer)](
                              const std::vector<compute::parameter>& parameters) {
@@ -225,6 +227,8 @@ class python_pipeline {
     if (trace_ == nullptr) raise(error{"write_trace(): expected a Pipeline with trace=True"});
     check(without_gil([&] { return actors::write_chrome_json(path, {{"rrfp", trace_.get()}}); }));
   }
+  /// With the GIL, so that no other thread closes the pipeline meanwhile.
+  std::string metrics() { return open().metrics(); }
   void interrupt() {
     auto& p = open();
     without_gil([&] { p.interrupt(); });
@@ -242,8 +246,9 @@ class python_pipeline {
   }
 
   void close() {
+    auto ended = std::move(pipeline_);
     const py::gil_scoped_release no_gil;
-    pipeline_.reset();
+    ended.reset();
   }
 
  private:
@@ -307,6 +312,7 @@ PYBIND11_MODULE(_rrfp, m) {
       .def("report", &python_pipeline::report)
       .def("timeline", &python_pipeline::timeline)
       .def("write_trace", &python_pipeline::write_trace)
+      .def("metrics", &python_pipeline::metrics)
       .def("interrupt", &python_pipeline::interrupt)
       .def("finish", &python_pipeline::finish)
       .def("close", &python_pipeline::close);

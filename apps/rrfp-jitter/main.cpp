@@ -105,12 +105,15 @@ int run_all(const experiment::experiment& e, const options& wanted, apps::interr
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
   apps::print("\nmachine: {}; took {:.0f} s\n", machine(), took.count());
   const std::filesystem::path path{wanted.out};
-  if (auto w = files::write_atomically(path / "results.json", results_json(e, *all)); !w)
-    return apps::end_with(within("--out", w.failure()));
-  if (auto w = files::write_atomically(path / "results.csv", results_csv(e, *all)); !w)
-    return apps::end_with(within("--out", w.failure()));
-  if (auto w = files::write_atomically(path / "report.html", report_page(e, *all, machine())); !w)
-    return apps::end_with(within("--out", w.failure()));
+  const std::pair<const char*, std::string> outputs[] = {
+      {"results.json", results_json(e, *all)},
+      {"results.csv", results_csv(e, *all)},
+      {"summary.csv", summary_csv(e, *all)},
+      {"figure.svg", figure_svg(e, all->back())},
+      {"report.html", report_page(e, *all, machine())}};
+  for (const auto& [name, text] : outputs)
+    if (auto w = files::write_atomically(path / name, text); !w)
+      return apps::end_with(within("--out", w.failure()));
   return exit_done;
 }
 

@@ -22,6 +22,7 @@ int print_policies() {
     print(p.name, p.fixed ? "[fixed]" : "[rounds]", p.summary);
   print("table:FILE.csv", "[fixed]",
         "a schedule in the CSV format of torch.distributed.pipelining");
+  print("lib:FILE.so", "[rounds]", "a policy of your own in a shared library");
   return exit_done;
 }
 

@@ -11,9 +11,8 @@
 
 #include <CivetServer.h>
 #include <fmt/format.h>
-#include <prometheus/text_serializer.h>
 
-#include "metric_families.hpp"
+#include <rrfp/metrics/prometheus_text.hpp>
 
 namespace rrfp::apps {
 
@@ -46,9 +45,8 @@ class metrics_page final : public page {
 
   reply render() const override {
     const auto run = board_.current();
-    return {200, "OK", "text/plain; version=0.0.4; charset=utf-8",
-            prometheus::TextSerializer{}.Serialize(
-                families_of(node_, run.get(), metrics::steady_now()))};
+    return {200, "OK", metrics::prometheus_content_type,
+            metrics::prometheus_text(node_, RRFP_VERSION, run.get(), metrics::steady_now())};
   }
 
  private:

@@ -14,7 +14,6 @@
 
 #include <torch/torch.h>
 
-#include <rrfp/base/exit_code.hpp>
 #include <rrfp/pipeline.hpp>
 
 namespace {

@@ -1,11 +1,12 @@
 #include <rrfp/experiment/cell.hpp>
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include <rrfp/base/check.hpp>
-#include <rrfp/job/text_file.hpp>
 
 #include "checksum.hpp"
 
@@ -18,8 +19,11 @@ constexpr int description_version = 3;
 
 /// The contents of a file on which the outcome depends; its name says nothing about it.
 std::string content_of(std::string_view key, const std::string& path) {
-  const auto text = job::read_text_file(path, "a file");
-  return " " + std::string{key} + "=" + (text ? checksum(*text) : text.message());
+  std::ifstream file{path, std::ios::binary};
+  std::ostringstream content;
+  content << file.rdbuf();
+  return " " + std::string{key} + "=" +
+         (file.is_open() ? checksum(content.view()) : path + ": cannot be read");
 }
 
 }  // namespace
@@ -57,7 +61,6 @@ cell cell_at(const experiment& e, std::size_t number, engine_kind engine) {
 }
 
 std::string description_of(const cell& c) {
-  constexpr std::string_view table = "table:";
   auto text = "v" + std::to_string(description_version) + " engine=" + std::string{name(c.engine)} +
               " hint=" + std::string{name(c.hint)};
   const bool is_real = c.engine == engine_kind::processes;
@@ -68,7 +71,8 @@ std::string description_of(const cell& c) {
     text += " fault=" + std::string{name(f.kind)} + " node=" + std::to_string(f.node) +
             " step=" + std::to_string(f.step) + " seconds=" + std::to_string(f.seconds);
   const auto& policy = c.job.dispatch.policy;
-  if (policy.starts_with(table)) text += content_of("table", policy.substr(table.size()));
+  for (const std::string kind : {"table", "lib"})
+    if (policy.starts_with(kind + ":")) text += content_of(kind, policy.substr(kind.size() + 1));
   if (!c.job.delays.file.empty()) text += content_of("delays", c.job.delays.file);
   if (!c.job.texts.histogram.empty()) text += content_of("histogram", c.job.texts.histogram);
   return text;

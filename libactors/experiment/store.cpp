@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <rrfp/experiment/tables.hpp>
 #include <rrfp/files/atomic_file.hpp>
 #include <rrfp/json/parse_json.hpp>
 
@@ -103,6 +104,13 @@ result<std::string> text_of(const std::string& path) {
   return text;
 }
 
+/// A text as a field of CSV.
+std::string quoted(const std::string& s) {
+  std::string q = "\"";
+  for (const char ch : s) q += ch == '"' ? std::string{"\"\""} : std::string(1, ch);
+  return q + '"';
+}
+
 }  // namespace
 
 result<store> store::open(const std::string& folder) {
@@ -168,11 +176,6 @@ std::string results_json(const experiment& e, const std::vector<engine_outcomes>
 }
 
 std::string results_csv(const experiment& e, const std::vector<engine_outcomes>& all) {
-  const auto quoted = [](const std::string& s) {
-    std::string q = "\"";
-    for (const char ch : s) q += ch == '"' ? std::string{"\"\""} : std::string(1, ch);
-    return q + '"';
-  };
   std::string text =
       "cell,engine,workload,weather,run,mode,policy,hint,seed,mean_ms,idle,blocked,ranks,gathering,"
       "deferred,gathers,deferrals,launch_gap_ms,slots_peak,activation_bytes_peak,held_bytes_peak\n";
@@ -187,6 +190,34 @@ std::string results_csv(const experiment& e, const std::vector<engine_outcomes>&
       text += fmt::format("{:.6f},{:.6f},{:.6f},{},{},{:.6f},{},{},{}\n", o.ranks, o.gathering,
                           o.deferred, o.agreement.gathers, o.agreement.deferrals, o.launch_gap_ms,
                           o.slots_peak, o.activation_bytes_peak, o.held_bytes_peak);
+    }
+  return text;
+}
+
+std::string summary_csv(const experiment& e, const std::vector<engine_outcomes>& all) {
+  std::string text =
+      "engine,workload,weather,run,mode,policy,hint,seeds,step_ms,step_ms_deviation,speed_up,"
+      "speed_up_deviation,idle,blocked,ranks,gathering,deferred,launch_gap_ms,slots_peak,"
+      "activation_bytes_peak,held_bytes_peak\n";
+  const auto deviation = [&](double value) {
+    return e.seeds.size() < 2 ? std::string{} : fmt::format("{:.6f}", value);
+  };
+  for (const auto& of : all)
+    for (std::size_t i = 0; i < of.outcomes.size(); i += e.seeds.size()) {
+      const auto c = cell_at(e, i, of.engine);
+      const auto number = i / e.seeds.size();
+      const auto run = number % e.runs.size();
+      const auto weather = number / e.runs.size() % e.weathers.size();
+      const auto workload = number / e.runs.size() / e.weathers.size();
+      const auto s = summary_of(e, of.outcomes, workload, weather, run);
+      text +=
+          fmt::format("{},{},{},{},{},{},{},{},{:.6f},{},{:.6f},{},", name(of.engine),
+                      quoted(c.workload), quoted(c.weather), quoted(c.run), mode_of(c.job),
+                      quoted(c.job.dispatch.policy), name(c.hint), e.seeds.size(), s.step_ms,
+                      deviation(s.step_ms_deviation), s.speed_up, deviation(s.speed_up_deviation));
+      text += fmt::format("{:.6f},{:.6f},{:.6f},{:.6f},{:.6f},{:.6f},{},{},{}\n", s.idle, s.blocked,
+                          s.ranks, s.gathering, s.deferred, s.launch_gap_ms, s.slots_peak,
+                          s.activation_bytes_peak, s.held_bytes_peak);
     }
   return text;
 }

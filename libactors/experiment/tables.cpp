@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -27,6 +28,16 @@ double total_ms(const experiment& e, const outcome* cells) {
   double all = 0;
   for (std::size_t i = 0; i < e.seeds.size(); ++i) all += cells[i].mean_ms();
   return all;
+}
+
+/// The sample standard deviation; 0 of one value.
+double deviation(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const auto count = static_cast<double>(values.size());
+  const auto mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const auto v : values) squares += (v - mean) * (v - mean);
+  return std::sqrt(squares / (count - 1));
 }
 
 std::string memory_text(const workload_entry& w, std::uint64_t held) {
@@ -57,7 +68,10 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
   s.step_ms = total_ms(e, cells) / seeds;
   const auto* const baseline = cells_of(e, outcomes, workload, weather, e.run_index(e.baseline));
   s.speed_up = total_ms(e, baseline) / total_ms(e, cells);
+  std::vector<double> step_ms, speed_ups;
   for (std::size_t i = 0; i < e.seeds.size(); ++i) {
+    step_ms.push_back(cells[i].mean_ms());
+    speed_ups.push_back(baseline[i].mean_ms() / cells[i].mean_ms());
     s.idle += cells[i].idle / seeds;
     s.blocked += cells[i].blocked / seeds;
     s.ranks += cells[i].ranks / seeds;
@@ -69,6 +83,8 @@ summary summary_of(const experiment& e, const std::vector<outcome>& outcomes, st
     s.activation_bytes_peak = std::max(s.activation_bytes_peak, cells[i].activation_bytes_peak);
     s.held_bytes_peak = std::max(s.held_bytes_peak, cells[i].held_bytes_peak);
   }
+  s.step_ms_deviation = deviation(step_ms);
+  s.speed_up_deviation = deviation(speed_ups);
   return s;
 }
 

@@ -20,9 +20,15 @@ namespace {
 status check_options(const job::job& j, const pipeline_options& o) {
   if (auto valid = job::check_job(j, policies::registry(), job::job_use::embed); !valid)
     return valid;
-  if (j.device.kind == job::device_kind::emulated ||
-      (j.device.kind != job::device_kind::cpu && o.make_compute))
-    return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined model or compute");
+  if (j.device.kind != job::device_kind::cpu && o.make_compute)
+    return job::blame(j, "device.kind", "expected \"cpu\" with a user-defined compute");
+  const bool has_model = o.make_compute || o.make_chunk || o.make_stage || o.loss;
+  if (j.device.kind == job::device_kind::emulated)
+    return !has_model
+               ? success()
+               : job::blame(j, "device.kind",
+                            "\"emulated\" computes nothing: expected no model and no loss in "
+                            "pipeline_options");
   if (o.make_compute || o.make_chunk || (o.make_stage && o.loss)) return success();
   return error{
       "pipeline_options: expected make_stage and loss, or make_chunk, or make_compute, got none"};
@@ -107,6 +113,7 @@ result<actors::session_setup> pipeline::impl::make_setup() {
     return job::blame(job_, "dispatch.slot_bytes",
                       "expected pipeline_options::slot_bytes to be set, got none");
   setup.trace = options_.trace;
+  setup.board = &board_;
   // Hooks have a thread of their own, because one that blocks must not block the job.
   setup.on_checkpoint = [this](const actors::checkpoint_report& r) {
     if (!r.failure.empty()) {

@@ -3,6 +3,8 @@
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/metrics/prometheus_text.hpp>
+#include <rrfp/version.hpp>
 
 #include "batches.hpp"
 #include "pipeline_impl.hpp"
@@ -59,10 +61,12 @@ result<step_result> pipeline::impl::pass(step_purpose purpose,
   const auto expected = job_.pipeline.microbatches * job_.pipeline.replicas;
   if (microbatches.size() != expected)
     return error{fmt::format("expected {} microbatches, got {}", expected, microbatches.size())};
+  if (is_emulated() && how.return_outputs)
+    return error{"return_outputs: expected a model, got device.kind = \"emulated\""};
   if (options_.make_compute && how.return_outputs)
     return error{"return_outputs: expected make_stage or make_chunk, got make_compute"};
   const needed_parts needed{has_first_ && !options_.make_chunk, has_last_};
-  if (!options_.make_compute)
+  if (!options_.make_compute && !is_emulated())
     if (auto good = check_microbatches(microbatches, needed); !good) return good.failure();
   for (auto& mb : microbatches)
     for (auto* rows : {&mb.inputs, &mb.targets})
@@ -182,6 +186,11 @@ status pipeline::impl::for_each_compute(std::function<status(compute::rank_compu
       },
       patience(job_));
   return done ? all->first : done;
+}
+
+std::string pipeline::impl::metrics_text() const {
+  return metrics::prometheus_text(members_ ? members_->node() : node_id{0}, version,
+                                  board_.current().get(), metrics::steady_now());
 }
 
 bool pipeline::impl::wait_for_rest() {
@@ -304,5 +313,6 @@ status pipeline::save() { return impl_->save(); }
 result<actors::run_summary> pipeline::finish() { return impl_->finish(); }
 void pipeline::interrupt() { impl_->interrupt(); }
 void pipeline::report(std::string why) { impl_->report(std::move(why)); }
+std::string pipeline::metrics() const { return impl_->metrics_text(); }
 
 }  // namespace rrfp

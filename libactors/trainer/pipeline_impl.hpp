@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <rrfp/actors/membership.hpp>
+#include <rrfp/metrics/board.hpp>
 #include <rrfp/pipeline.hpp>
 #include <rrfp/plan/node_places.hpp>
 
@@ -45,8 +46,11 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   result<actors::run_summary> finish();
   void interrupt() { session_->interrupt(); }
   void report(std::string why) { session_->report(std::move(why)); }
+  std::string metrics_text() const;
 
  private:
+  bool is_emulated() const { return job_.device.kind == job::device_kind::emulated; }
+
   /// Calls `work(compute)` for each rank here, between steps. Returns the first failure.
   status for_each_compute(std::function<status(compute::rank_compute&)> work);
 
@@ -84,6 +88,7 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   model_parts model_;
   std::unique_ptr<actors::membership> members_;
   actors::job_start start_;
+  metrics::board board_;
   std::unique_ptr<actors::session> session_;
   std::thread runner_;
   std::uint64_t steps_ = 0;

@@ -16,14 +16,15 @@ namespace {
 namespace fs = std::filesystem;
 
 void resolve_paths(path_rule rule, const fs::path& folder, value& v) {
-  constexpr std::string_view table = "table:";
   if (auto* list = std::get_if<value_list>(&v.data))
     for (auto& item : *list) resolve_paths(rule, folder, item);
   auto* text = std::get_if<std::string>(&v.data);
   if (text == nullptr) return;
   if (rule == path_rule::files && !text->empty()) *text = absolute_path(folder, *text);
-  if (rule == path_rule::policy_table && text->starts_with(table) && text->size() > table.size())
-    *text = std::string{table} + absolute_path(folder, text->substr(table.size()));
+  if (rule != path_rule::policy_file) return;
+  for (const std::string prefix : {"table:", "lib:"})
+    if (text->starts_with(prefix) && text->size() > prefix.size())
+      *text = prefix + absolute_path(folder, text->substr(prefix.size()));
 }
 
 }  // namespace

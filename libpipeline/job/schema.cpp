@@ -96,7 +96,8 @@ void add_dispatch(std::vector<key>& table) {
   keys.choice("mode", &o::mode, {name(dispatch_mode::in_order), name(dispatch_mode::ready)},
               "`ready`: run the best-ranked ready task; `in-order`: follow the policy's sequence "
               "and wait for each task.");
-  keys.text("policy", &o::policy, path_rule::policy_table, "a policy or `table:FILE.csv`",
+  keys.text("policy", &o::policy, path_rule::policy_file,
+            "a policy, `table:FILE.csv` or `lib:FILE.so`",
             "Policy that ranks the ready tasks (the hint) or, in mode `in-order`, gives "
             "their sequence; `rrfp-node policies` lists all.");
   keys.choice(

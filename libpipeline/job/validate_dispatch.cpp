@@ -132,7 +132,7 @@ status check_choice(const job& j, const provenance& from, bool chooses) {
 std::string describe_unknown(const std::string& policy, std::span<const std::string_view> known) {
   std::string text = "expected one of ";
   for (const auto name : known) text += std::string{name} + ", ";
-  text += "table:FILE.csv, got " + in_quotes(policy);
+  text += "table:FILE.csv, lib:FILE.so, got " + in_quotes(policy);
   const auto near = policy == "1f1b" || policy == "1F1B" ? "one_f_one_b" : closest(policy, known);
   return near ? text + ", did you mean " + std::string{*near} + "?" : text;
 }
@@ -141,7 +141,8 @@ status check_policy(const job& j, const provenance& from, const policy_registry&
   const auto& policy = j.dispatch.policy;
   std::vector<std::string_view> known;
   for (const auto& p : registry.known()) known.push_back(p.name);
-  if (!policy.starts_with("table:") && std::find(known.begin(), known.end(), policy) == known.end())
+  const bool is_file = policy.starts_with("table:") || policy.starts_with("lib:");
+  if (!is_file && std::find(known.begin(), known.end(), policy) == known.end())
     return from.blame("dispatch.policy", describe_unknown(policy, known));
   const auto policies = registry.make(policy, effective_shape(j));
   if (!policies) return from.blame("dispatch.policy", policies.message());

@@ -1,6 +1,7 @@
 #include <rrfp/simulate/simulator.hpp>
 
 #include <algorithm>
+#include <exception>
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/schedule/sequence.hpp>
@@ -447,9 +448,13 @@ class simulation {
 result<report> run(const plan& p, const cost_model& costs, observer* watcher) {
   if (auto valid = check_plan(p); !valid) return valid.failure();
   if (auto covered = costs.covers(p); !covered) return covered.failure();
-  auto cores = make_cores(p);
-  if (!cores) return cores.failure();
-  return simulation{p, costs, watcher, std::move(*cores)}.run();
+  try {
+    auto cores = make_cores(p);
+    if (!cores) return cores.failure();
+    return simulation{p, costs, watcher, std::move(*cores)}.run();
+  } catch (const std::exception& e) {  // of a user's policy
+    return error{e.what(), error_kind::failed};
+  }
 }
 
 result<std::vector<sequence>> nominal_sequences(const plan& p, const cost_model& costs) {

@@ -191,6 +191,8 @@ class Part:
 
 def parts_of(stages, n_stages, world):
     """A function of (index, count) that returns a part, and the number of parts."""
+    if stages is None:
+        raise TypeError("stages: expected a module, a list of modules or a function, got None")
     if isinstance(stages, torch.nn.Module):
         return lambda index, count, *group: stages, n_stages or world
     if callable(stages):

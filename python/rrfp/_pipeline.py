@@ -80,6 +80,8 @@ class Pipeline:
         takes what the one before it returned: a tensor, or a tuple or dict of tensors, numbers and None. The
         first one takes the arguments of step(). With settings["pipeline.tp"] the function gets the
         tensor-parallel ranks of the stage as a third argument: `rank`, `size` and `all_reduce(tensor)`.
+        None with settings["device.kind"] = "emulated": tasks take the times of the keys "cost" and "jitter"
+        and compute nothing, and step() takes no arguments.
     loss_fn: loss_fn(output, target), the mean over a microbatch; with `count` the sum. Only the process of
         the last part uses it.
     n_microbatches: into how many microbatches step() splits its arguments, along their first dimension
@@ -113,7 +115,7 @@ class Pipeline:
 
     def __init__(
         self,
-        stages,
+        stages=None,
         loss_fn=None,
         n_microbatches=8,
         *,
@@ -142,7 +144,17 @@ class Pipeline:
         replicas, ranks = (int(settings.get(f"pipeline.{key}", 1)) for key in ("replicas", "tp"))
         self._n = n_microbatches * replicas
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        part_at, parts = parts_of(stages, n_stages, max(1, world // (replicas * ranks)))
+        world = max(1, world // (replicas * ranks))
+        self._is_emulated = settings.get("device.kind") == "emulated"
+        if self._is_emulated:
+            for name, value in {"stages": stages, "loss_fn": loss_fn, "optimizer": optimizer}.items():
+                if value is not None:
+                    raise ValueError(
+                        f"{name}: expected None with emulated devices, which compute nothing, got {text_of(value)}"
+                    )
+            part_at, parts = None, n_stages or world
+        else:
+            part_at, parts = parts_of(stages, n_stages, world)
         own = {
             "pipeline.stages": parts // int(settings.get("pipeline.chunks", 1)),
             "pipeline.microbatches": n_microbatches,
@@ -168,7 +180,7 @@ class Pipeline:
             self._pipeline = self._call(
                 lambda: _rrfp.Pipeline(
                     [f"{key}={value}" for key, value in settings.items()],
-                    self._model.make_part,
+                    None if self._is_emulated else self._model.make_part,
                     None if optimizer is None else self._model.make_optimizer,
                     order,
                     on_note or say,
@@ -250,6 +262,10 @@ class Pipeline:
         """Saves a checkpoint in the background, into settings["checkpoint.dir"]."""
         self._call(self._pipeline.save)
 
+    def metrics(self):
+        """The metrics of this process in the text format of Prometheus (docs/monitoring.md); from any thread."""
+        return self._pipeline.metrics()
+
     def hang_report(self, why="requested"):
         """Passes a report on what every stage is doing to on_report."""
         self._pipeline.report(why)
@@ -288,6 +304,8 @@ class Pipeline:
 
     def _run(self, training, batch, losses, return_outputs, update):
         batch.keeps_outputs = return_outputs
+        if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
+            raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
         if self._model.has_first and not batch.has_inputs():
             raise ValueError("step(): expected arguments in the process of the first part, got none")
         if self._model.has_last and not batch.has_targets():

@@ -255,13 +255,14 @@ TEST_CASE("the README fits a few screens") {
   CHECK(std::count(text.begin(), text.end(), '\n') <= 160);
 }
 
-TEST_CASE("the code on the pages is part of the embedding example") {
+TEST_CASE("the code on the pages is part of the examples") {
   const auto without_spaces = [](const std::string& text) {
     return std::regex_replace(text, std::regex{R"(\s+)"}, "");
   };
   const auto program =
       without_spaces(text_of(RRFP_SOURCE "/examples/embed_trainer/embed_trainer.cpp") +
-                     text_of(RRFP_SOURCE "/examples/embed_trainer/CMakeLists.txt"));
+                     text_of(RRFP_SOURCE "/examples/embed_trainer/CMakeLists.txt") +
+                     text_of(RRFP_SOURCE "/examples/own_policy/own_policy.cpp"));
   int blocks = 0;
   for (const auto& file : pages())
     for (const std::string language : {"cpp", "cmake"})

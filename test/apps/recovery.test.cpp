@@ -8,6 +8,7 @@
 
 #include "http.hpp"
 #include "json_lines.hpp"
+#include "json_page.hpp"
 #include "processes.hpp"
 #include "program.hpp"
 
@@ -177,6 +178,7 @@ TEST_CASE("each node may be killed, node 0 too, and the weights and losses have 
   REQUIRE(told.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(told[i].at("restarts") == i + 1);
+    check_documented(told[i], "`recovery`");
     CHECK(told[i].at("from_copies") == true);
     CHECK(told[i].at("run") == "job");
     CHECK(told[i].at("step") >= 1);

@@ -72,6 +72,8 @@ TEST_CASE("a small experiment prints its tables and writes JSON and CSV") {
   CHECK(ms(0) > ms(2));  // blocking, in order, of seed 1
   CHECK(ms(2) > ms(4));  // ready
   CHECK(lines_of(folder / "out/results.csv") == cells + 1);
+  CHECK(lines_of(folder / "out/summary.csv") == cells / 2 + 1);  // two seeds
+  CHECK(text_of(folder / "out/figure.svg").ends_with("</svg>\n"));
   const auto page = text_of(folder / "out/report.html");
   CHECK_THAT(page, Contains("<title>small</title>") && Contains("Engine: simulator") &&
                        Contains("weather J2") && Contains("Gain of each ingredient"));

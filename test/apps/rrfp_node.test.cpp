@@ -279,6 +279,7 @@ TEST_CASE("rrfp-node without arguments prints its help and ends with 2") {
 TEST_CASE("keys and policies list the keys and policies of a job") {
   CHECK_THAT(run_program({RRFP_NODE, "keys"}).out,
              Contains("pipeline.stages") && Contains("jitter.level"));
-  CHECK_THAT(run_program({RRFP_NODE, "policies"}).out,
-             Contains("bfw") && Contains("dualpipe_v") && Contains("table:FILE.csv"));
+  CHECK_THAT(run_program({RRFP_NODE, "policies"}).out, Contains("bfw") && Contains("dualpipe_v") &&
+                                                           Contains("table:FILE.csv") &&
+                                                           Contains("lib:FILE.so"));
 }

@@ -182,6 +182,7 @@ TEST_CASE("a description holds everything that the outcome depends on, and no na
 TEST_CASE("the contents of files are part of the description") {
   using setter = void (*)(job::job&, const std::string& path);
   for (const auto set : {setter{[](auto&j, auto&path) { j.dispatch.policy = "table:" + path; }},
+                         setter{[](auto&j, auto&path) { j.dispatch.policy = "lib:" + path; }},
                          setter{[](auto&j, auto&path) { j.delays.file = path; }},
                          setter{[](auto&j, auto&path) { j.texts.histogram = path; }}}) {
     const auto described = [&](const std::string& text) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <rrfp/experiment/page.hpp>
 #include <rrfp/experiment/store.hpp>
 #include <rrfp/experiment/tables.hpp>
 
@@ -115,6 +116,37 @@ TEST_CASE("the CSV has one row per cell") {
   CHECK_THAT(
       text,
       Contains("\n3,simulator,\"w\",\"none\",\"quick\",ready,\"bfw_plus\",own,2,300.000000,"));
+}
+
+TEST_CASE("the summary has means and sample deviations over the seeds") {
+  const auto s = summary_of(two_runs(), outcomes, 0, 0, 1);
+  CHECK(s.step_ms_deviation == Approx(141.421356));
+  CHECK(s.speed_up_deviation == Approx(0.942809));  // of 300 / 100 and 500 / 300
+  const auto text = summary_csv(two_runs(), {{engine_kind::simulator, outcomes}});
+  CHECK(std::count(text.begin(), text.end(), '\n') == 3);
+  CHECK_THAT(text, Contains("\nsimulator,\"w\",\"none\",\"slow\",in-order,\"one_f_one_b\",own,2,"
+                            "400.000000,141.421356,1.000000,0.000000,0.500000,") &&
+                       Contains("\nsimulator,\"w\",\"none\",\"quick\",ready,\"bfw_plus\",own,2,"
+                                "200.000000,141.421356,2.000000,0.942809,0.500000,"));
+}
+
+TEST_CASE("the summary of one seed has no deviations") {
+  const auto e = good("seeds = [1]\n[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n");
+  const std::vector<outcome> one{of(200, 0)};
+  CHECK(summary_of(e, one, 0, 0, 0).step_ms_deviation == 0);
+  CHECK_THAT(summary_csv(e, {{engine_kind::simulator, one}}),
+             Contains(",own,1,200.000000,,1.000000,,0.500000,"));
+}
+
+TEST_CASE("the figure shows each run with its deviation and needs no style sheet") {
+  const auto text = figure_svg(two_runs(), {engine_kind::simulator, outcomes});
+  CHECK(text.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  CHECK(text.ends_with("</svg>\n"));
+  CHECK_THAT(text, Contains("w - weather none") && Contains(">slow<") && Contains(">1.00x<") &&
+                       Contains(">quick<") && Contains(">2.00x \u00b1 0.94<") &&
+                       Contains("speed-up over slow; simulator, with the standard deviation over 2 "
+                                "seeds") &&
+                       !Contains("class=") && !Contains("var("));
 }
 
 }  // namespace rrfp::experiment

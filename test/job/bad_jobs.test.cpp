@@ -370,7 +370,8 @@ TEST_CASE("A policy that is unknown or does not support the shape is refused") {
   std::string known;
   for (const auto& p : policies::registry().known()) known += std::string{p.name} + ", ";
   CHECK(refusal("[dispatch]\npolicy = \"fastest\"") ==
-        "x.toml:2: dispatch.policy: expected one of " + known + "table:FILE.csv, got \"fastest\"");
+        "x.toml:2: dispatch.policy: expected one of " + known +
+            "table:FILE.csv, lib:FILE.so, got \"fastest\"");
   const pipeline_shape two_chunks{2, 2, 8, placement::interleaved};
   const auto unfit = policies::registry().make("one_f_one_b", two_chunks);
   REQUIRE_FALSE(unfit);

@@ -96,14 +96,15 @@ const std::map<std::string, layer, std::less<>>& layers() {
         with({"ATen", "c10"}, cuda)}},
       {"trainer",
        {"libactors/trainer",
-        {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint"},
+        {"actors", "plan", "compute", "job", "policies", "tp_coord", "schedule", "checkpoint",
+         "metrics"},
         torch}},
       {"python", {"python", {"trainer", "report", "actors", "schedule"}, torch}},
       {"wall_clock",
        {"libactors/wall_clock",
         {"actors", "experiment", "plan", "simulate", "job", "schedule"},
         {}}},
-      // Counters and their readers; serving them is up to the apps.
+      // Counters and their text; serving it is up to the programs.
       {"metrics", {"libactors/metrics", {"schedule"}, {}}},
       {"membership_core", {"libactors/membership/core", {}, {}}},
       // Membership needs no actors and no tensors, so it builds and is tested separately.
@@ -117,7 +118,7 @@ const std::map<std::string, layer, std::less<>>& layers() {
          "policies", "weather", "workload",   "trainer",  "hugging_face", "experiment",
          "simulate", "report",  "wall_clock", "schedule", "checkpoint",   "safetensors",
          "metrics",  "files",   "stragglers", "json"},
-        with(torch, {"caf", "CLI", "toml++", "prometheus", "CivetServer.h"})}},
+        with(torch, {"caf", "CLI", "toml++", "CivetServer.h"})}},
   };
   return all;
 }
@@ -140,9 +141,8 @@ const std::map<std::string, room, std::less<>> rooms{
 constexpr std::string_view rooms_folder = "libactors/";
 
 /// Third parties that only some layers may include, by the folder of their headers.
-const names watched{"torch",         "ATen",    "c10",   "caf",         "CLI",
-                    "toml++",        "openssl", "png.h", "turbojpeg.h", "prometheus",
-                    "CivetServer.h", "cuda",    "nccl.h"};
+const names watched{"torch",   "ATen",  "c10",         "caf",           "CLI",  "toml++",
+                    "openssl", "png.h", "turbojpeg.h", "CivetServer.h", "cuda", "nccl.h"};
 
 /// The name under which a header is watched: its folder; CUDA's headers have no common folder.
 std::string watched_name(const std::string& target) {

@@ -204,3 +204,46 @@ def test_progress_shows_loss_time_and_bubble():
     assert "3/3" in shown.getvalue()
     for text in ("loss=", "ms=", "bubble="):
         assert text in shown.getvalue()
+
+
+EMULATED = {"device.kind": "emulated", "cost.forward_ms": 1, "cost.backward_ms": 1, "cost.weight_ms": 1}
+
+
+def test_a_policy_of_one_s_own_runs_on_emulated_devices_without_a_model():
+    asked = set()
+
+    def backward_first(stage, n_stages, n_microbatches):
+        asked.add((stage, n_stages, n_microbatches))
+        microbatches = range(n_microbatches)
+        return [f"BW{mb}" for mb in microbatches] + [f"F{mb}" for mb in microbatches]
+
+    with rrfp.Pipeline(n_stages=3, n_microbatches=N, policy=backward_first, settings=EMULATED, trace=True) as pipe:
+        for step in (1, 2):
+            assert pipe.step() is None
+            assert pipe.last.step == step
+        assert pipe.eval() is None
+        assert pipe.last.ms >= 3 * N  # a stage works for so long
+        assert 0 < pipe.last.bubble < 1
+        assert len(pipe.last.losses) == N
+        assert pipe.state_dict() == {}
+        assert "<svg" in pipe.report(2).svg
+    assert asked == {(stage, 3, N) for stage in range(3)}
+
+
+def test_emulated_devices_refuse_what_they_cannot_compute():
+    part = torch.nn.Linear(2, 2)
+    for wrong in ({"stages": [part]}, {"loss_fn": loss_fn}, {"optimizer": adam}):
+        name, value = next(iter(wrong.items()))
+        with pytest.raises(ValueError, match=f"^{name}: expected None with emulated devices, .*, got {type(value).__name__}"):
+            rrfp.Pipeline(n_stages=2, settings=EMULATED, **wrong)
+    with pytest.raises(TypeError, match="^stages: expected a module, a list of modules or a function, got None"):
+        rrfp.Pipeline(loss_fn=loss_fn)
+    with rrfp.Pipeline(n_stages=2, n_microbatches=2, settings=EMULATED) as pipe:
+        with pytest.raises(ValueError, match=r"^step\(\): expected no arguments with emulated devices"):
+            pipe.step(torch.ones(2, 2))
+        pipe.step()
+
+
+def test_a_policy_in_a_shared_library_is_refused_with_the_reason():
+    with pytest.raises(rrfp.Error, match="^policy: .*none.so: cannot be loaded as a library: "):
+        rrfp.Pipeline([torch.nn.Linear(2, 2)], loss_fn, policy="lib:/none/none.so")

@@ -4,8 +4,10 @@ import pathlib
 import re
 import subprocess
 import sys
+import urllib.request
 
 import pytest
+import rrfp
 import torch
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -28,12 +30,34 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
-def test_the_snippets_of_a_page_run_in_their_order(page):
+def test_the_snippets_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a snippet saves checkpoints
     names = {}
     found = blocks(page, "python")
     assert found
     for block in found:
         exec(compile(block, page, "exec"), names)
+
+
+def test_the_server_of_the_page_on_monitoring_gives_the_metrics_of_a_pipeline():
+    names = {}
+    exec(blocks("docs/monitoring.md", "python")[0], names)
+    with rrfp.Pipeline(
+        [torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)], torch.nn.functional.mse_loss, n_microbatches=4, policy="bfw"
+    ) as pipe:
+        server = names["serve"](pipe, 0)
+        pipe.step(torch.ones(8, 4), target=torch.zeros(8, 4))
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics") as answer:
+            text = answer.read().decode()
+        server.shutdown()
+        server.server_close()
+    samples = dict(re.findall(r"^(\w+)\{[^}]*\} (\S+)$", text, re.M))
+    assert samples["rrfp_steps_total"] == "1"
+    assert float(samples["rrfp_loss"]) == pipe.last.loss
+    assert re.search(r'^rrfp_stage_steps_total\{node="0",run="[^"]*",replica="0",stage="1"\} 1$', text, re.M)
+    assert len(set(re.findall(r"^# TYPE (\w+) ", text, re.M))) == 55
+    with pytest.raises(rrfp.Error, match="closed"):
+        pipe.metrics()
 
 
 def test_the_programs_before_and_after_moving_give_the_same_bits(tmp_path):

@@ -258,4 +258,54 @@ TEST_CASE("the outputs of a user-defined chunk are those that it passes to keep_
   }
 }
 
+TEST_CASE("a pipeline gives the metrics of its run") {
+  auto p = pipeline::open(job_of(), small_options()).value();
+  CHECK(p->step(batch_of(0)).ok());
+  const auto loss = p->step(batch_of(1)).value().loss;
+  const auto text = p->metrics();
+  CHECK_THAT(text, Contains("# TYPE rrfp_steps_total counter\nrrfp_steps_total{node=\"0\",run=") &&
+                       Contains("# TYPE rrfp_healthy gauge\n") &&
+                       Contains("replica=\"0\",stage=\"0\",kind=\"F\",le=\"+Inf\"} "));
+  const auto value_of = [&](const std::string& name) {
+    const auto line = text.find("\n" + name + "{");
+    REQUIRE(line != text.npos);
+    return std::stod(text.substr(text.find("} ", line) + 2));
+  };
+  CHECK(value_of("rrfp_steps_total") == 2);
+  CHECK(value_of("rrfp_loss") == loss);
+  CHECK(p->finish().ok());
+  CHECK_THAT(p->metrics(), Contains("rrfp_steps_total{"));
+}
+
+TEST_CASE("a pipeline on emulated devices runs steps without a model") {
+  auto j = job_of();
+  j.device.kind = job::device_kind::emulated;
+  j.cost.forward_ms = {1};
+  pipeline_options options;
+  std::atomic<int> made = 0;
+  options.make_policy = [&](stage_id stage) {
+    ++made;
+    return policies::registry().make("bf", job::effective_shape(j)).value()->make(stage);
+  };
+  auto p = pipeline::open(j, options).value();
+  CHECK(made >= static_cast<int>(j.pipeline.stages));
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    const auto done = p->step(batch{}).value();
+    CHECK(done.step == step);
+    CHECK(done.ms > j.pipeline.microbatches * 1.0);
+  }
+  CHECK(p->step(batch{}, {.return_outputs = true}).message() ==
+        "return_outputs: expected a model, got device.kind = \"emulated\"");
+  CHECK(p->eval(batch{}).ok());
+  CHECK(p->finish().ok());
+
+  options = small_options();
+  const auto refused = pipeline::open(j, options);
+  CHECK_THAT(refused.message(), Contains("device.kind") &&
+                                    Contains("\"emulated\" computes nothing: expected no model and "
+                                             "no loss in pipeline_options"));
+  // The header of the pipeline has the exit codes, too.
+  CHECK(exit_code_of(refused.failure().kind) == exit_bad_input);
+}
+
 }  // namespace rrfp::testing

@@ -36,14 +36,6 @@ std::size_t letters_of(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return !continues(c); }));
 }
 
-std::string cut(std::string_view text) {
-  if (letters_of(text) <= letters_max) return std::string{text};
-  std::size_t end = 0;
-  for (std::size_t letters = 0; end < text.size(); ++end)
-    if (!continues(text[end]) && ++letters == letters_max) break;
-  return std::string{text.substr(0, end)} + "\u2026";
-}
-
 /// Maps speed-ups to positions in a panel, from one tick to another.
 struct scale {
   double from = 0;
@@ -172,6 +164,14 @@ std::string ablation_row(const std::string& run, std::size_t number, std::size_t
 }
 
 }  // namespace
+
+std::string cut(std::string_view text) {
+  if (letters_of(text) <= letters_max) return std::string{text};
+  std::size_t end = 0;
+  for (std::size_t letters = 0; end < text.size(); ++end)
+    if (!continues(text[end]) && ++letters == letters_max) break;
+  return std::string{text.substr(0, end)} + "\u2026";
+}
 
 std::string speed_up_charts(const page_data& x, std::size_t weather) {
   const auto& e = x.source();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "page/page_data.hpp"
 
@@ -14,5 +15,8 @@ std::string speed_up_charts(const page_data& x, std::size_t weather);
 /// One bar per entry of e.ablation: from the previous speed-up to its own. Empty without an
 /// ablation.
 std::string ablation_charts(const page_data& x, std::size_t weather);
+
+/// The name of a run, short enough for the names of a chart.
+std::string cut(std::string_view name);
 
 }  // namespace rrfp::experiment

@@ -60,7 +60,8 @@
 ///
 /// open() restores libtorch's generator after the factories have run.
 ///
-/// Thread-safety: one thread at a time may call a pipeline, except for interrupt() and report().
+/// Thread-safety: one thread at a time may call a pipeline, except for interrupt(), report() and
+/// metrics().
 /// Threads of the pipeline call modules, losses and hooks: one thread at a time calls a module, but
 /// modules of different stages run concurrently. They must outlive the pipeline or be owned by it.
 #pragma once
@@ -79,6 +80,7 @@
 #include <rrfp/actors/launch_environment.hpp>
 #include <rrfp/actors/session.hpp>
 #include <rrfp/actors/trace.hpp>
+#include <rrfp/base/exit_code.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/compute/batch_source.hpp>
 #include <rrfp/compute/optimizer.hpp>
@@ -92,7 +94,8 @@
 namespace rrfp {
 
 /// The model, the loss and the hooks of a pipeline. `make_stage` and `loss`, or `make_chunk`, or
-/// `make_compute` must be set.
+/// `make_compute` must be set, and none of them with device.kind = "emulated", whose tasks take the
+/// times of [cost] and [jitter] and compute nothing: losses are 0, and steps need no batch.
 struct pipeline_options {
   /// Called once for every part of the model that this process hosts, in the order of the model.
   /// Before each call libtorch's generator is seeded from train.seed and the number of the part, so
@@ -240,6 +243,9 @@ class pipeline {
   /// Calls on_report on every process with a hang report, which includes `why`; the training
   /// continues. From any thread, but not from a signal handler.
   void report(std::string why);
+  /// The metrics of this process in the text format of Prometheus, those that rrfp-node serves;
+  /// also after the end. From any thread.
+  std::string metrics() const;
 
  private:
   class impl;

@@ -23,4 +23,11 @@ inline constexpr std::size_t page_rows_max = 10'000;
 std::string report_page(const experiment& e, const std::vector<engine_outcomes>& all,
                         const std::string& machine, std::size_t rows_max = page_rows_max);
 
+/// The speed-ups of one engine as a picture (SVG), for papers and slides: a panel for each workload
+/// and weather, and for each run a bar up to its speed-up over the baseline with its standard
+/// deviation over the seeds. Needs neither a style sheet nor a script. As a page, it has at most
+/// `rows_max` rows.
+std::string figure_svg(const experiment& e, const engine_outcomes& made,
+                       std::size_t rows_max = page_rows_max);
+
 }  // namespace rrfp::experiment

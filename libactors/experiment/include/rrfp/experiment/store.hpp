@@ -2,7 +2,7 @@
 ///
 /// DIR/cells.jsonl has one line per cell: description, outcome, and a checksum over both. A line
 /// that does not parse or whose checksum differs is incomplete: the store drops it with a note, and
-/// its cell runs again. results.json, results.csv and report.html are written to a temporary file
+/// its cell runs again. The other files are written to a temporary file
 /// and renamed.
 #pragma once
 
@@ -47,6 +47,9 @@ class store {
 std::string results_json(const experiment& e, const std::vector<engine_outcomes>& all);
 /// One row per cell, with a header.
 std::string results_csv(const experiment& e, const std::vector<engine_outcomes>& all);
+/// One row per engine, workload, weather and run, with a header: means and standard deviations over
+/// the seeds. The deviations of one seed are empty.
+std::string summary_csv(const experiment& e, const std::vector<engine_outcomes>& all);
 /// The description and outcome of one cell as one line of JSON.
 std::string cell_json(const cell& c, const outcome& o);
 

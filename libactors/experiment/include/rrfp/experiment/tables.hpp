@@ -14,6 +14,9 @@ struct summary {
   double step_ms = 0;
   /// The baseline's time over this run's time, both summed over the seeds (paired).
   double speed_up = 1;
+  /// Sample standard deviations over the seeds; 0 with one seed.
+  double step_ms_deviation = 0;
+  double speed_up_deviation = 0;
   double idle = 0;
   double blocked = 0;
   double ranks = 0;

@@ -20,8 +20,8 @@
 
 namespace rrfp::job {
 
-/// What the text of a key names: no file, files, or a policy that may be a table in a file.
-enum class path_rule : std::uint8_t { none, files, policy_table };
+/// What the text of a key names: no file, files, or a policy that may be in a file.
+enum class path_rule : std::uint8_t { none, files, policy_file };
 
 template <class Root>
 struct basic_key {

@@ -43,11 +43,12 @@ class policy_set {
 class policy_registry {
  public:
   virtual ~policy_registry() = default;
-  /// All policies except `table:FILE.csv`, in the order of the documentation.
+  /// All policies except `table:FILE.csv` and `lib:FILE.so`, in the order of the documentation.
   virtual const std::vector<policy_info>& known() const = 0;
-  /// `name` is one of known() or `table:FILE.csv`. Errors: an unknown name (with the list of known
-  /// names), a shape for which the schedule is not defined, an unreadable or malformed table (with
-  /// file and line).
+  /// `name` is one of known(), `table:FILE.csv` or `lib:FILE.so`. Errors: an unknown name (with the
+  /// list of known names), a shape for which the schedule is not defined, an unreadable or
+  /// malformed table (with file and line), a library that cannot be loaded or whose policies break
+  /// a rule.
   virtual result<std::shared_ptr<const policy_set>> make(std::string_view name,
                                                          const pipeline_shape& shape) const = 0;
 };

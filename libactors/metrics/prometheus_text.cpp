@@ -1,70 +1,100 @@
-#include "metric_families.hpp"
+#include <rrfp/metrics/prometheus_text.hpp>
 
+#include <cmath>
 #include <deque>
-#include <limits>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include <rrfp/base/units.hpp>
 #include <rrfp/metrics/board.hpp>
 
-namespace rrfp::apps {
+namespace rrfp::metrics {
 
 namespace {
 
-using labels = std::vector<prometheus::ClientMetric::Label>;
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
+using labels = std::vector<std::pair<std::string, std::string>>;
 
 template <class Id>
 std::string text_of(Id id) {
   return std::to_string(id.value());
 }
 
-/// Metric families, in the order of family().
-class collection {
+std::string text_of_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? std::string{"\\n"} : std::string(1, c);
+  }
+  return out;
+}
+
+enum class metric_type : std::uint8_t { counter, gauge, histogram };
+
+const char* name_of(metric_type type) {
+  switch (type) {
+    case metric_type::counter: return "counter";
+    case metric_type::gauge: return "gauge";
+    case metric_type::histogram: return "histogram";
+  }
+  return "?";
+}
+
+/// The lines of metric families, in the order of family().
+class page {
  public:
-  explicit collection(labels common) : common_(std::move(common)) {}
+  explicit page(labels common) : common_(std::move(common)) {}
 
   /// Starts a family; the values that follow belong to it.
-  collection& family(const char* name, const char* help, MetricType type) {
-    families_.push_back({name, help, type, {}});
+  page& family(const char* name, const char* help, metric_type type) {
+    name_ = name;
+    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, name_of(type));
     return *this;
   }
-  void counter(labels own, double value) { add(std::move(own)).counter.value = value; }
-  void gauge(labels own, double value) { add(std::move(own)).gauge.value = value; }
-  void histogram(labels own, const metrics::duration_histogram& h) {
-    auto& to = add(std::move(own)).histogram;
+  void value(const labels& own, double number) { line("", own, number); }
+  void histogram(const labels& own, const duration_histogram& h) {
+    std::uint64_t sum = 0;
     for (std::size_t i = 0; i <= h.bounds.size(); ++i) {
-      to.sample_count += h.count(i);
-      const bool last = i == h.bounds.size();
-      to.bucket.push_back(
-          {to.sample_count, last ? std::numeric_limits<double>::infinity() : seconds(h.bounds[i])});
+      sum += h.count(i);
+      auto of_bucket = own;
+      of_bucket.emplace_back("le",
+                             i == h.bounds.size() ? "+Inf" : text_of_number(seconds(h.bounds[i])));
+      line("_bucket", of_bucket, static_cast<double>(sum));
     }
-    to.sample_sum = seconds(h.sum());
+    line("_sum", own, seconds(h.sum()));
+    line("_count", own, static_cast<double>(sum));
   }
-  std::vector<MetricFamily> take() { return std::move(families_); }
+  std::string take() { return std::move(text_); }
 
  private:
-  ClientMetric& add(labels own) {
-    auto& m = families_.back().metric.emplace_back();
-    m.label = common_;
-    m.label.insert(m.label.end(), own.begin(), own.end());
-    return m;
+  void line(const char* suffix, const labels& own, double number) {
+    std::string all;
+    for (const auto* list : {&common_, &own})
+      for (const auto& [label, text] : *list)
+        all += fmt::format("{}{}=\"{}\"", all.empty() ? "" : ",", label, escaped(text));
+    text_ += fmt::format("{}{}{{{}}} {}\n", name_, suffix, all, text_of_number(number));
   }
 
   const labels common_;
-  std::vector<MetricFamily> families_;
+  std::string name_;  ///< of the family
+  std::string text_;
 };
 
-labels stage_labels(const metrics::stage_counters& s) {
+labels stage_labels(const stage_counters& s) {
   return {{"replica", text_of(s.replica)}, {"stage", text_of(s.stage)}};
 }
-labels labels_of(const metrics::late_counter& r) {
+labels labels_of(const late_counter& r) {
   return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
 }
-labels rank_labels(const metrics::rank_counters& r) {
+labels rank_labels(const rank_counters& r) {
   return {{"replica", text_of(r.replica)}, {"stage", text_of(r.stage)}, {"rank", text_of(r.rank)}};
 }
 labels with(labels all, const char* name, std::string_view value) {
@@ -72,12 +102,12 @@ labels with(labels all, const char* name, std::string_view value) {
   return all;
 }
 
-void add_job(collection& to, const metrics::job_counters& j) {
+void add_job(page& to, const job_counters& j) {
   const auto counter = [&](const char* name, const char* help, const metrics::counter& c) {
-    to.family(name, help, MetricType::Counter).counter({}, static_cast<double>(c.value()));
+    to.family(name, help, metric_type::counter).value({}, static_cast<double>(c.value()));
   };
   const auto gauge = [&](const char* name, const char* help, double value) {
-    to.family(name, help, MetricType::Gauge).gauge({}, value);
+    to.family(name, help, metric_type::gauge).value({}, value);
   };
   counter("rrfp_steps_total", "Optimizer steps of this run.", j.steps);
   counter("rrfp_tokens_total", "Tokens trained on.", j.tokens);
@@ -89,24 +119,24 @@ void add_job(collection& to, const metrics::job_counters& j) {
   gauge("rrfp_learning_rate", "Learning rate of the last step.", j.lr.value());
   gauge("rrfp_bubble_ratio", "Share of the stages' time without a task, in the last step.",
         j.bubble_fraction.value());
-  to.family("rrfp_step_seconds", "Duration of steps.", MetricType::Histogram)
+  to.family("rrfp_step_seconds", "Duration of steps.", metric_type::histogram)
       .histogram({}, j.step_time);
   to.family("rrfp_strategy_steps_total", "Steps by the strategy that policy auto chose.",
-            MetricType::Counter);
+            metric_type::counter);
   for (const auto& known : j.strategies)
-    to.counter({{"strategy", known.name}}, static_cast<double>(known.steps.value()));
+    to.value({{"strategy", known.name}}, static_cast<double>(known.steps.value()));
   gauge("rrfp_forecast_ratio",
         "Forecast of policy auto over the time of the last step's tasks; 0: no forecast.",
         j.forecast_ratio.value());
   to.family(
       "rrfp_rank_late_seconds_total",
       "By how much the rank worked longer than the median rank, so that others waited for it.",
-      MetricType::Counter);
-  for (const auto& r : j.late) to.counter(labels_of(r), seconds(r.late_ns.value()));
+      metric_type::counter);
+  for (const auto& r : j.late) to.value(labels_of(r), seconds(r.late_ns.value()));
   to.family("rrfp_straggler_ratio",
             "Of a straggler: its lateness over the time of the last steps; 0: not a straggler.",
-            MetricType::Gauge);
-  for (const auto& r : j.late) to.gauge(labels_of(r), r.lateness.value());
+            metric_type::gauge);
+  for (const auto& r : j.late) to.value(labels_of(r), r.lateness.value());
   counter("rrfp_evaluations_total", "Evaluations on held-out data.", j.evaluations);
   gauge("rrfp_eval_loss", "Mean loss over the tokens of the last evaluation, in nats; 0: none yet.",
         j.eval_loss.value());
@@ -116,7 +146,7 @@ void add_job(collection& to, const metrics::job_counters& j) {
   gauge("rrfp_checkpoint_last_step", "Steps complete in the last checkpoint of this run; 0: none.",
         static_cast<double>(j.checkpoint_step.value()));
   const auto total = [&](const char* name, const char* help, double value) {
-    to.family(name, help, MetricType::Counter).counter({}, value);
+    to.family(name, help, metric_type::counter).value({}, value);
   };
   total("rrfp_restarts_total", "Node losses that the job survived.",
         static_cast<double>(j.restarts.value()));
@@ -126,45 +156,46 @@ void add_job(collection& to, const metrics::job_counters& j) {
         static_cast<double>(j.repeated_steps.value()));
 }
 
-void add_stages(collection& to, const std::deque<metrics::stage_counters>& stages) {
+void add_stages(page& to, const std::deque<stage_counters>& stages) {
   to.family("rrfp_stage_steps_total", "Steps of this run that the stage has completed.",
-            MetricType::Counter);
-  for (const auto& s : stages) to.counter(stage_labels(s), static_cast<double>(s.steps.value()));
+            metric_type::counter);
+  for (const auto& s : stages) to.value(stage_labels(s), static_cast<double>(s.steps.value()));
   to.family("rrfp_task_seconds", "Duration of tasks on the ranks of a stage, by kind.",
-            MetricType::Histogram);
+            metric_type::histogram);
   for (const auto& s : stages)
     for (int k = 0; k < task_kinds; ++k)
       to.histogram(with(stage_labels(s), "kind", name(static_cast<task_kind>(k))),
                    s.tasks[static_cast<std::size_t>(k)]);
-  to.family("rrfp_decisions_total", "Launches by the reason of their choice.", MetricType::Counter);
+  to.family("rrfp_decisions_total", "Launches by the reason of their choice.",
+            metric_type::counter);
   for (const auto& s : stages)
-    for (std::size_t c = 0; c < metrics::choices; ++c)
-      to.counter(with(stage_labels(s), "reason", name(static_cast<choice>(c))),
-                 static_cast<double>(s.decisions[c].value()));
+    for (std::size_t c = 0; c < choices; ++c)
+      to.value(with(stage_labels(s), "reason", name(static_cast<choice>(c))),
+               static_cast<double>(s.decisions[c].value()));
   to.family("rrfp_skipped_hints_total",
             "Tasks that the hint ranked before a launched task and that were skipped.",
-            MetricType::Counter);
+            metric_type::counter);
   for (const auto& s : stages)
-    to.counter(stage_labels(s), static_cast<double>(s.skipped_hints.value()));
+    to.value(stage_labels(s), static_cast<double>(s.skipped_hints.value()));
   to.family("rrfp_stage_wait_seconds_total",
-            "Time in which the stage could launch nothing, by cause.", MetricType::Counter);
+            "Time in which the stage could launch nothing, by cause.", metric_type::counter);
   for (const auto& s : stages)
     for (std::size_t c = 0; c < wait_causes; ++c)
-      to.counter(with(stage_labels(s), "cause", name(static_cast<wait_cause>(c))),
-                 seconds(s.waited_ns[c].value()));
+      to.value(with(stage_labels(s), "cause", name(static_cast<wait_cause>(c))),
+               seconds(s.waited_ns[c].value()));
   to.family("rrfp_launch_gap_seconds_total",
             "Time in which a rank had a ready task and had not begun it: overhead of the runtime.",
-            MetricType::Counter);
-  for (const auto& s : stages) to.counter(stage_labels(s), seconds(s.launch_gap_ns.value()));
+            metric_type::counter);
+  for (const auto& s : stages) to.value(stage_labels(s), seconds(s.launch_gap_ns.value()));
   to.family("rrfp_tp_wait_seconds",
             "Time from the arrival of an input on the first rank of a stage to the last.",
-            MetricType::Histogram);
+            metric_type::histogram);
   for (const auto& s : stages) to.histogram(stage_labels(s), s.tp_waits);
   const auto gauge = [&](const char* name, const char* help, auto value) {
-    to.family(name, help, MetricType::Gauge);
-    for (const auto& s : stages) to.gauge(stage_labels(s), static_cast<double>((s.*value).value()));
+    to.family(name, help, metric_type::gauge);
+    for (const auto& s : stages) to.value(stage_labels(s), static_cast<double>((s.*value).value()));
   };
-  using stage = metrics::stage_counters;
+  using stage = stage_counters;
   gauge("rrfp_ready_tasks", "Ready tasks, including those that wait for memory.", &stage::ready);
   gauge("rrfp_launches_outstanding", "Launches that are not finished on every rank.",
         &stage::outstanding);
@@ -175,12 +206,12 @@ void add_stages(collection& to, const std::deque<metrics::stage_counters>& stage
         &stage::slot_bytes_limit);
 }
 
-void add_ranks(collection& to, const std::deque<metrics::rank_counters>& ranks) {
+void add_ranks(page& to, const std::deque<rank_counters>& ranks) {
   const auto counter = [&](const char* name, const char* help, auto value) {
-    to.family(name, help, MetricType::Counter);
-    for (const auto& r : ranks) to.counter(rank_labels(r), static_cast<double>((r.*value).value()));
+    to.family(name, help, metric_type::counter);
+    for (const auto& r : ranks) to.value(rank_labels(r), static_cast<double>((r.*value).value()));
   };
-  using rank = metrics::rank_counters;
+  using rank = rank_counters;
   counter("rrfp_tensors_sent_total", "Activations and gradients sent.", &rank::sent);
   counter("rrfp_sent_bytes_total", "Bytes of activations and gradients sent.", &rank::sent_bytes);
   counter("rrfp_tensors_received_total", "Activations and gradients received.", &rank::received);
@@ -188,17 +219,17 @@ void add_ranks(collection& to, const std::deque<metrics::rank_counters>& ranks) 
           &rank::received_bytes);
   counter("rrfp_collectives_total", "Collectives with other ranks.", &rank::collectives);
   to.family("rrfp_collective_seconds_total", "Time in collectives, mostly waiting for other ranks.",
-            MetricType::Counter);
-  for (const auto& r : ranks) to.counter(rank_labels(r), seconds(r.collective_ns.value()));
+            metric_type::counter);
+  for (const auto& r : ranks) to.value(rank_labels(r), seconds(r.collective_ns.value()));
   to.family("rrfp_inputs_waiting", "Inputs that have arrived and whose tasks are not launched.",
-            MetricType::Gauge);
+            metric_type::gauge);
   for (const auto& r : ranks)
-    to.gauge(rank_labels(r), static_cast<double>(r.inputs_waiting.value()));
+    to.value(rank_labels(r), static_cast<double>(r.inputs_waiting.value()));
   const auto memory = [&](const char* name, const char* help, auto value) {
-    to.family(name, help, MetricType::Gauge);
+    to.family(name, help, metric_type::gauge);
     for (const auto& r : ranks)
       if (r.device_reserved.value() > 0)
-        to.gauge(rank_labels(r), static_cast<double>((r.*value).value()));
+        to.value(rank_labels(r), static_cast<double>((r.*value).value()));
   };
   memory("rrfp_device_allocated_bytes", "Bytes of tensors on the device of a rank; absent on CPUs.",
          &rank::device_allocated);
@@ -206,10 +237,10 @@ void add_ranks(collection& to, const std::deque<metrics::rank_counters>& ranks) 
          "Bytes that libtorch has reserved on the device; absent on CPUs.", &rank::device_reserved);
 }
 
-void add_transport(collection& to, const metrics::run_counters& run) {
+void add_transport(page& to, const run_counters& run) {
   const auto t = run.transport.read();
   const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
-    to.family(name, help, MetricType::Counter).counter({}, static_cast<double>(value));
+    to.family(name, help, metric_type::counter).value({}, static_cast<double>(value));
   };
   counter("rrfp_retransmits_total", "Messages that were lost and sent again.", run.resent.value());
   counter("rrfp_transport_sent_total", "Messages to other nodes, collectives included.", t.sent);
@@ -222,43 +253,42 @@ void add_transport(collection& to, const metrics::run_counters& run) {
   counter("rrfp_transport_dropped_total",
           "Stale, damaged and undeliverable messages that were dropped.", t.dropped_others);
   to.family("rrfp_transport_announced", "Announced messages that are not fetched yet.",
-            MetricType::Gauge)
-      .gauge({}, static_cast<double>(t.announced));
-  to.family("rrfp_transport_inflight_bytes", "Bytes being fetched.", MetricType::Gauge)
-      .gauge({}, static_cast<double>(t.inflight_bytes));
+            metric_type::gauge)
+      .value({}, static_cast<double>(t.announced));
+  to.family("rrfp_transport_inflight_bytes", "Bytes being fetched.", metric_type::gauge)
+      .value({}, static_cast<double>(t.inflight_bytes));
 }
 
-void add_ages(collection& to, const metrics::run_counters& run, std::int64_t now) {
+void add_ages(page& to, const run_counters& run, std::int64_t now) {
   const auto age = [&](std::int64_t then) { return seconds(now - then); };
   to.family("rrfp_last_progress_age_seconds",
-            "Time since the last progress of a stage on this node.", MetricType::Gauge)
-      .gauge({}, age(run.last_progress.value()));
+            "Time since the last progress of a stage on this node.", metric_type::gauge)
+      .value({}, age(run.last_progress.value()));
   to.family("rrfp_last_step_age_seconds",
             "Time since a stage on this node completed a step; absent before the first.",
-            MetricType::Gauge);
-  if (run.last_step.value() != 0) to.gauge({}, age(run.last_step.value()));
-  to.family("rrfp_healthy", "1 while steps progress, as in /healthz; else 0.", MetricType::Gauge)
-      .gauge({}, metrics::health_of(&run, now).good ? 1 : 0);
+            metric_type::gauge);
+  if (run.last_step.value() != 0) to.value({}, age(run.last_step.value()));
+  to.family("rrfp_healthy", "1 while steps progress, as in /healthz; else 0.", metric_type::gauge)
+      .value({}, health_of(&run, now).good ? 1 : 0);
 }
 
 }  // namespace
 
-std::vector<MetricFamily> families_of(node_id node, const metrics::run_counters* run,
-                                      std::int64_t now) {
+std::string prometheus_text(node_id node, const std::string& version, const run_counters* run,
+                            std::int64_t now) {
   const auto node_labels = labels{{"node", text_of(node)}};
-  collection about{node_labels};
-  about.family("rrfp_info", "The version of the program.", MetricType::Gauge)
-      .gauge({{"version", RRFP_VERSION}}, 1);
-  auto all = about.take();
-  if (run == nullptr) return all;
-  collection to{with(node_labels, "run", run->run)};
+  page about{node_labels};
+  about.family("rrfp_info", "The version of the program.", metric_type::gauge)
+      .value({{"version", version}}, 1);
+  auto text = about.take();
+  if (run == nullptr) return text;
+  page to{with(node_labels, "run", run->run)};
   if (run->leads) add_job(to, run->job);
   add_stages(to, run->stages);
   add_ranks(to, run->ranks);
   add_transport(to, *run);
   add_ages(to, *run, now);
-  for (auto& family : to.take()) all.push_back(std::move(family));
-  return all;
+  return text + to.take();
 }
 
-}  // namespace rrfp::apps
+}  // namespace rrfp::metrics

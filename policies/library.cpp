@@ -1,0 +1,165 @@
+/// Policies in shared libraries; see rrfp/policies/policy_library.hpp.
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <rrfp/policies/policy_library.hpp>
+#include <rrfp/schedule/check_policy.hpp>
+
+#include "catalog.hpp"
+
+namespace rrfp::policies {
+
+namespace {
+
+static_assert(sizeof(pipeline_shape) == 16 && sizeof(task) == 12 && sizeof(lane_order) == 8 &&
+                  sizeof(stage_view) == 1,
+              "raise policy_library_version, then correct these sizes");
+
+constexpr const char* symbol = "rrfp_policy_library";
+
+/// Calls `work`; the exceptions of the library get the name of its function, and all become
+/// std::exceptions of one line.
+template <class Work>
+auto calling(const std::string& name, const char* function, Work work) {
+  const auto failed = [&](std::string why) {
+    return std::runtime_error("policy '" + name + "': " + function + " threw" +
+                              why.substr(0, why.find('\n')));
+  };
+  try {
+    return work();
+  } catch (const std::exception& e) {
+    throw failed(std::string{": "} + e.what());
+  } catch (...) {
+    throw failed(" an object that is not a std::exception");
+  }
+}
+
+/// Passes the calls on to a policy of a library, and throws where it breaks a rule while it runs.
+class guarded_policy final : public policy {
+ public:
+  guarded_policy(std::string name, std::unique_ptr<policy> own)
+      : name_(std::move(name)), own_(std::move(own)) {}
+
+  std::string_view name() const override { return name_; }
+  task_kind backward_of(microbatch_id mb, chunk_id chunk) const override {
+    return calling(name_, "backward_of()", [&] { return own_->backward_of(mb, chunk); });
+  }
+  std::uint32_t lanes() const override {
+    return calling(name_, "lanes()", [&] { return own_->lanes(); });
+  }
+  std::uint32_t lane_of(const task& t) const override {
+    return calling(name_, "lane_of()", [&] { return own_->lane_of(t); });
+  }
+  std::uint64_t rank(const task& t) const override {
+    return calling(name_, "rank()", [&] { return own_->rank(t); });
+  }
+  lane_order order(const stage_view& now) const override {
+    const auto lanes = calling(name_, "order()", [&] { return own_->order(now); });
+    if (!names_each_once(lanes))
+      throw std::runtime_error("policy '" + name_ +
+                               "': order(): expected different lanes from 0 to " +
+                               std::to_string(lanes_max - 1));
+    return lanes;
+  }
+  std::uint32_t weight_pieces() const override {
+    return calling(name_, "weight_pieces()", [&] { return own_->weight_pieces(); });
+  }
+  void reset() override {
+    calling(name_, "reset()", [&] { own_->reset(); });
+  }
+  void launched(const task& t) override {
+    calling(name_, "launched()", [&] { own_->launched(t); });
+  }
+  void waited() override {
+    calling(name_, "waited()", [&] { own_->waited(); });
+  }
+
+ private:
+  static bool names_each_once(const lane_order& order) {
+    if (order.count > lanes_max) return false;
+    std::uint32_t named = 0;
+    for (std::uint32_t i = 0; i < order.count; ++i) {
+      if (order.lane[i] >= lanes_max || (named >> order.lane[i] & 1) != 0) return false;
+      named |= 1U << order.lane[i];
+    }
+    return true;
+  }
+
+  const std::string name_;
+  const std::unique_ptr<policy> own_;
+};
+
+class library_set final : public policy_set {
+ public:
+  library_set(std::string_view name, const policy_library& library, const pipeline_shape& shape)
+      : name_(name), library_(library), shape_(shape) {}
+
+  std::string_view name() const override { return name_; }
+  const std::vector<sequence>* sequences() const override { return nullptr; }
+  std::unique_ptr<policy> make(stage_id stage) const override {
+    auto own = calling(name_, "the function of RRFP_POLICY_LIBRARY",
+                       [&] { return library_.make(shape_, stage); });
+    if (own == nullptr)
+      throw std::runtime_error("policy '" + name_ +
+                               "': the function of RRFP_POLICY_LIBRARY returned null");
+    return std::make_unique<guarded_policy>(name_, std::move(own));
+  }
+
+  /// Checks the policies of all stages. The lanes are checked for mode ready: in mode in-order a
+  /// simulation makes sequences of the policies.
+  status check() const {
+    for (std::uint32_t s = 0; s < shape_.stages; ++s) {
+      const auto fits = check_policy(*make(stage_id{s}), shape_, dispatch_mode::ready);
+      if (!fits) return within("stage " + std::to_string(s), fits.failure());
+    }
+    return success();
+  }
+
+ private:
+  const std::string name_;
+  const policy_library& library_;
+  const pipeline_shape shape_;
+};
+
+/// Loads the library for the rest of the process: objects of its classes may live that long.
+result<const policy_library*> open_library(const std::string& path) {
+  if (path.empty()) return error{"lib: expected a file, got none"};
+  // Without a slash dlopen() would search the folders of the system.
+  const auto file = path.find('/') == std::string::npos ? "./" + path : path;
+  const auto refused = [&] {
+    std::string why = ::dlerror();
+    if (why.starts_with(file + ": ")) why.erase(0, file.size() + 2);
+    return error{path + ": cannot be loaded as a library: " + why};
+  };
+  void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return refused();
+  const auto* const library = static_cast<const policy_library*>(::dlsym(handle, symbol));
+  if (library == nullptr)
+    return error{path + ": expected a library with RRFP_POLICY_LIBRARY(function), found no " +
+                 symbol};
+  if (library->version != policy_library_version)
+    return error{path + ": expected version " + std::to_string(policy_library_version) +
+                 " of the interface of policies, got " + std::to_string(library->version) +
+                 ": build it with the headers of this rrfp"};
+  return library;
+}
+
+}  // namespace
+
+result<std::shared_ptr<const policy_set>> from_library(std::string_view name, std::string_view path,
+                                                       const pipeline_shape& shape) {
+  const auto library = open_library(std::string{path});
+  if (!library) return library.failure();
+  auto set = std::make_shared<library_set>(name, **library, shape);
+  try {
+    if (auto fits = set->check(); !fits) return fits.failure();
+  } catch (const std::exception& e) {
+    return error{e.what()};
+  }
+  return std::shared_ptr<const policy_set>{std::move(set)};
+}
+
+}  // namespace rrfp::policies
