@@ -76,11 +76,13 @@ struct taken : torch::autograd::Function<taken> {
     ctx->saved_data["at"] = at;
     ctx->saved_data["number"] = number;
     ctx->saved_data["size"] = words.numel();
+    ctx->set_materialize_grads(false);
     return words.narrow(0, at, count);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto& own = gradients[0];
+    if (!own.defined()) return {{}, {}, {}, {}};
     auto all = at::zeros({ctx->saved_data["size"].toInt()}, own.options());
     all.narrow(0, ctx->saved_data["at"].toInt(), own.numel()).copy_(own);
     all.narrow(0, ctx->saved_data["number"].toInt(), 1).fill_(1);
@@ -96,21 +98,22 @@ struct joined : torch::autograd::Function<joined> {
     for (const auto& p : parts) sizes.push_back(p.numel());
     ctx->saved_data["sizes"] = sizes;
     ctx->saved_data["numbers"] = numbers;
+    ctx->set_materialize_grads(false);
     return at::cat(parts);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto sizes = ctx->saved_data["sizes"].toIntVector();
     const auto numbers = ctx->saved_data["numbers"].toIntVector();
+    variable_list of_parts(sizes.size() + 1);  // the last one: of numbers
+    if (!gradients[0].defined()) return of_parts;
     const auto marks = gradients[0].narrow(0, 0, sizes[0]).cpu();
-    variable_list of_parts(sizes.size());
     auto at = sizes[0] + sizes[1];
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (marks.const_data_ptr<float>()[numbers[i]] != 0)
         of_parts[i + 2] = gradients[0].narrow(0, at, sizes[i + 2]);
       at += sizes[i + 2];
     }
-    of_parts.emplace_back();  // of numbers
     return of_parts;
   }
 };
