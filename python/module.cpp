@@ -105,6 +105,18 @@ class generator_scope {
   std::optional<keyed_generator> generator_;
 };
 
+/// The turn of the generators, from __enter__ to __exit__.
+class turn_scope {
+ public:
+  void enter() {
+    without_gil([&] { turn_ = generator_turn(); });
+  }
+  void leave() { turn_ = {}; }
+
+ private:
+  std::unique_lock<std::recursive_mutex> turn_;
+};
+
 class python_pipeline {
  public:
   /// `part(index, count, group)` is that of make_stage(), or None on emulated devices;
@@ -284,6 +296,10 @@ PYBIND11_MODULE(_rrfp, m) {
       .def(py::init<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>())
       .def("__enter__", &generator_scope::enter)
       .def("__exit__", [](generator_scope& s, const py::args&) { s.leave(); });
+  py::class_<turn_scope>(m, "GeneratorTurn")
+      .def(py::init<>())
+      .def("__enter__", &turn_scope::enter)
+      .def("__exit__", [](turn_scope& s, const py::args&) { s.leave(); });
   py::class_<python_group>(m, "RankGroup")
       .def_property_readonly("rank", &python_group::rank)
       .def_property_readonly("size", &python_group::size)

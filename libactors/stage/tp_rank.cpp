@@ -319,7 +319,7 @@ void tp_rank::end(step_id step) {
     on_device(setup_, [step, rank = setup_] {
       const auto group = make_collective_group(rank->groups.replicas, rank->replicas_watch);
       group->set_task(step, {});
-      for (auto& gradient : rank->compute->gradients()) group->all_reduce_sum(gradient);
+      rank->compute->sum_gradients(*group);
       rank->context->note_progress();
     });
   if (setup_->tied_with != setup_->address.stage) send_tied(step);

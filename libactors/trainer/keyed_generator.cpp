@@ -11,11 +11,6 @@ namespace rrfp {
 
 namespace {
 
-std::recursive_mutex& turn() {
-  static std::recursive_mutex mutex;
-  return mutex;
-}
-
 std::uint64_t seed_of(const draw_key& key) {
   return compute::keyed_hash({static_cast<std::uint64_t>(compute::random_use::user_module),
                               key.seed, key.step, key.microbatch, key.part});
@@ -23,7 +18,12 @@ std::uint64_t seed_of(const draw_key& key) {
 
 }  // namespace
 
-keyed_generator::keyed_generator(std::uint64_t seed, at::Device device) : turn_(turn()) {
+std::unique_lock<std::recursive_mutex> generator_turn() {
+  static std::recursive_mutex mutex;
+  return std::unique_lock{mutex};
+}
+
+keyed_generator::keyed_generator(std::uint64_t seed, at::Device device) : turn_(generator_turn()) {
   this->seed(at::detail::getDefaultCPUGenerator(), seed);
   if (!device.is_cpu()) this->seed(at::globalContext().defaultGenerator(device), seed);
 }

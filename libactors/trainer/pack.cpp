@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace rrfp {
 
@@ -64,6 +65,59 @@ class reader {
 
 constexpr std::int64_t undefined = -1;
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// The words of tensor `number` in a message. Its gradient says in word `number` of the header,
+/// which has no gradient of its own, that the tensor has one.
+struct taken : torch::autograd::Function<taken> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& words, std::int64_t at,
+                            std::int64_t count, std::int64_t number) {
+    ctx->saved_data["at"] = at;
+    ctx->saved_data["number"] = number;
+    ctx->saved_data["size"] = words.numel();
+    ctx->set_materialize_grads(false);
+    return words.narrow(0, at, count);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto& own = gradients[0];
+    if (!own.defined()) return {{}, {}, {}, {}};
+    auto all = at::zeros({ctx->saved_data["size"].toInt()}, own.options());
+    all.narrow(0, ctx->saved_data["at"].toInt(), own.numel()).copy_(own);
+    all.narrow(0, ctx->saved_data["number"].toInt(), 1).fill_(1);
+    return {std::move(all), {}, {}, {}};
+  }
+};
+
+/// The message of `parts`: header, note and the words of tensors. `numbers`: of these tensors.
+struct joined : torch::autograd::Function<joined> {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList parts,
+                            const std::vector<std::int64_t>& numbers) {
+    std::vector<std::int64_t> sizes;
+    for (const auto& p : parts) sizes.push_back(p.numel());
+    ctx->saved_data["sizes"] = sizes;
+    ctx->saved_data["numbers"] = numbers;
+    ctx->set_materialize_grads(false);
+    return at::cat(parts);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto sizes = ctx->saved_data["sizes"].toIntVector();
+    const auto numbers = ctx->saved_data["numbers"].toIntVector();
+    variable_list of_parts(sizes.size() + 1);  // the last one: of numbers
+    if (!gradients[0].defined()) return of_parts;
+    const auto marks = gradients[0].narrow(0, 0, sizes[0]).cpu();
+    auto at = sizes[0] + sizes[1];
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (marks.const_data_ptr<float>()[numbers[i]] != 0)
+        of_parts[i + 2] = gradients[0].narrow(0, at, sizes[i + 2]);
+      at += sizes[i + 2];
+    }
+    return of_parts;
+  }
+};
+
 at::Device device_of(const std::vector<at::Tensor>& tensors) {
   for (const auto& t : tensors)
     if (t.defined()) return t.device();
@@ -89,7 +143,9 @@ at::Tensor pack(const parcel& p) {
   std::vector<std::int64_t> header{0, static_cast<std::int64_t>(p.note.size()),
                                    static_cast<std::int64_t>(p.tensors.size())};
   std::vector<at::Tensor> parts(2);
-  for (const auto& t : p.tensors) {
+  std::vector<std::int64_t> numbers;
+  for (std::size_t i = 0; i < p.tensors.size(); ++i) {
+    const auto& t = p.tensors[i];
     if (!t.defined()) {
       header.push_back(undefined);
       continue;
@@ -102,6 +158,7 @@ at::Tensor pack(const parcel& p) {
     header.push_back(t.dim());
     header.insert(header.end(), t.sizes().begin(), t.sizes().end());
     parts.push_back(padded(words_of(t)));
+    numbers.push_back(static_cast<std::int64_t>(i));
   }
   const auto header_bytes = static_cast<std::int64_t>(header.size() * sizeof(std::int64_t));
   header.front() = header_bytes;
@@ -110,7 +167,7 @@ at::Tensor pack(const parcel& p) {
   parts[1] = padded(words_of(p.note.data(), static_cast<std::int64_t>(p.note.size()))).to(device);
   std::vector<std::int64_t> sizes(packed_dimensions, 1);
   sizes.back() = -1;
-  return at::cat(parts).view(sizes);
+  return joined::apply(at::TensorList{parts}, numbers).view(sizes);
 }
 
 parcel unpack(const at::Tensor& message) {
@@ -120,8 +177,8 @@ parcel unpack(const at::Tensor& message) {
   const auto head = head_of(plain);
   reader header{head};
   auto at = aligned(words_in(header.next()));
-  const auto take = [&](const at::Tensor& from, std::int64_t count) {
-    const auto part = from.narrow(0, at, count);
+  const auto take = [&](std::int64_t count) {
+    const auto part = plain.narrow(0, at, count);
     at += aligned(count);
     return part;
   };
@@ -144,11 +201,14 @@ parcel unpack(const at::Tensor& message) {
     for (auto& size : sizes) size = header.next();
     const auto elements = c10::multiply_integers(sizes);
     if (is_wide(type)) {
-      p.tensors.push_back(take(has_gradient ? words : plain, elements).view(sizes).to(type));
+      const auto begin = at;
+      const auto part = take(elements);
+      p.tensors.push_back(
+          (has_gradient ? taken::apply(words, begin, elements, i) : part).view(sizes).to(type));
       continue;
     }
     const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(type));
-    const auto part = take(plain, words_in(bytes)).view(at::kByte).narrow(0, 0, bytes);
+    const auto part = take(words_in(bytes)).view(at::kByte).narrow(0, 0, bytes);
     p.tensors.push_back(part.view(type).view(sizes));
   }
   return p;

@@ -194,10 +194,17 @@ std::int64_t weight_graph::work() const {
 }
 
 variable_list weight_graph::run() {
-  edge_list wanted;
+  edge_list wanted, from;
+  variable_list with;
   for (const auto& l : leaves) wanted.push_back(torch::autograd::impl::gradient_edge(l));
-  const auto from = std::exchange(roots, {});
-  const auto with = std::exchange(seeds, {});
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    if (!seeds[i].defined()) continue;
+    from.push_back(roots[i]);
+    with.push_back(seeds[i]);
+  }
+  roots.clear();
+  seeds.clear();
+  if (from.empty()) return variable_list(leaves.size());
   return torch::autograd::Engine::get_default_engine().execute(
       from, with, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
 }

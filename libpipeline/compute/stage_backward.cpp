@@ -31,7 +31,7 @@ at::Tensor stage_compute::impl::run_backward(const launch& l, at::Tensor input) 
   // The host's time says nothing about the work of a device.
   const bool is_trial = !chunk.trial.is_decided() && config_.device.is_cpu();
   const auto begin = is_trial ? thread_time_ns() : 0;
-  const bool ends = l.what.kind == task_kind::weight && mb.has_ordinary_matrix &&
+  const bool ends = l.what.kind == task_kind::weight && mb.has_ordinary_matrix && mb.can_split &&
                     l.folds.count == 1 && l.folds.first == l.what.mb;
   const auto is_split = mb.is_split;
   const auto before = mb.backward_ns;
@@ -79,14 +79,17 @@ at::Tensor stage_compute::impl::backward(const task& t, at::Tensor gradient, boo
     gradient = meter_.take_in(aligned(std::move(gradient)));
   }
 
-  if (config_.recompute) recompute(chunk, mb, t);
+  if (is_no_gradient(gradient))
+    mb.root = {};
+  else if (config_.recompute)
+    recompute(chunk, mb, t);
   mb.stash->set_immediate(fold_inside);
   const auto* const given = memory_of(gradient);
   const auto of_input = run_graph(chunk, mb, std::move(gradient), fold_inside);
   mb.is_backward_done = true;
   if (!mb.input.defined()) return {};
-  auto out =
-      of_input.defined() ? owned(of_input.detach().contiguous(), given) : at::zeros_like(mb.input);
+  auto out = of_input.defined() ? owned(of_input.detach().contiguous(), given)
+                                : no_gradient(config_.device);
   mb.input.reset();
   meter_.hand_out(out);
   return out;
@@ -99,7 +102,7 @@ at::Tensor stage_compute::impl::run_graph(chunk_state& chunk, in_flight& mb, at:
   edge_list wanted{gradient_edge(mb.stash->anchor())};
   if (mb.input.defined()) wanted.push_back(gradient_edge(mb.input));
   const auto before_leaves = wanted.size();
-  const bool is_apart = !fold_inside && mb.has_ordinary_matrix;
+  const bool is_apart = !fold_inside && mb.has_ordinary_matrix && mb.can_split;
   mb.is_split = is_apart && (!config_.device.is_cpu() || chunk.trial.splits_next());
   const auto functions = config_.group ? functions_in_w::none : functions_in_w::all;
   auto split = mb.is_split ? graph_split(mb.root, wanted, functions) : graph_split{};
@@ -144,12 +147,9 @@ void stage_compute::impl::fold(chunk_state& chunk, fold_range range,
     mb = {};
     ++chunk.folded;
   }
-  if (chunk.folded < chunk.microbatches.size() || !is_training()) return;
-  for (const auto& leaf : chunk.trained) {
-    if (leaf.grad().defined()) continue;
-    leaf.mutable_grad() = at::zeros_like(leaf, at::MemoryFormat::Contiguous);
-    meter_.hand_out(leaf.grad());
-  }
+  // A parameter that is cut over the ranks is one parameter.
+  if (chunk.folded == chunk.microbatches.size() && is_training() && is_parallel(config_.group))
+    agree_on_gradients(*config_.group, chunk.trained);
 }
 
 }  // namespace rrfp::compute

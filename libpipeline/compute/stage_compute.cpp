@@ -191,12 +191,14 @@ std::vector<microbatch_loss> stage_compute::losses() const {
   return done;
 }
 
-std::vector<at::Tensor> stage_compute::gradients() const {
-  impl_->require_folded();
+void stage_compute::sum_gradients(rank_group& replicas) {
+  auto& s = *impl_;
+  s.require_folded();
   std::vector<at::Tensor> all;
-  for (const auto& t : impl_->parameters_)
-    if (const auto& gradient = t.p.value.grad(); gradient.defined()) all.push_back(gradient);
-  return all;
+  for (const auto& t : s.parameters_) all.push_back(t.p.value);
+  s.agree_on_gradients(replicas, all);
+  for (const auto& p : all)
+    if (auto& gradient = p.mutable_grad(); gradient.defined()) replicas.all_reduce_sum(gradient);
 }
 
 bool stage_compute::forwards_in_order() const {
@@ -213,7 +215,8 @@ tie stage_compute::tied_side() const {
 std::optional<at::Tensor> stage_compute::tied_gradient() const {
   impl_->require_folded();
   if (tied_side() == tie::none) return std::nullopt;
-  return (impl_->owner_.defined() ? impl_->owner_ : impl_->copy_).grad();
+  const auto& gradient = (impl_->owner_.defined() ? impl_->owner_ : impl_->copy_).grad();
+  return gradient.defined() ? gradient : no_gradient(impl_->config_.device);
 }
 
 void stage_compute::join_tied(const at::Tensor& partner) {
@@ -223,8 +226,10 @@ void stage_compute::join_tied(const at::Tensor& partner) {
              "a tie across stages that is not joined yet");
   const bool is_owner = s.owner_.defined();
   auto& mine = (is_owner ? s.owner_ : s.copy_).mutable_grad();
-  mine = s.guarded(compute_fault::library, "the join of tied gradients",
-                   [&] { return is_owner ? mine.add(partner) : partner.add(mine); });
+  const auto theirs = is_no_gradient(partner) ? at::Tensor{} : partner;
+  mine = s.guarded(compute_fault::library, "the join of tied gradients", [&] {
+    return is_owner ? sum_of_sides(mine, theirs) : sum_of_sides(theirs, mine);
+  });
   s.is_tie_joined_ = true;
 }
 

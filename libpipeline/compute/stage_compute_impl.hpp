@@ -28,6 +28,15 @@ namespace rrfp::compute {
 at::Tensor aligned(at::Tensor t);
 const void* memory_of(const at::Tensor& t);
 
+/// What travels in place of a gradient that does not exist: the loss does not depend on the tensor.
+inline at::Tensor no_gradient(at::Device device) {
+  return at::empty({0}, at::TensorOptions{}.device(device));
+}
+inline bool is_no_gradient(const at::Tensor& t) { return t.dim() == 1 && t.numel() == 0; }
+
+/// The gradient of a tied parameter; undefined if neither side has one.
+at::Tensor sum_of_sides(const at::Tensor& owner, const at::Tensor& copy);
+
 /// Frees the records of a stash, which may hold references to it, with the stage's reference.
 struct stash_release {
   void operator()(weight_stash* stash) const {
@@ -44,6 +53,7 @@ struct in_flight {
   std::unique_ptr<weight_stash, stash_release> stash;
   /// Operators other than linear() and embedding() use a matrix.
   bool has_ordinary_matrix = false;
+  bool can_split = true;         ///< stage_module::can_split_backward()
   bool is_split = false;         ///< W runs a part of the graph
   std::int64_t backward_ns = 0;  ///< processor time of the backward so far, during the trial
   bool is_backward_done = false;
@@ -84,6 +94,9 @@ class stage_compute::impl {
   void end_without_update();
   void abort_step();
   void join_local_tie();
+  /// A gradient that only another member of `group` has becomes zeros here, so that all members
+  /// update the same parameters.
+  void agree_on_gradients(rank_group& group, const std::vector<at::Tensor>& parameters);
   /// What restore() would set. Error: a tensor is missing or does not fit.
   struct matching;
   result<matching> match(std::span<const named_tensor> state) const;

@@ -109,7 +109,10 @@ at::Tensor stage_compute::impl::run(const launch& l, at::Tensor input) {
   if (config_.group) config_.group->set_task(*step_, l);
   return guarded(compute_fault::library, to_string(l.what), [&] {
     if (l.what.kind == task_kind::forward) return forward(l.what, std::move(input), l.pass);
-    return run_backward(l, std::move(input));
+    at::Tensor out;
+    chunks_[l.what.chunk.value()].module->run_backward(
+        [&] { out = run_backward(l, std::move(input)); });
+    return out;
   });
 }
 
@@ -188,7 +191,10 @@ at::Tensor stage_compute::impl::forward(const task& t, at::Tensor input, forward
   lazy_microbatch batch(*this, t);
   at::Tensor out;
   if (config_.recompute || !is_training() || pass == forward_pass::early) {
-    const at::NoGradGuard no_grad;
+    // In training still with a graph, which ends here: without one some operators (RNN layers) use
+    // other kernels, and a forward may ask for the mode. There is no memory for one in an early
+    // pass, which modules of a program do not have.
+    const at::AutoGradMode with_graph(is_training() && pass != forward_pass::early);
     const auto unused = c10::make_intrusive<weight_stash>();
     out = call_module(chunk, t, mb.input, *unused, batch);
   } else {
@@ -214,6 +220,7 @@ void stage_compute::impl::keep_root(const chunk_state& chunk, in_flight& mb, con
                                     const at::Tensor& out) const {
   mb.root = torch::autograd::impl::gradient_edge(out);
   mb.has_ordinary_matrix = false;
+  mb.can_split = chunk.module->can_split_backward();
   if (!mb.root.is_valid()) return;
   for (const auto& leaf : leaves_of(mb.root, mb.stash->anchor())) {
     if (mb.input.defined() && leaf.value.is_same(mb.input)) continue;
@@ -282,13 +289,35 @@ void stage_compute::impl::require_folded() const {
   }
 }
 
+at::Tensor sum_of_sides(const at::Tensor& owner, const at::Tensor& copy) {
+  if (owner.defined() && copy.defined()) return owner.add(copy);
+  const auto& only = owner.defined() ? owner : copy;
+  return only.defined() ? only.clone() : at::Tensor{};
+}
+
+void stage_compute::impl::agree_on_gradients(rank_group& group,
+                                             const std::vector<at::Tensor>& parameters) {
+  std::vector<std::int64_t> has;
+  for (const auto& p : parameters) has.push_back(p.grad().defined() ? 1 : 0);
+  auto of_any = at::tensor(has, at::kLong).to(config_.device);
+  group.all_reduce_max(of_any);
+  const auto answers = of_any.cpu();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    auto& gradient = parameters[i].mutable_grad();
+    if (gradient.defined() || answers.const_data_ptr<std::int64_t>()[i] == 0) continue;
+    gradient = at::zeros_like(parameters[i], at::MemoryFormat::Contiguous);
+    meter_.hand_out(gradient);
+  }
+}
+
 /// Both sides of the tie are on this stage: computes the same sum as across stages.
 void stage_compute::impl::join_local_tie() {
   if (is_tie_joined_ || !owner_.defined() || !copy_.defined()) return;
-  auto sum = owner_.grad().add(copy_.grad());
+  is_tie_joined_ = true;
+  auto sum = sum_of_sides(owner_.grad(), copy_.grad());
+  if (!sum.defined()) return;
   copy_.mutable_grad() = sum.clone();
   owner_.mutable_grad() = std::move(sum);
-  is_tie_joined_ = true;
 }
 
 void stage_compute::impl::unscale() {

@@ -3,6 +3,9 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "sole_owner.hpp"
 
@@ -155,7 +158,7 @@ void weight_stash::deliver(slot s, at::Tensor gradient) {
   if (--use.left == 0) accumulate(use.weight, std::exchange(use.sum, at::Tensor()));
 }
 
-void weight_stash::accumulate(const at::Tensor& weight, at::Tensor gradient) {
+void weight_stash::add(const at::Tensor& weight, at::Tensor gradient) {
   auto& total = weight.mutable_grad();
   if (total.defined()) {
     total.add_(gradient);
@@ -164,6 +167,25 @@ void weight_stash::accumulate(const at::Tensor& weight, at::Tensor gradient) {
   total =
       is_sole_owner(gradient) ? std::move(gradient) : gradient.clone(at::MemoryFormat::Contiguous);
   if (meter_ != nullptr) meter_->hand_out(total);
+}
+
+/// Calls the hooks that the engine would call where it adds a gradient.
+void weight_stash::accumulate(const at::Tensor& weight, at::Tensor gradient) {
+  const auto end = torch::autograd::impl::try_get_grad_accumulator(weight);
+  const auto& after_add = torch::autograd::impl::post_acc_grad_hooks(weight);
+  const bool has_own = end != nullptr && !(end->pre_hooks().empty() && end->post_hooks().empty());
+  if (after_add == nullptr && !has_own) return add(weight, std::move(gradient));
+  const auto before = weight.detach().clone();
+  torch::autograd::variable_list given{std::move(gradient)};
+  if (has_own)
+    for (const auto& hook : end->pre_hooks()) given = (*hook)(given);
+  if (given[0].defined()) add(weight, given[0]);
+  if (after_add != nullptr) (*after_add)(weight);
+  if (has_own)
+    for (const auto& hook : end->post_hooks()) (*hook)({}, given);
+  TORCH_CHECK(before.equal(weight), "a hook changes a parameter of ", weight.sizes(),
+              " when a gradient is added, while other microbatches use it: expected the pipeline's "
+              "optimizer to change it, at the end of the step");
 }
 
 }  // namespace rrfp::compute

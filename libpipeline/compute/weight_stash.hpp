@@ -96,6 +96,7 @@ class weight_stash final : public torch::CustomClassHolder {
   at::Tensor as_master(slot s, at::Tensor gradient) const;
   void deliver(slot s, at::Tensor gradient);
   void accumulate(const at::Tensor& weight, at::Tensor gradient);
+  void add(const at::Tensor& weight, at::Tensor gradient);
 
   memory_meter* meter_;
   at::Tensor anchor_;

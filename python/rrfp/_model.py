@@ -3,11 +3,11 @@
 import contextlib
 import copy
 import inspect
-import threading
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from . import _rrfp, _recomputation
 from ._messages import pack, unpack
 from ._optimizers import Optimizer, Parameters
 
@@ -27,7 +27,7 @@ class Model:
         self.has_first = self.has_last = False
         self.parts = 0  # of the whole model
         self.keywords = set()  # that the parts in this process take
-        self.turn = contextlib.nullcontext()
+        self.turn = contextlib.nullcontext
         self.autocast = autocast
         self.batch = None  # of the running step
         self.failure = None  # the first exception of a function of the program since _call()
@@ -77,7 +77,8 @@ class Model:
             module = self.modules[index] = self.part_at(index, count, *([] if group is None else [group]))
         part = Part(self, module, index, count)
         if _is_compiled(module):
-            self.turn = _compiling
+            # torch.compile traces a module in its forward, when nothing else may run modules.
+            self.turn = _rrfp.GeneratorTurn
         self.has_first |= part.is_first
         self.has_last |= part.is_last
         self.parts = count
@@ -101,7 +102,7 @@ class Model:
             [part.name_of(name) for name in buffers],
             list(buffers.values()),
             part.forwards_in_order,
-            lambda *at: self.kept(part.forward, *at),
+            lambda *at: self.kept(_recomputation.with_hooks, part.forward, *at),
         )
 
 
@@ -112,10 +113,6 @@ class KeptOptimizer:
         self.step = lambda: model.kept(optimizer.step)
         self.state = lambda: model.kept(lambda: list(optimizer.state()))
         self.set_state = lambda found: model.kept(optimizer.set_state, found)
-
-
-# torch.compile traces a module in its forward, when nothing else may run modules.
-_compiling = threading.Lock()
 
 
 def _is_compiled(module):
@@ -170,7 +167,7 @@ class Part:
         }
         checked = {} if self.forwards_in_order or not training else self.buffers
         before = {name: b._version for name, b in checked.items()}
-        with self.model.turn, self.model.casting(device):
+        with self.model.turn(), self.model.casting(device):
             output = self.module(*args, **kwargs)
         for name, version in before.items():
             if self.buffers[name]._version != version:

@@ -265,14 +265,13 @@ TEST_CASE("the estimate knows every family's parameters, activations and pending
   }
 }
 
-TEST_CASE("a step whose microbatches have no image leaves the encoder's gradients at zero") {
+TEST_CASE("a step whose microbatches have no image leaves the encoder without gradients") {
   const auto model = with_images(llama());
   const auto data = std::make_shared<mixed_source>(2, false);
   pipeline p(model, small_train(), {3, 1, 2, placement::linear}, data);
   p.run_tasks(step_id{0});
-  const auto gradients = p.stage(0).gradients();
-  REQUIRE(!gradients.empty());
-  for (const auto& g : gradients) CHECK(g.abs().sum().item<double>() == 0);
+  CHECK(p.stage(0).squared_norms().empty());
+  CHECK(!p.stage(1).squared_norms().empty());
   p.finish(1e-2);
 }
 

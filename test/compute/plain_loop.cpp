@@ -45,7 +45,7 @@ void sum_tied(std::span<const parameter> parameters) {
 double norm_of(std::span<const parameter> parameters) {
   double squared = 0;
   for (const auto& p : parameters) {
-    if (p.tied == tie::copy) continue;
+    if (p.tied == tie::copy || !p.value.grad().defined()) continue;
     const auto g = p.value.grad().to(at::kDouble);
     squared += (g * g).sum().item<double>();
   }
@@ -80,9 +80,6 @@ training_result train_plainly(const job::model_options& model, const job::train_
       (sum / total).backward();
       result.losses.push_back(sum.item<double>() / static_cast<double>(batch.tokens));
     }
-    // A parameter that no microbatch uses has a gradient of zeros.
-    for (const auto& v : values)
-      if (!v.grad().defined()) v.mutable_grad() = at::zeros_like(v);
     sum_tied(parameters);
     result.norms.push_back(norm_of(parameters));
     if (train.clip_norm > 0 && result.norms.back() > train.clip_norm) {

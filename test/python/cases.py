@@ -7,6 +7,7 @@ import torch
 import test_transformers as hugging_face
 from kinds import KINDS
 from models import HALF, adam, mlp, rows, rows_with_overflow, train_in_half, train_plainly, twin
+from test_gradients import Branches
 from test_pages import blocks
 from torch import nn
 
@@ -89,8 +90,11 @@ class Replicas(Case):
     n_microbatches = 3
     settings = {"pipeline.replicas": 2}
 
+    def parts(self):
+        return mlp(2)
+
     def part(self, rank):
-        return mlp(2)[rank % 2]
+        return self.parts()[rank % 2]
 
     def takes_inputs(self, rank):
         return rank % 2 == 0
@@ -99,7 +103,7 @@ class Replicas(Case):
         return rank % 2 == 1
 
     def plain(self):
-        parts, losses = mlp(2), []
+        parts, losses = self.parts(), []
         optimizer = adam([p for part in parts for p in part.parameters()])
         for (x,), y in self.batches():
             losses.append([])
@@ -110,7 +114,8 @@ class Replicas(Case):
                 (loss / 6).backward()
                 losses[-1].append(loss.item())
             for own, *others in zip(*([p for part in r for p in part.parameters()] for r in (parts, *replicas))):
-                own.grad = others[0].grad + others[1].grad
+                gradients = [p.grad for p in others if p.grad is not None]
+                own.grad = sum(gradients[1:], gradients[0]) if gradients else None
             optimizer.step()
         return losses, [*parts, *parts]
 
@@ -123,7 +128,30 @@ def from_the_page(name):
     return names[name]
 
 
+class UnusedInReplicas(Replicas):
+    """One layer is used by few microbatches, so in some steps by one replica or none; one never."""
+
+    def parts(self):
+        torch.manual_seed(1)
+        return [Branches(), Branches()]
+
+
 Divided = from_the_page("Divided")
+
+
+class WithUnused(Divided):
+    """No rank uses one parameter; only one rank uses another, which all of them update."""
+
+    def __init__(self, index, group):
+        super().__init__(index, group)
+        self.unused, self.of_one = (nn.Parameter(torch.ones(16)) for _ in range(2))
+
+    def forward(self, x):
+        inner = torch.tanh(nn.functional.linear(rrfp.copy_to_ranks(x, self.group), self.up))
+        own = nn.functional.linear(inner, self.down)
+        if self.group.rank == 1:
+            own = own + self.of_one
+        return rrfp.reduce_from_ranks(own, self.group) + self.bias
 
 
 class OneOfTwo:
@@ -138,9 +166,10 @@ class Ranks(Case):
 
     n_microbatches = 6
     settings = {"pipeline.tp": 2}
+    module = Divided
 
     def part(self, rank):
-        return lambda index, count, group: Divided(index, group)
+        return lambda index, count, group: self.module(index, group)
 
     def takes_inputs(self, rank):
         return rank < 2
@@ -148,15 +177,18 @@ class Ranks(Case):
     def takes_target(self, rank):
         return rank >= 2
 
+    def of_second_rank(self, output, rank):
+        return output
+
     def plain(self):
         """Both ranks of a stage, one after the other, and the sums between them by hand."""
-        stages = [[Divided(stage, OneOfTwo(rank)) for rank in range(2)] for stage in range(2)]
+        stages = [[self.module(stage, OneOfTwo(rank)) for rank in range(2)] for stage in range(2)]
         optimizer = adam([p for ranks in stages for r in ranks for p in r.parameters()])
 
         def of_stage(ranks, x):
             inner = [torch.tanh(nn.functional.linear(x, r.up)) for r in ranks]
             a, b = (nn.functional.linear(h, r.down) for h, r in zip(inner, ranks))
-            return a + b + ranks[0].bias
+            return a + self.of_second_rank(b, ranks[1]) + ranks[0].bias
 
         losses = []
         for (x,), y in self.batches():
@@ -167,9 +199,18 @@ class Ranks(Case):
                 losses[-1].append(loss.item())
             for a, b in stages:
                 b.bias.grad = a.bias.grad.clone()
+                if isinstance(a, WithUnused):
+                    a.of_one.grad = torch.zeros_like(a.of_one)
             optimizer.step()
             optimizer.zero_grad()
         return losses, [r for ranks in stages for r in ranks]
+
+
+class UnusedOnRanks(Ranks):
+    module = WithUnused
+
+    def of_second_rank(self, output, rank):
+        return output + rank.of_one
 
 
 CASES = {
@@ -177,7 +218,9 @@ CASES = {
     "float16 with an overflow": Half(),
     **{name: OfTransformers(name) for name in ("llama", "qwen3", "gpt2")},
     "replicas": Replicas(),
+    "parameters that replicas do not use": UnusedInReplicas(),
     "tensor-parallel ranks": Ranks(),
+    "parameters that ranks do not use": UnusedOnRanks(),
 }
 
 

@@ -50,9 +50,6 @@ def train_plainly(parts, loss_fn, batches, n, optimizer=adam, around=None, befor
         all_losses.append(losses)
         before_update(parts)
         for o in optimizers:
-            for p in o.param_groups[0]["params"]:
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
             o.step()
             o.zero_grad()
     return all_losses

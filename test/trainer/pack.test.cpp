@@ -117,6 +117,22 @@ stage u_stage(std::int64_t first, std::int64_t end) {
 
 }  // namespace
 
+TEST_CASE("A tensor of a message that nothing uses has no gradient") {
+  const auto a = at::rand({3}).requires_grad_(), b = at::rand({2, 20}).requires_grad_();
+  const auto made = [&] { return pack({a * 2, at::Tensor{}, b.to(at::kBFloat16), a.exp()}); };
+  for (const bool uses_b : {true, false}) {
+    const auto message = made().detach().requires_grad_();
+    const auto p = unpack(message);
+    (uses_b ? p.tensors[2] : p.tensors[0]).sum().backward();
+    made().backward(message.grad());
+    CHECK(a.grad().defined() == !uses_b);
+    CHECK(b.grad().defined() == uses_b);
+    CHECK(at::equal(uses_b ? b.grad() : a.grad(), uses_b ? at::ones({2, 20}) : at::full({3}, 2.0)));
+    a.mutable_grad().reset();
+    b.mutable_grad().reset();
+  }
+}
+
 TEST_CASE("A model with skips over stages equals a plain loop to the last bit") {
   const auto plain = train_plainly(u_stage(0, layers), 5, 4);
   for (const std::string how : {"", "[dispatch]\nmode = \"in-order\"\npolicy = \"one_f_one_b\"\n",

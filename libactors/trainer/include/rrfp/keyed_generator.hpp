@@ -21,6 +21,10 @@ struct draw_key {
   std::uint64_t part = 0;  ///< position along the model
 };
 
+/// Waits until no other thread uses the generators through this header. Whatever sets a generator
+/// of libtorch for a while, as recomputation in a backward does, must hold the turn meanwhile.
+std::unique_lock<std::recursive_mutex> generator_turn();
+
 /// Seeds libtorch's CPU generator and that of `device` for its lifetime, and then restores their
 /// states. They belong to the process, so the next object waits for the end of this one. A plain
 /// training loop that runs each forward of a part within one gets the numbers of the pipeline.

@@ -32,7 +32,7 @@ class optimizer {
   virtual ~optimizer() = default;
 
   /// Takes one step with the current gradients of the parameters. A parameter whose gradient is
-  /// undefined is frozen and does not change.
+  /// undefined (it is frozen, or the loss does not depend on it) and its state do not change.
   virtual void step(double lr) = 0;
   /// Empty before the first step.
   virtual std::vector<optimizer_tensor> state() const = 0;

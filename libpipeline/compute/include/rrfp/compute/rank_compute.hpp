@@ -14,6 +14,7 @@
 #include <rrfp/base/ids.hpp>
 #include <rrfp/base/result.hpp>
 #include <rrfp/compute/parameter_report.hpp>
+#include <rrfp/compute/rank_group.hpp>
 #include <rrfp/compute/shard.hpp>
 #include <rrfp/compute/stage_module.hpp>
 #include <rrfp/schedule/event.hpp>
@@ -46,9 +47,9 @@ enum class tied_copies : std::uint8_t { left_out, included };
 /// A step of accumulation computes gradients, which the next training step adds to its own.
 enum class step_purpose : std::uint8_t { training, evaluation, accumulation };
 
-/// Sequence of calls in a step: begin_step, run for every launch of the stage core, gradients()
-/// summed over the replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms,
-/// apply. Without an update: begin_step, run for every launch, losses, end_without_update. Not
+/// Sequence of calls in a step: begin_step, run for every launch of the stage core, sum_gradients
+/// if there are replicas, tied_gradient/join_tied if a tie spans two stages, squared_norms, apply.
+/// Without an update: begin_step, run for every launch, losses, end_without_update. Not
 /// thread-safe, except held_bytes() and peak_bytes().
 class rank_compute {
  public:
@@ -71,7 +72,8 @@ class rank_compute {
   virtual bool forwards_in_order() const { return false; }
 
   virtual std::vector<microbatch_loss> losses() const = 0;
-  virtual std::vector<at::Tensor> gradients() const = 0;
+  /// Sums the gradients over the replicas. A parameter gets a gradient if any of them has one.
+  virtual void sum_gradients(rank_group& replicas) = 0;
   virtual std::optional<at::Tensor> tied_gradient() const = 0;
   virtual tie tied_side() const = 0;
   virtual void join_tied(const at::Tensor& partner) = 0;

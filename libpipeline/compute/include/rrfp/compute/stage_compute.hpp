@@ -24,6 +24,9 @@
 /// requires_grad of parameters is read at the start of each training step: one that is frozen then
 /// gets no gradient, and its state in the optimizer stays. That of tied parameters must not change.
 ///
+/// A parameter on which the loss of no microbatch depends has no gradient either, so the optimizer
+/// skips it. Between stages such a gradient travels as a tensor of the shape {0}.
+///
 /// On a device with streams, run() returns once the work is enqueued in the current stream.
 /// Functions that read numbers (losses, norms, hashes) wait for the stream.
 ///
@@ -121,13 +124,13 @@ class stage_compute final : public rank_compute {
   /// compute_error if a loss that was still on the device is not finite.
   std::vector<microbatch_loss> losses() const override;
 
-  /// The gradients of all parameters of this rank, copies included, in model order. The caller sums
-  /// them in place over the replicas before it joins a tie. Call after every microbatch is folded.
-  std::vector<at::Tensor> gradients() const override;
+  /// Copies of tied parameters included. Call after every microbatch is folded and before the tie
+  /// is joined, on all replicas. Throws group_error.
+  void sum_gradients(rank_group& replicas) override;
 
   /// The gradient of this stage's side of the tied parameter if the other side is on another stage;
-  /// the caller sends it to the same rank there. Nullopt if no tie spans two stages. Call after
-  /// every microbatch is folded.
+  /// the caller sends it to the same rank there. Nullopt if no tie spans two stages; of the shape
+  /// {0} if the parameter has no gradient. Call after every microbatch is folded.
   std::optional<at::Tensor> tied_gradient() const override;
   /// Which side that is.
   tie tied_side() const override;

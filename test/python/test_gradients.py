@@ -1,0 +1,290 @@
+"""Gradients that do not exist, are computed anew in backward, or have hooks: as in a plain loop, to the last bit."""
+
+import functools
+
+import pytest
+import rrfp
+import torch
+from models import adam, equal, rows, train_plainly, twin
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+loss_fn = nn.functional.mse_loss
+JITTER = {"jitter.compute": "lognormal", "jitter.compute_sigma": 0.5}
+WAYS = {
+    "split": {**JITTER, "dispatch.policy": "zb_h1"},
+    "fused": {**JITTER, "dispatch.policy": "bf"},
+    "in order": {"dispatch.mode": "in-order", "dispatch.policy": "one_f_one_b"},
+    "recompute": {**JITTER, "pipeline.recompute": True},
+    "recompute, split": {**JITTER, "pipeline.recompute": True, "dispatch.policy": "zb_h1"},
+}
+sgd = lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.1)
+
+
+class Branches(nn.Module):
+    """Uses one layer always, one for some microbatches, and one never."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.sometimes, self.unused = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x, uses_all=None):
+        y = self.used(x)
+        if uses_all is None:
+            uses_all = bool(x[0, 0] > 0.8)
+        return y + self.sometimes(x) if uses_all else y
+
+
+class Two(nn.Module):
+    """What its second layer returns passes through the other parts, of which the last one drops it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x, y=None):
+        return self.a(x), self.b(x if y is None else y)
+
+
+class First(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x, y):
+        return self.layer(x)
+
+
+class Constant(nn.Module):
+    """Its output does not depend on its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.layer(torch.ones_like(x))
+
+
+MODELS = {
+    "one part": lambda: [Branches()],
+    "two parts": lambda: [Branches(), Branches()],
+    "outputs that nothing uses": lambda: [Two(), Two(), First()],
+    "parts before a constant": lambda: [nn.Linear(16, 16), nn.Linear(16, 16), Constant(), nn.Linear(16, 16)],
+}
+
+
+def train(parts, batches, settings, n=4, optimizer=adam, **options):
+    losses = []
+    with rrfp.Pipeline(parts, loss_fn, n, optimizer=optimizer, settings=settings, seed=4, **options) as pipe:
+        for x, y in batches:
+            losses.append([])
+            pipe.step(x, target=y, losses=losses[-1])
+    return [[loss.item() for loss in step] for step in losses]
+
+
+def check(begin, batches=None, ways=WAYS, optimizer=adam, n=4):
+    batches = batches or [rows(step) for step in range(3)]
+    plain = twin(begin)
+    around = lambda step, mb, stage: rrfp.keyed_generator(4, step, mb, stage)
+    expected = train_plainly(plain, loss_fn, batches, n, optimizer=optimizer, around=around)
+    for way, settings in ways.items():
+        parts = twin(begin)
+        assert train(parts, batches, settings, n, optimizer) == expected, way
+        assert equal(parts, plain), way
+
+
+@pytest.mark.parametrize("optimizer", [adam, sgd])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_parameter_without_a_gradient_stays(model, optimizer):
+    torch.manual_seed(1)
+    check(MODELS[model](), optimizer=optimizer)
+
+
+def test_a_gradient_in_any_step_of_an_accumulation_counts(tmp_path):
+    torch.manual_seed(1)
+    begin = [Branches(), Branches()]
+    plain = twin(begin)
+    optimizers = [adam(part.parameters()) for part in plain]
+    for step in range(6):
+        x, y = rows(step)
+        for inputs, target in zip(x.tensor_split(4), y.tensor_split(4)):
+            for part in plain:
+                inputs = part(inputs, step == 2)
+            (loss_fn(inputs, target) / 4).backward()
+        if step % 2 == 1:
+            for o in optimizers:
+                o.step()
+                o.zero_grad()
+    # The first half ends in a checkpoint, at which some parameters had no step.
+    for half in (range(0, 2), range(2, 6)):
+        parts = twin(begin)
+        with rrfp.Pipeline(
+            parts, loss_fn, 4, optimizer=adam, settings={"checkpoint.dir": str(tmp_path)}, on_note=lambda line: None
+        ) as pipe:
+            for step in half:
+                x, y = rows(step)
+                pipe.step_microbatches(
+                    list(x.tensor_split(4)),
+                    [{"uses_all": step == 2}] * 4,
+                    list(y.tensor_split(4)),
+                    update=step % 2 == 1,
+                )
+    assert equal(parts, plain)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.is_cell = kind.__name__.endswith("Cell")
+        self.layer = kind(16, 16) if self.is_cell else kind(16, 16, batch_first=True)
+
+    def forward(self, x):
+        if not self.is_cell:
+            return self.layer(x)[0]
+        state, outputs = None, []
+        for row in x.unbind(1):
+            state = self.layer(row, state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(outputs, 1)
+
+
+def sequences(step):
+    x, y = rows(step, 24 * 5)
+    return x.view(24, 5, 16), y.view(24, 5, 16)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_recomputed_recurrent_layers(kind):
+    torch.manual_seed(2)
+    check([Recurrent(kind) for _ in range(3)], [sequences(step) for step in range(2)])
+
+
+def test_a_forward_that_asks_for_the_gradient_mode():
+    class Asking(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (2 if torch.is_grad_enabled() else 1)
+
+    torch.manual_seed(2)
+    check([Asking(16, 16) for _ in range(3)])
+
+
+class Dropping(nn.Module):
+    def __init__(self, p=0.2, **options):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(16, 16), nn.Dropout(p), nn.Tanh(), nn.Linear(16, 16))
+        self.options = options
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False, **self.options) if self.options else self.inner(x)
+
+
+def save_products(ctx, op, *args, **kwargs):
+    is_product = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+WHOLE = {"determinism_check": "default"}
+SELECTIVE = {"context_fn": functools.partial(create_selective_checkpoint_contexts, save_products)}
+
+
+@pytest.mark.parametrize("options", [WHOLE, SELECTIVE], ids=["whole", "selective"])
+def test_checkpoints_with_dropout_beside_other_parts(options):
+    before = torch.get_rng_state()
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    for parts in (
+        [Dropping(**options) for _ in range(3)],
+        [Dropping(0.0, **options), Dropping(), Dropping(0.0, **options)],
+        [Dropping(), Dropping(**options)],
+        [Dropping(**options)],
+    ):
+        torch.set_rng_state(state)
+        check(parts, [rows(step, 64) for step in range(3)], n=8)
+        assert torch.equal(torch.get_rng_state(), state)
+    torch.set_rng_state(before)
+
+
+def test_a_reentrant_checkpoint_is_refused():
+    class Reentrant(nn.Linear):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=True)
+
+    with pytest.raises(rrfp.Error, match="use_reentrant=False"):
+        train([nn.Linear(16, 16), Reentrant(16, 16)], [rows(0)], {})
+
+
+def clip(parameter):
+    parameter.grad.clamp_(-1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hooks_of_accumulation_run_after_each_microbatch(way):
+    def hooked(parts):
+        calls, ends = [], []
+        for part in parts:
+            for p in part.parameters():
+                p.register_post_accumulate_grad_hook(clip)
+                p.register_post_accumulate_grad_hook(lambda p: calls.append("after"))
+                end = p.view_as(p).grad_fn.next_functions[0][0]
+                end.register_prehook(lambda gradients: (calls.append("before"), (gradients[0] * 2,))[1])
+                end.register_hook(lambda inputs, outputs: calls.append("at the end"))
+                p.register_hook(lambda gradient: (calls.append("tensor"), gradient * 3)[1])
+                ends.append(end)  # a parameter does not keep it alive
+        return calls, ends
+
+    torch.manual_seed(2)
+    parts = [nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)) for _ in range(2)]
+    plain = twin(parts)
+    calls, ends = hooked(parts)
+    plain_calls, plain_ends = hooked(plain)
+    batches = [rows(step) for step in range(2)]
+    assert train(parts, batches, WAYS[way]) == train_plainly(plain, loss_fn, batches, 4)
+    assert equal(parts, plain)
+    assert sorted(calls) == sorted(plain_calls) and len(calls) == 4 * 8 * 4 * 2
+
+
+def test_hooks_of_modules_run_once_in_each_microbatch():
+    calls = []
+
+    def hooked(parts):
+        for part in parts:
+            part.register_full_backward_hook(lambda module, inputs, outputs: calls.append("after"))
+            part.register_full_backward_pre_hook(lambda module, outputs: (calls.append("before"), (outputs[0] * 2,))[1])
+        return parts
+
+    def parts():
+        torch.manual_seed(2)
+        return hooked([nn.Linear(16, 16) for _ in range(3)])
+
+    plain, batches = parts(), [rows(step) for step in range(2)]
+    expected = train_plainly(plain, loss_fn, batches, 4)
+    expected_calls, calls = calls, []
+    trained = parts()
+    assert train(trained, batches, WAYS["split"]) == expected
+    assert equal(trained, plain) and sorted(calls) == sorted(expected_calls)
+
+
+def test_an_optimizer_in_a_hook_is_refused():
+    parts = [nn.Linear(16, 16) for _ in range(2)]
+    for p in parts[0].parameters():
+
+        def update(p, optimizer=torch.optim.SGD([p], 0.1)):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        p.register_post_accumulate_grad_hook(update)
+    with pytest.raises(rrfp.Error, match="a hook changes a parameter of .*expected the pipeline's optimizer"):
+        train(parts, [rows(0)], {})
+
+
+@pytest.mark.parametrize("policy", ["bf", "zb_h1"])
+@pytest.mark.parametrize("kind", ["post_accumulate_grad_hook", "hook"])
+def test_what_a_hook_raises_is_the_error_of_the_step(kind, policy):
+    def fail(value):
+        raise LookupError("no such gradient")
+
+    parts = [nn.Linear(16, 16) for _ in range(2)]
+    getattr(parts[0].weight, f"register_{kind}")(fail)
+    with pytest.raises(rrfp.Error, match="stage 0, .*no such gradient"):
+        train(parts, [rows(0)], {"dispatch.policy": policy})
