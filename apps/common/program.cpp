@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <rrfp/base/printable.hpp>
+#include <rrfp/job/closest.hpp>
 
 #include "console.hpp"
 
@@ -139,22 +140,48 @@ void set_help(CLI::App& app, const std::shared_ptr<narrow_help>& help) {
     set_help(*command, help);
 }
 
+/// ", did you mean NAME?", or nothing if no name is close.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& names,
+                         std::string_view prefix = "") {
+  const auto near = job::closest(word, std::vector<std::string_view>{names.begin(), names.end()});
+  return near ? fmt::format(", did you mean {}{}?", prefix, *near) : "";
+}
+
+/// The suggestion for the first unknown option, if that is what was wrong.
+std::string option_meant(const CLI::App& parsed) {
+  std::vector<std::string> names;
+  for (const auto* const option : parsed.get_options())
+    if (!option->get_group().empty())  // not a hidden one
+      names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+  for (const auto& extra : parsed.remaining(true))
+    if (extra.starts_with('-')) {
+      const auto word = extra.substr(std::min(extra.find_first_not_of('-'), extra.size()));
+      return did_you_mean(word.substr(0, word.find('=')), names, "--");
+    }
+  return "";
+}
+
 /// One line: what was wrong, and which help has the usage.
 std::string describe(const CLI::App& app, const CLI::ParseError& e, int argc, char** argv) {
   std::string why = e.what();
   std::string help = name_of_program;
+  const CLI::App* parsed = &app;
   const auto commands =
       app.get_subcommands([](const CLI::App* a) { return !a->get_name().empty(); });
   if (argc > 1 && !commands.empty()) {
     const std::string given = argv[1];
     std::vector<std::string> names;
     for (const auto* const command : commands) names.push_back(command->get_name());
-    if (std::find(names.begin(), names.end(), given) != names.end())
+    const auto found = std::find(names.begin(), names.end(), given);
+    if (found != names.end()) {
       help += " " + given;
-    else if (!given.starts_with('-'))
-      why = "expected the command " + alternatives(names) + ", got '" + given + "'";
+      parsed = commands[static_cast<std::size_t>(found - names.begin())];
+    } else if (!given.starts_with('-')) {
+      return "expected the command " + alternatives(names) + ", got '" + given + "'" +
+             did_you_mean(given, names) + "; see " + help + " --help";
+    }
   }
-  return why + "; see " + help + " --help";
+  return why + option_meant(*parsed) + "; see " + help + " --help";
 }
 
 }  // namespace

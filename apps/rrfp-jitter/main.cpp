@@ -61,10 +61,7 @@ std::string machine() {
   return fmt::format("{} cores", std::thread::hardware_concurrency());
 }
 
-/// Prints the tables of the last engine, and how well the first one agrees with it.
-void print_tables(const experiment::experiment& e,
-                  const std::vector<experiment::engine_outcomes>& all) {
-  const auto& main = all.back();
+void print_tables(const experiment::experiment& e, const experiment::engine_outcomes& main) {
   const bool is_real_time = main.engine != experiment::engine_kind::simulator;
   const bool has_nodes = main.engine == experiment::engine_kind::processes;
   apps::print(
@@ -75,6 +72,15 @@ void print_tables(const experiment::experiment& e,
       weather_table(e, main.outcomes), spread_table(e, main.outcomes),
       ranks_table(e, main.outcomes), paper_table(e, main.outcomes));
   if (is_real_time) apps::print("{}", breakdown_table(e, main.outcomes));
+}
+
+/// Prints the tables of every engine, and how well the first one agrees with the last.
+void print_tables(const experiment::experiment& e,
+                  const std::vector<experiment::engine_outcomes>& all) {
+  for (const auto& made : all) {
+    if (&made != &all.front()) apps::print("\n");
+    print_tables(e, made);
+  }
   if (all.size() > 1)
     apps::print("{}", agreement_table(e, all.front().outcomes, all.back().outcomes));
 }

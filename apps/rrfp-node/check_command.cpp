@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -99,7 +100,7 @@ std::vector<double> shares_of(const job::job& j, const pipeline_shape& shape,
 
 void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
                   const std::vector<compute::chunk_estimate>& chunks,
-                  const simulate::report& predicted) {
+                  const std::optional<simulate::report>& predicted) {
   const auto shares = shares_of(j, dispatch.shape, chunks);
   print("{:>5}  {:<10} {:>7} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "stage", "layers", "share",
         "parameters", "state MiB", "MiB/slot", "peak slots", "peak MiB");
@@ -116,13 +117,52 @@ void print_stages(const job::job& j, const plan::dispatch_plan& dispatch,
     const auto bytes = bytes_of_state(parameters, j.train) + static_cast<double>(parameters) * 4;
     const auto slot =
         static_cast<double>(compute::slot_bytes(chunks, dispatch.shape, stage)) / mebibyte;
-    const auto& memory = predicted.stages[s].memory;
-    print("{:>5}  {:<10} {:>5.1f} % {:>11} {:>11.1f} {:>8.2f} {:>10} {:>9.1f}\n", s, layers,
-          100 * shares[s], parameters, bytes / mebibyte, slot, memory.slots_peak,
-          slot * memory.slots_peak);
+    const auto slots = predicted ? predicted->stages[s].memory.slots_peak : 0;
+    print("{:>5}  {:<10} {:>5.1f} % {:>11} {:>11.1f} {:>8.2f} {:>10} {:>9}\n", s, layers,
+          100 * shares[s], parameters, bytes / mebibyte, slot,
+          predicted ? std::to_string(slots) : "-",
+          predicted ? fmt::format("{:.1f}", slot * slots) : "-");
   }
   print("share: of the time of a step's tasks, by {}\n",
         has_times(j) ? "[cost]" : "estimated operations and cost.speed");
+}
+
+/// Whether the job says how long its tasks take; if not, all take the default of [cost].
+bool knows_times(const job::job& j) {
+  const job::cost_options none;
+  const auto& c = j.cost;
+  return has_times(j) || c.forward_ms != none.forward_ms || c.backward_ms != none.backward_ms ||
+         c.weight_ms != none.weight_ms;
+}
+
+/// `check` simulates so many tasks of a run at most: about two seconds.
+constexpr std::uint64_t simulated_tasks_max = 1'000'000;
+
+/// At most `steps_max`; 0 if already one step has too many tasks.
+std::uint64_t steps_to_simulate(const job::job& j, const pipeline_shape& shape) {
+  constexpr std::uint64_t steps_max = 10;
+  constexpr std::uint64_t kinds = 3;  // F, B, W
+  const auto tasks =
+      kinds * shape.stages * shape.chunks * shape.microbatches * std::uint64_t{j.pipeline.tp};
+  return std::min(steps_max, simulated_tasks_max / tasks);
+}
+
+void print_prediction(const job::job& j, const simulate::report& predicted, std::uint64_t steps) {
+  const auto mean = [&](simulate::nanoseconds t) {
+    return milliseconds(t) / static_cast<double>(steps);
+  };
+  if (knows_times(j))
+    return print(
+        "predicted by simulation with [cost] and [jitter], {}:\n"
+        "  step {:.1f} ms, bubble {:.1f} %, lower bound {:.1f} ms\n\n",
+        steps == 1 ? "one step" : fmt::format("mean of {} steps", steps), mean(predicted.makespan),
+        predicted.bubble_fraction * 100, mean(predicted.lower_bound));
+  print(
+      "step time: cannot be predicted, because [cost] does not say how long a task takes.\n"
+      "  With tasks of equal length, the bubble is {:.1f} %. To measure the tasks:\n"
+      "  run with --trace T.json, then rrfp-report T.json --profile cost.toml, and set\n"
+      "  cost.profile = \"cost.toml\"\n\n",
+      predicted.bubble_fraction * 100);
 }
 
 using duration = std::chrono::duration<double>;
@@ -167,13 +207,17 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
   const auto cut = job::layers_of_parts(j);
   const auto sizes = compute::expected_layout(j.model, j.data);
   const auto chunks = compute::estimate(j.model, sizes, cut, j.pipeline.tp, j.pipeline.recompute);
-  constexpr std::uint64_t steps = 10;
+  const auto steps = steps_to_simulate(j, dispatch->shape);
   auto simulation = plan::simulation_of(*dispatch, steps);
   simulation.slot_bytes = [&](step_id, stage_id s, microbatch_id) {
     return compute::slot_bytes(chunks, dispatch->shape, s);
   };
-  const auto predicted = simulate::run(simulation, *expected);
-  if (!predicted) return end_with(within(j.source, predicted.failure()));
+  std::optional<simulate::report> predicted;
+  if (steps > 0) {
+    auto simulated = simulate::run(simulation, *expected);
+    if (!simulated) return end_with(within(j.source, simulated.failure()));
+    predicted = std::move(*simulated);
+  }
   const auto checkpoints = describe_checkpoints(j, setup.checkpoint);
   if (!checkpoints) return end_with(checkpoints.failure());
   std::uint64_t parameters = 0;
@@ -188,18 +232,20 @@ int print_plan(const job::job& j, const actors::session_setup& setup, std::uint3
     print("{} replicas, each with its own microbatches\n", j.pipeline.replicas);
   if (j.pipeline.tp > 1)
     print("{} tensor-parallel ranks per stage; the table shows one rank\n", j.pipeline.tp);
-  print_stages(j, *dispatch, chunks, *predicted);
+  print_stages(j, *dispatch, chunks, predicted);
   for (std::uint32_t n = 0; nodes > 1 && n < nodes; ++n)
     print("node {}: {}\n", n, places->describe(node_id{n}));
   if (nodes > 1 && j.recovery.max_restarts > 0)
     print("recovery: up to {} losses; copies of the state take {:.1f} MiB of a node at most\n",
           j.recovery.max_restarts, bytes_of_copies(j, dispatch->shape, chunks, *places) / mebibyte);
   print("{}", *checkpoints);
-  const auto ms = [](simulate::nanoseconds t) { return milliseconds(t) / steps; };
-  print(
-      "predicted by simulation with [cost] and [jitter], mean of {} steps:\n"
-      "  step {:.1f} ms, bubble {:.1f} %, lower bound {:.1f} ms\n\n",
-      steps, ms(predicted->makespan), predicted->bubble_fraction * 100, ms(predicted->lower_bound));
+  if (predicted)
+    print_prediction(j, *predicted, steps);
+  else
+    print(
+        "no prediction: a step has more tasks than the {} that check simulates; use\n"
+        "rrfp-sim --steps 1\n\n",
+        simulated_tasks_max);
   return exit_done;
 }
 

@@ -1,9 +1,13 @@
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <rrfp/job/job_template.hpp>
 
@@ -25,6 +29,56 @@ result<std::string> absolute(const std::string& option, const std::string& path)
     return error{fmt::format("{}: expected a file or folder, got \"{}\", which does not exist",
                              option, path)};
   return fs::absolute(path).lexically_normal().string();
+}
+
+/// The first line that is not empty, without a byte order mark; of a regular file.
+std::string first_line_of(const std::string& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return "";
+  constexpr std::size_t line_bytes_max = 1 << 20;
+  std::ifstream in{file, std::ios::binary};
+  std::string line;
+  for (char c; line.size() < line_bytes_max && in.get(c) && (c != '\n' || line.empty());)
+    if (c != '\n' && c != '\r') line += c;
+  if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+  return line;
+}
+
+/// Whether the file holds documents as JSON lines, by its name or by its first line.
+bool is_json_lines(const std::string& file) {
+  auto ending = fs::path{file}.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (ending == ".jsonl" || ending == ".ndjson") return true;
+  const auto first = nlohmann::json::parse(first_line_of(file), nullptr, false);
+  return first.is_object() && first.contains("text");
+}
+
+/// The files of a folder, in the order of their names; else the path itself.
+std::vector<std::string> files_of(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return {path};
+  std::vector<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator{path, ignored})
+    if (entry.is_regular_file(ignored) && !entry.path().filename().string().starts_with('.'))
+      files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// Text stays as it was named; JSON lines are named file by file.
+status read_documents(job::template_request& wanted) {
+  std::vector<std::string> documents, texts;
+  for (const auto& path : wanted.data)
+    for (auto& file : files_of(path))
+      (is_json_lines(file) ? documents : texts).push_back(std::move(file));
+  if (documents.empty()) return success();
+  if (!texts.empty())
+    return error{fmt::format("--from: expected text or JSON lines, got both: {} and {}", texts[0],
+                             documents[0])};
+  wanted.documents = true;
+  wanted.data = std::move(documents);
+  return success();
 }
 
 /// Writes a new file; never overwrites one.
@@ -58,6 +112,8 @@ result<job::template_request> request_of(const init_options& options) {
     if (!path) return path.failure();
     wanted.data.push_back(std::move(*path));
   }
+  if (*kind == job::template_kind::text)
+    if (auto read = read_documents(wanted); !read) return read.failure();
   if (options.model.empty()) return wanted;
   if (*kind != job::template_kind::pretrained)
     return error{"--model: expected --data pretrained as well"};

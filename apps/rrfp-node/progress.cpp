@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -30,21 +32,23 @@ std::size_t columns() {
   return known ? size.ws_col : 80;
 }
 
+constexpr std::size_t bar_columns = 22;
+
 std::string bar(std::uint64_t done, std::uint64_t all) {
-  constexpr std::uint64_t cells = 20;
+  constexpr std::uint64_t cells = bar_columns - 2;
   const auto full = std::min(cells, done * cells / std::max<std::uint64_t>(all, 1));
   return "[" + std::string(full, '#') + std::string(cells - full, '-') + "]";
 }
 
 }  // namespace
 
-progress::progress(job::progress_kind kind, std::string run, std::uint64_t first,
-                   std::uint64_t steps)
-    : live_(kind == job::progress_kind::automatic && isatty(STDOUT_FILENO) != 0),
-      silent_(kind == job::progress_kind::none),
-      run_(std::move(run)),
+progress::progress(const job::job& run, std::uint64_t first)
+    : live_(run.run.progress == job::progress_kind::automatic && isatty(STDOUT_FILENO) != 0),
+      silent_(run.run.progress == job::progress_kind::none),
+      has_loss_(run.device.kind != job::device_kind::emulated),
+      run_(run.name),
       first_(first),
-      steps_(steps) {}
+      steps_(run.train.steps) {}
 
 void progress::step(const actors::step_summary& s) {
   if (silent_) return;
@@ -52,19 +56,35 @@ void progress::step(const actors::step_summary& s) {
   const bool edge = s.step == first_ + 1 || s.step == steps_;
   if (!edge && now - printed_ < (live_ ? clock::duration{live_period} : line_period)) return;
   printed_ = now;
-  if (!live_) return print("{}\n", line(s));
+  if (!live_) return print("{}\n", line(s, std::numeric_limits<std::size_t>::max()));
   // A line that reaches the last column would wrap, and could not be overwritten.
-  const auto text = (bar(s.step, steps_) + " " + line(s)).substr(0, columns() - 1);
+  const auto room = columns() - 1;
+  const auto beside = room - std::min(room, bar_columns + 1);
+  const auto text = (bar(s.step, steps_) + " " + line(s, beside)).substr(0, room);
   print("\r{:<{}}", text, std::exchange(width_, text.size()));
 }
 
-std::string progress::line(const actors::step_summary& s) const {
+std::string progress::line(const actors::step_summary& s, std::size_t columns_max) const {
   const std::chrono::duration<double> elapsed = clock::now() - began_;
   const auto rest =
       elapsed.count() / static_cast<double>(s.step - first_) * static_cast<double>(steps_ - s.step);
-  return fmt::format("{}  step {}/{}  loss {:.4f}  {:.0f} tokens/s  bubble {:.0f} %  ETA {}", run_,
-                     s.step, steps_, s.loss, static_cast<double>(s.tokens) / s.step_ms * 1e3,
-                     s.bubble_fraction * 100, minutes_and_seconds(rest));
+  struct part {
+    std::string text;
+    int weight;  ///< the least goes first if the line is too long
+  };
+  std::vector<part> parts{{run_, 1}, {fmt::format("step {}/{}", s.step, steps_), 5}};
+  if (has_loss_) parts.push_back({fmt::format("loss {:.4f}", s.loss), 2});
+  parts.push_back(
+      {fmt::format("{:.0f} tokens/s", static_cast<double>(s.tokens) / s.step_ms * 1e3), 0});
+  parts.push_back({fmt::format("bubble {:.0f} %", s.bubble_fraction * 100), 3});
+  parts.push_back({"ETA " + minutes_and_seconds(rest), 4});
+  const auto lighter = [](const part& x, const part& y) { return x.weight < y.weight; };
+  for (;;) {
+    std::string text;
+    for (const auto& p : parts) text += (text.empty() ? "" : "  ") + p.text;
+    if (text.size() <= columns_max || parts.size() == 1) return text;
+    parts.erase(std::min_element(parts.begin(), parts.end(), lighter));
+  }
 }
 
 void progress::evaluation(const actors::evaluation_summary& e) {

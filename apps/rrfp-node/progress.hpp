@@ -6,15 +6,15 @@
 #include <string>
 
 #include <rrfp/actors/session.hpp>
-#include <rrfp/job/options.hpp>
+#include <rrfp/job/job.hpp>
 
 namespace rrfp::apps {
 
 /// Not thread-safe: one thread reports the steps of a run.
 class progress {
  public:
-  /// The run has `steps` steps; the first `first` of them were done before it resumed.
-  progress(job::progress_kind kind, std::string run, std::uint64_t first, std::uint64_t steps);
+  /// The first `first` steps of the run were done before it resumed.
+  progress(const job::job& run, std::uint64_t first);
 
   void step(const actors::step_summary& s);
   /// Prints a separate line after an evaluation.
@@ -25,12 +25,14 @@ class progress {
   void finish();
 
  private:
-  std::string line(const actors::step_summary& s) const;
+  /// The parts that fit, the more important ones first.
+  std::string line(const actors::step_summary& s, std::size_t columns_max) const;
 
   using clock = std::chrono::steady_clock;
 
   bool live_;  ///< standard output is a terminal
   bool silent_;
+  bool has_loss_;  ///< an emulated device computes none
   std::string run_;
   std::uint64_t first_;
   std::uint64_t steps_;

@@ -1,9 +1,11 @@
 #include "results.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -240,48 +242,74 @@ bool must_agree(const job::job& a, const job::job& b) {
   return same == a && a.device.kind != job::device_kind::emulated;
 }
 
-std::string table_of(const std::vector<finished_run>& runs) {
-  std::size_t width = 3;
-  bool on_devices = false;
-  bool evaluated = false;
-  for (const auto& r : runs) {
-    width = std::max(width, r.run.name.size());
-    on_devices = on_devices || r.summary.device_memory().reserved > 0;
-    evaluated = evaluated || r.summary.eval_loss;
+namespace {
+
+/// Of a terminal. If the table is wider, the name of each run has a line of its own.
+constexpr std::size_t table_columns_max = 80;
+
+struct table_row {
+  std::string run;
+  std::vector<std::string> cells;
+};
+
+std::string text_of(const std::vector<table_row>& rows) {
+  std::vector<std::size_t> widths(rows[0].cells.size());
+  std::size_t name_width = 0;
+  for (const auto& r : rows) {
+    name_width = std::max(name_width, r.run.size());
+    for (std::size_t c = 0; c < widths.size(); ++c)
+      widths[c] = std::max(widths[c], r.cells[c].size());
   }
+  const auto cells_width = std::accumulate(widths.begin(), widths.end(), 2 * widths.size());
+  const bool own_line = name_width + cells_width > table_columns_max;
   std::string text;
-  const auto add = [&](std::string_view run, std::string_view ms, std::string_view speed_up,
-                       std::string_view bubble, std::string_view slots, std::string_view peak,
-                       std::string_view device, std::string_view loss, std::string_view held_out,
-                       std::string_view weights) {
-    text += fmt::format("{:<{}}  {:>9}  {:>8}  {:>7}  {:>6}  {:>10}  ", run, width, ms, speed_up,
-                        bubble, slots, peak);
-    if (on_devices) text += fmt::format("{:>10}  ", device);
-    text += fmt::format("{:>8}  ", loss);
-    if (evaluated) text += fmt::format("{:>8}  ", held_out);
-    text += fmt::format("{}\n", weights);
+  for (const auto& r : rows) {
+    text += own_line ? r.run + "\n" : fmt::format("{:<{}}", r.run, name_width);
+    for (std::size_t c = 0; c < widths.size(); ++c)
+      text += fmt::format("  {:>{}}", r.cells[c], widths[c]);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string table_of(const std::vector<finished_run>& runs) {
+  const auto any = [&](auto has) { return std::any_of(runs.begin(), runs.end(), has); };
+  const bool on_devices = any([](const auto& r) { return r.summary.device_memory().reserved > 0; });
+  const bool evaluated = any([](const auto& r) { return r.summary.eval_loss.has_value(); });
+  std::vector<table_row> rows;
+  const auto add = [&](const std::string& run, std::vector<std::string> cells,
+                       const std::string& device, const std::string& loss,
+                       const std::string& held_out, const std::string& weights) {
+    if (on_devices) cells.push_back(device);
+    cells.push_back(loss);
+    if (evaluated) cells.push_back(held_out);
+    cells.push_back(weights);
+    rows.push_back({run, std::move(cells)});
   };
-  add("run", "step ms", "speed-up", "bubble", "slots", "peak MiB", "GPU MiB", "loss", "held-out",
+  add("run", {"step ms", "speed-up", "bubble", "slots", "peak MiB"}, "GPU MiB", "loss", "held-out",
       "weights");
   for (const auto& r : runs) {
     const auto& s = r.summary;
     const bool computes = r.run.device.kind != job::device_kind::emulated;
     if (s.steps == 0) {
-      add(r.run.name, "-", "-", "-", "-", "-", "-", "-", "-", hex(s.weights_xxh64));
+      add(r.run.name, {"-", "-", "-", "-", "-"}, "-", "-", "-", hex(s.weights_xxh64));
       continue;
     }
     const auto speed_up = runs[0].summary.steps == 0
                               ? std::string{"-"}
                               : fmt::format("{:.2f}x", runs[0].summary.step_ms_p50 / s.step_ms_p50);
-    add(r.run.name, fmt::format("{:.1f}", s.step_ms_p50), speed_up,
-        fmt::format("{:.1f} %", s.bubble_fraction * 100), fmt::format("{}", s.peak_slots()),
-        fmt::format("{:.1f}", mebibytes(s.peak_bytes())),
+    add(r.run.name,
+        {fmt::format("{:.1f}", s.step_ms_p50), speed_up,
+         fmt::format("{:.1f} %", s.bubble_fraction * 100), fmt::format("{}", s.peak_slots()),
+         fmt::format("{:.1f}", mebibytes(s.peak_bytes()))},
         fmt::format("{:.1f}", mebibytes(s.device_memory().allocated_peak)),
         computes ? fmt::format("{:.4f}", s.loss_last) : "-",
         s.eval_loss ? fmt::format("{:.4f}", *s.eval_loss) : "-",
         computes ? hex(s.weights_xxh64) : "-");
   }
-  return text;
+  return text_of(rows);
 }
 
 }  // namespace rrfp::apps

@@ -218,7 +218,7 @@ result<training::prepared_run> training::prepare(const checked_run& checked,
   for (const auto& line : *notes) print_error("rrfp-node: {}\n", line);
   prepared_run run;
   const auto first = setup.first_step();
-  run.display = std::make_unique<progress>(j.run.progress, j.name, first, j.train.steps);
+  run.display = std::make_unique<progress>(j, first);
   if (!options_.trace.empty()) run.trace = std::make_unique<actors::trace_recorder>();
   setup.trace = run.trace.get();
   set_callbacks(setup, j, *run.display, context.leads());

@@ -83,6 +83,12 @@ class json_events {
 
   void add(std::uint32_t process, const plan_record& r) {
     event(fmt::format(
+        R"({{"name":"step","cat":"step","ph":"i","s":"t","pid":{},"tid":{},"ts":{:.3f},)"
+        R"("args":{{"step":{},"took_us":{:.3f},"peak_bytes":{}}}}})",
+        process, plans_thread, microseconds(r.begin), number_of(r.step),
+        microseconds(r.end - r.begin), r.peak_bytes));
+    if (r.strategy.empty()) return;
+    event(fmt::format(
         R"({{"name":"{}","cat":"plan","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
         R"("args":{{"step":{},"forecast_us":{:.3f},"took_us":{:.3f}}}}})",
         r.strategy, process, plans_thread, microseconds(r.begin), microseconds(r.end - r.begin),

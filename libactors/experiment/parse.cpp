@@ -216,6 +216,13 @@ status read_head(draft& d, const job::document& doc) {
   return success();
 }
 
+/// Whether the jobs themselves have jitter, which an experiment without weathers runs under.
+bool disturbs(const std::vector<workload_entry>& workloads) {
+  return std::any_of(workloads.begin(), workloads.end(), [](const auto& w) {
+    return weather::disturbs_tasks(w.job.jitter) || weather::disturbs_messages(w.job.jitter);
+  });
+}
+
 status read_entries(draft& d, const job::document& doc) {
   auto& made = d.made;
   auto workloads = read_kind(doc, 0, made.source);
@@ -239,7 +246,8 @@ status read_entries(draft& d, const job::document& doc) {
   if (!weathers) return weathers.failure();
   for (auto& one : *weathers)
     made.weathers.push_back({one.own.options.name, std::move(one.settings), one.own.fault});
-  if (made.weathers.empty()) made.weathers.push_back({"none", {}, {}});
+  if (made.weathers.empty())
+    made.weathers.push_back({disturbs(made.workloads) ? "of the job" : "none", {}, {}});
   if (made.baseline.empty()) made.baseline = made.runs.front().name;
   return success();
 }

@@ -202,9 +202,10 @@ void job_actor::carry_out(const job_action::finish_step& a) {
   const auto& summary = totals_.finish_step(setup_.context->now());
   if (summary.purpose != compute::step_purpose::evaluation) {
     count(summary);
+    record(a.step, summary);
     for (const auto& s : late_.add(totals_.outcomes()))
       if (setup_.on_straggler) setup_.on_straggler(s, summary.step);
-    if (planner_) finish_planned(a.step, summary);
+    if (planner_) planner_->finish(a.step, std::llround(summary.step_ms * 1e6));
   }
   if (summary.purpose == compute::step_purpose::evaluation && !setup_.on_request)
     return finish_batch();
@@ -222,13 +223,15 @@ void job_actor::finish_batch() {
   if (setup_.on_evaluation) setup_.on_evaluation(*e);
 }
 
-void job_actor::finish_planned(step_id step, const step_summary& s) {
+void job_actor::record(step_id step, const step_summary& s) {
+  auto* const trace = setup_.context->trace;
+  if (trace == nullptr) return;
   const auto nanoseconds = [](double ms) { return std::llround(ms * 1e6); };
+  std::int64_t peak = 0;
+  for (const auto& [_, o] : totals_.outcomes()) peak = std::max(peak, o.peak_bytes);
   const auto began = totals_.step_began();
-  if (auto* const trace = setup_.context->trace)
-    trace->add(plan_record{step, s.strategy, nanoseconds(s.forecast_ms), nanoseconds(s.tasks_ms),
-                           began, began + nanoseconds(s.step_ms)});
-  planner_->finish(step, nanoseconds(s.step_ms));
+  trace->add(plan_record{step, s.strategy, nanoseconds(s.forecast_ms), nanoseconds(s.tasks_ms),
+                         began, began + nanoseconds(s.step_ms), peak});
 }
 
 void job_actor::count(const step_summary& s) {

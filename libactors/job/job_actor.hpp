@@ -97,7 +97,7 @@ class job_actor : public actor_base {
   void carry_out(const job_action::end& a);
 
   void finish_batch();
-  void finish_planned(step_id step, const step_summary& s);
+  void record(step_id step, const step_summary& s);
   void count(const step_summary& s);
   template <class Message>
   void send_to_stages(const Message& m);

@@ -34,11 +34,16 @@ std::optional<std::string_view> closest(std::string_view word,
   if (word.size() > word_bytes_max) return std::nullopt;
   std::optional<std::string_view> best;
   auto least = (word.size() + 2) / 3 + 1;
-  for (const auto name : names)
-    if (const auto d = distance(word, name); d < least) {
+  const auto length_off = [&](std::string_view name) {
+    return std::max(word.size(), name.size()) - std::min(word.size(), name.size());
+  };
+  for (const auto name : names) {
+    const auto d = distance(word, name);
+    if (d < least || (best && d == least && length_off(name) < length_off(*best))) {
       least = d;
       best = name;
     }
+  }
   return best;
 }
 

@@ -35,7 +35,7 @@ struct content {
 };
 
 content text_job(const template_request& wanted) {
-  const bool documents = !wanted.data.empty() && wanted.data[0].ends_with(".jsonl");
+  const bool documents = wanted.documents;
   const auto data =
       wanted.data.empty() ? std::vector<std::string>{"/usr/share/common-licenses"} : wanted.data;
   return {"Trains a small language model on the bytes of text files.",

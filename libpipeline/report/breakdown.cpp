@@ -1,7 +1,11 @@
 #include <rrfp/report/breakdown.hpp>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+
+#include <rrfp/base/statistics.hpp>
+#include <rrfp/base/units.hpp>
 
 namespace rrfp::report {
 
@@ -52,6 +56,54 @@ std::vector<breakdown> breakdown_by_stage(const timeline& t) {
   return stages;
 }
 
+namespace {
+
+/// From the first task of a step anywhere to its last one, and the time in tasks.
+struct step_span_of_tasks {
+  nanoseconds begin = 0;
+  nanoseconds end = 0;
+  nanoseconds busy = 0;
+};
+
+std::map<step_id, step_span_of_tasks> spans_of_tasks(const timeline& t) {
+  std::map<step_id, step_span_of_tasks> spans;
+  for (const auto& l : t.lanes)
+    for (const auto* task : l.tasks) {
+      auto& s = spans.try_emplace(task->step, step_span_of_tasks{task->begin, task->end, 0})
+                    .first->second;
+      s.begin = std::min(s.begin, task->begin);
+      s.end = std::max(s.end, task->end);
+      s.busy += task->end - task->begin;
+    }
+  return spans;
+}
+
+}  // namespace
+
+run_figures figures_of(const timeline& t) {
+  run_figures f;
+  nanoseconds busy = 0, available = 0;
+  std::vector<double> spans, steps;
+  for (const auto& [_, s] : spans_of_tasks(t)) {
+    busy += s.busy;
+    available += (s.end - s.begin) * static_cast<nanoseconds>(t.lanes.size());
+    spans.push_back(milliseconds(s.end - s.begin));
+  }
+  for (const auto& l : t.lanes)
+    for (const auto* task : l.tasks) {
+      f.slots_peak = std::max(f.slots_peak, task->slots);
+      f.bytes_peak = std::max(f.bytes_peak, task->bytes);
+    }
+  for (const auto& s : t.run->steps) {
+    if (s.step < t.steps.front().step || t.steps.back().step < s.step) continue;
+    steps.push_back(milliseconds(s.took));
+    f.bytes_peak = std::max(f.bytes_peak, s.peak_bytes);
+  }
+  f.step_ms = median(steps.empty() ? spans : steps);
+  if (available > 0) f.bubble = 1 - static_cast<double>(busy) / static_cast<double>(available);
+  return f;
+}
+
 std::vector<held> held_over_time(const timeline& t, replica_id r, stage_id s) {
   std::vector<const traced_task*> tasks;
   for (std::uint32_t k = 0; k < t.run->ranks; ++k) {
@@ -61,10 +113,12 @@ std::vector<held> held_over_time(const timeline& t, replica_id r, stage_id s) {
   std::stable_sort(tasks.begin(), tasks.end(),
                    [](const auto* a, const auto* b) { return a->end < b->end; });
   std::vector<std::int64_t> bytes(t.run->ranks);
+  const auto of_fullest = [&] { return *std::max_element(bytes.begin(), bytes.end()); };
   std::vector<held> series;
   held now;
   for (const auto* done : tasks) {
-    now.bytes += done->bytes - std::exchange(bytes[done->rank.value()], done->bytes);
+    bytes[done->rank.value()] = done->bytes;
+    now.bytes = of_fullest();
     now.slots = done->slots;
     now.at = done->end;
     if (!series.empty() && series.back().at == now.at) series.back() = now;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -61,7 +62,9 @@ std::optional<waiting> waiting_in(const gap& g) {
 }
 
 std::string pixels(tenths t) {
-  return t % 10 == 0 ? std::to_string(t / 10) : fmt::format("{}.{}", t / 10, t % 10);
+  const auto size = std::abs(t);
+  auto text = (t < 0 ? "-" : "") + std::to_string(size / 10);
+  return size % 10 == 0 ? text : text + fmt::format(".{}", size % 10);
 }
 
 /// The text escaped for XML, truncated to `characters_max` characters.
@@ -204,18 +207,13 @@ class panel {
 
  private:
   std::string title(const timeline& first, bool compared) const {
-    breakdown total;
-    for (const auto& b : breakdown_by_stage(line_)) total += b;
     auto numbers = fmt::format("step {}: {:.{}f} ms", line_.steps.front().step.value(),
                                milliseconds(line_.wall()), scale_.longest >= 10'000'000 ? 1 : 3);
     if (compared)
       numbers += fmt::format(", speed-up {:.2f}x",
                              static_cast<double>(first.wall()) /
                                  static_cast<double>(std::max<nanoseconds>(line_.wall(), 1)));
-    numbers +=
-        fmt::format(", bubble {:.1f} %", total.wall == 0 ? 0.0
-                                                         : 100 * static_cast<double>(total.idle()) /
-                                                               static_cast<double>(total.wall));
+    numbers += fmt::format(", bubble {:.1f} %", 100 * figures_of(line_).bubble);
     return fmt::format(
         "<g fill=\"{}\" stroke=\"none\" font-size=\"13\"><text x=\"{}\" y=\"{}\" "
         "font-weight=\"600\">{}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text></g>\n",

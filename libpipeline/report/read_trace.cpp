@@ -49,13 +49,14 @@ class reader {
     const auto phase = e.text("ph");
     if (phase == "M") return read_name(e);
     if (phase == "C") return read_counter(e);
+    if (phase == "i") return read_step(e);
     if (phase == "X" && e.object("args").has("evaluation")) return skip_evaluation(e);
     if (phase == "X") {
       const auto category = e.text("cat");
       if (category == "recovery") return read_recovery(e);
       return category == "wait" ? read_wait(e) : category == "plan" ? read_plan(e) : read_task(e);
     }
-    throw malformed{fmt::format("expected an event with \"ph\" M, X or C, got {}",
+    throw malformed{fmt::format("expected an event with \"ph\" M, X, C or i, got {}",
                                 fields::shown(event.at("ph")))};
   }
 
@@ -142,8 +143,7 @@ class reader {
     const auto found = last_task_.find(e.index("pid"));
     if (found == last_task_.end()) throw malformed{"a counter before the first task"};
     if (!found->second) return;
-    const auto held =
-        static_cast<std::int64_t>(e.object("args").whole("held", std::uint64_t{1} << 62));
+    const auto held = e.object("args").bytes("held");
     const auto which = e.text("name");
     if (which == "slots") tasks[*found->second].slots = held;
     if (which == "activation bytes") tasks[*found->second].bytes = held;
@@ -161,6 +161,12 @@ class reader {
     w.begin = e.time("ts");
     w.end = w.begin + e.time("dur");
     runs_[at.run].waits.push_back(w);
+  }
+
+  void read_step(const fields& e) {
+    const auto args = e.object("args");
+    runs_[process_of(e).run].steps.push_back(
+        {args.step(), args.time("took_us"), args.bytes("peak_bytes")});
   }
 
   void read_plan(const fields& e) {

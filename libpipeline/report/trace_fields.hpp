@@ -46,6 +46,10 @@ class fields {
     return value.get<std::uint64_t>();
   }
 
+  std::int64_t bytes(const char* key) const {
+    return static_cast<std::int64_t>(whole(key, std::uint64_t{1} << 62));
+  }
+
   std::uint32_t index(const char* key, std::uint32_t max = 1'000'000) const {
     return static_cast<std::uint32_t>(whole(key, max));
   }

@@ -147,6 +147,30 @@ TEST_CASE("wrong arguments are refused with exit code 2") {
   CHECK(run_program({RRFP_SIM, "/nonexistent.toml"}).code == 2);
 }
 
+TEST_CASE("a mistyped command, option or policy gets the one that was meant") {
+  const auto require_meant = [](const std::vector<std::string>& arguments,
+                                const std::string& meant) {
+    const auto o = run_program(arguments);
+    INFO(o.err);
+    CHECK(o.code == 2);
+    CHECK(std::count(o.err.begin(), o.err.end(), '\n') == 1);
+    CHECK_THAT(o.err, Contains("did you mean " + meant + "?"));
+  };
+  require_meant({RRFP_NODE, "chekc", job}, "check");
+  require_meant({RRFP_NODE, "polices"}, "policies");
+  require_meant({RRFP_NODE, "run", job, "--trce", "/tmp/t"}, "--trace");
+  require_meant({RRFP_NODE, "run", job, "--local-node=2"}, "--local-nodes");
+  require_meant({RRFP_NODE, "check", job, "-set", "train.steps=1"}, "--set");
+  require_meant({RRFP_NODE, "--verson"}, "--version");
+  require_meant({RRFP_SIM, job, "--step", "3"}, "--steps");
+  require_meant({RRFP_REPORT, "t.json", "--profil", "x.csv"}, "--profile");
+  require_meant({RRFP_JITTER, "e.toml", "--engin", "both"}, "--engine");
+  require_meant({RRFP_SHAPES, "folder", "--sample", "3"}, "--samples");
+  require_meant({RRFP_NODE, "check", job, "--set", "dispatch.policy=bwf"}, "bfw");
+  const auto unlike = run_program({RRFP_NODE, "run", job, "--nonsense"});
+  CHECK_THAT(unlike.err, !Contains("did you mean"));
+}
+
 TEST_CASE("the help of every program lists the exit codes") {
   for (const auto* program : {RRFP_NODE, RRFP_SIM, RRFP_JITTER, RRFP_REPORT, RRFP_SHAPES}) {
     const auto o = run_program({program, "--help"});

@@ -98,6 +98,33 @@ TEST_CASE("a job from init continues training a pretrained model") {
   require_trains(folder / "open.toml");
 }
 
+TEST_CASE("init knows JSON lines by name, by content and in folders, and trains on their texts") {
+  const scratch_folder folder;
+  std::filesystem::create_directory(folder / "documents");
+  std::filesystem::create_directory(folder / "mixed");
+  std::string documents;
+  for (int n = 0; n < 40; ++n) documents += "{\"text\": \"one document of a few words\"}\n";
+  for (const std::string name :
+       {"a.JSONL", "b.ndjson", "c.json", "documents/d.jsonl", "documents/e.txt", "mixed/f.jsonl"})
+    std::ofstream{folder / name} << documents;
+  std::ofstream{folder / "mixed/g.txt"} << "plain text\n";
+  std::ofstream{folder / "plain.txt"} << "plain text\n";
+  int jobs = 0;
+  for (const std::string name : {"a.JSONL", "b.ndjson", "c.json", "documents"}) {
+    const auto file = folder / ("job" + std::to_string(jobs++) + ".toml");
+    const auto o = init(file, {"--from", folder / name});
+    INFO(name << o.err);
+    REQUIRE(o.code == 0);
+    CHECK_THAT(text_of(file), Contains("\njsonl = [") && !Contains("\ntext = ["));
+    require_trains(file);
+  }
+  require_refused(init(folder / "mixed.toml", {"--from", folder / "mixed"}),
+                  {"--from: expected text or JSON lines, got both", "g.txt", "f.jsonl"});
+  require_refused(
+      init(folder / "mixed.toml", {"--from", folder / "plain.txt", "--from", folder / "a.JSONL"}),
+      {"--from: expected text or JSON lines, got both", "plain.txt", "a.JSONL"});
+}
+
 TEST_CASE("init overwrites nothing and refuses bad input in one line") {
   const scratch_folder folder;
   const auto file = folder / "job.toml";

@@ -139,3 +139,97 @@ TEST_CASE("the wheel zooms, dragging pans, a step can be chosen and all seen aga
 )js");
   CHECK(output == "zoomed in\npanned\nall\nstep\npath toggled\n");
 }
+
+TEST_CASE("the arrow keys and a tap show a task's reason, and Escape hides it") {
+  const auto output = probed(gestures + R"js(
+const key = key => svg.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}));
+const hidden = () => document.getElementById('tip').style.display === 'none';
+const lane = n => data.runs[0].lanes[n].full;
+showAll();
+say(svg.tabIndex);
+key('ArrowRight');
+const first = tip();
+say(first.includes('reason: ') && first.includes(lane(0)) ? 'first task' : first);
+key('ArrowRight');
+say(tip() !== first && tip().includes('reason: ') ? 'next task' : tip());
+key('ArrowLeft');
+say(tip() === first ? 'back' : tip());
+key('ArrowDown');
+say(tip().includes('reason: ') && tip().includes(lane(1)) ? 'next lane' : tip());
+key('Escape');
+say(hidden() ? 'hidden' : 'shown');
+const scale = (box.width - 96 - 12) / data.wall;
+const longest = data.runs[0].lanes[0].tasks.reduce((a, b) => a[5] >= b[5] ? a : b);
+const x = 96 + (longest[4] + longest[5] / 2) * scale;
+for (const type of ['pointerdown', 'pointerup', 'pointerleave']) at(type, x, 30, {pointerType: 'touch'});
+say(!hidden() && tip().includes('reason: ') ? 'tapped' : 'not tapped');
+)js");
+  CHECK(output == "0\nfirst task\nnext task\nback\nnext lane\nhidden\ntapped\n");
+}
+
+TEST_CASE("a page with damaged data says so in place of the timelines") {
+  const scratch_folder folder;
+  const auto page = folder / "damaged.html";
+  auto html = text_of(report().page);
+  html.replace(html.find("\"runs\":["), 7, "\"runs\":-.-");
+  std::ofstream{page} << html;
+  const auto output = probe(page, R"js(
+document.getElementById('probe').textContent = document.querySelector('p.note').textContent;
+)js");
+  CHECK_THAT(output, Contains("Timeline and memory cannot be drawn"));
+}
+
+TEST_CASE("a page of tasks that were shorter than expected draws its timelines") {
+  const scratch_folder folder;
+  const auto ran = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/quickstart.toml", "--set",
+                                "jitter.compute=lognormal", "--set", "train.steps=2", "--trace",
+                                folder / "trace.json"});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.code == 0);
+  REQUIRE(run_program({RRFP_REPORT, folder / "trace.json", "--out", folder / "page.html"}).code ==
+          0);
+  const auto output = probe(folder / "page.html", R"js(
+const data = JSON.parse(document.getElementById('data').textContent);
+const delays = data.runs.flatMap(r => r.lanes.flatMap(l => l.tasks.map(t => t[6])));
+document.getElementById('probe').textContent =
+    (delays.some(d => d < 0) ? 'shorter' : 'none shorter') + ', ' +
+    [...document.querySelectorAll('svg.lanes')].every(s => s.innerHTML.includes('<path'));
+)js");
+  CHECK(output == "shorter, true");
+}
+
+TEST_CASE("text on tasks has a contrast of 4.5, and no two causes look alike to any eye") {
+  const auto output = probed(R"js(
+const root = getComputedStyle(document.documentElement);
+const value = name => {
+  const text = root.getPropertyValue('--' + name.replace(' ', '-')).trim();
+  const full = text.length === 4 ? '#' + [...text.slice(1)].map(c => c + c).join('') : text;
+  return [1, 3, 5].map(i => parseInt(full.slice(i, i + 2), 16) / 255)
+      .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+};
+const data = JSON.parse(document.getElementById('data').textContent);
+const light = c => 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2];
+const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+// Machado, Oliveira and Fernandes 2009: deuteranopia, protanopia.
+const eyes = [[[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+  [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+  [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]];
+const lab = (c, eye) => {
+  const [r, g, b] = eye.map(row => Math.min(1, Math.max(0, row.reduce((s, m, i) => s + m * c[i], 0))));
+  const f = t => t > 0.008856 ? Math.cbrt(t) : 7.787 * t + 16 / 116;
+  const [x, y, z] = [(0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047, 0.2126 * r + 0.7152 * g + 0.0722 * b,
+                     (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883].map(f);
+  return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+};
+const bad = [];
+for (const kind of data.kinds)
+  if (contrast(value(kind), value('on-' + kind)) < 4.5) bad.push(kind);
+for (const eye of eyes)
+  data.causes.forEach((a, i) => data.causes.slice(i + 1).forEach(b => {
+    const x = lab(value(a), eye), y = lab(value(b), eye);
+    if (Math.hypot(...x.map((v, k) => v - y[k])) < 12) bad.push(a + ' and ' + b);
+  }));
+document.getElementById('probe').textContent = bad.join(', ') || 'good';
+)js");
+  CHECK(output == "good");
+}

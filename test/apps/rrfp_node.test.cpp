@@ -64,11 +64,46 @@ TEST_CASE("on a terminal, progress is one bar that fits its width; elsewhere it 
   REQUIRE(on_terminal.code == 0);
   CHECK_THAT(on_terminal.out,
              Contains("\r[######--------------] ") && Contains("\r[####################] "));
+  // What does not fit is left out, the speed first; at 60 columns a line still tells how long it
+  // takes.
+  CHECK_THAT(on_terminal.out, Contains("step 3/3") && Contains("bubble") && Contains("ETA 00:00") &&
+                                  !Contains("tokens/s"));
   for (std::size_t at = 0; (at = on_terminal.out.find("\r[", at)) != std::string::npos; ++at)
     CHECK(on_terminal.out.find_first_of("\r\n", at + 1) - at - 1 < 60);
 
   const auto elsewhere = run_program(short_run);
   CHECK_THAT(elsewhere.out, Contains("step 3/3  loss ") && !Contains("\r") && !Contains("[#"));
+}
+
+TEST_CASE("the table fits 80 columns, whatever the names of the runs") {
+  const auto table_in = [](const std::string& out) {
+    const auto from = out.find("\nrun");
+    return from == std::string::npos ? "" : out.substr(from, out.find(" and ", from) - from);
+  };
+  const auto plain = run_program(short_run);
+  INFO(plain.out);
+  CHECK_THAT(table_in(plain.out), Contains("in-order 1F1B  ") && Contains("weights"));
+  CHECK(longest_line(table_in(plain.out)) <= 80);
+
+  const scratch_folder folder;
+  std::ofstream{folder / "job.toml"}
+      << "[pipeline]\nstages = 2\n[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n"
+         "[eval]\ntext = [\"/usr/share/common-licenses/GPL-2\"]\nevery = 1\n[train]\nsteps = 1\n"
+         "[[compare]]\nname = \"a run whose name is as long as the names of runs can get\"\n"
+         "[[compare]]\nname = \"another\"\n";
+  const auto named = run_program({RRFP_NODE, "run", folder / "job.toml"});
+  INFO(named.out << named.err);
+  REQUIRE(named.code == 0);
+  CHECK_THAT(table_in(named.out), Contains("\nanother\n  ") && Contains("held-out"));
+  CHECK(longest_line(table_in(named.out)) <= 80);
+}
+
+TEST_CASE("an emulated run shows no loss") {
+  const auto o = run_program({RRFP_NODE, "run", RRFP_SOURCE "/apps/jobs/sixteen_stages.toml",
+                              "--set", "device.kind=emulated", "--set", "train.steps=1"});
+  INFO(o.out << o.err);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out, Contains("step 1/1  ") && !Contains("loss 0"));
 }
 
 TEST_CASE("the pictures train both ways to the same bits, and without pictures to other bits") {
@@ -253,6 +288,38 @@ TEST_CASE("check prints the plan in 80 columns and runs nothing") {
                         Contains("parameters") && Contains("predicted by simulation") &&
                         Contains("lower bound"));
   CHECK(longest_line(o.out) <= 80);
+}
+
+TEST_CASE("check predicts no time without [cost], and says so") {
+  const scratch_folder folder;
+  std::ofstream{folder / "job.toml"}
+      << "[pipeline]\nstages = 4\n[data]\ntext = [\"/usr/share/common-licenses/GPL-3\"]\n";
+  const auto without = run_program({RRFP_NODE, "check", folder / "job.toml"});
+  INFO(without.out << without.err);
+  REQUIRE(without.code == 0);
+  CHECK_THAT(without.out, Contains("step time: cannot be predicted") && Contains("bubble is ") &&
+                              Contains("--profile") && !Contains("lower bound"));
+  CHECK(longest_line(without.out) <= 80);
+  const auto with =
+      run_program({RRFP_NODE, "check", folder / "job.toml", "--set", "cost.forward_ms=2"});
+  CHECK_THAT(with.out, Contains("predicted by simulation") && Contains("lower bound"));
+}
+
+TEST_CASE("check simulates no more tasks than its limit, and says so") {
+  const auto checked = [](const std::string& microbatches, const std::string& stages) {
+    const auto o = run_program({RRFP_NODE, "check", job, "--set", "pipeline.stages=" + stages,
+                                "--set", "pipeline.microbatches=" + microbatches});
+    INFO(o.out << o.err);
+    REQUIRE(o.code == 0);
+    CHECK(longest_line(o.out) <= 80);
+    return o.out;
+  };
+  CHECK_THAT(checked("16", "4"), Contains("mean of 10 steps"));
+  CHECK_THAT(checked("30000", "4"), Contains("mean of 2 steps"));
+  CHECK_THAT(checked("65536", "4"), Contains(", one step:"));
+  CHECK_THAT(
+      checked("65536", "8"),
+      Contains("no prediction: a step has more tasks than the 1000000 that check simulates"));
 }
 
 TEST_CASE("the help of every program and command fits 80 columns") {

@@ -94,6 +94,33 @@ TEST_CASE("two runs of a trace become one page") {
   CHECK(html.ends_with("</html>\n"));
 }
 
+TEST_CASE("the page has the figures of the run's table, with evaluations and several ranks") {
+  const scratch_folder folder;
+  const auto trace = folder / "trace.json", page = folder / "page.html";
+  const auto ran = run_program(
+      {RRFP_NODE, "run", job, "--set", "train.steps=3", "--set", "pipeline.tp=2", "--set",
+       "eval.text=/usr/share/common-licenses/GPL-3", "--set", "eval.every=1", "--trace", trace});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.code == 0);
+  REQUIRE(run_program({RRFP_REPORT, trace, "--out", page}).code == 0);
+  const auto html = text_of(page);
+  int rows = 0;
+  std::istringstream table{ran.out.substr(ran.out.find("\nrun "))};
+  for (std::string line; std::getline(table, line);) {
+    if (!line.starts_with("in-order 1F1B  ") && !line.starts_with("ready BFW  ")) continue;
+    std::istringstream cells{line.substr(13)};
+    std::string ms, speed_up, bubble, percent, slots, mib;
+    cells >> ms >> speed_up >> bubble >> percent >> slots >> mib;
+    INFO(line);
+    CHECK_THAT(html,
+               Contains("<dt>step ms</dt><dd>" + ms + "</dd><dt>speed-up</dt><dd>" + speed_up +
+                        "</dd><dt>bubble</dt><dd>" + bubble + " %</dd><dt>slots</dt><dd>" + slots +
+                        "</dd><dt>peak MiB</dt><dd>" + mib + "</dd>"));
+    ++rows;
+  }
+  CHECK(rows == 2);
+}
+
 TEST_CASE("steps and runs can be chosen, and two traces compared") {
   const scratch_folder folder;
   const auto page = folder / "report.html";

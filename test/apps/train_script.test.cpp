@@ -60,3 +60,18 @@ TEST_CASE("scripts/train ends with the code of a run that fails, and draws nothi
   CHECK_THAT(o.err, Contains("train.steps"));
   CHECK(!fs::exists(c / "runs/quickstart.svg"));
 }
+
+TEST_CASE("every script answers --help and -h with its header, and does nothing else") {
+  for (const auto& script : fs::directory_iterator{RRFP_SOURCE "/scripts"})
+    for (const std::string option : {"--help", "-h"}) {
+      const auto o = run_program({script.path(), option});
+      INFO(script.path() << " " << option << ": " << o.out << o.err);
+      CHECK(o.code == 0);
+      CHECK(o.err.empty());
+      // The first sentence of the head, without what marks a comment.
+      auto head = text_of(script.path());
+      head = head.substr(head.find('\n') + 1);
+      head = head.substr(head.find_first_not_of("#\" "));
+      CHECK_THAT(o.out, Contains(head.substr(0, 30)));
+    }
+}

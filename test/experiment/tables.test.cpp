@@ -51,6 +51,16 @@ TEST_CASE("speed-ups compare sums over paired seeds; memory is that of the worst
   CHECK(summary_of(e, outcomes, 0, 0, 0).speed_up == 1);
 }
 
+TEST_CASE("an experiment without weathers runs under the jitter of its job, and says so") {
+  const std::string cells = "[[workload]]\nname = \"w\"\n[[run]]\nname = \"r\"\n";
+  CHECK(good(cells).weathers[0].name == "none");
+  CHECK(good("jitter.compute = \"lognormal\"\n" + cells).weathers[0].name == "of the job");
+  CHECK(good("jitter.spread = \"stalls\"\njitter.stall_probability = 0.1\n" + cells)
+            .weathers[0]
+            .name == "of the job");
+  CHECK(good("jitter.straggler_factor = 2.0\n" + cells).weathers[0].name == "of the job");
+}
+
 TEST_CASE("the tables show gains, the paper's figures, and memory above the device's") {
   const auto e = two_runs();
   CHECK_THAT(results_table(e, outcomes), Contains("w - weather none") && Contains("2.00x") &&

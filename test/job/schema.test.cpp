@@ -191,6 +191,9 @@ TEST_CASE("The closest name differs in at most a third of the letters") {
   CHECK(job::closest("chunk", names) == "chunks");
   CHECK(job::closest("tps", names) == "tp");
   CHECK(job::closest("pt", names) == "tp");
+  const std::vector<std::string_view> policies = {"bf", "bfw", "bfw_plus"};
+  CHECK(job::closest("bwf", policies) == "bfw");
+  CHECK(job::closest("b", policies) == "bf");
   CHECK_FALSE(job::closest("placement", names));
   CHECK_FALSE(job::closest("", names));
   CHECK_FALSE(job::closest(std::string(10000, 's'), names));

@@ -139,7 +139,7 @@ TEST_CASE("between steps every rank is idle for the same time") {
   CHECK(none.message() == "expected a step from 3 to 4 of run \"steps\", got 5:9");
 }
 
-TEST_CASE("a stage holds the slots of its last task and the bytes of all its ranks") {
+TEST_CASE("a stage holds the slots of its last task and the bytes of its fullest rank") {
   const auto file = hand_made{}
                         .run("held", 1)
                         .task(0, "F0", 0, 0, 10, {.rank = 0, .seq = 0, .slots = 1, .bytes = 100})
@@ -150,7 +150,32 @@ TEST_CASE("a stage holds the slots of its last task and the bytes of all its ran
                         .read();
   const auto t = all_steps(file.runs[0]);
   CHECK(held_over_time(t, replica_id{0}, stage_id{0}) ==
-        std::vector<held>{{us(10), 1, 100}, {us(12), 1, 210}, {us(20), 2, 410}});
+        std::vector<held>{{us(10), 1, 100}, {us(12), 1, 110}, {us(20), 2, 210}});
+}
+
+TEST_CASE("the figures of a run are those of its table: steps and bubble without evaluations") {
+  hand_made t;
+  t.run("evaluated", 2);
+  for (int step = 0; step < 3; ++step) {
+    // 300 us pass between the steps, as an evaluation takes them.
+    const int at = step * 400;
+    t.task(0, "F0", at, at, at + 40, {.step = step, .slots = 2, .bytes = 100})
+        .task(1, "F0", at + 40, at + 40, at + 80, {.step = step, .slots = 1, .bytes = 300});
+  }
+  const auto bare = t.read();
+  const auto guessed = figures_of(all_steps(bare.runs[0]));
+  CHECK(guessed.step_ms == Approx(.080));
+  CHECK(guessed.bubble == Approx(.5));
+  CHECK(guessed.slots_peak == 2);
+  CHECK(guessed.bytes_peak == 300);
+  for (int step = 0; step < 3; ++step) t.step(step, step * 400, 90 + step, 310 + step);
+  const auto recorded = t.read();
+  const auto known = figures_of(all_steps(recorded.runs[0]));
+  CHECK(known.step_ms == Approx(.091));
+  CHECK(known.bubble == Approx(.5));
+  CHECK(known.bytes_peak == 312);
+  const auto first = make_timeline(recorded.runs[0], step_id{0}, step_id{0});
+  CHECK(figures_of(*first).step_ms == Approx(.090));
 }
 
 }  // namespace rrfp::report::testing

@@ -40,15 +40,17 @@ class hand_made {
   hand_made& task(int stage, const std::string& what, int decided, int begin, int end) {
     return task(stage, what, decided, begin, end, details{});
   }
-  hand_made& task(int stage, const std::string& what, int decided, int begin, int end, details d) {
+  /// `delay_us`: in place of d.delay, as text with decimals.
+  hand_made& task(int stage, const std::string& what, int decided, int begin, int end, details d,
+                  const std::string& delay_us = "") {
     if (d.seq < 0) d.seq = next_seq_++;
     const auto kind = what.substr(0, what.find_first_of("0123456789"));
     event(fmt::format(
         R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{}.000,"dur":{}.000,"args":{{)"
         R"("step":{},"mb":0,"chunk":0,"seq":{},"reason":"{}","skipped":{},"folds":0,)"
-        R"("decided_us":{}.000,"delay_us":{}.000}}}})",
+        R"("decided_us":{}.000,"delay_us":{}}}}})",
         what, kind, first_ + stage, d.rank, begin, end - begin, d.step, d.seq, d.reason, d.skipped,
-        decided, d.delay));
+        decided, delay_us.empty() ? std::to_string(d.delay) : delay_us));
     event(fmt::format(R"({{"name":"slots","ph":"C","pid":{},"ts":{},"args":{{"held":{}}}}})",
                       first_ + stage, end, d.slots));
     return event(fmt::format(
@@ -62,6 +64,14 @@ class hand_made {
         R"({{"name":"wait: {}","cat":"wait","ph":"X","pid":{},"tid":1000,"ts":{}.000,"dur":{}.000,)"
         R"("args":{{"step":{},"for":"{}"}}}})",
         why, first_ + stage, begin, end - begin, step, head));
+  }
+
+  /// The record that the job itself makes of a step.
+  hand_made& step(int number, int begin, int took, int peak_bytes) {
+    return event(fmt::format(
+        R"({{"name":"step","cat":"step","ph":"i","s":"t","pid":{},"tid":1001,"ts":{}.000,)"
+        R"("args":{{"step":{},"took_us":{}.000,"peak_bytes":{}}}}})",
+        first_, begin, number, took, peak_bytes));
   }
 
   std::string text(int dropped = 0) const {

@@ -1,7 +1,11 @@
 // The page is self-contained, escapes titles, and limits the number of drawn tasks.
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <random>
 #include <regex>
+
+#include <nlohmann/json.hpp>
 
 #include <rrfp/report/page.hpp>
 
@@ -16,6 +20,14 @@ std::size_t count(const std::string& text, const std::string& what) {
   std::size_t n = 0;
   for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
   return n;
+}
+
+/// What the script of the page reads.
+nlohmann::json data_in(const std::string& html) {
+  const std::string mark = "id=\"data\">";
+  const auto from = html.find(mark) + mark.size();
+  return nlohmann::json::parse(html.substr(from, html.find("</script>", from) - from), nullptr,
+                               false);
 }
 
 }  // namespace
@@ -39,6 +51,36 @@ TEST_CASE("titles are escaped in HTML and in the data") {
   for (const std::string tag : {"<b>&", "<i>&", "<u>"}) CHECK(html.find(tag) == std::string::npos);
   CHECK_THAT(html, Contains("&lt;/script&gt;&lt;b&gt;&amp;amp; &#39;x&#39;") &&
                        Contains("\\u003c/script>"));
+}
+
+TEST_CASE("the data of a page is JSON, whatever the delays: a task may be shorter than expected") {
+  for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random{seed};
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    hand_made t;
+    t.run("run \\\"" + std::to_string(seed) + "\\\"\\\\", 2);
+    std::vector<double> delays;
+    for (int stage = 0; stage < 2; ++stage)
+      for (int n = 0, now = 0; n < 20; ++n) {
+        const int begin = now + below(9), tenths = below(4000) - 2000;
+        now = begin + 400 + below(30);
+        delays.push_back(tenths / 10.0);
+        t.task(stage, "F" + std::to_string(n), begin, begin, now, {},
+               fmt::format(
+                   "{}.{}",
+                   tenths < 0 ? "-" + std::to_string(-tenths / 10) : std::to_string(tenths / 10),
+                   std::abs(tenths % 10)));
+      }
+    const auto file = t.read();
+    const auto data = data_in(html_of({"x", {}, {all_steps(file.runs[0])}}));
+    REQUIRE(data.is_object());
+    std::vector<double> read;
+    for (const auto& lane : data["runs"][0]["lanes"])
+      for (const auto& task : lane["tasks"]) read.push_back(task[6]);
+    REQUIRE(read.size() == delays.size());
+    for (std::size_t i = 0; i < read.size(); ++i) REQUIRE(std::abs(read[i] - delays[i]) < 0.01);
+  }
 }
 
 TEST_CASE("runs are compared with the first by ratios") {

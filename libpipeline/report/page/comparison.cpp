@@ -28,13 +28,11 @@ struct metric {
 double mean_ms(const examined_run& r, nanoseconds sum) { return milliseconds(sum) / r.total.ranks; }
 
 std::vector<metric> duration_metrics() {
-  return {
-      {"wall time of the steps", [](const auto& r) { return milliseconds(r.line->wall()); }},
-      {"steps", [](const auto& r) { return double(r.line->steps.size()); }, 0, false},
-      {"wall time / steps",
-       [](const auto& r) { return milliseconds(r.line->wall()) / double(r.line->steps.size()); }},
-      {"bubble, % of wall", [](const auto& r) { return share(r.total.idle(), r.total.wall) * 100; },
-       1}};
+  return {{"step (median)", [](const auto& r) { return r.figures.step_ms; }},
+          {"steps", [](const auto& r) { return double(r.line->steps.size()); }, 0, false},
+          {"wall time, with all between the steps",
+           [](const auto& r) { return milliseconds(r.line->wall()); }},
+          {"bubble, %", [](const auto& r) { return r.figures.bubble * 100; }, 1}};
 }
 
 std::vector<metric> load_metrics() {
@@ -48,7 +46,7 @@ std::vector<metric> load_metrics() {
   return all;
 }
 
-std::vector<metric> bubble_metrics() {
+std::vector<metric> idle_metrics() {
   std::vector<metric> all{{"idle", [](const auto& r) { return mean_ms(r, r.total.idle()); }}};
   for (std::size_t s = 0; s < idle_causes; ++s)
     all.push_back({"  " + std::string(name(static_cast<idle_cause>(s))),
@@ -59,20 +57,9 @@ std::vector<metric> bubble_metrics() {
 }
 
 std::vector<metric> memory_metrics() {
-  return {{"peak slots on a stage",
-           [](const auto& r) {
-             std::int64_t most = 0;
-             for (std::size_t s = 0; s < r.by_stage.size(); ++s)
-               most = std::max(most, r.slots_peak(s));
-             return double(most);
-           },
-           0},
-          {"peak activation MiB on a stage", [](const auto& r) {
-             std::int64_t most = 0;
-             for (std::size_t s = 0; s < r.by_stage.size(); ++s)
-               most = std::max(most, r.bytes_peak(s));
-             return mebibytes(most);
-           }}};
+  return {{"peak slots on a stage", [](const auto& r) { return double(r.figures.slots_peak); }, 0},
+          {"peak activation MiB of a rank",
+           [](const auto& r) { return mebibytes(r.figures.bytes_peak); }}};
 }
 
 std::vector<metric> path_metrics() {
@@ -131,7 +118,7 @@ std::string comparison_of(const std::vector<examined_run>& runs) {
          metric_table(runs, "Duration, ms", duration_metrics()) +
          metric_table(runs, "Memory", memory_metrics()) + "</div>\n<div>\n" +
          metric_table(runs, "Load, ms per rank", load_metrics()) + "</div>\n<div>\n" +
-         metric_table(runs, "Bubble, ms per rank", bubble_metrics()) + "</div>\n<div>\n" +
+         metric_table(runs, "Idle, ms per rank", idle_metrics()) + "</div>\n<div>\n" +
          metric_table(runs, "Critical path, ms", path_metrics()) + "</div>\n</div>\n";
 }
 

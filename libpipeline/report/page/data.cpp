@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -17,7 +18,8 @@ constexpr std::array choices{choice::hint_head, choice::skipped_not_ready, choic
 
 /// Microseconds with at most one decimal: there may be many times, so their texts must be short.
 void put_time(std::string& out, nanoseconds t) {
-  const auto tenths = (t + 50) / 100;
+  const auto tenths = (std::abs(t) + 50) / 100;
+  if (t < 0 && tenths != 0) out += '-';
   fmt::format_to(std::back_inserter(out), "{}", tenths / 10);
   if (tenths % 10 != 0) fmt::format_to(std::back_inserter(out), ".{}", tenths % 10);
 }

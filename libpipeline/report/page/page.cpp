@@ -30,6 +30,7 @@ examined_run examine(const timeline& t, std::size_t tasks_max) {
   run.line = &t;
   run.by_stage = breakdown_by_stage(t);
   for (const auto& b : run.by_stage) run.total += b;
+  run.figures = figures_of(t);
   for (std::uint32_t r = 0; r < t.run->replicas; ++r)
     for (std::uint32_t s = 0; s < t.run->shape.stages; ++s)
       run.held_by_stage.push_back(held_over_time(t, replica_id{r}, stage_id{s}));
@@ -84,7 +85,8 @@ std::string tools_of(const std::vector<examined_run>& runs, std::optional<step_i
 <select id="step" title="Align all runs at the start of this step"><option value="">all steps</option>{}</select>
 <label><input type="checkbox" id="show-path" checked> critical path</label>
 <span id="range" class="soft num"></span>
-<span class="soft">drag: move &middot; Ctrl + wheel or double click: zoom &middot; keys w a s d 0</span>
+<span class="soft">drag: move &middot; Ctrl + wheel or double click: zoom &middot; keys w a s d 0 &middot;
+a task's reason: point at it, tap it, or Tab to the timeline and use the arrow keys</span>
 {}</div>
 )",
       options, legend());
@@ -118,19 +120,19 @@ patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="1.6" he
 <h2>Timeline</h2>
 {}{}
 <h2>Memory held</h2>
-<p class="soft">Filled: slots, the microbatches that the stage holds. Line: activation bytes of all its
-ranks. Both are recorded at the end of each task and drawn on one scale for all stages and runs. Left:
+<p class="soft">Filled: slots, the microbatches that the stage holds. Line: activation bytes of its
+fullest rank. Both are recorded at the end of each task and drawn on one scale for all stages and runs. Left:
 the peak of each.</p>
 {}
 {}<h2>Comparison</h2>
 {}
-{}<h2>Load and bubble of each stage</h2>
+{}<h2>Load and idle time of each stage</h2>
 {}
 <h2>Critical path</h2>
 {}
 <h2>Terms</h2>
 {}
-<div id="tip"></div>
+<div id="tip" role="status"></div>
 <script type="application/json" id="data">{}</script>
 )body",
       notes_of(content, runs), cards_of(runs), tools_of(runs, opens_on(content, runs)),

@@ -3,7 +3,17 @@
 // begins.
 'use strict';
 (() => {
-  const data = JSON.parse(document.getElementById('data').textContent);
+  let data;
+  try {
+    data = JSON.parse(document.getElementById('data').textContent);
+  } catch (error) {
+    const note = document.createElement('p');
+    note.className = 'note';
+    note.textContent = 'Timeline and memory cannot be drawn: the data of this page is damaged (' +
+        error.message + '). Make the page again.';
+    document.getElementById('tools').before(note);
+    return;
+  }
   const KIND = 0, MB = 1, CHUNK = 2, STEP = 3, BEGIN = 4, LENGTH = 5, DELAY = 6, DECIDED = 7,
         WHY = 8, SKIPPED = 9;
   // Space for the longest row name.
@@ -133,7 +143,7 @@
         if (x1 + w - dx > 1.5) delays += rect(dx, y, x1 + w - dx, h);
         const name = taskName(t);
         if (h >= 12 && w > 6 * name.length + 5)
-          labels += `<text class="in" x="${round(x1 + w / 2)}" y="${y + h / 2 + 3.5}">${name}</text>`;
+          labels += `<text class="in" style="fill:var(--on-${data.kinds[t[KIND]]})" x="${round(x1 + w / 2)}" y="${y + h / 2 + 3.5}">${name}</text>`;
       }
     });
     const paths = (list, words) => list.map((d, k) => d &&
@@ -160,6 +170,16 @@
       before = {i, x: x2};
     }
     return `<path class="hop" d="${hops}"/><path class="path" d="${marks}"/>`;
+  }
+
+  // The task that was chosen by keyboard or touch.
+  let chosen = null;
+  function drawChosen(panel, s) {
+    if (!chosen || chosen.panel !== panel) return '';
+    const t = panel.run.lanes[chosen.lane].tasks[chosen.task];
+    const x1 = Math.max(s.x(t[BEGIN]), left), x2 = Math.min(s.x(taskEnd(t)), s.width - right);
+    return x2 < x1 ? '' : `<path class="chosen" d="${
+        rect(x1, laneTop(panel.run, chosen.lane), Math.max(x2 - x1, 1), panel.run.height)}"/>`;
   }
 
   function drawMemory(panel, s) {
@@ -200,7 +220,7 @@
       panel.svg.setAttribute('viewBox', `0 0 ${s.width} ${heightOf(panel)}`);
       panel.svg.innerHTML = drawAxis(panel, s) +
           (panel.memory ? drawMemory(panel, s) : drawLanes(panel, s)) + drawSteps(panel, s) +
-          (panel.memory ? '' : drawPath(panel, s));
+          (panel.memory ? '' : drawPath(panel, s) + drawChosen(panel, s));
     }
     document.getElementById('range').textContent =
         duration(view.from) + ' to ' + duration(view.to) + '  (' + duration(view.to - view.from) + ')';
@@ -253,6 +273,7 @@
       `${taskName(t)} · ${lane.full} · step ${t[STEP]}`,
       `${moment(panel, t[BEGIN])} to ${moment(panel, taskEnd(t))}: ${duration(t[LENGTH])}`,
       t[DELAY] > 0 ? `injected delay: ${duration(t[DELAY])} of it, at the end` :
+      t[DELAY] < 0 ? `injected speed-up: ${duration(-t[DELAY])} shorter than without jitter` :
                      'no injected delay',
       `decided at ${moment(panel, t[BEGIN] - t[DECIDED])}, begun ${duration(t[DECIDED])} later`,
       `reason: ${why} (${typeof said === 'function' ? said(t[SKIPPED]) : said})`,
@@ -295,8 +316,8 @@
     ].concat(gap[4] ? ['another task was ready, but in-order mode followed its sequence'] : []);
   }
 
-  function showTip(panel, event) {
-    const lines = linesAt(panel, event);
+  const hideTip = () => { tip.style.display = 'none'; };
+  function showTip(panel, event, lines = linesAt(panel, event)) {
     tip.style.display = lines ? 'block' : 'none';
     if (!lines) return;
     const head = document.createElement('b');
@@ -308,24 +329,79 @@
                                                                    : event.clientY + 18) + 'px';
   }
 
+  // The reason of a task, without a pointer: the arrow keys go from task to task and from lane to lane.
+  function choose(panel, lane, task) {
+    const {run} = panel;
+    chosen = {panel, lane, task};
+    const t = run.lanes[lane].tasks[task], from = t[BEGIN] - origin[panel.number];
+    if (from < view.from || from + t[LENGTH] > view.to) {
+      const length = Math.max(view.to - view.from, t[LENGTH] * 1.2);
+      show(from + t[LENGTH] / 2 - length / 2, from + t[LENGTH] / 2 + length / 2);
+    }
+    redraw();
+    const s = scaleOf(panel), box = panel.svg.getBoundingClientRect();
+    const place = {clientX: box.left + Math.max(left, Math.min(s.x(taskEnd(t)), s.width - right)),
+                   clientY: box.top + laneTop(run, lane) + run.height};
+    showTip(panel, place, linesOfTask(panel, run.lanes[lane], lane, task, t));
+  }
+  function firstVisible(panel, lane, t) {
+    const {tasks} = panel.run.lanes[lane];
+    return tasks.length ? Math.min(firstAfter(tasks, t, taskEnd), tasks.length - 1) : -1;
+  }
+  function goTo(panel, key) {
+    const {run} = panel;
+    const was = chosen && chosen.panel === panel ? chosen : null;
+    const at = was ? run.lanes[was.lane].tasks[was.task][BEGIN] : view.from + origin[panel.number];
+    let lane = was ? was.lane : 0, task = was ? was.task : firstVisible(panel, 0, at);
+    const step = {ArrowUp: -1, ArrowDown: 1}[key];
+    if (was && step) {
+      do lane += step; while (run.lanes[lane] && !run.lanes[lane].tasks.length);
+      if (run.lanes[lane]) task = firstVisible(panel, lane, at);
+    } else if (was) {
+      task += key === 'ArrowLeft' ? -1 : 1;
+    }
+    if (run.lanes[lane] && run.lanes[lane].tasks[task]) choose(panel, lane, task);
+  }
+  function leaveTask() {
+    chosen = null;
+    hideTip();
+    redraw();
+  }
+
   for (const panel of panels) {
     const {svg} = panel;
     let grip = null;
+    if (!panel.memory) {
+      svg.tabIndex = 0;
+      svg.addEventListener('keydown', e => {
+        if (e.key === 'Escape') leaveTask();
+        if (!e.key.startsWith('Arrow') || e.ctrlKey || e.metaKey || e.altKey) return;
+        e.preventDefault();
+        goTo(panel, e.key);
+      });
+      svg.addEventListener('blur', leaveTask);
+    }
     svg.addEventListener('pointerdown', e => {
-      grip = {x: e.clientX, from: view.from, to: view.to};
+      grip = {x: e.clientX, y: e.clientY, from: view.from, to: view.to};
       svg.setPointerCapture(e.pointerId);
       svg.classList.add('held');
     });
     svg.addEventListener('pointermove', e => {
       if (!grip) return showTip(panel, e);
-      tip.style.display = 'none';
+      if (!isDragged(e)) return;
+      hideTip();
       const by = (grip.x - e.clientX) / scaleOf(panel).perMicrosecond;
       show(grip.from + by, grip.to + by);
     });
+    const isDragged = e => Math.hypot(e.clientX - grip.x, e.clientY - grip.y) > 4;
     const release = () => { grip = null; svg.classList.remove('held'); };
-    svg.addEventListener('pointerup', release);
+    svg.addEventListener('pointerup', e => {
+      // A tap, where nothing can hover.
+      if (grip && !isDragged(e)) showTip(panel, e);
+      release();
+    });
     svg.addEventListener('pointercancel', release);
-    svg.addEventListener('pointerleave', () => { tip.style.display = 'none'; });
+    svg.addEventListener('pointerleave', e => { if (e.pointerType !== 'touch') hideTip(); });
     svg.addEventListener('dblclick', e => zoom(0.4, timeAt(panel, e) - origin[panel.number]));
     svg.addEventListener('wheel', e => {
       if (e.ctrlKey || e.metaKey || e.altKey) {
@@ -353,6 +429,7 @@
     if (keys[e.key]) actions[keys[e.key]]();
   });
   addEventListener('resize', redraw);
+  addEventListener('pointerdown', e => { if (!e.target.closest('svg.lanes')) hideTip(); });
   showChosen();
   draw();
 })();

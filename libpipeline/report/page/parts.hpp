@@ -15,6 +15,7 @@ struct examined_run {
   const timeline* line = nullptr;
   std::vector<breakdown> by_stage;  ///< replica by replica
   breakdown total;
+  run_figures figures;
   std::vector<std::vector<held>> held_by_stage;
   critical_path path;
   /// The end of the drawn part; the end of the window if all tasks are drawn.

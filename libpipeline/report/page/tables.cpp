@@ -61,7 +61,8 @@ std::string bars_of(const examined_run& r, nanoseconds longest) {
 std::string load_table(const examined_run& r, nanoseconds longest) {
   table t{"Load: busy ms by kind", {"stage", "tasks"}};
   for (int k = 0; k < task_kinds; ++k) t.head(name(static_cast<task_kind>(k)));
-  for (const auto* head : {"busy", "% of wall", "injected delay", "slots", "MiB"}) t.head(head);
+  for (const auto* head : {"busy", "% of wall", "injected delay", "slots", "peak MiB"})
+    t.head(head);
   for (std::size_t s = 0; s < r.by_stage.size(); ++s) {
     const auto& b = r.by_stage[s];
     t.row(r.stage_name(s));
@@ -76,8 +77,8 @@ std::string load_table(const examined_run& r, nanoseconds longest) {
   return t.finish();
 }
 
-std::string bubble_table(const examined_run& r, nanoseconds longest) {
-  table t{"Bubble: ms by cause", {"stage"}};
+std::string idle_table(const examined_run& r, nanoseconds longest) {
+  table t{"Idle: ms by cause", {"stage"}};
   for (std::size_t c = 0; c < idle_causes; ++c) t.head(name(static_cast<idle_cause>(c)));
   for (const auto* head : {"idle", "% of wall", "another task ready"}) t.head(head);
   const auto cells = [&](const breakdown& b) {
@@ -165,7 +166,7 @@ std::string_view meaning(idle_cause s) {
              "drains.";
     case idle_cause::between_steps:
       return "From the end of a step to the start of the next, equal on every rank: gradient "
-             "exchange, optimizer, the job's barrier.";
+             "exchange, optimizer, evaluations, the job's barrier. Not part of the bubble.";
     case idle_cause::agreement:
       return "The ranks of the stage exchanged the tasks that they had picked, or had picked "
              "different ones.";
@@ -174,25 +175,20 @@ std::string_view meaning(idle_cause s) {
 }
 
 std::string cards_of(const runs_list& runs) {
-  const auto longest = longest_wall(runs);
   std::string out = "<div class=\"cards\">\n";
   for (const auto& r : runs) {
-    const auto steps = static_cast<std::int64_t>(r.line->steps.size());
     out += fmt::format("<div class=\"card\"><h3>{}</h3><dl class=\"num\">",
                        escaped(r.line->run->title));
     const auto item = [&](std::string_view what, const std::string& value) {
       out += fmt::format("<dt>{}</dt><dd>{}</dd>", what, value);
     };
-    item("per step", time_text(r.line->wall() / steps, longest / steps) + " ms");
-    const auto first =
-        milliseconds(runs.front().line->wall()) / double(runs.front().line->steps.size());
+    const auto& f = r.figures;
+    item("step ms", fmt::format("{:.{}f}", f.step_ms, f.step_ms < 1 ? 4 : 1));
     if (runs.size() > 1)
-      item("speed-up",
-           fmt::format("{:.2f}x", first / (milliseconds(r.line->wall()) / double(steps))));
-    item("bubble", percent(share(r.total.idle(), r.total.wall)));
-    std::int64_t slots = 0;
-    for (std::size_t s = 0; s < r.by_stage.size(); ++s) slots = std::max(slots, r.slots_peak(s));
-    item("slots", std::to_string(slots));
+      item("speed-up", fmt::format("{:.2f}x", runs.front().figures.step_ms / f.step_ms));
+    item("bubble", percent(f.bubble));
+    item("slots", std::to_string(f.slots_peak));
+    item("peak MiB", fmt::format("{:.1f}", mebibytes(f.bytes_peak)));
     out += "</dl></div>\n";
   }
   return out + "</div>\n";
@@ -228,7 +224,7 @@ std::string stages_of(const runs_list& runs) {
       legend();
   for (const auto& r : runs)
     out += fmt::format("<h3>{}</h3>\n", escaped(r.line->run->title)) + bars_of(r, longest) +
-           "<div class=\"pair\">" + load_table(r, longest) + bubble_table(r, longest) + "</div>\n";
+           "<div class=\"pair\">" + load_table(r, longest) + idle_table(r, longest) + "</div>\n";
   return out;
 }
 
@@ -273,7 +269,13 @@ std::string glossary() {
   item("transfer",
        "On the critical path: from the end of the sending task to the decision for the receiving "
        "one.");
-  item("bubble", "Idle time of all ranks, as a share of their wall time.");
+  item("step ms", "Median time of a step, with the gradient exchange and the optimizer.");
+  item("bubble",
+       "Share of the time without a task, from the first task of each step to its last. The idle "
+       "time by cause also has the time before the first task and between steps.");
+  item("slots, peak MiB",
+       "Most microbatches that a stage held at once, and most activation memory of a rank. The "
+       "table of rrfp-node has the same four figures, over all steps of a run.");
   return out + "</dl>\n";
 }
 

@@ -45,15 +45,17 @@ struct wait_record {
   std::int64_t end = 0;
 };
 
-/// A step of a run with several strategies, as the job on node 0 saw it.
+/// A training step as the job on node 0 saw it: the table of runs is made of the same figures.
 struct plan_record {
   step_id step;
-  std::string strategy;
+  std::string strategy;  ///< empty: the run has only one
   /// Of the time of the tasks, which is `took`; 0: none.
   std::int64_t forecast = 0;
   std::int64_t took = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  /// Measured activation memory of the rank that held most.
+  std::int64_t peak_bytes = 0;
 };
 
 /// A loss of a node after which the job went on.

@@ -8,8 +8,8 @@
 
 namespace rrfp::job {
 
-/// The name with the fewest inserted, deleted, changed or swapped letters; the first one if several
-/// are equally close. Nothing if more than a third of the letters differ.
+/// The name with the fewest inserted, deleted, changed or swapped letters; of equally close ones
+/// that of the nearest length, then the first. Nothing if more than a third of the letters differ.
 std::optional<std::string_view> closest(std::string_view word,
                                         std::span<const std::string_view> names);
 

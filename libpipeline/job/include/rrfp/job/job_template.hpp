@@ -17,10 +17,12 @@ std::optional<template_kind> template_kind_of(std::string_view name);
 
 struct template_request {
   template_kind kind = template_kind::text;
-  /// Files and folders to train on: text (JSON lines if the first name ends in .jsonl), JSON lines
-  /// with images, or token files for a pretrained model. Empty: text that every Debian machine has,
-  /// synthetic images, or a placeholder.
+  /// Files and folders to train on: text, or documents as JSON lines; JSON lines with images; or
+  /// token files for a pretrained model. Empty: text that every Debian machine has, synthetic
+  /// images, or a placeholder.
   std::vector<std::string> data;
+  /// Text only: whether `data` are JSON lines.
+  bool documents = false;
   /// The folder of the pretrained model; empty: a placeholder.
   std::string model;
 };

@@ -33,12 +33,26 @@ breakdown breakdown_of(const lane& l, nanoseconds wall);
 /// One entry per stage of each replica, in the order of the lanes.
 std::vector<breakdown> breakdown_by_stage(const timeline& t);
 
+/// The figures of the table of runs that rrfp-node prints, over the steps of a timeline.
+struct run_figures {
+  /// Median time of a step, with the gradient exchange and the update, without evaluations. Of a
+  /// trace without recorded steps: from the first task of a step to its last.
+  double step_ms = 0;
+  /// Share of the time without a task, from the first task of each step to its last.
+  double bubble = 0;
+  std::int64_t slots_peak = 0;
+  /// Most activation memory of a rank. Of a trace without recorded steps: at the ends of tasks.
+  std::int64_t bytes_peak = 0;
+};
+
+run_figures figures_of(const timeline& t);
+
 /// The memory that a stage held from `at` on. Known only at the ends of tasks.
 struct held {
   nanoseconds at = 0;
   /// Number of microbatches.
   std::int64_t slots = 0;
-  /// Activation bytes of all ranks of the stage together.
+  /// Activation bytes of the rank of the stage that held most.
   std::int64_t bytes = 0;
 
   bool operator==(const held&) const = default;

@@ -56,6 +56,14 @@ struct traced_wait {
   nanoseconds end = 0;
 };
 
+/// A step as the job saw it: with the gradient exchange and the update, without evaluations.
+struct traced_step {
+  step_id step;
+  nanoseconds took = 0;
+  /// Measured activation memory of the rank that held most.
+  std::int64_t peak_bytes = 0;
+};
+
 /// How a step was run, if the run had several strategies.
 struct traced_plan {
   step_id step;
@@ -84,6 +92,7 @@ struct traced_run {
   std::vector<traced_task> tasks;
   /// Ordered by replica, stage and begin.
   std::vector<traced_wait> waits;
+  std::vector<traced_step> steps;  ///< in order of time; none in traces of older versions
   std::vector<traced_plan> plans;  ///< in order of time
   std::vector<traced_recovery> recoveries;
 };
