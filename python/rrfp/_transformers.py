@@ -105,7 +105,7 @@ class TransformerPart(torch.nn.Module):
         _leave_out(self.model, self.anatomy, self.first, self.end)
 
     def forward(self, hidden, attention_mask=None, position_ids=None):
-        config = self.model.config.get_text_config()
+        config = self.model.config.get_text_config(decoder=True)
         if getattr(config, "output_router_logits", False):
             raise TypeError(_refusal(self.model, _ROUTER_LOSS))
         layers = self.model.get_submodule(self.anatomy.layers)
@@ -330,7 +330,7 @@ def _failures(what="its forward"):
 
 def _name_of_layers(model):
     """The name of the list of layers: the one with the most parameters of those with the length of the configuration."""
-    count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    count = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
     lists = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)}
     found = [name for name, layers in lists.items() if len(layers) == count]
     if not found:
@@ -467,7 +467,7 @@ class _ProbeLayer(AbsentLayer):
 
 def _probe(model, ids):
     """Runs the model without its layers, and finds out what runs before and after them."""
-    if getattr(model.config.get_text_config(), "output_router_logits", False):
+    if getattr(model.config.get_text_config(decoder=True), "output_router_logits", False):
         raise _Refused(_ROUTER_LOSS)
     name_of_layers = _name_of_layers(model)
     count = len(model.get_submodule(name_of_layers))
