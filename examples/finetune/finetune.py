@@ -6,7 +6,7 @@
 MODEL is a folder with a model and its tokenizer (or a name on the hub), OUT the folder for the result in the
 same format. A line of CHATS.jsonl is {"messages": [{"role": "user", "content": "..."}, ...]}; the loss counts
 the tokens of the assistant. A tenth of the chats is held out for evaluation. Under torchrun each process is a
-stage and loads the weights of its own part alone.
+stage and loads the weights of its own part alone. With --set checkpoint.dir=DIR an interrupted run resumes.
 """
 
 import argparse
@@ -40,14 +40,36 @@ def arguments():
     return parser.parse_args()
 
 
+def pieces_of(messages, tokenizer):
+    """Pairs of a text and whether the model shall learn it, by the tokenizer's chat template if it has one.
+
+    The assistant's texts end as the template ends them, or with the end token, so the model learns to stop.
+    """
+    if tokenizer.chat_template is None:
+        for message in messages:
+            yield f"{message['role']}: ", False
+            is_spoken = message["role"] == "assistant"
+            yield message["content"] + (tokenizer.eos_token or "" if is_spoken else "") + "\n", is_spoken
+        return
+    done = ""
+    for i, message in enumerate(messages, 1):
+        is_spoken = message["role"] == "assistant"
+        prompts = [(messages[: i - 1], True, False)] if is_spoken else []
+        for part, prompt, learns in [*prompts, (messages[:i], False, is_spoken)]:
+            text = tokenizer.apply_chat_template(part, tokenize=False, add_generation_prompt=prompt)
+            if not text.startswith(done):
+                raise ValueError("the chat template writes earlier messages anew")
+            yield text[len(done) :], learns
+            done = text
+
+
 def tokens_of(chat, tokenizer, length):
     """Token ids, and the targets: the next token where the assistant speaks."""
     ids, spoken = [], []
-    for message in chat["messages"]:
-        text = f"{message['role']}: {message['content']}\n"
-        new = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for text, is_spoken in pieces_of(chat["messages"], tokenizer):
+        new = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         ids += new
-        spoken += [message["role"] == "assistant"] * len(new)
+        spoken += [is_spoken] * len(new)
     ids, spoken = ids[: length + 1], spoken[: length + 1]
     pad = length + 1 - len(ids)
     targets = [i if s else IGNORED for i, s in zip(ids, spoken)] + [IGNORED] * pad
@@ -128,8 +150,9 @@ def main():
 
     with pipe:
         print(f"{'step':>6} {'loss':>9} {'held out':>9} {'ms':>8} {'bubble':>7}") if pipe.leads else None
-        for step in range(1, given.steps + 1):
-            rows = torch.randint(held_out, len(ids), (given.batch,))
+        for step in range(pipe.steps + 1, given.steps + 1):  # after those of a checkpoint
+            draws = torch.Generator().manual_seed(step)
+            rows = torch.randint(held_out, len(ids), (given.batch,), generator=draws)
             loss = passed(pipe.step, rows)
             ms, bubble = pipe.last.ms, pipe.last.bubble
             evaluated = ""

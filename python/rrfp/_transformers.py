@@ -1,108 +1,145 @@
-"""Cuts the causal language models of transformers."""
+"""Cuts the causal language models of transformers.
+
+A part is the model itself without the layers of other parts: its own forward runs, so what it does around the
+layers (masks, rotary embeddings, scales, soft caps) is its own code. A stand-in at the place of a missing layer
+passes the hidden state on. Nothing but the number of layers and their order is assumed of a model: a probe
+finds the rest, and refuses a model whose layers exchange more than a hidden state.
+"""
 
 import contextlib
 import copy
+import dataclasses
 import functools
-import json
 import os
 import statistics
 import time
 
 import torch
-
-# Where a base model holds its list of layers, its embeddings (used before the first layer) and its final
-# norm; the first names that exist count.
-LAYERS = ("layers", "h")
-BEFORE = ("embed_tokens", "wte", "wpe", "drop")
-AFTER = ("norm", "ln_f", "final_layernorm")
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
-class Nothing(torch.nn.Module):
-    """Stands for an embedding that another part adds."""
+class Absent(torch.nn.Module):
+    """Stands for a module with parameters that belongs to another part."""
 
-    def forward(self, ids):
-        return torch.zeros(())
+    def __init__(self, module, width=None):
+        super().__init__()
+        self.width = width  # of its output, whose values do not count; None: returns its input
+        self.weight = torch.empty(0, dtype=next(module.parameters()).dtype)  # models ask for the type
+
+    def forward(self, *args, **kwargs):
+        inputs = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        hidden = next((v for v in inputs if v.is_floating_point() and v.dim() > 2), None)
+        if self.width is None:
+            return inputs[0]
+        rows = (1, 1) if hidden is None else hidden.shape[:-1]
+        return self.weight.new_zeros((), device=inputs[0].device).expand(*rows, self.width)
+
+
+class AbsentLayer(torch.nn.Module):
+    """Stands for a layer of another part: returns the hidden state that it gets, or the one that arrived."""
+
+    def __init__(self, layer, length):
+        super().__init__()
+        for name in {*vars(layer), *vars(type(layer))}:  # models ask a layer for its kind
+            value = None if name.startswith("_") or hasattr(self, name) else getattr(layer, name)
+            if isinstance(value, (str, int, float)):
+                vars(self)[name] = value
+        self.length = length  # of the sequence that the layer returns; 0: it returns a tensor
+        self.arrived = None
+        self.passed = None
+
+    def forward(self, hidden, *args, **kwargs):
+        self.passed = hidden
+        return self.as_output(hidden if self.arrived is None else self.arrived)
+
+    def as_output(self, hidden):
+        return (hidden, *[None] * (self.length - 1)) if self.length else hidden
+
+
+class _Refused(Exception):
+    """Why a model cannot be cut."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Anatomy:
+    """Where a model has its layers, and what runs before and after them."""
+
+    layers: str  # the name of the list of layers
+    count: int
+    length: int  # AbsentLayer.length
+    before: dict  # names of the modules with parameters that run before the layers, and their widths
+    after: tuple  # names of those that run after them
+    embedding: str
+    width: int  # of the embedding
+    head: str
+
+    def own(self, first, end):
+        """Names of the modules beside the layers that belong to the part with layers [first, end)."""
+        return ([] if first else list(self.before)) + (list(self.after) if end == self.count else [])
 
 
 class TransformerPart(torch.nn.Module):
-    """Layers [first, end) of a causal language model: its own base model with the other layers left out.
+    """Layers [first, end) of a causal language model: the model itself without the other layers.
 
     The first part takes token ids, the others the hidden state; the last one returns the logits. What the
     first part gets beside the ids (attention_mask, position_ids) travels along.
     """
 
-    def __init__(self, model, first, end, weights=None):
+    def __init__(self, model, anatomy, first, end, load=None):
         super().__init__()
-        self._weights = weights
-        base_name = model.base_model_prefix
-        whole = getattr(model, base_name)
-        layers_name = _name_in(whole, LAYERS, "list of layers")
-        layers = getattr(whole, layers_name)
+        self.anatomy, self.first, self.end, self._load = anatomy, first, end, load
         self.is_first = first == 0
-        self.is_last = end == len(layers)
-        self.base = _shallow_copy(whole)
-        self.base.config = _config_of(whole.config, first, end)
-        setattr(self.base, layers_name, torch.nn.ModuleList(layers[first:end]))
-        if not self.is_first:
-            for name in BEFORE:
-                if hasattr(whole, name):
-                    setattr(self.base, name, torch.nn.Identity() if name == "drop" else Nothing())
-        if not self.is_last:
-            setattr(self.base, _name_in(whole, AFTER, "final norm"), torch.nn.Identity())
-        self.tied_parameter = ""
-        if self.is_last:
-            self.head = model.get_output_embeddings()
-        self._first, self._layers, self._base = first, layers_name, base_name
-        self._head = next(n for n, m in model.named_modules() if m is model.get_output_embeddings())
-        embedding = model.get_input_embeddings()
-        self._tied = ""
-        if model.get_output_embeddings().weight is embedding.weight and not (self.is_first and self.is_last):
-            self._tied = next(n for n, p in model.named_parameters() if p is embedding.weight)
+        self.is_last = end == anatomy.count
+        self._hold(model)
+
+    def _hold(self, model):
+        """Takes what the part needs of `model`, which stays as it is."""
+        self.tied_parameter = self._tied = ""
+        self.model = _copy_around_layers(model, self.anatomy)
+        if _is_tied(model, self.anatomy) and self.is_first != self.is_last:
+            weight = model.get_input_embeddings().weight
+            self._tied = next(name for name, p in model.named_parameters() if p is weight)
             if self.is_last:
-                self.head = copy.deepcopy(self.head)
-                self.tied_parameter = "head.weight"
-            elif self.is_first:
-                self.tied_parameter = next(n for n, p in self.named_parameters() if p is embedding.weight)
+                _own_copy(self.model, f"{self.anatomy.head}.weight")
+            self.tied_parameter = f"model.{self.anatomy.head if self.is_last else self.anatomy.embedding}.weight"
+        _leave_out(self.model, self.anatomy, self.first, self.end)
 
     def forward(self, hidden, attention_mask=None, position_ids=None):
-        name = "input_ids" if self.is_first else "inputs_embeds"
-        hidden = self.base(
-            **{name: hidden}, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
-        ).last_hidden_state
+        config = self.model.config.get_text_config(decoder=True)
+        if getattr(config, "output_router_logits", False):
+            raise TypeError(_refusal(self.model, _ROUTER_LOSS))
+        layers = self.model.get_submodule(self.anatomy.layers)
+        travels = {"attention_mask": attention_mask, "position_ids": position_ids}
+        kwargs = {name: value for name, value in travels.items() if value is not None}
+        if self.is_first:
+            kwargs["input_ids"] = hidden
+        else:
+            # Gives the model the shape; what it computes from it before its layers is not used.
+            shape = (*hidden.shape[:2], self.anatomy.width)
+            kwargs["inputs_embeds"] = hidden.new_zeros(shape)
+            layers[self.first - 1].arrived = hidden
+        output = self.model(**kwargs, use_cache=False)
         if self.is_last:
-            return self.head(hidden)
-        if attention_mask is None and position_ids is None:
-            return hidden
-        return hidden, attention_mask, position_ids
+            result = output.logits if hasattr(output, "logits") else output[0]
+        else:
+            result = layers[self.end].passed
+        for layer in layers:
+            if isinstance(layer, AbsentLayer):
+                layer.arrived = layer.passed = None
+        if self.is_last or not travels.keys() & kwargs.keys():
+            return result
+        return result, attention_mask, position_ids
 
     def load(self):
         """Reads the weights of this part, if it is of from_pretrained(). Returns the part."""
-        tensors = self.state_dict()
-        read = self._weights.read([self.name_of_parameter(name) for name in tensors]) if self._weights else []
-        for (name, empty), tensor in zip(tensors.items(), read):
-            if tensor.shape != empty.shape:
-                raise ValueError(
-                    f"{self._weights.folder}: expected {self.name_of_parameter(name)} of shape "
-                    f"{list(empty.shape)}, got {list(tensor.shape)}"
-                )
-            owner, _, leaf = name.rpartition(".")
-            module = self.get_submodule(owner)
-            tensor = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
-            if leaf in module._parameters:
-                setattr(module, leaf, torch.nn.Parameter(tensor, module._parameters[leaf].requires_grad))
-            else:
-                module._buffers[leaf] = tensor
+        if self._load is not None:
+            self._hold(self._load(self))
+            self._load = None
         return self
 
     def name_of_parameter(self, name):
         """The name in the whole model."""
-        head, rest = name.split(".", 1)
-        if head == "head":
-            return self._tied or f"{self._head}.{rest}"
-        if rest.startswith(f"{self._layers}."):
-            layers, number, rest = rest.split(".", 2)
-            rest = f"{layers}.{int(number) + self._first}.{rest}"
-        return f"{self._base}.{rest}"
+        return self._tied if name == self.tied_parameter else name.removeprefix("model.")
 
 
 def from_transformers(model, stages, costs=None):
@@ -111,22 +148,41 @@ def from_transformers(model, stages, costs=None):
     Without `costs` the parts have equal numbers of layers. With them (measure_layers()) the parts are
     cut so that the slowest one is as quick as possible.
 
-    Returns a list of modules for rrfp.Pipeline; they share the weights of `model`, so
+    Returns a list of modules for rrfp.Pipeline; they share the weights and the configuration of `model`, so
     model.save_pretrained() saves what was trained. Only if the head is tied to the embedding, the last part
     holds a copy of that weight, which is kept equal.
+
+    The parts are run once on a few ids in evaluation mode, and must give the logits of the model to the last
+    bit. A model that cannot be cut is refused with a TypeError that says why.
 
     The loss gets logits and targets, so the targets are the ids of the next tokens:
         lambda logits, ids: torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     """
-    return _cut(model, stages, costs)
+    _check_is_causal(model)
+    with _refusals_of(model), _as_it_was(model):
+        ids = _few_ids(model)
+        anatomy = _probe(model, ids)
+        parts = _cut(model, anatomy, stages, costs)
+        _check_shares_nothing(parts)
+        with torch.no_grad(), _failures():
+            logits = _logits_of(model(input_ids=ids, use_cache=False))
+        hidden = ids
+        with torch.no_grad(), _failures("the forward of a part"):
+            for part in parts:
+                hidden = part.eval()(hidden)
+        if not torch.equal(hidden, logits):
+            raise _Refused("its parts do not give the logits of the whole model")
+    return parts
 
 
 def from_pretrained(name, stages, costs=None):
     """The same for a model in a folder, or on the hub, of which each process loads its own parts alone.
 
-    The parts have no weights until part.load() reads them, in float32:
+    The parts have no weights until part.load() reads them, in float32, by the loader of transformers:
         parts = rrfp.from_pretrained("model", stages=4)
         pipe = rrfp.Pipeline(parts[rank].load(), ...)  # or [part.load() for part in parts]
+
+    Without weights the parts cannot be compared with the whole model. What runs between its layers is checked.
     """
     import transformers
 
@@ -135,7 +191,12 @@ def from_pretrained(name, stages, costs=None):
     config = transformers.AutoConfig.from_pretrained(name)
     with _parameters_without_memory():
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return _cut(model, stages, costs, Weights(name))
+    _check_is_causal(model)
+    with _refusals_of(model), _as_it_was(model):
+        anatomy = _probe(model, _few_ids(model))
+        parts = _cut(model, anatomy, stages, costs, functools.partial(_load_part, model, name))
+        _check_shares_nothing(parts)
+    return parts
 
 
 def measure_layers(model, ids, repetitions=5):
@@ -144,8 +205,10 @@ def measure_layers(model, ids, repetitions=5):
     `ids` are the token ids of a microbatch. Times differ from run to run: under torchrun measure once and pass
     the same numbers in all processes.
     """
-    layers, runs = _layers_of(model), []
-    ends = []
+    _check_is_causal(model)
+    with _refusals_of(model):
+        layers = model.get_submodule(_name_of_layers(model))
+    ends, runs = [], []
     hooks = [layer.register_forward_pre_hook(lambda *_: ends.append(time.perf_counter())) for layer in layers]
     hooks.append(layers[-1].register_forward_hook(lambda *_: ends.append(time.perf_counter())))
     try:
@@ -162,8 +225,11 @@ def measure_layers(model, ids, repetitions=5):
     return [statistics.median(times) for times in zip(*runs[1:])]
 
 
-def _cut(model, stages, costs, weights=None):
-    layers = len(_layers_of(model))
+_ROUTER_LOSS = "it adds a router loss (config.output_router_logits), for which its last layer needs those of all parts"
+
+
+def _cut(model, anatomy, stages, costs, load=None):
+    layers = anatomy.count
     if not 1 <= stages <= layers:
         raise ValueError(f"stages: expected 1 to {layers}, the number of layers, got {stages}")
     cuts = [layers * i // stages for i in range(stages + 1)]
@@ -171,7 +237,7 @@ def _cut(model, stages, costs, weights=None):
         if len(costs) != layers + 1:
             raise ValueError(f"costs: expected {layers + 1}, one per layer and one for the rest, got {len(costs)}")
         cuts = _balanced([*costs[:-2], costs[-2] + costs[-1]], stages)
-    return [TransformerPart(model, *cuts[i : i + 2], weights) for i in range(stages)]
+    return [TransformerPart(model, anatomy, *cuts[i : i + 2], load) for i in range(stages)]
 
 
 def _balanced(costs, parts):
@@ -188,6 +254,49 @@ def _balanced(costs, parts):
         )
 
     return list(best(len(costs), parts)[1])
+
+
+def _check_is_causal(model):
+    outputs = getattr(model, "get_output_embeddings", None)
+    if outputs is None or outputs() is None:
+        raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
+
+
+def _refusal(model, why):
+    family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    return f"from_transformers: {family} ({type(model).__name__}) cannot be cut: {why}"
+
+
+@contextlib.contextmanager
+def _refusals_of(model):
+    try:
+        yield
+    except _Refused as e:
+        raise TypeError(_refusal(model, e)) from e.__cause__
+
+
+@contextlib.contextmanager
+def _as_it_was(model):
+    """In evaluation mode meanwhile. Neither the modes of the modules nor random numbers change."""
+    modes = {module: module.training for module in model.modules()}
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    with torch.random.fork_rng(devices, device_type=next(iter(devices)).type if devices else "cuda"):
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+def _few_ids(model):
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    device = model.get_input_embeddings().weight.device
+    return (torch.arange(16, device="cpu" if device.type == "meta" else device).reshape(2, 8) * 7 + 3) % vocabulary
+
+
+def _logits_of(output):
+    return output.logits if hasattr(output, "logits") else output[0]
 
 
 @contextlib.contextmanager
@@ -207,73 +316,271 @@ def _parameters_without_memory():
         torch.nn.Module.register_parameter = register
 
 
-class Weights:
-    """The tensors of a model in the files of transformers."""
+@contextlib.contextmanager
+def _failures(what="its forward"):
+    """An exception of the model becomes the reason of a refusal."""
+    try:
+        yield
+    except _Refused:
+        raise
+    except Exception as e:
+        why = next(iter(str(e).strip().splitlines()), "")
+        raise _Refused(f"{what} raised {type(e).__name__}: {why}") from e
 
-    def __init__(self, name):
-        self.folder = name
 
-    def file(self, name):
-        from transformers.utils import cached_file
+def _name_of_layers(model):
+    """The name of the list of layers: the one with the most parameters of those with the length of the configuration."""
+    count = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
+    lists = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)}
+    found = [name for name, layers in lists.items() if len(layers) == count]
+    if not found:
+        raise _Refused(f"expected one list of its {count} layers, found none")
+    return max(found, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
 
-        return cached_file(self.folder, name, _raise_exceptions_for_missing_entries=False)
 
-    def read(self, names):
-        from safetensors import safe_open
+def _path(name):
+    """The names of the modules that contain `name`, from the outside; "" is the model."""
+    parts = name.split(".")
+    return ["", *(".".join(parts[:i]) for i in range(1, len(parts)))]
 
-        index = self.file("model.safetensors.index.json")
-        if index is not None:
-            with open(index) as text:
-                file_of = json.load(text)["weight_map"]
+
+def _copy_around_layers(model, anatomy):
+    """The model with a list of layers of its own. Layers and modules with parameters are those of `model`."""
+    path = [*_path(anatomy.layers), anatomy.layers]
+    copies = {}
+    for name in path:
+        copies[name] = twin = copy.copy(model.get_submodule(name) if name else model)
+        for kind in ("_modules", "_parameters", "_buffers"):
+            setattr(twin, kind, dict(getattr(twin, kind)))
+    for outer, inner in zip(path, path[1:]):
+        copies[outer]._modules[inner.rpartition(".")[2]] = copies[inner]
+    for name in path[:-1]:
+        for child, module in copies[name]._modules.items():
+            if module is not None and not _contains(path, name, child) and not any(True for _ in module.parameters()):
+                # Rotary embeddings have states, and each part runs on a thread of its own.
+                copies[name]._modules[child] = _copy(module, model.config)
+    return copies[""]
+
+
+def _contains(path, outer, child):
+    return (f"{outer}.{child}" if outer else child) in path
+
+
+def _copy(module, *kept):
+    """A deep copy; what it has of `kept` and the configurations stay the same objects."""
+    configs = [value for m in module.modules() for value in vars(m).values() if hasattr(value, "to_dict")]
+    return copy.deepcopy(module, {id(value): value for value in (*kept, *configs)})
+
+
+def _own_copy(model, name):
+    """Gives `model` its own parameter `name`; all else in the same module stays shared."""
+    top = name.split(".")[0]
+    tied = model.get_parameter(name)
+    shared = [p for p in model.get_submodule(top).parameters() if p is not tied]
+    model._modules[top] = _copy(model.get_submodule(top), *shared)
+
+
+def _leave_out(model, anatomy, first, end):
+    """Puts stand-ins for the layers and the other modules that do not belong to the part."""
+    layers = model.get_submodule(anatomy.layers)
+    for i in [*range(first), *range(end, anatomy.count)]:
+        if not isinstance(layers[i], AbsentLayer):
+            layers[i] = AbsentLayer(layers[i], anatomy.length)
+    own = anatomy.own(first, end)
+    for name in (*anatomy.before, *anatomy.after):
+        module = model.get_submodule(name)
+        if name not in own and not isinstance(module, Absent):
+            model.set_submodule(name, Absent(module, anatomy.before.get(name)))
+
+
+def _is_tied(model, anatomy):
+    """Whether head and embedding, if both are in `model`, have the same weight."""
+    weight_of = {name.removesuffix(".weight"): p for name, p in model.named_parameters(remove_duplicate=False)}
+    embedding = weight_of.get(anatomy.embedding)
+    return embedding is not None and weight_of.get(anatomy.head) is embedding
+
+
+def _name_of(model, module):
+    return next(name for name, m in model.named_modules() if m is module)
+
+
+def _run_without_memory(module, args, kwargs):
+    """The output of a module; if it has no weights, zeros of the right shape."""
+    if not any(p.is_meta for p in module.parameters()):
+        return module(*args, **kwargs)
+    there = functools.partial(tree_map_only, torch.Tensor, lambda value: value.to("meta"))
+    buffers = dict(module.named_buffers())
+    output = torch.func.functional_call(module, there(buffers), there(args), there(kwargs))
+    return tree_map_only(torch.Tensor, lambda value: torch.zeros(value.shape, dtype=value.dtype), output)
+
+
+class _ProbeModule(torch.nn.Module):
+    """Notes when a module beside the layers runs: how many layers have run before."""
+
+    def __init__(self, module, calls):
+        super().__init__()
+        self.module, self.calls = module, calls
+        self.seen, self.width = set(), None
+
+    def __getattr__(self, name):
+        return super().__getattr__(name) if name in ("module", "_modules") else getattr(self.module, name)
+
+    def forward(self, *args, **kwargs):
+        output = _run_without_memory(self.module, args, kwargs)
+        self.seen.add(len(self.calls))
+        first = tree_leaves(output)[0]
+        self.width = first.shape[-1]
+        if not self.calls and isinstance(output, torch.Tensor) and output.is_floating_point():
+            return output.detach().requires_grad_().clone()  # also of a frozen model
+        return output
+
+
+class _ProbeLayer(AbsentLayer):
+    """Notes what a layer gets, and returns a new tensor."""
+
+    def __init__(self, layer, calls, ids):
+        super().__init__(layer, 0)
+        self.layer, self.calls, self.ids = layer, calls, ids
+
+    def forward(self, hidden, *args, **kwargs):
+        others = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        # A dictionary is a place where layers leave states for others.
+        if any(v.requires_grad for v in others) or any(isinstance(v, dict) for v in (*args, *kwargs.values())):
+            raise _Refused("its layers exchange more than the hidden state")
+        if any(v is self.ids for v in others):
+            raise _Refused("its layers use the token ids")
+        if self.calls and self.calls[-1][1] is not hidden:
+            raise _Refused("it changes the hidden state between its layers")
+        self.length = self.calls[0][0].length if self.calls else self.length_of_output(hidden, args, kwargs)
+        output = torch.zeros_like(hidden, requires_grad=True)
+        self.calls.append((self, output))
+        return self.as_output(output)
+
+    def length_of_output(self, hidden, args, kwargs):
+        try:
+            with torch.no_grad():
+                output = _run_without_memory(self.layer, (hidden, *args), kwargs)
+        except (RuntimeError, NotImplementedError):
+            return 0  # experts ask for values, which a layer without weights has not; such layers return a tensor
+        return 0 if isinstance(output, torch.Tensor) else len(output)
+
+
+def _probe(model, ids):
+    """Runs the model without its layers, and finds out what runs before and after them."""
+    if getattr(model.config.get_text_config(decoder=True), "output_router_logits", False):
+        raise _Refused(_ROUTER_LOSS)
+    name_of_layers = _name_of_layers(model)
+    count = len(model.get_submodule(name_of_layers))
+    embedding = _name_of(model, model.get_input_embeddings())
+    head = _name_of(model, model.get_output_embeddings())
+    anatomy = Anatomy(name_of_layers, count, 0, {}, (), embedding, model.get_submodule(embedding).weight.shape[1], head)
+    probe, calls = _copy_around_layers(model, anatomy), []
+    layers = probe.get_submodule(name_of_layers)
+    for i in range(count):
+        layers[i] = _ProbeLayer(layers[i], calls, ids)
+    beside = {name: _ProbeModule(probe.get_submodule(name), calls) for name in _beside(probe, name_of_layers)}
+    for name, module in beside.items():
+        probe.set_submodule(name, module)
+    with torch.enable_grad(), _failures():
+        logits = _logits_of(probe(input_ids=ids, use_cache=False))
+    if [layer for layer, _ in calls] != list(layers):
+        raise _Refused("its layers do not run once each, in their order")
+    leaves = _leaves_behind(logits)
+    if any(output in leaves for _, output in calls[:-1]):
+        raise _Refused("it uses the outputs of several layers")
+    before, after = {}, []
+    for name, module in beside.items():
+        if module.seen <= {0}:
+            before[name] = module.width
+        elif module.seen == {count}:
+            after.append(name)
         else:
-            single = self.file("model.safetensors")
-            if single is None:
-                raise FileNotFoundError(f"{self.folder}: expected model.safetensors or its index, found neither")
-            with safe_open(single, "pt") as opened:
-                file_of = dict.fromkeys(opened.keys(), "model.safetensors")
-        tensors = []
-        with contextlib.ExitStack() as stack:
-            opened = {}
-            for name in names:
-                # Files of a base model leave its name out: "h.0" for "transformer.h.0".
-                found = next((n for n in (name, name.partition(".")[2]) if n in file_of), None)
-                if found is None:
-                    raise KeyError(f"{self.folder}: expected a tensor {name}, found none")
-                file = file_of[found]
-                if file not in opened:
-                    opened[file] = stack.enter_context(safe_open(self.file(file), "pt"))
-                tensors.append(opened[file].get_tensor(found))
-        return tensors
+            raise _Refused(f"its module '{name}' runs before and after its first layer")
+    return dataclasses.replace(anatomy, length=calls[0][0].length, before=before, after=tuple(after))
 
 
-def _layers_of(model):
-    whole = getattr(model, getattr(model, "base_model_prefix", ""), None)
-    if whole is None or model.get_output_embeddings() is None:
-        raise TypeError(f"from_transformers: expected a causal language model, got {type(model).__name__}")
-    return getattr(whole, _name_in(whole, LAYERS, "list of layers"))
+def _beside(model, layers):
+    """Names of the modules with parameters beside the list of layers and what contains it."""
+    path = [*_path(layers), layers]
+    names = []
+    for outer in path[:-1]:
+        module = model.get_submodule(outer) if outer else model
+        for child, inner in module.named_children():
+            if not _contains(path, outer, child) and any(True for _ in inner.parameters()):
+                names.append(f"{outer}.{child}" if outer else child)
+    return names
 
 
-def _name_in(module, names, what):
-    for name in names:
-        if hasattr(module, name):
-            return name
-    raise TypeError(
-        f"from_transformers: expected a {what} in {type(module).__name__} ({', '.join(names)}), found none"
-    )
+def _leaves_behind(tensor):
+    """The leaves of the graph of `tensor`."""
+    leaves, seen, open_ = set(), set(), [tensor.grad_fn]
+    while open_:
+        node = open_.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.add(node.variable)
+        open_.extend(next_node for next_node, _ in node.next_functions)
+    return leaves
 
 
-def _shallow_copy(module):
-    """Another module with the same children and parameters, whose children can be replaced."""
-    twin = copy.copy(module)
-    for name in ("_modules", "_parameters", "_buffers"):
-        setattr(twin, name, dict(getattr(module, name)))
-    return twin
+def _check_shares_nothing(parts):
+    """Refuses a model whose parts would train the same parameter; the copy of a tied one has its own."""
+    owner = {}
+    for index, part in enumerate(parts):
+        for name, value in part.named_parameters():
+            if owner.setdefault(id(value), index) != index and name != part.tied_parameter:
+                raise _Refused(f"its parts share the parameter '{part.name_of_parameter(name)}'")
 
 
-def _config_of(config, first, end):
-    """The configuration of a model with these layers alone."""
-    config = copy.deepcopy(config)
-    config.num_hidden_layers = end - first
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[first:end]
-    return config
+def _load_part(model, folder, part):
+    """The model with the weights of the part alone, by the loader of transformers, which reads no others."""
+    whole, anatomy = type(model), part.anatomy
+
+    class Loaded(whole):
+        def __init__(self, config, *args, **kwargs):
+            super().__init__(config, *args, **kwargs)
+            kept = dict(self.named_modules())
+            _leave_out(self, anatomy, part.first, part.end)
+            if (part.is_first or part.is_last) and _is_tied(model, anatomy):
+                # The file may have another head; then the loader leaves both as they are.
+                for name in (*anatomy.before, *anatomy.after):
+                    if _holds(name, anatomy.embedding) or _holds(name, anatomy.head):
+                        self.set_submodule(name, kept[name])
+            else:
+                self.all_tied_weights_keys = {}
+
+    Loaded.__name__, Loaded.__qualname__, Loaded.__module__ = whole.__name__, whole.__qualname__, whole.__module__
+    with _quiet_loader():
+        loaded, info = Loaded.from_pretrained(
+            folder, config=copy.deepcopy(model.config), dtype=torch.float32, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    for name, *shapes in info["mismatched_keys"]:
+        raise ValueError(f"{folder}: expected {name} of shape {list(shapes[1])}, got {list(shapes[0])}")
+    names = {part.name_of_parameter(name) for name, _ in part.named_parameters()}
+    for name in sorted(names & set(info["missing_keys"])):
+        raise KeyError(f"{folder}: expected a tensor {name}, found none")
+    loaded.__class__ = whole
+    return loaded
+
+
+def _holds(outer, name):
+    return name == outer or name.startswith(f"{outer}.")
+
+
+@contextlib.contextmanager
+def _quiet_loader():
+    """Without the loader's report on the weights of other parts, and its progress bars."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,4 +1,7 @@
-"""Runs the tests of this folder; further arguments go to pytest. Without pytest they are skipped."""
+"""Runs a test file of this folder, or all but test_families.py. Without pytest they are skipped.
+
+run.py [FILE] [OPTION for pytest...]
+"""
 
 import pathlib
 import sys
@@ -9,4 +12,7 @@ except ImportError:
     print("skipped: pytest is not installed (scripts/setup installs it)")
     sys.exit(77)
 folder = pathlib.Path(__file__).parent
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", str(folder), *sys.argv[1:]]))
+files = [str(folder / sys.argv.pop(1))] if sys.argv[1:] and sys.argv[1].endswith(".py") else [
+    str(folder), f"--ignore={folder / 'test_families.py'}"
+]
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *files, *sys.argv[1:]]))

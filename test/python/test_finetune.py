@@ -1,5 +1,6 @@
 """examples/finetune: a small model learns chats, in one process and in several, to the same bits."""
 
+import importlib.util
 import json
 import pathlib
 import re
@@ -48,10 +49,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(folder, out, *more, processes=1):
+def run(folder, out, *more, processes=1, steps=12):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [sys.executable, *(launcher if processes > 1 else []), str(PROGRAM)]
-    command += [str(folder / "model"), str(folder / "chats.jsonl"), str(folder / out), "--steps=12"]
+    command += [str(folder / "model"), str(folder / "chats.jsonl"), str(folder / out), f"--steps={steps}"]
     command += ["--eval-every=6", "--length=24", "--lr=1e-2", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -86,3 +87,37 @@ def test_wrong_chats_name_the_line(folder):
     )
     assert done.returncode != 0
     assert "wrong.jsonl:2: expected" in done.stderr
+
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def load_program():
+    spec = importlib.util.spec_from_file_location("finetune", PROGRAM)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return program
+
+
+@pytest.mark.parametrize("template", [None, CHATML])
+def test_the_template_and_the_end_of_an_answer_are_learned(folder, template):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model", eos_token="<|stop|>")
+    tokenizer.chat_template = template
+    chat = {"messages": [{"role": r, "content": c} for r, c in [("user", "2?"), ("assistant", "3."), ("user", "ok")]]}
+    ids, targets = load_program().tokens_of(chat, tokenizer, 200)
+    learned = tokenizer.decode([t for t in targets if t >= 0])
+    seen = tokenizer.decode([i for i in ids if i])
+    if template is None:
+        assert learned == "3.<|stop|>\n" and seen.startswith("user: 2?\nassistant: 3.<|stop|>\nuser: ok")
+    else:
+        assert learned == "3.<|end|>" and seen.startswith("<|user|>2?<|end|><|assistant|>3.<|end|><|user|>ok<|end|>")
+
+
+def test_a_resumed_run_continues_where_the_checkpoint_ends(folder):
+    checkpoints = [f"--set=checkpoint.dir={folder / 'saved'}", "--set=checkpoint.every=4"]
+    whole = [row[:2] for row in run(folder, "whole")]
+    assert [row[:2] for row in run(folder, "first", *checkpoints, steps=8)] == whole[:8]
+    assert [row[:2] for row in run(folder, "second", *checkpoints)] == whole[8:]

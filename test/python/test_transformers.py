@@ -120,7 +120,7 @@ def test_a_tied_head_stays_equal_to_the_embedding():
     # A plain loop adds up the gradients of both uses in another order.
     assert losses[0] == expected[0]
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(expected[1]))
-    assert torch.equal(parts[1].head.weight, model.get_input_embeddings().weight)
+    assert torch.equal(parts[1].model.lm_head.weight, model.get_input_embeddings().weight)
 
 
 def test_names_are_those_of_the_whole_model():
@@ -156,7 +156,7 @@ def test_loading_tied_and_prefixed_weights(tmp_path):
     model.base_model.save_pretrained(tmp_path)  # as on the hub: "h.0...", not "transformer.h.0..."
     model.config.save_pretrained(tmp_path)
     parts = [part.load() for part in rrfp.from_pretrained(tmp_path, 2)]
-    assert torch.equal(parts[1].head.weight, model.get_input_embeddings().weight)
+    assert torch.equal(parts[1].model.lm_head.weight, model.get_input_embeddings().weight)
     assert train(parts) == train(rrfp.from_transformers(model, 2))
 
 
@@ -181,7 +181,7 @@ def test_cuts_by_cost():
     assert len(costs) == 5 and all(cost > 0 for cost in costs)
 
     def layers(costs, stages):
-        return [len(part.base.layers) for part in rrfp.from_transformers(model, stages, costs)]
+        return [part.end - part.first for part in rrfp.from_transformers(model, stages, costs)]
 
     assert layers([1, 1, 1, 1, 2], 2) == [3, 1]  # 3 and 1 + 2
     assert layers([5, 1, 1, 1, 1], 2) == [1, 3]
