@@ -265,9 +265,9 @@ std::string text_of(const std::vector<table_row>& rows) {
   std::string text;
   for (const auto& r : rows) {
     text += own_line ? r.run + "\n" : fmt::format("{:<{}}", r.run, name_width);
-    for (std::size_t c = 0; c < widths.size(); ++c)
+    for (std::size_t c = 0; c + 1 < widths.size(); ++c)
       text += fmt::format("  {:>{}}", r.cells[c], widths[c]);
-    text += "\n";
+    text += "  " + r.cells.back() + "\n";
   }
   return text;
 }
