@@ -158,7 +158,7 @@ void print_prediction(const job::job& j, const simulate::report& predicted, std:
         steps == 1 ? "one step" : fmt::format("mean of {} steps", steps), mean(predicted.makespan),
         predicted.bubble_fraction * 100, mean(predicted.lower_bound));
   print(
-      "step time: cannot be predicted, because [cost] does not say how long a task takes.\n"
+      "step time: cannot be predicted: [cost] does not say how long a task takes.\n"
       "  With tasks of equal length, the bubble is {:.1f} %. To measure the tasks:\n"
       "  run with --trace T.json, then rrfp-report T.json --profile cost.toml, and set\n"
       "  cost.profile = \"cost.toml\"\n\n",

@@ -260,14 +260,18 @@ std::string text_of(const std::vector<table_row>& rows) {
     for (std::size_t c = 0; c < widths.size(); ++c)
       widths[c] = std::max(widths[c], r.cells[c].size());
   }
-  const auto cells_width = std::accumulate(widths.begin(), widths.end(), 2 * widths.size());
-  const bool own_line = name_width + cells_width > table_columns_max;
+  const auto cells_width = std::accumulate(widths.begin(), widths.end(), std::size_t{0});
+  const auto is_wide = [&](std::size_t name, std::size_t gap) {
+    return name + cells_width + gap * widths.size() > table_columns_max;
+  };
+  const bool own_line = is_wide(name_width, 1);
+  const std::string gap(is_wide(own_line ? 0 : name_width, 2) ? 1 : 2, ' ');
   std::string text;
   for (const auto& r : rows) {
     text += own_line ? r.run + "\n" : fmt::format("{:<{}}", r.run, name_width);
-    for (std::size_t c = 0; c < widths.size(); ++c)
-      text += fmt::format("  {:>{}}", r.cells[c], widths[c]);
-    text += "\n";
+    for (std::size_t c = 0; c + 1 < widths.size(); ++c)
+      text += gap + fmt::format("{:>{}}", r.cells[c], widths[c]);
+    text += gap + r.cells.back() + "\n";
   }
   return text;
 }

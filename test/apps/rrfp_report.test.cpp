@@ -104,21 +104,17 @@ TEST_CASE("the page has the figures of the run's table, with evaluations and sev
   REQUIRE(ran.code == 0);
   REQUIRE(run_program({RRFP_REPORT, trace, "--out", page}).code == 0);
   const auto html = text_of(page);
-  int rows = 0;
-  std::istringstream table{ran.out.substr(ran.out.find("\nrun "))};
-  for (std::string line; std::getline(table, line);) {
-    if (!line.starts_with("in-order 1F1B  ") && !line.starts_with("ready BFW  ")) continue;
-    std::istringstream cells{line.substr(13)};
+  const auto table = ran.out.substr(ran.out.find("\nrun"));
+  for (const std::string name : {"in-order 1F1B", "ready BFW"}) {
+    std::istringstream cells{table.substr(table.find("\n" + name) + 1 + name.size())};
     std::string ms, speed_up, bubble, percent, slots, mib;
     cells >> ms >> speed_up >> bubble >> percent >> slots >> mib;
-    INFO(line);
+    INFO(table);
     CHECK_THAT(html,
                Contains("<dt>step ms</dt><dd>" + ms + "</dd><dt>speed-up</dt><dd>" + speed_up +
                         "</dd><dt>bubble</dt><dd>" + bubble + " %</dd><dt>slots</dt><dd>" + slots +
                         "</dd><dt>peak MiB</dt><dd>" + mib + "</dd>"));
-    ++rows;
   }
-  CHECK(rows == 2);
 }
 
 TEST_CASE("steps and runs can be chosen, and two traces compared") {
