@@ -137,7 +137,6 @@ void process::try_to_join(nanoseconds limit) {
   if (interrupts_ > 0) return end_interrupted();
   member::reports to;
   to.joined = [this] {
-    sim_.on_joined(*this);
     has_joined_ = true;
     later(random_.between(0, 200 * us), [this] { on_joined(); });
   };
@@ -258,6 +257,7 @@ void process::on_joined() {
       [this](const result<std::string>& drawn) {
         if (!drawn) return end_membership(lose(drawn.message()));
         token_ = std::stoull(*drawn);
+        sim_.on_joined(*this);
         if (c().max_restarts > 0) return agree_on_point();
         go_on({});
       });

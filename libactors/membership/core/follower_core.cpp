@@ -34,7 +34,8 @@ bool follower_core::expects(const event::any& e) const {
   const auto connection = connection_of(e);
   const bool is_current = connection == connection_;
   switch (phase_) {
-    case follower_phase::connecting: return is<unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
+    case follower_phase::connecting:
+      return is<unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
     case follower_phase::handshaking:
       if (is<leave>(e)) return common_.is_over();
       return is_current && is<proven, refused, heard, garbled, event::closed>(e);

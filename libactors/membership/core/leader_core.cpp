@@ -271,8 +271,8 @@ void leader_core::drop(connection_id c, const std::string& why) {
   const auto found = peers_.find(c);
   const auto& p = found->second;
   const bool admitted = is_admitted(p);
-  const bool is_loss = admitted && phase_ == leader_phase::running && !p.said_goodbye &&
-                       !common_.is_over();
+  const bool is_loss =
+      admitted && phase_ == leader_phase::running && !p.said_goodbye && !common_.is_over();
   if (admitted && phase_ == leader_phase::joining && common_.has_overslept(now_)) give_up_place();
   if (p.at == stage::handshaking || p.at == stage::introducing)
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);

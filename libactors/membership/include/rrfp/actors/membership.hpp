@@ -41,8 +41,8 @@ using membership_core::gather_bytes_max;
 using membership_core::nodes_max;
 using membership_core::status_bytes_max;
 
-/// What a process knows over all its memberships: that it was declared lost, so that another one may
-/// have its place, or that the job is over. Thread-safe.
+/// What a process knows over all its memberships: that it was declared lost, so that another one
+/// may have its place, or that the job is over. Thread-safe.
 class process_standing {
  public:
   using process_id = membership_core::process_id;
@@ -139,8 +139,8 @@ class membership {
   /// Blocks until all nodes have joined. Node 0 listens; the others retry until node 0 is up. An
   /// error says what was expected, what was found, and which nodes are missing. It is node_lost if
   /// a later join may succeed: nodes did not join in time, node 0 was unreachable, or the previous
-  /// job or process of this node still runs. With a fence it is also node_lost if an earlier process
-  /// of node 0 still has the port, or if this process is lost, which the fence then says.
+  /// job or process of this node still runs. With a fence it is also node_lost if an earlier
+  /// process of node 0 still has the port, or if this process is lost, which the fence then says.
   static result<std::unique_ptr<membership>> join(membership_options options);
 
   /// The other nodes report this node as lost unless leave() was called before.

@@ -24,9 +24,9 @@ struct core_options {
   std::int64_t heartbeat = 0;
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
   process_id process{};
-  bool again = false;                 ///< the process has been a member before
-  std::set<process_id> lost{};        ///< processes that may not join again
-  bool over = false;                  ///< the process knows that the job is over
+  bool again = false;           ///< the process has been a member before
+  std::set<process_id> lost{};  ///< processes that may not join again
+  bool over = false;            ///< the process knows that the job is over
 
   /// The longest time between two turns of the driver.
   std::int64_t turn() const { return heartbeat / 2; }
@@ -47,7 +47,8 @@ class arriving_bytes {
 
 class common_part {
  public:
-  explicit common_part(core_options o) : options(std::move(o)), fenced_(options.lost), over_(options.over) {}
+  explicit common_part(core_options o)
+      : options(std::move(o)), fenced_(options.lost), over_(options.over) {}
 
   template <class Action>
   void act(Action a) {

@@ -215,8 +215,8 @@ struct exchange_failed {
 };
 
 using any = std::variant<connect, admit, refuse, send, contribute, write_notices, close,
-                         stop_listening, waiting, refused_join, gone_early, join_failed,
-                         fence, job_over, clock_offset, joined, lost, left, exchanged, exchange_failed>;
+                         stop_listening, waiting, refused_join, gone_early, join_failed, fence,
+                         job_over, clock_offset, joined, lost, left, exchanged, exchange_failed>;
 
 }  // namespace action
 

@@ -157,7 +157,7 @@ class leader_core {
   /// By node: what has come for the running exchange, or for the next one once node 0 has answered.
   std::vector<shared_bytes> contributions_;
   std::size_t contributions_missing_ = 0;
-  std::uint64_t round_ = 0;     ///< of them
+  std::uint64_t round_ = 0;  ///< of them
   std::set<node_id> departed_;
   std::set<node_id> told_;  ///< know that the job is over, and need nothing more  ///< said goodbye
   int refusals_ = 0;

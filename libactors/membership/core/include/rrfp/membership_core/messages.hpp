@@ -41,8 +41,8 @@ struct start {
   static void fields(auto& a, auto& m) { a.text(m.description, description_bytes_max); }
 };
 
-/// All nodes have agreed on the end of the job. Node 0 says it to a node that comes later; a node that
-/// lost node 0 says it to the next one, instead of its introduction.
+/// All nodes have agreed on the end of the job. Node 0 says it to a node that comes later; a node
+/// that lost node 0 says it to the next one, instead of its introduction.
 struct over {
   static constexpr std::uint8_t type = 20;
   static void fields(auto&, auto&) {}
