@@ -332,6 +332,8 @@ void leader_core::after(const event::turn&) {
   const auto stall = common_.take_stall();
   if (stall > 0)
     for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
+  // Another process may wait for the port, also if no node was connected.
+  if (phase_ == leader_phase::joining && common_.has_overslept(now_)) return give_up_place();
   // With many nodes, a turn follows the other within microseconds.
   if (now_ < check_due_) return;
   check_due_ = now_ + common_.options.turn() / 4;
