@@ -15,6 +15,7 @@
 #include <memory>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <rrfp/base/printable.hpp>
@@ -194,6 +195,10 @@ int run_program(const char* name, int argc, char** argv, int (*work)(int, char**
   int code = exit_failed;
   try {
     code = work(argc, argv);
+  } catch (const std::system_error& e) {
+    code = e.code() == std::errc::resource_unavailable_try_again
+               ? end_with({"threads: cannot start one: raise the limit of this user (ulimit -u)"})
+               : end_with({e.what(), error_kind::failed});
   } catch (const std::exception& e) {
     end_with({e.what(), error_kind::failed});
   }

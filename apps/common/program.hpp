@@ -19,8 +19,8 @@ namespace rrfp::apps {
 /// their numbers and receives messages; SIGPIPE and SIGXFSZ are ignored, so that the write fails
 /// and the process survives; the soft limit of open files is raised to the hard limit; a SIGBUS
 /// handler names a mapped file that was truncated, and ends the program with exit code 2. After
-/// `work`: an escaped exception is reported, with exit code 1; if standard output could not be
-/// written, exit code 0 becomes 1.
+/// `work`: an escaped exception is reported, with exit code 1, or 2 if a thread cannot be started;
+/// if standard output could not be written, exit code 0 becomes 1.
 int run_program(const char* name, int argc, char** argv, int (*work)(int argc, char** argv));
 
 /// Name given to run_program().

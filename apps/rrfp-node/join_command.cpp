@@ -34,6 +34,25 @@ constexpr std::chrono::minutes outputs_limit{10};
 /// The membership closes its descriptors; the next one needs them again.
 int duplicate(int fd) { return fd < 0 ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, 0); }
 
+/// Says what a join waits for: soon, whenever that changes, and once a minute.
+class waiting_lines {
+ public:
+  void note(const std::string& text) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto since_last = now - last_;
+    if (since_last < between || (text == said_ && since_last < again)) return;
+    said_ = text;
+    last_ = now;
+    print_error("rrfp-node: {}\n", text);
+  }
+
+ private:
+  static constexpr std::chrono::seconds between{3};
+  static constexpr std::chrono::minutes again{1};
+  std::string said_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
 actors::join_hooks hooks_of(const join_options& join, std::string description,
                             std::stop_token stop) {
   actors::join_hooks hooks;
@@ -54,34 +73,53 @@ actors::join_hooks hooks_of(const join_options& join, std::string description,
 result<actors::joined_job> join_nodes(job::job j, const join_options& join,
                                       const actors::launch_place& place,
                                       const std::string& description, const training& course,
+                                      const std::shared_ptr<actors::process_standing>& standing,
                                       const std::stop_token& stop) {
   using seconds = std::chrono::duration<double>;
   constexpr std::chrono::milliseconds pause{100};
   const bool is_new = course.loss().empty();
   const auto since = is_new ? std::chrono::steady_clock::now() : course.lost_at();
   const auto limit = is_new ? j.transport.join_timeout_s : j.recovery.hold_s;
+  waiting_lines lines;
+  // Of a launcher's nodes, one speaks for all.
+  const bool speaks = !join.launched || place.node == node_id{0};
+  const auto note = [&](const std::string& text) {
+    if (speaks) lines.note(text);
+  };
   for (j.transport.join_timeout_s = limit;;) {
     const auto left = [&] {
       return limit - seconds{std::chrono::steady_clock::now() - since}.count();
     };
-    auto joined = actors::join_job(j, place, hooks_of(join, description, stop));
-    if (joined || j.recovery.max_restarts == 0 || joined.failure().kind != error_kind::node_lost ||
-        left() <= 0)
+    auto hooks = hooks_of(join, description, stop);
+    hooks.standing = standing;
+    hooks.on_waiting = note;
+    auto joined = actors::join_job(j, place, std::move(hooks));
+    const bool may_try_again = standing && !standing->is_lost() && !standing->is_over();
+    if (joined || !may_try_again || joined.failure().kind != error_kind::node_lost || left() <= 0)
       return joined;
+    note(joined.message());
     std::this_thread::sleep_for(pause);
     j.transport.join_timeout_s = std::max(left(), seconds{pause}.count());
   }
 }
 
-/// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart.
-int wait_for_outputs(training& course, const node_context& context, interrupt_watch& interrupts) {
+/// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. Once
+/// all have agreed that it has written them, the job is over: replacements of nodes that are lost
+/// after that are told so, for recovery.hold_s.
+int wait_for_outputs(training& course, const node_context& context, double hold_s,
+                     interrupt_watch& interrupts) {
   auto& members = *context.members;
   interrupts.on_interrupt([&] { members.interrupt(); });
-  (void)members.exchange({}, outputs_limit,
-                         [](const auto&) { return std::vector<std::string>(1); });
-  interrupts.on_interrupt(nullptr);
+  const auto agreed = context.standing != nullptr
+                          ? members.finish(outputs_limit)
+                          : actors::agree_on(members, success(), outputs_limit);
   const auto lost = members.loss();
-  return lost ? course.lose(lost->why, context) : exit_done;
+  const bool counts = lost && !(agreed && context.standing != nullptr);
+  const int code = counts ? course.lose(lost->why, context) : exit_done;
+  if (agreed && context.standing != nullptr)
+    members.leave(std::chrono::milliseconds{static_cast<std::int64_t>(hold_s * 1e3)});
+  interrupts.on_interrupt(nullptr);
+  return code;
 }
 
 /// Joins the other nodes and trains. Returns the exit code, or nothing after a loss after which the
@@ -89,10 +127,11 @@ int wait_for_outputs(training& course, const node_context& context, interrupt_wa
 std::optional<int> train_as_member(const job::job& j, const join_options& join,
                                    const actors::launch_place& place,
                                    const std::string& description, training& course,
+                                   const std::shared_ptr<actors::process_standing>& standing,
                                    interrupt_watch& interrupts) {
   std::stop_source stop;
   interrupts.on_interrupt([&] { stop.request_stop(); });
-  const auto joined = join_nodes(j, join, place, description, course, stop.get_token());
+  const auto joined = join_nodes(j, join, place, description, course, standing, stop.get_token());
   interrupts.on_interrupt(nullptr);
   const auto loss = course.loss();
   if (interrupts.interrupted()) {
@@ -103,6 +142,10 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
                   loss.empty() ? "before the training began" : "after " + loss);
     return exit_interrupted;
   }
+  if (!joined && standing && standing->is_over()) {
+    print("{}: the job is over\n", j.name);
+    return exit_done;
+  }
   if (!joined) {
     if (loss.empty()) return end_with(joined.failure());
     print_error("rrfp-node: {}; {}\n", loss, joined.message());
@@ -110,7 +153,8 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
   }
   const auto& members = joined->members;
   const auto& start = joined->start;
-  const node_context context{{members.get(), start ? *start : actors::job_start{}}, join.launched};
+  const node_context context{
+      {members.get(), start ? *start : actors::job_start{}}, join.launched, standing};
   const auto end = [&](int code) {
     return course.loss().empty() ? std::optional{code} : std::nullopt;
   };
@@ -125,10 +169,17 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
     for (const auto& node : members->members())
       print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
   int code = course.go_on(context, std::move(from));
-  if (code == exit_done) code = wait_for_outputs(course, context, interrupts);
+  if (code == exit_done) code = wait_for_outputs(course, context, j.recovery.hold_s, interrupts);
   // All nodes have agreed on every other end.
-  if (code != exit_node_lost) members->leave();
+  if (code != exit_node_lost && !(standing && standing->is_over())) members->leave();
   return end(code);
+}
+
+/// Nobody is left who could tell the end of the job to a replacement: a kill from here on would
+/// look like a loss to whoever starts nodes again. So no time is spent on destructors.
+int end_at_once(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code == exit_done && has_output_failed() ? exit_failed : code);
 }
 
 }  // namespace
@@ -147,6 +198,8 @@ int join_command(const command_options& options, const join_options& join) {
   const auto loaded = job::load_job(options.job, policies::registry(), options.settings);
   if (!loaded) return end_with(loaded.failure());
   const auto runs = job::variants(*loaded);
+  if (auto enough = actors::check_threads(runs[0], place->nodes); !enough)
+    return end_with(enough.failure());
   auto reports = reports_folder(options);
   if (!reports) return end_with(reports.failure());
   metrics::board board;
@@ -164,11 +217,15 @@ int join_command(const command_options& options, const join_options& join) {
   }
   const auto places = plan::node_places::make(runs[0], place->nodes);
 
+  // A launcher starts a node again only when its process has ended, so that one may join again.
+  const auto standing = runs[0].recovery.max_restarts > 0
+                            ? std::make_shared<actors::process_standing>(!join.launched)
+                            : nullptr;
   training course{*std::move(checked), outputs, interrupts};
   for (;;)
     if (const auto code = train_as_member(*loaded, join, *place, places->describe(place->node),
-                                          course, interrupts))
-      return *code;
+                                          course, standing, interrupts))
+      return standing && standing->is_over() ? end_at_once(*code) : *code;
 }
 
 }  // namespace rrfp::apps

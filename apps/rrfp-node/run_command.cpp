@@ -23,6 +23,8 @@ int run_command(const command_options& options) {
   if (!loaded) return end_with(loaded.failure());
   for (const auto& note : loaded->notes) print_error("rrfp-node: {}\n", note);
   const auto runs = job::variants(*loaded);
+  if (auto enough = actors::check_threads(runs[0], options.local_nodes); !enough)
+    return end_with(enough.failure());
   auto reports = reports_folder(options);
   if (!reports) return end_with(reports.failure());
   metrics::board board;

@@ -262,7 +262,7 @@ int training::go_on(const node_context& context, recovery_point from) {
     code = train(run, context, std::exchange(from, {}));
     if (code == exit_done) run = {run.options, {}, {}};  // frees data and model
   }
-  if (!card_.lost.empty()) return code;
+  if (!card_.lost.empty() || context.is_fenced()) return code;
   return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
 }
 
@@ -302,6 +302,11 @@ int training::lose(const std::string& why, const node_context& context) {
 
 int training::end_with(const actors::run_result& r, const std::string& prefix,
                        const node_context& context) {
+  if (context.is_fenced()) {
+    print_error("rrfp-node: {}{}; it ends, because another process may have its place\n", prefix,
+                r.message);
+    return exit_node_lost;
+  }
   if (r.how == actors::ending::node_lost && context.members != nullptr && may_recover()) {
     if (card_.lost.empty()) lost_at_ = std::chrono::steady_clock::now();
     card_.lost = r.message;
@@ -350,7 +355,8 @@ int training::train(const checked_run& checked, const node_context& context,
   interrupts_.on_interrupt(nullptr);
   run->display->finish();
   const auto code = end_with(result, j.name + ": ", context);
-  if (!card_.lost.empty()) return code;
+  // The outputs are those of the process that takes the place.
+  if (!card_.lost.empty() || context.is_fenced()) return code;
   log_->summary(j, result);
   if (!result.summary.choices.empty() && context.leads())
     print("{}: {}\n", j.name, result.summary.choices);

@@ -29,6 +29,11 @@ struct training_options {
 struct node_context : actors::job_node {
   /// The launcher started all nodes; then one node reports the end for all.
   bool launched = false;
+  /// Null: a node that was declared lost joins again.
+  std::shared_ptr<const actors::process_standing> standing{};
+
+  /// This process was declared lost, so another one may have its place.
+  bool is_fenced() const { return standing != nullptr && standing->is_lost(); }
 
   /// Whether this node reports how the job ended: node 0 does, or node 1 after the loss of node 0.
   bool reports(actors::ending how) const {

@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -120,6 +121,79 @@ class launcher:
         code = self.process.wait()
         self.output.seek(0)
         return code, self.output.read()
+
+
+class loops:
+    """Nodes that are started one by one, each by a loop that starts it again until it ends with 0."""
+
+    def __init__(self, program, folder, nodes, settings):
+        self.log = log(os.path.join(folder, "out.jsonl"))
+        self.output = open(os.path.join(folder, "output"), "w+")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.rendezvous = f"127.0.0.1:{s.getsockname()[1]}"
+        self.command = [program, "join", os.path.join(folder, "job.toml"), "--nnodes", str(nodes), "--rendezvous", self.rendezvous,
+                        "--set", "recovery.hold_s=120"] + settings
+        self.nodes, self.due = [None] * nodes, {n: 0 for n in range(nodes)}
+        self.replaced, self.wrong, self.at = [], [], []
+        self.poll()
+
+    def start(self, node):
+        command = self.command + ["--node-rank", str(node)] + (["--json", self.log.path] if node == 0 else [])
+        self.nodes[node] = subprocess.Popen(command, stdout=self.output, stderr=subprocess.STDOUT)
+
+    def poll(self):
+        now = time.monotonic()
+        for when, action in [one for one in self.at if one[0] <= now]:
+            action()
+        self.at = [one for one in self.at if one[0] > now]
+        for node, process in enumerate(self.nodes):
+            if node in self.due:
+                if self.due[node] <= now:
+                    del self.due[node]
+                    self.start(node)
+            elif process.poll() not in (None, 0):
+                if process.returncode not in (3, -signal.SIGKILL):
+                    self.wrong.append(f"node {node} ended with {process.returncode}")
+                self.due[node] = now + 0.2
+
+    def replace(self, old, node, resumes_after):
+        """The stopped process goes on a while after its replacement has started."""
+        if old.poll() is not None or self.nodes[node] is not old:
+            return
+        self.replaced.append((node, old))
+        self.start(node)
+        self.at.append((time.monotonic() + resumes_after, lambda: old.send_signal(signal.SIGCONT)))
+
+    def fault(self, kind, node, stop_s, random):
+        """Returns when the fault is over, or None if the node is gone."""
+        process = self.nodes[node]
+        if node in self.due or process.poll() is not None:
+            return None
+        if kind != "replace":
+            process.kill()
+            return time.monotonic()
+        process.send_signal(signal.SIGSTOP)
+        over = time.monotonic() + stop_s
+        resumes = random.choice([0, 0.3, 3, 8])
+        self.at.append((over, lambda: self.replace(process, node, resumes)))
+        return over + resumes
+
+    def over(self):
+        self.poll()
+        ended = all(n not in self.due and p.poll() == 0 for n, p in enumerate(self.nodes))
+        return ended and not self.at and all(old.poll() is not None for _, old in self.replaced)
+
+    def end(self):
+        for process in self.nodes + [old for _, old in self.replaced]:
+            if process is not None and process.poll() is None:
+                self.wrong.append(f"a process waits in vain: {process.args[-3:]}")
+                process.kill()
+                process.wait()
+        # One that was stopped after the end is told so.
+        self.wrong += [f"node {n}, replaced, ended with {old.returncode}" for n, old in self.replaced if old.returncode not in (0, 3)]
+        self.output.seek(0)
+        return int(bool(self.wrong)), self.output.read() + "".join(line + "\n" for line in self.wrong)
 
 
 class namespaces:

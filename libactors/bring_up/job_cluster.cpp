@@ -8,9 +8,13 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <random>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <rrfp/base/codec.hpp>
 
@@ -128,6 +132,31 @@ status check_descriptors(std::uint32_t nodes) {
                " nodes: raise the limit (ulimit -n 4096; LimitNOFILE= of systemd)"};
 }
 
+status check_threads(const job::job& j, std::uint32_t nodes) {
+  // Of the runtime and its libraries; libtorch has one for each core, and so has the scheduler.
+  constexpr std::uint32_t per_process = 12, per_core = 2, per_rank = 2;
+  const auto& p = j.pipeline;
+  const auto ranks = (p.stages * p.tp * p.replicas + nodes - 1) / nodes;
+  const auto expected =
+      per_process + per_core * std::thread::hardware_concurrency() + per_rank * ranks;
+  std::mutex all_started;
+  std::vector<std::jthread> threads;
+  const std::lock_guard wait{all_started};
+  try {
+    while (threads.size() < expected)
+      threads.emplace_back([&] { const std::lock_guard started{all_started}; });
+  } catch (const std::system_error& e) {
+    rlimit limit{};
+    const bool known = ::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return error{"threads: cannot start thread " + std::to_string(threads.size() + 1) + " of " +
+                 std::to_string(expected) + " that a node needs: " + e.code().message() +
+                 (known ? "; the limit of this user is " + std::to_string(limit.rlim_cur) : "") +
+                 ": raise it (ulimit -u; LimitNPROC= or TasksMax= of systemd; pids.max of a "
+                 "container)"};
+  }
+  return success();
+}
+
 result<joined_job> join_job(const job::job& j, const launch_place& place, join_hooks hooks) {
   if (auto enough = check_descriptors(place.nodes); !enough) return enough.failure();
   const auto& t = j.transport;
@@ -161,9 +190,12 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   }
   m.heartbeat = std::chrono::milliseconds{t.heartbeat_ms};
   m.node_timeout = std::chrono::milliseconds{t.node_timeout_ms};
+  m.standing = std::move(hooks.standing);
   m.stop = std::move(hooks.stop);
   m.on_refused = std::move(hooks.on_refused);
   m.on_gone_early = std::move(hooks.on_gone_early);
+  m.telling_max = std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)};
+  m.on_waiting = std::move(hooks.on_waiting);
   auto members = membership::join(std::move(m));
   if (!members) return members.failure();
   auto start = agree_on_start(**members);

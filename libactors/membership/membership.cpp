@@ -1,5 +1,6 @@
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -22,6 +23,11 @@ class membership::impl {
 };
 
 namespace {
+
+process_standing::process_id draw_process() {
+  std::random_device random;
+  return process_standing::process_id{(std::uint64_t{random()} << 32) | random() | 1};
+}
 
 status check(const membership_options& o) {
   const auto too_long = [](std::string_view name, std::size_t size, std::size_t size_max) {
@@ -67,6 +73,44 @@ result<std::unique_ptr<membership>> membership::join(membership_options options)
   return std::unique_ptr<membership>{new membership{std::make_unique<impl>(std::move(watcher))}};
 }
 
+process_standing::process_standing(bool fenced)
+    : process_(fenced ? draw_process() : process_id{}) {}
+
+bool process_standing::is_lost() const {
+  const std::lock_guard lock{mutex_};
+  return lost_.contains(process_);
+}
+
+std::set<process_standing::process_id> process_standing::lost() const {
+  const std::lock_guard lock{mutex_};
+  return lost_;
+}
+
+bool process_standing::has_joined() const {
+  const std::lock_guard lock{mutex_};
+  return has_joined_;
+}
+
+bool process_standing::is_over() const {
+  const std::lock_guard lock{mutex_};
+  return is_over_;
+}
+
+void process_standing::note_over() {
+  const std::lock_guard lock{mutex_};
+  is_over_ = true;
+}
+
+void process_standing::add_lost(process_id process) {
+  const std::lock_guard lock{mutex_};
+  lost_.insert(process);
+}
+
+void process_standing::note_joined() {
+  const std::lock_guard lock{mutex_};
+  has_joined_ = true;
+}
+
 membership::membership(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 membership::~membership() = default;
 
@@ -101,6 +145,8 @@ result<std::string> membership::exchange(std::string bytes, std::chrono::millise
   impl_->watcher->answer(std::move(answers));
   return own;
 }
+
+status membership::finish(std::chrono::milliseconds limit) { return impl_->watcher->finish(limit); }
 
 void membership::leave(std::chrono::milliseconds limit) { impl_->watcher->leave(limit); }
 

@@ -149,8 +149,11 @@ result<file_descriptor> listen_at(const address& at) {
   if (fd.open()) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd.open() ||
       ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.size) != 0 ||
-      ::listen(fd.get(), SOMAXCONN) != 0)
-    return error{fmt::format("cannot listen on {}: {}", at.text(), std::strerror(errno))};
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int why = errno;
+    return error{fmt::format("cannot listen on {}: {}", at.text(), std::strerror(why)),
+                 why == EADDRINUSE ? error_kind::node_lost : error_kind::bad_input};
+  }
   prepare(fd.get());
   return fd;
 }

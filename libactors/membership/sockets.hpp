@@ -74,6 +74,7 @@ class name_lookup {
 address peer_address(int fd);
 address local_address(int fd);
 
+/// Error: node_lost if another process has the port.
 result<file_descriptor> listen_at(const address& at);
 /// The next connection of a listener; empty if none is pending.
 std::optional<file_descriptor> accept_from(int listener);

@@ -87,9 +87,17 @@ void watcher::connect() {
     if (!fd) continue;
     auto& l = open_link(*std::move(fd));
     l.io.begin_tls(tls_, *std::move(k), options_.node);
-    return l.io.out().add_urgent(to_frame(claim{wire_version, job_, options_.node.value()}));
+    return l.io.out().add_urgent(to_frame(own_claim()));
   }
   feed(event::unreachable{fmt::format("cannot connect to the rendezvous {}", problem)});
+}
+
+claim watcher::own_claim() const {
+  claim c{wire_version, job_, options_.node.value()};
+  if (options_.standing == nullptr) return c;
+  c.process = options_.standing->process().value();
+  c.again = options_.standing->has_joined() ? 1 : 0;
+  return c;
 }
 
 std::optional<file_descriptor> watcher::connect_to(const address& to, std::string& problem) {

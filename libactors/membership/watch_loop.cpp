@@ -30,7 +30,9 @@ void watcher::watch() {
     connect_at_ = clock::now();
   } else if (const auto open = open_listener(); !open) {
     listener_.reset();
-    carry_out(action::join_failed{open.message(), false});
+    // The port may be that of an earlier process of node 0, which ends when it learns of its loss.
+    const bool in_use = open.failure().kind == error_kind::node_lost;
+    carry_out(action::join_failed{open.message(), in_use && options_.standing != nullptr});
   }
   while (!closing()) one_turn();
   serve_requests();
@@ -77,7 +79,10 @@ bool watcher::wait_for(int fd, short events, clock::time_point until) {
   while (!closing()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
     pollfd both[] = {{wake_.fd(), POLLIN, 0}, {fd, events, 0}};
-    ::poll(both, 2, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    // As often as in a turn, so that only this node's own stalls look like one.
+    const auto turn_ms = std::chrono::ceil<std::chrono::milliseconds>(turn()).count();
+    ::poll(both, 2, static_cast<int>(std::clamp<std::int64_t>(left, 0, turn_ms)));
+    feed(event::woke{});
     if (both[0].revents != 0) wake_.clear();
     if (both[1].revents != 0) return true;
     if (both[0].revents != 0 || left <= 0) return false;
@@ -104,9 +109,9 @@ void watcher::receive(connection_id id, link& l) {
     }
     const auto v = leads() ? judge_claim(job_, **next) : judge_answer(**next);
     if (v.refusal.empty())
-      feed(event::proven{id, *v.node});
+      feed(event::proven{id, *v.node, v.process, v.again});
     else
-      feed(event::refused{id, v.node, v.refusal, v.for_now});
+      feed(event::refused{id, v.node, v.refusal, v.for_now, v.lost});
   }
   if (!l.closed && !l.refused) on_end(id, l, arrived);
 }
@@ -245,7 +250,7 @@ void watcher::carry_out(const action::admit& a) {
 
 void watcher::carry_out(const action::refuse& a) {
   auto& l = links_.at(a.connection);
-  l.io.refuse(to_frame(refuse{a.reason, a.for_now}));
+  l.io.refuse(to_frame(refuse{a.reason, static_cast<std::uint8_t>(a.lost ? 2 : a.for_now)}));
   l.refused = true;
 }
 
@@ -308,7 +313,21 @@ void watcher::carry_out(const action::join_failed& a) {
   report([&] { join_failure_ = a; });
 }
 
+void watcher::carry_out(const action::fence& a) {
+  if (options_.standing != nullptr) options_.standing->add_lost(a.process);
+}
+
+void watcher::carry_out(const action::job_over&) {
+  if (options_.standing != nullptr) options_.standing->note_over();
+  report([&] {
+    over_ = true;
+    // Node 0 goes on, to tell it to the others that come.
+    if (!joined_) join_failure_ = action::join_failed{"the job is over", true};
+  });
+}
+
 void watcher::carry_out(const action::joined& a) {
+  if (options_.standing != nullptr) options_.standing->note_joined();
   report([&] {
     for (const auto& m : a.members) members_.push_back({node_id{m.node}, m.host, m.description});
     joined_ = true;

@@ -1,5 +1,7 @@
 #include "watcher.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <rrfp/base/check.hpp>
@@ -11,6 +13,12 @@ namespace {
 std::variant<leader_core, follower_core> core_of(const membership_options& o) {
   const auto ns = [](std::chrono::nanoseconds time) { return time.count(); };
   core_options options{o.nodes, o.node, o.description, ns(o.heartbeat), ns(o.node_timeout)};
+  if (o.standing != nullptr) {
+    options.process = o.standing->process();
+    options.again = o.standing->has_joined();
+    options.lost = o.standing->lost();
+    options.over = o.standing->is_over();
+  }
   if (o.node == node_id{0}) return leader_core{std::move(options)};
   return follower_core{std::move(options)};
 }
@@ -57,7 +65,7 @@ status watcher::join() {
   error why;
   {
     std::unique_lock lock{mutex_};
-    changed_.wait_until(lock, deadline, [&] { return joined_ || join_failure_ || interrupted_; });
+    wait_to_join(lock, deadline);
     if (joined_) return success();
     const auto waiting = waiting_.empty() ? "" : ": " + waiting_;
     if (join_failure_)
@@ -72,8 +80,26 @@ status watcher::join() {
              error_kind::node_lost};
     give_up_reason_ = name + " gave up: " + why.message;
   }
+  if (leads() && options_.standing && options_.standing->is_over()) tell_end();
   end();
   return within(name, std::move(why));
+}
+
+void watcher::tell_end() {
+  std::unique_lock lock{mutex_};
+  changed_.wait_for(lock, options_.telling_max, [&] { return left_ || interrupted_; });
+}
+
+void watcher::wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline) {
+  constexpr std::chrono::seconds period{1};
+  const auto ended = [&] { return joined_ || join_failure_ || interrupted_; };
+  while (!changed_.wait_until(lock, std::min(deadline, clock::now() + period), ended) &&
+         clock::now() < deadline) {
+    const auto waiting = waiting_;
+    lock.unlock();
+    if (options_.on_waiting && !waiting.empty()) options_.on_waiting(waiting);
+    lock.lock();
+  }
 }
 
 void watcher::on_lost(std::function<void(node_id, std::string)> callback) {
@@ -114,13 +140,13 @@ void watcher::leave(std::chrono::milliseconds limit) {
     leaving_ = true;
     post(event::leave{});
     changed_.notify_all();
-    changed_.wait_for(lock, limit, [&] { return left_; });
+    changed_.wait_for(lock, limit, [&] { return left_ || interrupted_; });
   }
   end();
 }
 
 result<std::vector<std::string>> watcher::exchange(std::string bytes,
-                                                   std::chrono::milliseconds limit) {
+                                                   std::chrono::milliseconds limit, bool last) {
   if (bytes.size() > gather_bytes_max)
     return error{fmt::format("an exchange of {} bytes, expected {} at most", bytes.size(),
                              gather_bytes_max)};
@@ -133,7 +159,7 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
   exchanging_ = true;
   post(event::contributed{std::make_shared<const std::string>(std::move(bytes)),
                           std::chrono::nanoseconds{limit}.count(),
-                          deadline.time_since_epoch().count()});
+                          deadline.time_since_epoch().count(), last});
   const auto ended = [&] { return exchanged_.has_value(); };
   if (!changed_.wait_until(lock, deadline, ended)) {
     wake_.set();  // the core sees that the deadline has passed
@@ -147,6 +173,18 @@ result<std::vector<std::string>> watcher::exchange(std::string bytes,
   std::vector<std::string> copies;
   for (const auto& one : *all) copies.push_back(*one);
   return copies;
+}
+
+status watcher::finish(std::chrono::milliseconds limit) {
+  const auto got = exchange({}, limit, true);
+  if (!got) return got.failure();
+  if (leads()) answer(std::vector<std::string>(1));
+  // A node may be lost before node 0 has answered.
+  std::unique_lock lock{mutex_};
+  changed_.wait(lock, [&] { return over_ || lost_ || interrupted_; });
+  if (over_) return success();
+  return lost_ ? error{lost_->message, error_kind::node_lost}
+               : error{"interrupted at the end", error_kind::interrupted};
 }
 
 void watcher::answer(std::vector<std::string> answers) {

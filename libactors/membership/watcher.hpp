@@ -50,8 +50,10 @@ class watcher {
   void set_status(const std::string& text);
   std::optional<node_loss> loss(std::chrono::milliseconds limit);
   /// On node 0 the bytes of all, which it must answer; on the others the answer.
-  result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit);
+  result<std::vector<std::string>> exchange(std::string bytes, std::chrono::milliseconds limit,
+                                            bool last = false);
   void answer(std::vector<std::string> answers);
+  status finish(std::chrono::milliseconds limit);
   void leave(std::chrono::milliseconds limit);
   void interrupt();
 
@@ -71,6 +73,10 @@ class watcher {
 
   // For the process.
   void end();
+  /// On node 0, which has learned of the end while it joined.
+  void tell_end();
+  /// Until the node has joined, or cannot; reports what it waits for now and then.
+  void wait_to_join(std::unique_lock<std::mutex>& lock, clock::time_point deadline);
   /// Requires the lock.
   void post(event::any e);
   bool closing() const;
@@ -98,6 +104,7 @@ class watcher {
   status listen_at_one_of(const std::vector<address>& addresses);
   void accept_all();
   void connect();
+  claim own_claim() const;
   std::optional<file_descriptor> connect_to(const address& to, std::string& problem);
   /// Adds a link and feeds that it is open.
   link& open_link(file_descriptor fd);
@@ -121,6 +128,8 @@ class watcher {
   void carry_out(const action::refused_join& a);
   void carry_out(const action::gone_early& a);
   void carry_out(const action::join_failed& a);
+  void carry_out(const action::fence& a);
+  void carry_out(const action::job_over&);
   void carry_out(const action::clock_offset& a) { offset_ns_ = a.ns; }
   void carry_out(const action::joined& a);
   void carry_out(const action::lost& a);
@@ -152,6 +161,7 @@ class watcher {
   // Reports of the watch thread.
   bool joined_ = false;
   bool left_ = false;
+  bool over_ = false;  ///< all nodes have agreed on the end
   bool loss_delivered_ = false;
   std::optional<action::join_failed> join_failure_;
   std::string waiting_;

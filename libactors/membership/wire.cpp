@@ -45,14 +45,15 @@ verdict judge_claim(const job_identity& job, const frame& f) {
   auto reason = difference(job, c->job);
   if (reason.empty() && c->node >= job.nodes)
     reason = fmt::format("node: expected 0 to {}, got {}", job.nodes - 1, c->node);
-  return {node_id{c->node}, printable(reason)};
+  return {node_id{c->node}, printable(reason), false, false, process_id{c->process}, c->again != 0};
 }
 
 verdict judge_answer(const frame& f) {
   if (f.type == accept::type && f.payload.empty()) return {node_id{0}};
   const auto no = f.type == refuse::type ? decode<refuse>(f.payload) : std::nullopt;
   if (!no) return {node_id{0}, "node 0 sent a malformed answer"};
-  return {node_id{0}, "refused by node 0: " + printable(no->reason), no->for_now != 0};
+  return {node_id{0}, "refused by node 0: " + printable(no->reason), no->for_now != 0,
+          no->for_now == 2};
 }
 
 }  // namespace rrfp::actors::control

@@ -15,7 +15,7 @@ namespace rrfp::actors::control {
 
 using namespace membership_core;
 
-inline constexpr std::uint16_t wire_version = 5;
+inline constexpr std::uint16_t wire_version = 6;
 /// Size limits of a frame without its length, before node 0 has accepted the claim and after it.
 inline constexpr std::size_t early_frame_bytes_max = 4096;
 inline constexpr std::size_t frame_bytes_max = 128 * 1024;
@@ -42,11 +42,15 @@ struct claim {
   std::uint16_t wire = wire_version;
   job_identity job;
   std::uint32_t node = 0;
+  std::uint64_t process = 0;
+  std::uint8_t again = 0;
 
   static void fields(auto& a, auto& m) {
     a(m.wire);
     job_identity::fields(a, m.job);
     a(m.node);
+    a(m.process);
+    a(m.again);
   }
 };
 
@@ -58,7 +62,8 @@ struct accept {
 struct refuse {
   static constexpr std::uint8_t type = 5;
   std::string reason;
-  /// 1: only the node number is taken, and a later attempt may succeed.
+  /// 1: only the node number is taken, and a later attempt may succeed. 2: this process was lost,
+  /// and another one takes its place.
   std::uint8_t for_now = 0;
 
   static void fields(auto& a, auto& m) {
@@ -77,6 +82,9 @@ struct verdict {
   std::optional<node_id> node;  ///< the other side; as claimed, if it is refused
   std::string refusal{};        ///< why it is refused; empty: it is not
   bool for_now = false;         ///< a later attempt may succeed after this refusal
+  bool lost = false;            ///< one of another process
+  process_id process{};
+  bool again = false;
 };
 
 /// Of node 0 on the claim of a node.

@@ -6,6 +6,8 @@
 
 #include "program.hpp"
 
+#include <unistd.h>
+
 namespace {
 
 using namespace rrfp::test;
@@ -178,4 +180,16 @@ TEST_CASE("the help of every program lists the exit codes") {
     CHECK(o.code == 0);
     CHECK_THAT(o.out, Contains("Exit codes: 0 done"));
   }
+}
+
+TEST_CASE("too few threads are reported before a node starts, with the limit") {
+  // The limit does not hold for root.
+  const std::string other = ::geteuid() == 0 ? "setpriv --reuid 45678 --clear-groups " : "";
+  const auto o =
+      run_program({"/bin/bash", "-c", other + "bash -c 'ulimit -u 20; exec \"$@\"' limited \"$@\"",
+                   "limited", RRFP_NODE, "run", job, "--set", "train.steps=1", "--set",
+                   "pipeline.stages=8", "--set", "model.layers=8"});
+  INFO(o.out << o.err);
+  CHECK(o.code == 2);
+  CHECK_THAT(o.err, Contains("rrfp-node: threads: cannot start ") && Contains("ulimit -u"));
 }

@@ -481,3 +481,51 @@ TEST_CASE("nodes that loops start again go on after losses, with the same bits")
   }
   CHECK(results_of(log()) == results_of(log_of(folder / "twin.jsonl")));
 }
+
+TEST_CASE("a node that was stopped and replaced ends with code 3, and its replacement goes on") {
+  const std::size_t stopped = GENERATE(1, 0);
+  const scratch_folder folder;
+  std::ofstream{folder / "job.toml"} << job_text;
+  REQUIRE(run_program({RRFP_NODE, "run", folder / "job.toml", "--local-nodes", "3", "--json",
+                       folder / "twin.jsonl"})
+              .code == 0);
+  const auto rendezvous = "127.0.0.1:" + std::to_string(free_ports(1));
+  const auto start = [&](std::size_t node) {
+    settings join{RRFP_NODE,
+                  "join",
+                  folder / "job.toml",
+                  "--set",
+                  "transport.node_timeout_ms=1500",
+                  "--nnodes",
+                  "3",
+                  "--node-rank",
+                  std::to_string(node),
+                  "--rendezvous",
+                  rendezvous};
+    if (node == 0) join.insert(join.end(), {"--json", folder / "out.jsonl"});
+    return std::make_unique<program>(join);
+  };
+  const auto log = [&] { return log_of(folder / "out.jsonl"); };
+  std::vector<std::unique_ptr<program>> nodes;
+  for (std::size_t node = 0; node < 3; ++node) nodes.push_back(start(node));
+  REQUIRE(eventually([&] { return events(log(), "step").size() > 3; }, std::chrono::seconds{60}));
+
+  const auto old = std::exchange(nodes[stopped], nullptr);
+  old->signal(SIGSTOP);
+  const auto& other = *nodes[2];
+  REQUIRE(eventually([&] { return other.err().find("waiting up to") != std::string::npos; },
+                     std::chrono::seconds{30}));
+  nodes[stopped] = start(stopped);
+  std::this_thread::sleep_for(std::chrono::milliseconds{300});
+  old->signal(SIGCONT);
+  const auto ended = old->wait(std::chrono::seconds{60});
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 3);
+  CHECK_THAT(ended.err, Contains("another process may have its place"));
+  for (auto& node : nodes) {
+    const auto o = node->wait(std::chrono::seconds{60});
+    INFO(o.out << o.err);
+    CHECK(o.code == 0);
+  }
+  CHECK(results_of(log()) == results_of(log_of(folder / "twin.jsonl")));
+}

@@ -122,6 +122,10 @@ const process& simulation::partner_of(const process& p, std::uint32_t node) cons
   throw violation(p.name() + " has joined without node " + std::to_string(node));
 }
 
+void simulation::on_joined(const process& p) const {
+  RRFP_EXPECT(!replaced_.contains(p.id()), p.name() + " takes the place of its replacement");
+}
+
 void simulation::start(std::uint32_t node) {
   if (!starts_[node]) return;
   starts_[node] = false;
@@ -154,7 +158,11 @@ void simulation::on_process_end(process& p) {
                                ": " + p.last_words());
   if (w.c.restarts == restart_kind::launcher) return;
   // Whoever has ended well is not started again; then nobody can go on without it.
-  if ((code && *code == exit_done) || checks.outputs_known() || interrupts_ > 0) return;
+  if ((code && *code == exit_done) || interrupts_ > 0) return;
+  // Whoever is left tells it that the job is over.
+  const bool any_left = std::any_of(current_.begin(), current_.end(),
+                                    [](const auto* c) { return c != nullptr && c->is_alive(); });
+  if (checks.outputs_known() && (code || !any_left)) return;
   if (code && may_give_up()) return;
   starts_[p.node()] = true;
   random_source random{w.c.seed, mix(7, p.id())};
@@ -237,6 +245,9 @@ void simulation::inject(const fault& f) {
       if (p == nullptr) return;
       p->suspend(until);
       return expect_silence_noticed(*p, until);
+    case fault_kind::replace:
+      if (p != nullptr && p->is_alive()) replace(*p, f);
+      return;
     case fault_kind::cut:
     case fault_kind::isolate: return cut(f);
     case fault_kind::slow_link:
@@ -267,6 +278,20 @@ void simulation::inject(const fault& f) {
       if (p != nullptr) p->ask_report();
       return;
   }
+}
+
+/// Stops a process, starts another one in its place when it counts as lost, and lets it go on.
+void simulation::replace(process& p, const fault& f) {
+  const auto timeout = 2 * w.c.node_timeout;
+  p.suspend(w.now() + timeout + f.lasts);
+  w.call(timeout, [this, &p, node = f.node, g = generation_] {
+    if (g != generation_ || current_[node] != &p || !p.is_alive() || !has_power_) return;
+    if (checks.outputs_known() || interrupts_ > 0) return;
+    replaced_.insert(p.id());
+    starts_[node] = true;
+    current_[node] = nullptr;
+    start(node);
+  });
 }
 
 void simulation::crash_host(const std::string& host) {

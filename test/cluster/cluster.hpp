@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class simulation {
   checkers checks;
 
   void on_process_end(process& p);
+  void on_joined(const process& p) const;
   /// Of the machine of the node.
   nanoseconds clock_of(std::uint32_t node) const;
   bool is_slow(std::uint32_t node) const { return w.now() < slow_until_[node]; }
@@ -56,6 +58,7 @@ class simulation {
   void launch_again(nanoseconds after);
   process& add_process(process::identity who);
   void inject(const fault& f);
+  void replace(process& p, const fault& f);
   void expect_silence_noticed(const process& silent, nanoseconds until);
   void cut(const fault& f);
   void lose_power();
@@ -73,6 +76,7 @@ class simulation {
 
   std::vector<std::unique_ptr<process>> processes_;
   std::vector<process*> current_;         ///< by node
+  std::set<std::uint32_t> replaced_;      ///< processes
   std::vector<bool> starts_;              ///< by node: will be started
   std::vector<nanoseconds> clock_ahead_;  ///< by node
   std::vector<nanoseconds> slow_until_;   ///< by node

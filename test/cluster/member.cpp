@@ -9,8 +9,14 @@ using namespace membership_core;
 
 namespace {
 
-std::variant<leader_core, follower_core> core_of(const scenario& c, std::uint32_t node) {
+std::variant<leader_core, follower_core> core_of(const process& owner) {
+  const auto& c = owner.c();
+  const auto node = owner.node();
   core_options o;
+  o.process = owner.fence().process;
+  o.again = owner.fence().has_joined;
+  o.lost = owner.fence().lost;
+  o.over = owner.fence().is_over;
   o.nodes = c.nodes;
   o.node = node_id{node};
   o.heartbeat = c.heartbeat;
@@ -27,13 +33,17 @@ member::member(process& owner, rendezvous& at, reports to, std::uint32_t version
       to_(std::move(to)),
       version_(version),
       key_(key),
-      core_(core_of(owner.c(), owner.node())) {}
+      core_(core_of(owner)) {}
 
 member::~member() { *lives_ = false; }
 
 bool member::leads() const { return owner_.node() == 0; }
 
 void member::begin() {
+  if (leads() && rendezvous_.is_listened_to()) {
+    // By a stopped process of node 0.
+    return to_.join_failed({"the port is in use", owner_.fence().process.value() != 0});
+  }
   if (leads()) {
     listens_ = true;
     rendezvous_.listen([this] { wake(); });
@@ -59,8 +69,9 @@ void member::wake(nanoseconds after) {
 
 void member::one_turn() {
   next_turn_ = -1;
-  if (ended_ || connects_) return;
+  if (ended_) return;
   feed(event::woke{});
+  if (connects_) return wake(owner_.c().heartbeat / 2);
   if (connect_at_ && owner_.local_now() >= *connect_at_) return connect();
   // Node 0 may have thousands of others.
   for (const auto id : std::exchange(news_, {}))
@@ -90,7 +101,8 @@ void member::connect() {
       connects_ = false;
       if (wire) {
         open_link(wire, 0);
-        wire->send(0, claim{version_, key_, owner_.node()}, true);
+        const auto& fence = owner_.fence();
+        wire->send(0, claim{version_, key_, owner_.node(), fence.process, fence.has_joined}, true);
       } else {
         feed(event::unreachable{"cannot connect to the rendezvous"});
       }
@@ -130,11 +142,11 @@ void member::take(connection_id id, link& l, const frame& f) {
     if (said->key != key_) return feed(event::refused{id, {}, "key refused", false});
     if (said->version != version_)
       return feed(event::refused{id, node_id{said->node}, "another version", false});
-    return feed(event::proven{id, node_id{said->node}});
+    return feed(event::proven{id, node_id{said->node}, said->process, said->again});
   }
   if (std::holds_alternative<accepted>(f)) return feed(event::proven{id, node_id{0}});
   if (const auto* const no = std::get_if<refused>(&f))
-    return feed(event::refused{id, {}, no->reason, no->for_now});
+    return feed(event::refused{id, {}, no->reason, no->for_now, no->lost});
   feed(event::garbled{id, "no handshake"});
 }
 
@@ -145,9 +157,9 @@ void member::request(event::any e) {
   wake();
 }
 
-void member::exchange(std::string bytes, nanoseconds limit) {
+void member::exchange(std::string bytes, nanoseconds limit, bool last) {
   request(event::contributed{std::make_shared<const std::string>(std::move(bytes)), limit,
-                             owner_.local_now() + limit});
+                             owner_.local_now() + limit, last});
 }
 
 void member::answer(const std::vector<std::string>& answers) {
@@ -210,7 +222,7 @@ void member::carry_out(const action::admit& a) {
 
 void member::carry_out(const action::refuse& a) {
   auto& l = links_.at(a.connection);
-  l.wire->send(l.side, refused{a.reason, a.for_now}, true);
+  l.wire->send(l.side, refused{a.reason, a.for_now, a.lost}, true);
   l.refused = true;
 }
 
@@ -254,7 +266,15 @@ void member::carry_out(const action::clock_offset& a) {
   sim.checks.on_clock_offset(owner_, a.ns, sim.clock_of(0) - sim.clock_of(owner_.node()));
 }
 
+void member::carry_out(const action::fence& a) { owner_.fence().lost.insert(a.process); }
+
+void member::carry_out(const action::job_over&) {
+  owner_.fence().is_over = true;
+  if (leads() && members_.empty()) to_.join_failed({"the job is over", true});
+}
+
 void member::carry_out(const action::joined& a) {
+  owner_.fence().has_joined = true;
   members_ = a.members;
   to_.joined();
 }

@@ -42,7 +42,7 @@ class member {
   void vanish(bool silently);
   void reset_connections();
 
-  void exchange(std::string bytes, nanoseconds limit);
+  void exchange(std::string bytes, nanoseconds limit, bool last = false);
   /// Node 0: one answer for each node, or one for all.
   void answer(const std::vector<std::string>& answers);
   /// Ends the running exchange and every later one.
@@ -90,6 +90,8 @@ class member {
   void carry_out(const membership_core::action::refused_join& a);
   void carry_out(const membership_core::action::gone_early& a);
   void carry_out(const membership_core::action::join_failed& a) { to_.join_failed(a); }
+  void carry_out(const membership_core::action::fence& a);
+  void carry_out(const membership_core::action::job_over&);
   void carry_out(const membership_core::action::clock_offset& a);
   void carry_out(const membership_core::action::joined& a);
   void carry_out(const membership_core::action::lost& a);

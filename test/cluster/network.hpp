@@ -48,11 +48,14 @@ struct claim {
   std::uint32_t version = 0;
   std::uint64_t key = 0;
   std::uint32_t node = 0;
+  membership_core::process_id process{};
+  bool again = false;
 };
 struct accepted {};
 struct refused {
   std::string reason;
   bool for_now = false;
+  bool lost = false;
 };
 using frame = std::variant<claim, accepted, refused, membership_core::any_message>;
 

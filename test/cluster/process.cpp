@@ -27,7 +27,15 @@ char mark_of(error_kind kind) { return static_cast<char>('0' + static_cast<int>(
 }  // namespace
 
 process::process(simulation& in, std::uint32_t id, identity who)
-    : sim_(in), id_(id), who_(who), random_(in.w.c.seed, mix(6, id)) {}
+    : sim_(in),
+      id_(id),
+      who_(who),
+      // A launcher's nodes are not fenced.
+      fence_{membership_core::process_id{in.w.c.restarts == restart_kind::loop ? id + 1 : 0},
+             {},
+             false,
+             false},
+      random_(in.w.c.seed, mix(6, id)) {}
 
 process::~process() { *lives_ = false; }
 
@@ -157,9 +165,22 @@ void process::try_to_join(nanoseconds limit) {
   });
 }
 
+/// Others have told it that the job is over; node 0 tells it to those that come.
+void process::end_told() {
+  note("is told that the job is over");
+  card_.lost.clear();
+  if (!leads()) return end_membership(exit_done);
+  code_when_left_ = exit_done;
+  later(c().hold, [this, number = memberships_] {
+    if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
+  });
+}
+
 void process::give_up_joining(const std::string& why, error_kind kind) {
+  if (fence_.is_over) return end_told();
   member_->end(name() + " gave up: " + why);
-  if (c().max_restarts > 0 && kind == error_kind::node_lost && local_now() < join_until_) {
+  if (c().max_restarts > 0 && kind == error_kind::node_lost && !fence_.is_lost() &&
+      local_now() < join_until_) {
     note("joins again: " + why);
     left_.push_back(std::move(member_));
     ++memberships_;
@@ -170,11 +191,11 @@ void process::give_up_joining(const std::string& why, error_kind kind) {
 }
 
 void process::exchange(std::string bytes, nanoseconds limit,
-                       std::function<texts(const texts&)> answer, receiver then) {
+                       std::function<texts(const texts&)> answer, receiver then, bool last) {
   RRFP_EXPECT(!exchanged_, name() + ": only one exchange may run at a time");
   answer_ = std::move(answer);
   exchanged_ = std::move(then);
-  member_->exchange(std::move(bytes), limit);
+  member_->exchange(std::move(bytes), limit, last);
 }
 
 void process::on_exchanged(result<texts> got) {
@@ -236,6 +257,7 @@ void process::on_joined() {
       [this](const result<std::string>& drawn) {
         if (!drawn) return end_membership(lose(drawn.message()));
         token_ = std::stoull(*drawn);
+        sim_.on_joined(*this);
         if (c().max_restarts > 0) return agree_on_point();
         go_on({});
       });
@@ -280,18 +302,31 @@ void process::wait_for_outputs() {
   waits_for_outputs_ = true;
   exchange(
       {}, outputs_limit, [](const texts&) { return texts(1); },
-      [this](const auto&) {
-        const auto& lost = member_->loss();
-        waits_for_outputs_ = false;
-        if (!lost && interrupts_ == 0) sim_.checks.on_outputs_known();
-        const auto code = lost ? lose(lost->message) : exit_done;
-        if (code == exit_node_lost) return end_membership(code);
-        code_when_left_ = code;
-        member_->leave();
-        later(leave_limit, [this, number = memberships_] {
-          if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
-        });
-      });
+      [this](const result<std::string>& agreed) { on_finished(agreed); }, c().max_restarts > 0);
+}
+
+void process::on_finished(const result<std::string>& agreed) {
+  const auto& lost = member_->loss();
+  const bool lasts = c().max_restarts > 0;
+  // A node may be lost before node 0 has answered.
+  if (lasts && agreed && !fence_.is_over && !lost && interrupts_ == 0)
+    return later(1 * ms, [this, agreed, number = memberships_] {
+      if (number == memberships_) on_finished(agreed);
+    });
+  waits_for_outputs_ = false;
+  const bool is_over = lasts ? fence_.is_over : agreed && !lost;
+  if (is_over && interrupts_ == 0) sim_.checks.on_outputs_known();
+  const auto code = !is_over && lost ? lose(lost->message) : exit_done;
+  if (code == exit_node_lost) return end_membership(code);
+  leave(code, fence_.is_over ? c().hold : leave_limit);
+}
+
+void process::leave(int code, nanoseconds limit) {
+  code_when_left_ = code;
+  member_->leave();
+  later(limit, [this, number = memberships_] {
+    if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
+  });
 }
 
 void process::end_membership(int code) {
@@ -312,7 +347,7 @@ int process::lose(const std::string& why) { return end_with({job_end::node_lost,
 
 int process::end_with(const run_end& how) {
   if (how.how == job_end::node_lost) sim_.checks.on_loss(*this, how.message);
-  if (how.how == job_end::node_lost && may_recover()) {
+  if (how.how == job_end::node_lost && !fence_.is_lost() && may_recover()) {
     if (card_.lost.empty()) lost_at_ = local_now();
     card_.lost = how.message;
     RRFP_EXPECT(!how.message.empty(), name() + " lost a node without a reason");
@@ -501,12 +536,7 @@ void process::finish_run(const run_end& how) {
   if (!card_.lost.empty()) return end_membership(code);
   if (code != exit_done) {
     if (code == exit_node_lost) return end_membership(code);
-    code_when_left_ = code;
-    member_->leave();
-    later(leave_limit, [this, number = memberships_] {
-      if (number == memberships_ && code_when_left_) end_membership(*code_when_left_);
-    });
-    return;
+    return leave(code, leave_limit);
   }
   finished_.push_back(how.summary);
   card_.finish_run(how.summary);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,16 @@ class process {
     std::uint64_t key = 7;
   };
 
+  /// As actors::process_fence.
+  struct place {
+    membership_core::process_id process;
+    std::set<membership_core::process_id> lost;
+    bool has_joined = false;
+    bool is_over = false;
+
+    bool is_lost() const { return lost.contains(process); }
+  };
+
   process(simulation& in, std::uint32_t id, identity who);
   ~process();
 
@@ -45,6 +56,9 @@ class process {
   /// The exit code, unless it runs or was killed.
   std::optional<int> code() const { return code_; }
   const std::string& last_words() const { return last_words_; }
+
+  place& fence() { return fence_; }
+  const place& fence() const { return fence_; }
 
   std::uint32_t id() const { return id_; }
   std::uint32_t node() const { return who_.node; }
@@ -82,10 +96,13 @@ class process {
   // One membership: train_as_member().
   void join();
   void try_to_join(nanoseconds limit);
+  void end_told();
+  void on_finished(const result<std::string>& agreed);
+  void leave(int code, nanoseconds limit);
   void give_up_joining(const std::string& why, error_kind kind);
   void on_joined();
   void exchange(std::string bytes, nanoseconds limit, std::function<texts(const texts&)> answer,
-                receiver then);
+                receiver then, bool last = false);
   void on_exchanged(result<texts> got);
   /// As exchange, and a failure of any node is one of all.
   void agree(const result<std::string>& mine, answering answer, receiver then);
@@ -117,6 +134,7 @@ class process {
   simulation& sim_;
   const std::uint32_t id_;
   const identity who_;
+  place fence_;
   random_source random_;
   nanoseconds suspended_until_ = 0;
   nanoseconds progress_ = 0;

@@ -69,6 +69,7 @@ fault_kind on_one_machine(fault_kind k) {
     case fault_kind::isolate:
     case fault_kind::slow_link:
     case fault_kind::reset_control:
+    case fault_kind::replace:
     case fault_kind::break_data: return fault_kind::pause;
     case fault_kind::join_twice: return fault_kind::join_stranger;
     case fault_kind::crash:
@@ -102,6 +103,7 @@ fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) 
       fault_kind::disk_full,  fault_kind::disk_slow,     fault_kind::join_stranger,
       fault_kind::join_twice, fault_kind::power_loss,    fault_kind::clock_jump,
       fault_kind::slow_node,  fault_kind::interrupt,     fault_kind::ask_report,
+      fault_kind::replace,    fault_kind::replace,
   };
   f.kind = kinds[random.below(std::size(kinds))];
   if (c.restarts == restart_kind::launcher) f.kind = on_one_machine(f.kind);
@@ -212,6 +214,7 @@ std::string to_string(const fault& f) {
       case fault_kind::crash_host: return "crash of the host of " + node;
       case fault_kind::power_loss: return "power loss";
       case fault_kind::pause: return "pause of " + node + lasting;
+      case fault_kind::replace: return "stop and replacement of " + node + lasting;
       case fault_kind::cut:
         return (f.detail % 2 == 0 ? "partition of " + both
                                   : "no way from " + node + " to node " + std::to_string(f.other)) +

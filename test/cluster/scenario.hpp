@@ -21,6 +21,7 @@ enum class fault_kind : std::uint8_t {
   crash_host,     ///< of all processes of a machine, without an end of their connections
   power_loss,     ///< of all machines; what is not synced may be lost
   pause,          ///< a process is suspended, and resumes
+  replace,        ///< a process is suspended, another one takes its place, and it resumes
   cut,            ///< nothing passes from a node to another, or in both directions
   isolate,        ///< nothing passes between a node and all others, or in one direction
   slow_link,      ///< messages between two nodes take much longer

@@ -27,6 +27,7 @@ purpose purpose_of(const frame& f) {
     purpose operator()(const malformed&) const { return purpose::losses; }
     purpose operator()(const introduce&) const { return purpose::joining; }
     purpose operator()(const start&) const { return purpose::joining; }
+    purpose operator()(const over&) const { return purpose::ending; }
     purpose operator()(const give_up&) const { return purpose::joining; }
     purpose operator()(const ping&) const { return purpose::heartbeats; }
     purpose operator()(const pong&) const { return purpose::heartbeats; }

@@ -143,11 +143,11 @@ TEST_CASE("A claim is judged by all its fields") {
   CHECK(judged([](claim& c) {
           c.job.vector_instructions = "x";
         }).refusal.starts_with("vector instructions: "));
-  CHECK(judged([](claim& c) { c.wire = 6; }).refusal == "wire version: expected 5, got 6");
+  CHECK(judged([](claim& c) { c.wire = 7; }).refusal == "wire version: expected 6, got 7");
   // Fields of another version may have any form.
-  CHECK(judge_claim(a_job, {claim::type, {"\6\0new", 5}}).refusal ==
-        "wire version: expected 5, got 6");
-  CHECK(judge_claim(a_job, {claim::type, {"\5\0new", 5}}).refusal == "expected a claim");
+  CHECK(judge_claim(a_job, {claim::type, {"\7\0new", 5}}).refusal ==
+        "wire version: expected 6, got 7");
+  CHECK(judge_claim(a_job, {claim::type, {"\6\0new", 5}}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, {claim::type, "\3"}).refusal == "expected a claim");
   CHECK(judge_claim(a_job, to_frame(ping{})).refusal == "expected a claim");
 }
@@ -157,6 +157,8 @@ TEST_CASE("A received reason is cut to one printable line") {
   CHECK(judge_answer(to_frame(refuse{"no\n\x1b[31mentry"})).refusal ==
         "refused by node 0: no??[31mentry");
   CHECK(judge_answer(to_frame(refuse{"later", 1})).for_now);
+  CHECK(judge_answer(to_frame(refuse{"later", 1})).lost == false);
+  CHECK(judge_answer(to_frame(refuse{"lost", 2})).lost);
   CHECK(judge_answer(to_frame(ping{})).refusal == "node 0 sent a malformed answer");
   CHECK(printable("abcdef", 5) == "ab...");
 }

@@ -187,6 +187,8 @@ class cluster {
     nodes_[i].core.emplace<follower_core>(options_of(nodes_.size(), i));
     nodes_[i].connect_at = now_ + 200 * ms;
   }
+  void carry_out(std::size_t, const action::fence&) {}
+  void carry_out(std::size_t, const action::job_over&) {}
   void carry_out(std::size_t, const action::clock_offset&) {}
   void carry_out(std::size_t i, const action::joined& a) {
     CHECK_FALSE(nodes_[i].joined);

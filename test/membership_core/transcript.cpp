@@ -27,6 +27,7 @@ any_message message_of(words& w) {
   const auto kind = w.next();
   if (kind == "introduce") return introduce{w.rest()};
   if (kind == "start") return start{w.rest()};
+  if (kind == "over") return over{};
   if (kind == "give_up") return give_up{w.rest()};
   if (kind == "ping") {
     const auto sent = time(w);
@@ -60,12 +61,16 @@ event::any event_of(const std::string& kind, words& w) {
   }
   if (kind == "proven") {
     const auto c = connection(w);
-    return proven{c, node_id{small(w)}};
+    const auto node = node_id{small(w)};
+    // A process of its own, and "again" if it has been a member before.
+    if (!w.more()) return proven{c, node};
+    const auto process = process_id{small(w)};
+    return proven{c, node, process, w.more() && w.next() == "again"};
   }
-  if (kind == "refused" || kind == "refused_for_now") {
+  if (kind == "refused" || kind == "refused_for_now" || kind == "refused_as_lost") {
     const auto c = connection(w);
     const auto node = small(w);
-    return event::refused{c, node_id{node}, w.rest(), kind == "refused_for_now"};
+    return event::refused{c, node_id{node}, w.rest(), kind != "refused", kind == "refused_as_lost"};
   }
   if (kind == "heard") return heard{connection(w)};
   if (kind == "received") {
@@ -79,7 +84,9 @@ event::any event_of(const std::string& kind, words& w) {
   }
   if (kind == "contributed") {
     const auto deadline = time(w);
-    return contributed{std::make_shared<const std::string>(w.rest()), 300 * ms, deadline};
+    const auto bytes = w.rest();
+    const bool last = bytes == "last";
+    return contributed{std::make_shared<const std::string>(bytes), 300 * ms, deadline, last};
   }
   if (kind == "answered") {
     answered e;
@@ -107,6 +114,7 @@ std::string list(const std::vector<connection_id>& to) {
 std::string text_of(const malformed&) { return "malformed"; }
 std::string text_of(const introduce& m) { return "introduce " + m.description; }
 std::string text_of(const start& m) { return "start" + told(m.description); }
+std::string text_of(const over&) { return "over"; }
 std::string text_of(const give_up& m) { return "give_up" + told(m.reason); }
 std::string text_of(const ping& m) { return "ping " + in_ms(m.sent_ns) + told(m.status); }
 std::string text_of(const pong& m) {
@@ -120,7 +128,11 @@ std::string text_of(const no_exchange& m) { return "no_exchange" + told(m.why); 
 std::string line_of(const action::connect& a) { return "connect at " + in_ms(a.at); }
 std::string line_of(const action::admit& a) { return "admit " + number(a.connection.value()); }
 std::string line_of(const action::refuse& a) {
-  return "refuse " + number(a.connection.value()) + (a.for_now ? " for now" : "") + told(a.reason);
+  return "refuse " + number(a.connection.value()) +
+         (a.lost      ? " as lost"
+          : a.for_now ? " for now"
+                      : "") +
+         told(a.reason);
 }
 std::string line_of(const action::send& a) {
   return "send" + list(a.to) + ": " +
@@ -138,6 +150,8 @@ std::string line_of(const action::gone_early& a) { return "gone_early" + told(a.
 std::string line_of(const action::join_failed& a) {
   return std::string{"join_failed"} + (a.for_now ? " for now" : "") + told(a.why);
 }
+std::string line_of(const action::fence& a) { return "fence " + number(a.process.value()); }
+std::string line_of(const action::job_over&) { return "job_over"; }
 std::string line_of(const action::clock_offset& a) { return "clock_offset " + in_ms(a.ns); }
 std::string line_of(const action::joined& a) {
   return "joined " + number(a.members.size()) + " nodes";
@@ -181,6 +195,7 @@ class player {
     o.node = node_id{small(w)};
     if (w.next() != "of") throw std::invalid_argument("expected 'of'");
     o.nodes = small(w);
+    if (w.more()) o.process = process_id{small(w)};
     o.description = "stage " + std::to_string(o.node.value());
     o.heartbeat = 200 * ms;
     o.node_timeout = 1500 * ms;

@@ -4,7 +4,7 @@
 namespace rrfp::testing {
 
 TEST_CASE("A membership core answers every event of a transcript with the actions that follow it") {
-  check_transcripts(RRFP_TESTDATA, 10, replayed);
+  check_transcripts(RRFP_TESTDATA, 12, replayed);
 }
 
 TEST_CASE("A line that is no event of a membership is answered with what was expected") {

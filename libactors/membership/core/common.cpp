@@ -45,11 +45,25 @@ void common_part::note_turn(std::int64_t now) {
   const auto took = now - last_turn_.value_or(now);
   last_turn_ = now;
   if (took > options.node_timeout / 2) stalled_until_ = now;
+  // The others may have heard it last two heartbeats before.
+  if (took > options.node_timeout - 2 * options.heartbeat && options.process != process_id{})
+    overslept_until_ = now;
   if (took > options.heartbeat) stall_ += took - options.turn();
 }
 
+std::string common_part::overslept() const {
+  return name_of(options.node, options.description, status) +
+         " was lost: it was stopped or stalled for " + seconds_text(options.node_timeout) +
+         " or longer";
+}
+
+void common_part::fence(process_id process) {
+  if (process == process_id{} || options.process == process_id{}) return;
+  if (fenced_.insert(process).second) act(action::fence{process});
+}
+
 void common_part::lose(node_id node, std::string message) {
-  if (loss_ || leaving_) return;
+  if (loss_ || leaving_ || over_) return;
   loss_ = {node, std::move(message)};
   act(*loss_);
 }
@@ -78,6 +92,7 @@ bool common_part::begin_exchange(const event::contributed& e) {
     return false;
   }
   exchange_ = e;
+  last_ = e.last;
   return true;
 }
 

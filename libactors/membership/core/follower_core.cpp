@@ -34,11 +34,14 @@ bool follower_core::expects(const event::any& e) const {
   const auto connection = connection_of(e);
   const bool is_current = connection == connection_;
   switch (phase_) {
-    case follower_phase::connecting: return is<unreachable, opened>(e);
+    case follower_phase::connecting:
+      return is<unreachable, opened>(e) || (common_.is_over() && is<leave>(e));
     case follower_phase::handshaking:
+      if (is<leave>(e)) return common_.is_over();
       return is_current && is<proven, refused, heard, garbled, event::closed>(e);
     case follower_phase::introduced:
     case follower_phase::measuring:
+      if (is<leave>(e)) return common_.is_over();
       return is_current && is<heard, received, garbled, event::closed>(e);
     case follower_phase::joined:
       if (is<contributed, leave>(e)) return true;
@@ -68,12 +71,18 @@ void follower_core::after(const event::opened& e) {
 void follower_core::after(const event::proven&) {
   phase_ = follower_phase::introduced;
   common_.act(action::admit{connection_});
+  if (common_.is_over()) return send(over{});
   send(introduce{common_.options.description});
 }
 
 void follower_core::after(const event::garbled& e) {
   if (phase_ != follower_phase::handshaking) return end_connection(e.why);
   refuse(e.why, false);
+}
+
+void follower_core::after(const event::refused& e) {
+  if (e.lost) common_.fence(common_.options.process);
+  refuse(e.reason, e.for_now);
 }
 
 void follower_core::refuse(const std::string& reason, bool for_now) {
@@ -109,6 +118,20 @@ bool follower_core::take(const start& m) {
   return true;
 }
 
+bool follower_core::take(const over&) {
+  if (has_started()) return false;
+  phase_ = follower_phase::ended;
+  common_.act(action::close{connection_});
+  node_0_left_ = true;
+  if (common_.is_over()) {
+    if (common_.is_leaving()) common_.report_left();
+    return true;
+  }
+  common_.end_job();
+  common_.act(action::join_failed{"the job is over", true});
+  return true;
+}
+
 bool follower_core::take(const give_up& m) {
   if (has_started()) return false;
   phase_ = follower_phase::ended;
@@ -132,6 +155,7 @@ bool follower_core::take(const pong& m) {
 
 bool follower_core::take(const lost& m) {
   if (m.node >= common_.options.nodes) return false;
+  if (node_id{m.node} == common_.options.node) common_.fence(common_.options.process);
   common_.lose(node_id{m.node}, printable(m.why));
   return true;
 }
@@ -157,6 +181,7 @@ bool follower_core::take(const piece& m) {
   if (!whole) return false;
   if (*whole == nullptr) return true;
   ++round_;
+  if (common_.is_last_exchange()) common_.end_job();
   common_.end_exchange({*whole});
   return true;
 }
@@ -180,19 +205,29 @@ void follower_core::settle_exchange() {
 // ---- losses and time
 
 void follower_core::end_connection(const std::string& why, bool silent) {
+  if (common_.has_overslept(now_)) common_.fence(common_.options.process);
+  const bool is_fenced = common_.is_fenced(common_.options.process);
   if (phase_ == follower_phase::handshaking) {
     common_.act(action::close{connection_});
     return retry("no handshake with node 0 at " + address_);
   }
   if (phase_ == follower_phase::introduced) {
     common_.act(action::close{connection_});
+    if (is_fenced) return give_up_place();
     common_.act(gone_early(name_of(node_id{0}, {}), why));
     return retry("the connection to node 0 ended: " + why);
   }
   // The job has begun for the others: report a loss instead of joining again.
   if (phase_ == follower_phase::measuring) become_member();
+  if (common_.is_over() && !node_0_left_) {
+    // The next process of node 0 must learn it.
+    common_.act(action::close{connection_});
+    return retry("node 0 was lost after the end of the job: " + why);
+  }
   if (common_.is_leaving())
     common_.report_left();
+  else if (is_fenced)
+    common_.lose(common_.options.node, common_.overslept());
   else if (!node_0_left_)
     common_.lose(node_id{0},
                  name_of(node_id{0}, node_0_description_, node_0_status_) + " was lost: " + why);
@@ -202,10 +237,19 @@ void follower_core::end_connection(const std::string& why, bool silent) {
   phase_ = follower_phase::ended;
 }
 
+/// Another process may have joined as this node in the meantime.
+void follower_core::give_up_place() {
+  common_.fence(common_.options.process);
+  phase_ = follower_phase::ended;
+  common_.act(action::join_failed{common_.overslept(), true});
+}
+
 void follower_core::after(const event::turn&) {
   const auto& o = common_.options;
   common_.note_turn(now_);
   heard_ = std::min(heard_ + common_.take_stall(), now_);
+  if (phase_ == follower_phase::connecting && !common_.is_over() && common_.has_overslept(now_))
+    return give_up_place();
   if (phase_ == follower_phase::handshaking && now_ - since_ >= handshake_max)
     return end_connection({});
   if (!is_connected()) return;

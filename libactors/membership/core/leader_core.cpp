@@ -21,7 +21,7 @@ std::vector<action::any> leader_core::on(const event::any& e, std::int64_t now) 
   if (expects(e)) {
     std::visit([this](const auto& x) { after(x); }, e);
     settle_exchange();
-    if (phase_ == leader_phase::leaving && all_said_goodbye()) common_.report_left();
+    report_if_all_left();
   }
   return common_.take_actions();
 }
@@ -73,10 +73,20 @@ void leader_core::after(const event::opened& e) {
 
 void leader_core::after(const event::proven& e) {
   auto& p = peers_.at(e.connection);
+  if (common_.is_over() && e.node != node_id{0}) {
+    p.node = e.node;
+    return tell_end(p);
+  }
+  if (is_replaced(e)) {
+    const auto why = name_of(e.node, {}) + " was lost: this process may not join again, because " +
+                     "another one takes its place";
+    return refuse(p, e.node, why, why, true, true);
+  }
   if (const auto why = why_unavailable(e.node); !why.empty()) {
     return refuse(p, e.node, why, why, true);
   }
   p.node = e.node;
+  p.process = e.process;
   p.at = stage::introducing;
   by_node_[p.node.value()] = &p;
   common_.act(action::admit{p.id});
@@ -92,14 +102,21 @@ std::string leader_core::why_unavailable(node_id node) const {
   return by != nullptr ? name + " has already joined from " + by->address : "";
 }
 
+bool leader_core::is_replaced(const event::proven& e) const {
+  if (common_.options.process == process_id{} || e.process == process_id{}) return false;
+  if (common_.is_fenced(e.process)) return true;
+  const auto* by = by_node_[e.node.value()];
+  return e.again && by != nullptr && by->at == stage::joined && by->process != e.process;
+}
+
 void leader_core::after(const event::refused& e) {
   refuse(peers_.at(e.connection), e.node, e.reason, e.reason, e.for_now);
 }
 
 void leader_core::refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
-                         const std::string& answer, bool for_now) {
+                         const std::string& answer, bool for_now, bool lost) {
   report_refusal(p, claimed, reason);
-  common_.act(action::refuse{p.id, answer, for_now});
+  common_.act(action::refuse{p.id, answer, for_now, lost});
   p.since = now_;
   p.at = stage::refused;
 }
@@ -114,6 +131,7 @@ void leader_core::report_refusal(const peer& p, std::optional<node_id> claimed,
 }
 
 void leader_core::introduce_node(peer& p, const any_message& m) {
+  if (std::holds_alternative<over>(m)) return learn_end(p);
   const auto* said = std::get_if<introduce>(&m);
   if (said == nullptr) return drop(p.id, "expected an introduction");
   p.description = printable(said->description);
@@ -184,7 +202,9 @@ std::string leader_core::take(peer& p, const piece& m) {
 std::string leader_core::take(peer& p, const goodbye&) {
   if (std::exchange(p.said_goodbye, true)) return {};
   if (phase_ == leader_phase::joining) return "left before the job began";
-  if (phase_ != leader_phase::leaving) {
+  if (common_.is_over()) {
+    told_.insert(p.node);
+  } else if (phase_ != leader_phase::leaving) {
     // First: the node may join its next job at this address at once.
     common_.act(action::stop_listening{});
     send({p.id}, goodbye{});
@@ -222,6 +242,7 @@ void leader_core::after(const event::answered& e) {
   contributions_.assign(common_.options.nodes, nullptr);
   contributions_missing_ = common_.options.nodes;
   ++round_;
+  if (common_.is_last_exchange()) common_.end_job();
 }
 
 void leader_core::settle_exchange() {
@@ -250,12 +271,17 @@ void leader_core::drop(connection_id c, const std::string& why) {
   const auto found = peers_.find(c);
   const auto& p = found->second;
   const bool admitted = is_admitted(p);
-  const bool is_loss = admitted && phase_ == leader_phase::running && !p.said_goodbye;
+  const bool is_loss =
+      admitted && phase_ == leader_phase::running && !p.said_goodbye && !common_.is_over();
+  if (admitted && phase_ == leader_phase::joining && common_.has_overslept(now_)) give_up_place();
   if (p.at == stage::handshaking || p.at == stage::introducing)
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
   if (admitted) by_node_[p.node.value()] = nullptr;
   if (p.at == stage::joined) --joined_;
-  if (is_loss) declare_lost(p, why);
+  if (is_loss && common_.has_overslept(now_))
+    declare_self_lost(common_.overslept());
+  else if (is_loss)
+    declare_lost(p, why);
   common_.act(action::close{c});
   if (admitted && phase_ == leader_phase::joining) {
     report_missing_nodes();  // it may join again
@@ -273,14 +299,16 @@ void leader_core::declare_lost(const peer& p, const std::string& why) {
   common_.act(action::write_notices{members()});
   // If it only stalled, it reads the notice when it resumes.
   send({p.id}, notice);
+  common_.fence(p.process);
   common_.lose(p.node, message);
   phase_ = leader_phase::lost;
 }
 
 void leader_core::declare_self_lost(const std::string& message) {
-  if (phase_ != leader_phase::running) return;
+  if (phase_ != leader_phase::running || common_.is_over()) return;
   common_.act(action::stop_listening{});
   send(members(), lost{0, message});
+  common_.fence(common_.options.process);
   common_.lose(node_id{0}, message);
   phase_ = leader_phase::lost;
 }
@@ -304,6 +332,8 @@ void leader_core::after(const event::turn&) {
   const auto stall = common_.take_stall();
   if (stall > 0)
     for (auto& [id, p] : peers_) p.heard = std::min(p.heard + stall, now_);
+  // Another process may wait for the port, also if no node was connected.
+  if (phase_ == leader_phase::joining && common_.has_overslept(now_)) return give_up_place();
   // With many nodes, a turn follows the other within microseconds.
   if (now_ < check_due_) return;
   check_due_ = now_ + common_.options.turn() / 4;
@@ -321,6 +351,8 @@ void leader_core::check(peer& p) {
     case stage::joined: {
       if (now_ - p.heard <= o.node_timeout) return;
       const auto limit = seconds_text(o.node_timeout);
+      // Its place is for another process, also while the nodes join.
+      if (phase_ == leader_phase::joining) common_.fence(p.process);
       if (!all_nodes_silent()) return drop(p.id, "it sent no heartbeat for " + limit);
       return declare_self_lost(name_of(o.node, o.description, common_.status) +
                                " was lost: no other node sent it a heartbeat for " + limit);
@@ -331,14 +363,23 @@ void leader_core::check(peer& p) {
   }
 }
 
+/// Another process of node 0 may wait for the port.
+void leader_core::give_up_place() {
+  common_.fence(common_.options.process);
+  common_.act(action::stop_listening{});
+  common_.act(action::join_failed{common_.overslept(), true});
+  phase_ = leader_phase::closed;
+}
+
 // ---- what this process asks for
 
 void leader_core::after(const event::leave&) {
   if (common_.is_leaving()) return;
   common_.begin_leaving();
+  phase_ = leader_phase::leaving;
+  if (common_.is_over()) return;  // who comes later is told so
   common_.act(action::stop_listening{});
   send(members(), goodbye{});
-  phase_ = leader_phase::leaving;
 }
 
 void leader_core::after(const event::closing& e) {
@@ -348,7 +389,40 @@ void leader_core::after(const event::closing& e) {
   phase_ = leader_phase::closed;
 }
 
+// ---- after the end
+
+void leader_core::tell_end(peer& p) {
+  if (p.at == stage::handshaking) common_.act(action::admit{p.id});
+  send({p.id}, over{});
+  told_.insert(p.node);
+  p.since = now_;
+  p.at = stage::refused;
+}
+
+void leader_core::learn_end(peer& p) {
+  common_.end_job();
+  common_.begin_leaving();
+  phase_ = leader_phase::leaving;
+  by_node_[p.node.value()] = nullptr;
+  tell_end(p);
+  for (const auto* other : by_node_) {
+    if (other == nullptr) continue;
+    send({other->id}, over{});
+    told_.insert(other->node);
+  }
+}
+
+void leader_core::report_if_all_left() {
+  if (phase_ != leader_phase::leaving || !all_said_goodbye()) return;
+  if (common_.is_over() && !common_.has_left()) {
+    common_.act(action::stop_listening{});
+    send(members(), goodbye{});
+  }
+  common_.report_left();
+}
+
 bool leader_core::all_said_goodbye() const {
+  if (common_.is_over()) return told_.size() + 1 == common_.options.nodes;
   return std::all_of(by_node_.begin(), by_node_.end(), [](const peer* p) {
     return p == nullptr || p->at != stage::joined || p->said_goodbye;
   });

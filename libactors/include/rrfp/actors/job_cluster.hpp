@@ -19,6 +19,11 @@ namespace rrfp::actors {
 /// sockets. Error: the limit, the number expected, and what to raise.
 status check_descriptors(std::uint32_t nodes);
 
+/// Checks that this process can start the threads that one of `nodes` nodes of the job needs, by
+/// starting as many. Libraries that cannot start one crash. Error: which could not be started, the
+/// limit, and what to raise.
+status check_threads(const job::job& j, std::uint32_t nodes);
+
 struct join_hooks {
   /// See membership_options.
   int listen_fd = -1;
@@ -26,9 +31,12 @@ struct join_hooks {
   std::string version;
   /// Describes this node in messages.
   std::string description;
+  /// See membership_options.
+  std::shared_ptr<process_standing> standing;
   std::stop_token stop;
   std::function<void(std::string)> on_refused;
   std::function<void(std::string)> on_gone_early;
+  std::function<void(std::string)> on_waiting;
 };
 
 struct joined_job {

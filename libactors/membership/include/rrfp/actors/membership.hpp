@@ -23,7 +23,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -38,6 +40,36 @@ using membership_core::description_bytes_max;
 using membership_core::gather_bytes_max;
 using membership_core::nodes_max;
 using membership_core::status_bytes_max;
+
+/// What a process knows over all its memberships: that it was declared lost, so that another one
+/// may have its place, or that the job is over. Thread-safe.
+class process_standing {
+ public:
+  using process_id = membership_core::process_id;
+
+  /// `fenced`: a lost process may not join again. Then this draws the identity of this process.
+  explicit process_standing(bool fenced);
+
+  process_id process() const { return process_; }
+  /// This process was declared lost, or was stopped for so long that it must have been.
+  bool is_lost() const;
+  /// Which processes this one knows to be lost.
+  std::set<process_id> lost() const;
+  bool has_joined() const;
+  /// All nodes have agreed on the end: whoever comes now has nothing to do.
+  bool is_over() const;
+
+  void add_lost(process_id process);
+  void note_joined();
+  void note_over();
+
+ private:
+  const process_id process_;
+  mutable std::mutex mutex_;
+  std::set<process_id> lost_;
+  bool has_joined_ = false;
+  bool is_over_ = false;
+};
 
 struct membership_options {
   std::uint32_t nodes = 1;
@@ -71,6 +103,14 @@ struct membership_options {
   /// connection is a loss at once.
   std::chrono::milliseconds node_timeout{10'000};
 
+  /// Null on all nodes or on none.
+  std::shared_ptr<process_standing> standing;
+
+  /// How long a process that learns of the end while it joins tells it to others; see leave().
+  std::chrono::milliseconds telling_max{0};
+  /// Called about once a second by a join that waits, with what it waits for.
+  std::function<void(std::string)> on_waiting;
+
   /// Releases a blocked join or exchange, like interrupt().
   std::stop_token stop;
   /// Node 0: called on the watch thread with one line for each refused join, at most 100.
@@ -99,7 +139,8 @@ class membership {
   /// Blocks until all nodes have joined. Node 0 listens; the others retry until node 0 is up. An
   /// error says what was expected, what was found, and which nodes are missing. It is node_lost if
   /// a later join may succeed: nodes did not join in time, node 0 was unreachable, or the previous
-  /// job or process of this node still runs.
+  /// job or process of this node still runs. With a fence it is also node_lost if an earlier
+  /// process of node 0 still has the port, or if this process is lost, which the fence then says.
   static result<std::unique_ptr<membership>> join(membership_options options);
 
   /// The other nodes report this node as lost unless leave() was called before.
@@ -139,8 +180,14 @@ class membership {
   result<std::string> exchange(std::string bytes, std::chrono::milliseconds limit,
                                const answering& answer);
 
+  /// The last exchange, without bytes: all nodes agree that the job is over. A node for which this
+  /// has succeeded does not report a loss any more; leave() tells the end to replacements of nodes
+  /// that were lost before they knew it. Requires options.standing.
+  status finish(std::chrono::milliseconds limit);
+
   /// Leaves the job: from now on neither does the end of this node count as a loss, nor does this
   /// node report one. Returns when node 0 (on node 0: all others) has answered, or after `limit`.
+  /// After the last exchange: when all nodes, or their replacements, know the end.
   void leave(std::chrono::milliseconds limit = std::chrono::seconds{5});
 
   /// Ends a blocked exchange, and every later one, with an error.

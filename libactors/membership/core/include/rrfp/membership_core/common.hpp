@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,10 @@ struct core_options {
   std::string description;
   std::int64_t heartbeat = 0;
   std::int64_t node_timeout = 0;  ///< three heartbeats at least
+  process_id process{};
+  bool again = false;           ///< the process has been a member before
+  std::set<process_id> lost{};  ///< processes that may not join again
+  bool over = false;            ///< the process knows that the job is over
 
   /// The longest time between two turns of the driver.
   std::int64_t turn() const { return heartbeat / 2; }
@@ -42,7 +47,8 @@ class arriving_bytes {
 
 class common_part {
  public:
-  explicit common_part(core_options o) : options(std::move(o)) {}
+  explicit common_part(core_options o)
+      : options(std::move(o)), fenced_(options.lost), over_(options.over) {}
 
   template <class Action>
   void act(Action a) {
@@ -61,12 +67,29 @@ class common_part {
     return stalled_until_ && now - *stalled_until_ < options.node_timeout;
   }
 
+  /// Whether this process has just been stalled for so long that the others have declared it lost,
+  /// so that another process may have its place.
+  bool has_overslept(std::int64_t now) const {
+    return overslept_until_ && now - *overslept_until_ < options.node_timeout;
+  }
+  std::string overslept() const;
+  /// The process may not join again.
+  void fence(process_id process);
+  bool is_fenced(process_id process) const { return fenced_.contains(process); }
+
   /// Reports a loss unless this node leaves. The first one ends the job; the others follow from it.
   void lose(node_id node, std::string message);
   const std::optional<action::lost>& loss() const { return loss_; }
+  /// All nodes have agreed on the end: from now on there are no losses.
+  void end_job() {
+    if (!std::exchange(over_, true)) act(action::job_over{});
+  }
+  bool is_over() const { return over_; }
+  bool is_last_exchange() const { return last_; }
   void begin_leaving() { leaving_ = true; }
   bool is_leaving() const { return leaving_; }
   void report_left();
+  bool has_left() const { return left_; }
 
   void interrupt() { interrupted_ = true; }
   /// False: it has failed at once.
@@ -93,8 +116,12 @@ class common_part {
   std::optional<std::int64_t> last_turn_;
   std::int64_t stall_ = 0;
   std::optional<std::int64_t> stalled_until_;
+  std::optional<std::int64_t> overslept_until_;
+  std::set<process_id> fenced_;
 
   std::optional<action::lost> loss_;
+  bool over_ = false;
+  bool last_ = false;  ///< of the exchange that runs, or ran before
   bool leaving_ = false;
   bool left_ = false;
   bool interrupted_ = false;

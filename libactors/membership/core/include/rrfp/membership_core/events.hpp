@@ -49,13 +49,16 @@ struct opened {
 struct proven {
   connection_id connection;
   node_id node;
+  process_id process{};
+  bool again = false;  ///< the process has been a member before
 };
-/// The handshake failed; `for_now`: a later one may succeed.
+/// The handshake failed; `for_now`: a later one may succeed; `lost`: one of another process.
 struct refused {
   connection_id connection;
   std::optional<node_id> node;  ///< as claimed
   std::string reason;
   bool for_now = false;
+  bool lost = false;
 };
 /// Bytes arrived, if only a part of a message.
 struct heard {
@@ -82,6 +85,7 @@ struct contributed {
   shared_bytes bytes;
   std::int64_t limit = 0;     ///< for the message
   std::int64_t deadline = 0;  ///< the time at which the exchange has failed
+  bool last = false;          ///< with it the job is over
 };
 /// Node 0: what it answers to the bytes of all nodes, by node; or one answer for all of them.
 struct answered {
@@ -141,6 +145,7 @@ struct refuse {
   connection_id connection;
   std::string reason;
   bool for_now = false;
+  bool lost = false;
 };
 struct send {
   std::vector<connection_id> to;
@@ -179,6 +184,12 @@ struct join_failed {
   std::string why;
   bool for_now = false;
 };
+/// This process was lost: it may not join again.
+struct fence {
+  process_id process;
+};
+/// All nodes have agreed on the end of the job, and this one knows.
+struct job_over {};
 /// To be added to this clock to get that of node 0.
 struct clock_offset {
   std::int64_t ns = 0;
@@ -204,8 +215,8 @@ struct exchange_failed {
 };
 
 using any = std::variant<connect, admit, refuse, send, contribute, write_notices, close,
-                         stop_listening, waiting, refused_join, gone_early, join_failed,
-                         clock_offset, joined, lost, left, exchanged, exchange_failed>;
+                         stop_listening, waiting, refused_join, gone_early, join_failed, fence,
+                         job_over, clock_offset, joined, lost, left, exchanged, exchange_failed>;
 
 }  // namespace action
 

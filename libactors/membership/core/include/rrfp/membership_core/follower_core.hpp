@@ -57,7 +57,7 @@ class follower_core {
   void after(const event::unreachable& e);
   void after(const event::opened& e);
   void after(const event::proven&);
-  void after(const event::refused& e) { refuse(e.reason, e.for_now); }
+  void after(const event::refused& e);
   void after(const event::heard&) { heard_ = now_; }
   void after(const event::received& e);
   void after(const event::garbled& e);
@@ -73,6 +73,7 @@ class follower_core {
 
   // Each takes a message of node 0. False: it is malformed, or comes at the wrong time.
   bool take(const start& m);
+  bool take(const over&);
   bool take(const give_up& m);
   bool take(const pong& m);
   bool take(const lost& m);
@@ -89,6 +90,7 @@ class follower_core {
   /// The connection to node 0 failed, timed out or carried invalid data. `silent`: node 0 may only
   /// have stalled.
   void end_connection(const std::string& why, bool silent = false);
+  void give_up_place();
   void say_goodbye();
   void settle_exchange();
   void send(any_message m) { common_.act(action::send{{connection_}, std::move(m)}); }

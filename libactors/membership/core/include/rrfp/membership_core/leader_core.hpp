@@ -70,6 +70,7 @@ class leader_core {
     std::int64_t heard = 0;
     stage at = stage::handshaking;
     node_id node{};
+    process_id process{};
     std::string description{};
     std::string status{};
     bool said_goodbye = false;
@@ -112,17 +113,20 @@ class leader_core {
 
   void check(peer& p);
   std::string why_unavailable(node_id node) const;
+  /// Whether another process has the place of this one, or it was declared lost.
+  bool is_replaced(const event::proven& e) const;
   void introduce_node(peer& p, const any_message& m);
   void start_if_complete();
   void report_missing_nodes();
   /// Closes the connection; a member of a started job is lost.
   void drop(connection_id c, const std::string& why);
   void refuse(peer& p, std::optional<node_id> claimed, const std::string& reason,
-              const std::string& answer, bool for_now = false);
+              const std::string& answer, bool for_now = false, bool lost = false);
   void report_refusal(const peer& p, std::optional<node_id> claimed, const std::string& reason);
   void declare_lost(const peer& p, const std::string& why);
   /// Node 0 itself is lost.
   void declare_self_lost(const std::string& message);
+  void give_up_place();
   void settle_exchange();
   void fail_exchange(const std::string& why);
   std::string name_of_member(node_id n) const {
@@ -131,6 +135,11 @@ class leader_core {
   /// Whether all other nodes have been silent for about the node timeout.
   bool all_nodes_silent() const;
   bool all_said_goodbye() const;
+  /// Admits a node that comes after the end, to tell it.
+  void tell_end(peer& p);
+  /// A node that lost the process before this one knows that the job is over.
+  void learn_end(peer& p);
+  void report_if_all_left();
   /// The connections of the nodes that have joined, by node.
   std::vector<connection_id> members() const;
   void send(std::vector<connection_id> to, any_message m);
@@ -148,8 +157,9 @@ class leader_core {
   /// By node: what has come for the running exchange, or for the next one once node 0 has answered.
   std::vector<shared_bytes> contributions_;
   std::size_t contributions_missing_ = 0;
-  std::uint64_t round_ = 0;     ///< of them
-  std::set<node_id> departed_;  ///< said goodbye
+  std::uint64_t round_ = 0;  ///< of them
+  std::set<node_id> departed_;
+  std::set<node_id> told_;  ///< know that the job is over, and need nothing more  ///< said goodbye
   int refusals_ = 0;
 };
 

@@ -8,7 +8,12 @@
 #include <string>
 #include <variant>
 
+#include <rrfp/base/ids.hpp>
+
 namespace rrfp::membership_core {
+
+/// One process of a node, by a random number; 0: none is fenced, so a lost one may join again.
+using process_id = id<struct process_tag, std::uint64_t>;
 
 /// Limits of a job's control plane.
 inline constexpr std::uint32_t nodes_max = 4096;
@@ -34,6 +39,13 @@ struct start {
   std::string description;  ///< of node 0
 
   static void fields(auto& a, auto& m) { a.text(m.description, description_bytes_max); }
+};
+
+/// All nodes have agreed on the end of the job. Node 0 says it to a node that comes later; a node
+/// that lost node 0 says it to the next one, instead of its introduction.
+struct over {
+  static constexpr std::uint8_t type = 20;
+  static void fields(auto&, auto&) {}
 };
 
 struct give_up {
@@ -114,7 +126,7 @@ struct malformed {
   static void fields(auto&, auto&) {}
 };
 
-using any_message = std::variant<malformed, introduce, start, give_up, ping, pong, lost, goodbye,
-                                 piece, no_exchange>;
+using any_message = std::variant<malformed, introduce, start, over, give_up, ping, pong, lost,
+                                 goodbye, piece, no_exchange>;
 
 }  // namespace rrfp::membership_core
