@@ -62,17 +62,27 @@ class python_thread {
 /// the next part, or the loss, and whether its graph has hooks on saved tensors.
 class python_stage final : public compute::stage_module {
  public:
-  python_stage(std::vector<compute::parameter> parameters, std::vector<compute::buffer> buffers,
-               bool forwards_in_order, py::object forward, std::uint64_t seed, std::uint64_t part)
+  python_stage(std::vector<compute::parameter> parameters, std::vector<std::string> buffer_names,
+               py::object buffers, bool forwards_in_order, py::object forward, std::uint64_t seed,
+               std::uint64_t part)
       : parameters_(std::move(parameters)),
-        buffers_(std::move(buffers)),
+        buffer_names_(std::move(buffer_names)),
+        buffers_(shared(std::move(buffers))),
         forwards_in_order_(forwards_in_order),
         forward_(shared(std::move(forward))),
         seed_(seed),
         part_(part) {}
 
   std::span<const compute::parameter> parameters() const override { return parameters_; }
-  std::vector<compute::buffer> buffers() const override { return buffers_; }
+  /// Those of now: a forward may assign others.
+  std::vector<compute::buffer> buffers() const override {
+    if (buffer_names_.empty()) return {};
+    const auto values = with_gil([&] { return (*buffers_)().cast<std::vector<at::Tensor>>(); });
+    std::vector<compute::buffer> all;
+    for (std::size_t i = 0; i < buffer_names_.size(); ++i)
+      all.push_back({buffer_names_[i], values.at(i)});
+    return all;
+  }
   bool forwards_in_order() const override { return forwards_in_order_; }
 
   at::Tensor forward(const compute::forward_input& in) override {
@@ -106,7 +116,8 @@ class python_stage final : public compute::stage_module {
 
  private:
   const std::vector<compute::parameter> parameters_;
-  const std::vector<compute::buffer> buffers_;
+  const std::vector<std::string> buffer_names_;
+  const std::shared_ptr<py::object> buffers_;
   const bool forwards_in_order_;
   const std::shared_ptr<py::object> forward_;
   const std::uint64_t seed_;
@@ -146,7 +157,7 @@ inline std::optional<compute::shard> piece_of_rank(const at::Tensor& t, const co
 }
 
 /// Calls `part(index, count, group or None)`: (names, tensors, name of the tied parameter or "",
-/// names of buffers, buffers, whether forward changes them, forward). The tied parameter is the
+/// names of buffers, a function that returns the buffers, whether forward changes them, forward). The tied parameter is the
 /// owner in the first part and the copy in the last one.
 inline result<std::unique_ptr<compute::stage_module>> make_stage(const py::object& part,
                                                           const stage_place& at,
@@ -158,10 +169,6 @@ inline result<std::unique_ptr<compute::stage_module>> make_stage(const py::objec
   const auto tensors = made[1].cast<std::vector<at::Tensor>>();
   const auto tied = made[2].cast<std::string>();
   const auto buffer_names = made[3].cast<std::vector<std::string>>();
-  const auto buffer_tensors = made[4].cast<std::vector<at::Tensor>>();
-  std::vector<compute::buffer> buffers;
-  for (std::size_t i = 0; i < buffer_names.size(); ++i)
-    buffers.push_back({buffer_names[i], buffer_tensors.at(i)});
   std::vector<compute::parameter> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) {
     parameters.push_back({names[i], tensors.at(i)});
@@ -170,8 +177,7 @@ inline result<std::unique_ptr<compute::stage_module>> make_stage(const py::objec
       parameters.back().tied = at.is_first() ? compute::tie::owner : compute::tie::copy;
   }
   return std::unique_ptr<compute::stage_module>{
-      std::make_unique<python_stage>(std::move(parameters), std::move(buffers),
-                                     made[5].cast<bool>(), made[6], seed, at.index)};
+      std::make_unique<python_stage>(std::move(parameters), buffer_names, made[4], made[5].cast<bool>(), made[6], seed, at.index)};
 }
 
 /// An Optimizer of _optimizers.py, whose own learning rate counts.

@@ -123,8 +123,8 @@ class python_pipeline {
   /// `optimizer(tensors, names)` returns an Optimizer, or is None; `order(stage)` returns the names of
   /// the tasks of a step, or is None.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
-                  const py::object& optimizer, const py::object& order, py::object on_note,
-                  py::object on_report, bool traces) {
+                  const py::object& optimizer, const py::object& order, py::object tell,
+                  py::object hear, py::object on_note, py::object on_report, bool traces) {
     auto j = value_of(
         job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
     pipeline_options o;
@@ -162,13 +162,25 @@ class python_pipeline {
     if (traces) trace_ = std::make_shared<actors::trace_recorder>();
     o.trace = trace_.get();
     // A thread that cannot be ended keeps the options, so these keep the recorder.
-    const auto says = [&](py::object to) {
-      return [to = shared(std::move(to)), kept = trace_](const std::string& text) {
-        with_gil([&] { (*to)(text); });
+    // What the function raises has no caller to go to: sys.unraisablehook shows it.
+    const auto says = [&](const char* name, py::object to) {
+      return [name, to = shared(std::move(to)), kept = trace_](const std::string& text) {
+        const py::gil_scoped_acquire gil;
+        try {
+          (*to)(text);
+        } catch (py::error_already_set& e) {
+          e.discard_as_unraisable(name);
+        }
       };
     };
-    o.on_note = says(std::move(on_note));
-    o.on_report = says(std::move(on_report));
+    o.on_note = says("on_note", std::move(on_note));
+    o.on_report = says("on_report", std::move(on_report));
+    o.tell = [tell = shared(std::move(tell))] {
+      return with_gil([&] { return (*tell)().cast<std::string>(); });
+    };
+    o.hear = [hear = shared(std::move(hear))](const std::string& lines) {
+      with_gil([&] { (*hear)(lines); });
+    };
     microbatches_ = j.pipeline.microbatches * j.pipeline.replicas;
     auto opened = without_gil([&] { return pipeline::open(std::move(j), std::move(o)); });
     pipeline_ = value_of(std::move(opened));
@@ -187,6 +199,7 @@ class python_pipeline {
       all[i].tokens = counts.empty() ? 1 : counts.at(i);
     }
     auto& p = open();
+    check_thread();
     for (const auto& [stage, sheet] : *sheets_)
       sheet->put(value_of(order_from(*orders_, shape_, stage)));
     const auto r = value_of(wait_for(p, [&] {
@@ -248,6 +261,7 @@ class python_pipeline {
 
   py::dict finish() {
     auto& p = open();
+    check_thread();
     const auto summary = value_of(wait_for(p, [&] { return p.finish(); }));
     close();
     py::dict d;
@@ -258,17 +272,27 @@ class python_pipeline {
   }
 
   void close() {
+    // The threads are those of the process that opened it: a child by fork has none to end.
+    if (getpid() != process_) return static_cast<void>(pipeline_.release());
     auto ended = std::move(pipeline_);
     const py::gil_scoped_release no_gil;
     ended.reset();
   }
 
  private:
+  /// For calls that another thread makes: the pipeline itself looks at that one.
+  static void check_thread() {
+    if (forward_scope::is_open())
+      raise(error{"the pipeline was called inside a forward, a loss or a keyed_generator: expected a call from outside"});
+  }
   pipeline& open() {
+    if (getpid() != process_)
+      raise(error{"the pipeline belongs to the process that opened it, got a call in a child"});
     if (pipeline_ == nullptr) raise(error{"the pipeline is closed", error_kind::failed});
     return *pipeline_;
   }
 
+  const pid_t process_ = getpid();
   std::size_t microbatches_ = 0;
   pipeline_shape shape_;
   std::shared_ptr<py::object> orders_;
@@ -315,9 +339,9 @@ PYBIND11_MODULE(_rrfp, m) {
   });
   py::class_<python_pipeline>(m, "Pipeline")
       .def(py::init<const std::vector<std::string>&, py::object, const py::object&,
-                    const py::object&, py::object, py::object, bool>(),
+                    const py::object&, py::object, py::object, py::object, py::object, bool>(),
            py::arg("settings"), py::arg("part"), py::arg("optimizer"), py::arg("order"),
-           py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
+           py::arg("tell"), py::arg("hear"), py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
       .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"),
            py::arg("update"))
       .def_property_readonly("steps", &python_pipeline::steps)

@@ -31,9 +31,14 @@ void tp_rank::on_take_snapshot(const take_snapshot& m) {
       };
       if (!failure.empty()) return report({m.step, {}, 0, 0, failure});
       const auto& at = rank->address;
-      const auto written =
-          write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step), at.stage,
-                     at.rank, m.step, copies);
+      const auto written = [&]() -> decltype(write_rank({}, at.stage, at.rank, m.step, copies)) {
+        try {
+          return write_rank(checkpoint::folder_of_save(rank->context->checkpoint_dir, m.step),
+                            at.stage, at.rank, m.step, copies);
+        } catch (const std::exception& e) {
+          return error{fmt::format("{}: cannot write the tensors: {}", rank->name(), e.what())};
+        }
+      }();
       if (!written) return report({m.step, {}, 0, 0, written.message()});
       report({m.step, written->name, written->bytes, written->xxh64, {}});
     });

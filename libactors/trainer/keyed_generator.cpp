@@ -23,6 +23,11 @@ std::unique_lock<std::recursive_mutex> generator_turn() {
   return std::unique_lock{mutex};
 }
 
+int& forward_scope::open() {
+  thread_local int count = 0;
+  return count;
+}
+
 keyed_generator::keyed_generator(std::uint64_t seed, at::Device device) : turn_(generator_turn()) {
   this->seed(at::detail::getDefaultCPUGenerator(), seed);
   if (!device.is_cpu()) this->seed(at::globalContext().defaultGenerator(device), seed);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
@@ -37,6 +38,7 @@ status check_options(const job::job& j, const pipeline_options& o) {
 }  // namespace
 
 status pipeline::impl::open() {
+  if (auto call = begin_call(); !call) return call.failure();
   if (auto valid = check_options(job_, options_); !valid) return valid;
   // What one process alone can refuse, it refuses before it joins.
   auto setup = make_setup();
@@ -46,6 +48,7 @@ status pipeline::impl::open() {
   auto session = actors::open_session(job_, *std::move(setup), {members_.get(), start_});
   if (!session) return session.failure();
   if (auto all = model_.compare_names(members_.get()); !all) return all;
+  if (auto all = exchange_lines(); !all) return all;
   session_ = std::move(*session);
   hooks_ = std::make_unique<hook_thread>();
   runner_ = std::thread{[self = shared_from_this()] { self->run(); }};
@@ -71,6 +74,26 @@ status pipeline::impl::join() {
   if (!joined->start) return joined->start.failure();
   members_ = std::move(joined->members);
   start_ = *joined->start;
+  return success();
+}
+
+status pipeline::impl::exchange_lines() {
+  if (!options_.tell) return success();
+  const auto mine = caught([&] { return result<std::string>{options_.tell()}; });
+  if (members_ == nullptr) {
+    if (!mine) return mine.failure();
+    options_.hear(*mine);
+    return success();
+  }
+  constexpr std::chrono::seconds limit{30};
+  const auto all = actors::agree(
+      *members_, mine,
+      [](const std::vector<std::string>& lines) -> result<std::vector<std::string>> {
+        return std::vector<std::string>{fmt::format("{}", fmt::join(lines, "\n"))};
+      },
+      limit);
+  if (!all) return all.failure();
+  options_.hear(*all);
   return success();
 }
 

@@ -1,5 +1,6 @@
 #include <rrfp/pack.hpp>
 
+#include <algorithm>
 #include <cstring>
 
 #include <ATen/ATen.h>
@@ -21,6 +22,85 @@ at::Tensor padded(const at::Tensor& words) {
 /// Its values are exact in float32.
 bool is_wide(at::ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// Other tensors have no memory whose bytes are their values.
+at::Tensor plain(const at::Tensor& t) {
+  const char* const kind = t.is_nested()                                   ? "nested"
+                           : t.is_meta()                                   ? "meta"
+                           : t.is_quantized()                              ? "quantized"
+                           : t.layout() != at::kStrided                    ? "sparse or blocked"
+                           : t.unsafeGetTensorImpl()->is_python_dispatch() ? "Python"
+                                                                           : nullptr;
+  TORCH_CHECK(kind == nullptr, "between stages: expected dense tensors, got a ", kind, " one of ",
+              t.scalar_type());
+  return t.resolve_conj().resolve_neg();
+}
+
+/// How a tensor lies in memory. Dimensions that expand() made (stride 0) travel once.
+struct memory_form {
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;  ///< empty: contiguous
+
+  std::vector<std::int64_t> stored_sizes() const {
+    auto stored = sizes;
+    for (std::size_t d = 0; d < strides.size(); ++d)
+      if (strides[d] == 0) stored[d] = 1;
+    return stored;
+  }
+  /// A gradient of channels_last has these strides, too, so its values travel in the order of
+  /// memory; those of others travel in the order of the dimensions, and their gradients are
+  /// contiguous.
+  bool is_channels_last() const {
+    const at::IntArrayRef mine{strides};
+    return (sizes.size() == 4 && mine.equals(c10::get_channels_last_strides_2d(sizes))) ||
+           (sizes.size() == 5 && mine.equals(c10::get_channels_last_strides_3d(sizes)));
+  }
+};
+
+/// Whether a copy with the same strides is possible, and takes no more than some times the memory.
+bool may_keep_strides(const memory_form& form) {
+  constexpr std::int64_t most = 16;
+  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;  // stride, size
+  const auto stored = form.stored_sizes();
+  for (std::size_t d = 0; d < stored.size(); ++d)
+    if (stored[d] > 1) dimensions.emplace_back(form.strides[d], stored[d]);
+  std::sort(dimensions.begin(), dimensions.end());
+  std::int64_t last = 0;  // offset of an element
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= last) return false;
+    last += stride * (size - 1);
+  }
+  return last < most * c10::multiply_integers(stored);
+}
+
+memory_form form_of(const at::Tensor& t) {
+  memory_form form{t.sizes().vec(), t.strides().vec()};
+  const auto contiguous = c10::contiguous_strides(t.sizes());
+  if (t.numel() == 0 || t.strides().equals(contiguous) || !may_keep_strides(form))
+    form.strides = {};
+  return form;
+}
+
+/// The values that travel, in their order.
+at::Tensor stored(const at::Tensor& t, const memory_form& form) {
+  if (form.is_channels_last()) return t.movedim(1, -1);
+  auto base = t;
+  for (std::size_t d = 0; d < form.strides.size(); ++d)
+    if (form.strides[d] == 0) base = base.narrow(static_cast<std::int64_t>(d), 0, 1);
+  return base;
+}
+
+/// The tensor whose values are `flat`.
+at::Tensor restored(const at::Tensor& flat, const memory_form& form) {
+  if (form.strides.empty()) return flat.view(form.sizes);
+  auto sizes = form.stored_sizes();
+  if (form.is_channels_last()) {
+    std::rotate(sizes.begin() + 1, sizes.begin() + 2, sizes.end());
+    return flat.view(sizes).movedim(-1, 1);
+  }
+  const auto base = at::empty_strided(sizes, form.strides, flat.options().requires_grad(false));
+  return base.copy_(flat.view(sizes)).expand(form.sizes);
 }
 
 std::int64_t words_in(std::int64_t bytes) { return (bytes + 3) / 4; }
@@ -138,26 +218,30 @@ at::Tensor pack(const parcel& p) {
   if (p.note.empty() && p.tensors.size() == 1) {
     const auto& only = p.tensors.front();
     if (only.defined() && only.scalar_type() == at::kFloat && only.dim() != packed_dimensions)
-      return only;
+      return plain(only);
   }
   std::vector<std::int64_t> header{0, static_cast<std::int64_t>(p.note.size()),
                                    static_cast<std::int64_t>(p.tensors.size())};
   std::vector<at::Tensor> parts(2);
   std::vector<std::int64_t> numbers;
   for (std::size_t i = 0; i < p.tensors.size(); ++i) {
-    const auto& t = p.tensors[i];
-    if (!t.defined()) {
+    const auto& given = p.tensors[i];
+    if (!given.defined()) {
       header.push_back(undefined);
       continue;
     }
+    const auto t = plain(given);
+    const auto form = form_of(t);
     // A forward that is recomputed later does not know yet which tensors have a gradient.
     const bool has_gradient =
         t.requires_grad() || (is_wide(t.scalar_type()) && !at::GradMode::is_enabled());
     header.push_back(static_cast<std::int64_t>(t.scalar_type()));
     header.push_back(has_gradient ? 1 : 0);
     header.push_back(t.dim());
-    header.insert(header.end(), t.sizes().begin(), t.sizes().end());
-    parts.push_back(padded(words_of(t)));
+    header.insert(header.end(), form.sizes.begin(), form.sizes.end());
+    header.push_back(form.strides.empty() ? 0 : 1);
+    header.insert(header.end(), form.strides.begin(), form.strides.end());
+    parts.push_back(padded(words_of(stored(t, form))));
     numbers.push_back(static_cast<std::int64_t>(i));
   }
   const auto header_bytes = static_cast<std::int64_t>(header.size() * sizeof(std::int64_t));
@@ -173,12 +257,12 @@ at::Tensor pack(const parcel& p) {
 parcel unpack(const at::Tensor& message) {
   if (message.dim() != packed_dimensions) return {{message}, {}};
   const auto words = message.reshape({-1});
-  const auto plain = words.detach();
-  const auto head = head_of(plain);
+  const auto plain_words = words.detach();
+  const auto head = head_of(plain_words);
   reader header{head};
   auto at = aligned(words_in(header.next()));
   const auto take = [&](std::int64_t count) {
-    const auto part = plain.narrow(0, at, count);
+    const auto part = plain_words.narrow(0, at, count);
     at += aligned(count);
     return part;
   };
@@ -197,19 +281,22 @@ parcel unpack(const at::Tensor& message) {
     }
     const auto type = static_cast<at::ScalarType>(kind);
     const bool has_gradient = header.next() != 0;
-    std::vector<std::int64_t> sizes(static_cast<std::size_t>(header.next()));
-    for (auto& size : sizes) size = header.next();
-    const auto elements = c10::multiply_integers(sizes);
+    memory_form form;
+    form.sizes.resize(static_cast<std::size_t>(header.next()));
+    for (auto& size : form.sizes) size = header.next();
+    if (header.next() != 0) form.strides.resize(form.sizes.size());
+    for (auto& stride : form.strides) stride = header.next();
+    const auto elements = c10::multiply_integers(form.stored_sizes());
     if (is_wide(type)) {
       const auto begin = at;
       const auto part = take(elements);
-      p.tensors.push_back(
-          (has_gradient ? taken::apply(words, begin, elements, i) : part).view(sizes).to(type));
+      p.tensors.push_back(restored(
+          (has_gradient ? taken::apply(words, begin, elements, i) : part).to(type), form));
       continue;
     }
     const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(type));
     const auto part = take(words_in(bytes)).view(at::kByte).narrow(0, 0, bytes);
-    p.tensors.push_back(part.view(type).view(sizes));
+    p.tensors.push_back(restored(part.view(type), form));
   }
   return p;
 }

@@ -3,6 +3,7 @@
 
 #include <rrfp/base/step_name.hpp>
 #include <rrfp/job/check_job.hpp>
+#include <rrfp/keyed_generator.hpp>
 #include <rrfp/metrics/prometheus_text.hpp>
 #include <rrfp/version.hpp>
 
@@ -55,9 +56,22 @@ void pipeline::impl::close() {
       "pipeline");
 }
 
+result<std::unique_lock<std::mutex>> pipeline::impl::begin_call() {
+  if (forward_scope::is_open())
+    return error{
+        "the pipeline was called inside a forward, a loss or a keyed_generator: expected a call "
+        "from outside"};
+  std::unique_lock call{calls_, std::try_to_lock};
+  if (!call.owns_lock())
+    return error{"the pipeline is in a step or another call: expected one call at a time"};
+  return call;
+}
+
 result<step_result> pipeline::impl::pass(step_purpose purpose,
                                          std::vector<compute::microbatch> microbatches,
                                          step_options how) {
+  auto call = begin_call();
+  if (!call) return call.failure();
   const auto expected = job_.pipeline.microbatches * job_.pipeline.replicas;
   if (microbatches.size() != expected)
     return error{fmt::format("expected {} microbatches, got {}", expected, microbatches.size())};
@@ -97,6 +111,7 @@ result<step_result> pipeline::impl::pass(step_purpose purpose,
   ++(trains ? steps_ : evaluations_);
   if (trains) accumulates_ = purpose == step_purpose::accumulation;
   auto done = result_of(summary, data_->finish_step(id));
+  call->unlock();
   if (options_.on_step) hooks_->call("on_step", [&] { options_.on_step(summary); });
   done.hook_failure = report_failures();
   return done;
@@ -113,6 +128,8 @@ result<step_result> pipeline::impl::pass(step_purpose purpose, const batch& rows
 }
 
 result<std::vector<compute::named_tensor>> pipeline::impl::state_dict() {
+  const auto call = begin_call();
+  if (!call) return call.failure();
   if (is_over()) return failure();
   struct gathered {
     std::mutex turn;
@@ -137,6 +154,8 @@ result<std::vector<compute::named_tensor>> pipeline::impl::state_dict() {
 }
 
 status pipeline::impl::load_state_dict(std::vector<compute::named_tensor> state) {
+  const auto call = begin_call();
+  if (!call) return call.failure();
   if (is_over()) return failure();
   const auto shared = std::make_shared<const std::vector<compute::named_tensor>>(std::move(state));
   // All ranks look before the first one changes.
@@ -154,6 +173,10 @@ status pipeline::impl::save() {
 }
 
 result<actors::run_summary> pipeline::impl::finish() {
+  {
+    const auto call = begin_call();
+    if (!call) return call.failure();
+  }
   if (std::exchange(is_finished_, true)) return failure();
   if (leads() && !is_over()) session_->finish();
   {

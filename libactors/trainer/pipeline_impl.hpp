@@ -51,6 +51,10 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
  private:
   bool is_emulated() const { return job_.device.kind == job::device_kind::emulated; }
 
+  /// Locks calls_. Error: the caller runs inside a step, or another call runs.
+  result<std::unique_lock<std::mutex>> begin_call();
+  /// Tells the other processes the line of the options.
+  status exchange_lines();
   /// Calls `work(compute)` for each rank here, between steps. Returns the first failure.
   status for_each_compute(std::function<status(compute::rank_compute&)> work);
 
@@ -97,6 +101,8 @@ class pipeline::impl : public std::enable_shared_from_this<pipeline::impl> {
   bool has_first_ = true;     ///< the first part of the model, or a copy of it, is here
   bool has_last_ = true;
   bool is_finished_ = false;
+
+  std::mutex calls_;  ///< while a call uses the ranks
 
   std::mutex mutex_;
   std::condition_variable changed_;

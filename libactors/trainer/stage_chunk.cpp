@@ -1,5 +1,6 @@
 #include "stage_chunk.hpp"
 
+#include <array>
 #include <stdexcept>
 #include <utility>
 
@@ -105,20 +106,22 @@ class stage_chunk final : public compute::stage_module {
   bool forwards_in_order() const override { return stage_.forwards_in_order; }
 
   at::Tensor forward(const compute::forward_input& in) override {
+    const forward_scope inside;
     if (stage_.set_training && training_set_ != in.training) stage_.set_training(in.training);
     training_set_ = in.training;
     const stash_scope scope(in.stash);
     const draw_key key{seed_, number_of(in.step), in.mb.value(), part_};
     const auto device = in.input.device();
     const autocast_scope casting(loss_.autocast, device.type());
-    const auto before = versions();
+    const auto before = marks();
+    const auto values = compares(in.training) ? copies_of_buffers() : std::vector<at::Tensor>{};
     const auto out = with_context("forward", describe(in.input) + " by " + input_name_, [&] {
       return draws_.run(key, device, in.training, [&] { return stage_.forward(in.input); });
     });
-    if (!stage_.forwards_in_order) check_unchanged(before);
+    check_unchanged(before, values);
     if (!is_last_) {
       check_output(out, in);
-      return out;
+      return out.resolve_neg();
     }
     if (!out.defined()) throw std::runtime_error("forward returned no tensor");
     if (in.keep_output) in.keep_output(out);
@@ -134,20 +137,41 @@ class stage_chunk final : public compute::stage_module {
   }
 
  private:
-  std::vector<std::uint32_t> versions() const {
-    std::vector<std::uint32_t> all;
+  /// Version and address of each buffer. A change through data() shows in neither.
+  using buffer_mark = std::pair<std::uint32_t, const void*>;
+  std::vector<buffer_mark> marks() const {
+    std::vector<buffer_mark> all;
     for (const auto& b : buffers_)
-      all.push_back(b.value.unsafeGetTensorImpl()->version_counter().current_version());
+      all.emplace_back(b.value.unsafeGetTensorImpl()->version_counter().current_version(),
+                       b.value.has_storage() ? b.value.storage().data() : nullptr);
     return all;
   }
 
-  void check_unchanged(const std::vector<std::uint32_t>& before) const {
-    const auto now = versions();
-    for (std::size_t i = 0; i < now.size(); ++i)
-      if (now[i] != before[i])
+  /// Values are compared in the first forward of each kind only.
+  bool compares(bool training) {
+    auto& compared = compared_[training ? 1 : 0];
+    return !stage_.forwards_in_order && !std::exchange(compared, true);
+  }
+
+  std::vector<at::Tensor> copies_of_buffers() const {
+    std::vector<at::Tensor> all;
+    for (const auto& b : buffers_) all.push_back(b.value.detach().clone());
+    return all;
+  }
+
+  void check_unchanged(const std::vector<buffer_mark>& before,
+                       const std::vector<at::Tensor>& values) const {
+    if (stage_.forwards_in_order) return;
+    const auto now = marks();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      const bool is_same = now[i] == before[i] &&
+                           (values.empty() || at::allclose(buffers_[i].value.detach(), values[i], 0,
+                                                           0, /*equal_nan=*/true));
+      if (!is_same)
         throw std::runtime_error("forward changes the buffer '" + buffers_[i].name +
                                  "': expected stage::forwards_in_order = true, because its value "
                                  "depends on the order of the microbatches");
+    }
   }
 
   bool learns(const compute::forward_input& in) const {
@@ -159,6 +183,10 @@ class stage_chunk final : public compute::stage_module {
     if (!out.is_floating_point())
       throw std::runtime_error("forward returned " + describe(out) +
                                ", expected a float tensor for the next stage");
+    if (out.layout() != at::kStrided || out.is_meta())
+      throw std::runtime_error("forward returned " + describe(out) + " with the layout " +
+                               c10::str(out.layout()) + " on " + out.device().str() +
+                               ", expected a dense tensor for the next stage");
     if (in.training && learns(in) && at::GradMode::is_enabled() && !out.requires_grad())
       throw std::runtime_error(
           "forward returned a tensor without a gradient: it depends neither on a parameter nor on "
@@ -174,6 +202,7 @@ class stage_chunk final : public compute::stage_module {
   const bool is_first_;
   const bool is_last_;
   std::optional<bool> training_set_;
+  std::array<bool, 2> compared_{};
   std::vector<compute::parameter> parameters_;
   std::vector<compute::buffer> buffers_;
 };

@@ -1,12 +1,14 @@
 """The arguments of a step as microbatches."""
 
+import functools
+
 import torch
 from torch.distributed.pipelining.microbatch import (
     TensorChunkSpec,
-    merge_chunks,
+    _CustomReducer,
     split_args_kwargs_into_chunks,
 )
-from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 
 class Batch:
@@ -20,12 +22,18 @@ class Batch:
     @staticmethod
     def cut(args, kwargs, target, n, args_chunk_spec, kwargs_chunk_spec):
         """Splits what step() was given into n microbatches."""
-        check_rows(args, args_chunk_spec, n, "argument")
-        check_rows(kwargs, kwargs_chunk_spec, n, "argument")
-        check_rows(target, None, n, "target")
+        named = {f"argument {i}": value for i, value in enumerate(args)}
+        rows = check_rows(named, args_chunk_spec, n, None)
+        named = {f"argument '{name}'": value for name, value in kwargs.items()}
+        check_target(target, n, check_rows(named, kwargs_chunk_spec, n, rows))
         arg_mbs, kwarg_mbs, targets = [()] * n, [{}] * n, [None] * n
         if args or kwargs:
-            arg_mbs, kwarg_mbs = split_args_kwargs_into_chunks(args, kwargs, n, args_chunk_spec, kwargs_chunk_spec)
+            try:
+                arg_mbs, kwarg_mbs = split_args_kwargs_into_chunks(
+                    args, kwargs, n, args_chunk_spec, kwargs_chunk_spec
+                )
+            except (AssertionError, IndexError, RuntimeError) as e:
+                raise ValueError(f"args_chunk_spec, kwargs_chunk_spec: expected a spec for each argument: {e}") from e
         if target is not None:
             (targets, _) = split_args_kwargs_into_chunks((target,), {}, n)
             targets = [t[0] for t in targets]
@@ -52,27 +60,108 @@ class Batch:
 
     def outputs_in_order(self):
         # From the device; its work of this step is done.
-        return [tree_map_only(torch.Tensor, torch.Tensor.cpu, self.outputs[i]) for i in sorted(self.outputs)]
+        return [tree_map_only(torch.Tensor, _on_cpu, self.outputs[i]) for i in sorted(self.outputs)]
 
-    def merged_outputs(self):
+    def merged_outputs(self, spec=None):
         """The outputs of all microbatches as one; None where the last stage is elsewhere."""
         outputs = self.outputs_in_order()
         if not outputs:
             return None
-        spec = tree_map(
-            lambda v: TensorChunkSpec(0) if isinstance(v, torch.Tensor) and v.dim() > 0 else None,
-            outputs[0],
-        )
-        return merge_chunks(outputs, spec)
+        return merged(outputs, spec, [_rows_of(self.targets[i]) for i in sorted(self.outputs)])
 
 
-def check_rows(values, spec, n, what):
-    """Refuses a tensor with fewer rows than there are microbatches."""
-    if spec is not None:
-        return
-    for value in tree_flatten(values)[0]:
-        if isinstance(value, torch.Tensor) and (value.dim() == 0 or value.size(0) < n):
-            rows = 0 if value.dim() == 0 else value.size(0)
-            raise ValueError(
-                f"{what}: expected at least {n} rows, one per microbatch, got {rows}"
-            )
+def merged(values, spec, rows):
+    """One value of those of all microbatches, which must not raise: the step has counted.
+
+    Tensors of rows are joined, or as `spec` says. A number, text or None that is the same in all stays one.
+    Anything else is the list of the values. `rows`: by microbatch, the sizes that count its rows; empty if
+    unknown.
+    """
+    if isinstance(spec, _CustomReducer):
+        try:
+            return functools.reduce(spec.reduce_fn, values, spec.init_value)
+        except Exception:
+            return list(values)
+    shape_of = values[0] if spec is None or isinstance(spec, TensorChunkSpec) else spec
+    specs, shape = _children(shape_of)
+    if shape.is_leaf():
+        return _merged_leaves(values, spec, rows)
+    if shape_of is not spec:
+        specs = [spec] * len(specs)
+    below = [_children(value) for value in values]
+    if any(its != shape for _, its in below):
+        return list(values)
+    parts = zip(*(children for children, _ in below))
+    return tree_unflatten([merged(list(part), s, rows) for part, s in zip(parts, specs)], shape)
+
+
+def _children(value):
+    """One level of a tree."""
+    return tree_flatten(value, is_leaf=lambda v: v is not value)
+
+
+def _merged_leaves(values, spec, rows):
+    first = values[0]
+    if first is None or isinstance(first, (bool, int, float, str)):
+        return first if all(type(v) is type(first) and v == first for v in values) else list(values)
+    are_rows = all(isinstance(v, torch.Tensor) and v.dim() > 0 and v.dtype == first.dtype and not v.is_quantized for v in values)
+    if spec is None:
+        are_rows = are_rows and all(not sizes or v.size(0) in sizes for v, sizes in zip(values, rows))
+    elif not isinstance(spec, TensorChunkSpec):
+        are_rows = False
+    try:
+        return torch.cat(values, 0 if spec is None else spec.split_dim) if are_rows else list(values)
+    except (RuntimeError, IndexError):  # They differ in another dimension.
+        return list(values)
+
+
+def _on_cpu(value):
+    return value if value.is_meta else value.cpu()
+
+
+def _rows_of(target):
+    """The sizes of the first dimension of an output whose rows are those of the target, or its rows flattened."""
+    sizes = set()
+    for value in tree_leaves(target):
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and not value.is_nested:
+            sizes |= {value.shape[:dims].numel() for dims in range(1, value.dim() + 1)}
+    return sizes
+
+
+def check_rows(named, spec, n, rows):
+    """Refuses tensors with fewer rows than microbatches or, without a spec, with others than `rows`.
+
+    Returns `rows`, or those of the first tensor that is cut.
+    """
+    specs = [None] * len(named) if spec is None else spec.values() if isinstance(spec, dict) else spec
+    for (name, value), its in zip(named.items(), specs):
+        cuts = tree_leaves(its)
+        for i, leaf in enumerate(tree_leaves(value)):
+            cut = TensorChunkSpec(0) if spec is None else cuts[i] if i < len(cuts) else None
+            if not isinstance(leaf, torch.Tensor) or not isinstance(cut, TensorChunkSpec):
+                continue
+            size = check_size(leaf, cut.split_dim, n, "argument")
+            rows = size if rows is None else rows
+            if spec is None and size != rows:
+                raise ValueError(
+                    f"{name}: expected {rows} rows, as the other arguments have, got {size}; args_chunk_spec and "
+                    "kwargs_chunk_spec say how to cut other tensors"
+                )
+    return rows
+
+
+def check_target(target, n, rows):
+    """Refuses a target whose rows are neither those of the arguments nor a multiple that is cut where they are."""
+    for leaf in tree_leaves(target):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        size = check_size(leaf, 0, n, "target")
+        if rows is not None and size != rows and (size % rows != 0 or rows % n != 0):
+            raise ValueError(f"target: expected {rows} rows, as the arguments have, got {size}")
+
+
+def check_size(tensor, dim, n, name):
+    size = tensor.size(dim) if -tensor.dim() <= dim < tensor.dim() else 0
+    if size < n:
+        raise ValueError(f"{name}: expected at least {n} rows, one per microbatch, got {size}")
+    return size

@@ -3,11 +3,13 @@
 import contextlib
 import copy
 import inspect
+import json
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from . import _rrfp, _recomputation
+from ._buffers import Buffers
 from ._messages import pack, unpack
 from ._optimizers import Optimizer, Parameters
 
@@ -18,18 +20,23 @@ class Model:
     The runtime holds it. It must not refer to the Pipeline, which would then never be released.
     """
 
-    def __init__(self, part_at, loss_fn, optimizer, autocast):
+    def __init__(self, part_at, loss_fn, optimizer, autocast, n_microbatches):
         self.part_at = part_at
+        self.n_microbatches = n_microbatches  # of a replica
         self.loss_fn = loss_fn
         self.optimizer = optimizer
         self.modules = {}
         self.optimizers = []
+        self.rotary = {}  # part that has an embedding
         self.has_first = self.has_last = False
         self.parts = 0  # of the whole model
         self.keywords = set()  # that the parts in this process take
+        self.all_keywords = set()  # that any part takes; with None, any keyword
+        self.is_frozen = False  # all parts, when the pipeline opened
         self.turn = contextlib.nullcontext
         self.autocast = autocast
         self.batch = None  # of the running step
+        self.batches = 0  # until now
         self.failure = None  # the first exception of a function of the program since _call()
 
     def casting(self, device):
@@ -51,13 +58,39 @@ class Model:
             raise TypeError(f"expected the function to return an optimizer of torch.optim, got {text_of(made)}")
         return made
 
+    def tell(self):
+        """The line that this process tells all others once its parts are made."""
+        return json.dumps([sorted(self.keywords - {None}), None in self.keywords, self.has_trained()])
+
+    def hear(self, lines):
+        """The lines of all processes."""
+        told = [json.loads(line) for line in lines.splitlines()]
+        for keywords, takes_all, _ in told:
+            self.all_keywords |= set(keywords) | ({None} if takes_all else set())
+        self.is_frozen = not any(has_trained for _, _, has_trained in told)
+
+    def has_trained(self):
+        return any(p.requires_grad for module in self.modules.values() for p in module.parameters())
+
     def check_keywords(self, batch):
-        """Refuses a keyword argument that no part takes, if all parts are in this process."""
-        if len(self.modules) < self.parts or None in self.keywords:
+        """Refuses a keyword argument that no part takes."""
+        if None in self.all_keywords:
             return
-        unknown = {name for kwargs in batch.kwargs for name in kwargs} - self.keywords
+        unknown = {name for kwargs in batch.kwargs for name in kwargs} - self.all_keywords
         if unknown:
             raise TypeError(f"step(): no part has a parameter named {', '.join(sorted(unknown))}")
+
+    def check_trained(self):
+        """Refuses to train a model of which nothing can change."""
+        if len(self.modules) == self.parts and not self.has_trained():
+            raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
+
+    def _give_rotary(self, module):
+        """Gives a part its own embeddings that depend on the texts before, which parts of one model may share."""
+        for parent in module.modules():
+            for name, child in list(parent.named_children()):
+                if _is_dynamic_rotary(child) and self.rotary.setdefault(child, module) is not module:
+                    parent.register_module(name, copy.deepcopy(child))
 
     def kept(self, function, *args):
         """Calls a function of the program on a thread of the runtime and keeps its first exception."""
@@ -75,6 +108,7 @@ class Model:
             module = copy.deepcopy(self.modules[index])  # of another replica
         else:
             module = self.modules[index] = self.part_at(index, count, *([] if group is None else [group]))
+        self._give_rotary(module)
         part = Part(self, module, index, count)
         if _is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
@@ -94,13 +128,12 @@ class Model:
                 )
             names.append(part.name_of(name))
             tensors.append(value)
-        buffers = {name: value for name, value in module.state_dict(keep_vars=True).items() if name in part.buffers}
         return (
             names,
             tensors,
             tied,
-            [part.name_of(name) for name in buffers],
-            list(buffers.values()),
+            [part.name_of(name) for name in part.buffers.saved],
+            part.buffers.saved_values,
             part.forwards_in_order,
             lambda *at: self.kept(_recomputation.with_hooks, part.forward, *at),
         )
@@ -144,9 +177,8 @@ class Part:
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.keywords = {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
-        self.buffers = dict(module.named_buffers())
-        batch_norm = any(name.endswith("running_mean") for name in self.buffers)
-        self.forwards_in_order = getattr(module, "forwards_in_order", batch_norm)
+        self.buffers = Buffers(module)
+        self.forwards_in_order = getattr(module, "forwards_in_order", _changes_buffers(module))
 
     def forward(self, message, mb, training, device):
         """The message to the next part, or the loss."""
@@ -165,16 +197,12 @@ class Part:
             for k, v in batch.kwargs[mb].items()
             if k not in passed and (self.takes_all or k in self.keywords)
         }
-        checked = {} if self.forwards_in_order or not training else self.buffers
-        before = {name: b._version for name, b in checked.items()}
+        buffers = self.buffers
+        buffers.begin(self.model.batches, training)
+        before = None if self.forwards_in_order else buffers.marks()
         with self.model.turn(), self.model.casting(device):
             output = self.module(*args, **kwargs)
-        for name, version in before.items():
-            if self.buffers[name]._version != version:
-                raise RuntimeError(
-                    f"forward changes the buffer '{name}', whose value would depend on the order of the "
-                    "microbatches: expected an attribute forwards_in_order = True of the module"
-                )
+        self.check_buffers(before)
         if not self.is_last:
             return pack(output)
         if batch.keeps_outputs:
@@ -184,6 +212,40 @@ class Part:
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
             raise TypeError(f"loss_fn: expected a scalar tensor, got {text_of(loss)}")
         return loss
+
+
+    def check_buffers(self, before):
+        """Refuses changes of buffers whose values would be those of another order, or that a checkpoint lacks."""
+        buffers = self.buffers
+        is_last = buffers.end(self.model.n_microbatches)
+        if before is None:
+            name = buffers.added_or_removed() if is_last else None
+            if name is not None:
+                raise RuntimeError(
+                    f"forward registers or removes the buffer '{name}', which a checkpoint could not restore: "
+                    "expected it registered when the pipeline opens, as a tensor"
+                )
+            return
+        name = buffers.changed(before) or (buffers.changed_in_step() if is_last else None)
+        if name is not None:
+            raise RuntimeError(
+                f"forward changes the buffer '{name}', whose value would depend on the order of the "
+                "microbatches: expected an attribute forwards_in_order = True of the module"
+            )
+
+
+def _changes_buffers(module):
+    """Whether it has a batch norm, or rotary embeddings that follow the lengths of the texts."""
+    return any(name.endswith("running_mean") for name, _ in module.named_buffers()) or any(
+        map(_is_dynamic_rotary, module.modules())
+    )
+
+
+def _is_dynamic_rotary(module):
+    """Whether it is one of transformers that changes its frequencies with the length."""
+    kinds = getattr(module, "rope_type", None)
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in kinds)
 
 
 def parts_of(stages, n_stages, world):

@@ -33,7 +33,7 @@ class Optimizer:
         known = getattr(self.made, "state", {})
         for index, parameter in enumerate(self.parameters):
             for name, value in known[parameter].items() if parameter in known else ():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
                     yield index, name, value
                 elif isinstance(value, (int, float)):
                     dtype = torch.int64 if isinstance(value, int) else torch.float64

@@ -19,7 +19,8 @@ class Error(RuntimeError):
     """Why a pipeline ended or refused to begin, in one line that names the stage.
 
     `kind` is "bad_input", "failed", "node_lost" or "interrupted"; `exit_code` is what rrfp-node would end
-    with. `__cause__` is the exception of the stage, if a function of this process raised one.
+    with. `__cause__` is the exception of the stage, if a function of this process raised one. A KeyboardInterrupt
+    or SystemExit of such a function is raised itself.
     """
 
     def __init__(self, message, kind="failed", exit_code=1):
@@ -86,6 +87,9 @@ class Pipeline:
         the last part uses it.
     n_microbatches: into how many microbatches step() splits its arguments, along their first dimension
         unless `args_chunk_spec` or `kwargs_chunk_spec` say otherwise (as in torch.distributed.pipelining).
+        Without them all tensors among the arguments must have as many rows. `output_merge_spec` says how
+        step() merges outputs: TensorChunkSpec(dimension), a reducer such as sum_reducer, or None for the
+        rule of step(), for all outputs or in their structure.
         With settings["pipeline.replicas"] each replica gets so many of them.
     policy: the hint that ranks the ready tasks: one of rrfp.policies(), or a function of (stage, n_stages,
         n_microbatches) that returns the names of all tasks of a step, the most urgent first: "F0" and either
@@ -102,11 +106,13 @@ class Pipeline:
         float16 set "train.loss_scale" (65536 in torch's GradScaler) in `settings`: a step with an infinite
         gradient is skipped and halves the scale.
     trace: whether to record each task, for report() and write_trace().
-    on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr.
+    on_note: gets each line that is meant for the user; on_report: each hang report. None: stderr. What they
+        raise goes to sys.unraisablehook, and the training goes on.
 
     The result is that of a loop over the microbatches, to the last bit, whatever the order of execution.
-    Buffers that forward changes would depend on that order; a stage with such a part (batch norm, or
-    a part with the attribute forwards_in_order = True) runs its forwards in the order of the microbatches.
+    Buffers that forward changes would depend on that order; a stage with such a part (batch norm, rotary
+    embeddings that follow the length of the text, or a part with the attribute forwards_in_order = True) runs its
+    forwards in the order of the microbatches.
 
     Parts run on threads of the pipeline, each part on one thread at a time. One thread calls the pipeline.
     """
@@ -126,6 +132,7 @@ class Pipeline:
         count=None,
         args_chunk_spec=None,
         kwargs_chunk_spec=None,
+        output_merge_spec=None,
         seed=1,
         autocast=None,
         settings=None,
@@ -140,6 +147,7 @@ class Pipeline:
             )
         self._count = count
         self._chunk_specs = (args_chunk_spec, kwargs_chunk_spec)
+        self._output_merge_spec = output_merge_spec
         settings = dict(settings or {})
         replicas, ranks = (int(settings.get(f"pipeline.{key}", 1)) for key in ("replicas", "tp"))
         self._n = n_microbatches * replicas
@@ -171,7 +179,7 @@ class Pipeline:
                 raise ValueError('policy: expected a name with settings["dispatch.mode"] = "in-order"')
             stage_count = int(settings["pipeline.stages"])
             order = lambda stage: list(policy(stage, stage_count, n_microbatches))
-        self._model = Model(part_at, loss_fn, optimizer, autocast)
+        self._model = Model(part_at, loss_fn, optimizer, autocast, n_microbatches)
         self.stages = self._model.modules  #: the parts in this process, by their position in the model
         self.optimizers = self._model.optimizers  #: of the parts in this process
         self.last = None  #: StepResult of the last step or evaluation
@@ -183,6 +191,8 @@ class Pipeline:
                     None if self._is_emulated else self._model.make_part,
                     None if optimizer is None else self._model.make_optimizer,
                     order,
+                    self._model.tell,
+                    self._model.hear,
                     on_note or say,
                     on_report or say,
                     trace,
@@ -191,9 +201,16 @@ class Pipeline:
         except Error as e:
             raise Error(_in_words_of_python(str(e), settings, own), e.kind, e.exit_code) from e.__cause__
         _open.add(self)
+        if self._model.is_frozen and optimizer is not None:
+            (on_note or say)("no parameter requires a gradient: training changes nothing")
 
     def step(self, *args, target=None, losses=None, return_outputs=True, update=True, **kwargs):
         """One step of the training. Returns the outputs of the last part, merged, in its process.
+
+        A tensor is merged along its first dimension if that counts the rows of the target (also flattened with
+        further dimensions of it), or as `output_merge_spec` says. A number, text or None that is the same in
+        all microbatches stays as it is. Anything else, for example a loss of each microbatch, becomes a list
+        with one entry for each microbatch.
 
         The process of the first part passes the arguments, that of the last part the target. `losses`
         receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
@@ -201,7 +218,7 @@ class Pipeline:
         added to them, up to a step with update=True: divide the loss where you want the mean.
         """
         batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
-        return self._run(True, batch, losses, return_outputs, update).merged_outputs()
+        return self._run(True, batch, losses, return_outputs, update).merged_outputs(self._output_merge_spec)
 
     def step_microbatches(
         self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, return_outputs=True, update=True
@@ -217,7 +234,7 @@ class Pipeline:
     def eval(self, *args, target=None, losses=None, return_outputs=True, **kwargs):
         """step() without backward and update, with the parts in evaluation mode."""
         batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
-        return self._run(False, batch, losses, return_outputs, True).merged_outputs()
+        return self._run(False, batch, losses, return_outputs, True).merged_outputs(self._output_merge_spec)
 
     def eval_microbatches(
         self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None, return_outputs=True
@@ -252,10 +269,12 @@ class Pipeline:
 
     def state_dict(self):
         """Copies of the parameters, buffers and optimizers' states of the parts in this process, on the CPU."""
+        self._check_idle()
         return self._call(self._pipeline.state_dict)
 
     def load_state_dict(self, state):
         """Sets the state of the parts in this process; `state` may have more. `steps` does not change."""
+        self._check_idle()
         self._call(lambda: self._pipeline.load_state_dict(state))
 
     def save(self):
@@ -283,6 +302,7 @@ class Pipeline:
 
     def finish(self):
         """Ends the training on all processes; every process must call it."""
+        self._check_idle()
         return self._call(self._pipeline.finish)
 
     def close(self):
@@ -303,6 +323,7 @@ class Pipeline:
         self.close()
 
     def _run(self, training, batch, losses, return_outputs, update):
+        self._check_idle()
         batch.keeps_outputs = return_outputs
         if self._is_emulated and (batch.has_inputs() or batch.has_targets()):
             raise ValueError("step(): expected no arguments with emulated devices, which compute nothing")
@@ -314,7 +335,11 @@ class Pipeline:
         if self._count is not None and batch.has_targets():
             counts = [int(self._count(t)) for t in batch.targets]
         self._model.check_keywords(batch)
+        if training:
+            self._model.check_trained()
         self._model.batch = batch
+        self._model.batches += 1
+        self._model.failure = None
         try:
             self.last = StepResult(**self._call(lambda: self._pipeline.run(training, counts, update)))
         finally:
@@ -323,17 +348,25 @@ class Pipeline:
             losses.extend(torch.tensor(loss, dtype=torch.float64) for loss in self.last.losses)
         return batch
 
+    def _check_idle(self):
+        """Refuses a call from a function of the running step, or from another thread meanwhile."""
+        if self._model.batch is not None:
+            raise Error("the pipeline is in a step or an evaluation: expected a call before or after it", "bad_input", 2)
+
     def _call(self, work):
-        """Calls the runtime; an exception of a stage becomes the cause of its error."""
-        self._model.failure = None
+        """Calls the runtime; an exception of a stage becomes the cause of its error.
+
+        Those that end a program (KeyboardInterrupt, SystemExit) are raised themselves.
+        """
         try:
             return work()
         except Error as e:
-            if self._model.failure is not None:
-                raise e from self._model.failure
+            failure, self._model.failure = self._model.failure, None
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure from e
+            if failure is not None:
+                raise e from failure
             raise
-        finally:
-            self._model.failure = None
 
 
 def _in_words_of_python(message, settings, own):

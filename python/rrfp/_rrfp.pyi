@@ -30,11 +30,13 @@ class Pipeline:
         settings: list[str],
         part: Callable[
             [int, int, RankGroup | None],
-            tuple[list[str], list[Any], str, list[str], list[Any], bool, Callable[..., Any]],
+            tuple[list[str], list[Any], str, list[str], Callable[[], list[Any]], bool, Callable[..., Any]],
         ]
         | None,
         optimizer: Callable[[list[Any], list[str]], Any] | None,
         order: Callable[[int], list[str]] | None,
+        tell: Callable[[], str],
+        hear: Callable[[str], object],
         on_note: Callable[[str], object],
         on_report: Callable[[str], object],
         trace: bool,

@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import rrfp
 import torch
 import test_transformers as hugging_face
@@ -236,6 +237,8 @@ def train(case, rank):
         on_note=lambda line: None,
         **case.options,
     ) as pipe:
+        with pytest.raises(TypeError, match="no part has a parameter named unknown"):
+            pipe.step(*case.batches()[0][0], target=case.batches()[0][1], unknown=1)
         for x, y in case.batches():
             losses.append([])
             output = pipe.step(

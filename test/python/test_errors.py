@@ -206,3 +206,157 @@ def test_early_destruction_exceptions_and_interrupts_at_random_points_never_hang
             interrupted += 1
         del pipe
     assert interrupted > 0
+
+
+class Calling(torch.nn.Module):
+    """Calls `function` in its first forward."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+        self.function = function
+        self.got = None
+
+    def forward(self, x):
+        if self.got is None:
+            try:
+                self.got = self.function()
+            except Exception as e:
+                self.got = e
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda pipe, state: pipe.state_dict(),
+        lambda pipe, state: pipe.load_state_dict(state),
+        lambda pipe, state: pipe.step(rows(1)[0], target=rows(1)[1]),
+        lambda pipe, state: pipe.eval(rows(1)[0], target=rows(1)[1]),
+        lambda pipe, state: pipe.finish(),
+    ],
+    ids=["state_dict", "load_state_dict", "step", "eval", "finish"],
+)
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_call_while_a_step_runs_is_an_error_and_the_step_goes_on(call, in_thread):
+    def function():
+        if not in_thread:
+            return call(pipe, state)
+        failures = []
+
+        def work():
+            try:
+                call(pipe, state)
+            except rrfp.Error as e:
+                failures.append(e)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return failures[0]
+
+    part = Calling(function)
+    with rrfp.Pipeline([part, *mlp(1)], loss_fn, n_microbatches=6, optimizer=adam) as pipe:
+        state = pipe.state_dict()
+        x, y = rows(1)
+        pipe.step(x, target=y)
+        assert isinstance(part.got, rrfp.Error) and "the pipeline is in a step" in str(part.got)
+        pipe.step(x, target=y)
+        assert pipe.steps == 2
+
+
+def test_another_pipeline_in_a_forward_or_a_loss_is_refused_at_once():
+    x, y = rows(1)
+    with rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6, optimizer=adam) as inner:
+        calls = [
+            lambda: inner.step(x, target=y),
+            lambda: inner.state_dict(),
+            lambda: inner.finish(),
+            lambda: rrfp.Pipeline(mlp(2), loss_fn, n_microbatches=6),
+        ]
+        for call in calls:
+            part = Calling(call)
+            begun = time.monotonic()
+            with rrfp.Pipeline([part, *mlp(1)], loss_fn, n_microbatches=6, optimizer=adam) as pipe:
+                pipe.step(x, target=y)
+            assert time.monotonic() - begun < 60
+            assert isinstance(part.got, rrfp.Error) and "inside a forward" in str(part.got)
+        inner.step(x, target=y)
+        with pytest.raises(rrfp.Error, match="inside a forward, a loss or a keyed_generator"):
+            step(mlp(2), lambda output, target: inner.step(x, target=y))
+        with rrfp.keyed_generator(1, 1, 1, 1), pytest.raises(rrfp.Error, match="inside a forward"):
+            inner.step(x, target=y)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_exception_that_ends_a_program_is_raised_itself(kind):
+    def raising(output, target):
+        raise kind("enough")
+
+    with pytest.raises(kind, match="enough") as raised:
+        step(mlp(2), raising)
+    assert isinstance(raised.value.__cause__, rrfp.Error)
+
+
+def test_exceptions_of_on_note_and_on_report_are_shown(tmp_path, monkeypatch):
+    shown, reported = [], threading.Event()
+
+    def show(unraisable):
+        shown.append(unraisable.exc_value)
+        reported.set()
+
+    def raising(text):
+        raise LookupError(text)
+
+    monkeypatch.setattr(sys, "unraisablehook", show)
+    options = {"n_microbatches": 6, "optimizer": adam, "settings": {"checkpoint.dir": str(tmp_path)}}
+    x, y = rows(1)
+    with rrfp.Pipeline(mlp(2), loss_fn, **options) as pipe:
+        pipe.step(x, target=y)
+    with rrfp.Pipeline(mlp(2), loss_fn, **options, on_note=raising, on_report=raising) as pipe:
+        assert [str(e) for e in shown if "resumes after step 1" in str(e)]
+        reported.clear()
+        pipe.step(x, target=y)
+        pipe.hang_report("a question")
+        assert reported.wait(60)
+        assert [type(e) for e in shown if "a question" in str(e)] == [LookupError]
+
+
+def test_a_child_of_fork_ends_by_itself_and_cannot_use_the_pipeline():
+    program = """
+import os, sys, torch, rrfp
+from models import adam, mlp, rows
+pipe = rrfp.Pipeline(mlp(2), torch.nn.functional.mse_loss, n_microbatches=6, optimizer=adam)
+x, y = rows(1)
+pipe.step(x, target=y)
+child = os.fork()
+if child == 0:
+    try:
+        pipe.step(x, target=y)
+    except rrfp.Error as e:
+        assert "belongs to the process that opened it" in str(e), e
+        sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+pipe.step(x, target=y)
+pipe.finish()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=200, cwd=os.path.dirname(__file__), capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_a_model_of_frozen_parameters_alone_is_not_trained():
+    notes = []
+    parts = mlp(2)
+    for part in parts:
+        part.requires_grad_(False)
+    x, y = rows(1)
+    with rrfp.Pipeline(parts, loss_fn, n_microbatches=6, optimizer=adam, on_note=notes.append) as pipe:
+        assert notes == ["no parameter requires a gradient: training changes nothing"]
+        with pytest.raises(ValueError, match="expected a parameter that requires a gradient, got none in any part"):
+            pipe.step(x, target=y)
+        pipe.eval(x, target=y)
+        parts[1].requires_grad_(True)
+        pipe.step(x, target=y)
+        assert pipe.steps == 1

@@ -176,6 +176,35 @@ def test_an_optimizer_whose_state_cannot_be_saved_says_so(tmp_path):
         pipe.finish()
 
 
+def test_a_state_that_cannot_be_copied_says_so_at_once(tmp_path):
+    class Blocked(torch.Tensor):
+        """Like the quantized states of 8-bit optimizers: no memory of its own."""
+
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            raise NotImplementedError("not copied")
+
+    class Blocking(torch.optim.SGD):
+        def step(self):
+            super().step()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p]["average"] = Blocked(p.detach())
+
+    settings = {"checkpoint.dir": str(tmp_path), "run.hang_timeout_s": 100}
+    pipe = open_pipeline(mlp(2), lambda params: Blocking(params, 0.1), settings=settings)
+    step_of(pipe, *rows(0))
+    with pytest.raises(rrfp.Error, match="the state 'average' of the optimizer: expected a tensor.* got Blocked"):
+        pipe.state_dict()
+    with pytest.raises(rrfp.Error, match="the state 'average' of the optimizer: .*got Blocked"):
+        pipe.save()
+        pipe.finish()
+
+
 def test_the_state_moves_to_another_pipeline():
     plain = PlainLoop(mlp(2))
     with open_pipeline(mlp(2)) as pipe:

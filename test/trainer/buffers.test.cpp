@@ -1,5 +1,6 @@
 /// Parts whose forward changes buffers: batch norm over the pipeline equals a plain loop.
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include <rrfp/job/check_job.hpp>
@@ -137,20 +138,27 @@ TEST_CASE("what would make buffers depend on the order is refused") {
   CHECK_THAT(pipeline::open(j, normed_options(buffers)).message(),
              Contains("expected dispatch.run_ahead = 0"));
 
-  auto undeclared = small_options();
-  undeclared.make_stage = [](const stage_place& at) {
-    auto s = part_at(at);
-    const auto seen = at::zeros({});
-    s.buffers = {{"seen." + std::to_string(at.index), seen}};
-    s.forward = [inner = s.forward, seen](const at::Tensor& x) {
-      seen.add_(1);
-      return inner(x);
-    };
-    return s;
+  const std::vector<std::function<void(at::Tensor&)>> changes{
+      [](at::Tensor& seen) { seen.add_(1); },
+      [](at::Tensor& seen) { seen.data().add_(1); },
+      [](at::Tensor& seen) { seen.set_data(at::ones({})); },
   };
-  CHECK_THAT(pipeline::open(job_of(), undeclared).value()->step(batch_of(0)).message(),
-             Contains("F0 of step 1: forward changes the buffer 'seen.0': expected "
-                      "stage::forwards_in_order = true"));
+  for (const auto& change : changes) {
+    auto undeclared = small_options();
+    undeclared.make_stage = [change](const stage_place& at) {
+      auto s = part_at(at);
+      const auto seen = at::zeros({});
+      s.buffers = {{"seen." + std::to_string(at.index), seen}};
+      s.forward = [inner = s.forward, seen, change](const at::Tensor& x) mutable {
+        change(seen);
+        return inner(x);
+      };
+      return s;
+    };
+    CHECK_THAT(pipeline::open(job_of(), undeclared).value()->step(batch_of(0)).message(),
+               Contains("F0 of step 1: forward changes the buffer 'seen.0': expected "
+                        "stage::forwards_in_order = true"));
+  }
 }
 
 }  // namespace rrfp::testing

@@ -1,4 +1,7 @@
 /// An error in a user's model ends the training at once, without a hang, and names the stage.
+#include <functional>
+#include <thread>
+
 #include "small_model.hpp"
 
 #include <catch2/catch.hpp>
@@ -254,6 +257,58 @@ static_assert(!tensor_module<std::shared_ptr<tensor_to_pair>>);
 static_assert(!tensor_module<std::shared_ptr<two_to_tensor>>);
 
 }  // namespace
+
+TEST_CASE("a call inside a forward is an error at once, and the step goes on") {
+  auto inner = pipeline::open(job_of(), small_options()).value();
+  const auto state = inner->state_dict().value();
+  pipeline* outer = nullptr;
+  const std::vector<std::function<std::string()>> calls{
+      [&] { return outer->state_dict().message(); },
+      [&] { return outer->load_state_dict(state).message(); },
+      [&] { return outer->step(batch_of(0)).message(); },
+      [&] { return outer->finish().message(); },
+      [&] { return inner->step(batch_of(0)).message(); },
+      [&] { return pipeline::open(job_of(), small_options()).message(); },
+  };
+  for (const auto& call : calls) {
+    auto options = small_options();
+    std::string message;
+    options.make_stage = [&](const stage_place& at) {
+      auto s = part_at(at);
+      if (at.index == 1)
+        s.forward = [&, forward = s.forward](const at::Tensor& x) {
+          if (message.empty()) message = call();
+          return forward(x);
+        };
+      return s;
+    };
+    auto p = pipeline::open(job_of(), options).value();
+    outer = p.get();
+    CHECK(p->step(batch_of(0)).ok());
+    CHECK_THAT(message, Contains("the pipeline was called inside a forward"));
+    CHECK(p->finish().ok());
+  }
+}
+
+TEST_CASE("state_dict() from another thread during a step is an error") {
+  auto options = small_options();
+  pipeline* p = nullptr;
+  std::string message;
+  options.make_stage = [&](const stage_place& at) {
+    auto s = part_at(at);
+    if (at.index == 1)
+      s.forward = [&, forward = s.forward](const at::Tensor& x) {
+        if (message.empty()) std::thread{[&] { message = p->state_dict().message(); }}.join();
+        return forward(x);
+      };
+    return s;
+  };
+  auto opened = pipeline::open(job_of(), options).value();
+  p = opened.get();
+  CHECK(p->step(batch_of(0)).ok());
+  CHECK_THAT(message, Contains("the pipeline is in a step or another call"));
+  CHECK(p->state_dict().ok());
+}
 
 TEST_CASE("an unused pipeline ends") {
   auto unused = pipeline::open(job_of(), small_options()).value();

@@ -53,6 +53,69 @@ TEST_CASE("One float tensor travels as it is, unless it looks like a packed one"
   CHECK(at::equal(unpack(pack({strange})).tensors.at(0), strange));
 }
 
+TEST_CASE("Packed tensors keep their strides") {
+  const auto x = at::rand({2, 3, 4, 5});
+  const std::vector<at::Tensor> tensors{
+      x.contiguous(at::MemoryFormat::ChannelsLast),
+      at::rand({2, 1, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast),
+      at::rand({1, 3, 2, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast3d),
+      x.transpose(1, 2),
+      x.slice(1, 0, 3, 2),
+      at::rand({2, 1, 3}).expand({2, 4, 3}),
+      at::arange(6).view({2, 3}).t(),
+      at::rand({3, 2}, at::kComplexFloat).t(),
+      at::rand({4}).to(at::kBFloat16).expand({3, 4}),
+      at::empty_strided({1, 3}, {7, 1}).fill_(2),
+  };
+  const auto p = unpack(pack({tensors, {}}));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    INFO(i);
+    CHECK(at::equal(p.tensors[i], tensors[i]));
+    CHECK(p.tensors[i].strides() == tensors[i].strides());
+  }
+  const auto windows = at::arange(6, at::kFloat).unfold(0, 3, 1);
+  const auto row = at::rand({2, 1000}).select(1, 0);
+  for (const auto& t : {windows, row}) {
+    const auto arrived = unpack(pack({t, {}})).tensors.front();
+    CHECK(at::equal(arrived, t));
+    CHECK(arrived.is_contiguous());
+  }
+}
+
+TEST_CASE("A gradient of a channels_last tensor keeps its strides, others are contiguous") {
+  const auto leaf = at::rand({2, 3, 4, 5}).requires_grad_();
+  const auto wide = at::rand({3, 1}).requires_grad_();
+  auto sent = leaf.contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor at_sender;
+  sent.register_hook([&](const at::Tensor& g) { at_sender = g; });
+  const auto packed = pack({sent, wide.expand({3, 4}), {}});
+  const auto message = packed.detach().requires_grad_();
+  const auto p = unpack(message);
+  const auto factor = at::rand({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+  ((p.tensors[0] * factor).sum() + (p.tensors[1] * 2).sum()).backward();
+  packed.backward(message.grad());
+  CHECK(at::equal(leaf.grad(), factor));
+  CHECK(at_sender.is_contiguous(at::MemoryFormat::ChannelsLast));
+  CHECK(at::equal(wide.grad(), at::full({3, 1}, 8.0)));
+}
+
+TEST_CASE("Views that are conjugated or negated travel as their values") {
+  const auto z = at::rand({3}, at::kComplexFloat);
+  const auto p = unpack(pack({at::conj(z), at::imag(at::conj(z))}));
+  CHECK(at::equal(p.tensors[0], at::conj(z)));
+  CHECK(at::equal(p.tensors[1], -at::imag(z)));
+  CHECK_FALSE(pack({at::imag(at::conj(z))}).is_neg());
+}
+
+TEST_CASE("A tensor that is not dense is refused by its kind") {
+  const auto x = at::rand({2, 3});
+  for (const auto& t : {at::quantize_per_tensor(x, 0.1, 0, at::kQInt8), x.to_sparse(),
+                        at::empty({2, 3}, at::kMeta)}) {
+    CHECK_THROWS_WITH(pack({t}), Contains("between stages: expected dense tensors, got a"));
+    CHECK_THROWS_WITH(pack({t, x}), Contains("between stages: expected dense tensors, got a"));
+  }
+}
+
 TEST_CASE("Gradients pass through packing, and only where one is required") {
   const auto x = at::rand({3, 2}).requires_grad_();
   const auto half = at::rand({4}).to(at::kHalf).requires_grad_();

@@ -25,6 +25,20 @@ struct draw_key {
 /// of libtorch for a while, as recomputation in a backward does, must hold the turn meanwhile.
 std::unique_lock<std::recursive_mutex> generator_turn();
 
+/// Marks the calling thread, for the lifetime of the object, as one that a pipeline waits for. A
+/// pipeline that it called would wait for this thread in turn, so it refuses the call.
+class forward_scope {
+ public:
+  forward_scope() { ++open(); }
+  forward_scope(const forward_scope&) = delete;
+  forward_scope& operator=(const forward_scope&) = delete;
+  ~forward_scope() { --open(); }
+  static bool is_open() { return open() > 0; }
+
+ private:
+  static int& open();
+};
+
 /// Seeds libtorch's CPU generator and that of `device` for its lifetime, and then restores their
 /// states. They belong to the process, so the next object waits for the end of this one. A plain
 /// training loop that runs each forward of a part within one gets the numbers of the pipeline.
@@ -47,6 +61,7 @@ class keyed_generator {
   };
   void seed(at::Generator generator, std::uint64_t seed);
 
+  const forward_scope scope_;
   std::unique_lock<std::recursive_mutex> turn_;
   std::vector<seeded> all_;
 };
@@ -57,6 +72,7 @@ class keyed_draws {
  public:
   template <class Work>
   auto run(const draw_key& key, at::Device device, bool training, Work work) {
+    const forward_scope inside;
     auto& draws = draws_[training ? 1 : 0];
     if (draws == false) return work();
     const keyed_generator generator{key, device};

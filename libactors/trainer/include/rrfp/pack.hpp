@@ -18,13 +18,18 @@ namespace rrfp {
 constexpr std::int64_t packed_dimensions = 8;
 
 struct parcel {
-  /// Of any type and shape, on the CPU; undefined tensors stay undefined.
+  /// Dense ones of any type and shape; undefined tensors stay undefined.
   std::vector<at::Tensor> tensors;
   std::string note;  ///< any bytes
 };
 
 /// Gradients flow through tensors of float32, bfloat16 and float16, which travel as float32. Throws
-/// c10::Error if a tensor of another type requires a gradient.
+/// c10::Error if a tensor of another type requires a gradient, or is quantized, sparse, nested or
+/// without values (meta).
+///
+/// A packed tensor keeps its strides, unless they overlap or would take more than 16 times the
+/// memory: then it arrives contiguous, as does one that travels as it is. The gradient of a
+/// channels_last tensor keeps these strides; other gradients arrive contiguous.
 at::Tensor pack(const parcel& p);
 /// Views of the message where types allow.
 parcel unpack(const at::Tensor& message);

@@ -61,9 +61,10 @@
 /// open() restores libtorch's generator after the factories have run.
 ///
 /// Thread-safety: one thread at a time may call a pipeline, except for interrupt(), report() and
-/// metrics().
-/// Threads of the pipeline call modules, losses and hooks: one thread at a time calls a module, but
-/// modules of different stages run concurrently. They must outlive the pipeline or be owned by it.
+/// metrics(). state_dict() and load_state_dict() during a step, and calls of any pipeline from
+/// inside a forward or a loss, return an error. Threads of the pipeline call modules, losses and
+/// hooks: one thread at a time calls a module, but modules of different stages run concurrently.
+/// They must outlive the pipeline or be owned by it.
 #pragma once
 
 #include <cstdint>
@@ -145,6 +146,10 @@ struct pipeline_options {
   /// that it skipped, a failed save, a hook that threw. Called on the thread that calls the
   /// pipeline. Empty: stderr.
   std::function<void(const std::string&)> on_note;
+  /// A line that each process tells all once its parts are made, and what receives the lines of all
+  /// processes; set both on all processes, or none. open() calls them.
+  std::function<std::string()> tell;
+  std::function<void(const std::string& lines)> hear;
   /// Records the tasks of the run; may be null. Must outlive the pipeline.
   actors::trace_recorder* trace = nullptr;
 };

@@ -46,7 +46,7 @@ struct stage {
   std::vector<std::pair<std::string, at::Tensor>> buffers;
   /// Whether forward() changes buffers in training, in place: its stage then runs the forwards in
   /// the order of the microbatches, and backwards in any order. If it is false and forward()
-  /// changes one, the step fails.
+  /// changes one, the step fails (changes through data() are noticed in the first forward alone).
   bool forwards_in_order = false;
   /// Computes the input of the next part, or of the loss, from the rows of the batch (first part)
   /// or the output of the previous part. The output is float; its shape may differ between

@@ -1,0 +1,107 @@
+"""The buffers of a part: what a checkpoint has of them, and whether forward changes any."""
+
+import torch
+
+#: Buffers with more elements are compared in the first step alone.
+_SMALL = 1 << 16
+
+
+class Buffers:
+    """Those of one module, and what its forwards change of them.
+
+    A buffer that forward assigns, registers or changes in place has another identity, version or address after it.
+    A change through `.data` or numpy shows in the values alone: these are compared over each step.
+    """
+
+    def __init__(self, module):
+        self.tables = [
+            (f"{prefix}." if prefix else "", m._buffers, getattr(m, "_non_persistent_buffers_set", ()))
+            for prefix, m in module.named_modules()
+        ]
+        self.used = [table for table in self.tables if len(table[1]) > 0]
+        names = self.named()
+        self.saved = [name for name in module.state_dict(keep_vars=True) if name in names]
+        self.persistent = self._persistent()
+        self.compared = set()  # kinds of pass in which the values of all were compared
+        self.step = None  # the running one
+        self.forwards = 0  # of the running step
+        self.values = {}  # before it
+
+    def named(self):
+        return {
+            prefix + name: value
+            for prefix, table, _ in self.used
+            for name, value in table.items()
+            if value is not None
+        }
+
+    def saved_values(self):
+        """For a checkpoint, in the order of `saved`."""
+        named = self.named()
+        return [named[name] for name in self.saved]
+
+    def marks(self):
+        return {name: (value, value._version, _address(value)) for name, value in self.named().items()}
+
+    def begin(self, step, training):
+        """Before a forward."""
+        if step == self.step:
+            return
+        self.step, self.forwards = step, 0
+        whole = training not in self.compared
+        self.compared.add(training)
+        self.values = {name: _bits(value) for name, value in self.named().items() if whole or _is_small(value)}
+
+    def end(self, n):
+        """After a forward. Whether it was the last one of n."""
+        self.forwards += 1
+        return self.forwards == n
+
+    def changed(self, before):
+        """The name of a buffer that changed since marks() gave `before`."""
+        after = self.marks()
+        if after.keys() != before.keys():
+            return min(after.keys() ^ before.keys())
+        for name, (value, *mark) in before.items():
+            if after[name][0] is not value or list(after[name][1:]) != mark:
+                return name
+        return None
+
+    def changed_in_step(self):
+        """The name of a buffer whose value changed since the step began, or that is new."""
+        named = self.named()
+        for name, bits in self.values.items():
+            if bits is not None and (name not in named or not torch.equal(_bits(named[name]), bits)):
+                return name
+        return self.added_or_removed()
+
+    def added_or_removed(self):
+        """The name of a persistent buffer that was registered or removed since the pipeline has the module."""
+        return min(self._persistent() ^ self.persistent, default=None)
+
+    def _persistent(self):
+        return {
+            prefix + name
+            for prefix, table, others in self.tables
+            for name, value in table.items()
+            if value is not None and name not in others
+        }
+
+
+def _is_small(value):
+    return value.numel() <= _SMALL and value.device.type == "cpu"
+
+
+def _address(value):
+    try:
+        return value.data_ptr()
+    except RuntimeError:  # sparse, for example
+        return 0
+
+
+def _bits(value):
+    """A copy of the values; None where they have no bytes."""
+    try:
+        return value.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+    except RuntimeError:
+        return None
