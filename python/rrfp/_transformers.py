@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import functools
 import os
+import re
 import statistics
 import time
 
@@ -325,7 +326,8 @@ def _failures(what="its forward"):
         raise
     except Exception as e:
         why = next(iter(str(e).strip().splitlines()), "")
-        raise _Refused(f"{what} raised {type(e).__name__}: {why}") from e
+        asked = re.fullmatch(r"'_ProbeLayer' object has no attribute '(\w+)'", why)
+        raise _Refused(f"it asks its layers for '{asked[1]}'" if asked else f"{what} raised {type(e).__name__}: {why}") from e
 
 
 def _name_of_layers(model):
@@ -334,7 +336,8 @@ def _name_of_layers(model):
     lists = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)}
     found = [name for name, layers in lists.items() if len(layers) == count]
     if not found:
-        raise _Refused(f"expected one list of its {count} layers, found none")
+        layers = "the layers, whose number its configuration does not have" if count is None else f"its {count} layers"
+        raise _Refused(f"expected one list of {layers}, found none")
     return max(found, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
 
 
@@ -506,8 +509,11 @@ def _beside(model, layers):
     for outer in path[:-1]:
         module = model.get_submodule(outer) if outer else model
         for child, inner in module.named_children():
-            if not _contains(path, outer, child) and any(True for _ in inner.parameters()):
-                names.append(f"{outer}.{child}" if outer else child)
+            if _contains(path, outer, child) or not any(True for _ in inner.parameters()):
+                continue
+            names.append(f"{outer}.{child}" if outer else child)
+            if isinstance(inner, (torch.nn.ModuleList, torch.nn.ParameterList)):
+                raise _Refused(f"it has a list of modules beside its layers, '{names[-1]}'")
     return names
 
 
