@@ -290,8 +290,8 @@ parcel unpack(const at::Tensor& message) {
     if (is_wide(type)) {
       const auto begin = at;
       const auto part = take(elements);
-      p.tensors.push_back(restored(
-          (has_gradient ? taken::apply(words, begin, elements, i) : part).to(type), form));
+      p.tensors.push_back(
+          restored((has_gradient ? taken::apply(words, begin, elements, i) : part).to(type), form));
       continue;
     }
     const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(type));
