@@ -108,7 +108,8 @@ class Model:
             module = copy.deepcopy(self.modules[index])  # of another replica
         else:
             module = self.modules[index] = self.part_at(index, count, *([] if group is None else [group]))
-        self._give_rotary(module)
+        if isinstance(module, torch.nn.Module):
+            self._give_rotary(module)
         part = Part(self, module, index, count)
         if _is_compiled(module):
             # torch.compile traces a module in its forward, when nothing else may run modules.
