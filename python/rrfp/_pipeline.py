@@ -118,6 +118,7 @@ class Pipeline:
     """
 
     _pipeline = None  # also if __init__ is called with wrong arguments
+    _raised = None  # the last error of the runtime
 
     def __init__(
         self,
@@ -314,10 +315,14 @@ class Pipeline:
         return self
 
     def __exit__(self, kind, error, traceback):
-        if kind is None:
+        if kind is not None:
+            return self.close()
+        try:
             self.finish()
-        else:
-            self.close()
+        except Error as e:
+            if str(e) != self._raised:
+                raise
+            self.close()  # The program has had this error, and goes on.
 
     def __del__(self):
         self.close()
@@ -361,6 +366,7 @@ class Pipeline:
         try:
             return work()
         except Error as e:
+            self._raised = str(e)
             failure, self._model.failure = self._model.failure, None
             if failure is not None and not isinstance(failure, Exception):
                 raise failure from e
