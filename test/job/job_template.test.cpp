@@ -42,26 +42,26 @@ std::string all_on(const std::string& text, const std::string& except) {
 }  // namespace
 
 TEST_CASE("A template for text or images can be trained unchanged") {
-  CHECK(trained(job_template({template_kind::text, {}, {}})) == "accepted");
-  CHECK(trained(job_template({template_kind::images, {}, {}})) == "accepted");
+  CHECK(trained(job_template({template_kind::text, {}, false, {}})) == "accepted");
+  CHECK(trained(job_template({template_kind::images, {}, false, {}})) == "accepted");
 }
 
 TEST_CASE("A template names the given data, whatever characters the path contains") {
   const scratch_folder folder;
   const auto text = folder.write("a \"b\" \\ c", "text");
   const auto lines = folder.write("lines.jsonl", "");
-  const auto job_of = [](template_kind kind, const texts& data) {
-    return good(job_template({kind, data, {}}), {}, job::job_use::train);
+  const auto job_of = [](template_kind kind, const texts& data, bool documents = false) {
+    return good(job_template({kind, data, documents, {}}), {}, job::job_use::train);
   };
   CHECK(job_of(template_kind::text, {text, folder.at("")}).data.text == texts{text, folder.at("")});
-  CHECK(job_of(template_kind::text, {lines}).data.jsonl == texts{lines});
+  CHECK(job_of(template_kind::text, {lines}, true).data.jsonl == texts{lines});
   const auto images = job_of(template_kind::images, {lines});
   CHECK(images.data.images == texts{lines});
   CHECK(images.data.shapes == 0);
 }
 
 TEST_CASE("A template for a pretrained model needs only the model and the tokens") {
-  CHECK_THAT(trained(job_template({template_kind::pretrained, {}, {}})),
+  CHECK_THAT(trained(job_template({template_kind::pretrained, {}, false, {}})),
              Contains("model.pretrained") && Contains("No such file"));
   const scratch_folder folder;
   folder.write("config.json",
@@ -69,7 +69,7 @@ TEST_CASE("A template for a pretrained model needs only the model and the tokens
                    "n_positions": 256})");
   folder.write("model.safetensors", "");
   const auto tokens = folder.write("a.bin", "");
-  CHECK(trained(job_template({template_kind::pretrained, {tokens}, folder.at("")})) == "accepted");
+  CHECK(trained(job_template({template_kind::pretrained, {tokens}, false, folder.at("")})) == "accepted");
 }
 
 TEST_CASE("The commented-out keys of a template can be set") {
