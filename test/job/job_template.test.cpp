@@ -69,18 +69,19 @@ TEST_CASE("A template for a pretrained model needs only the model and the tokens
                    "n_positions": 256})");
   folder.write("model.safetensors", "");
   const auto tokens = folder.write("a.bin", "");
-  CHECK(trained(job_template({template_kind::pretrained, {tokens}, false, folder.at("")})) == "accepted");
+  CHECK(trained(job_template({template_kind::pretrained, {tokens}, false, folder.at("")})) ==
+        "accepted");
 }
 
 TEST_CASE("The commented-out keys of a template can be set") {
   const scratch_folder folder;
   const auto lines = folder.write("lines.jsonl", "");
   for (const auto& data : {texts{}, texts{lines}}) {
-    const auto text = all_on(job_template({template_kind::text, data, {}}), "none");
+    const auto text = all_on(job_template({template_kind::text, data, false, {}}), "none");
     CHECK(trained(text) == "accepted");
     // `images` and `shapes` exclude each other.
-    const auto images =
-        all_on(job_template({template_kind::images, data, {}}), data.empty() ? "images" : "shapes");
+    const auto images = all_on(job_template({template_kind::images, data, false, {}}),
+                               data.empty() ? "images" : "shapes");
     CHECK(trained(images) == "accepted");
     CHECK(good(images, {}, job::job_use::train).compare.size() == 2);
   }
@@ -88,7 +89,7 @@ TEST_CASE("The commented-out keys of a template can be set") {
 
 TEST_CASE("A template has the meanings of the reference, in lines of at most 100 columns") {
   for (const auto kind : {template_kind::text, template_kind::images, template_kind::pretrained}) {
-    const auto text = job_template({kind, {}, {}});
+    const auto text = job_template({kind, {}, false, {}});
     std::string words;
     for (const auto& line : lines_of(text)) {
       CHECK(line.size() <= 100);
