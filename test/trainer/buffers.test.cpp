@@ -147,7 +147,7 @@ TEST_CASE("what would make buffers depend on the order is refused") {
     auto undeclared = small_options();
     undeclared.make_stage = [change](const stage_place& at) {
       auto s = part_at(at);
-      const auto seen = at::zeros({});
+      auto seen = at::zeros({});
       s.buffers = {{"seen." + std::to_string(at.index), seen}};
       s.forward = [inner = s.forward, seen, change](const at::Tensor& x) mutable {
         change(seen);

@@ -162,7 +162,7 @@ TEST_CASE("a user-defined device computes instead of libtorch's threads") {
       return {};
     }
     std::vector<compute::microbatch_loss> losses() const override { return losses_; }
-    std::vector<at::Tensor> gradients() const override { return {}; }
+    void sum_gradients(compute::rank_group&) override {}
     std::optional<at::Tensor> tied_gradient() const override { return std::nullopt; }
     compute::tie tied_side() const override { return compute::tie::none; }
     void join_tied(const at::Tensor&) override {}

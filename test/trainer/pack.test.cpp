@@ -67,7 +67,7 @@ TEST_CASE("Packed tensors keep their strides") {
       at::rand({4}).to(at::kBFloat16).expand({3, 4}),
       at::empty_strided({1, 3}, {7, 1}).fill_(2),
   };
-  const auto p = unpack(pack({tensors, {}}));
+  const auto p = unpack(pack(parcel{tensors, {}}));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     INFO(i);
     CHECK(at::equal(p.tensors[i], tensors[i]));
