@@ -103,7 +103,8 @@ inline plain_result train_plainly(const stage& model, std::int64_t microbatches,
     const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < r.weights.size(); ++i) {
       auto& w = r.weights[i];
-      const auto g = w.grad().defined() ? w.grad() : at::zeros_like(w);
+      const auto g = w.grad();
+      if (!g.defined()) continue;
       momentum[i] = momentum[i].defined() ? momentum[i].mul(0.9).add(g) : g.clone();
       w.add_(momentum[i], -0.01);
       w.mutable_grad().reset();

@@ -197,7 +197,7 @@ TEST_CASE("every save() is written, however fast the steps and slow the disk") {
   CHECK(pipeline::open(j, small_options()).value()->steps() == 7);
 }
 
-TEST_CASE("a parameter that no microbatch uses has a gradient of zero") {
+TEST_CASE("a parameter that no microbatch uses stays as it is") {
   const auto unused = at::ones({3}).requires_grad_();
   auto options = small_options();
   options.make_stage = [&](const stage_place& at) {
@@ -211,8 +211,8 @@ TEST_CASE("a parameter that no microbatch uses has a gradient of zero") {
   auto p = pipeline::open(j, options).value();
   CHECK(p->step(batch_of(0)).ok());
   CHECK(p->finish().ok());
-  // As after zero_grad(set_to_none=False): AdamW decays it.
-  CHECK(at::equal(unused, at::ones({3}).mul_(1 - 0.01 * 0.5)));
+  // AdamW would decay it if it had a gradient of zero.
+  CHECK(at::equal(unused, at::ones({3})));
 }
 
 TEST_CASE("a step says how much of the backward of each stage went to W") {
