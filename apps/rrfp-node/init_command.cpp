@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <rrfp/job/job_template.hpp>
+#include <rrfp/json/parse_json.hpp>
 
 #include "../common/console.hpp"
 #include "../common/program.hpp"
@@ -50,8 +50,9 @@ bool is_json_lines(const std::string& file) {
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (ending == ".jsonl" || ending == ".ndjson") return true;
-  const auto first = nlohmann::json::parse(first_line_of(file), nullptr, false);
-  return first.is_object() && first.contains("text");
+  const auto first = parse_json(first_line_of(file));
+  const auto* const document = std::get_if<nlohmann::json>(&first);
+  return document != nullptr && document->is_object() && document->contains("text");
 }
 
 /// The files of a folder, in the order of their names; else the path itself.

@@ -324,7 +324,8 @@ TEST_CASE("W of any module has the bits of one backward") {
       const auto y = p.forward(x, nullptr);
       gys.push_back(wave(y.sizes(), 20.0 + mb));
       y.backward(gys.back());
-      expected.push_back(x.grad().defined() ? x.grad() : at::zeros_like(x));
+      // An empty tensor tells the stage before that there is no gradient.
+      expected.push_back(x.grad().defined() ? x.grad() : at::zeros({0}));
     }
     for (auto& g : take_gradients(p.weights)) expected.push_back(std::move(g));
     for (const auto how :
