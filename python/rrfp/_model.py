@@ -82,7 +82,7 @@ class Model:
 
     def check_trained(self):
         """Refuses to train a model of which nothing can change."""
-        if len(self.modules) == self.parts and not self.has_trained():
+        if 0 < len(self.modules) == self.parts and not self.has_trained():
             raise ValueError("step(): expected a parameter that requires a gradient, got none in any part")
 
     def _give_rotary(self, module):
