@@ -39,25 +39,6 @@ class restored_device_guard {
   static inline const c10::impl::DeviceGuardImplInterface* const before = current().load();
 };
 
-/// Python's state of the calling thread, until the thread ends: what a hook raises in a backward
-/// belongs to it, and is read after the hook has given back the GIL.
-class python_thread {
- public:
-  /// With the GIL.
-  static void keep() { static const thread_local python_thread object; }
-  python_thread(const python_thread&) = delete;
-  python_thread& operator=(const python_thread&) = delete;
-  ~python_thread() {
-    if (Py_IsInitialized() == 0) return;
-    const py::gil_scoped_acquire gil;
-    PyGILState_Release(state_);
-  }
-
- private:
-  python_thread() = default;
-  const PyGILState_STATE state_ = PyGILState_Ensure();
-};
-
 /// A part of the model: `forward(input or None, microbatch, training, device)` returns the message to
 /// the next part, or the loss, and whether its graph has hooks on saved tensors.
 class python_stage final : public compute::stage_module {
@@ -91,7 +72,6 @@ class python_stage final : public compute::stage_module {
     const auto device = (in.input.defined() ? in.input : in.batch->whole().inputs).device();
     return draws_.run({seed_, number_of(in.step), in.mb.value(), part_}, device, in.training, [&] {
       return with_gil([&] {
-        python_thread::keep();
         auto input = part_ == 0 ? py::object{py::none()} : py::cast(in.input);
         const auto made = (*forward_)(std::move(input), in.mb.value(), in.training, device.str())
                               .cast<std::pair<at::Tensor, bool>>();

@@ -27,7 +27,8 @@ inline std::shared_ptr<py::object> shared(py::object object) {
 }
 
 /// The Python state of a thread of the runtime, which lives as long as the thread. Without it pybind11 makes a
-/// state for each call, whose stack Python maps and unmaps.
+/// state for each call, whose stack Python maps and unmaps. What a hook raises in a backward belongs to this state,
+/// too, and is read after the hook has given back the GIL.
 class thread_state {
  public:
   static void keep() { static const thread_local thread_state object; }
