@@ -25,10 +25,13 @@ class Absent(torch.nn.Module):
     def __init__(self, module, width=None):
         super().__init__()
         self.width = width  # of its output, whose values do not count; None: returns its input
+        self.kind = type(module).__name__
         self.weight = torch.empty(0, dtype=next(module.parameters()).dtype)  # models ask for the type
 
     def forward(self, *args, **kwargs):
         inputs = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        if not inputs:
+            raise _Refused(f"its {self.kind} is called without a tensor")
         hidden = next((v for v in inputs if v.is_floating_point() and v.dim() > 2), None)
         if self.width is None:
             return inputs[0]
@@ -291,8 +294,10 @@ def _as_it_was(model):
 
 
 def _few_ids(model):
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    device = model.get_input_embeddings().weight.device
+    embedding = model.get_input_embeddings()
+    if not isinstance(getattr(embedding, "weight", None), torch.Tensor):
+        raise _Refused(f"its token embedding is of {type(embedding).__name__}, which has no weight")
+    vocabulary, device = embedding.weight.shape[0], embedding.weight.device
     return (torch.arange(16, device="cpu" if device.type == "meta" else device).reshape(2, 8) * 7 + 3) % vocabulary
 
 
@@ -332,7 +337,9 @@ def _failures(what="its forward"):
 
 def _name_of_layers(model):
     """The name of the list of layers: the one with the most parameters of those with the length of the configuration."""
-    count = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
+    config = model.config.get_text_config(decoder=True)
+    # In the decoder of an encoder-decoder num_hidden_layers can be the encoder's.
+    count = getattr(config, "decoder_layers", None) or getattr(config, "num_hidden_layers", None)
     lists = {name: m for name, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)}
     found = [name for name, layers in lists.items() if len(layers) == count]
     if not found:

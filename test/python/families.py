@@ -32,16 +32,23 @@ GEMMA4 = {
     **{"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
     **{"layer_types": MIXED, "global_head_dim": 8},
 }
+INDEXER = {
+    **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8},
+    **{"indexer_compress_ratio": 2, "layer_types": ["linear_attention", "indexed_attention"] * 2},
+}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SPECIAL = {
-    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v32", "dots3_note_text", "glm4_moe_lite"), LATENT),
+    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v32", "glm4_moe_lite"), LATENT),
     **dict.fromkeys(("glm_moe_dsa", "minicpm3", "youtu"), LATENT),
+    **dict.fromkeys(("dots3_note", "dots3_note_text"), {**LATENT, "layer_types": ["indexed_attention"] * 4}),
     **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 4}),
     **dict.fromkeys(("gemma4", "gemma4_text"), GEMMA4),
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), INDEXER),
     "afmoe": {"num_dense_layers": 1},
     "bamba": MAMBA,
     "blt": {"encoder_hash_byte_group_vocab": 101, "encoder_hash_byte_group_size": [2]},
     "cohere_compass_text": {"layer_types": MIXED, "rope_parameters": dict.fromkeys(MIXED, ROPE)},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v3": {**LATENT, "first_k_dense_replace": 1},
     "falcon_h1": {**MAMBA, "mamba_d_ssm": 64},
     "gemma3n_text": {
@@ -50,6 +57,7 @@ SPECIAL = {
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 5},
     "granitemoehybrid": {**MAMBA, "layers_block_type": ["mamba", "attention"] * 2},
+    "kimi_linear": {"linear_head_dim": 8, "linear_num_heads": 4},
     "lfm2_moe": {"layer_types": ["full_attention", "conv"] * 2, "num_dense_layers": 1},
     "longcat_flash": {**LATENT, "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2},
     "mamba2": {"num_heads": 8, "n_groups": 1},
@@ -58,6 +66,7 @@ SPECIAL = {
         "attn_layers": ["local", "lsh"] * 2,
     },
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {
         **{"layers_block_type": ["mamba", "hybrid"] * 2, "hybrid_layer_ids": [1, 3], "mamba_d_state": 8},
         **{"n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1, "use_shared_attention_adapter": False},
@@ -75,18 +84,20 @@ def config_of(family):
     default = CONFIG_MAPPING[family]()
     text = default.get_text_config(decoder=True)
     special = SPECIAL.get(family, {})
-    if text is default:
-        sizes = {**known(default, SIZES), **special}
-    else:
-        sizes = {name: size for name, size in known(default, SIZES).items() if name.endswith("token_id")}
+    is_nested = any(text is inner for inner in vars(default).values())
+    sizes = known(default, SIZES)
+    if is_nested:
+        sizes = {name: size for name, size in sizes.items() if name.endswith("token_id")}
     for name, inner in vars(default).items():
         if isinstance(inner, transformers.PreTrainedConfig):
             sizes[name] = {**known(inner, SIZES), **special} if inner is text else known(inner, TOWER)
+    if not is_nested:
+        sizes |= special
     return CONFIG_MAPPING[family](**sizes)
 
 
 def model_of(family):
-    """A model without dropout, whose norms and biases matter."""
+    """A model without random draws, whose norms and biases matter."""
     torch.manual_seed(1)
     config = config_of(family)
     made = getattr(transformers, FAMILIES[family])
@@ -97,6 +108,8 @@ def model_of(family):
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     for module in model.modules():
+        if type(module).__name__ == "PhimoeTopKRouter":  # in training it draws random numbers
+            type(module).train = lambda self, mode=True: torch.nn.Module.train(self, False)
         for name, value in vars(module).items():
             if isinstance(value, float) and ("drop" in name or isinstance(module, torch.nn.Dropout) and name == "p"):
                 setattr(module, name, 0.0)

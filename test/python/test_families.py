@@ -1,4 +1,4 @@
-"""Families of AutoModelForCausalLM are cut right, or refused in words that say why."""
+"""Every family of AutoModelForCausalLM is cut right, or refused in words that say why."""
 
 import copy
 
@@ -8,23 +8,31 @@ import torch
 from models import adam
 
 transformers = pytest.importorskip("transformers")
-from families import VOCABULARY, model_of  # noqa: E402
+from families import FAMILIES, VOCABULARY, model_of  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 
 EQUAL = """
-    afmoe apertus arcee aria_text axk1 bailing_hybrid bamba beam bitnet codegen cwm deepseek_v2
-    deepseek_v3 diffllama doge dots1 emu3 exaone4 exaone_moe falcon_h1 flex_olmo flint glm glm4
-    glm4_moe glm4_moe_lite gpt_neox gpt_oss gptj granite granitemoe granitemoe_swa granitemoehybrid
-    granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax inkling_text internlm3
-    iquestcoder jais2 jamba kolibri1 laguna llama llama4 llama4_text mamba2 axk2
+    afmoe apertus arcee aria_text axk1 axk2 bailing_hybrid bamba beam bigbird_pegasus bitnet codegen cwm
+    dbrx deepseek_v2 deepseek_v3 deepseek_v32 diffllama doge dots1 dots3_note_text emu3 exaone4 exaone_moe
+    falcon_h1 flex_olmo flint fuyu git glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt_neox gpt_oss gptj
+    granite granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium hunyuan_v1_dense
+    hunyuan_v1_moe hy_v3 hyperclovax inkling_text internlm3 iquestcoder jais2 jamba kimi_linear kolibri1
+    laguna llama llama4 llama4_text mamba2 mellum mimo_v2_flash minimax minimax_m2 minimax_m3_vl_text
+    ministral ministral3 mistral mixtral moshi nanochat nemotron nemotron_h olmo olmo2 olmo3 olmo_hybrid
+    olmoe persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe
+    qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen4_exp qwen4_exp_text rembert seed_oss solar_open
+    stablelm xlstm
 """.split()
 # With a head that is tied to the embedding.
 TIED = """
-    bert bert-generation biogpt blenderbot-small bloom camembert cohere cohere2 cohere2_moe
-    cohere_compass_text ctrl data2vec-text electra ernie ernie4_5 ernie4_5_moe falcon falcon_mamba
-    gemma gemma2 gemma3 gemma3_text gemma4 gemma4_text gemma4_unified gemma4_unified_text got_ocr2
-    gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox_japanese granite_swa jetmoe lfm2 lfm2_moe lfm3 mamba
+    bart bert bert-generation biogpt blenderbot blenderbot-small bloom camembert cohere cohere2 cohere2_moe
+    cohere_compass_text ctrl data2vec-text electra ernie ernie4_5 ernie4_5_moe falcon falcon_mamba gemma
+    gemma2 gemma3 gemma3_text gemma4 gemma4_text gemma4_unified gemma4_unified_text got_ocr2 gpt-sw3 gpt2
+    gpt_bigcode gpt_neo gpt_neox_japanese granite_swa jetmoe lfm2 lfm2_moe lfm3 mamba marian mbart
+    megatron-bert minicpm3 modernbert-decoder moss_transcribe_diarize mpt mvp openai-gpt opt pegasus plbart
+    recurrent_gemma roberta roberta-prelayernorm roc_bert smollm3 starcoder2 trocr vaultgemma whisper xglm
+    xlm-roberta xlm-roberta-xl youtu
 """.split()
 REFUSED = {
     "big_bird": "it asks its layers for 'set_attention_type'",
@@ -36,12 +44,32 @@ REFUSED = {
     "hy_v4": "the forward of a part raised ValueError: Shared DSA layers require top-k indices from a previous full indexer layer.",
     "inkling2_text": "its layers exchange more than the hidden state",
     "longcat_flash": "expected one list of its 8 layers, found none",
+    "mllama": "its layers do not run once each, in their order",
+    "musicgen": "its token embedding is of ModuleList, which has no weight",
+    "musicgen_melody": "its token embedding is of ModuleList, which has no weight",
+    "prophetnet": "its ProphetNetPositionalEmbeddings is called without a tensor",
+    "reformer": "its forward raised TypeError: _ProbeLayer.forward() missing 1 required positional argument: 'hidden'",
+    "roformer": "its layers exchange more than the hidden state",
+    "rwkv": "it asks its layers for 'attention'",
+    "xlm": "it has a list of modules beside its layers, 'transformer.attentions'",
+    "xlnet": "its parts share the parameter 'transformer.mask_emb'",
+    "xmod": "it asks its layers for 'output'",
+    "zamba": "its layers exchange more than the hidden state",
+    "zamba2": "its layers exchange more than the hidden state",
+    "zaya": "its layers exchange more than the hidden state",
 }
-# Families without a row are not tested yet.
+# What cannot be made small, or here.
+NOT_MADE = {
+    "dots3_note": "its vision tower has a configuration for each of 42 layers",
+    "gemma3n": "its vision tower needs pillow and timm",
+    "gemma4_assistant": "its layers read the keys and values of another model",
+    "gemma4_unified_assistant": "its layers read the keys and values of another model",
+}
 EXPECTED = {
     **dict.fromkeys(EQUAL, "equal"),
     **dict.fromkeys(TIED, "tied"),
     **{family: f"refused: {why}" for family, why in REFUSED.items()},
+    **dict.fromkeys(NOT_MADE, "not made"),
 }
 
 
@@ -84,8 +112,8 @@ def sgd(parameters):
 def outcome_of(family):
     try:
         model = model_of(family)
-    except Exception as e:  # transformers raises what it likes
-        return f"not made: {type(e).__name__}"
+    except Exception:  # transformers raises what it likes
+        return "not made"
     plain = copy.deepcopy(model)
     try:
         parts = rrfp.from_transformers(model, 2)
@@ -103,6 +131,6 @@ def outcome_of(family):
     return "tied" if is_tied else "equal"
 
 
-@pytest.mark.parametrize("family", EXPECTED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_cut_right_or_refused(family):
-    assert outcome_of(family) == EXPECTED[family]
+    assert outcome_of(family) == EXPECTED.get(family, "a family with a row in this file")
