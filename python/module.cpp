@@ -121,12 +121,15 @@ class python_pipeline {
  public:
   /// `part(index, count, group)` is that of make_stage(), or None on emulated devices;
   /// `optimizer(tensors, names)` returns an Optimizer, or is None; `order(stage)` returns the names of
-  /// the tasks of a step, or is None.
+  /// the tasks of a step, or is None; `counts`: whether pass() gets counts in the process of the last
+  /// part.
   python_pipeline(const std::vector<std::string>& settings, py::object part,
                   const py::object& optimizer, const py::object& order, py::object tell,
-                  py::object hear, py::object on_note, py::object on_report, bool traces) {
+                  py::object hear, py::object on_note, py::object on_report, bool traces,
+                  bool counts) {
     auto j = value_of(
         job::parse_job("", "settings", policies::registry(), settings, job::job_use::embed));
+    j.train.averages_accumulation = counts;
     pipeline_options o;
     if (!part.is_none())
       o.make_chunk = [part = shared(std::move(part)), seed = j.train.seed](const stage_place& at) {
@@ -339,9 +342,10 @@ PYBIND11_MODULE(_rrfp, m) {
   });
   py::class_<python_pipeline>(m, "Pipeline")
       .def(py::init<const std::vector<std::string>&, py::object, const py::object&,
-                    const py::object&, py::object, py::object, py::object, py::object, bool>(),
+                    const py::object&, py::object, py::object, py::object, py::object, bool, bool>(),
            py::arg("settings"), py::arg("part"), py::arg("optimizer"), py::arg("order"),
-           py::arg("tell"), py::arg("hear"), py::arg("on_note"), py::arg("on_report"), py::arg("trace"))
+           py::arg("tell"), py::arg("hear"), py::arg("on_note"), py::arg("on_report"), py::arg("trace"),
+           py::arg("counts"))
       .def("run", &python_pipeline::pass, py::arg("training"), py::arg("counts"),
            py::arg("update"))
       .def_property_readonly("steps", &python_pipeline::steps)

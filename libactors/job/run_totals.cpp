@@ -87,7 +87,11 @@ result<apply_update> run_totals::add_up() {
   if (s.purpose == compute::step_purpose::evaluation) return apply_update{step_};
   history_.busy_ms += milliseconds(busy);
   history_.span_ms += span;
+  if (waiting_terms_ == 0) first_terms_ = s.tokens;
+  waiting_terms_ += s.tokens;
   if (s.purpose == compute::step_purpose::accumulation) return apply_update{step_};
+  const auto factor = factor_of_update();
+  for (auto& n : norms) n.squared *= factor * factor;
   const auto clipped = compute::clip_gradients(std::move(norms), train_.clip_norm);
   s.is_skipped = !clipped && train_.loss_scale > 0 && history_.skips_in_row < skips_max;
   if (!clipped && !s.is_skipped) return within(to_string(step_), clipped.failure());
@@ -98,7 +102,13 @@ result<apply_update> run_totals::add_up() {
                  error_kind::failed};
   history_.run.skipped_steps += s.is_skipped;
   history_.skips_in_row = s.is_skipped ? history_.skips_in_row + 1 : 0;
-  return apply_update{step_, clipped ? clipped->scale : 0, s.lr};
+  return apply_update{step_, clipped ? clipped->scale * factor : 0, s.lr};
+}
+
+double run_totals::factor_of_update() {
+  const auto all = static_cast<double>(std::exchange(waiting_terms_, 0));
+  // Every step of an accumulation divided its losses by the terms of the first one.
+  return train_.averages_accumulation ? static_cast<double>(first_terms_) / all : 1;
 }
 
 void run_totals::add_to_stage(const stage_step_ended& o) {

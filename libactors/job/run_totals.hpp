@@ -58,6 +58,8 @@ class run_totals {
 
  private:
   void add_to_stage(const stage_step_ended& o);
+  /// By what the gradients of an update are to be multiplied.
+  double factor_of_update();
 
   const job::train_options train_;
   const std::function<double(std::uint64_t)> lr_;
@@ -68,6 +70,9 @@ class run_totals {
   step_summary summary_;
   evaluation_summary evaluation_;  ///< under way; `loss` is a sum
   std::uint32_t batches_ = 0;      ///< of it, finished
+  /// Loss terms of the steps whose gradients wait for the update, and of the first of them.
+  std::int64_t waiting_terms_ = 0;
+  std::int64_t first_terms_ = 0;
   simulate::step_choice chosen_;
   // Of the steps since the run began or went on.
   std::vector<double> step_ms_;

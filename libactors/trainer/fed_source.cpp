@@ -1,13 +1,29 @@
 #include "fed_source.hpp"
 
+#include <cstdint>
 #include <stdexcept>
 #include <utility>
 
+#include <rrfp/base/step_name.hpp>
+
 namespace rrfp {
 
-void fed_source::feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs) {
+namespace {
+
+std::int64_t tokens_of(const std::vector<compute::microbatch>& all) {
+  std::int64_t sum = 0;
+  for (const auto& mb : all) sum += mb.tokens;
+  return sum;
+}
+
+}  // namespace
+
+void fed_source::feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs,
+                      bool keeps_divisor) {
   const std::lock_guard lock{mutex_};
-  steps_[step] = {std::move(all), wants_outputs, {}};
+  const auto divisor = is_evaluation(step) ? 0 : std::exchange(divisor_, 0);
+  if (keeps_divisor) divisor_ = divisor != 0 ? divisor : tokens_of(all);
+  steps_[step] = {std::move(all), wants_outputs, divisor, {}};
   changed_.notify_all();
 }
 
@@ -50,13 +66,11 @@ compute::microbatch fed_source::load(step_id step, microbatch_id mb) const {
 
 std::int64_t fed_source::step_tokens(step_id step) const {
   std::unique_lock lock{mutex_};
-  std::int64_t sum = 0;
-  for (const auto& mb : wait_for(lock, step).microbatches) {
+  const auto& s = wait_for(lock, step);
+  for (const auto& mb : s.microbatches)
     if (!mb.targets.defined())
       throw std::runtime_error("expected targets in the process of the last stage, got none");
-    sum += mb.tokens;
-  }
-  return sum;
+  return s.divisor != 0 ? s.divisor : tokens_of(s.microbatches);
 }
 
 bool fed_source::wants_outputs(step_id step) const {

@@ -18,7 +18,9 @@ class fed_source final : public compute::batch_source {
   /// `limit`: how long a task waits for the data of a step that another process may have begun.
   explicit fed_source(std::chrono::milliseconds limit) : limit_(limit) {}
 
-  void feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs);
+  /// `keeps_divisor`: the losses of the next training step are divided by the same count.
+  void feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs,
+            bool keeps_divisor = false);
   /// Ends the step: releases its data and returns its outputs.
   std::vector<at::Tensor> finish_step(step_id step);
   /// From now on waiting for data fails.
@@ -37,6 +39,7 @@ class fed_source final : public compute::batch_source {
   struct fed {
     std::vector<compute::microbatch> microbatches;
     bool wants_outputs = false;
+    std::int64_t divisor = 0;  ///< 0: the count of its microbatches
     std::map<microbatch_id, at::Tensor> outputs;
   };
 
@@ -48,6 +51,7 @@ class fed_source final : public compute::batch_source {
   mutable std::condition_variable changed_;
   bool closed_ = false;
   std::map<step_id, fed> steps_;
+  std::int64_t divisor_ = 0;  ///< of the next training step; 0: its own
 };
 
 }  // namespace rrfp

@@ -29,10 +29,15 @@ step_purpose purpose_of(const step_options& how) {
   return how.update ? step_purpose::training : step_purpose::accumulation;
 }
 
+job::job with_averages(job::job j, bool counts_terms) {
+  if (counts_terms) j.train.averages_accumulation = true;
+  return j;
+}
+
 }  // namespace
 
 pipeline::impl::impl(job::job j, pipeline_options options)
-    : job_(std::move(j)),
+    : job_(with_averages(std::move(j), options.count != nullptr)),
       options_(std::move(options)),
       data_(std::make_shared<fed_source>(patience(job_))),
       model_(options_, job_.train.seed, data_) {
@@ -93,7 +98,8 @@ result<step_result> pipeline::impl::pass(step_purpose purpose,
     const std::lock_guard lock{mutex_};
     if (over_ && !summaries_.contains(step)) return failure();
   }
-  data_->feed(id, std::move(microbatches), how.return_outputs);
+  data_->feed(id, std::move(microbatches), how.return_outputs,
+              job_.train.averages_accumulation && purpose == step_purpose::accumulation);
   if (leads() && !is_over()) {
     switch (purpose) {
       case step_purpose::training: session_->train(); break;

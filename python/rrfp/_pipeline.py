@@ -98,7 +98,8 @@ class Pipeline:
     optimizer: makes the optimizer of the parameters of one stage, for example
         lambda params: torch.optim.AdamW(params, 1e-3). params is a list; params.named() has the names as
         well, for groups. None: that of the section [train] of `settings`.
-    count: count(target), the loss terms of a microbatch, by whose sum the losses are divided.
+    count: count(target), the loss terms of a microbatch, by whose sum the losses are divided: the sum over
+        the microbatches of the step, or of all steps that one update follows (update=False).
     seed: of the random numbers that the parts draw.
     settings: keys of a job (docs/job-reference.md), for example
         {"jitter.compute": "lognormal", "run.hang_timeout_s": 30}.
@@ -197,6 +198,7 @@ class Pipeline:
                     on_note or say,
                     on_report or say,
                     trace,
+                    count is not None,
                 )
             )
         except Error as e:
@@ -216,7 +218,7 @@ class Pipeline:
         The process of the first part passes the arguments, that of the last part the target. `losses`
         receives the loss of each microbatch. Keyword arguments go to the parts of this process whose forward
         has a parameter of that name. With update=False the gradients wait, and those of the next steps are
-        added to them, up to a step with update=True: divide the loss where you want the mean.
+        added to them, up to a step with update=True: divide the loss where you want the mean, unless `count` was given.
         """
         batch = Batch.cut(args, kwargs, target, self._n, *self._chunk_specs)
         return self._run(True, batch, losses, return_outputs, update).merged_outputs(self._output_merge_spec)

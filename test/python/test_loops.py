@@ -91,6 +91,42 @@ def test_gradients_accumulate_over_steps():
     assert equal(parts, plain.parts)
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 0.1])
+def test_counted_losses_are_averaged_over_an_accumulation(clip_norm):
+    def summed(output, target):
+        return (((output - target) ** 2).mean(1) * (target[:, 0] > 0)).sum()
+
+    def terms(target):
+        return int((target[:, 0] > 0).sum())
+
+    parts = mlp(2)
+    plain = twin(parts)
+    optimizers = [adam(list(part.parameters())) for part in plain]
+    weights = [p for part in plain for p in part.parameters()]
+    with rrfp.Pipeline(
+        parts, summed, N, optimizer=adam, count=terms, settings={**JITTER, "train.clip_norm": clip_norm}
+    ) as pipe:
+        for step in range(0, 6, 3):
+            batches = [rows(step), rows(step + 1, 2 * N), rows(step + 2, 5 * N)]
+            counts = [terms(y) for _, y in batches]
+            for k, (x, y) in enumerate(batches):
+                pipe.step(x, target=y, update=k == 2)
+                assert pipe.last.count == counts[k]
+                for value, target in zip(x.tensor_split(N), y.tensor_split(N)):
+                    for part in plain:
+                        value = part(value)
+                    (summed(value, target) / counts[0]).backward()
+            for p in weights:
+                p.grad.mul_(counts[0] / sum(counts))
+            norm = torch.nn.utils.clip_grad_norm_(weights, clip_norm or float("inf"))
+            assert pipe.last.gradient_norm == pytest.approx(norm.item(), 1e-6)
+            for o in optimizers:
+                o.step()
+                o.zero_grad()
+    for p, q in zip((p for part in parts for p in part.parameters()), weights):
+        assert torch.equal(p, q) if not clip_norm else torch.allclose(p, q, 1e-5, 1e-6)
+
+
 def test_groups_of_parameters_have_names():
     seen = []
 

@@ -108,7 +108,9 @@ struct pipeline_options {
   /// The type in which forward() and `loss` compute what torch.autocast computes in it:
   /// at::kBFloat16, or at::kHalf with train.loss_scale. Parameters stay float. Empty: no autocast.
   std::optional<at::ScalarType> autocast;
-  /// The number of loss terms of a microbatch with these targets. Empty: the number of rows.
+  /// The number of loss terms of a microbatch with these targets. Empty: the number of rows. If it
+  /// is set, gradients that waited (step_options::update) are divided by the terms of all their
+  /// steps.
   std::function<std::int64_t(const at::Tensor& target)> count;
 
   /// Instead of make_stage, loss and count: a module that knows the step, the microbatch and the
@@ -167,9 +169,9 @@ struct step_options {
   /// any.
   bool return_outputs = false;
   /// False: the gradients of this step() wait, and the next ones are added to them, until a step()
-  /// that updates the parameters by their sum. Divide the loss where you want their mean. The step
-  /// counts like any other, but has no learning rate and no gradient norm. What waits is lost if
-  /// the training ends.
+  /// that updates the parameters by their sum. Divide the loss where you want their mean, unless
+  /// pipeline_options::count is set. The step counts like any other, but has no learning rate and
+  /// no gradient norm. What waits is lost if the training ends.
   bool update = true;
 };
 

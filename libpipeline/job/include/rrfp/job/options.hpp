@@ -255,6 +255,9 @@ struct train_options {
   double loss_scale = 0;
   /// Steps without one after which the factor doubles.
   std::int64_t loss_scale_interval = 2000;
+  /// Gradients of several steps that are updated together are those of the mean over all their loss
+  /// terms, not of the sum of the steps' means. Has no key: programs set it that count loss terms.
+  bool averages_accumulation = false;
 };
 
 /// [jitter]: delays read from a file. The rest of the section is weather::conditions.
