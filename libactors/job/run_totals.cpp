@@ -108,7 +108,7 @@ result<apply_update> run_totals::add_up() {
 double run_totals::factor_of_update() {
   const auto all = static_cast<double>(std::exchange(waiting_terms_, 0));
   // Every step of an accumulation divided its losses by the terms of the first one.
-  return train_.averages_accumulation ? static_cast<double>(first_terms_) / all : 1;
+  return train_.averages_accumulation && all > 0 ? static_cast<double>(first_terms_) / all : 1;
 }
 
 void run_totals::add_to_stage(const stage_step_ended& o) {
