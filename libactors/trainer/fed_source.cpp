@@ -8,21 +8,15 @@
 
 namespace rrfp {
 
-namespace {
-
-std::int64_t tokens_of(const std::vector<compute::microbatch>& all) {
-  std::int64_t sum = 0;
-  for (const auto& mb : all) sum += mb.tokens;
-  return sum;
-}
-
-}  // namespace
-
 void fed_source::feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs,
                       bool keeps_divisor) {
   const std::lock_guard lock{mutex_};
-  const auto divisor = is_evaluation(step) ? 0 : std::exchange(divisor_, 0);
-  if (keeps_divisor) divisor_ = divisor != 0 ? divisor : tokens_of(all);
+  std::int64_t divisor = 0;
+  for (const auto& mb : all) divisor += mb.tokens;
+  if (!is_evaluation(step)) {
+    if (divisor_ != 0) divisor = divisor_;
+    divisor_ = keeps_divisor ? divisor : 0;
+  }
   steps_[step] = {std::move(all), wants_outputs, divisor, {}};
   changed_.notify_all();
 }
@@ -70,7 +64,7 @@ std::int64_t fed_source::step_tokens(step_id step) const {
   for (const auto& mb : s.microbatches)
     if (!mb.targets.defined())
       throw std::runtime_error("expected targets in the process of the last stage, got none");
-  return s.divisor != 0 ? s.divisor : tokens_of(s.microbatches);
+  return s.divisor;
 }
 
 bool fed_source::wants_outputs(step_id step) const {

@@ -20,7 +20,7 @@ class fed_source final : public compute::batch_source {
 
   /// `keeps_divisor`: the losses of the next training step are divided by the same count.
   void feed(step_id step, std::vector<compute::microbatch> all, bool wants_outputs,
-            bool keeps_divisor = false);
+            bool keeps_divisor);
   /// Ends the step: releases its data and returns its outputs.
   std::vector<at::Tensor> finish_step(step_id step);
   /// From now on waiting for data fails.
@@ -39,7 +39,7 @@ class fed_source final : public compute::batch_source {
   struct fed {
     std::vector<compute::microbatch> microbatches;
     bool wants_outputs = false;
-    std::int64_t divisor = 0;  ///< 0: the count of its microbatches
+    std::int64_t divisor = 0;  ///< of its losses
     std::map<microbatch_id, at::Tensor> outputs;
   };
 
