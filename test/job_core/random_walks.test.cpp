@@ -21,6 +21,7 @@ job_core_options any_options(random_source& random) {
   o.stages = 1 + static_cast<std::uint32_t>(below(random, 3));
   o.ranks = 1 + static_cast<std::uint32_t>(below(random, 2));
   o.replicas = 1 + static_cast<std::uint32_t>(below(random, 2));
+  o.nodes = 1 + static_cast<std::uint32_t>(below(random, 3));
   o.first_step = below(random, 3);
   o.steps = o.first_step + below(random, 4);
   o.on_request = below(random, 2) == 0;
@@ -68,7 +69,7 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
     case 7: return job_event::weights_agree{};
     case 8: return job_event::tick{static_cast<std::int64_t>(below(random, 70))};
     case 9:
-      return job_event::timer_fired{static_cast<job_timer>(below(random, 4)), below(random, 3)};
+      return job_event::timer_fired{static_cast<job_timer>(below(random, 5)), below(random, 3)};
     case 10:
     case 11: return job_event::demanded{static_cast<job_demand>(below(random, 5))};
     case 12:
@@ -77,6 +78,8 @@ job_event::any any_event(random_source& random, const job_core_options& o) {
     case 15: return job_event::save_ended{step, failure};
     case 16:
       if (below(random, 20) > 0) return job_event::save_ended{step, {}};
+      if (below(random, 2) == 0)
+        return job_event::drain_asked{node_id{static_cast<std::uint32_t>(below(random, 4))}};
       return job_event::interrupted{below(random, 4) == 0};
     case 17:
       if (below(random, 50) > 0) return job_event::report_requested{"test"};
@@ -131,6 +134,10 @@ class driver {
   std::uint64_t saved() const { return saved_; }
   /// Steps whose copies all ranks hold.
   std::uint64_t copied() const { return copied_; }
+  /// The last of these steps.
+  std::uint64_t kept() const { return kept_; }
+  bool has_failed_copies() const { return has_failed_copies_; }
+  std::optional<node_id> drained() const { return drained_; }
   const job_core& core() const { return core_; }
 
  private:
@@ -204,6 +211,7 @@ class driver {
   void answer(const job_action::drop_copies& a) {
     CHECK(std::exchange(copying_, std::nullopt) == a.step);
     CHECK_FALSE(a.failure.empty());
+    has_failed_copies_ = true;
   }
   void answer(const job_action::report_weights&) {
     for_each_rank([&](auto r) { due_.push_back(job_event::weights_reported{r}); });
@@ -220,6 +228,8 @@ class driver {
   void answer(const job_action::end& a) {
     ++ends_;
     how_ = a.how;
+    drained_ = a.drained;
+    CHECK((!a.drained || a.how == job_end::node_lost));
   }
 
   const job_core_options options_;
@@ -231,12 +241,14 @@ class driver {
   std::optional<job_event::any> at_once_;
   int ends_ = 0;
   job_end how_ = job_end::failed;
+  std::optional<node_id> drained_;
   std::uint64_t steps_ = 0;
   std::uint64_t saved_ = 0;
   bool accumulates_ = false;
   std::optional<std::uint64_t> copying_;
   std::uint64_t kept_;
   std::uint64_t copied_ = 0;
+  bool has_failed_copies_ = false;
 };
 
 }  // namespace
@@ -309,6 +321,50 @@ TEST_CASE("A job ends done after its steps, in whatever order its answers come, 
   }
   CHECK(saved > 100);
   CHECK(copied > 300);
+}
+
+TEST_CASE(
+    "A node that leaves ends a run between two steps, and the next run repeats none of them") {
+  int drained = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    INFO("seed " << seed);
+    random_source random{seed};
+    auto options = any_options(random);
+    options.on_request = false;
+    options.hang_timeout_s = 0;
+    options.nodes = 2;
+    options.steps += 3;
+    if (options.saves) options.saves->time_max = 1'000'000;
+    options.copies = {.every = 1 + below(random, 2), .time_max = 1'000'000};
+    driver d{options, random};
+    d.feed(job_event::start{});
+    for (auto before = below(random, 60); before > 0; --before) d.feed_one();
+    const node_id leaver{static_cast<std::uint32_t>(below(random, 2))};
+    d.feed(job_event::drain_asked{leaver});
+    while (d.feed_one()) {
+    }
+    REQUIRE(d.ends() == 1);
+    const auto left = options.steps - options.first_step - d.steps();
+    if (d.how() == job_end::done) {
+      CHECK(left == 0);
+      continue;
+    }
+    REQUIRE(d.how() == job_end::node_lost);
+    CHECK(d.drained() == leaver);
+    CHECK(left > 0);
+    if (d.has_failed_copies()) continue;
+    CHECK(d.kept() == options.first_step + d.steps());
+    ++drained;
+    options.first_step = d.kept();
+    options.copies->restores = true;
+    driver next{options, random};
+    next.feed(job_event::start{});
+    while (next.feed_one()) {
+    }
+    CHECK(next.how() == job_end::done);
+    CHECK(next.steps() == left);
+  }
+  CHECK(drained > 300);
 }
 
 }  // namespace rrfp

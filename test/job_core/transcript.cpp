@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t ms = 1'000'000;
 
-constexpr const char* timers[] = {"watch", "inquiry", "reports", "loss"};
+constexpr const char* timers[] = {"watch", "inquiry", "reports", "loss", "drain"};
 constexpr const char* demands[] = {"train", "accumulate", "evaluate", "save", "finish"};
 constexpr const char* ends[] = {"done", "interrupted", "bad_input", "failed", "node_lost"};
 constexpr const char* error_kinds[] = {"bad_input", "failed", "node_lost", "interrupted"};
@@ -48,6 +48,8 @@ job_core_options options_of(words& w) {
       o.ranks = small;
     else if (key == "replicas")
       o.replicas = small;
+    else if (key == "nodes")
+      o.nodes = small;
     else if (key == "steps")
       o.steps = value;
     else if (key == "first_step")
@@ -115,6 +117,7 @@ job_event::any event_of(const std::string& kind, words& w) {
     return copy_held{step, w.rest()};
   }
   if (kind == "interrupted") return interrupted{w.more() && w.next() == "again"};
+  if (kind == "drain_asked") return drain_asked{node_id{static_cast<std::uint32_t>(w.number())}};
   if (kind == "failed" || kind == "suspected") {
     const auto what = w.one_of<error_kind>(error_kinds);
     const error why{w.rest(), what};
@@ -176,7 +179,8 @@ std::string line_of(const job_action::set_timer& a) {
 }
 std::string line_of(const job_action::end& a) {
   return std::string{"end "} + ends[static_cast<int>(a.how)] +
-         (a.nothing_lost ? " nothing_lost" : "") + (a.hung ? " hung" : "") + told(a.message);
+         (a.nothing_lost ? " nothing_lost" : "") + (a.hung ? " hung" : "") +
+         (a.drained ? " drained " + std::to_string(a.drained->value()) : "") + told(a.message);
 }
 
 std::string actions_of(job_core& core, const job_event::any& e, std::int64_t now) {

@@ -1,5 +1,6 @@
 #include <rrfp/job_core/job_core.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include <rrfp/base/step_name.hpp>
@@ -26,6 +27,7 @@ std::string_view name(job_phase p) {
     case job_phase::updating: return "updating";
     case job_phase::waiting_to_save: return "waiting_to_save";
     case job_phase::copying: return "copying";
+    case job_phase::handing_over: return "handing_over";
     case job_phase::hashing_weights: return "hashing_weights";
     case job_phase::finishing_save: return "finishing_save";
     case job_phase::reporting_hang: return "reporting_hang";
@@ -39,7 +41,7 @@ job_core::job_core(job_core_options options)
   if (options_.copies) evaluations_ = options_.copies->evaluations;
   if (!options_.copies || !options_.copies->restores) return;
   last_save_ = last_saved_ = options_.copies->saved;
-  last_copied_ = options_.first_step;
+  last_copy_ = last_copied_ = options_.first_step;
 }
 
 std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t now) {
@@ -52,8 +54,8 @@ std::vector<job_action::any> job_core::on(const job_event::any& e, std::int64_t 
 bool job_core::expects(const job_event::any& e) const {
   using namespace job_event;
   if (phase_ == job_phase::ended) return false;
-  if (is<demanded, snapshot_taken, snapshot_written, save_ended, copy_held, interrupted, failed,
-         suspected, timer_fired, progress_reported>(e))
+  if (is<demanded, snapshot_taken, snapshot_written, save_ended, copy_held, interrupted,
+         drain_asked, failed, suspected, timer_fired, progress_reported>(e))
     return true;
   if (is<tick, report_requested>(e))
     return phase_ != job_phase::created && phase_ != job_phase::reporting_hang;
@@ -66,6 +68,7 @@ bool job_core::expects(const job_event::any& e) const {
     case job_phase::hashing_weights: return is<weights_reported, weights_agree>(e);
     case job_phase::idle:
     case job_phase::waiting_to_save:
+    case job_phase::handing_over:
     case job_phase::finishing_save:
     case job_phase::reporting_hang:
     case job_phase::ended: return false;
@@ -163,7 +166,12 @@ job_phase job_core::finish_step() {
     if (is_evaluation_due()) batches_left_ = options_.evaluation->batches;
   }
   actions_.push_back(job_action::finish_step{step_});
-  if (!is_evaluation(step_)) copy_state_if_due();
+  if (!is_evaluation(step_)) {
+    copy_state_if_due();
+    // After the last step the run is as good as done.
+    const bool has_more = options_.on_request || steps_done() < options_.steps;
+    if (drained_ && has_more && !accumulates_) leaving_ = true;
+  }
   return continue_run();
 }
 
@@ -199,6 +207,7 @@ job_phase job_core::after(const job_event::weights_agree&) {
 }
 
 job_phase job_core::after(const job_event::interrupted& e) {
+  drained_.reset();
   if (!options_.saves || e.again) {
     in_order_ = false;
     return end(job_end::interrupted);
@@ -215,22 +224,43 @@ job_phase job_core::after(const job_event::interrupted& e) {
       const auto steps = steps_done() + (is_evaluation(step_) ? 0 : 1);
       return is_save_due(steps, true) ? phase_ : leave();
     }
-    case job_phase::idle: leaving_ = true; return continue_run();
+    case job_phase::idle:
+    case job_phase::handing_over: leaving_ = true; return continue_run();
+    case job_phase::finishing_save:
+      if (conclusion_ == job_end::node_lost) return leave();
+      [[fallthrough]];
     case job_phase::waiting_to_save:
     case job_phase::copying:
-    case job_phase::hashing_weights:
-    case job_phase::finishing_save: leaving_ = true; return phase_;
+    case job_phase::hashing_weights: leaving_ = true; return phase_;
   }
   return phase_;
 }
 
+job_phase job_core::after(const job_event::drain_asked& e) {
+  const auto is_new =
+      std::find(drains_asked_.begin(), drains_asked_.end(), e.node) == drains_asked_.end();
+  if (e.node.value() >= options_.nodes || !is_new) return phase_;
+  drains_asked_.push_back(e.node);
+  // Without copies nobody could take the place of the node.
+  if (!options_.copies || drains_asked_.size() == options_.nodes)
+    return after(job_event::interrupted{});
+  if (drains_asked_.size() == 1) set_timer(job_timer::drain, drain_ms);
+  return phase_;
+}
+
+job_phase job_core::hand_over() {
+  if (!copies_ && last_copy_ != steps_done()) copy_state();
+  return copies_ ? job_phase::handing_over : conclude(job_end::node_lost);
+}
+
 job_phase job_core::leave() {
+  if (drained_) return hand_over();
   in_order_ = true;
   return conclude(job_end::interrupted);
 }
 
 job_phase job_core::conclude(job_end how) {
-  if (!save_) return end(how);
+  if (!save_) return end_in_order(how);
   conclusion_ = how;
   return job_phase::finishing_save;
 }
@@ -251,6 +281,13 @@ job_phase job_core::end(job_end how, std::string message, bool hung) {
   return job_phase::ended;
 }
 
+job_phase job_core::end_in_order(job_end how) {
+  if (how != job_end::node_lost) return end(how);
+  const auto message = "node " + std::to_string(drained_->value()) + " leaves the job";
+  actions_.push_back(job_action::end{how, message, false, false, drained_});
+  return job_phase::ended;
+}
+
 // ---- hangs and reports
 
 job_phase job_core::after(const job_event::tick& e) {
@@ -261,12 +298,15 @@ job_phase job_core::after(const job_event::tick& e) {
     next = end_save({}, true);
     if (next == job_phase::ended) return next;
   }
-  if (copies_ && now_ - copies_->began > options_.copies->time_max)
+  if (copies_ && now_ - copies_->began > options_.copies->time_max) {
     give_up_copies("not held within " + std::to_string(options_.copies->time_max / 1'000'000'000) +
                    " s");
-  // Not a hang: a slow disk has its own limit (saving::time_max), and demands may come late.
+    if (next == job_phase::handing_over) next = hand_over();
+    if (next == job_phase::ended) return next;
+  }
+  // Not a hang: saves and copies have limits of their own (time_max), and demands may come late.
   if (next == job_phase::waiting_to_save || next == job_phase::finishing_save ||
-      next == job_phase::idle)
+      next == job_phase::handing_over || next == job_phase::idle)
     note_progress();
   if (options_.hang_timeout_s > 0 && seconds(silence_) > options_.hang_timeout_s) {
     inquire(silence_, {}, true);
@@ -311,6 +351,9 @@ job_phase job_core::after(const job_event::timer_fired& e) {
       return end(job_end::failed, {}, true);
     case job_timer::loss:
       return suspicion_ ? end(end_of(suspicion_->kind), suspicion_->message) : phase_;
+    case job_timer::drain:
+      if (!leaving_ && !drains_asked_.empty()) drained_ = drains_asked_.front();
+      return phase_;
   }
   return phase_;
 }

@@ -60,12 +60,13 @@ job_phase job_core::end_save(std::string failure, bool overdue) {
     case job_phase::waiting_to_save:
     case job_phase::copying:  // the save has failed, and the next step waits for it
       return continue_run();
-    case job_phase::finishing_save: return end(conclusion_);
+    case job_phase::finishing_save: return end_in_order(conclusion_);
     case job_phase::created:
     case job_phase::restoring:
     case job_phase::idle:
     case job_phase::stepping:
     case job_phase::updating:
+    case job_phase::handing_over:
     case job_phase::hashing_weights:
     case job_phase::reporting_hang:
     case job_phase::ended: return phase_;
@@ -78,7 +79,11 @@ job_phase job_core::end_save(std::string failure, bool overdue) {
 void job_core::copy_state_if_due() {
   if (!options_.copies || copies_) return;
   const bool was_restored = steps_ == 0;
-  if (!was_restored && steps_done() % options_.copies->every != 0) return;
+  if (was_restored || steps_done() % options_.copies->every == 0) copy_state();
+}
+
+void job_core::copy_state() {
+  last_copy_ = steps_done();
   copies_ = copies{steps_done(), now_};
   actions_.push_back(job_action::copy_state{steps_done(), last_copied_});
 }
@@ -97,7 +102,7 @@ job_phase job_core::after(const job_event::copy_held& e) {
     last_copied_ = e.step;
     copies_.reset();
   }
-  return phase_;
+  return phase_ == job_phase::handing_over ? hand_over() : phase_;
 }
 
 }  // namespace rrfp

@@ -66,6 +66,7 @@ enum class job_timer : std::uint8_t {
   inquiry,  ///< the stages had time to answer
   reports,  ///< the nodes had time to write the hang report
   loss,     ///< the membership had time to report the cause of a loss
+  drain,    ///< all nodes had time to say that they are told to end
 };
 
 namespace job_event {
@@ -133,6 +134,11 @@ struct copy_held {
 struct interrupted {
   bool again = false;
 };
+/// A node is told to end. If all nodes are, it is an interrupt of the run; else this node alone
+/// leaves, and another process takes its place.
+struct drain_asked {
+  node_id node;
+};
 struct failed {
   error why;
 };
@@ -150,7 +156,7 @@ struct progress_reported {
 using any = std::variant<start, state_restored, stage_ended, added_up, update_applied, save_opened,
                          weights_reported, weights_agree, tick, timer_fired, demanded,
                          snapshot_taken, snapshot_written, save_ended, copy_held, interrupted,
-                         failed, suspected, report_requested, progress_reported>;
+                         drain_asked, failed, suspected, report_requested, progress_reported>;
 
 }  // namespace job_event
 
@@ -240,6 +246,8 @@ struct end {
   std::string message;
   bool nothing_lost = false;  ///< interrupted, and all complete steps are saved
   bool hung = false;          ///< the message is the hang report
+  /// node_lost, but in order: this node leaves between two steps.
+  std::optional<node_id> drained{};
 };
 
 using any = std::variant<restore_state, begin_step, add_up, apply_update, finish_step, open_save,

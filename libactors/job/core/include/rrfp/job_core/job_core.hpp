@@ -15,6 +15,12 @@
 /// step that ends before the last copy is held makes none. After a loss, a new run begins with the
 /// state of the newest copies: created -> restoring -> stepping.
 ///
+/// A node that is told to end asks for a drain. If the others do not ask within drain_ms, the run
+/// ends after the next training step: it saves and copies the state of that step, waits in phase
+/// handing_over until the copies are held, and ends as if the node were lost. So the run that
+/// follows with another process of the node repeats no step. One node leaves at a time; the others
+/// that have asked ask again in the next run.
+///
 /// A failure or a hang ends the run from every phase. So does an interrupt without checkpoints, and
 /// a second interrupt; the first one lets the running step end and saves it.
 ///
@@ -37,8 +43,9 @@ namespace rrfp {
 
 struct job_core_options {
   std::uint32_t stages = 1;
-  std::uint32_t ranks = 1;       ///< of each stage
-  std::uint32_t replicas = 1;    ///< of the pipeline
+  std::uint32_t ranks = 1;     ///< of each stage
+  std::uint32_t replicas = 1;  ///< of the pipeline
+  std::uint32_t nodes = 1;
   std::uint64_t first_step = 0;  ///< steps that were complete before the run
   std::uint64_t steps = 0;       ///< the training is complete after so many; unused with on_request
   bool on_request = false;       ///< steps begin on demand only
@@ -77,6 +84,7 @@ enum class job_phase : std::uint8_t {
   updating,
   waiting_to_save,
   copying,
+  handing_over,
   hashing_weights,
   finishing_save,
   reporting_hang,
@@ -93,6 +101,8 @@ class job_core {
   static constexpr std::uint32_t inquiry_ms = 1000;
   /// How long nodes may take to write their reports before the run ends.
   static constexpr std::uint32_t reports_ms = 1000;
+  /// If all nodes are told to end, they are told within this time; until then the run goes on.
+  static constexpr std::uint32_t drain_ms = 3000;
 
   explicit job_core(job_core_options options);
 
@@ -146,6 +156,7 @@ class job_core {
   job_phase after(const job_event::save_ended& e);
   job_phase after(const job_event::copy_held& e);
   job_phase after(const job_event::interrupted& e);
+  job_phase after(const job_event::drain_asked& e);
   job_phase after(const job_event::failed& e);
   job_phase after(const job_event::suspected& e);
   job_phase after(const job_event::report_requested& e);
@@ -161,13 +172,18 @@ class job_core {
   job_phase begin_save();
   /// Copies the state, unless it is not due or the copies before are not all held.
   void copy_state_if_due();
+  void copy_state();
   void give_up_copies(std::string failure);
   job_phase end_save(std::string failure, bool overdue = false);
   job_phase hash_weights();
-  /// Ends an interrupted run whose complete steps are all saved or being saved.
+  /// Ends an interrupted run whose complete steps are all saved or being saved; or one that a node
+  /// leaves, once the state of its last step is held.
   job_phase leave();
+  job_phase hand_over();
   /// Ends the run as soon as no save is in progress.
   job_phase conclude(job_end how);
+  /// Done, interrupted, or a node leaves (node_lost).
+  job_phase end_in_order(job_end how);
   job_phase end(job_end how, std::string message = {}, bool hung = false);
 
   void inquire(std::int64_t silence, std::string why, bool hang);
@@ -205,7 +221,10 @@ class job_core {
 
   std::deque<job_demand> demands_;
   bool finishing_ = false;  ///< the last demand was to finish
-  bool leaving_ = false;    ///< interrupted; the run ends after the step and its save
+  bool leaving_ = false;    ///< the run ends after the step and its save
+
+  std::vector<node_id> drains_asked_;  ///< in order
+  std::optional<node_id> drained_;     ///< leaves after the next training step
 
   std::optional<save> save_;
   std::uint64_t last_save_;   ///< last step tried, or resumed from
@@ -219,6 +238,7 @@ class job_core {
 
   std::uint32_t restored_ = 0;  ///< ranks
   std::optional<copies> copies_;
+  std::uint64_t last_copy_ = 0;    ///< last step tried, or restored
   std::uint64_t last_copied_ = 0;  ///< the copies of all ranks are held; 0: none are
 
   std::optional<inquiry> inquiry_;
