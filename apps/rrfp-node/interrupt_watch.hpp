@@ -1,5 +1,6 @@
 /// Turns SIGINT, SIGTERM and SIGHUP into a call on a separate thread, which may lock and allocate;
-/// SIGUSR1, which asks for a hang report, into another call.
+/// SIGUSR1, which asks for a hang report, into another call. While a node may drain, its first
+/// SIGTERM is no interrupt, but asks for that.
 #pragma once
 
 #include <csignal>
@@ -40,6 +41,23 @@ class interrupt_watch {
     call_ = std::move(call);
     if (count_ > 0 && call_) call_();
   }
+  /// Whether a first SIGTERM asks for a drain from now on. That it was asked for is kept.
+  void let_drain(bool may) {
+    const std::lock_guard lock{mutex_};
+    may_drain_ = may;
+  }
+  /// Sets the call for the drain, and calls it at once if it was asked for; null: none.
+  void on_drain(std::function<void()> call) {
+    const std::lock_guard lock{mutex_};
+    drain_ = std::move(call);
+    if (is_draining_ && drain_) drain_();
+  }
+  bool is_draining() const { return is_draining_; }
+  /// There will be no drain: if it was asked for, that was an interrupt.
+  void give_up_drain() {
+    const std::lock_guard lock{mutex_};
+    if (is_draining_.exchange(false)) note_interrupt(SIGTERM);
+  }
   /// Sets the call for every SIGUSR1; null: a line on stderr says that no run is in progress.
   void on_report(std::function<void()> call) {
     const std::lock_guard lock{mutex_};
@@ -52,7 +70,7 @@ class interrupt_watch {
     return sigismember(&pending, SIGINT) || sigismember(&pending, SIGTERM) ||
            sigismember(&pending, SIGHUP) || count_ > 0;
   }
-  /// Number of signals so far, without SIGUSR1.
+  /// Number of signals so far, without SIGUSR1 and the one that asks for a drain.
   int count() const { return count_; }
   /// The last of these signals; 0: none.
   int last() const { return last_; }
@@ -71,10 +89,18 @@ class interrupt_watch {
           write_error("rrfp-node: no hang report: no run is in progress\n");
         continue;
       }
-      last_ = number;
-      ++count_;
-      if (call_) call_();
+      if (number == SIGTERM && may_drain_ && count_ == 0 && !is_draining_.exchange(true)) {
+        if (drain_) drain_();
+        continue;
+      }
+      note_interrupt(number);
     }
+  }
+  /// Requires the lock.
+  void note_interrupt(int number) {
+    last_ = number;
+    ++count_;
+    if (call_) call_();
   }
 
   sigset_t signals_{};
@@ -84,6 +110,9 @@ class interrupt_watch {
   std::mutex mutex_;
   std::function<void()> call_;
   std::function<void()> report_;
+  std::function<void()> drain_;
+  bool may_drain_ = false;
+  std::atomic<bool> is_draining_ = false;
   std::thread thread_;
 };
 

@@ -74,7 +74,7 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
                                       const actors::launch_place& place,
                                       const std::string& description, const training& course,
                                       const std::shared_ptr<actors::process_standing>& standing,
-                                      const std::stop_token& stop) {
+                                      const std::stop_token& stop, bool waits_once) {
   using seconds = std::chrono::duration<double>;
   constexpr std::chrono::milliseconds pause{100};
   const bool is_new = course.loss().empty();
@@ -95,7 +95,9 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
     hooks.on_waiting = note;
     auto joined = actors::join_job(j, place, std::move(hooks));
     const bool may_try_again = standing && !standing->is_lost() && !standing->is_over();
-    if (joined || !may_try_again || joined.failure().kind != error_kind::node_lost || left() <= 0)
+    // Told to end itself, it waits for the others at most once.
+    if (joined || !may_try_again || waits_once ||
+        joined.failure().kind != error_kind::node_lost || left() <= 0)
       return joined;
     note(joined.message());
     std::this_thread::sleep_for(pause);
@@ -109,6 +111,7 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
 int wait_for_outputs(training& course, const node_context& context, double hold_s,
                      interrupt_watch& interrupts) {
   auto& members = *context.members;
+  interrupts.let_drain(false);
   interrupts.on_interrupt([&] { members.interrupt(); });
   const auto agreed = context.standing != nullptr
                           ? members.finish(outputs_limit)
@@ -130,10 +133,15 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
                                    const std::shared_ptr<actors::process_standing>& standing,
                                    interrupt_watch& interrupts) {
   std::stop_source stop;
+  interrupts.let_drain(false);
+  // Told to end when another node was: this one leaves after that one is replaced.
+  if (!course.is_handed_over()) interrupts.give_up_drain();
   interrupts.on_interrupt([&] { stop.request_stop(); });
-  const auto joined = join_nodes(j, join, place, description, course, standing, stop.get_token());
+  const auto joined = join_nodes(j, join, place, description, course, standing, stop.get_token(),
+                                 interrupts.is_draining());
   interrupts.on_interrupt(nullptr);
   const auto loss = course.loss();
+  if (!joined) interrupts.give_up_drain();
   if (interrupts.interrupted()) {
     // A launcher forwards the user's interrupts as SIGINT. With SIGTERM it ends the remaining nodes
     // after a failure, which it reports itself.
@@ -153,6 +161,9 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
   }
   const auto& members = joined->members;
   const auto& start = joined->start;
+  const bool may_drain = place.nodes > 1 && course.may_recover();
+  interrupts.let_drain(may_drain);
+  if (!may_drain) interrupts.give_up_drain();
   const node_context context{
       {members.get(), start ? *start : actors::job_start{}}, join.launched, standing};
   const auto end = [&](int code) {
@@ -170,8 +181,9 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
       print("node {} at {}: {}\n", node.node.value(), node.host, node.description);
   int code = course.go_on(context, std::move(from));
   if (code == exit_done) code = wait_for_outputs(course, context, j.recovery.hold_s, interrupts);
-  // All nodes have agreed on every other end.
-  if (code != exit_node_lost && !(standing && standing->is_over())) members->leave();
+  // All nodes have agreed on every other end, and know which node leaves.
+  const bool is_known = code != exit_node_lost || course.is_handed_over();
+  if (is_known && !(standing && standing->is_over())) members->leave();
   return end(code);
 }
 

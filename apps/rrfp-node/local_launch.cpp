@@ -134,10 +134,11 @@ std::optional<std::size_t> reap(std::vector<child>& nodes) {
   return first;
 }
 
-/// Whether the nodes that have ended were killed, and all others run: they wait for replacements.
+/// Whether the nodes that have ended were killed or have left, and all others run: they wait for
+/// replacements.
 bool may_restart(const std::vector<child>& nodes) {
   return std::all_of(nodes.begin(), nodes.end(), [](const child& n) {
-    return n.alive || (n.failed() && WIFSIGNALED(n.state));
+    return n.alive || n.has_code(exit_drained) || (n.failed() && WIFSIGNALED(n.state));
   });
 }
 
@@ -169,6 +170,7 @@ void kill_all(std::vector<child>& nodes) {
 
 std::string how_it_ended(const child& n) {
   if (n.was_killed) return "did not end in time and was killed";
+  if (n.has_code(exit_drained)) return "has left the job";
   return WIFSIGNALED(n.state) ? fmt::format("was killed by signal {}", WTERMSIG(n.state))
                               : fmt::format("ended with exit code {}", WEXITSTATUS(n.state));
 }

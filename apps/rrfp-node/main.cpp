@@ -146,7 +146,7 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done, 1 internal error or hang, or an output or the last\n"
       "checkpoint could not be written, 2 bad input, 3 a node was lost or did not\n"
-      "join in time, 130 interrupted.\n"
+      "join in time, 4 drained: another process may take its place, 130 interrupted.\n"
       "If the reader of standard output closes the pipe, the run continues and its\n"
       "later output is discarded.");
 

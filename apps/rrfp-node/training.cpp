@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -262,7 +263,7 @@ int training::go_on(const node_context& context, recovery_point from) {
     code = train(run, context, std::exchange(from, {}));
     if (code == exit_done) run = {run.options, {}, {}};  // frees data and model
   }
-  if (!card_.lost.empty() || context.is_fenced()) return code;
+  if (!card_.lost.empty() || code == exit_drained || context.is_fenced()) return code;
   return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
 }
 
@@ -302,6 +303,13 @@ int training::lose(const std::string& why, const node_context& context) {
 
 int training::end_with(const actors::run_result& r, const std::string& prefix,
                        const node_context& context) {
+  is_handed_over_ = r.drained.has_value();
+  if (r.drained && *r.drained == context.members->node()) {
+    if (!context.launched)
+      print_error("rrfp-node: {}drained after {} steps: another process may take its place\n", prefix,
+                  card_.steps);
+    return exit_drained;
+  }
   if (context.is_fenced()) {
     print_error("rrfp-node: {}{}; it ends, because another process may have its place\n", prefix,
                 r.message);
@@ -312,12 +320,12 @@ int training::end_with(const actors::run_result& r, const std::string& prefix,
     card_.lost = r.message;
     ++card_.totals.restarts;
     const auto& recovery = runs_.front().options.recovery;
-    if (context.reports(r.how))
+    if (context.reports(r))
       print_error("rrfp-node: {}{}; waiting up to {:g} s for all nodes (restart {} of {})\n",
                   prefix, r.message, recovery.hold_s, card_.totals.restarts, recovery.max_restarts);
     return exit_node_lost;
   }
-  if (r.how != actors::ending::done && context.reports(r.how))
+  if (r.how != actors::ending::done && context.reports(r))
     print_error("rrfp-node: {}{}\n", prefix, cause_of(r, context.leads()));
   return exit_code_of(r.how);
 }
@@ -341,6 +349,8 @@ int training::train(const checked_run& checked, const node_context& context,
   if (context.leads() && from.lost.empty()) print("{}\n", headline(j));
   for (const auto& note : run->notes) print("{}\n", note);
   interrupts_.on_interrupt([this, session = run->session.get(), &j, &context] {
+    // The second signal: the others lose this node.
+    if (interrupts_.is_draining()) std::_Exit(exit_interrupted);
     if (!j.checkpoint.dir.empty() && context.leads() && interrupts_.count() == 1)
       print_error(
           "rrfp-node: {}: interrupted: finishing the step and saving it; "
@@ -348,15 +358,23 @@ int training::train(const checked_run& checked, const node_context& context,
           j.name);
     session->interrupt();
   });
+  interrupts_.on_drain([session = run->session.get(), &j, &context] {
+    print_error(
+        "rrfp-node: {}: node {} drains: it leaves the job after a step, unless all nodes are told "
+        "to end; a second signal ends it at once\n",
+        j.name, context.members->node().value());
+    session->drain();
+  });
   interrupts_.on_report(
       [session = run->session.get()] { session->report("asked for by SIGUSR1"); });
   const auto result = run->session->run();
   interrupts_.on_report(nullptr);
+  interrupts_.on_drain(nullptr);
   interrupts_.on_interrupt(nullptr);
   run->display->finish();
   const auto code = end_with(result, j.name + ": ", context);
   // The outputs are those of the process that takes the place.
-  if (!card_.lost.empty() || context.is_fenced()) return code;
+  if (!card_.lost.empty() || code == exit_drained || context.is_fenced()) return code;
   log_->summary(j, result);
   if (!result.summary.choices.empty() && context.leads())
     print("{}: {}\n", j.name, result.summary.choices);

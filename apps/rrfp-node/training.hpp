@@ -35,12 +35,12 @@ struct node_context : actors::job_node {
   /// This process was declared lost, so another one may have its place.
   bool is_fenced() const { return standing != nullptr && standing->is_lost(); }
 
-  /// Whether this node reports how the job ended: node 0 does, or node 1 after the loss of node 0.
-  bool reports(actors::ending how) const {
+  /// Whether this node reports how a run ended: node 0 does, or node 1 after the loss of node 0.
+  bool reports(const actors::run_result& r) const {
     if (!launched || leads()) return true;
-    if (how != actors::ending::node_lost || members->node() != node_id{1}) return false;
+    if (r.how != actors::ending::node_lost || members->node() != node_id{1}) return false;
     const auto lost = members->loss();
-    return lost && lost->node == node_id{0};
+    return r.drained == node_id{0} || (lost && lost->node == node_id{0});
   }
 };
 
@@ -67,11 +67,15 @@ class training {
 
   /// After go_on(): the loss after which the job may go on, for the user; empty: it is over.
   const std::string& loss() const { return card_.lost; }
+  /// After go_on(): a node has left between two steps, this one or another.
+  bool is_handed_over() const { return is_handed_over_; }
+  /// Whether the job goes on after another loss.
+  bool may_recover() const;
 
   /// All nodes call this when they have joined, if the job may recover. Error: as actors::agree().
   result<recovery_point> agree(actors::membership& members);
-  /// Trains to the end of the last run, or to a loss; `from`: where it goes on. Returns the exit
-  /// code of the program.
+  /// Trains to the end of the last run, to a loss, or until a node leaves; `from`: where it goes on.
+  /// Returns the exit code of the program.
   int go_on(const node_context& context, recovery_point from = {});
   /// Since when the job waits for a lost node; only after a loss.
   std::chrono::steady_clock::time_point lost_at() const { return lost_at_.value(); }
@@ -85,8 +89,6 @@ class training {
   /// Node 0, from the cards of all nodes: what each node needs of the point where the job goes on.
   result<std::vector<std::string>> choose_points(const std::vector<std::string>& cards,
                                                  std::uint32_t nodes) const;
-  /// Whether the job goes on after another loss.
-  bool may_recover() const;
   /// What other nodes have finished while this one was lost.
   void take_over(const recovery_point& from, const node_context& context);
   /// Keeps the summary of a run that is over, and drops what recovery needs of it.
@@ -122,6 +124,7 @@ class training {
   std::vector<actors::recovery_record> recoveries_;  ///< of the current run
   bool unsaved_ = false;
   bool written_ = false;  ///< the outputs
+  bool is_handed_over_ = false;
   bool trace_complete_ = true;
   std::string printed_report_;
 

@@ -122,13 +122,20 @@ class session::impl {
     if (to_interrupt_) post(to_interrupt_, interrupted{interrupts_ > 1});
   }
 
+  void drain() {
+    const std::lock_guard lock{mutex_};
+    drains_ = true;
+    if (to_interrupt_) post(to_interrupt_, drain_asked{node()});
+  }
+
   void report(std::string why) {
     const std::lock_guard lock{mutex_};
     if (to_report_) post(to_report_, report_requested{std::move(why)});
   }
 
  private:
-  bool leads() const { return !cluster_ || cluster_->members->node() == node_id{0}; }
+  node_id node() const { return cluster_ ? cluster_->members->node() : node_id{0}; }
+  bool leads() const { return node() == node_id{0}; }
 
   std::shared_ptr<run_context> make_context(const cluster_link* link,
                                             std::chrono::steady_clock::time_point start) const {
@@ -308,6 +315,7 @@ class session::impl {
         if (auto kept = summary_of(over.summary)) result.summary = *std::move(kept);
       result.nothing_lost = over.nothing_lost;
       result.hung = over.hung;
+      result.drained = over.drained;
       if (setup_.on_ending) setup_.on_ending(result);
     }
     set_receivers(nullptr, nullptr);
@@ -318,7 +326,10 @@ class session::impl {
   /// The other nodes get what they need of this one, and this one their traces.
   void finish(cluster_link& link, ending how, const std::string& why, run_result& result) const {
     link.watch(nullptr);
-    if (how != ending::node_lost) result.trace_gaps = link.finish(setup_.trace);
+    if (how != ending::node_lost)
+      result.trace_gaps = link.finish(setup_.trace);
+    else if (result.drained)
+      link.finish(nullptr);  // no node takes the end of another for a loss
     // A node lost before all nodes have finished may not have completed its part, so all nodes
     // report the loss. A failure together with a loss is its consequence: a collective of the
     // lost node fails before the loss is known.
@@ -339,6 +350,7 @@ class session::impl {
     has_ended_ = !for_job;
     if (has_ended_) return;
     if (interrupts_ > 0) post(for_job, interrupted{interrupts_ > 1});
+    if (drains_) post(for_job, drain_asked{node()});
     for (const auto& m : std::exchange(early_demands_, {})) post(for_job, m);
   }
 
@@ -352,6 +364,7 @@ class session::impl {
   caf::actor to_interrupt_;
   caf::actor to_report_;
   int interrupts_ = 0;
+  bool drains_ = false;
   std::vector<demand> early_demands_;  ///< received before the job actor existed
 };
 
@@ -380,6 +393,7 @@ result<std::unique_ptr<session>> session::open(session_setup setup,
 status session::check_restored() const { return impl_->check_restored(); }
 run_result session::run() { return impl_->run(); }
 void session::interrupt() { impl_->interrupt(); }
+void session::drain() { impl_->drain(); }
 status session::for_each_rank(const rank_work& work, std::chrono::milliseconds limit) {
   return impl_->for_each_rank(work, limit);
 }

@@ -13,9 +13,9 @@
 ///                               snapshot_written
 ///   stage -> job                state_restored, stage_step_ended, update_applied,
 ///                               snapshot_taken, snapshot_written, stage_weights, stage_progress
-///   any actor -> job            copy_held, failed, interrupted, report_requested
+///   any actor -> job            copy_held, failed, interrupted, drain_asked, report_requested
 ///   process -> job or node      start, stage_ranks, node_lost, node_unreachable, interrupted,
-///                               demand, report_requested, stop
+///                               drain_asked, demand, report_requested, stop
 ///
 /// Messages can travel between nodes unless they are marked local. Times are nanoseconds since the
 /// run began, on the clock of node 0.
@@ -23,6 +23,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -272,6 +273,10 @@ struct node_unreachable {
 struct interrupted {
   bool again = false;
 };
+/// See job_event::drain_asked.
+struct drain_asked {
+  node_id node;
+};
 /// Local. The job actor to itself: a timer of its core has fired.
 struct timer_over {
   job_timer which = job_timer::watch;
@@ -285,6 +290,7 @@ struct job_ended {
   bool hung = false;
   /// Of a run that is done and makes copies: as bytes, for other nodes to keep.
   run_record summary = {};
+  std::optional<node_id> drained{};  ///< see job_action::end
 };
 
 auto fields(auto f, restore_state&) { return f(); }
@@ -336,7 +342,10 @@ auto fields(auto f, report_requested& x) { return f(x.why); }
 auto fields(auto f, write_report& x) { return f(x.why, x.causes); }
 auto fields(auto f, failed& x) { return f(x.why.message, x.why.kind); }
 auto fields(auto f, interrupted& x) { return f(x.again); }
-auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x.hung, x.summary); }
+auto fields(auto f, drain_asked& x) { return f(x.node); }
+auto fields(auto f, job_ended& x) {
+  return f(x.how, x.message, x.nothing_lost, x.hung, x.summary, x.drained);
+}
 
 // clang-format off
 /// The messages that travel between nodes; their order gives the codes in mail.
@@ -347,7 +356,7 @@ auto fields(auto f, job_ended& x) { return f(x.how, x.message, x.nothing_lost, x
   X(copy_held) X(copy_offered) X(fetch_copy) X(copy_piece) X(copies_arrive) X(keep_copies) \
   X(report_weights) X(stage_weights)                                                       \
   X(report_progress) X(stage_progress) X(report_requested) X(write_report) X(failed)       \
-  X(interrupted) X(job_ended) X(gather_picks) X(picks_seen)
+  X(interrupted) X(drain_asked) X(job_ended) X(gather_picks) X(picks_seen)
 /// The messages that stay on their node.
 #define RRFP_LOCAL_MESSAGES(X)                                                             \
   X(start) X(stage_ranks) X(decide_now) X(node_lost) X(node_unreachable) X(demand)         \

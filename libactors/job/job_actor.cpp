@@ -37,6 +37,7 @@ job_core_options core_options(const job_setup& setup, const run_totals& totals) 
   o.stages = context.shape.stages;
   o.ranks = context.ranks;
   o.replicas = context.replicas;
+  o.nodes = context.nodes;
   o.first_step = setup.first_step;
   o.steps = setup.train.steps;
   o.on_request = setup.on_request;
@@ -117,6 +118,7 @@ caf::behavior job_actor::make_behavior() {
         feed(job_event::save_ended{m.step, m.failure});
       },
       [this](const interrupted& m) { feed(job_event::interrupted{m.again}); },
+      [this](const drain_asked& m) { feed(job_event::drain_asked{m.node}); },
       [this](const demand& m) { feed(job_event::demanded{m.wanted}); },
       [this](report_requested& m) { feed(job_event::report_requested{std::move(m.why)}); },
       [this](const timer_over& m) { on_timer_over(m); },
@@ -369,7 +371,9 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.message = a.hung ? hang_ : a.message;
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
-  job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung, {}};
+  result_.drained = a.drained;
+  job_ended over{result_.how,  result_.message, result_.nothing_lost,
+                 result_.hung, {},              result_.drained};
   if (setup_.recovery && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
   for (std::uint32_t n = 0; n < nodes_.size(); ++n) {

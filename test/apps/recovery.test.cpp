@@ -2,15 +2,12 @@
 #include <catch2/catch.hpp>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <set>
 
 #include "http.hpp"
-#include "json_lines.hpp"
 #include "json_page.hpp"
-#include "processes.hpp"
-#include "program.hpp"
+#include "recovering_job.hpp"
 
 namespace {
 
@@ -18,145 +15,6 @@ using namespace rrfp::test;
 using Catch::Matchers::Contains;
 using settings = std::vector<std::string>;
 using json = nlohmann::json;
-
-const std::string job_text = R"([pipeline]
-stages = 3
-microbatches = 3
-[model]
-layers = 6
-hidden = 32
-heads = 4
-context = 32
-[data]
-text = ["/usr/share/common-licenses/GPL-3"]
-microbatch_size = 1
-sequence_length = 32
-[train]
-steps = 30
-lr = 1e-3
-[transport]
-heartbeat_ms = 100
-[recovery]
-max_restarts = 9
-)";
-
-bool eventually(const std::function<bool()>& condition, std::chrono::seconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit * slowdown;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds{2});
-  }
-  return true;
-}
-
-/// The complete lines; a killed node may leave a part of one.
-std::vector<json> log_of(const std::string& file) {
-  std::vector<json> lines;
-  std::ifstream in{file};
-  for (std::string line; std::getline(in, line);)
-    if (auto read = json::parse(line, nullptr, false); !read.is_discarded()) lines.push_back(read);
-  return lines;
-}
-
-std::vector<json> events(const std::vector<json>& log, const std::string& kind) {
-  std::vector<json> found;
-  for (const auto& line : log)
-    if (line.at("event") == kind) found.push_back(line);
-  return found;
-}
-
-const std::vector<const char*> bits{
-    "ending",    "steps",        "tokens",        "loss_first",
-    "loss_last", "losses_xxh64", "weights_xxh64", "eval_losses_xxh64"};
-
-/// Of each run that is over.
-std::vector<json> results_of(const std::vector<json>& log,
-                             const std::vector<const char*>& keys = bits) {
-  std::map<std::string, json> of_run;
-  for (const auto& s : events(log, "summary")) {
-    json kept{{"run", s.at("run")}};
-    for (const auto* key : keys)
-      if (s.contains(key)) kept[key] = s.at(key);
-    of_run[s.at("run")] = kept;
-  }
-  std::vector<json> all;
-  for (const auto& [_, kept] : of_run) all.push_back(kept);
-  return all;
-}
-
-/// A job on the nodes of a launcher.
-class training {
- public:
-  explicit training(std::uint32_t nodes, settings more = {}, const std::string& text = job_text,
-                    std::vector<std::string> options = {})
-      : nodes_(nodes), more_(std::move(more)), options_(std::move(options)) {
-    std::ofstream{folder_ / "job.toml"} << text;
-  }
-
-  /// Trains without losses first.
-  void start() {
-    if (!std::filesystem::exists(folder_ / "twin.jsonl")) {
-      const auto o = program{command("twin.jsonl", "twin-checkpoints")}.wait();
-      INFO(o.out << o.err);
-      REQUIRE(o.code == 0);
-      REQUIRE_FALSE(results_of(log_of(folder_ / "twin.jsonl")).empty());
-    }
-    run_ = std::make_unique<program>(command("out.jsonl", "checkpoints"));
-  }
-  /// Without a twin: it will not end well.
-  void start_alone() { run_ = std::make_unique<program>(command("out.jsonl", "checkpoints")); }
-
-  std::vector<json> log() const { return log_of(folder_ / "out.jsonl"); }
-  std::size_t recoveries() const { return events(log(), "recovery").size(); }
-  std::string at(const std::string& name) const { return folder_ / name; }
-  program& launcher() { return *run_; }
-
-  void wait_for(const std::function<bool()>& condition) {
-    INFO(run_->out() << run_->err());
-    REQUIRE(eventually(condition, std::chrono::seconds{30}));
-  }
-  /// Until a step of this number has ended, or one after it, in the run of this name.
-  void wait_for_step(std::uint64_t step, const std::string& run = "job") {
-    wait_for([&] {
-      const auto steps = events(log(), "step");
-      return std::any_of(steps.begin(), steps.end(),
-                         [&](const auto& s) { return s.at("run") == run && s.at("step") >= step; });
-    });
-  }
-  pid_t pid_of(std::uint32_t node) const { return node_process(run_->pid(), node); }
-  void signal(std::uint32_t node, int number) const {
-    const auto pid = pid_of(node);
-    REQUIRE(pid != 0);
-    ::kill(pid, number);
-  }
-  void kill(std::uint32_t node) const { signal(node, SIGKILL); }
-
-  outcome end() { return run_->wait(std::chrono::seconds{60}); }
-  void check_same_bits(const std::vector<const char*>& keys = bits) {
-    const auto o = end();
-    INFO(o.out << o.err);
-    CHECK(o.code == 0);
-    CHECK(results_of(log(), keys) == results_of(log_of(folder_ / "twin.jsonl"), keys));
-  }
-
- private:
-  std::vector<std::string> command(const std::string& log, const std::string& checkpoints) const {
-    std::vector<std::string> all{
-        RRFP_NODE, "run",        folder_ / "job.toml", "--local-nodes", std::to_string(nodes_),
-        "--json",  folder_ / log};
-    for (const auto& s : more_)
-      all.insert(all.end(),
-                 {"--set", s == "checkpoint.dir" ? s + "=" + (folder_ / checkpoints) : s});
-    all.insert(all.end(), options_.begin(), options_.end());
-    return all;
-  }
-
-  scratch_folder folder_;
-  const std::uint32_t nodes_;
-  const settings more_;
-  const std::vector<std::string> options_;
-  std::unique_ptr<program> run_;
-};
 
 }  // namespace
 

@@ -131,6 +131,8 @@ struct run_result {
   bool nothing_lost = false;
   /// No task finished for hang_timeout_s: running tasks may never return.
   bool hung = false;
+  /// This node leaves between two steps; `how` is node_lost.
+  std::optional<node_id> drained{};
   /// Of the steps that completed; weights_xxh64 only when done. Empty on nodes other than 0, except
   /// of a run that is done and makes copies for recovery.
   run_summary summary;
@@ -324,6 +326,11 @@ class session {
   /// running step end and saves it, if it would be lost; the second call does not wait.
   /// Thread-safe, any number of times. Any node may call it; the run ends on all nodes.
   void interrupt();
+  /// This node is told to end. If within some seconds all nodes are, this is interrupt(). Otherwise
+  /// run() ends on all nodes after a step, with run_result::drained; the copies for recovery are
+  /// those of that step. A run without copies is interrupted. Thread-safe; no effect if the run
+  /// ends before.
+  void drain();
   /// Requests a report of who waits for what on every node (on_report); the run continues. The
   /// report contains `why`. Thread-safe, any number of times; no effect before and after run().
   void report(std::string why);

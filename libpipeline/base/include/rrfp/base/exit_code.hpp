@@ -13,6 +13,7 @@ enum exit_code : int {
   /// A bad job, bad data or bad arguments; also bad data found during the run, and a NaN loss.
   exit_bad_input = 2,
   exit_node_lost = 3,  ///< a node or rank was lost
+  exit_drained = 4,    ///< this node has left a job that goes on when another takes its place
   exit_interrupted = 130,
 };
 
