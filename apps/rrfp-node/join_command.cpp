@@ -96,8 +96,8 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
     auto joined = actors::join_job(j, place, std::move(hooks));
     const bool may_try_again = standing && !standing->is_lost() && !standing->is_over();
     // Told to end itself, it waits for the others at most once.
-    if (joined || !may_try_again || waits_once ||
-        joined.failure().kind != error_kind::node_lost || left() <= 0)
+    if (joined || !may_try_again || waits_once || joined.failure().kind != error_kind::node_lost ||
+        left() <= 0)
       return joined;
     note(joined.message());
     std::this_thread::sleep_for(pause);
@@ -161,9 +161,7 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
   }
   const auto& members = joined->members;
   const auto& start = joined->start;
-  const bool may_drain = place.nodes > 1 && course.may_recover();
-  interrupts.let_drain(may_drain);
-  if (!may_drain) interrupts.give_up_drain();
+  interrupts.let_drain(place.nodes > 1);
   const node_context context{
       {members.get(), start ? *start : actors::job_start{}}, join.launched, standing};
   const auto end = [&](int code) {

@@ -306,8 +306,8 @@ int training::end_with(const actors::run_result& r, const std::string& prefix,
   is_handed_over_ = r.drained.has_value();
   if (r.drained && *r.drained == context.members->node()) {
     if (!context.launched)
-      print_error("rrfp-node: {}drained after {} steps: another process may take its place\n", prefix,
-                  card_.steps);
+      print_error("rrfp-node: {}drained after {} steps: another process may take its place\n",
+                  prefix, card_.steps);
     return exit_drained;
   }
   if (context.is_fenced()) {
@@ -358,6 +358,11 @@ int training::train(const checked_run& checked, const node_context& context,
           j.name);
     session->interrupt();
   });
+  // A process that has just started knows only now how many losses there were.
+  if (!may_recover()) {
+    interrupts_.let_drain(false);
+    interrupts_.give_up_drain();
+  }
   interrupts_.on_drain([session = run->session.get(), &j, &context] {
     print_error(
         "rrfp-node: {}: node {} drains: it leaves the job after a step, unless all nodes are told "

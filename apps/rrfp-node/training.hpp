@@ -74,8 +74,8 @@ class training {
 
   /// All nodes call this when they have joined, if the job may recover. Error: as actors::agree().
   result<recovery_point> agree(actors::membership& members);
-  /// Trains to the end of the last run, to a loss, or until a node leaves; `from`: where it goes on.
-  /// Returns the exit code of the program.
+  /// Trains to the end of the last run, to a loss, or until a node leaves; `from`: where it goes
+  /// on. Returns the exit code of the program.
   int go_on(const node_context& context, recovery_point from = {});
   /// Since when the job waits for a lost node; only after a loss.
   std::chrono::steady_clock::time_point lost_at() const { return lost_at_.value(); }

@@ -372,8 +372,8 @@ void job_actor::carry_out(const job_action::end& a) {
   result_.nothing_lost = a.nothing_lost;
   result_.hung = a.hung;
   result_.drained = a.drained;
-  job_ended over{result_.how,  result_.message, result_.nothing_lost,
-                 result_.hung, {},              result_.drained};
+  job_ended over{result_.how, result_.message, result_.nothing_lost, result_.hung,
+                 {},          result_.drained};
   if (setup_.recovery && a.how == job_end::done) over.summary = to_record(result_.summary);
   // First: after a loss, on_end lets this node close its transport at once.
   for (std::uint32_t n = 0; n < nodes_.size(); ++n) {

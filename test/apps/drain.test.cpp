@@ -43,12 +43,9 @@ class joined_nodes {
   }
 
   void start(std::uint32_t node) {
-    std::vector<std::string> join{RRFP_NODE,       "join",
-                                  at("job.toml"),  "--nnodes",
-                                  nodes(),         "--node-rank",
-                                  name(node),      "--rendezvous",
-                                  rendezvous_,     "--set",
-                                  "run.progress=none"};
+    std::vector<std::string> join{RRFP_NODE,   "join",        at("job.toml"),     "--nnodes",
+                                  nodes(),     "--node-rank", name(node),         "--rendezvous",
+                                  rendezvous_, "--set",       "run.progress=none"};
     for (const auto& s : more_)
       join.insert(join.end(), {"--set", s == "checkpoint.dir" ? s + "=" + at("checkpoints") : s});
     if (node == 0) join.insert(join.end(), {"--json", at("out.jsonl")});
@@ -76,11 +73,9 @@ class joined_nodes {
 
   /// The same training by one process, which nobody disturbs.
   std::vector<json> undisturbed() const {
-    std::vector<std::string> run{RRFP_NODE,     "run", at("job.toml"), "--json",
-                                 at("twin.jsonl")};
+    std::vector<std::string> run{RRFP_NODE, "run", at("job.toml"), "--json", at("twin.jsonl")};
     for (const auto& s : more_)
-      if (!s.starts_with("jitter.") && s != "checkpoint.dir")
-        run.insert(run.end(), {"--set", s});
+      if (!s.starts_with("jitter.") && s != "checkpoint.dir") run.insert(run.end(), {"--set", s});
     REQUIRE(run_program(run).code == 0);
     return log_of(at("twin.jsonl"));
   }
@@ -163,8 +158,8 @@ TEST_CASE("the launcher starts a node that was told to end again, also between e
 
 TEST_CASE("all nodes are told to end: the job saves its step and ends with code 130, in time") {
   const bool saves = GENERATE(true, false);
-  joined_nodes job{3, saves ? settings{"train.steps=100000", "checkpoint.dir"}
-                            : settings{"train.steps=100000"}};
+  joined_nodes job{
+      3, saves ? settings{"train.steps=100000", "checkpoint.dir"} : settings{"train.steps=100000"}};
   job.wait_for_steps(3);
   for (const std::uint32_t node : {0, 1, 2}) job.signal(node);
   for (const std::uint32_t node : {0, 1, 2}) {
@@ -180,7 +175,8 @@ TEST_CASE("all nodes are told to end: the job saves its step and ends with code 
     CHECK(events(log, "checkpoint").back().at("step") == events(log, "step").back().at("step"));
 }
 
-TEST_CASE("the nodes are told to end one after the other, as by hand: the last ones need not wait") {
+TEST_CASE(
+    "the nodes are told to end one after the other, as by hand: the last ones need not wait") {
   joined_nodes job{3, {"train.steps=100000", "checkpoint.dir"}};
   job.wait_for_steps(3);
   job.signal(1);
@@ -215,9 +211,9 @@ TEST_CASE("a second signal ends a node at once, and its replacement goes on") {
 TEST_CASE("where no replacement is waited for, a signal to one node ends the job with code 130") {
   // Without restarts; and when they are used up.
   const auto restarts = GENERATE(0, 1);
-  joined_nodes job{
-      2, {"train.steps=100000", "pipeline.stages=2",
-          "recovery.max_restarts=" + std::to_string(restarts)}};
+  joined_nodes job{2,
+                   {"train.steps=100000", "pipeline.stages=2",
+                    "recovery.max_restarts=" + std::to_string(restarts)}};
   job.wait_for_steps(3);
   if (restarts > 0) {
     job.signal(1);

@@ -71,7 +71,7 @@ inline const std::vector<const char*> bits{
 
 /// Of each run that is over.
 inline std::vector<json> results_of(const std::vector<json>& log,
-                             const std::vector<const char*>& keys = bits) {
+                                    const std::vector<const char*>& keys = bits) {
   std::map<std::string, json> of_run;
   for (const auto& s : events(log, "summary")) {
     json kept{{"run", s.at("run")}};

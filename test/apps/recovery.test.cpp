@@ -13,8 +13,6 @@ namespace {
 
 using namespace rrfp::test;
 using Catch::Matchers::Contains;
-using settings = std::vector<std::string>;
-using json = nlohmann::json;
 
 }  // namespace
 
