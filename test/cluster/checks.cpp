@@ -134,6 +134,13 @@ void checkers::on_point(const process& by, std::span<const recovery_card> cards,
                   "a node holds too many copies of a rank");
   }
   if (run >= c.runs) return;
+  const auto leaves = [&](const recovery_card& card) { return card.lost == handed_over_.why; };
+  if (!handed_over_.why.empty() &&
+      std::count_if(cards.begin(), cards.end(), leaves) + 1 == std::ssize(cards))
+    RRFP_EXPECT(point.record.step == handed_over_.step && run == handed_over_.run,
+                handed_over_.why + " after step " + std::to_string(handed_over_.step) +
+                    ", but the job goes on after step " + std::to_string(point.record.step));
+  handed_over_ = {};
   // What the living hold, as far as the checkers have seen.
   std::uint64_t newest = 0;
   for (std::uint32_t n = 0; n < c.nodes; ++n) {

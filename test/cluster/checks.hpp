@@ -44,6 +44,10 @@ class checkers {
   /// It has dropped its copies because the job goes on without them.
   void on_cleared(const process& by);
   void on_kept(const process& by, std::uint32_t run, std::uint64_t step);
+  /// A node leaves: the run that follows goes on after this step.
+  void on_handed_over(std::uint32_t run, std::uint64_t step, const std::string& why) {
+    handed_over_ = {run, step, why};
+  }
   /// All nodes choose the same point, and the newest that the copies of the living allow.
   void on_point(const process& by, std::span<const recovery_card> cards,
                 const recovery_point& point);
@@ -70,6 +74,11 @@ class checkers {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> kept_;  ///< by run and process
   std::map<std::uint32_t, std::set<std::uint64_t>> keeps_;                 ///< steps, by run
   std::map<std::string, std::string> points_;                              ///< by the cards
+  struct {
+    std::uint32_t run = 0;
+    std::uint64_t step = 0;
+    std::string why;  ///< empty: no node has left since the last point
+  } handed_over_;
   bool has_outputs_ = false;
   bool outputs_known_ = false;
   std::map<std::uint32_t, std::uint64_t> newest_step_;  ///< that was committed, by run

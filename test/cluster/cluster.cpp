@@ -153,7 +153,10 @@ void simulation::on_process_end(process& p) {
   if (current_[p.node()] != &p || !has_power_) return;
   const auto code = p.code();
   const bool is_expected = !code || *code == exit_done || *code == exit_node_lost ||
-                           (*code == exit_interrupted && (interrupts_ > 0 || p.was_interrupted()));
+                           (*code == exit_drained && p.was_told_to_end()) ||
+                           (*code == exit_interrupted &&
+                            (interrupts_ > 0 || p.was_interrupted() || p.was_told_to_end() ||
+                             (may_give_up() && w.c.has(fault_kind::drain))));
   RRFP_EXPECT(is_expected, p.name() + " ended with code " + std::to_string(code.value_or(-1)) +
                                ": " + p.last_words());
   if (w.c.restarts == restart_kind::launcher) return;
@@ -163,7 +166,7 @@ void simulation::on_process_end(process& p) {
   const bool any_left = std::any_of(current_.begin(), current_.end(),
                                     [](const auto* c) { return c != nullptr && c->is_alive(); });
   if (checks.outputs_known() && (code || !any_left)) return;
-  if (code && may_give_up()) return;
+  if (code && !p.was_told_to_end() && may_give_up()) return;
   starts_[p.node()] = true;
   random_source random{w.c.seed, mix(7, p.id())};
   w.call(random.between(10 * ms, 300 * ms), [this, node = p.node(), g = generation_] {
@@ -274,6 +277,9 @@ void simulation::inject(const fault& f) {
       return;
     case fault_kind::slow_node: slow_until_[f.node] = std::max(slow_until_[f.node], until); return;
     case fault_kind::interrupt: return interrupt(f);
+    case fault_kind::drain:
+      if (p != nullptr) p->drain();
+      return;
     case fault_kind::ask_report:
       if (p != nullptr) p->ask_report();
       return;

@@ -15,6 +15,8 @@ namespace {
 constexpr nanoseconds save_time_max = 2 * s;
 /// Where nothing fails.
 constexpr nanoseconds copy_time_max = 30 * ms;
+/// A few steps.
+constexpr std::uint32_t drain_ms = 5;
 
 mail to_stages(mail_kind kind, std::uint64_t step = 0) {
   mail m;
@@ -57,6 +59,8 @@ job_core_options job::core_options() {
         .saved = std::max(history_.saved_step, on_.owner().sim().disk.newest_step()),
         .evaluations = history_.evaluations_done * (c_.evaluation ? c_.evaluation->batches : 0)};
   o.hang_timeout_s = 60;
+  o.nodes = c_.nodes;
+  o.drain_ms = drain_ms;
   return o;
 }
 
@@ -99,6 +103,8 @@ void job::read(const mail& m) {
       return feed(job_event::weights_reported{m.at});
     case mail_kind::stage_progress: return feed(job_event::progress_reported{stage});
     case mail_kind::interrupted: return feed(job_event::interrupted{m.number != 0});
+    case mail_kind::drain_asked:
+      return feed(job_event::drain_asked{node_id{static_cast<std::uint32_t>(m.number)}});
     case mail_kind::report_requested: return feed(job_event::report_requested{"asked for"});
     case mail_kind::failed: return feed(job_event::failed{{m.text, m.how}});
     default: throw violation("the job got mail for another actor");
@@ -281,6 +287,10 @@ void job::carry_out(const job_action::end& a) {
   m.is_good = a.how == job_end::done;
   m.how = kind_of(a.how).value_or(error_kind::failed);
   m.text = a.hung ? "the job hangs" : a.message;
+  if (a.drained) {
+    m.number = a.drained->value() + 1;
+    on_.owner().sim().checks.on_handed_over(on_.setup().run, history_.steps, m.text);
+  }
   if (m.is_good)
     m.values = {weights_hash_, history_.losses, history_.evaluations, history_.began_after};
   for (std::uint32_t n = 0; n < c_.nodes; ++n) {

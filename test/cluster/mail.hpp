@@ -48,6 +48,7 @@ enum class mail_kind : std::uint8_t {
   report_progress,
   stage_progress,
   interrupted,
+  drain_asked,
   report_requested,
   failed,
   job_ended,

@@ -90,6 +90,7 @@ void process::reset_control() {
 
 void process::interrupt() {
   if (!is_alive()) return;
+  if (is_draining_) return exit(exit_interrupted, "a second signal");
   ++interrupts_;
   note("is interrupted");
   later(random_.between(0, 200 * us), [this] {
@@ -97,6 +98,22 @@ void process::interrupt() {
     if (waits_for_outputs_) return member_->interrupt();
     if (has_met_ && !ended_) session_->interrupt(interrupts_ > 1);
   });
+}
+
+void process::drain() {
+  // At the end it stays for nodes that are lost then, unless it is interrupted.
+  if (!is_alive() || waits_for_outputs_ || fence_.is_over) return;
+  was_told_to_end_ = true;
+  if (c().max_restarts == 0 || !has_joined_) return interrupt();
+  note("is told to end");
+  if (std::exchange(is_draining_, true)) return exit(exit_interrupted, "a second signal");
+  later(random_.between(0, 200 * us), [this] {
+    if (has_met_ && !ended_ && is_draining_) session_->drain();
+  });
+}
+
+void process::give_up_drain() {
+  if (std::exchange(is_draining_, false)) ++interrupts_;
 }
 
 /// While it joins.
@@ -134,6 +151,7 @@ void process::join() {
 void process::try_to_join(nanoseconds limit) {
   const auto number = ++memberships_;
   has_joined_ = false;
+  if (!is_handed_over_) give_up_drain();
   if (interrupts_ > 0) return end_interrupted();
   member::reports to;
   to.joined = [this] {
@@ -179,6 +197,8 @@ void process::end_told() {
 void process::give_up_joining(const std::string& why, error_kind kind) {
   if (fence_.is_over) return end_told();
   member_->end(name() + " gave up: " + why);
+  give_up_drain();
+  if (interrupts_ > 0) return end_interrupted();
   if (c().max_restarts > 0 && kind == error_kind::node_lost && !fence_.is_lost() &&
       local_now() < join_until_) {
     note("joins again: " + why);
@@ -346,7 +366,12 @@ void process::end_membership(int code) {
 int process::lose(const std::string& why) { return end_with({job_end::node_lost, why, {}}); }
 
 int process::end_with(const run_end& how) {
-  if (how.how == job_end::node_lost) sim_.checks.on_loss(*this, how.message);
+  is_handed_over_ = how.drained.has_value();
+  if (is_handed_over_ && how.drained->value() == node()) {
+    last_words_ = "has left the job";
+    return exit_drained;
+  }
+  if (how.how == job_end::node_lost && !is_handed_over_) sim_.checks.on_loss(*this, how.message);
   if (how.how == job_end::node_lost && !fence_.is_lost() && may_recover()) {
     if (card_.lost.empty()) lost_at_ = local_now();
     card_.lost = how.message;
@@ -500,7 +525,9 @@ void process::meet() {
         session_->lose(lost.message);
       });
       has_met_ = true;
+      if (!may_recover()) give_up_drain();
       if (interrupts_ > 0) session_->interrupt(interrupts_ > 1);
+      if (is_draining_) session_->drain();
       // The run may end elsewhere before this node knows that all have met.
       if (ended_) on_run_ended();
     });
@@ -510,7 +537,7 @@ void process::meet() {
 void process::on_run_ended() {
   later(random_.between(1 * us, 100 * us), [this, how = *ended_] {
     member_->on_lost(nullptr);
-    if (how.how == job_end::node_lost) return close_session(how);
+    if (how.how == job_end::node_lost && !how.drained) return close_session(how);
     exchange(
         {}, finish_limit, [](const texts&) { return texts(1); },
         [this, how](const auto&) {
@@ -533,6 +560,7 @@ void process::finish_run(const run_end& how) {
   // The thread that writes checkpoints ends its work first.
   if (disk_work_ > 0) return later(1 * ms, [this, how] { finish_run(how); });
   const auto code = end_with(how);
+  if (is_handed_over_) return leave(code, leave_limit);
   if (!card_.lost.empty()) return end_membership(code);
   if (code != exit_done) {
     if (code == exit_node_lost) return end_membership(code);

@@ -46,13 +46,16 @@ class process {
   void kill(bool silently);
   void suspend(nanoseconds until);
   void reset_control();
-  /// A signal of the user.
+  /// A signal of the user, or of whoever starts nodes.
   void interrupt();
+  /// This node alone is told to end.
+  void drain();
   void ask_report();
 
   bool is_alive() const { return !code_ && !was_killed_; }
   bool was_killed() const { return was_killed_; }
   bool was_interrupted() const { return interrupts_ > 0; }
+  bool was_told_to_end() const { return was_told_to_end_; }
   /// The exit code, unless it runs or was killed.
   std::optional<int> code() const { return code_; }
   const std::string& last_words() const { return last_words_; }
@@ -113,6 +116,7 @@ class process {
   void wait_for_outputs();
   void end_membership(int code);
   void end_interrupted();
+  void give_up_drain();
 
   // The runs: training.
   bool leads() const { return who_.node == 0; }
@@ -162,6 +166,9 @@ class process {
   bool written_ = false;
   bool waits_for_outputs_ = false;
   std::uint32_t interrupts_ = 0;
+  bool was_told_to_end_ = false;
+  bool is_draining_ = false;
+  bool is_handed_over_ = false;
   std::uint32_t disk_work_ = 0;
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);
 };

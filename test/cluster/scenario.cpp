@@ -70,6 +70,7 @@ fault_kind on_one_machine(fault_kind k) {
     case fault_kind::slow_link:
     case fault_kind::reset_control:
     case fault_kind::replace:
+    case fault_kind::drain:
     case fault_kind::break_data: return fault_kind::pause;
     case fault_kind::join_twice: return fault_kind::join_stranger;
     case fault_kind::crash:
@@ -113,6 +114,7 @@ fault draw_fault(const scenario& c, random_source& random, nanoseconds horizon) 
   f.lasts = random.one_in(3) ? random.between(0, 3 * c.node_timeout)
                              : random.between(0, c.node_timeout / 2);
   f.detail = random.next();
+  if ((f.detail >> 32) % 8 == 0 && c.restarts == restart_kind::loop) f.kind = fault_kind::drain;
   return f;
 }
 
@@ -140,6 +142,11 @@ void draw_faults(scenario& c, random_source& random) {
     next.at = c.faults.back().at + random.between(0, c.node_timeout + c.heartbeat * 4);
     c.faults.push_back(next);
   }
+  // A stopped process and its replacement that both join while the job waits for yet another node:
+  // either may take the place.
+  if (c.has(fault_kind::replace))
+    for (auto& f : c.faults)
+      if (f.kind == fault_kind::drain) f.kind = fault_kind::ask_report;
   if (random.one_in(8)) make_harmless(c.faults, c.node_timeout);
   std::sort(c.faults.begin(), c.faults.end(), [](auto& a, auto& b) { return a.at < b.at; });
 }
@@ -236,6 +243,7 @@ std::string to_string(const fault& f) {
       case fault_kind::interrupt:
         return f.detail % 2 == 0 ? "the user interrupts the job"
                                  : "the user interrupts the job twice within " + text_of(f.lasts);
+      case fault_kind::drain: return node + " is told to end";
       case fault_kind::ask_report: return "the user asks " + node + " for a report";
     }
     return "?";

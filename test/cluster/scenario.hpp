@@ -35,6 +35,7 @@ enum class fault_kind : std::uint8_t {
   slow_node,      ///< the tasks of a node take much longer
   interrupt,      ///< the user interrupts the job, once or twice, and starts it again later
   ask_report,     ///< the user asks a node for a report
+  drain,          ///< a node is told to end, and started again
 };
 
 struct fault {

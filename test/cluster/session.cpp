@@ -216,6 +216,13 @@ void session::interrupt(bool again) {
   send(std::move(m));
 }
 
+void session::drain() {
+  mail m;
+  m.kind = mail_kind::drain_asked;
+  m.number = owner_.node();
+  send(std::move(m));
+}
+
 void session::ask_report() {
   mail m;
   m.kind = mail_kind::report_requested;
@@ -521,7 +528,10 @@ void session::read_as_node(const mail& m) {
     case mail_kind::job_ended:
       return end({m.is_good ? job_end::done : end_of(m.how),
                   m.text,
-                  {bytes_of(m.values), bytes_of(m.more_values)}});
+                  {bytes_of(m.values), bytes_of(m.more_values)},
+                  m.number == 0
+                      ? std::nullopt
+                      : std::optional{node_id{static_cast<std::uint32_t>(m.number - 1)}}});
     default: throw violation("a node got mail for another actor");
   }
 }

@@ -45,6 +45,7 @@ struct run_end {
   job_end how = job_end::done;
   std::string message;
   run_record summary;
+  std::optional<node_id> drained{};
 };
 
 struct session_setup {
@@ -83,6 +84,7 @@ class session final : public data_port, event_sink {
   void vanish();
   /// The user interrupts this node, or asks it for a report.
   void interrupt(bool again);
+  void drain();
   void ask_report();
 
   // For the job.

@@ -68,6 +68,7 @@ purpose purpose_of(mail_kind kind) {
     case mail_kind::report_weights:
     case mail_kind::stage_weights:
     case mail_kind::interrupted:
+    case mail_kind::drain_asked:
     case mail_kind::job_ended: return purpose::ending;
     case mail_kind::failed: return purpose::losses;
   }

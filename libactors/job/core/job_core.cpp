@@ -244,7 +244,7 @@ job_phase job_core::after(const job_event::drain_asked& e) {
   // Without copies nobody could take the place of the node.
   if (!options_.copies || drains_asked_.size() == options_.nodes)
     return after(job_event::interrupted{});
-  if (drains_asked_.size() == 1) set_timer(job_timer::drain, drain_ms);
+  if (drains_asked_.size() == 1) set_timer(job_timer::drain, options_.drain_ms);
   return phase_;
 }
 

@@ -74,6 +74,8 @@ struct job_core_options {
   std::optional<evaluating> evaluation;  ///< unused with on_request
   double hang_timeout_s = 0;             ///< 0: none
   std::uint32_t loss_ms = 3000;          ///< how long the membership may take to report a cause
+  /// If all nodes are told to end, they are told within this time; until then the run goes on.
+  std::uint32_t drain_ms = 3000;
 };
 
 enum class job_phase : std::uint8_t {
@@ -101,8 +103,6 @@ class job_core {
   static constexpr std::uint32_t inquiry_ms = 1000;
   /// How long nodes may take to write their reports before the run ends.
   static constexpr std::uint32_t reports_ms = 1000;
-  /// If all nodes are told to end, they are told within this time; until then the run goes on.
-  static constexpr std::uint32_t drain_ms = 3000;
 
   explicit job_core(job_core_options options);
 
