@@ -148,7 +148,7 @@ void add_job(page& to, const job_counters& j) {
   const auto total = [&](const char* name, const char* help, double value) {
     to.family(name, help, metric_type::counter).value({}, value);
   };
-  total("rrfp_restarts_total", "Node losses that the job survived.",
+  total("rrfp_restarts_total", "Losses and drains of nodes that the job survived.",
         static_cast<double>(j.restarts.value()));
   total("rrfp_held_seconds_total", "Time from each loss until all nodes had joined again.",
         j.held_s.value());

@@ -226,8 +226,8 @@ void add_recovery(std::vector<key>& table) {
   section_keys<recovery_options> keys{table, "recovery", &job::recovery};
   using o = recovery_options;
   keys.integer("max_restarts", &o::max_restarts, {0, 1'000'000}, "",
-               "Number of node losses that the job survives: it waits until the lost node has "
-               "been started again, and resumes. 0: the first loss ends the job.");
+               "Number of losses and drains of nodes that the job survives: it waits until the "
+               "node has been started again, and resumes. 0: the first loss ends the job.");
   keys.integer(
       "every", &o::every, {1, count_max}, "steps",
       "Number of steps between two copies of the state in the memory of the nodes. After a "

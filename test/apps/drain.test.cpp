@@ -42,12 +42,13 @@ class joined_nodes {
     for (std::uint32_t n = 0; n < nodes; ++n) start(n);
   }
 
-  void start(std::uint32_t node) {
+  void start(std::uint32_t node, const settings& others = {}) {
     std::vector<std::string> join{RRFP_NODE,   "join",        at("job.toml"),     "--nnodes",
                                   nodes(),     "--node-rank", name(node),         "--rendezvous",
                                   rendezvous_, "--set",       "run.progress=none"};
     for (const auto& s : more_)
       join.insert(join.end(), {"--set", s == "checkpoint.dir" ? s + "=" + at("checkpoints") : s});
+    for (const auto& s : others) join.insert(join.end(), {"--set", s});
     if (node == 0) join.insert(join.end(), {"--json", at("out.jsonl")});
     all_[node] = std::make_unique<program>(join);
   }
@@ -228,6 +229,18 @@ TEST_CASE("where no replacement is waited for, a signal to one node ends the job
     CHECK(o.code == interrupted);
     CHECK(o.seconds < 6 * slowdown);
   }
+}
+
+TEST_CASE("a replacement of another job is refused, and the others go on with the right one") {
+  joined_nodes job{2, {"train.steps=50", "pipeline.stages=2"}};
+  job.wait_for_steps(3);
+  job.signal(1);
+  CHECK(job.end(1).code == drained);
+  job.start(1, {"train.lr=2e-3"});
+  CHECK(job.end(1).code == 2);
+  CHECK_THAT(job.err(0), Contains("refused a join") && Contains("job hash"));
+  job.start(1);
+  job.check_done(50);
 }
 
 TEST_CASE("without a replacement in time, the others end with code 3 and say who has left") {

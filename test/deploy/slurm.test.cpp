@@ -211,4 +211,28 @@ TEST_CASE("Slurm trains a job on two nodes, and scancel ends it with a checkpoin
   INFO(text_of(log_of_signalled) << slurm.state(signalled));
   CHECK_THAT(slurm.state(signalled), Contains("JobState=FAILED") && Contains("ExitCode=130:0"));
   CHECK_THAT(text_of(log_of_signalled), Contains(" saved, 4 files"));
+
+  // With restarts, a node alone that is told to end is drained and started again; scancel still
+  // ends all.
+  const auto log_of_drained = folder / "drained.log";
+  const auto restarted =
+      slurm.submit(log_of_drained,
+                   job + " --set train.steps=100000 --set checkpoint.dir=" + (folder / "drained"),
+                   "--export=ALL,RRFP_RESTARTS=3");
+  const auto has_said = [&](const std::string& text) {
+    return eventually([&] { return text_of(log_of_drained).find(text) != std::string::npos; },
+                      std::chrono::seconds{120});
+  };
+  REQUIRE(has_said("  step "));
+  REQUIRE(shell("for p in $(pgrep -f ' join " + job +
+                "'); do [ \"$(readlink /proc/$p/exe)\" = " RRFP_NODE
+                " ] && grep -qz '^SLURM_NODEID=1$' /proc/$p/environ && kill -TERM $p; done; true")
+              .code == 0);
+  CHECK(has_said("node 1 leaves the job; waiting"));
+  CHECK(has_said(", 0 steps repeated"));
+  REQUIRE(shell("scancel " + restarted).code == 0);
+  CHECK(slurm.is_over(std::chrono::seconds{90}));
+  INFO(text_of(log_of_drained) << slurm.state(restarted));
+  CHECK_THAT(slurm.state(restarted), Contains("JobState=CANCELLED"));
+  CHECK_THAT(text_of(log_of_drained), Contains("allocated: interrupted after "));
 }
