@@ -185,11 +185,15 @@ class loops:
         return ended and not self.at and all(old.poll() is not None for _, old in self.replaced)
 
     def end(self):
-        for process in self.nodes + [old for _, old in self.replaced]:
-            if process is not None and process.poll() is None:
-                self.wrong.append(f"a process waits in vain: {process.args[-3:]}")
-                process.kill()
-                process.wait()
+        waiting = [p for p in self.nodes + [old for _, old in self.replaced] if p is not None and p.poll() is None]
+        for process in waiting:
+            self.wrong.append(f"a process waits in vain: {process.pid}: {process.args[-3:]}")
+            process.send_signal(signal.SIGUSR1)  # asks for a hang report
+        if waiting:
+            time.sleep(1)
+        for process in waiting:
+            process.kill()
+            process.wait()
         # One that was stopped after the end is told so.
         self.wrong += [f"node {n}, replaced, ended with {old.returncode}" for n, old in self.replaced if old.returncode not in (0, 3)]
         self.output.seek(0)

@@ -100,7 +100,7 @@ class joined_nodes {
 }  // namespace
 
 TEST_CASE("a node that is told to end leaves after a step, and its replacement goes on: any node") {
-  joined_nodes job{3, {"train.steps=100", "recovery.every=4"}};
+  joined_nodes job{3, {"train.steps=150", "recovery.every=4"}};
   for (const std::uint32_t node : {1, 0, 2}) {
     const auto before = job.recoveries();
     job.wait_for_steps(5 + 25 * before);
@@ -114,11 +114,11 @@ TEST_CASE("a node that is told to end leaves after a step, and its replacement g
     CHECK(told.at("from_copies") == true);
     CHECK(told.at("lost") == "node " + std::to_string(node) + " leaves the job");
   }
-  job.check_done(100);
+  job.check_done(150);
 }
 
 TEST_CASE("several nodes of one machine are told to end: they leave one after the other") {
-  joined_nodes job{3, {"train.steps=80", "checkpoint.dir"}};
+  joined_nodes job{3, {"train.steps=150", "checkpoint.dir"}};
   job.wait_for_steps(5);
   job.signal(1);
   job.signal(2);
@@ -137,12 +137,12 @@ TEST_CASE("several nodes of one machine are told to end: they leave one after th
     job.start(node);
     job.wait_for([&] { return job.recoveries() == n; });
   }
-  job.check_done(80);
+  job.check_done(150);
 }
 
 TEST_CASE("the launcher starts a node that was told to end again, also between evaluations") {
   training t{3,
-             {"checkpoint.dir", "checkpoint.every=7", "recovery.every=3", "train.steps=60",
+             {"checkpoint.dir", "checkpoint.every=7", "recovery.every=3", "train.steps=100",
               "eval.text=[\"/usr/share/common-licenses/GPL-2\"]", "eval.every=2", "eval.batches=2",
               "jitter.link=exponential", "jitter.link_mean_ms=15"}};
   t.start();
@@ -153,7 +153,7 @@ TEST_CASE("the launcher starts a node that was told to end again, also between e
     t.wait_for([&] { return t.recoveries() > before; });
   }
   t.check_same_bits();
-  check_steps(t.log(), 60);
+  check_steps(t.log(), 100);
   CHECK_THAT(t.launcher().err(), Contains("node 0 has left the job: starts it again"));
 }
 
@@ -196,7 +196,7 @@ TEST_CASE(
 
 TEST_CASE("a second signal ends a node at once, and its replacement goes on") {
   const int again = GENERATE(SIGTERM, SIGINT);
-  joined_nodes job{2, {"train.steps=40", "pipeline.stages=2"}};
+  joined_nodes job{2, {"train.steps=200", "pipeline.stages=2"}};
   job.wait_for_steps(5);
   job.signal(1);
   job.wait_for([&] { return job.err(1).find("drains") != std::string::npos; });
@@ -232,7 +232,7 @@ TEST_CASE("where no replacement is waited for, a signal to one node ends the job
 }
 
 TEST_CASE("a replacement of another job is refused, and the others go on with the right one") {
-  joined_nodes job{2, {"train.steps=50", "pipeline.stages=2"}};
+  joined_nodes job{2, {"train.steps=200", "pipeline.stages=2"}};
   job.wait_for_steps(3);
   job.signal(1);
   CHECK(job.end(1).code == drained);
@@ -240,7 +240,7 @@ TEST_CASE("a replacement of another job is refused, and the others go on with th
   CHECK(job.end(1).code == 2);
   CHECK_THAT(job.err(0), Contains("refused a join") && Contains("job hash"));
   job.start(1);
-  job.check_done(50);
+  job.check_done(200);
 }
 
 TEST_CASE("without a replacement in time, the others end with code 3 and say who has left") {
