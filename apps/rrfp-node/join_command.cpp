@@ -105,6 +105,12 @@ result<actors::joined_job> join_nodes(job::job j, const join_options& join,
   }
 }
 
+/// Nobody is left who could tell the end of the job to a replacement: a kill from here on would
+/// look like a loss to whoever starts nodes again. So no time is spent on destructors.
+[[noreturn]] void end_at_once(int code) {
+  std::_Exit(code == exit_done && has_output_failed() ? exit_failed : code);
+}
+
 /// Node 0 writes the outputs of the job. If it is lost before that, all nodes must restart. Once
 /// all have agreed that it has written them, the job is over: replacements of nodes that are lost
 /// after that are told so, for recovery.hold_s.
@@ -119,8 +125,11 @@ int wait_for_outputs(training& course, const node_context& context, double hold_
   const auto lost = members.loss();
   const bool counts = lost && !(agreed && context.standing != nullptr);
   const int code = counts ? course.lose(lost->why, context) : exit_done;
-  if (agreed && context.standing != nullptr)
-    members.leave(std::chrono::milliseconds{static_cast<std::int64_t>(hold_s * 1e3)});
+  if (agreed && context.standing != nullptr) {
+    std::fflush(nullptr);
+    members.leave(std::chrono::milliseconds{static_cast<std::int64_t>(hold_s * 1e3)},
+                  [code] { end_at_once(code); });
+  }
   interrupts.on_interrupt(nullptr);
   return code;
 }
@@ -185,13 +194,6 @@ std::optional<int> train_as_member(const job::job& j, const join_options& join,
   return end(code);
 }
 
-/// Nobody is left who could tell the end of the job to a replacement: a kill from here on would
-/// look like a loss to whoever starts nodes again. So no time is spent on destructors.
-int end_at_once(int code) {
-  std::fflush(nullptr);
-  std::_Exit(code == exit_done && has_output_failed() ? exit_failed : code);
-}
-
 }  // namespace
 
 int join_command(const command_options& options, const join_options& join) {
@@ -235,7 +237,7 @@ int join_command(const command_options& options, const join_options& join) {
   for (;;)
     if (const auto code = train_as_member(*loaded, join, *place, places->describe(place->node),
                                           course, standing, interrupts))
-      return standing && standing->is_over() ? end_at_once(*code) : *code;
+      return *code;
 }
 
 }  // namespace rrfp::apps

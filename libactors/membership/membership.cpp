@@ -148,7 +148,9 @@ result<std::string> membership::exchange(std::string bytes, std::chrono::millise
 
 status membership::finish(std::chrono::milliseconds limit) { return impl_->watcher->finish(limit); }
 
-void membership::leave(std::chrono::milliseconds limit) { impl_->watcher->leave(limit); }
+void membership::leave(std::chrono::milliseconds limit, std::function<void()> at_the_end) {
+  impl_->watcher->leave(limit, std::move(at_the_end));
+}
 
 void membership::interrupt() { impl_->watcher->interrupt(); }
 

@@ -196,7 +196,21 @@ void watcher::flush() {
   std::erase_if(links_, [](const auto& l) { return l.second.closed; });
   if (may_leave_ && std::all_of(links_.begin(), links_.end(),
                                 [](const auto& l) { return l.second.io.out().empty(); }))
-    report([&] { left_ = true; });
+    end_leaving();
+}
+
+void watcher::end_leaving() {
+  std::function<void()> at_the_end;
+  {
+    const std::lock_guard lock{mutex_};
+    at_the_end = std::exchange(at_the_end_, nullptr);
+  }
+  if (at_the_end) {
+    if (leads() && run_key_file_) run_key_file_->remove();
+    for (auto& [id, l] : links_) l.io.end_writing();
+    at_the_end();
+  }
+  report([&] { left_ = true; });
 }
 
 void watcher::deliver_loss() {

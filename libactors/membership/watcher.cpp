@@ -134,9 +134,10 @@ void watcher::interrupt() {
   changed_.notify_all();
 }
 
-void watcher::leave(std::chrono::milliseconds limit) {
+void watcher::leave(std::chrono::milliseconds limit, std::function<void()> at_the_end) {
   {
     std::unique_lock lock{mutex_};
+    at_the_end_ = std::move(at_the_end);
     leaving_ = true;
     post(event::leave{});
     changed_.notify_all();

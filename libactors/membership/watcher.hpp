@@ -54,7 +54,7 @@ class watcher {
                                             bool last = false);
   void answer(std::vector<std::string> answers);
   status finish(std::chrono::milliseconds limit);
-  void leave(std::chrono::milliseconds limit);
+  void leave(std::chrono::milliseconds limit, std::function<void()> at_the_end);
   void interrupt();
 
  private:
@@ -97,6 +97,8 @@ class watcher {
   result<secret> key();
   void serve_requests();
   void flush();
+  /// Nothing is left to send.
+  void end_leaving();
   /// Calls on_lost if there is a loss and a callback that has not been called.
   void deliver_loss();
 
@@ -152,6 +154,7 @@ class watcher {
   std::deque<event::any> requests_;
   bool closing_ = false;
   bool leaving_ = false;
+  std::function<void()> at_the_end_;  ///< set before leaving_
   bool interrupted_ = false;
   bool exchanging_ = false;
   std::string give_up_reason_;

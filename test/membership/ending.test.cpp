@@ -1,5 +1,7 @@
 /// The end of a job whose lost nodes are replaced: replacements that come after it, and processes
 /// that were replaced.
+#include <atomic>
+
 #include "support.hpp"
 
 namespace rrfp::actors {
@@ -64,6 +66,23 @@ TEST_CASE("the replacement of a node 0 that was lost at the very end is told by 
   CHECK_FALSE(begin_join(options_of(j, 0, replacement)).get().ok());
   CHECK(replacement->is_over());
   CHECK(left.wait_for(5s) == std::future_status::ready);
+}
+
+TEST_CASE("a node may end its process at the moment when nobody is left to be told of the end") {
+  job j{2};
+  pair both{j};
+  both.finish();
+  std::atomic<int> ended = 0;
+  auto other = std::async(std::launch::async, [&] { both.node_1->leave(20s, [&] { ++ended; }); });
+  both.node_0->leave(20s, [&] { ++ended; });
+  other.get();
+  CHECK(ended == 2);
+  // Not while a replacement may still come.
+  pair again{j};
+  again.finish();
+  again.node_1.reset();
+  again.node_0->leave(300ms, [&] { ++ended; });
+  CHECK(ended == 2);
 }
 
 TEST_CASE("a process that was declared lost may not join again, its replacement may") {

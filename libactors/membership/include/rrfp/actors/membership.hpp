@@ -187,8 +187,11 @@ class membership {
 
   /// Leaves the job: from now on neither does the end of this node count as a loss, nor does this
   /// node report one. Returns when node 0 (on node 0: all others) has answered, or after `limit`.
-  /// After the last exchange: when all nodes, or their replacements, know the end.
-  void leave(std::chrono::milliseconds limit = std::chrono::seconds{5});
+  /// After the last exchange: when all nodes, or their replacements, know the end; nobody is left
+  /// then who could tell it to a replacement of this process, so `at_the_end`, called at once on a
+  /// thread of the membership, may end the process.
+  void leave(std::chrono::milliseconds limit = std::chrono::seconds{5},
+             std::function<void()> at_the_end = {});
 
   /// Ends a blocked exchange, and every later one, with an error.
   void interrupt();
