@@ -19,6 +19,9 @@ SIZES = {
     **dict.fromkeys(("num_key_value_heads", "num_experts_per_tok", "linear_num_key_heads", "eos_token_id"), 2),
     **{"vocab_size": VOCABULARY, "linear_num_value_heads": 4, "encoder_ffn_dim": 48, "max_position_embeddings": 64},
     **{"pad_token_id": 0, "sliding_window": 5},
+    # What some do to their embeddings and logits.
+    **{"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2, "logits_scaling": 4.0},
+    "logit_scale": 0.25,
 }
 # Of a tower that a text does not use.
 TOWER = {**SIZES, "image_size": 16, "patch_size": 8, "num_hidden_layers": 1, "depth": 1}
@@ -42,6 +45,7 @@ SPECIAL = {
     **dict.fromkeys(("glm_moe_dsa", "minicpm3", "youtu"), LATENT),
     **dict.fromkeys(("dots3_note", "dots3_note_text"), {**LATENT, "layer_types": ["indexed_attention"] * 4}),
     **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 4}),
+    **dict.fromkeys(("gemma3", "gemma3_text"), {"final_logit_softcapping": 20.0}),
     **dict.fromkeys(("gemma4", "gemma4_text"), GEMMA4),
     **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), INDEXER),
     "afmoe": {"num_dense_layers": 1},

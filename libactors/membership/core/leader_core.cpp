@@ -414,11 +414,17 @@ void leader_core::learn_end(peer& p) {
 
 void leader_core::report_if_all_left() {
   if (phase_ != leader_phase::leaving || !all_said_goodbye()) return;
-  if (common_.is_over() && !common_.has_left()) {
-    common_.act(action::stop_listening{});
-    send(members(), goodbye{});
-  }
-  common_.report_left();
+  if (!common_.is_over() || dismiss_next()) common_.report_left();
+}
+
+bool leader_core::dismiss_next() {
+  if (common_.has_left()) return true;
+  if (!dismissed_) common_.act(action::stop_listening{});
+  const auto left = members();
+  if (left.empty()) return true;
+  if (dismissed_ != left.front()) send({left.front()}, goodbye{});
+  dismissed_ = left.front();
+  return false;
 }
 
 bool leader_core::all_said_goodbye() const {

@@ -140,6 +140,10 @@ class leader_core {
   /// A node that lost the process before this one knows that the job is over.
   void learn_end(peer& p);
   void report_if_all_left();
+  /// After the end all nodes leave one by one, each once the one before has closed its connection:
+  /// while many processes end at once, each takes long, and one that is killed meanwhile would get
+  /// a replacement which nobody can tell the end. True: none is left.
+  bool dismiss_next();
   /// The connections of the nodes that have joined, by node.
   std::vector<connection_id> members() const;
   void send(std::vector<connection_id> to, any_message m);
@@ -159,7 +163,8 @@ class leader_core {
   std::size_t contributions_missing_ = 0;
   std::uint64_t round_ = 0;  ///< of them
   std::set<node_id> departed_;
-  std::set<node_id> told_;  ///< know that the job is over, and need nothing more  ///< said goodbye
+  std::set<node_id> told_;  ///< know that the job is over, and need nothing more
+  std::optional<connection_id> dismissed_;  ///< the last one
   int refusals_ = 0;
 };
 
