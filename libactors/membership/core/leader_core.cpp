@@ -278,6 +278,8 @@ void leader_core::drop(connection_id c, const std::string& why) {
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
   if (admitted) by_node_[p.node.value()] = nullptr;
   if (p.at == stage::joined) --joined_;
+  // It waited for its dismissal: its replacement must be told again.
+  if (p.at == stage::joined && common_.is_over() && dismissed_ != c) told_.erase(p.node);
   if (is_loss && common_.has_overslept(now_))
     declare_self_lost(common_.overslept());
   else if (is_loss)
