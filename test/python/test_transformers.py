@@ -193,6 +193,24 @@ def test_cuts_by_cost():
         rrfp.from_transformers(model, 2, [1, 2])
 
 
+def test_changes_of_the_configuration_after_the_cut_reach_all_parts():
+    model = make("llama")
+    parts = rrfp.from_transformers(model, 2)
+    model.set_attn_implementation("eager")
+    other = ids_of(1).clone()
+    other[:, -1] = 5
+    ours, changed = (parts[1](parts[0](ids)) for ids in (ids_of(1), other))
+    assert torch.equal(ours[:, :-1], changed[:, :-1])  # nothing attends to the future
+    assert torch.equal(ours, model(ids_of(1), use_cache=False).logits)
+
+
+def test_router_losses_are_refused():
+    experts = {"num_local_experts": 4, "output_router_logits": True}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**ROPE, **experts))
+    with pytest.raises(TypeError, match="mixtral .* cannot be cut: it adds a router loss"):
+        rrfp.from_transformers(model, 2)
+
+
 def test_what_cannot_be_cut_is_refused():
     with pytest.raises(ValueError, match="stages: expected 1 to 4, the number of layers, got 5"):
         rrfp.from_transformers(make("llama"), 5)

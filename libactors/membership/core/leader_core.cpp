@@ -426,7 +426,7 @@ bool leader_core::dismiss_next() {
   if (left.empty()) return true;
   if (dismissed_ != left.front()) send({left.front()}, goodbye{});
   dismissed_ = left.front();
-  return false;
+  return left.size() == 1;
 }
 
 bool leader_core::all_said_goodbye() const {

@@ -142,7 +142,7 @@ class leader_core {
   void report_if_all_left();
   /// After the end all nodes leave one by one, each once the one before has closed its connection:
   /// while many processes end at once, each takes long, and one that is killed meanwhile would get
-  /// a replacement which nobody can tell the end. True: none is left.
+  /// a replacement which nobody can tell the end. True: none is left, or the last one ends now.
   bool dismiss_next();
   /// The connections of the nodes that have joined, by node.
   std::vector<connection_id> members() const;
