@@ -195,9 +195,9 @@ result<joined_job> join_job(const job::job& j, const launch_place& place, join_h
   m.on_refused = std::move(hooks.on_refused);
   m.on_gone_early = std::move(hooks.on_gone_early);
   // The others may have ended already. A node that was lost as well is started again by then.
-  m.telling_max = std::min(
-      std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)},
-      std::max<std::chrono::milliseconds>(std::chrono::seconds{10}, 4 * m.node_timeout));
+  m.telling_max =
+      std::min(std::chrono::milliseconds{static_cast<std::int64_t>(j.recovery.hold_s * 1e3)},
+               std::max<std::chrono::milliseconds>(std::chrono::seconds{10}, 4 * m.node_timeout));
   m.on_waiting = std::move(hooks.on_waiting);
   auto members = membership::join(std::move(m));
   if (!members) return members.failure();

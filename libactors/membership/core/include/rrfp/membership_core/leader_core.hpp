@@ -163,7 +163,7 @@ class leader_core {
   std::size_t contributions_missing_ = 0;
   std::uint64_t round_ = 0;  ///< of them
   std::set<node_id> departed_;
-  std::set<node_id> told_;  ///< know that the job is over, and need nothing more
+  std::set<node_id> told_;                  ///< know that the job is over, and need nothing more
   std::optional<connection_id> dismissed_;  ///< the last one
   int refusals_ = 0;
 };
