@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <rrfp/base/exit_code.hpp>
 
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
@@ -263,7 +262,7 @@ int training::go_on(const node_context& context, recovery_point from) {
     code = train(run, context, std::exchange(from, {}));
     if (code == exit_done) run = {run.options, {}, {}};  // frees data and model
   }
-  if (!card_.lost.empty() || code == exit_drained || context.is_fenced()) return code;
+  if (goes_on_elsewhere(code, context)) return code;
   return context.leads() && !std::exchange(written_, true) ? write_outputs(code) : code;
 }
 
@@ -378,8 +377,7 @@ int training::train(const checked_run& checked, const node_context& context,
   interrupts_.on_interrupt(nullptr);
   run->display->finish();
   const auto code = end_with(result, j.name + ": ", context);
-  // The outputs are those of the process that takes the place.
-  if (!card_.lost.empty() || code == exit_drained || context.is_fenced()) return code;
+  if (goes_on_elsewhere(code, context)) return code;
   log_->summary(j, result);
   if (!result.summary.choices.empty() && context.leads())
     print("{}: {}\n", j.name, result.summary.choices);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <rrfp/base/exit_code.hpp>
+
 #include <rrfp/actors/job_session.hpp>
 #include <rrfp/actors/recovery.hpp>
 #include <rrfp/job/job.hpp>
@@ -89,6 +91,11 @@ class training {
   /// Node 0, from the cards of all nodes: what each node needs of the point where the job goes on.
   result<std::vector<std::string>> choose_points(const std::vector<std::string>& cards,
                                                  std::uint32_t nodes) const;
+  /// Whether a run that ended with this code goes on later, or in the process that takes the place
+  /// of this one: then its outputs are written there.
+  bool goes_on_elsewhere(int code, const node_context& context) const {
+    return !card_.lost.empty() || code == exit_drained || context.is_fenced();
+  }
   /// What other nodes have finished while this one was lost.
   void take_over(const recovery_point& from, const node_context& context);
   /// Keeps the summary of a run that is over, and drops what recovery needs of it.

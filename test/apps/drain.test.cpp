@@ -17,7 +17,7 @@ using std::chrono::seconds;
 
 constexpr int drained = 4;
 constexpr int interrupted = 130;
-/// Steps of some 0.2 s.
+/// Messages take time, so that a run lasts longer than the drains in it.
 const settings slow{"jitter.link=exponential", "jitter.link_mean_ms=15"};
 
 /// Each step of a run once, and all of them.
