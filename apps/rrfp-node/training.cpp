@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-
 #include <rrfp/actors/job_checkpoint.hpp>
 #include <rrfp/actors/job_cluster.hpp>
 #include <rrfp/actors/job_session.hpp>
