@@ -165,7 +165,8 @@ void stage_supervisor::on_launch_done(const launch_done& m) {
   context_->note_progress();
   count_time(m);
   if (m.rank == rank_id{0} && !outcome_.times.forward.empty()) note_times(m);
-  if (outcome_.first_begin == 0) outcome_.first_begin = m.begin;
+  // Ranks begin a step in any order.
+  if (outcome_.first_begin == 0 || m.begin < outcome_.first_begin) outcome_.first_begin = m.begin;
   outcome_.last_end = std::max(outcome_.last_end, m.end);
   outcome_.device_memory = accelerator::most_of(outcome_.device_memory, m.device_memory);
   notify_core(task_finished{m.launched.seq, m.rank});
