@@ -162,8 +162,11 @@ bool follower_core::take(const lost& m) {
 
 bool follower_core::take(const goodbye&) {
   node_0_left_ = true;
-  if (common_.is_leaving()) common_.report_left();
   say_goodbye();  // node 0 waits for it before it closes
+  if (!common_.is_leaving()) return true;
+  // Confirms the dismissal: without it, node 0 would wait for the replacement of a killed node.
+  if (common_.is_over()) send(goodbye{});
+  common_.report_left();
   return true;
 }
 

@@ -200,6 +200,7 @@ std::string leader_core::take(peer& p, const piece& m) {
 }
 
 std::string leader_core::take(peer& p, const goodbye&) {
+  if (dismissed_ == p.id) p.ends = true;
   if (std::exchange(p.said_goodbye, true)) return {};
   if (phase_ == leader_phase::joining) return "left before the job began";
   if (common_.is_over()) {
@@ -278,8 +279,8 @@ void leader_core::drop(connection_id c, const std::string& why) {
     report_refusal(p, admitted ? std::optional{p.node} : std::nullopt, why);
   if (admitted) by_node_[p.node.value()] = nullptr;
   if (p.at == stage::joined) --joined_;
-  // It waited for its dismissal: its replacement must be told again.
-  if (p.at == stage::joined && common_.is_over() && dismissed_ != c) told_.erase(p.node);
+  // It was killed before it could end: its replacement must be told again.
+  if (p.at == stage::joined && common_.is_over() && !p.ends) told_.erase(p.node);
   if (is_loss && common_.has_overslept(now_))
     declare_self_lost(common_.overslept());
   else if (is_loss)
@@ -407,11 +408,8 @@ void leader_core::learn_end(peer& p) {
   phase_ = leader_phase::leaving;
   by_node_[p.node.value()] = nullptr;
   tell_end(p);
-  for (const auto* other : by_node_) {
-    if (other == nullptr) continue;
-    send({other->id}, over{});
-    told_.insert(other->node);
-  }
+  for (auto* other : by_node_)
+    if (other != nullptr) tell_end(*other);
 }
 
 void leader_core::report_if_all_left() {
@@ -421,12 +419,14 @@ void leader_core::report_if_all_left() {
 
 bool leader_core::dismiss_next() {
   if (common_.has_left()) return true;
-  if (!dismissed_) common_.act(action::stop_listening{});
   const auto left = members();
-  if (left.empty()) return true;
-  if (dismissed_ != left.front()) send({left.front()}, goodbye{});
-  dismissed_ = left.front();
-  return left.size() == 1;
+  const bool is_last = left.size() <= 1;
+  if (is_last) common_.act(action::stop_listening{});
+  if (!left.empty() && dismissed_ != left.front()) {
+    send({left.front()}, goodbye{});
+    dismissed_ = left.front();
+  }
+  return is_last;
 }
 
 bool leader_core::all_said_goodbye() const {

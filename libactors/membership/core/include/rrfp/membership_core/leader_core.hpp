@@ -74,6 +74,7 @@ class leader_core {
     std::string description{};
     std::string status{};
     bool said_goodbye = false;
+    bool ends = false;  ///< after its dismissal, which it confirmed
     arriving_bytes arriving{};  ///< for the exchange
   };
 
@@ -164,7 +165,7 @@ class leader_core {
   std::uint64_t round_ = 0;  ///< of them
   std::set<node_id> departed_;
   std::set<node_id> told_;                  ///< know that the job is over, and need nothing more
-  std::optional<connection_id> dismissed_;  ///< the last one
+  std::optional<connection_id> dismissed_;  ///< the newest
   int refusals_ = 0;
 };
 
